@@ -6,11 +6,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.cli import console
 from toolkit.errors import ToolkitError
 from toolkit.model.base import to_json
+from toolkit.model.job import JOINED
 from toolkit.model.plan import Plan
 from toolkit.records.store import Paths
 from toolkit.runs import follow as events
@@ -105,6 +107,7 @@ def show(
 
                 console.out(table(plan.points, event.points))
             show_outcome(event, paths)
+            _leave_results(paths.directory.parent.parent)
             if event.kind != "ok":
                 show_explanation(paths)
             if as_json:
@@ -128,6 +131,21 @@ def _show_state(event: events.Changed, job_id: int, passed: float) -> None:
         console.say("queued", f"job {job_id}, partition {state.partition}{reason}{start}")
     elif state.state == "RUNNING":
         console.say("running", f"{' '.join(expand(state.nodes)):<56} {human_time(passed):>8}")
+
+
+def _leave_results(directory: Path) -> None:
+    """Leave the result for the instructor if a workshop was joined here, with consent."""
+    if not (directory / JOINED).is_file():
+        return
+    from toolkit.workshops.results import leave
+
+    try:
+        target = leave(directory)
+    except ToolkitError as error:
+        console.say("workshop", f"{error.cause}; {error.next_step}")
+    else:
+        if target is not None:
+            console.say("workshop", f"result left in {target}")
 
 
 def show_outcome(outcome: Outcome, paths: Paths) -> None:

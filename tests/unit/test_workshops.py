@@ -1,0 +1,530 @@
+"""Workshops: the file, the packed archive and what is hostile in it, joining, and shared results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from toolkit.cli.workshop import command
+from toolkit.errors import (
+    ConfigError,
+    ForbiddenError,
+    MalformedInputError,
+    NoSpaceError,
+    ScriptMissingError,
+    SignatureError,
+    ToolkitError,
+    UntrustedError,
+    UsageError,
+)
+from toolkit.model.base import from_json, to_json
+from toolkit.model.run import Outcome
+from toolkit.planning.layers import project_layers
+from toolkit.planning.settings import merge
+from toolkit.planning.target import resolve
+from toolkit.progress import Silent
+from toolkit.workshops import archive, guide, join, pack, reading, results, signing
+from toolkit.workshops.model import CONTENTS, Contents, Done, Results
+from toolkit.workshops.new import create
+
+TEXT = """\
+title = {en = "First steps", ko = "첫걸음"}
+language = ["en", "ko"]
+site = "neuron-2022"
+partition = "cas_v100_4"
+comment = "pytorch"
+people = 4
+[[exercises]]
+name = "01-ddp"
+folder = "jobs/digits-ddp"
+[[exercises]]
+name = "02-own"
+folder = "own"
+text = {ko = "own.ko.md"}
+"""
+
+
+def write_folder(made: Path) -> Path:
+    (made / "own").mkdir(parents=True)
+    (made / "own" / "job.toml").write_text('summary = "own"\nlauncher = "none"\n')
+    (made / "own" / "train.py").write_text("print('{}')\n")
+    (made / "own" / "README.md").write_text("# Own\n\nRun `jobs/own` **now**: <script>\n")
+    (made / "own.ko.md").write_text("# 나의 실습\n")
+    (made / "workshop.toml").write_text(TEXT)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workshop with a shipped exercise and one of its own, without images."""
+    monkeypatch.chdir(tmp_path)
+    return write_folder(tmp_path / "first")
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same workshop, packed."""
+    place = tmp_path_factory.mktemp("packed")
+    pack.pack(write_folder(place / "first"), place / "first.tar", pack.Options(), Silent())
+    return place / "first.tar"
+
+
+def joined(source: Path, directory: Path, *, share: bool = False) -> join.Membership:
+    return join.join(str(source), directory, share=share, verify=None, progress=Silent())
+
+
+def test_a_new_workshop_can_be_read_and_its_exercises_can_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    create(Path("first"))
+    workshop = reading.load(tmp_path / "first")
+    assert [exercise.name for exercise in workshop.exercises] == ["01-ddp", "02-horovod"]
+    for exercise in workshop.exercises:
+        assert resolve(f"first/{exercise.name}", tmp_path).layer.values["image"] == "pytorch_cpu"
+    with pytest.raises(UsageError, match="exists already"):
+        create(Path("first"))
+    with pytest.raises(UsageError, match="cannot be the name"):
+        create(Path("not a name"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("people", "peopel", "close: people|'peopel'"),
+        ('"01-ddp"', '"../x"', "not a name of a folder"),
+        ('"01-ddp"', '"02-own"', "two exercises are called 02-own"),
+        ('folder = "own"', 'folder = "../own"', "not a folder beside"),
+        ('folder = "own"', 'folder = "jobs/digits-dpp"', "neither a job.toml nor a notebook"),
+        ("text = {ko", "text = {ja", "not in the language 'ja'"),
+        ("own.ko.md", "missing.md", "there is no file"),
+        ("people = 4", "people = 0", "people|1"),
+        ("people = 4", 'results = "here"', "absolute path"),
+    ],
+)
+def test_a_fault_is_named_with_its_key(folder: Path, before: str, after: str, message: str) -> None:
+    (folder / "workshop.toml").write_text(TEXT.replace(before, after))
+    with pytest.raises(ConfigError, match=message) as caught:
+        reading.load(folder)
+    assert "workshop.toml" in str(caught.value.place)
+
+
+def test_the_nearest_key_and_exercise_are_named(folder: Path) -> None:
+    (folder / "workshop.toml").write_text(TEXT.replace("people", "peopel"))
+    with pytest.raises(ConfigError) as caught:
+        reading.load(folder)
+    assert caught.value.close == "people"
+    (folder / "workshop.toml").write_text(TEXT.replace("digits-ddp", "digits-dpp"))
+    with pytest.raises(ConfigError) as caught:
+        reading.load(folder)
+    assert caught.value.close == "jobs/digits-ddp"
+
+
+def test_the_schema_describes_each_key() -> None:
+    schema = json.loads(reading.schema())
+    keys = schema["$defs"]["Workshop"]["properties"]
+    assert "expected number" in keys["people"]["description"]
+    assert "Slurm's partition" in keys["partition"]["description"]
+
+
+def test_packing_twice_gives_the_same_bytes(folder: Path, packed: Path, tmp_path: Path) -> None:
+    for path in folder.rglob("*"):
+        os.utime(path, (1, 1))
+    again = tmp_path / "again.tar"
+    pack.pack(folder, again, pack.Options(), Silent())
+    assert again.read_bytes() == packed.read_bytes()
+    with tarfile.open(packed) as reader:  # any tar reads it
+        assert reader.getnames()[0] == CONTENTS
+        assert "exercises/01-ddp/train.py" in reader.getnames()
+
+
+def test_data_is_packed_equally_and_bound_read_only(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / "one").write_text("1")
+    text = TEXT.replace("[[exercises]]", f'[data]\ndigits = "{tmp_path}/digits"\n[[exercises]]', 1)
+    (folder / "workshop.toml").write_text(text)
+    files = [tmp_path / "a.tar", tmp_path / "b.tar"]
+    for target in files:
+        pack.pack(folder, target, pack.Options(), Silent())
+    assert files[0].read_bytes() == files[1].read_bytes()
+    member = joined(files[0], tmp_path / "mine")
+    job = merge(project_layers(member.directory)).job
+    assert job.bind == (f"{tmp_path}/mine/.workshop/data/digits.sqfs:/data/digits:squashfs",)
+
+
+def test_joining_copies_the_exercises_and_writes_the_settings(packed: Path, tmp_path: Path) -> None:
+    member = joined(packed, tmp_path / "mine")
+    assert member.joined.exercises == ("01-ddp", "02-own")
+    job = merge(project_layers(member.directory)).job
+    assert (job.site, job.partition, job.comment) == ("neuron-2022", "cas_v100_4", "pytorch")
+    assert resolve("01-ddp", member.directory).script == "01-ddp/train.py"
+
+
+def test_the_work_of_a_participant_is_never_overwritten(packed: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    joined(packed, mine)
+    script = mine / "01-ddp" / "train.py"
+    script.write_text("my own work")
+    again = joined(packed, mine)
+    assert (again.unchanged, script.read_text()) == (("01-ddp", "02-own"), "my own work")
+
+    aside = join.reset(mine, again.joined, "01-ddp")
+    assert aside is not None
+    assert (aside / "train.py").read_text() == "my own work"
+    assert "my own work" not in script.read_text()
+    with pytest.raises(ScriptMissingError) as caught:
+        join.reset(mine, again.joined, "01-dpp")
+    assert caught.value.close == "01-ddp"
+
+
+def test_settings_of_another_project_are_not_replaced(packed: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "toolkit.toml").write_text("nodes = 2\n")
+    with pytest.raises(UsageError, match="of its own"):
+        joined(packed, mine)
+    assert sorted(path.name for path in mine.iterdir()) == ["toolkit.toml"]
+
+
+def test_joining_an_unpacked_workshop_notices_changed_files(packed: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    archive.unpack(packed, shared)
+    joined(shared, tmp_path / "one")
+    (shared / "exercises/02-own/train.py").write_text("print('{} ')\n")
+    with pytest.raises(MalformedInputError, match=r"02-own/train\.py was changed"):
+        joined(shared, tmp_path / "two")
+    (shared / "exercises/02-own/train.py").unlink()
+    with pytest.raises(MalformedInputError, match=r"02-own/train\.py is missing"):
+        joined(shared, tmp_path / "two")
+    assert not (tmp_path / "two").exists()
+
+
+def test_a_workshops_own_folder_must_be_packed_first(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not packed") as caught:
+        joined(folder, tmp_path / "mine")
+    assert "toolkit workshop pack" in str(caught.value.next_step)
+
+
+def entry(name: str, data: bytes = b"", **fields: object) -> bytes:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512)
+
+
+def listed(packed: Path, files: dict[str, bytes]) -> bytes:
+    """The first entry of an archive with other files."""
+    contents = json.loads(to_json(archive.read_contents(packed)))
+    contents["files"] = {
+        name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in files.items()
+    }
+    return entry(CONTENTS, json.dumps(contents).encode())
+
+
+END = bytes(1024)
+X = {"x": b"data"}
+HOSTILE: dict[str, Callable[[Path], bytes]] = {
+    "empty": lambda _: b"",
+    "text": lambda _: b"not an archive" * 100,
+    "no list": lambda _: entry("x", b"data") + END,
+    "list is no JSON": lambda _: entry(CONTENTS, b"{") + END,
+    "a list of gigabytes": lambda _: entry(CONTENTS, size=1 << 32)[:512],
+    "negative size": lambda path: listed(path, X) + entry("x", b"", size=-4)[:512] + b"data" + END,
+    "parent": lambda path: listed(path, {"../x": b"d"}) + entry("../x", b"d") + END,
+    "absolute": lambda path: listed(path, {"/tmp/x": b"d"}) + entry("/tmp/x", b"d") + END,
+    "inner parent": lambda path: listed(path, {"a/../x": b"d"}) + entry("a/../x", b"d") + END,
+    "line break": lambda path: listed(path, {"a\nb": b"d"}) + entry("a\nb", b"d") + END,
+    "the list twice": lambda path: listed(path, {CONTENTS: b"d"}) + entry(CONTENTS, b"d") + END,
+    "file and directory": lambda path: (
+        listed(path, {"a": b"d", "a/b": b"d"}) + entry("a", b"d") + entry("a/b", b"d") + END
+    ),
+    "symbolic link": lambda path: (
+        listed(path, X) + entry("x", type=tarfile.SYMTYPE, linkname="/etc/passwd") + END
+    ),
+    "hard link": lambda path: (
+        listed(path, X) + entry("x", type=tarfile.LNKTYPE, linkname="/etc/passwd") + END
+    ),
+    "device": lambda path: listed(path, X) + entry("x", type=tarfile.CHRTYPE, devmajor=1) + END,
+    "pipe": lambda path: listed(path, X) + entry("x", type=tarfile.FIFOTYPE) + END,
+    "directory": lambda path: listed(path, X) + entry("x", type=tarfile.DIRTYPE) + END,
+    "long name header": lambda path: (
+        listed(path, X) + entry("x", b"../../x\0", type=tarfile.GNUTYPE_LONGNAME) + END
+    ),
+    "pax header": lambda path: listed(path, X) + entry("x", b"", type=tarfile.XHDTYPE) + END,
+    "sparse": lambda path: listed(path, X) + entry("x", b"", type=tarfile.GNUTYPE_SPARSE) + END,
+    "another name": lambda path: listed(path, X) + entry("y", b"data") + END,
+    "another size": lambda path: listed(path, X) + entry("x", b"data more") + END,
+    "another content": lambda path: listed(path, X) + entry("x", b"date") + END,
+    "missing file": lambda path: listed(path, X) + END,
+    "one more file": lambda path: listed(path, X) + entry("x", b"data") + entry("y", b"d") + END,
+    "cut off": lambda path: listed(path, X) + entry("x", b"data")[:514],
+    "cut off at the end": lambda path: listed(path, X) + entry("x", b"data"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_archives_are_refused_and_leave_nothing(
+    name: str, packed: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    bad = tmp_path / "bad.tar"
+    bad.write_bytes(HOSTILE[name](packed))
+    with pytest.raises(MalformedInputError):
+        archive.unpack(bad, place / "target")
+    assert list(place.iterdir()) == []
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_archive_of_the_hostile_cases_is_good_without_their_fault(
+    packed: Path, tmp_path: Path
+) -> None:
+    good = tmp_path / "good.tar"
+    good.write_bytes(listed(packed, X) + entry("x", b"data") + END)
+    archive.unpack(good, tmp_path / "target")
+    assert (tmp_path / "target" / "x").read_bytes() == b"data"
+
+
+def test_a_full_disk_leaves_nothing(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    with monkeypatch.context() as patch:
+        usage = type("Usage", (), {"free": 1000})
+        patch.setattr("shutil.disk_usage", lambda _: usage)
+        with pytest.raises(NoSpaceError, match="needs"):
+            archive.unpack(packed, place / "target")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (4096, hard)
+    )  # of the exercises' scripts some are larger
+    try:
+        with pytest.raises(NoSpaceError, match="became full"):
+            archive.unpack(packed, place / "target")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(place.iterdir()) == []
+
+
+def test_a_path_that_is_too_long_is_refused_when_packing(folder: Path, tmp_path: Path) -> None:
+    (folder / "own" / ("x" * 120)).touch()
+    with pytest.raises(MalformedInputError, match="at most 100 bytes"):
+        pack.pack(folder, tmp_path / "first.tar", pack.Options(), Silent())
+    assert not (tmp_path / "first.tar").exists()
+
+
+def test_signatures(folder: Path, packed: Path, tmp_path: Path) -> None:
+    for name in ("own", "other"):
+        for options in (
+            f"ecparam -name prime256v1 -genkey -noout -out {tmp_path}/{name}.pem",
+            f"ec -in {tmp_path}/{name}.pem -pubout -out {tmp_path}/{name}.pub",
+        ):
+            subprocess.run(["openssl", *options.split()], check=True, capture_output=True)
+    signed = tmp_path / "signed.tar"
+    pack.pack(folder, signed, pack.Options(key=tmp_path / "own.pem"), Silent())
+    own, other = (signing.verifier(tmp_path / f"{name}.pub") for name in ("own", "other"))
+    archive.unpack(signed, tmp_path / "unpacked", own)
+    archive.unpack(signed, tmp_path / "unverified")
+    with pytest.raises(SignatureError, match="not signed by this key"):
+        archive.unpack(signed, tmp_path / "refused", other)
+    with pytest.raises(SignatureError, match="is not signed"):
+        archive.unpack(packed, tmp_path / "refused", own)
+    joined_again = join.join(
+        str(tmp_path / "unpacked"), tmp_path / "m", share=False, verify=own, progress=Silent()
+    )
+    assert joined_again.contents.name == "first"
+
+
+def test_the_guide_is_complete_and_escapes_everything(folder: Path) -> None:
+    pages = pack.pages(folder, reading.load(folder), "first.tar")
+    assert set(pages) == {"index.html", "ko.html"}
+    english, korean = pages["index.html"], pages["ko.html"]
+    assert "<code>02-own</code> <strong>now</strong>: &lt;script&gt;" in english
+    assert "<script" not in english
+    assert "toolkit run 01-ddp" in english
+    assert "jobs/digits-ddp" not in english
+    assert '<html lang="ko">' in korean
+    assert "나의 실습" in korean
+    assert "참가하기" in korean
+    assert "http" not in english.replace("https://", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("# A\nb\nc", "<h1>A</h1>\n<p>b c</p>"),
+        ("    x < 1\n\n    y", "<pre>x &lt; 1\n\ny</pre>"),
+        ("```bash\n<a>\n```\nrest", "<pre>&lt;a&gt;</pre>\n<p>rest</p>"),
+        ("- a\n  more\n- `b`", "<ul><li>a more</li><li><code>b</code></li></ul>"),
+        ("1. a\n2. b", "<ol><li>a</li><li>b</li></ol>"),
+        ("[a](https://b.org/?c=1&d)", '<p><a href="https://b.org/?c=1&amp;d">a</a></p>'),
+        ("[a](javascript:alert(1))", "<p>[a](javascript:alert(1))</p>"),
+        ("one ` tick", "<p>one ` tick</p>"),
+        ('[a](https://b" onclick="x)', '<p>[a](https://b" onclick="x)</p>'),
+    ],
+)
+def test_markdown(text: str, html: str) -> None:
+    assert guide.to_html(text) == html
+
+
+@pytest.fixture
+def drop(tmp_path: Path) -> Path:
+    directory = tmp_path / "results"
+    results.open_directory(directory)
+    return directory
+
+
+@pytest.fixture
+def member(folder: Path, drop: Path, tmp_path: Path) -> join.Membership:
+    text = TEXT.replace("people", f'results = "{drop}"\npeople')
+    (folder / "workshop.toml").write_text(text)
+    target = tmp_path / "shared.tar"
+    pack.pack(folder, target, pack.Options(), Silent())
+    return joined(target, tmp_path / "mine", share=True)
+
+
+def ran(member: join.Membership, name: str, kind: str, accuracy: object) -> None:
+    run = member.directory / "runs" / name
+    run.mkdir(parents=True)
+    (run / "plan.json").write_text("{}")
+    outcome = Outcome(
+        state="COMPLETED",
+        exit_code=0,
+        seconds=2,
+        results={} if accuracy is None else {"accuracy": accuracy},
+        kind=kind,  # type: ignore[arg-type]
+    )
+    (run / "outcome.json").write_text(to_json(outcome))
+
+
+def test_results_are_left_and_read(member: join.Membership, drop: Path) -> None:
+    ran(member, "01-ddp-0001", "failed", None)
+    ran(member, "01-ddp-0002", "ok", 0.9)
+    ran(member, "01-ddp-0003", "ok", 0.95)
+    ran(member, "02-own-0001", "ok", "text")
+    ran(member, "private-0001", "ok", 1.0)
+    target = results.leave(member.directory)
+    assert target is not None
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert drop.stat().st_mode & 0o7777 == 0o3733
+    (each,), unread = results.read_all(drop, "first")
+    assert not unread
+    assert set(each.exercises) == {"01-ddp", "02-own"}
+    first = each.exercises["01-ddp"]
+    assert (first.state, first.tries, first.accuracy) == ("ok", 3, 0.95)
+    assert each.exercises["02-own"].accuracy is None
+
+
+def test_without_consent_nothing_is_left(
+    member: join.Membership, drop: Path, tmp_path: Path
+) -> None:
+    own = joined(Path(member.joined.source), tmp_path / "other")
+    ran(own, "01-ddp-0001", "ok", 0.9)
+    assert results.leave(own.directory) is None
+    assert results.read_all(drop, "first") == ([], [])
+
+
+def test_a_file_of_results_of_another_user_is_an_error(
+    member: join.Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = results.leave(member.directory)
+    assert target is not None
+    before = target.read_text()
+    monkeypatch.setattr(results, "_require_own", lambda path: _as_another(path))
+    with pytest.raises(UntrustedError, match="belongs to user") as caught:
+        results.leave(member.directory)
+    assert "toolkit workshop reset" in str(caught.value.next_step)
+    assert target.read_text() == before
+
+
+def _as_another(path: Path) -> None:
+    """Examine a file as a user who does not own it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+        _REQUIRE_OWN(path)
+
+
+_REQUIRE_OWN = results._require_own
+
+
+def test_a_closed_directory_is_an_error(member: join.Membership, drop: Path) -> None:
+    results.close_directory(drop)
+    assert not drop.exists()
+    with pytest.raises(ForbiddenError, match="cannot be left"):
+        results.leave(member.directory)
+    with pytest.raises(ToolkitError, match="no results yet"):
+        results.read_all(drop, "first")
+
+
+def test_hostile_files_among_the_results_do_not_count(member: join.Membership, drop: Path) -> None:
+    target = results.leave(member.directory)
+    assert target is not None
+    good = from_json(target.read_text(), Results)
+    (drop / "link.json").symlink_to(target)
+    os.mkfifo(drop / "pipe.json")
+    (drop / "large.json").write_text(" " * 70_000)
+    (drop / "broken.json").write_text("{")
+    (drop / "deep.json").write_text("[" * 60_000)
+    (drop / "stranger.json").write_text(
+        to_json(Results(name="stranger", workshop="first", exercises={"01-ddp": Done(state="ok")}))
+    )
+    (drop / "copy.json").write_text(to_json(good))
+    (drop / "directory.json").mkdir()
+    counted, unread = results.read_all(drop, "first")
+    assert [each.name for each in counted] == [good.name]
+    assert {entry.name.partition(".")[0] for entry in unread} == {
+        *("link", "pipe", "large", "broken", "deep", "stranger", "copy", "directory"),
+    }
+    assert all(entry.why for entry in unread)
+
+
+def test_what_another_made_is_neither_opened_nor_closed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a directory of results"):
+        results.open_directory(tmp_path)
+    with pytest.raises(UsageError, match="not a directory of results"):
+        results.close_directory(tmp_path)
+
+
+def test_an_unpacked_workshop_with_other_files_is_not_removed(packed: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    archive.unpack(packed, shared)
+    (shared / "mine.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"mine\.txt"):
+        results.remove_unpacked(shared)
+    (shared / "mine.txt").unlink()
+    results.remove_unpacked(shared)
+    assert not shared.exists()
+
+
+def test_the_commands_from_new_to_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = CliRunner().invoke
+    assert call(command, ["new", "first"]).exit_code == 0
+    text = Path("first/workshop.toml").read_text().replace('pytorch_cpu = ""', "")
+    Path("first/workshop.toml").write_text(f'results = "{tmp_path}/results"\n{text}')
+    for words, wanted in (
+        (["show", "first"], "02-horovod"),
+        (["pack", "first", "--pages", "public"], "workshop.tar"),
+        (["unpack", "first.tar", "shared"], "toolkit workshop join shared"),
+        (["open", "first"], "results"),
+        (["status", "first"], "PARTICIPANT"),
+        (["close", "first", "--unpacked", "shared"], "removed"),
+    ):
+        done = call(command, words)
+        assert done.exit_code == 0, (words, done.output, done.exception)
+        assert wanted in done.output, words
+    assert not Path("shared").exists()
+    assert not Path("results").exists()
+    assert from_json(Path("first.tar").read_bytes()[512:].split(b"\0")[0], Contents).name == "first"

@@ -1,0 +1,185 @@
+"""`toolkit workshop rehearse`, `open`, `status` and `close`: before, during and after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli import console
+from toolkit.cli.shared import json_option
+from toolkit.cli.workshop.folder import FOLDER, folder_argument
+from toolkit.errors import PreflightError, UsageError
+from toolkit.quoting import shell
+from toolkit.units import counted
+
+if TYPE_CHECKING:
+    from toolkit.workshops.model import Done
+
+SECTION = "Lead"
+
+
+@click.command("open")
+@folder_argument
+def open_(folder: Path) -> None:
+    """Create the shared directory of results that workshop.toml names.
+
+    Participants can put their own file into it, and cannot list or read it.
+
+    \b
+    Example:
+      toolkit workshop open first-steps
+    """
+    from toolkit.workshops.results import open_directory
+
+    directory = results_of(folder)
+    open_directory(directory)
+    console.out(console.subject("open", str(directory)))
+    console.out(console.subject("next", f"toolkit workshop status {shell(str(folder))}"))
+
+
+def results_of(folder: Path) -> Path:
+    """Return the directory of results that a workshop names."""
+    from toolkit.workshops.reading import load
+
+    workshop = load(folder)
+    if not workshop.results:
+        raise UsageError(
+            "the workshop names no directory of results",
+            place="workshop.toml, key results",
+            next_step='results = "/scratch/workshops/NAME", a directory that all nodes see',
+        )
+    return Path(workshop.results)
+
+
+@click.command("status")
+@folder_argument
+@json_option
+def status(folder: Path, as_json: bool) -> None:
+    """Show who has done which exercise, from the results that participants share.
+
+    \b
+    Example:
+      toolkit workshop status first-steps
+    """
+    from toolkit.workshops.reading import load
+    from toolkit.workshops.results import read_all
+
+    directory = results_of(folder)
+    results, unread = read_all(directory, folder.resolve().name)
+    if as_json:
+        left_out = [entry._asdict() for entry in unread]
+        console.out_json({"participants": results, "not_counted": left_out})
+        return
+    names = [exercise.name for exercise in load(folder).exercises]
+    rows = [(each.name, *(_cell(each.exercises.get(name)) for name in names)) for each in results]
+    console.out(console.table(("PARTICIPANT", *names), rows))
+    for name in names:
+        done = sum(1 for each in results if _is_done(each.exercises.get(name)))
+        console.note(console.subject(name, f"{done} of {len(results)} have done it"))
+    for entry in unread:
+        console.note(console.subject("not counted", f"{entry.name}: {entry.why}"))
+
+
+def _is_done(done: Done | None) -> bool:
+    return done is not None and done.state == "ok"
+
+
+def _cell(done: Done | None) -> str:
+    if done is None:
+        return "-"
+    accuracy = "" if done.accuracy is None else f" {done.accuracy:.3f}"
+    tries = f" ({done.tries} tries)" if done.tries > 1 else ""
+    return f"{done.state}{accuracy}{tries}"
+
+
+@click.command("close")
+@folder_argument
+@click.option("--unpacked", type=FOLDER, metavar="DIR", help="Also remove this unpacked workshop.")
+def close(folder: Path, unpacked: Path | None) -> None:
+    """End a workshop: remove the shared directory of results with all that is in it.
+
+    \b
+    Examples:
+      toolkit workshop status --json first-steps > results.json
+      toolkit workshop close first-steps --unpacked /scratch/workshops/first-steps
+    """
+    from toolkit.workshops.reading import load
+    from toolkit.workshops.results import close_directory, remove_unpacked
+
+    results = load(folder).results
+    if results and Path(results).exists():
+        count = close_directory(Path(results))
+        console.out(console.subject("closed", f"{results}: {counted(count, 'file')}"))
+    if unpacked is not None:
+        remove_unpacked(unpacked)
+        console.out(console.subject("removed", str(unpacked)))
+
+
+@click.command("rehearse")
+@folder_argument
+@click.option("--people", type=click.IntRange(1, 99), help="Default: people of workshop.toml.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(1, 200),
+    default=2,
+    show_default=True,
+    help="Nodes of each partition of the local cluster.",
+)
+@click.option("--only", multiple=True, metavar="EXERCISE", help="Run only this one; repeatable.")
+@click.option("--on-site", is_flag=True, help="On the workshop's site, as you, without root.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=60,
+    show_default=True,
+    metavar="MINUTES",
+    help="End a participant's command after this time.",
+)
+@click.option("--html", type=FOLDER, metavar="FILE", help="Also write the report as a page.")
+@json_option
+def rehearse(
+    folder: Path,
+    people: int | None,
+    nodes: int,
+    only: tuple[str, ...],
+    on_site: bool,
+    limit: int,
+    html: Path | None,
+    as_json: bool,
+) -> int:
+    """Let many participants join and run all exercises at once, and report what happened.
+
+    On a local cluster like the workshop's site, each participant is a real user with an own home;
+    users and cluster are removed afterwards, also after Ctrl-C. This takes root. The exit code is
+    92 if anything failed.
+
+    \b
+    Examples:
+      toolkit workshop rehearse first-steps --people 6
+      toolkit workshop rehearse first-steps --people 40 --only 01-ddp --html report.html
+      toolkit workshop rehearse first-steps --on-site --people 4
+    """
+    from toolkit.files import write_atomically
+    from toolkit.workshops.reading import load
+    from toolkit.workshops.rehearsal import rehearse as acts
+    from toolkit.workshops.rehearsal import report as reports
+
+    count = people or load(folder).people
+    options = acts.Options(count, nodes, limit * 60.0, only)
+    with console.Steps() as steps:
+        act = acts.rehearse_on_site if on_site else acts.rehearse
+        report = act(folder, options, steps)
+    if html is not None:
+        write_atomically(html, reports.to_html(report))
+    if as_json:
+        console.out_json(report)
+    else:
+        header, *rows = reports.rows(report)
+        console.out(console.table(header, rows))
+        console.out("")
+        console.out(console.mapping(reports.summary(report)))
+        for where, cause in reports.causes(report):
+            console.out(console.subject("failed", f"{where}: {cause}"))
+    return PreflightError.exit_code if report.failures else 0

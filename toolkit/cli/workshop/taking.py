@@ -1,0 +1,128 @@
+"""`toolkit workshop join` and `reset`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from toolkit.cli import console
+from toolkit.cli.shared import json_option
+from toolkit.cli.workshop.folder import FOLDER, key_option, verifier_of
+from toolkit.errors import PreflightError
+from toolkit.quoting import shell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from toolkit.checks import Result
+
+SECTION = "Take part"
+
+
+@click.command("join")
+@click.argument("source", metavar="FILE|URL|DIRECTORY")
+@click.argument("directory", required=False, type=FOLDER)
+@click.option(
+    "--share-results/--no-share-results",
+    "share",
+    default=None,
+    help="Leave states and accuracies of your runs for the instructor; asked if not given.",
+)
+@key_option
+@json_option
+def join(
+    source: str, directory: Path | None, share: bool | None, key: Path | None, as_json: bool
+) -> None:
+    """Copy the exercises of a workshop into DIRECTORY, and check that they can run here.
+
+    What is in the folders of exercises already is not touched. The exit code is 92 if a check is
+    FAIL.
+
+    \b
+    Examples:
+      toolkit workshop join /scratch/workshops/first-steps
+      toolkit workshop join https://example.org/course/ --share-results
+      toolkit workshop join first-steps.tar ~/course --key instructor.pem
+    """
+    from toolkit.workshops.case import FORMAT, examine
+    from toolkit.workshops.join import join as join_workshop
+
+    with console.Steps() as steps:
+        member = join_workshop(
+            source, directory, share=bool(share), verify=verifier_of(key), progress=steps
+        )
+        if share is None and member.contents.workshop.results and console.on_terminal():
+            share = click.confirm(
+                "Leave the state and accuracy of your runs (nothing else) for the instructor?",
+                err=True,
+            )
+            if share:
+                member = join_workshop(
+                    source, member.directory, share=True, verify=verifier_of(key), progress=steps
+                )
+    results = list(_shown(examine(member), quiet=as_json))
+    if as_json:
+        console.out_json(
+            {
+                "directory": str(member.directory),
+                "workshop": member.contents.name,
+                "unchanged": member.unchanged,
+                "findings": [FORMAT.to_json(result) for result in results],
+            }
+        )
+    failures = [result.name for result in results if result.outcome == "failed"]
+    if failures:
+        raise PreflightError(
+            f"{len(failures)} of {len(results)} checks failed", place=", ".join(failures)
+        )
+    if not as_json:
+        if member.unchanged:
+            console.out(console.subject("kept", f"as they are: {', '.join(member.unchanged)}"))
+        first = member.joined.exercises[0]
+        console.out(
+            console.subject("next", f"cd {shell(str(member.directory))}; toolkit run {first}")
+        )
+
+
+def _shown(results: Iterable[Result], *, quiet: bool) -> Iterator[Result]:
+    """Print each result as soon as it is known."""
+    from toolkit.workshops.case import FORMAT
+
+    for result in results:
+        if not quiet:
+            for line in FORMAT.to_row(result, 11):
+                console.out(line)
+        yield result
+
+
+@click.command("reset")
+@click.argument("name")
+@click.argument("folder", metavar="[WORKSHOP]", default=".", type=FOLDER)
+def reset(name: str, folder: Path) -> None:
+    """Start again: the exercise NAME where you joined, or the results of the participant NAME.
+
+    In a joined directory the exercise is copied again, and your folder is kept under another name.
+    In the workshop's own folder the results of a participant are removed, which they can leave
+    again.
+
+    \b
+    Examples:
+      toolkit workshop reset 01-ddp
+      toolkit workshop reset minji first-steps
+    """
+    from toolkit.cli.workshop.leading import results_of
+    from toolkit.files import read_json
+    from toolkit.workshops import join as joining
+    from toolkit.workshops.model import JOINED, Joined
+    from toolkit.workshops.results import remove_one
+
+    if not (folder / JOINED).is_file():
+        remove_one(results_of(folder), name)
+        console.out(console.subject("removed", f"the results of {name}"))
+        return
+    aside = joining.reset(folder, read_json(folder / JOINED, Joined), name)
+    console.out(console.subject("reset", str(folder / name)))
+    if aside is not None:
+        console.out(console.subject("kept", f"yours is {aside}"))

@@ -1,0 +1,261 @@
+"""A packed workshop: one tar file that is equal for equal contents, and is read strictly.
+
+It holds regular files only, the first of which lists all others with their checksums. Only the
+listed files are unpacked, in their order: no path outside, no link, no device, no second file of
+one name, and no header that announces another one.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from toolkit.errors import MalformedInputError, NoSpaceError
+from toolkit.files import hash_file, open_regular
+from toolkit.model.base import BadDataError, from_json
+from toolkit.units import human_size
+from toolkit.workshops.model import CONTENTS, FORMAT, SIGNATURE, Contents, PackedFile, check
+from toolkit.workshops.model import is_inside as is_inside_path
+
+_BLOCK, _CHUNK = 512, 1 << 20
+_MOST_CONTENTS = 4 << 20
+_MOST_SIGNATURE = 1 << 16
+_MOST_FILES = 20_000
+_LONGEST = 100  # bytes of a path in a header without a second one
+_ROOM = 64 << 20  # bytes that stay free on the disk
+
+Source = Path | bytes
+Verify = Callable[[bytes, bytes], None]  # the contents and their signature; raises if it is wrong
+
+
+def describe(source: Source) -> PackedFile:
+    """Return size and SHA-256 of a file that is going to be packed."""
+    if isinstance(source, bytes):
+        return PackedFile(size=len(source), sha256=hashlib.sha256(source).hexdigest())
+    return PackedFile(size=source.stat().st_size, sha256=hash_file(source))
+
+
+def write(target: Path, sources: Mapping[str, Source]) -> None:
+    """Write an archive completely or not at all.
+
+    Args:
+        target: the file; one that exists is replaced.
+        sources: path in the archive -> content, in their order.
+
+    Raises:
+        MalformedInputError: a path is too long for the format.
+        NoSpaceError: the disk has too little room.
+    """
+    with _temporary_beside(target) as scratch, _disk_errors(target):
+        made = scratch / target.name
+        with made.open("wb") as stream:
+            for name, source in sources.items():
+                _append(stream, name, source)
+            stream.write(bytes(2 * _BLOCK))
+            stream.flush()
+            os.fsync(stream.fileno())
+        made.chmod(0o644)
+        made.replace(target)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a large file completely or not at all."""
+    with _temporary_beside(target) as scratch, _disk_errors(target):
+        shutil.copyfile(source, scratch / "copy")
+        (scratch / "copy").chmod(0o644)
+        (scratch / "copy").replace(target)
+
+
+def _append(stream: BinaryIO, name: str, source: Source) -> None:
+    if len(os.fsencode(name)) > _LONGEST:
+        raise MalformedInputError(
+            f"the path of a file in a workshop has at most {_LONGEST} bytes", place=name
+        )
+    header = tarfile.TarInfo(name)
+    header.size = len(source) if isinstance(source, bytes) else source.stat().st_size
+    header.mode, header.mtime = 0o644, 0
+    stream.write(header.tobuf(tarfile.GNU_FORMAT, "utf-8", "strict"))
+    if isinstance(source, bytes):
+        stream.write(source)
+    else:
+        with source.open("rb") as content:
+            shutil.copyfileobj(content, stream, _CHUNK)
+    stream.write(bytes(-header.size % _BLOCK))
+
+
+def read_contents(path: Path, verify: Verify | None = None) -> Contents:
+    """Return the contents of a packed workshop.
+
+    Raises:
+        MalformedInputError: it is not a packed workshop.
+        SignatureError: ``verify`` raised it.
+        OSError: it cannot be read.
+    """
+    with open_regular(path) as stream:
+        return _contents(stream, path, verify)[0]
+
+
+def unpack(path: Path, target: Path, verify: Verify | None = None) -> Contents:
+    """Unpack a workshop into a directory that does not exist yet, completely or not at all.
+
+    Raises:
+        MalformedInputError: a file is missing, changed, or not listed.
+        NoSpaceError: the disk has too little room; nothing was written.
+        SignatureError: ``verify`` raised it.
+    """
+    with open_regular(path) as stream, _temporary_beside(target) as scratch:
+        contents, head = _contents(stream, path, verify)
+        _require_room(target.parent, contents)
+        made = scratch / "unpacked"
+        made.mkdir(mode=0o755)
+        with _disk_errors(target):
+            for name, data in head.items():
+                (made / name).write_bytes(data)
+            for name, expected in contents.files.items():
+                _unpack_file(stream, made, name, expected, path)
+        _require_end(stream, path)
+        for directory in (made, *(entry for entry in made.rglob("*") if entry.is_dir())):
+            directory.chmod(0o755)
+        made.rename(target)
+    return contents
+
+
+def parse_contents(data: bytes, place: Path) -> Contents:
+    """Return the contents that the first file of a packed workshop lists.
+
+    Raises:
+        MalformedInputError: they are not valid, or of a newer format.
+    """
+    try:
+        contents = from_json(data, Contents)
+        check(contents.workshop)
+    except BadDataError as error:
+        raise _malformed(f"its list of files is not valid: {error}", place) from None
+    if contents.format != FORMAT:
+        raise _malformed(f"its format is {contents.format}; this toolkit reads {FORMAT}", place)
+    wrong = next((name for name in contents.files if not _is_plain(name)), None)
+    if wrong is not None or len(contents.files) > _MOST_FILES:
+        raise _malformed(f"its list of files has {wrong!r}" if wrong else "too many files", place)
+    parents = {str(above) for name in contents.files for above in Path(name).parents}
+    if parents & set(contents.files):
+        raise _malformed("a file of it is a directory, too", place)
+    return contents
+
+
+def _is_plain(name: str) -> bool:
+    printable = name.isprintable() and "\\" not in name
+    return is_inside_path(name) and printable and name not in (CONTENTS, SIGNATURE)
+
+
+def _contents(
+    stream: BinaryIO, path: Path, verify: Verify | None
+) -> tuple[Contents, dict[str, bytes]]:
+    """Read the first file, and the signature if one follows; return both by their names."""
+    name, size = _header(stream, path)
+    if name != CONTENTS or size > _MOST_CONTENTS:
+        raise _malformed(f"its first file is not {CONTENTS}", path)
+    data = _read(stream, size, path)
+    contents = parse_contents(data, path)
+    head, at = {CONTENTS: data}, stream.tell()
+    name, size = _header(stream, path)
+    if name == SIGNATURE and size <= _MOST_SIGNATURE:
+        head[SIGNATURE] = _read(stream, size, path)
+    else:
+        stream.seek(at)
+    if verify is not None:
+        verify(data, head.get(SIGNATURE, b""))
+    return contents, head
+
+
+def _header(stream: BinaryIO, path: Path) -> tuple[str, int]:
+    block = stream.read(_BLOCK)
+    try:
+        header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+    except (tarfile.HeaderError, UnicodeDecodeError) as error:
+        raise _malformed(f"it is cut off or damaged ({error})", path) from None
+    if header.type != tarfile.REGTYPE or header.size < 0:
+        raise _malformed(f"{header.name!r} in it is not a regular file", path)
+    return header.name, header.size
+
+
+def _read(stream: BinaryIO, size: int, path: Path) -> bytes:
+    data = stream.read(size)
+    padding = stream.read(-size % _BLOCK)
+    if len(data) < size or any(padding):
+        raise _malformed("it is cut off or damaged", path)
+    return data
+
+
+def _unpack_file(
+    stream: BinaryIO, directory: Path, name: str, expected: PackedFile, path: Path
+) -> None:
+    actual, size = _header(stream, path)
+    if (actual, size) != (name, expected.size):
+        raise _malformed(f"its list has {name}, but {actual!r} comes in that place", path)
+    target, digest, left = directory / name, hashlib.sha256(), size
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("xb") as output:
+        while left and (chunk := stream.read(min(_CHUNK, left))):
+            digest.update(chunk)
+            output.write(chunk)
+            left -= len(chunk)
+    if left or len(stream.read(-size % _BLOCK)) < -size % _BLOCK:
+        raise _malformed(f"it is cut off within {name}", path)
+    if digest.hexdigest() != expected.sha256:
+        raise _malformed(f"{name} is not the file that was packed: its checksum differs", path)
+
+
+def _require_end(stream: BinaryIO, path: Path) -> None:
+    if stream.read(3 * _BLOCK) != bytes(2 * _BLOCK):
+        raise _malformed("it goes on after its last file", path)
+
+
+def _require_room(directory: Path, contents: Contents) -> None:
+    needs = sum(file.size for file in contents.files.values()) + _ROOM
+    free = shutil.disk_usage(directory).free
+    if free < needs:
+        raise NoSpaceError(
+            f"the workshop needs {human_size(needs)}, and {human_size(free)} are free",
+            place=str(directory),
+            next_step="choose a directory on another file system, or join the unpacked workshop "
+            "of the instructor: toolkit workshop join DIRECTORY",
+        )
+
+
+@contextmanager
+def _temporary_beside(target: Path) -> Iterator[Path]:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=f".{target.name}.", dir=target.parent, ignore_cleanup_errors=True
+    ) as scratch:
+        yield Path(scratch)
+
+
+@contextmanager
+def _disk_errors(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise NoSpaceError(
+            f"the disk became full, and nothing of the workshop is left: {error.strerror}",
+            place=str(target.parent),
+            next_step="make room there, then try again",
+        ) from None
+
+
+def _malformed(reason: str, path: Path) -> MalformedInputError:
+    return MalformedInputError(
+        f"{path.name} is not a complete packed workshop: {reason}",
+        place=str(path),
+        next_step="get the file again, and compare its checksum with the instructor's",
+    )

@@ -1,0 +1,95 @@
+"""The case that the checks of a joined workshop examine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from toolkit.checks import Format, Registry, Result, unchecked
+from toolkit.errors import ToolkitError
+from toolkit.model.job import Job
+from toolkit.model.site import Partition
+from toolkit.planning.cluster import Cluster, find_cluster
+from toolkit.planning.layers import chosen_site, project_layers
+from toolkit.planning.settings import Layer, merge
+from toolkit.slurm.client import Client
+from toolkit.workshops.join import Membership
+
+SECONDS = 60.0  # the longest time of all checks together
+FORMAT = Format(
+    words={"passed": "PASS", "warning": "WARN", "failed": "FAIL", "unchecked": "not checked"},
+    keys={"name": "name", "outcome": "outcome", "detail": "message", "next_step": "fix"},
+)
+
+
+class JoinCase:
+    """A joined workshop and its cluster, which is reached when a check first needs it."""
+
+    def __init__(self, member: Membership) -> None:
+        self.directory, self.joined, self.contents = (
+            member.directory,
+            member.joined,
+            member.contents,
+        )
+        self.source = Path(member.joined.source)
+
+    @cached_property
+    def job(self) -> Job:
+        """The options of the participant's ``toolkit.toml``."""
+        return merge(project_layers(self.directory)).job
+
+    @cached_property
+    def cluster(self) -> Cluster | ToolkitError:
+        """The cluster, or why it cannot be reached."""
+        try:
+            cluster = find_cluster(chosen_site(self.directory))
+            Client(cluster.access).version()
+        except ToolkitError as error:
+            return error
+        return cluster
+
+    @property
+    def client(self) -> Client | None:
+        """The client of its Slurm; None if that does not answer."""
+        return None if isinstance(self.cluster, ToolkitError) else Client(self.cluster.access)
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """The partitions that this user may see."""
+        return self.client.partitions() if self.client else ()
+
+    def script(self, exercise: str) -> str:
+        """Return the script that `toolkit run` would submit for an exercise.
+
+        Raises:
+            PlanError: the job could not run.
+        """
+        from toolkit import scripts
+        from toolkit.planning.plan import plan
+        from toolkit.runs.submit import gather_run
+
+        gathered = gather_run(exercise, Layer("flag", {}), self.directory)
+        return scripts.script(plan(gathered.inputs))
+
+
+def examine(member: Membership) -> Iterator[Result]:
+    """Make the checks in their order; those that are left after a minute are not made."""
+    registry: Registry[JoinCase] = Registry("toolkit.workshops.checks")
+    case, until = JoinCase(member), time.monotonic() + SECONDS
+    before = Path.cwd()
+    os.chdir(member.directory)  # its settings name the directory of images
+    try:
+        for name, check in registry.checks.items():
+            if time.monotonic() > until:
+                text = f"after {SECONDS:.0f} s there was no time left"
+                yield unchecked(text)._replace(name=name)
+                continue
+            try:
+                yield from check(case)
+            except ToolkitError as error:
+                yield unchecked(error.cause)._replace(name=name)
+    finally:
+        os.chdir(before)

@@ -1,0 +1,196 @@
+"""Checks of images, Slurm, quota and the way to the nodes, from the participant's account."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from toolkit.checks import Result, check, failed, from_error, passed, unchecked, warned
+from toolkit.errors import PlanError, ToolkitError
+from toolkit.files import read_toml
+from toolkit.images.host.space import read_room
+from toolkit.images.store import store
+from toolkit.images.store.provenance import hash_lock
+from toolkit.model.lock import Lock
+from toolkit.terminal_text import one_line
+from toolkit.units import human_size
+from toolkit.workshops.case import JoinCase
+from toolkit.workshops.results import leave
+
+_LEAST_ROOM = 200 << 20
+_ASK = "ask the instructor"
+
+
+@check("images", "the images of the workshop, unchanged and readable", order=10)
+def images(case: JoinCase) -> Iterator[Result]:
+    """Check that each image that runs would take is the workshop's."""
+    for name, lock_file in case.contents.workshop.images.items():
+        try:
+            image = store.find(name, [case.source / "images"])
+            Path(image.path).open("rb").close()
+        except ToolkitError as error:
+            yield from_error(error)
+            continue
+        except OSError as error:
+            yield failed(f"{name} cannot be read: {error.strerror}", f"{_ASK}: {case.source}")
+            continue
+        yield _is_packed(case, image, name) or _is_locked(case, image, lock_file)
+
+
+def _is_packed(case: JoinCase, image: store.StoredImage, name: str) -> Result | None:
+    packed = case.contents.files.get(f"images/{name}.sif")
+    if packed is None:
+        return None
+    size = Path(image.path).stat().st_size
+    own = case.source / "images" / f"{name}.sif"
+    if size == packed.size and (Path(image.path) == own or _is_copy(image, own)):
+        return passed(f"{name}, {human_size(size)}")
+    step = f"export TOOLKIT_IMAGES={case.source}/images"
+    return failed(f"{image.path} is not the workshop's {name}, and is taken before it", step)
+
+
+def _is_copy(image: store.StoredImage, own: Path) -> bool:
+    """Return whether an image of the user has the id of the workshop's."""
+    return image.manifest is not None and store.whole_header(own).sif_id == image.manifest.sif_id
+
+
+def _is_locked(case: JoinCase, image: store.StoredImage, lock_file: str) -> Result:
+    name = image.name
+    if not lock_file:
+        return passed(name)
+    lock = read_toml(case.source / "locks" / f"{name}.lock", Lock, named=True)
+    if image.manifest is not None and image.manifest.locked == hash_lock(lock):
+        return passed(f"{name}, built from the workshop's lock")
+    step = f"toolkit image build {name} --locked, with {case.source}/locks/{name}.lock"
+    return failed(f"{name} was not built from the lock of the workshop", step)
+
+
+@check("slurm", "Slurm answers", order=20)
+def slurm(case: JoinCase) -> Result:
+    """Check that the site's Slurm can be reached."""
+    cluster = case.cluster
+    if isinstance(cluster, ToolkitError):
+        return from_error(cluster)
+    return passed(f"site {cluster.site.name}, {len(case.partitions)} partitions")
+
+
+@check("partition", "the partition exists", order=30)
+def partition(case: JoinCase) -> Result:
+    """Check the partition of the workshop."""
+    name = case.job.partition
+    if not name or not case.partitions:
+        return unchecked("the workshop names none" if case.partitions else "Slurm does not answer")
+    names = [each.name for each in case.partitions]
+    if name in names:
+        return passed(name)
+    return failed(f"there is no partition {name}; valid: {', '.join(names)}", _ASK)
+
+
+@check("reservation", "the reservation is there, for this user", order=40)
+def reservation(case: JoinCase) -> Result:
+    """Check that the reservation of the workshop exists and lists this user."""
+    name = case.job.reservation
+    if not name or case.client is None:
+        return unchecked("Slurm does not answer" if name else "the workshop has none")
+    answer = case.client.ask("scontrol", "show", "--oneliner", "reservation", name)
+    if not answer.ok:
+        return failed(f"there is no reservation {name}: {_last(answer.tail(1))}", _ASK)
+    users = re.search(r"\bUsers=(\S+)", answer.stdout)
+    own = pwd.getpwuid(os.geteuid()).pw_name
+    if users and users[1] not in ("(null)", "ALL") and own not in users[1].split(","):
+        return failed(f"the reservation {name} is for others: {one_line(users[1])}", _ASK)
+    return passed(name)
+
+
+@check("account", "the account may be used", order=50)
+def account(case: JoinCase) -> Result:
+    """Check the association of this user with the account of the workshop."""
+    name = case.job.account
+    if not name or case.client is None:
+        return unchecked("Slurm does not answer" if name else "the workshop names none")
+    own = pwd.getpwuid(os.geteuid()).pw_name
+    answer = case.client.ask(
+        *("sacctmgr", "--noheader", "--parsable2", "show", "associations"),
+        *(f"user={own}", f"account={name}", "format=account"),
+    )
+    if not answer.ok:
+        return unchecked("Slurm has no accounting here")
+    if name in answer.stdout.split():
+        return passed(name)
+    return failed(f"user {own} may not use the account {name}", _ASK)
+
+
+@check("jobs", "Slurm would take each exercise", order=60)
+def jobs(case: JoinCase) -> Iterator[Result]:
+    """Plan each exercise, and let sbatch test the script without a submission."""
+    client = case.client
+    if client is None:
+        yield unchecked("Slurm does not answer")
+        return
+    for name in case.joined.exercises:
+        if not (case.directory / name / "job.toml").is_file():
+            continue
+        try:
+            text = case.script(name)
+        except PlanError as error:
+            yield from (from_error(finding) for finding in error.findings)
+            continue
+        except ToolkitError as error:
+            yield from_error(error)
+            continue
+        with tempfile.NamedTemporaryFile("w", dir=case.directory, suffix=".sbatch") as stream:
+            stream.write(text)
+            stream.flush()
+            answer = client.ask("sbatch", "--test-only", stream.name)
+        if answer.ok:
+            yield passed(f"{name}: {_start(answer.stderr)}")
+        else:
+            yield failed(f"Slurm would refuse {name}: {_last(answer.tail(2))}", _ASK)
+
+
+def _start(answer: str) -> str:
+    match = re.search(r"to start at (\S{10,25})", answer)
+    return f"could start at {match[1]}" if match else "accepted"
+
+
+def _last(lines: tuple[str, ...]) -> str:
+    return one_line(" ".join(lines))
+
+
+@check("room", "there is room for the runs", order=70)
+def room(case: JoinCase) -> Result:
+    """Check the free space and the quota where the runs will be."""
+    left = read_room(case.directory)
+    text = f"{human_size(left.available)} in {case.directory}"
+    if left.available >= _LEAST_ROOM:
+        return passed(text + (" within the quota" if left.quota is not None else ""))
+    return failed(f"only {text}", "remove files, or join in a directory with more room")
+
+
+@check("nodes", "a way to running jobs", order=80, severity="warning")
+def nodes(case: JoinCase) -> Result:
+    """Check that srun can enter a running job, as notebooks and shells do."""
+    if case.client is None:
+        return unchecked("Slurm does not answer")
+    if "--overlap" in case.client.srun_help():
+        return passed("through srun --overlap, without ssh")
+    return failed("this srun has no --overlap; notebooks need ssh to the nodes", _ASK)
+
+
+@check("results", "results can be left for the instructor", order=90, severity="warning")
+def results(case: JoinCase) -> Result:
+    """Check the file in the shared directory, if the participant consented."""
+    wanted = case.contents.workshop.results
+    if not case.joined.results:
+        if not wanted:
+            return unchecked("the workshop collects none")
+        return warned("results are not shared", "to share them, join again with --share-results")
+    try:
+        leave(case.directory)
+    except ToolkitError as error:
+        return from_error(error)
+    return passed(f"states and accuracies are left in {wanted}")

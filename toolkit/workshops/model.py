@@ -1,0 +1,203 @@
+"""A workshop as its instructor writes it, as it is packed, and as a participant has joined it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated
+
+from msgspec import Meta
+
+from toolkit.model.base import BadDataError, Model, field_names
+from toolkit.model.job import JOINED as JOINED
+from toolkit.model.job import Job, Positive
+
+WORKSHOP = "workshop.toml"
+CONTENTS = "workshop.json"  # first in a packed workshop
+SIGNATURE = "workshop.json.sig"
+FORMAT = 1
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}\Z")
+
+Language = Annotated[str, Meta(pattern="^[a-z]{2,3}$")]
+
+
+class Exercise(Model, frozen=True, kw_only=True):
+    """One exercise of a workshop.
+
+    Attributes:
+        name: the folder that participants get, and the name of its runs: ``01-ddp``.
+        folder: a folder beside ``workshop.toml`` with a ``job.toml`` or notebooks, or an exercise
+            that came with the toolkit: ``jobs/digits-ddp``.
+        text: language -> the Markdown file that explains it, beside ``workshop.toml``; without one
+            the README.md of the folder.
+    """
+
+    name: str
+    folder: str
+    text: dict[Language, str] = {}
+
+
+class Workshop(Job, frozen=True, kw_only=True):
+    """``workshop.toml``: a workshop, with any options of `toolkit run` for all of its exercises.
+
+    The options are those of ``toolkit.toml``: site, partition, reservation, account, comment,
+    gpus_per_node, time and so on. A ``job.toml`` of an exercise takes precedence over them.
+
+    Attributes:
+        title: of the guide; a text, or language -> text.
+        language: the languages of the guide, the first is the default.
+        date: when the workshop takes place, as text for the guide.
+        people: the expected number of participants.
+        images: name -> its lock, a file beside ``workshop.toml``; empty: no lock, the image is
+            packed as it is built.
+        data: name -> a directory, which participants see read-only as ``/data/NAME``.
+        results: the shared directory in which runs leave their results, with the consent of each
+            participant; empty: none.
+        exercises: in their order.
+    """
+
+    title: str | dict[Language, str]
+    language: tuple[Language, ...] = ("en",)
+    date: str = ""
+    people: Positive = 1
+    images: dict[str, str] = {}
+    data: dict[str, str] = {}
+    results: str = ""
+    exercises: Annotated[tuple[Exercise, ...], Meta(min_length=1)]
+
+    def title_in(self, language: str) -> str:
+        """Return the title in a language, else in the first language that has one."""
+        if isinstance(self.title, str):
+            return self.title
+        return self.title.get(language) or next(iter(self.title.values()), "")
+
+    def job_options(self) -> dict[str, object]:
+        """Return the options of `toolkit run` that the workshop sets."""
+        values = {name: getattr(self, name) for name in field_names(Job)}
+        return {name: value for name, value in values.items() if value not in (None, (), {})}
+
+
+class PackedFile(Model, frozen=True, kw_only=True):
+    """A file in a packed workshop: its size and its SHA-256."""
+
+    size: Annotated[int, Meta(ge=0)]
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Contents(Model, frozen=True, kw_only=True):
+    """``workshop.json``: the contents of a packed workshop.
+
+    Attributes:
+        format: of the file.
+        name: of the workshop: the name of its folder.
+        workshop: as the instructor wrote it.
+        files: path -> file, in the order of the archive.
+    """
+
+    format: int = FORMAT
+    name: str
+    workshop: Workshop
+    files: dict[str, PackedFile]
+
+
+class Joined(Model, frozen=True, kw_only=True):
+    """``.workshop.json`` in the directory of a participant.
+
+    Attributes:
+        source: the directory of the unpacked workshop.
+        name: of the workshop.
+        exercises: the names of its exercises.
+        results: the directory in which the results are left; empty: the participant does not share
+            them.
+    """
+
+    source: str
+    name: str
+    exercises: tuple[str, ...]
+    results: str = ""
+
+
+class Done(Model, frozen=True, kw_only=True):
+    """The best run of an exercise by a participant.
+
+    Attributes:
+        state: ``ok``, or how its last run failed.
+        tries: the number of runs that have ended.
+        accuracy: that the script printed; None if it prints none.
+        seconds: of the run.
+        finished: when it ended, in seconds since 1970.
+    """
+
+    state: str
+    tries: int = 1
+    accuracy: float | None = None
+    seconds: float = 0.0
+    finished: float = 0.0
+
+
+class Results(Model, frozen=True, kw_only=True):
+    """A participant's file in the directory of results.
+
+    Attributes:
+        name: the participant's login name, equal to the owner of the file.
+        workshop: name of the workshop.
+        exercises: by their names.
+    """
+
+    name: str
+    workshop: str
+    exercises: dict[str, Done] = {}
+
+
+def check(workshop: Workshop) -> Workshop:
+    """Return a workshop whose names and paths are plain.
+
+    Raises:
+        BadDataError: a name, path or title is not valid.
+    """
+    for key, message in _problems(workshop):
+        raise BadDataError(message, key)
+    return workshop
+
+
+def _problems(workshop: Workshop) -> Iterator[tuple[str, str]]:
+    names = [exercise.name for exercise in workshop.exercises]
+    for number, exercise in enumerate(workshop.exercises):
+        key = f"exercises[{number}]"
+        if not NAME.match(exercise.name) or exercise.name == "runs":
+            yield f"{key}.name", f"{exercise.name!r} is not a name of a folder, such as 01-ddp"
+        if names.count(exercise.name) > 1:
+            yield f"{key}.name", f"two exercises are called {exercise.name}"
+        if not is_inside(exercise.folder):
+            yield f"{key}.folder", f"{exercise.folder!r} is not a folder beside {WORKSHOP}"
+        yield from _texts(f"{key}.text", exercise.text, workshop)
+    for table, values in (("images", workshop.images), ("data", workshop.data)):
+        for name, path in values.items():
+            if not NAME.match(name.replace(".", "-")):
+                yield f"{table}.{name}", f"{name!r} is not a plain name"
+            if table == "images" and path and not is_inside(path):
+                yield f"{table}.{name}", f"{path!r} is not a file beside {WORKSHOP}"
+    if workshop.results and not workshop.results.startswith("/"):
+        yield "results", "the directory of results must be an absolute path"
+    if isinstance(workshop.title, dict):
+        yield from _languages("title", workshop.title, workshop)
+
+
+def _texts(key: str, texts: Mapping[str, str], workshop: Workshop) -> Iterator[tuple[str, str]]:
+    yield from _languages(key, texts, workshop)
+    for path in texts.values():
+        if not is_inside(path):
+            yield key, f"{path!r} is not a file beside {WORKSHOP}"
+
+
+def _languages(key: str, table: Mapping[str, str], workshop: Workshop) -> Iterator[tuple[str, str]]:
+    for language in table:
+        if language not in workshop.language:
+            have = ", ".join(workshop.language)
+            yield key, f"the workshop is not in the language {language!r}, but in {have}"
+
+
+def is_inside(path: str) -> bool:
+    """Return whether a relative path leads to no other directory than those below."""
+    parts = path.split("/")
+    return bool(path) and not any(part in ("", ".", "..") or "\0" in part for part in parts)

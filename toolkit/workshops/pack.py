@@ -1,0 +1,199 @@
+"""Pack a workshop into one file, and publish it as static pages."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from toolkit import shell
+from toolkit.errors import NeedsInstallError, SignatureError, UsageError
+from toolkit.exercises import copy_folder
+from toolkit.files import read_text, read_toml, write_atomically
+from toolkit.images.store import store
+from toolkit.images.store.provenance import hash_lock
+from toolkit.images.store.sign import Ask
+from toolkit.model.base import to_json
+from toolkit.model.lock import Lock
+from toolkit.progress import Progress
+from toolkit.workshops import archive, guide
+from toolkit.workshops.model import CONTENTS, SIGNATURE, WORKSHOP, Contents, Exercise, Workshop
+from toolkit.workshops.reading import data_directory, job_of, load, source_of
+
+PACKED = "workshop.tar"
+_SQUASHFS = (
+    *("-noappend", "-no-progress", "-quiet", "-comp", "zstd", "-all-root", "-no-xattrs"),
+    *("-all-time", "0", "-mkfs-time", "0", "-processors", "1"),
+)
+
+
+class Options(NamedTuple):
+    """Options of packing.
+
+    Attributes:
+        images: the images are packed, not only their locks.
+        key: a private key that signs it.
+        ask: returns the passphrase of the key.
+        results: the directory of results, in place of the workshop's own; None: that one.
+        only: the exercises to pack, with the images that they use; empty: all.
+    """
+
+    images: bool = True
+    key: Path | None = None
+    ask: Ask = lambda _: ""
+    results: str | None = None
+    only: tuple[str, ...] = ()
+
+
+def pack(folder: Path, target: Path, options: Options, progress: Progress) -> Contents:
+    """Pack the workshop of a folder; equal workshops give equal bytes.
+
+    Raises:
+        ConfigError: ``workshop.toml`` is broken.
+        ImageMissingError: an image is not built.
+        SignatureError: an image is not the one of its lock.
+        NeedsInstallError: mksquashfs or OpenSSL is missing.
+        NoSpaceError: the disk has too little room; nothing is left of it.
+    """
+    workshop, name = load(folder), folder.resolve().name
+    if options.results is not None:
+        workshop = replace(workshop, results=options.results)
+    if options.only:
+        workshop = _reduced(folder, workshop, options.only)
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="toolkit-workshop-")))
+        progress.begin("exercises", f"{len(workshop.exercises)} of {name}")
+        sources: dict[str, archive.Source] = {WORKSHOP: folder / WORKSHOP}
+        sources |= _exercises(folder, workshop, scratch)
+        sources |= {
+            f"guide/{page}": text.encode() for page, text in pages(folder, workshop, PACKED).items()
+        }
+        if workshop.data:
+            progress.begin("data", ", ".join(workshop.data))
+        sources |= dict(_data(folder, workshop, scratch))
+        progress.begin("images", ", ".join(workshop.images) or "none")
+        sources |= _images(folder, workshop, options)
+        progress.begin("checksums", f"{len(sources)} files")
+        described = {path: archive.describe(sources[path]) for path in sorted(sources)}
+        contents = Contents(name=name, workshop=workshop, files=described)
+        head: dict[str, archive.Source] = {CONTENTS: to_json(contents).encode()}
+        if options.key is not None:
+            from toolkit.workshops.signing import sign
+
+            head[SIGNATURE] = sign(to_json(contents).encode(), options.key, options.ask)
+        progress.begin("pack", str(target))
+        archive.write(target, head | {path: sources[path] for path in described})
+        progress.end()
+    return contents
+
+
+def _reduced(folder: Path, workshop: Workshop, only: tuple[str, ...]) -> Workshop:
+    """Return a workshop with some of its exercises and the images of these."""
+    exercises = tuple(each for each in workshop.exercises if each.name in only)
+    jobs = [job_of(source_of(folder, each)) for each in exercises]
+    used = {job.image for job in jobs if job is not None}
+    images = {name: lock for name, lock in workshop.images.items() if name in used}
+    return replace(workshop, exercises=exercises, images=images)
+
+
+def _exercises(folder: Path, workshop: Workshop, scratch: Path) -> dict[str, archive.Source]:
+    for exercise in workshop.exercises:
+        copy_folder(source_of(folder, exercise), scratch / "exercises" / exercise.name)
+    return {
+        str(path.relative_to(scratch)): path
+        for path in (scratch / "exercises").rglob("*")
+        if path.is_file()
+    }
+
+
+def _data(folder: Path, workshop: Workshop, scratch: Path) -> Iterator[tuple[str, archive.Source]]:
+    if workshop.data and shell.which("mksquashfs") is None:
+        raise NeedsInstallError("mksquashfs is not installed here", next_step="toolkit setup")
+    for name, directory in workshop.data.items():
+        made = scratch / f"{name}.sqfs"
+        shell.run(["mksquashfs", data_directory(folder, directory).resolve(), made, *_SQUASHFS])
+        yield f"data/{name}.sqfs", made
+
+
+def _images(folder: Path, workshop: Workshop, options: Options) -> dict[str, archive.Source]:
+    """Return the files to pack of images: SIF and manifest, and the lock if there is one."""
+    files: dict[str, archive.Source] = {}
+    for name, lock_file in workshop.images.items():
+        if lock_file:
+            files[f"locks/{name}.lock"] = folder / lock_file
+        elif not options.images:
+            raise UsageError(
+                f"the image {name} has no lock, by which participants could build it",
+                place=f"{WORKSHOP}, key images.{name}",
+                next_step=f"toolkit image lock {name}; or pack with images",
+            )
+        if options.images:
+            image = store.find(name)
+            _require_locked(folder, lock_file, image)
+            files[f"images/{name}.sif"] = Path(image.path)
+            if image.manifest is not None:
+                files[f"images/{name}.json"] = to_json(image.manifest).encode()
+    return files
+
+
+def _require_locked(folder: Path, lock_file: str, image: store.StoredImage) -> None:
+    if not lock_file:
+        return
+    lock = read_toml(folder / lock_file, Lock, named=True)
+    built_from = image.manifest.locked if image.manifest else ""
+    if built_from != hash_lock(lock):
+        why = "another lock" if built_from else "no lock"
+        raise SignatureError(
+            f"the image {image.name} was built from {why} than {lock_file}",
+            place=image.path,
+            next_step=f"copy {lock_file} to the recipe's lock, then: "
+            f"toolkit image build {image.name} --locked",
+        )
+
+
+def pages(folder: Path, workshop: Workshop, join: str) -> dict[str, str]:
+    """Return the guide as pages of HTML: file name -> text."""
+    return {
+        guide.page_name(workshop, language): guide.page(
+            workshop,
+            language,
+            [_section(folder, exercise, language) for exercise in workshop.exercises],
+            join,
+        )
+        for language in workshop.language
+    }
+
+
+def _section(folder: Path, exercise: Exercise, language: str) -> guide.Section:
+    source = source_of(folder, exercise)
+    own = exercise.text.get(language)
+    path = folder / own if own else source / "README.md"
+    text = read_text(path) if path.is_file() else ""
+    has_job = (source / "job.toml").is_file()
+    command = f"toolkit run {exercise.name}" if has_job else f"toolkit notebook {exercise.name}"
+    return guide.Section(exercise.name, text.replace(f"jobs/{source.name}", exercise.name), command)
+
+
+def publish(folder: Path, packed: Path, directory: Path, address: str) -> tuple[str, ...]:
+    """Write the guide, the packed workshop and its checksum as static pages.
+
+    Args:
+        folder: of the workshop.
+        packed: the packed workshop.
+        directory: of the pages; files of other names in it stay.
+        address: where the pages will be; empty: unknown.
+    """
+    workshop = load(folder)
+    directory.mkdir(parents=True, exist_ok=True)
+    written = pages(folder, workshop, f"{address.rstrip('/')}/{PACKED}" if address else PACKED)
+    digest = archive.describe(packed).sha256
+    written["SHA256SUMS"] = f"{digest}  {PACKED}\n"
+    for name, text in written.items():
+        write_atomically(directory / name, text)
+    if packed.resolve() != (directory / PACKED).resolve():
+        archive.copy(packed, directory / PACKED)
+    return (*written, PACKED)

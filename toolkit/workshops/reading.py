@@ -1,0 +1,103 @@
+"""Read a workshop's folder, and find the files that it names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from toolkit.errors import ConfigError, UsageError
+from toolkit.files import config_error, read_text, read_toml
+from toolkit.model.base import BadDataError
+from toolkit.model.job import Job
+from toolkit.resources import shipped
+from toolkit.sites.schema import described
+from toolkit.workshops.model import NAME, WORKSHOP, Exercise, Workshop, check
+
+
+def load(folder: Path) -> Workshop:
+    """Read ``workshop.toml`` of a folder.
+
+    Raises:
+        ConfigError: it is missing or broken, with the nearest valid key; or names a file that does
+            not exist.
+        UsageError: the folder's name cannot be that of a workshop.
+    """
+    path = folder / WORKSHOP
+    if not path.is_file():
+        raise ConfigError(
+            f"{folder} has no {WORKSHOP}",
+            place=str(folder),
+            next_step=f"toolkit workshop new {folder.name or 'first'}",
+        )
+    if not NAME.match(folder.resolve().name):
+        raise UsageError(
+            f"{folder.resolve().name!r} cannot be the name of a workshop",
+            place=str(folder),
+            next_step="rename the folder: letters, digits, - and _",
+        )
+    workshop = read_toml(path, Workshop, named=True)
+    try:
+        check(workshop)
+        _require_files(folder, workshop)
+    except BadDataError as error:
+        raise config_error(path, read_text(path), error) from None
+    return workshop
+
+
+def schema() -> str:
+    """Return the JSON schema of ``workshop.toml``."""
+    whole = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A workshop of toolkit",
+        **described(Workshop),
+    }
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def _require_files(folder: Path, workshop: Workshop) -> None:
+    for number, exercise in enumerate(workshop.exercises):
+        key = f"exercises[{number}]"
+        if not is_exercise(source_of(folder, exercise)):
+            choices = tuple(f"jobs/{path.parent.name}" for path in _shipped_jobs())
+            message = f"{exercise.folder} has neither a job.toml nor a notebook"
+            raise BadDataError(message, f"{key}.folder", choices, exercise.folder)
+        for name in exercise.text.values():
+            _require(folder / name, f"{key}.text")
+    for name, lock in workshop.images.items():
+        if lock:
+            _require(folder / lock, f"images.{name}")
+    for name, directory in workshop.data.items():
+        if not data_directory(folder, directory).is_dir():
+            raise BadDataError(f"there is no directory {directory}", f"data.{name}")
+
+
+def _shipped_jobs() -> list[Path]:
+    return sorted(shipped("jobs").glob("*/job.toml"))
+
+
+def _require(path: Path, key: str) -> None:
+    if not path.is_file():
+        raise BadDataError(f"there is no file {path}", key)
+
+
+def source_of(folder: Path, exercise: Exercise) -> Path:
+    """Return the folder of an exercise: beside ``workshop.toml``, else a shipped one."""
+    own = folder / exercise.folder
+    name = exercise.folder.removeprefix("jobs/")
+    return own if own.exists() or name == exercise.folder else shipped("jobs") / name
+
+
+def data_directory(folder: Path, directory: str) -> Path:
+    """Return a directory of data; a relative one begins at the workshop's folder."""
+    return folder / Path(directory).expanduser()
+
+
+def is_exercise(folder: Path) -> bool:
+    """Return whether a folder has a job or notebooks."""
+    return (folder / "job.toml").is_file() or any(folder.glob("*.ipynb"))
+
+
+def job_of(folder: Path) -> Job | None:
+    """Return the job of an exercise; None for one of notebooks."""
+    path = folder / "job.toml"
+    return read_toml(path, Job, named=True) if path.is_file() else None

@@ -1,0 +1,1 @@
+"""Rehearse a workshop: many participants at once, as real users of a local cluster."""

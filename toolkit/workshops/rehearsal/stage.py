@@ -1,0 +1,126 @@
+"""The stage of a rehearsal: a local cluster that other users may use, and its site file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from toolkit import shell, sites
+from toolkit.errors import NeedsInstallError
+from toolkit.localcluster import access, packages
+from toolkit.localcluster.down import down
+from toolkit.localcluster.imitation import adapt_site, imitate
+from toolkit.localcluster.options import from_options
+from toolkit.localcluster.paths import Paths, paths_of
+from toolkit.localcluster.shape import Shape, summary
+from toolkit.localcluster.up import up
+from toolkit.model.site import Site
+from toolkit.progress import Progress
+from toolkit.workshops.join import to_toml
+from toolkit.workshops.model import Workshop
+
+NAME = "rehearsal"
+_LOCAL = ("", "auto", "local", "generic")
+
+
+class Stage:
+    """A cluster that is up.
+
+    Attributes:
+        paths: its files.
+        pid: its first process.
+        site: the site that participants name.
+        about: the cluster as text.
+    """
+
+    def __init__(self, paths: Paths, site: str, about: str) -> None:
+        self.paths, self.site, self.about = paths, site, about
+        self.pid = access.must_run(paths).pid
+
+    def words(self, directory: Path) -> tuple[str, ...]:
+        """Return the words before a command that bring it to the login side of the cluster."""
+        return access.prefix(self.paths, self.pid, str(directory))
+
+    def controller(self) -> Path | None:
+        """Return the directory in /proc of the controller."""
+        wanted = f"SLURM_CONF={self.paths.conf}".encode()
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (entry / "comm").read_text().strip() == "slurmctld" and wanted in (
+                    entry / "environ"
+                ).read_bytes().split(b"\0"):
+                    return entry
+        return None
+
+
+@contextlib.contextmanager
+def stage(workshop: Workshop, nodes: int, place: Path, progress: Progress) -> Iterator[Stage]:
+    """Bring up a cluster like the workshop's site; take it down in any case afterwards.
+
+    Args:
+        workshop: with the site that is imitated.
+        nodes: of each partition.
+        place: a directory of root that all users can enter.
+        progress: shows the steps.
+
+    Raises:
+        NeedsInstallError: a program is missing.
+    """
+    for program in ("useradd", "setpriv", "nsenter"):
+        if shell.which(program) is None:
+            raise NeedsInstallError(f"{program} is not installed here", next_step="toolkit setup")
+    before = os.environ.get("TOOLKIT_CLUSTER_DIR")
+    os.environ["TOOLKIT_CLUSTER_DIR"] = str(place / "c")
+    try:
+        name = "local" if (workshop.site or "") in _LOCAL else str(workshop.site)
+        shape = _shape(workshop, name, nodes)
+        up(NAME, shape, progress)
+        paths = paths_of(NAME)
+        _open_to_users(paths)
+        _write_site(name, place / "etc")
+        yield Stage(paths, name, summary(shape) + (f", like {name}" if name != "local" else ""))
+    finally:
+        down(NAME, progress)
+        if before is None:
+            del os.environ["TOOLKIT_CLUSTER_DIR"]
+        else:
+            os.environ["TOOLKIT_CLUSTER_DIR"] = before
+
+
+def _shape(workshop: Workshop, name: str, nodes: int) -> Shape:
+    if name == "local":
+        gpus = workshop.most_gpus
+        return from_options(
+            nodes=nodes,
+            cpus=8,
+            memory="16G",
+            gpus=str(gpus),
+            gpu_type=None,
+            partitions=(workshop.partition,) if workshop.partition else (),
+            accounting=False,
+        )
+    chosen = (workshop.partition,) if workshop.partition else ()
+    shape = imitate(sites.load(name), most=nodes, chosen=chosen).shape
+    return shape if packages.has_submit_plugin() else msgspec.structs.replace(shape, job_submit="")
+
+
+def _open_to_users(paths: Paths) -> None:
+    """Let other users reach the configuration and the sockets, and nothing else."""
+    for private in (paths.logs, paths.directory / "state", paths.secrets):
+        private.chmod(0o700)
+    paths.directory.chmod(0o711)
+
+
+def _write_site(name: str, etc: Path) -> None:
+    """Write the site as participants see it: this machine's directories, Slurm on PATH."""
+    local = sites.load("local")
+    site = local if name == "local" else adapt_site(sites.load(name), local, os.path.expandvars)
+    site = msgspec.structs.replace(site, access="path", extends=None)
+    table = msgspec.to_builtins(site)
+    assert isinstance(site, Site)
+    (etc / "sites").mkdir(parents=True, mode=0o755)
+    (etc / "sites" / f"{name}.toml").write_text(to_toml(table), encoding="utf-8")

@@ -1,0 +1,267 @@
+"""The directory of results: what participants' runs leave there, and what the instructor reads.
+
+Each participant owns one file in it, which holds states and accuracies and nothing else. Others
+cannot list the directory, and the sticky bit keeps them from replacing a file. The instructor reads
+files that any user could have written, so each is read without following links, up to a small
+size, and counts only if its owner is the user whom it names.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from toolkit.errors import (
+    ConfigError,
+    ForbiddenError,
+    ScriptMissingError,
+    UnknownRunError,
+    UntrustedError,
+    UsageError,
+)
+from toolkit.files import read_json
+from toolkit.model.base import BadDataError, from_json, to_json
+from toolkit.model.run import Outcome
+from toolkit.records.store import Paths, all_runs
+from toolkit.workshops.model import CONTENTS, JOINED, NAME, SIGNATURE, Done, Joined, Results
+
+_MOST = 64 << 10
+_MOST_FILES = 2000
+_MODE = 0o3733  # sticky and with the instructor's group; participants cannot list it
+_MARKER = ".toolkit-workshop"
+
+
+class Unread(NamedTuple):
+    """An entry of the directory that does not count, and why."""
+
+    name: str
+    why: str
+
+
+def leave(directory: Path) -> Path | None:
+    """Write the results of the runs in a joined directory, if its owner shares them.
+
+    Raises:
+        UntrustedError: another user owns the file of this participant.
+        ForbiddenError: the directory of results is closed, or cannot be written.
+    """
+    joined = read_json(directory / JOINED, Joined)
+    if not joined.results:
+        return None
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    results = Results(
+        name=name,
+        workshop=joined.name,
+        exercises=collect(joined.exercises, all_runs(directory / "runs")),
+    )
+    target = Path(joined.results) / f"{name}.json"
+    try:
+        _require_own(target)
+        _replace(target, to_json(results))
+    except OSError as error:
+        raise ForbiddenError(
+            f"the results of the workshop cannot be left: {error.strerror}",
+            place=str(target),
+            next_step="tell the instructor; your runs are not affected",
+        ) from None
+    return target
+
+
+def _require_own(target: Path) -> None:
+    try:
+        owner = target.lstat().st_uid
+    except FileNotFoundError:
+        return
+    if owner != os.geteuid():
+        raise UntrustedError(
+            f"the file with your results belongs to user {_user(owner)}",
+            place=str(target),
+            next_step=f"ask the instructor for: toolkit workshop reset {target.stem}",
+        )
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _replace(target: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        Path(name).chmod(0o640)  # the group is the instructor's, by the directory
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def collect(exercises: Iterable[str], runs: Iterable[Paths]) -> dict[str, Done]:
+    """Return the best result of each exercise among the runs that have ended."""
+    names = set(exercises)
+    done: dict[str, Done] = {}
+    for paths in runs:
+        name = paths.name.rpartition("-")[0]
+        try:
+            outcome = paths.read_outcome() if name in names else None
+        except ConfigError:
+            outcome = None  # of another version of the toolkit
+        if outcome is not None:
+            done[name] = _better(done.get(name), _done(outcome, paths.outcome.stat().st_mtime))
+    return done
+
+
+def _done(outcome: Outcome, finished: float) -> Done:
+    accuracy = outcome.results.get("accuracy")
+    is_number = isinstance(accuracy, int | float) and not isinstance(accuracy, bool)
+    return Done(
+        state=outcome.kind,
+        accuracy=float(str(accuracy)) if is_number else None,
+        seconds=outcome.seconds,
+        finished=finished,
+    )
+
+
+def _better(first: Done | None, second: Done) -> Done:
+    if first is None:
+        return second
+    from msgspec.structs import replace
+
+    key = max(first, second, key=lambda done: (done.state == "ok", done.accuracy or 0.0))
+    return replace(key, tries=first.tries + second.tries)
+
+
+def open_directory(path: Path) -> None:
+    """Create the directory of results, which others can write to and not list.
+
+    Raises:
+        UsageError: no directory is named, or there is something at its path.
+    """
+    if path.exists() or path.is_symlink():
+        if (path / _MARKER).is_file() and path.stat().st_uid == os.geteuid():
+            return
+        raise UsageError(
+            f"{path} exists already, and is not a directory of results",
+            place="workshop.toml, key results",
+            next_step="name a directory that does not exist yet",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700)
+    (path / _MARKER).touch(mode=0o600)
+    path.chmod(_MODE)
+
+
+def read_all(path: Path, workshop: str) -> tuple[list[Results], list[Unread]]:
+    """Return the participants' results, sorted by name, and the entries that do not count.
+
+    Raises:
+        UnknownRunError: there is no directory of results.
+    """
+    results, unread = [], []
+    for number, entry in enumerate(_entries(path)):
+        if number >= _MOST_FILES:
+            unread.append(Unread("...", f"more than {_MOST_FILES} files; the rest is not read"))
+            break
+        try:
+            results.append(_read(path, entry, workshop))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            unread.append(Unread(entry, reason or "it cannot be read"))
+    return sorted(results, key=lambda each: each.name), unread
+
+
+def _entries(path: Path) -> Iterator[str]:
+    try:
+        with os.scandir(path) as entries:
+            names = (entry.name for entry in entries)
+            yield from sorted(name for name in names if not name.startswith("."))
+    except FileNotFoundError:
+        raise UnknownRunError(
+            "the workshop has no results yet: its directory of results does not exist",
+            place=str(path),
+            next_step="toolkit workshop open",
+        ) from None
+
+
+def _read(directory: Path, entry: str, workshop: str) -> Results:
+    """Read a participant's file. Raise ValueError if it does not count."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(directory / entry, flags)
+    with os.fdopen(handle, "rb") as stream:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        data = stream.read(_MOST + 1)
+    if len(data) > _MOST:
+        raise ValueError(f"it is larger than {_MOST >> 10} KiB")
+    try:
+        results = from_json(data, Results)
+    except BadDataError as error:
+        raise ValueError(f"it is not a file of results: {error}") from None
+    if results.name != _user(status.st_uid) or entry != f"{results.name}.json":
+        raise ValueError(f"it names {results.name}, and belongs to {_user(status.st_uid)}")
+    if results.workshop != workshop:
+        raise ValueError(f"it is about the workshop {results.workshop}")
+    return results
+
+
+def remove_one(path: Path, name: str) -> None:
+    """Remove the results of a participant, who can then leave them again.
+
+    Raises:
+        ScriptMissingError: this participant has left no results.
+    """
+    known = [entry.removesuffix(".json") for entry in _entries(path)]
+    if name not in known or not NAME.match(name.replace(".", "-")):
+        raise ScriptMissingError(
+            f"{name} has left no results", place="NAME", choices=known, value=name
+        )
+    (path / f"{name}.json").unlink()
+
+
+def close_directory(path: Path) -> int:
+    """Remove the directory of results with all files; return the number of participants' files.
+
+    Raises:
+        UsageError: it is not a directory that `toolkit workshop open` made for this user.
+    """
+    if not (path / _MARKER).is_file() or path.is_symlink() or path.stat().st_uid != os.geteuid():
+        raise UsageError(
+            f"{path} is not a directory of results that you opened",
+            place="workshop.toml, key results",
+            next_step="examine it, and remove it by hand",
+        )
+    path.chmod(0o700)  # from now on no participant can add to it
+    count = sum(1 for _ in _entries(path))
+    shutil.rmtree(path)
+    return count
+
+
+def remove_unpacked(path: Path) -> None:
+    """Remove an unpacked workshop.
+
+    Raises:
+        UsageError: it is none, or holds files that were not in the packed workshop.
+    """
+    from toolkit.workshops.join import contents_of
+
+    contents = contents_of(path)
+    listed = {path / name for name in (*contents.files, CONTENTS, SIGNATURE)}
+    others = sorted(file for file in path.rglob("*") if not file.is_dir() and file not in listed)
+    if others or path.is_symlink():
+        raise UsageError(
+            f"{path} has a file that was not unpacked there: {others[0] if others else path}",
+            place=str(path),
+            next_step="move it elsewhere, then close again",
+        )
+    shutil.rmtree(path)

@@ -1,0 +1,71 @@
+"""Sign the list of a packed workshop's files with a key in PEM, and verify it, by OpenSSL."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from toolkit import shell
+from toolkit.errors import ConfigError, NeedsInstallError, SignatureError
+from toolkit.images.store.sign import Ask, read_private
+from toolkit.images.store.signatures import memory_file, wait_for
+from toolkit.workshops.archive import Verify
+
+
+def sign(data: bytes, key: Path, ask: Ask) -> bytes:
+    """Return the signature of data with a private key.
+
+    Raises:
+        ConfigError: the key cannot be used.
+        NeedsInstallError: OpenSSL is not installed.
+    """
+    private = read_private(key, ask)
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
+        handle = memory_file(private, stack)
+        content, signature = Path(directory, "data"), Path(directory, "signature")
+        content.write_bytes(data)
+        done = _openssl(
+            ("-sign", f"/proc/self/fd/{handle}", "-out", str(signature), str(content)), (handle,)
+        )
+        if not done.ok:
+            raise ConfigError(
+                "OpenSSL cannot sign with this key",
+                place=str(key),
+                details=done.tail(2),
+                next_step="openssl ecparam -name prime256v1 -genkey -noout -out KEY.pem",
+            )
+        return signature.read_bytes()
+
+
+def verifier(key: Path) -> Verify:
+    """Return a function that raises SignatureError unless the owner of a public key signed."""
+
+    def verify(data: bytes, signature: bytes) -> None:
+        step = "ask the instructor for the file and the key again"
+        if not signature:
+            raise SignatureError("the workshop is not signed", place=str(key), next_step=step)
+        with tempfile.TemporaryDirectory() as directory:
+            content, signed = Path(directory, "data"), Path(directory, "signature")
+            content.write_bytes(data)
+            signed.write_bytes(signature)
+            options = ("-verify", str(key), "-signature", str(signed), str(content))
+            done = _openssl(options)
+        if not done.ok:
+            raise SignatureError(
+                "the workshop is not signed by this key, or was changed since",
+                place=str(key),
+                next_step=step,
+            )
+
+    return verify
+
+
+def _openssl(options: Sequence[str], handles: Sequence[int] = ()) -> shell.Result:
+    program = shell.which("openssl")
+    if program is None:
+        raise NeedsInstallError(
+            "OpenSSL is not installed here", next_step="apt-get install openssl"
+        )
+    return wait_for(shell.start([program, "dgst", "-sha256", *options], pass_fds=handles))
