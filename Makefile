@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-update house layers bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue bench-failures test-faults test-fresh clean
+.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-update house layers bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue bench-failures test-faults test-fresh workshop-rehearsal clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -114,6 +114,10 @@ docs: .venv/.ready-docs ## build the site of docs/ in English and Korean, in bui
 
 docs-update: .venv/.ready-docs ## bring the catalogs of the translation (docs/locale) up to date with the pages
 	@.venv/bin/python -m tools.docs update
+
+workshop-rehearsal: setup ## the workshop of workshops/neuron-2022 with 40 users (root); EXERCISES=NAMES for some of it
+	@for name in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$name || exit; done
+	@$(TOOLKIT) workshop rehearse workshops/neuron-2022 --people $(or $(PEOPLE),40) $(addprefix --only ,$(EXERCISES)) --html rehearsal.html
 
 house: .venv/.ready-dev ## sizes, function lengths, imports that run upward, words left: per room
 	@.venv/bin/python -m benchmarks.house
