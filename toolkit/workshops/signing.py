@@ -10,8 +10,10 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import ConfigError, NeedsInstallError, SignatureError
 from toolkit.images.store.sign import Ask, read_private
-from toolkit.images.store.signatures import memory_file, wait_for
+from toolkit.images.store.signatures import memory_file
 from toolkit.workshops.archive import Verify
+
+PATIENCE = 60.0  # seconds
 
 
 def sign(data: bytes, key: Path, ask: Ask) -> bytes:
@@ -68,4 +70,5 @@ def _openssl(options: Sequence[str], handles: Sequence[int] = ()) -> shell.Resul
         raise NeedsInstallError(
             "OpenSSL is not installed here", next_step="apt-get install openssl"
         )
-    return wait_for(shell.start([program, "dgst", "-sha256", *options], pass_fds=handles))
+    argv = [program, "dgst", "-sha256", *options]
+    return shell.run(argv, pass_fds=handles, timeout=PATIENCE, check=False)

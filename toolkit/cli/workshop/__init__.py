@@ -16,10 +16,11 @@ SECTION = "Start and learn"
     sections=("Prepare", "Take part", "Lead"),
 )
 def command() -> None:
-    """Give a workshop: the same images, exercises and data for each participant.
+    """Give a workshop, or join one.
 
-    A workshop is a folder with a workshop.toml. The instructor packs it into one file; a
-    participant joins with that file, its address, or the directory it was unpacked to.
+    A workshop is a folder with a workshop.toml: images, exercises and data for all participants.
+    The instructor packs it into one file; a participant joins with that file, its address, or the
+    directory it was unpacked to.
 
     \b
     Examples:

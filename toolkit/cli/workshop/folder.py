@@ -32,7 +32,7 @@ key_option = click.option(
 @click.command("new")
 @click.argument("directory", type=FOLDER)
 def new(directory: Path) -> None:
-    """Write a workshop with two exercises into DIRECTORY; it works as it is.
+    """Write a workshop with two exercises that works as it is.
 
     \b
     Example:
@@ -85,7 +85,7 @@ def _summary(job: Job | None) -> str:
 
 @click.command("schema")
 def schema() -> None:
-    """Print the JSON schema of workshop.toml, by which editors complete keys and mark mistakes.
+    """Print the JSON schema of workshop.toml, for editors.
 
     \b
     Example:
@@ -111,7 +111,7 @@ def pack(
     pages: Path | None,
     address: str,
 ) -> None:
-    """Pack a workshop into one file: images, exercises, data, guide, checksums.
+    """Pack a workshop into one file: images, exercises, data, guide.
 
     The same workshop gives the same bytes.
 
@@ -148,7 +148,7 @@ def _ask(name: str) -> str:
 @click.argument("directory", type=FOLDER)
 @key_option
 def unpack(packed: Path, directory: Path, key: Path | None) -> None:
-    """Unpack FILE into a new DIRECTORY, from which all participants of a cluster can join.
+    """Unpack a workshop for all participants of a cluster.
 
     \b
     Example:

@@ -57,7 +57,7 @@ def results_of(folder: Path) -> Path:
 @folder_argument
 @json_option
 def status(folder: Path, as_json: bool) -> None:
-    """Show who has done which exercise, from the results that participants share.
+    """Show who has done which exercise, by the shared results.
 
     \b
     Example:
@@ -98,7 +98,7 @@ def _cell(done: Done | None) -> str:
 @folder_argument
 @click.option("--unpacked", type=FOLDER, metavar="DIR", help="Also remove this unpacked workshop.")
 def close(folder: Path, unpacked: Path | None) -> None:
-    """End a workshop: remove the shared directory of results with all that is in it.
+    """End a workshop: remove the shared directory of results.
 
     \b
     Examples:
@@ -149,7 +149,7 @@ def rehearse(
     html: Path | None,
     as_json: bool,
 ) -> int:
-    """Let many participants join and run all exercises at once, and report what happened.
+    """Let many participants run all exercises at once, and report.
 
     On a local cluster like the workshop's site, each participant is a real user with an own home;
     users and cluster are removed afterwards, also after Ctrl-C. This takes root. The exit code is

@@ -35,7 +35,7 @@ SECTION = "Take part"
 def join(
     source: str, directory: Path | None, share: bool | None, key: Path | None, as_json: bool
 ) -> None:
-    """Copy the exercises of a workshop into DIRECTORY, and check that they can run here.
+    """Copy the exercises of a workshop, and check that they can run here.
 
     What is in the folders of exercises already is not touched. The exit code is 92 if a check is
     FAIL.
@@ -101,7 +101,7 @@ def _shown(results: Iterable[Result], *, quiet: bool) -> Iterator[Result]:
 @click.argument("name")
 @click.argument("folder", metavar="[WORKSHOP]", default=".", type=FOLDER)
 def reset(name: str, folder: Path) -> None:
-    """Start again: the exercise NAME where you joined, or the results of the participant NAME.
+    """Start an exercise, or the results of a participant, again.
 
     In a joined directory the exercise is copied again, and your folder is kept under another name.
     In the workshop's own folder the results of a participant are removed, which they can leave

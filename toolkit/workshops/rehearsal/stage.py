@@ -12,12 +12,11 @@ import msgspec
 from toolkit import shell, sites
 from toolkit.errors import NeedsInstallError
 from toolkit.localcluster import access, packages
-from toolkit.localcluster.down import down
 from toolkit.localcluster.imitation import adapt_site, imitate
+from toolkit.localcluster.lifecycle import down, up
 from toolkit.localcluster.options import from_options
 from toolkit.localcluster.paths import Paths, paths_of
 from toolkit.localcluster.shape import Shape, summary
-from toolkit.localcluster.up import up
 from toolkit.model.site import Site
 from toolkit.progress import Progress
 from toolkit.workshops.join import to_toml
