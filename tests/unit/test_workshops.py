@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import http.server
 import json
 import os
 import resource
 import subprocess
 import tarfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from click.testing import CliRunner
 
 from toolkit.cli.workshop import command
 from toolkit.errors import (
+    CommandFailedError,
     ConfigError,
     ForbiddenError,
     MalformedInputError,
@@ -167,6 +171,43 @@ def test_joining_copies_the_exercises_and_writes_the_settings(packed: Path, tmp_
     job = merge(project_layers(member.directory)).job
     assert (job.site, job.partition, job.comment) == ("neuron-2022", "cas_v100_4", "pytorch")
     assert resolve("01-ddp", member.directory).script == "01-ddp/train.py"
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *words: object) -> None:
+        del words
+
+
+@pytest.fixture
+def address(packed: Path, tmp_path: Path) -> Iterator[str]:
+    """Pages of the workshop on a server of this machine."""
+    pages = tmp_path / "pages"
+    pack.publish(packed.parent / "first", packed, pages, "")
+    handler = functools.partial(Quiet, directory=str(pages))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_workshop_is_joined_from_its_pages(
+    address: str, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    sums = (tmp_path / "pages" / "SHA256SUMS").read_text()
+    assert sums == f"{hashlib.sha256(packed.read_bytes()).hexdigest()}  workshop.tar\n"
+    for number, path in enumerate(("", "/", "/index.html", "/workshop.tar")):
+        mine = tmp_path / f"mine-{number}"
+        member = join.join(address + path, mine, share=False, verify=None, progress=Silent())
+        assert resolve("01-ddp", member.directory).script == "01-ddp/train.py"
+    with pytest.raises(CommandFailedError, match="could not be fetched"):
+        join.join(
+            f"{address}/other.tar", tmp_path / "bad", share=False, verify=None, progress=Silent()
+        )
+    assert not (tmp_path / "bad").exists()
+    assert not list(tmp_path.glob(".toolkit-workshop-*"))
 
 
 def test_the_work_of_a_participant_is_never_overwritten(packed: Path, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def _fetch(url: str, directory: Path) -> Path:
         url = url if url.endswith(PACKED) else f"{url.rstrip('/')}/{PACKED}"
     target = directory / PACKED
     try:
-        with web.opener().open(url, timeout=30) as answer, target.open("wb") as output:
+        with web.make_opener().open(url, timeout=30) as answer, target.open("wb") as output:
             size = int(answer.headers.get("Content-Length") or 0)
             if shutil.disk_usage(directory).free < 2 * size:
                 raise NoSpaceError(
@@ -136,7 +136,7 @@ def _fetch(url: str, directory: Path) -> Path:
                     place=str(directory),
                     next_step="join on a file system with more room",
                 )
-            web.copied(answer, output.write, _MOST)
+            web.copy_stream(answer, output.write, _MOST)
     except MalformedInputError:
         raise
     except web.FAILURES as error:
