@@ -54,7 +54,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"partition": "jupyter", "gpus": 0, "nodes": 1},
         {"gpus": 0, "nodes": 1},
     ),
-    "a node that is not there": ({"nodelist": "gpu99"}, {"nodelist": V100}),
+    "a node that is not there": ({"nodelist": "gpu99"}, {}),
     "a node of another partition": (
         {"nodelist": V100, "partition": "amd_h100_2", "nodes": 1, "gpus": 1},
         {"exclude": V100, "partition": "amd_h100_2", "nodes": 1, "gpus": 1},
