@@ -15,7 +15,7 @@ from toolkit.errors import UsageError
 from tools.docs import links, translation
 from tools.docs.blocks import MARKS, blocks, commands, matches
 
-# Their commands are run by tests/cluster/test_docs.py; of the others, each block is marked.
+# Their commands are run by tests/cluster/test_docs.py; each block of another page is marked.
 RUN = ("index", "tutorials", "how-to")
 PAGES = sorted(path for path in DOCS.rglob("*.md"))
 
@@ -53,6 +53,13 @@ def test_each_command_of_a_guide_has_a_prompt(page: Path) -> None:
         else:
             assert not re.search(r"^\$ ", block.text, re.MULTILINE), f"line {block.line}"
             assert set(block.marks) <= {"file"}, f"line {block.line}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
+def test_each_block_of_commands_is_run_or_marked(page: Path) -> None:
+    shown = blocks(page.read_text(encoding="utf-8"))
+    left = [block.line for block in shown if block.language == "console" and not block.marks]
+    assert page in guides() or not left
 
 
 def test_marks_are_few() -> None:

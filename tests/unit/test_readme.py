@@ -117,9 +117,9 @@ def test_what_is_generated_is_up_to_date(page: str, before: str, content: str) -
 def commands() -> list[str]:
     """Return the commands that README and docs/ show, as a block or in code."""
     text = "\n".join(
-        path.read_text(encoding="utf-8") for path in [README, *sorted(DOCS.glob("*.md"))]
+        path.read_text(encoding="utf-8") for path in [README, *sorted(DOCS.rglob("*.md"))]
     )
-    lines = re.findall(r"^    (?:\$ )?(toolkit [^#\n]*)", text, re.MULTILINE)
+    lines = re.findall(r"^(?:    (?:\$ )?|\$ )(toolkit [^#|<>\n]*)", text, re.MULTILINE)
     return sorted({*lines, *re.findall(r"`(toolkit [^`]*)`", text)})
 
 
@@ -144,7 +144,7 @@ def test_every_command_of_the_pages_is_one(line: str) -> None:
             (
                 index
                 for index, word in enumerate(words)
-                if word.endswith(".py") or word.startswith("jobs/") or word == "--"
+                if word.endswith(".py") or word.startswith(("jobs/", "./")) or word == "--"
             ),
             len(words),
         )

@@ -1,6 +1,6 @@
 """The commands in pages, with their expected output and the marks before them. Pure.
 
-A mark is a comment of HTML in the line before a block, invisible to readers:
+A mark is a comment of HTML before a block, invisible to readers:
 
     <!-- not-run: REASON -->   its commands are not run by the tests
     <!-- long -->              they are run by `make test-all` only

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from tools.docs import links, reference, translation
+from tools.docs.blocks import blocks
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -72,7 +73,18 @@ def build() -> None:
     sphinx("html", HTML / "ko", "ko")
     sphinx("gettext", TEMPLATES)
     print(f"site       {HTML / 'index.html'}")
+    _report_blocks()
     translation.report(translation.counts(TEMPLATES, CATALOGS))
+
+
+def _report_blocks() -> None:
+    """Print how many blocks of commands the tests run."""
+    pages = [path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")]
+    every = [block for page in pages for block in blocks(page)]
+    shown = [block for block in every if block.language == "console"]
+    long, left = (sum(mark in block.marks for block in shown) for mark in ("long", "not-run"))
+    print(f"commands   {len(shown) - left} blocks are run, {long} of them by `make test-all` only")
+    print(f"           {left} are marked: not run")
 
 
 def update() -> None:
