@@ -53,6 +53,13 @@ def pytorch_image() -> Path:
 
 
 @pytest.fixture(scope="session")
+def notebook_image(pytorch_image: Path) -> Path:
+    """PyTorch with JupyterLab and Matplotlib; 3 minutes where it has to be built."""
+    del pytorch_image
+    return real_image(str(Path(__file__).with_name("notebook_cpu.toml")))
+
+
+@pytest.fixture(scope="session")
 def tensorflow_image() -> Path:
     """TensorFlow and Horovod; 7 minutes where it has to be built."""
     return real_image("tensorflow_cpu")

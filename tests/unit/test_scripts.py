@@ -59,6 +59,16 @@ def cases() -> dict[str, Inputs]:
             script="bash",
             program=True,
         ),
+        "notebook": inputs(
+            {
+                "launcher": "notebook",
+                "arguments": ("1800", "it's $(touch pwned)"),
+                "ntasks_per_node": None,
+                "gpus": 1,
+            },
+            script="jupyter",
+            program=True,
+        ),
         "srun-interactive": inputs(
             {"launcher": "srun", "interactive": True, "time": "30", "comment": "it's\u2028me"}
         ),
@@ -243,8 +253,8 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
 
 
 @pytest.mark.parametrize(
-    "launcher", [name for name in LAUNCHERS if name != "submitit"]
-)  # which is given a function, and no words
+    "launcher", [name for name in LAUNCHERS if name not in ("submitit", "notebook")]
+)  # one is given a function, and no words; the other has a program of its own
 def test_hostile_arguments_and_variables_arrive_byte_for_byte(
     launcher: str, tmp_path: Path
 ) -> None:

@@ -96,7 +96,7 @@ def show(
                     "queued", f"job {job_id}, partition {event.state.partition}; it has started"
                 )
             queued = True
-            _show_state(event, job_id, time.monotonic() - began)
+            show_state(event, job_id, time.monotonic() - began)
         elif isinstance(event, events.Unreachable):
             if not unreachable:
                 console.say("waiting", f"{event.error.cause}; retrying for ten minutes")
@@ -123,7 +123,8 @@ def show(
     raise AssertionError("a run that is followed ends with an outcome")
 
 
-def _show_state(event: events.Changed, job_id: int, passed: float) -> None:
+def show_state(event: events.Changed, job_id: int, passed: float) -> None:
+    """Print a new state of a job, or why it waits."""
     state = event.state
     if state.state == "PENDING":
         reason = "" if state.reason in ("", "None") else f"; waits: {state.reason}"

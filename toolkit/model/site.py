@@ -122,7 +122,7 @@ class Site(Model, frozen=True, kw_only=True):
             the nodes' kernel.
         cpus_per_task: CPUs of one rank, as a default.
         max_minutes: time limit of every job; ``interactive_minutes``: of ``salloc`` and ``srun
-            --pty``.
+            --pty``; ``notebook_minutes``: of notebooks.
         partitions: by name, as the site's documents describe them.
         comment: the rule for ``--comment``.
         required: option -> why it must be given: ``account``.
@@ -159,6 +159,7 @@ class Site(Model, frozen=True, kw_only=True):
     cpus_per_task: int = 1
     max_minutes: int | None = None
     interactive_minutes: int | None = None
+    notebook_minutes: int | None = None
     partitions: dict[str, SitePartition] = {}
     comment: CommentRule | None = None
     required: dict[str, OptionRule] = {}

@@ -122,11 +122,13 @@ def check_time(case: PreflightCase) -> list[Result]:
     """
     name = f"partition {case.partition_name}"
     waiting = case.site.interactive_minutes if case.job.interactive else None
+    served = case.site.notebook_minutes if case.job.launcher == "notebook" else None
     limits = (
         (name, case.partition.max_minutes if case.partition else None, "sinfo"),
         (name, case.written.max_minutes if case.written else None, case.source),
         (f"site {case.site.name}", case.site.max_minutes, case.source),
         (f"site {case.site.name}, to those who wait in an allocation,", waiting, case.source),
+        (f"site {case.site.name}, to notebooks,", served, case.source),
     )
     for who, limit, source in limits:
         if case.minutes is not None and limit is not None and case.minutes > limit:

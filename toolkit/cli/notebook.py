@@ -1,0 +1,296 @@
+"""`toolkit notebook`: JupyterLab in an image, on a node."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolkit.cli import console
+from toolkit.cli.forward import Entrance, carry, entrance_options
+from toolkit.cli.lazy import Group, cluster_option
+from toolkit.cli.options import flags, job_options
+from toolkit.cli.shared import json_option, run_argument, runs_option
+from toolkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from toolkit.model.plan import Plan
+    from toolkit.records.store import Paths
+    from toolkit.runs.notebook import Server
+    from toolkit.slurm.client import Client
+
+SECTION = "Run"
+
+_PORT = 8888
+_DETACHED = 130
+_UNITS = {"": 60, "s": 1, "m": 60, "h": 3600}
+_IDLE = re.compile(r"([0-9]{1,6})([smh]?)\Z")
+
+
+class _Notebook(Group):
+    """A group whose command ``start`` need not be named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert ``start`` before anything that is not a command."""
+        is_start = bool(args) and args[0] not in (
+            *self.commands,
+            "-h",
+            "--help",
+            "--cluster",
+        )
+        return super().parse_args(ctx, ["start", *args] if is_start else args)
+
+
+@click.group("notebook", cls=_Notebook)
+def command() -> None:
+    """Serve notebooks from a node: JupyterLab in an image.
+
+    Only you can reach the server: it listens on a socket in the node's own /tmp, never on the
+    network. Its connections come through one step of the job to a socket of this host, to which the
+    printed ssh command leads from your own machine. It ends with its job.
+
+    \b
+    Examples:
+      toolkit notebook --image mine --time 2:00:00 --gpus 1
+      toolkit notebook --image mine --idle 30m course/
+      toolkit notebook connect notebook-0001
+      toolkit notebook list
+    """
+
+
+@command.command("start")
+@job_options
+@click.option(
+    "--idle",
+    metavar="TIME",
+    help="Stop kernels that are unused for so long (30m, 2h), and then the server.",
+)
+@entrance_options
+@json_option
+@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+@cluster_option()
+def start(
+    directory: Path,
+    idle: str | None,
+    port: int | None,
+    socket_path: Path | None,
+    listen: int | None,
+    by_ssh: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Start JupyterLab in an image on a node, and connect to it.
+
+    DIR is the directory that it shows. This command need not be named. Ctrl-C closes the
+    way in and leaves the job running.
+
+    \b
+    Examples:
+      toolkit notebook --image mine --time 2:00:00
+      toolkit notebook start --image mine --gpus-per-node 1 --idle 30m course/
+    """
+    from toolkit.runs import notebook
+    from toolkit.runs.submit import gather_run
+
+    if not directory.is_dir():
+        raise UsageError(f"there is no directory {directory}", place="DIR", next_step="mkdir it")
+    given = {
+        **options,
+        "launcher": notebook.LAUNCHER,
+        "job_name": options.get("job_name") or "notebook",
+    }
+    layer, cwd = flags(given, (str(idle_seconds(idle)), str(directory))), Path.cwd()
+    prepared = gather_run("jupyter", layer, cwd)
+    if prepared.inputs.to_fetch:
+        from toolkit.runs.submit import fetch_image
+
+        with console.Steps() as progress:
+            fetch_image(prepared.inputs, progress)
+        prepared = gather_run("jupyter", layer, cwd)
+    paths, decided, job_id = _submit(prepared)
+    try:
+        code = _await(prepared.client, paths, decided, job_id)
+    except KeyboardInterrupt:
+        console.note("")
+        console.note(console.subject("detached", f"job {job_id} goes on; {_next_steps(paths)}"))
+        return _DETACHED
+    if code is not None:
+        return code
+    server = notebook.server(paths, by_ssh=by_ssh)
+    notebook.prove(server.door, token=server.token)
+    return _connect(server, Entrance(port or listen or _PORT, socket_path, listen), as_json)
+
+
+def idle_seconds(text: str | None) -> int:
+    """Return the seconds of ``30m``, ``2h``, ``90s`` or ``30`` (minutes); 0 if there is none.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if text is None:
+        return 0
+    match = _IDLE.match(text)
+    if match is None or not int(match[1]):
+        raise UsageError(
+            f"{text!r} is no time without use",
+            place="--idle",
+            next_step="--idle 30m, or 2h",
+        )
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _submit(prepared: Any) -> tuple[Paths, Plan, int]:
+    from toolkit.localcluster.access import local_name
+    from toolkit.runs.submit import submit, write
+
+    paths, decided = write(prepared.inputs)
+    console.note(console.subject("plan", console.plan_summary(decided)))
+    submission = submit(paths, decided, prepared.client, local_name(prepared.inputs.site))
+    return paths, decided, submission.job_id
+
+
+def _await(client: Client, paths: Paths, decided: Plan, job_id: int) -> int | None:
+    """Wait until the server listens; return the exit code if the job ends instead."""
+    from toolkit.cli.follow import show_explanation, show_outcome, show_state
+    from toolkit.model.run import Outcome
+    from toolkit.runs import follow, notebook
+
+    began = time.monotonic()
+    for event in follow.follow(client, paths, decided, job_id):
+        if isinstance(event, follow.Changed):
+            show_state(event, job_id, time.monotonic() - began)
+        elif isinstance(event, Outcome):
+            show_outcome(event, paths)
+            show_explanation(paths)
+            return event.exit_code or 1
+        if notebook.place_file(paths).is_file():
+            return None
+    raise AssertionError("a run that is followed ends with an outcome")
+
+
+def _connect(server: Server, entrance: Entrance, as_json: bool) -> int:
+    path = f"/lab?token={server.token}"
+    code = carry(server.door, entrance._replace(path=path), as_json=as_json)
+    if code == _DETACHED:
+        console.note(console.subject("next", _next_steps(server.door.paths)))
+    return code
+
+
+def _next_steps(paths: Paths) -> str:
+    return f"toolkit notebook connect {paths.word}; end it: toolkit notebook stop {paths.word}"
+
+
+@command.command("connect")
+@run_argument
+@entrance_options
+@json_option
+@runs_option
+@cluster_option()
+def connect(
+    run: str | None,
+    port: int | None,
+    socket_path: Path | None,
+    listen: int | None,
+    by_ssh: bool,
+    as_json: bool,
+    runs: Path,
+) -> int:
+    """Connect to a running notebook again (default: the newest).
+
+    \b
+    Examples:
+      toolkit notebook connect
+      toolkit notebook connect notebook-0002 --port 9999
+    """
+    from toolkit.runs import notebook
+
+    server = notebook.server(_find(run, runs), by_ssh=by_ssh)
+    notebook.prove(server.door, token=server.token)
+    return _connect(server, Entrance(port or listen or _PORT, socket_path, listen), as_json)
+
+
+@command.command("rotate")
+@run_argument
+@runs_option
+@cluster_option()
+def rotate(run: str | None, runs: Path) -> None:
+    """Replace the token of a running notebook.
+
+    The old address is refused from then on. Kernels go on. Browsers that are open need
+    the new address: toolkit notebook connect.
+
+    \b
+    Examples:
+      toolkit notebook rotate
+      toolkit notebook rotate notebook-0002
+    """
+    from toolkit.runs import notebook
+
+    server = notebook.rotate(_find(run, runs))
+    console.out(console.subject("rotated", f"{server.door.paths.name}: the old token is refused"))
+    console.out(console.subject("path", f"/lab?token={server.token}"))
+
+
+@command.command("stop")
+@run_argument
+@runs_option
+@cluster_option()
+def stop(run: str | None, runs: Path) -> None:
+    """End a notebook and its job; files stay (default: the newest).
+
+    \b
+    Examples:
+      toolkit notebook stop
+      toolkit notebook stop notebook-0002
+    """
+    from toolkit.runs import notebook, status
+
+    paths = _find(run, runs)
+    notebook.require_notebook(paths)
+    submission = status.submission_of(paths)
+    status.client_of(submission).cancel(submission.job_id)
+    console.out(console.subject("stopped", f"{paths.name}, job {submission.job_id}"))
+
+
+@command.command("list")
+@json_option
+@runs_option
+@cluster_option()
+def list_notebooks(as_json: bool, runs: Path) -> None:
+    """List notebooks with their states, the newest first.
+
+    \b
+    Examples:
+      toolkit notebook list
+      toolkit notebook list --json
+    """
+    from toolkit.runs import notebook, status
+
+    rows = status.of_all(notebook.notebooks(runs))
+    if as_json:
+        console.out_json(
+            [
+                {
+                    "run": row.run,
+                    "job_id": row.job_id,
+                    "state": row.state,
+                    "nodes": row.nodes,
+                }
+                for row in rows
+            ]
+        )
+        return
+    cells = [(row.run, row.job_id or "-", row.state, row.nodes or "-") for row in rows]
+    console.out(console.table(("RUN", "JOB", "STATE", "NODE"), cells))
+
+
+def _find(run: str | None, runs: Path) -> Paths:
+    """Return a run by its name, or the newest notebook."""
+    from toolkit.records.store import find
+    from toolkit.runs import notebook
+
+    newest = next(iter(notebook.notebooks(runs)), None) if run is None else None
+    return newest or find(run, runs)

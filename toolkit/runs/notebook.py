@@ -1,0 +1,145 @@
+"""Notebook servers in jobs: where they listen, whether they answer, and their tokens."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+from toolkit import shell
+from toolkit.errors import CommandFailedError, ConfigError, JobLostError, UsageError
+from toolkit.files import read_json, read_text, write_atomically
+from toolkit.model.base import Model
+from toolkit.records.store import Paths, all_runs
+from toolkit.runs import forward
+
+LAUNCHER = "notebook"
+_ANSWER_SECONDS = 30  # for a server to answer, or to take up a new token
+
+# Asks the server on the node with each token of standard input; the last shall be the only valid
+# one.
+_PROBE = r"""
+import socket, sys, time
+path, until = sys.argv[1], time.time() + float(sys.argv[2])
+tokens = sys.stdin.read().split("\n")
+def answer(token):
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(10)
+        sock.connect(path)
+        header = "Authorization: token %s\r\n" % token if token else ""
+        sock.sendall(("GET /api/status HTTP/1.0\r\nHost: localhost\r\n%s\r\n" % header).encode())
+        return (sock.recv(64).split() + [b"", b""])[1].decode()
+while True:
+    try:
+        answers = [answer(token) for token in tokens]
+    except OSError as error:
+        answers = [str(error)]
+    if answers == ["403"] * (len(tokens) - 1) + ["200"] or time.time() > until:
+        break
+    time.sleep(0.2)
+print(" ".join(answers))
+"""
+
+
+class Place(Model, frozen=True, kw_only=True):
+    """The place at which a server listens; it writes this itself, once it does."""
+
+    node: str
+    socket: str
+
+
+class Server(NamedTuple):
+    """A server that listens, and the way to it."""
+
+    door: forward.Door
+    token: str
+
+
+def place_file(paths: Paths) -> Path:
+    """Return the file with the place of a run's server."""
+    return paths.directory / "place.json"
+
+
+def token_file(paths: Paths) -> Path:
+    """Return the file with the token of a run's server, which only the owner can read."""
+    return paths.directory / "token"
+
+
+def is_notebook(paths: Paths) -> bool:
+    """Return whether a run is a notebook."""
+    try:
+        return paths.read_plan().launch.launcher == LAUNCHER
+    except (ConfigError, OSError):
+        return False
+
+
+def notebooks(runs: Path) -> list[Paths]:
+    """Return the notebooks in a directory of runs, the newest first."""
+    return [paths for paths in all_runs(runs) if is_notebook(paths)]
+
+
+def require_notebook(paths: Paths) -> None:
+    """Raise UsageError if a run is not a notebook."""
+    if not is_notebook(paths):
+        raise UsageError(
+            f"{paths.name} is not a notebook",
+            place="RUN",
+            next_step=f"toolkit notebook list; another server: toolkit forward {paths.word} PORT",
+        )
+
+
+def server(paths: Paths, *, by_ssh: bool = False) -> Server:
+    """Return the server of a run.
+
+    Raises:
+        UsageError: the run is not a notebook.
+        JobLostError: it is not running, or its server does not listen yet.
+    """
+    require_notebook(paths)
+    door = forward.locate(paths, "8888")
+    try:
+        place = read_json(place_file(paths), Place)
+        token = read_text(token_file(paths)).strip()
+    except OSError as error:
+        raise JobLostError(
+            f"the server of {paths.name} does not listen",
+            place="RUN",
+            next_step=f"toolkit logs {paths.word}",
+        ) from error
+    door = forward.locate(paths, place.socket, node=place.node or door.node, by_ssh=by_ssh)
+    return Server(door, token)
+
+
+def prove(door: forward.Door, *refused: str, token: str) -> None:
+    """Check that the server answers to its token, and to no other and none.
+
+    The tokens go through a pipe: no list of processes shows them.
+
+    Raises:
+        CommandFailedError: it does not.
+    """
+    command = ("python3", "-I", "-c", _PROBE, door.target, str(_ANSWER_SECONDS))
+    words = "\n".join(("", *refused, token))
+    result = shell.run(door.transport(command), input=words, check=False, timeout=120)
+    if result.stdout.split() != [*["403"] * (1 + len(refused)), "200"]:
+        raise CommandFailedError(
+            f"the notebook's server on {door.node} does not answer as it should",
+            place=door.paths.name,
+            details=(*result.stdout.splitlines(), *result.tail(3)),
+            next_step=f"toolkit logs {door.paths.word}",
+        )
+
+
+def rotate(paths: Paths) -> Server:
+    """Give a server a new token: the old one, and cookies of it, are refused from now on.
+
+    Kernels and files stay. Browsers that are open have to use the new address.
+
+    Raises:
+        CommandFailedError: the server did not take it up.
+    """
+    running = server(paths)
+    token = secrets.token_hex(32)
+    write_atomically(token_file(paths), token, mode=0o600)
+    prove(running.door, running.token, token=token)
+    return Server(running.door, token)
