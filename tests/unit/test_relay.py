@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.errors import BusyError, CommandFailedError, UntrustedError, UsageError
+from toolkit.records import store
 from toolkit.relay import gate, node, wire
 from toolkit.runs import forward
 
@@ -442,6 +443,16 @@ def test_a_server_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr("os.geteuid", lambda: 4711)
         with pytest.raises(OSError, match="another user"):
             node.connect(str(port))
+
+
+def test_runs_of_one_name_have_sockets_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    paths = [store.Paths(tmp_path / project / "runs/train-0001") for project in ("a", "b")]
+    names = [forward.socket_path(each, "6006").name for each in (*paths, paths[0])]
+    assert names[0] == names[2] != names[1]
+    assert all(name.startswith("train-0001-") and name.endswith("-6006") for name in names)
 
 
 def test_the_way_from_ones_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:

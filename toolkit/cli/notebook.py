@@ -102,6 +102,7 @@ def start(
         "launcher": notebook.LAUNCHER,
         "job_name": options.get("job_name") or "notebook",
     }
+    _require_socket(socket_path, str(given["job_name"]))
     layer, cwd = flags(given, (str(idle_seconds(idle)), str(directory))), Path.cwd()
     prepared = gather_run("jupyter", layer, cwd)
     if prepared.inputs.to_fetch:
@@ -122,6 +123,14 @@ def start(
     server = notebook.server(paths, by_ssh=by_ssh)
     notebook.prove(server.door, token=server.token)
     return _connect(server, Entrance(port or listen or _PORT, socket_path, listen), as_json)
+
+
+def _require_socket(path: Path | None, job_name: str) -> None:
+    """Raise an error for a socket that could not be made, before the job queues."""
+    from toolkit.relay import gate
+
+    longest = f"{job_name}-0000-000000-jupyter.sock"
+    gate.require_short(path.absolute() if path else gate.private_directory() / longest)
 
 
 def idle_seconds(text: str | None) -> int:

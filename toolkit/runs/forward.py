@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -96,8 +97,13 @@ def locate(paths: Paths, where: str, *, node: str | None = None, by_ssh: bool = 
 
 
 def socket_path(paths: Paths, where: str) -> Path:
-    """Return the default path of the socket on this host: ``/tmp/toolkit-1000/train-0007-6006``."""
-    return gate.private_directory() / f"{paths.name}-{Path(where).name}"
+    """Return the default path of the socket on this host.
+
+    An example is ``/tmp/toolkit-1000/train-0007-5f3a9c-6006``. Runs of several directories have the
+    same name, so part of a hash of the directory is in it.
+    """
+    own = hashlib.sha256(os.fsencode(paths.directory.resolve())).hexdigest()[:6]
+    return gate.private_directory() / f"{paths.name}-{own}-{Path(where).name}"
 
 
 def open_door(door: Door, listener: socket.socket) -> Iterator[gate.Event]:
