@@ -7,13 +7,18 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
 @contextlib.contextmanager
-def own_sshd(directory: Path) -> Iterator[dict[str, str]]:
-    """Give the environment in which `ssh` and `scp` reach the sshd under every name of a machine."""
+def own_sshd(directory: Path, node: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+    """Give the environment in which `ssh` and `scp` reach the sshd under every name of a machine.
+
+    Args:
+        directory: of its keys.
+        node: words before a command that run it on a node; it is then reached by the node's name.
+    """
     program = shutil.which("sshd", path="/usr/sbin:/usr/bin")
     assert program, "sshd is missing: toolkit setup --with tests"
     for key in ("host", "user"):
@@ -23,7 +28,7 @@ def own_sshd(directory: Path) -> Iterator[dict[str, str]]:
     shutil.copy(directory / "user.pub", directory / "authorized")
     port = 22000 + os.getpid() % 20000
     (directory / "sshd_config").write_text(
-        f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {directory}/host\n"
+        f"ListenAddress {'0.0.0.0' if node else '127.0.0.1'}\nPort {port}\nHostKey {directory}/host\n"
         f"AuthorizedKeysFile {directory}/authorized\nStrictModes no\n"
         f"PidFile {directory}/pid\nUsePAM no\nPermitRootLogin yes\n"
     )
@@ -31,11 +36,11 @@ def own_sshd(directory: Path) -> Iterator[dict[str, str]]:
     Path("/run/sshd").mkdir(exist_ok=True)
     with (directory / "log").open("w") as log:
         daemon = subprocess.Popen(
-            [program, "-D", "-e", "-f", directory / "sshd_config"], stderr=log
+            [*node, program, "-D", "-e", "-f", directory / "sshd_config"], stderr=log
         )
     config, programs = directory / "ssh_config", directory / "bin"
     config.write_text(
-        f"Host *\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {directory}/user\n"
+        f"Host *\n  HostName {'%h' if node else '127.0.0.1'}\n  Port {port}\n  IdentityFile {directory}/user\n"
         f"  StrictHostKeyChecking no\n  UserKnownHostsFile {directory}/known\n  LogLevel ERROR\n"
     )
     programs.mkdir()
@@ -44,7 +49,9 @@ def own_sshd(directory: Path) -> Iterator[dict[str, str]]:
         (programs / name).chmod(0o755)
     environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
     try:
-        _await([str(programs / "ssh"), "-o", "BatchMode=yes", "site", "true"], directory / "log")
+        reach = [str(programs / "ssh"), "-o", "BatchMode=yes", "site", "true"]
+        listens = ["grep", "-q", "Server listening", str(directory / "log")]
+        _await(listens if node else reach, directory / "log")
         yield environment
     finally:
         daemon.terminate()

@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.cluster_fixtures import Toolkit
 from tests.cluster.forwarding import LONG, Forward, wait_for
 from tests.cluster.ordinary_user import User
+from tests.cluster.ssh import own_sshd
 
 _SERVER = """
 import http.server, socketserver, os
@@ -48,6 +49,20 @@ def serving(cluster: str, toolkit: Toolkit, base: Path) -> Iterator[tuple[Path, 
     wait_for((directory / "port").exists, "the server")
     yield directory, (directory / "port").read_text()
     toolkit("cancel", "web-0001", cwd=directory)
+
+
+def test_where_nodes_take_ssh(
+    serving: tuple[Path, str], toolkit_env: dict[str, str], shared_dir: Path
+) -> None:
+    directory, port = serving
+    there = (sys.executable, "-m", "toolkit", "cluster", "exec", "--node", "nid002", "--")
+    tests = (f"{name}={toolkit_env[name]}" for name in ("TOOLKIT_CLUSTER", "TOOLKIT_CLUSTER_DIR"))
+    with own_sshd(shared_dir, ("env", *tests, *there)) as settings:
+        door = Forward(directory, {**toolkit_env, **settings}, "forward", "web-0001", port, "--ssh")
+        assert door.get().endswith("from nid002")
+        assert "Accepted publickey" in (shared_dir / "log").read_text()
+        assert door.end() == 130
+    assert not door.socket.exists()
 
 
 def test_from_the_login_node_to_a_server_in_a_job(

@@ -161,3 +161,21 @@ def test_an_image_without_jupyter_names_the_feature(
     done = toolkit("notebook", "--image", str(pytorch_image), "--time", "10", cwd=shared_dir)
     assert (done.returncode, "--with jupyter" in done.stderr) == (86, True)
     assert not (shared_dir / "runs").exists()
+
+
+@pytest.mark.long
+def test_a_notebook_that_is_not_used_stops_itself(
+    cluster: str,
+    notebook_image: Path,
+    toolkit: Toolkit,
+    toolkit_env: dict[str, str],
+    shared_dir: Path,
+) -> None:
+    """Jupyter looks once a minute whether it is used."""
+    del cluster
+    words = ("--image", str(notebook_image), "--time", "10", "--idle", "10s")
+    door = Forward(shared_dir, toolkit_env, "notebook", *words)
+    assert door.process.wait(2 * LONG) == 0
+    assert door.says("not running any more")
+    listed = json.loads(toolkit("notebook", "list", "--json", cwd=shared_dir).stdout)
+    assert [row["state"] for row in listed] == ["COMPLETED"]
