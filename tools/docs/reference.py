@@ -29,6 +29,7 @@ from toolkit.preflight.judge import REGISTRY as PREFLIGHT
 from toolkit.resources import shipped
 from toolkit.sites import load, names
 from toolkit.sites.schema import described
+from toolkit.workshops.model import Workshop
 
 _FILES: Mapping[str, tuple[type[Model], str]] = {
     "job.toml": (
@@ -44,6 +45,10 @@ _FILES: Mapping[str, tuple[type[Model], str]] = {
         Site,
         "`~/.config/toolkit/sites/NAME.toml` describes a cluster; `toolkit site init NAME` "
         "drafts it.",
+    ),
+    "workshop.toml": (
+        Workshop,
+        "`workshop.toml` describes a course: exercises, images, data and any option of a run.",
     ),
     "A recipe": (Recipe, "`recipes/NAME.toml`, or any path, lists the contents of an image."),
 }

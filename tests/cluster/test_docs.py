@@ -1,0 +1,99 @@
+"""Each command of the tutorials, the how-to guides and the quick start does what its page shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster_fixtures import Toolkit
+from tests.unit.test_docs import guides
+from tests.unit.test_readme import DOCS
+from tools.docs.blocks import Block, blocks, commands, matches
+
+# The script of the guides, which readers replace by their own.
+SCRIPT_PAGE = DOCS / "how-to/run/index.md"
+
+
+def read(page: Path) -> list[Block]:
+    return list(blocks(page.read_text(encoding="utf-8")))
+
+
+def cases() -> Iterator[object]:
+    """Yield each page with commands; once more, as long, if some of its blocks take long."""
+    for page in guides():
+        shown = [block for block in read(page) if block.language == "console"]
+        name = str(page.relative_to(DOCS).with_suffix(""))
+        if any(not {"not-run", "long"} & set(block.marks) for block in shown):
+            yield pytest.param(page, False, id=name)
+        if any("long" in block.marks for block in shown):
+            yield pytest.param(page, True, id=f"{name}-long", marks=pytest.mark.long)
+
+
+@pytest.fixture(scope="module")
+def docs_cluster(toolkit: Toolkit, toolkit_env: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The environment of a cluster of two nodes, which the pages share."""
+    env = {**toolkit_env, "TOOLKIT_CLUSTER": "docs"}
+    done = toolkit(*"cluster up --nodes 2 --gpus-per-node 2".split(), env=env)
+    assert done.returncode == 0, done.stderr
+    yield env
+    done = toolkit("cluster", "down", env=env)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def page_env(
+    page: Path, docs_cluster: dict[str, str], shared_dir: Path, toolkit: Toolkit
+) -> Iterator[dict[str, str]]:
+    """The environment of a page: its own settings, and its own cluster if it starts one."""
+    text = page.read_text(encoding="utf-8")
+    # Where layers of images are cached is the home; it is replaced only for pages that write to it.
+    home = shared_dir if "$HOME" in text else Path.home()
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**docs_cluster, "PATH": path, "HOME": str(home)}
+    env["XDG_CONFIG_HOME"] = str(shared_dir / ".config")
+    has_own_cluster = "$ toolkit cluster up" in text
+    if has_own_cluster:
+        env["TOOLKIT_CLUSTER"] = "page"
+    yield env
+    if has_own_cluster:
+        toolkit("cluster", "down", env=env)
+    for left in Path(env["TOOLKIT_IMAGES"]).glob("mine.*"):
+        left.unlink()
+
+
+def run(block: Block, cwd: Path, env: dict[str, str]) -> None:
+    """Run the commands of a block and compare what they print."""
+    shown = commands(block)
+    for command in shown:
+        done = subprocess.run(
+            ("bash", "-c", command.text),
+            cwd=cwd,
+            env=env,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=500,
+            check=False,
+        )
+        code = int(block.marks.get("exit", 0)) if command is shown[-1] else 0
+        what = f"line {command.line}: {command.text}\n{done.stdout}"
+        assert done.returncode == code, what
+        assert matches(command.expected, done.stdout), f"{what}\nexpected:\n{command.expected}"
+
+
+@pytest.mark.parametrize(("page", "runs_long"), list(cases()))
+@pytest.mark.usefixtures("pytorch_image")
+def test_page(page: Path, runs_long: bool, shared_dir: Path, page_env: dict[str, str]) -> None:
+    files = [block for block in (*read(SCRIPT_PAGE), *read(page)) if "file" in block.marks]
+    for block in files:
+        (shared_dir / block.marks["file"]).write_text(block.text + "\n", encoding="utf-8")
+    for block in read(page):
+        is_left = "not-run" in block.marks or ("long" in block.marks and not runs_long)
+        if block.language == "console" and not is_left:
+            run(block, shared_dir, page_env)
