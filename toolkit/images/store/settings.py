@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -69,14 +70,21 @@ def inspect(path: str | Path) -> dict[str, dict[str, str]]:
     """Return the ``labels`` of an image and its scripts of ``environment`` variables, by name.
 
     Both are empty if the image has none or cannot be read, for which Apptainer has several shapes.
+    spython's own ``inspect`` passes no environment on: Apptainer would create a directory in the
+    user's home.
 
     Raises:
         NeedsInstallError: Apptainer is not installed.
     """
+    from spython.utils import run_command
+
     command = [shell.require_apptainer(), "inspect", "--json", "--labels", "--environment", path]
-    with temporary_settings() as settings:
-        answer = shell.run(command, env={**os.environ, **settings}, check=False, timeout=60)
-    return parse_inspection(answer.stdout)
+    with temporary_settings() as settings, contextlib.suppress(UnicodeDecodeError):
+        answer = run_command(
+            [os.fspath(part) for part in command], quiet=True, environ={**os.environ, **settings}
+        )
+        return parse_inspection("".join(answer["message"][:1]))
+    return parse_inspection("")
 
 
 def parse_inspection(answer: str | bytes) -> dict[str, dict[str, str]]:

@@ -2,7 +2,8 @@
 
 This does not go through spython, whose ``build`` hides a failure, asks for sudo, cannot pass the
 host configuration, and can deadlock while it streams; and none of its calls can be stopped together
-with the processes that they started. Facts about Apptainer 1.4:
+with the processes that they started. It serves where a command is short and only read
+(``inspect`` in ``store/settings.py``). Facts about Apptainer 1.4:
 
 - It writes every value of a build argument into the image, in the definition and in a label. So the
   mirror is not given to it: it is made to put ``{{ mirror }}`` where that is written already, and
