@@ -110,6 +110,7 @@ def test_output_without_a_command_is_an_error() -> None:
         ("", "anything\n", True),
         ("done ... exit 0\n", "done       0:01  exit 0\n", True),
         ("...\ndone\n...\n", "a\nb\ndone\nc\n", True),
+        ("a\n...\nb\n", "a\nb\n", True),
         ("done exit 0\n", "done exit 1\n", False),
         ("a\n", "a\nb\n", False),
     ],
