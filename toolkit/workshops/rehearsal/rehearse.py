@@ -6,13 +6,11 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -34,7 +32,12 @@ from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.accounts import Person
 from toolkit.workshops.rehearsal.measure import Measures, measuring, size_of
 from toolkit.workshops.rehearsal.report import JOIN, Attempt, Report
-from toolkit.workshops.rehearsal.stage import Stage, stage
+from toolkit.workshops.rehearsal.stage import (
+    Stage,
+    interrupted_by_signals,
+    stage,
+    temporary_place,
+)
 
 _FORMAT = "%u|%j|%V|%S"
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -169,7 +172,8 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
     workshop = load(folder)
     exercises = _exercises(folder, workshop, options)
     with (
-        _place(Path("/var/tmp")) as place,
+        interrupted_by_signals(),
+        temporary_place(Path("/var/tmp")) as place,
         accounts.users(options.people, place / "home") as people,
     ):
         tool = accounts.provide_tool(people[0], place / "tool")
@@ -210,7 +214,7 @@ def rehearse_on_site(folder: Path, options: Options, progress: Progress) -> Repo
     exercises = _exercises(folder, workshop, options)
     client = Client(find_cluster(workshop.site or "auto").access)
     at_once = _at_once(folder, workshop, client)
-    with _place(Path.cwd()) as place:
+    with temporary_place(Path.cwd()) as place:
         source = _packed(folder, place, options.only, "", progress)
         people = [
             Person(f"{number:02d}", place / f"{number:02d}")
@@ -258,16 +262,6 @@ def _exercises(folder: Path, workshop: Workshop, options: Options) -> tuple[str,
             value=wrong or "",
         )
     return tuple(name for name in names if name in options.only or not options.only)
-
-
-@contextlib.contextmanager
-def _place(parent: Path) -> Iterator[Path]:
-    place = Path(tempfile.mkdtemp(prefix="toolkit-rehearsal-", dir=parent))
-    place.chmod(0o755)
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def _packed(

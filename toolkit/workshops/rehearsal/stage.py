@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,3 +126,30 @@ def _write_site(name: str, etc: Path) -> None:
     assert isinstance(site, Site)
     (etc / "sites").mkdir(parents=True, mode=0o755)
     (etc / "sites" / f"{name}.toml").write_text(to_toml(table), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Take SIGTERM and SIGHUP as Ctrl-C, which removes users, cluster and files."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def temporary_place(parent: Path) -> Iterator[Path]:
+    """Create a directory that all users can enter; remove it in any case afterwards."""
+    place = Path(tempfile.mkdtemp(prefix="toolkit-rehearsal-", dir=parent))
+    place.chmod(0o755)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
