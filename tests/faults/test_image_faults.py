@@ -20,7 +20,7 @@ from toolkit.model.base import to_json
 _PUBLISH = f"""\
 from pathlib import Path
 from tests.unit.test_images_store import manifest
-from toolkit.images import store
+from toolkit.images.store import store
 store.publish(Path(place) / "work/built.sif", manifest("x", {OTHER!r}), Path(place) / "images")
 """
 _KEEP = """\
