@@ -420,7 +420,7 @@ def test_what_the_processes_of_a_job_use_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "launcher", [name for name in LAUNCHERS if name not in ("submitit", "shell")]
+    "launcher", [name for name in LAUNCHERS if name not in ("submitit", "shell", "notebook")]
 )
 def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(
     launcher: str, tmp_path: Path

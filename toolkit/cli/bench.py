@@ -116,17 +116,9 @@ def allreduce(
     from toolkit.bench import allreduce, jobs
     from toolkit.runs.follow import all_lines
 
-    if max_size < min_size:
-        raise UsageError(
-            f"the largest buffer is smaller than the smallest, which has {min_size} bytes",
-            place="--max-size",
-            next_step="--max-size 256M",
-        )
     cwd, given = Path.cwd(), dict(flags(options, ()).values)
     chosen = backend or ("auto",)
-    if show_buffers and "nccl-tests" in chosen:
-        others = "--backend gloo, or leave --show-buffers out"
-        raise UsageError("nccl-tests shows no buffers", place="--backend", next_step=others)
+    _refuse(chosen, (min_size, max_size), show_buffers=show_buffers)
     done: list[Measured] = []
     for name in chosen:
         layer = allreduce.settings(
@@ -166,6 +158,20 @@ def _show_buffer(subject: str, text: str) -> None:
         console.out(text)
     else:
         console.say(subject, text)
+
+
+def _refuse(backends: tuple[str, ...], sizes: tuple[int, int], *, show_buffers: bool) -> None:
+    """Raise UsageError for options that do not fit each other."""
+    smallest, largest = sizes
+    if largest < smallest:
+        raise UsageError(
+            f"the largest buffer is smaller than the smallest, which has {smallest} bytes",
+            place="--max-size",
+            next_step="--max-size 256M",
+        )
+    if show_buffers and "nccl-tests" in backends:
+        others = "--backend gloo, or leave --show-buffers out"
+        raise UsageError("nccl-tests shows no buffers", place="--backend", next_step=others)
 
 
 def _target(backend: str) -> str:

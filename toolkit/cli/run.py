@@ -140,8 +140,7 @@ def command(
         return 0
     if gathered.inputs.job.interactive:
         return _interactive(gathered, detach=detach, as_json=as_json)
-    submitted = _resumed(gathered, wait) or _submitted(gathered, wait, explain=explain)
-    paths, decided, submission = submitted
+    paths, decided, submission = _submitted(gathered, wait, explain=explain)
     console.say("script", os.path.relpath(paths.script))
     if detach:
         _print_queued(paths, submission.job_id, as_json=as_json)
@@ -185,6 +184,10 @@ def _resumed(gathered: GatheredInputs, wait: Wait) -> tuple[Paths, Plan, Submiss
 def _submitted(
     gathered: GatheredInputs, wait: Wait, *, explain: bool
 ) -> tuple[Paths, Plan, Submission]:
+    """Submit a job, unless the same one was submitted by a command that was interrupted."""
+    resumed = _resumed(gathered, wait)
+    if resumed is not None:
+        return resumed
     paths, decided = write(gathered.inputs)
     if explain:
         console.note(explanation(decided))

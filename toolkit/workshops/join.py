@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from toolkit.errors import (
 )
 from toolkit.exercises import copy_folder
 from toolkit.files import hash_file, read_json, read_text, write_atomically
-from toolkit.model.base import to_json
+from toolkit.model.base import to_json, toml_value
 from toolkit.model.job import PROJECT_FILE
 from toolkit.progress import Progress
 from toolkit.units import human_size
@@ -234,20 +233,11 @@ def settings(source: Path, contents: Contents) -> dict[str, object]:
 
 def to_toml(table: Mapping[str, object]) -> str:
     """Return a table as TOML, a key on each line."""
-    return "".join(f"{_key(name)} = {_value(value)}\n" for name, value in table.items())
+    return "".join(f"{_key(name)} = {toml_value(value)}\n" for name, value in table.items())
 
 
 def _key(name: str) -> str:
-    return name if NAME.match(name) else json.dumps(name, ensure_ascii=False)
-
-
-def _value(value: object) -> str:
-    if isinstance(value, Mapping):
-        inner = (f"{_key(str(name))} = {_value(each)}" for name, each in value.items())
-        return f"{{ {', '.join(inner)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return name if NAME.match(name) else toml_value(name)
 
 
 def membership(directory: Path) -> Membership | None:
