@@ -237,7 +237,7 @@ class JobLostError(ToolkitError):
 
 
 class SignatureError(ToolkitError):
-    """An image lacks the required signature, or was changed since it was signed."""
+    """An image or workshop lacks its signature, or is not what was signed or locked."""
 
     exit_code, kind = 88, "signature"
     page = "image/share"
@@ -263,7 +263,7 @@ class EnvironmentMissingError(ToolkitError):
 
 
 class PreflightError(ToolkitError):
-    """`toolkit doctor` reports problems that would keep jobs from running."""
+    """Checks failed: of `toolkit doctor`, or of `workshop join` and `rehearse`."""
 
     exit_code, kind = 92, "preflight"
     page = "site/doctor"
