@@ -267,8 +267,8 @@ def test_a_shell_needs_a_terminal_and_a_node(
         sys.executable,
         *"-m toolkit shell --image".split(),
         str(pytorch_image),
-        "--constraint",
-        "nowhere",
+        "--slurm",
+        "licenses=nowhere",
     )
     terminal = Terminal(argv, env=toolkit_env, cwd=shared_dir)
     assert terminal.code() == 76
