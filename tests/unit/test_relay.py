@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import itertools
 import os
 import signal
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -438,11 +440,106 @@ def test_a_server_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         server.bind(("127.0.0.1", 0))
         server.listen()
         port = server.getsockname()[1]
-        assert (port, os.geteuid()) in set(node.listeners())
+        assert node.users_of("127.0.0.1", port) == {os.geteuid()}
         node.connect(str(port)).close()
         monkeypatch.setattr("os.geteuid", lambda: 4711)
         with pytest.raises(OSError, match="another user"):
             node.connect(str(port))
+
+
+def test_a_port_that_another_user_takes_during_the_connection_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        answers = iter([{os.geteuid()}, {os.geteuid()}, {4711}])
+        monkeypatch.setattr(node, "users_of", lambda *_: next(answers))
+        with pytest.raises(OSError, match="another user"):
+            node.connect(str(server.getsockname()[1]))
+
+
+def test_other_addresses_of_the_port_are_no_matter_of_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = [
+        (node.written("127.0.0.1"), 6006, 1000),
+        (node.written("127.0.0.2"), 6006, 4711),
+        (node.written("::1"), 6006, 4711),
+        (node.written("::"), 8265, 1000),
+    ]
+    monkeypatch.setattr(node, "listeners", lambda: iter(rows))
+    assert node.users_of("127.0.0.1", 6006) == {1000}
+    assert node.users_of("::1", 6006) == {4711}
+    assert node.users_of("127.0.0.1", 8265) == {1000}
+    assert node.users_of("127.0.0.1", 80) == set()
+
+
+def test_a_server_on_the_other_loopback_address_is_reached() -> None:
+    with socket.socket(socket.AF_INET6) as server:
+        try:
+            server.bind(("::1", 0))
+        except OSError:  # a machine without IPv6
+            return
+        server.listen()
+        node.connect(str(server.getsockname()[1])).close()
+
+
+def test_the_server_of_a_socket_is_checked_and_not_only_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "server"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        node.connect(str(path)).close()
+        with monkeypatch.context() as patch:
+            patch.setattr("os.geteuid", lambda: 4711)
+            patch.setattr("os.stat", lambda _: SimpleNamespace(st_uid=4711))
+            with pytest.raises(OSError, match="another user"):
+                node.connect(str(path))
+
+
+def test_a_server_that_accepts_nothing_does_not_stop_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "server"
+    with socket.socket(socket.AF_UNIX) as server, contextlib.ExitStack() as waiting:
+        server.bind(str(path))
+        server.listen(1)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sock = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                sock.setblocking(False)
+                sock.connect(str(path))
+        with pytest.raises(OSError, match="too many connections wait"):
+            node.connect(str(path))
+
+
+class _FullListener(socket.socket):
+    """A listener of a process that has all the descriptors that it may have."""
+
+    calls = 0
+
+    def accept(self) -> tuple[socket.socket, object]:
+        self.calls += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_without_a_descriptor_for_a_connection_it_does_not_spin(tmp_path: Path) -> None:
+    there, back = os.pipe(), os.pipe()
+    with _FullListener(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(str(tmp_path / "door"))
+        listener.listen()
+        client.connect(str(tmp_path / "door"))
+        relay = wire.Relay(back[0], there[1], listener=listener)
+        for _ in range(5):
+            relay.turn(0.01)
+        assert listener.calls == 1
+        relay.accept_after = 0.0
+        relay.turn(0.01)
+        assert listener.calls == 2
+        relay.close()
+    for descriptor in (*there, *back):
+        os.close(descriptor)
 
 
 def test_runs_of_one_name_have_sockets_of_their_own(

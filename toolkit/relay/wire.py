@@ -9,6 +9,7 @@ has not taken. A connection that is not read thus stops its own sender and no ot
 end stores more than that.
 """
 
+import errno
 import os
 import selectors
 import socket
@@ -24,6 +25,8 @@ HIGH = 64 * 1024  # with so much to write, no more is read from sockets: all hav
 MOST = 256  # connections at one time; others wait in the queue of the kernel
 PING_SECONDS = 15.0  # between two signs of life
 SILENCE_SECONDS = 60.0  # without one, the other end is gone
+NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # of accept(2)
+FULL_SECONDS = 1.0  # before the next connection is accepted, if there was no room for one
 MOST_NOISE = 64 * 1024  # what a site's own programs may print before the node's end begins
 
 Frame = Tuple[int, int, bytes]
@@ -137,7 +140,7 @@ class Relay:
         self.decoder = Decoder(start)
         self.out = bytearray()
         self.streams: Dict[int, Stream] = {}
-        self.last_number = 0
+        self.last_number, self.accept_after = 0, 0.0
         self.heard = self.pinged = time.monotonic()
         self.selector = selectors.DefaultSelector()
         self.wanted: Dict[Any, int] = {}
@@ -176,6 +179,7 @@ class Relay:
         self._want(self.writer, selectors.EVENT_WRITE if self.out else 0)
         if self.listener is not None:
             may_accept = self.is_open and len(self.streams) < MOST
+            may_accept = may_accept and time.monotonic() >= self.accept_after
             self._want(self.listener, selectors.EVENT_READ if may_accept else 0)
         for stream in self.streams.values():
             may_read = stream.credit > 0 and not stream.has_read_all and len(self.out) < HIGH
@@ -215,7 +219,9 @@ class Relay:
         assert self.listener is not None
         try:
             sock, _ = self.listener.accept()
-        except OSError:  # it has left the queue again
+        except OSError as error:  # it has left the queue again, or stays in it
+            if error.errno in NO_ROOM:
+                self.accept_after = time.monotonic() + FULL_SECONDS
             return
         self.last_number += 1
         self.streams[self.last_number] = Stream(self.last_number, sock)
