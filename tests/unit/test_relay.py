@@ -343,6 +343,23 @@ def ends(port: int) -> list[int]:
     return found
 
 
+def test_a_nodes_end_that_dies_at_once_is_started_ever_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(command: Sequence[str]) -> Sequence[str]:
+        script = r'printf "\n\0toolkit relay $1\n"; head -c "$2" >/dev/null'
+        return ("sh", "-c", script, "sh", command[-1], command[-3])
+
+    tmp_path.chmod(0o700)
+    pauses: list[float] = []
+    monkeypatch.setattr("toolkit.relay.gate._FIRST_PAUSE", 0.001)
+    with gate.listening(tmp_path / "door") as listener:
+        for event in gate.carry(listener, dies, "1", lambda: len(pauses) < 3):
+            if isinstance(event, gate.Lost):
+                pauses.append(event.seconds)
+    assert pauses == [0.001, 0.002, 0.004]
+
+
 def test_nothing_is_left_when_the_caller_stops(tmp_path: Path, web: int) -> None:
     tmp_path.chmod(0o700)
     with gate.listening(tmp_path / "door") as listener:
@@ -402,6 +419,7 @@ def test_the_directory_of_sockets_is_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     directory = gate.private_directory()
     assert directory.stat().st_mode & 0o777 == 0o700
     assert gate.private_directory() == directory
@@ -412,6 +430,10 @@ def test_the_directory_of_sockets_is_ones_own(
     directory.symlink_to(tmp_path)
     with pytest.raises(UntrustedError):
         gate.private_directory()
+    (tmp_path / "run").mkdir(mode=0o700)  # another user who takes the name locks no one out
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    assert gate.private_directory() == tmp_path / "run/toolkit"
+    assert directory.is_symlink()
 
 
 def test_a_path_of_107_bytes_is_the_longest(tmp_path: Path) -> None:
@@ -557,6 +579,8 @@ def test_the_way_from_ones_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50022 198.51.100.1 22")
     line = forward.ssh_command(6006, Path("/tmp/toolkit-1000/train-0007-6006"))
     assert line == "ssh -N -L 6006:/tmp/toolkit-1000/train-0007-6006 alice@198.51.100.1"
+    monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50022 198.51.100.1 2222")
+    assert forward.ssh_command(1, Path("/s")) == "ssh -N -p 2222 -L 1:/s alice@198.51.100.1"
     monkeypatch.delenv("SSH_CONNECTION")
     monkeypatch.setattr("socket.getfqdn", lambda: "login1.site")
     assert forward.login_host() == "login1.site"

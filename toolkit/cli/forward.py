@@ -119,12 +119,7 @@ def carry(door: Door, entrance: Entrance, *, as_json: bool = False) -> int:
     """Print how to connect, carry connections until the job ends, and return the exit code."""
     from toolkit.runs import forward
 
-    if entrance.socket is not None and entrance.listen is not None:
-        raise UsageError(
-            "connections arrive at a socket or a port, not at both",
-            place="--listen",
-            next_step="leave out --listen or --socket",
-        )
+    require_one(entrance)
     try:
         with _closed_by_signals(), _listener(door, entrance) as (listener, ssh):
             is_shown = False
@@ -132,9 +127,32 @@ def carry(door: Door, entrance: Entrance, *, as_json: bool = False) -> int:
                 is_shown = _show(event, door, (ssh, entrance), is_shown, as_json=as_json)
     except KeyboardInterrupt:
         console.note("")
-        console.say("closed", f"{door.paths.name} goes on without connections")
+        console.say("closed", f"the connections; {door.paths.name} keeps running")
         return _INTERRUPTED
     return 0
+
+
+def require_one(entrance: Entrance) -> None:
+    """Raise UsageError if connections shall arrive at two places."""
+    if entrance.socket is not None and entrance.listen is not None:
+        raise UsageError(
+            "connections arrive at a socket or a port, not at both",
+            place="--listen",
+            next_step="leave out --listen or --socket",
+        )
+
+
+def require_free(entrance: Entrance) -> None:
+    """Raise an error if nothing can listen at the place that the user named."""
+    from toolkit.relay import gate
+
+    require_one(entrance)
+    if entrance.listen is not None:
+        with gate.listening_locally(entrance.listen):
+            return
+    if entrance.socket is not None:
+        with gate.listening(entrance.socket.absolute()):
+            return
 
 
 @contextlib.contextmanager
@@ -185,7 +203,7 @@ def _show(
         text = f"{server} of {door.node} does not answer: {event.reason}"
         console.say("refused", text)
     elif isinstance(event, gate.Lost):
-        text = f"the step on {door.node} ({event.reason}); again in {event.seconds:g} s"
+        text = f"connection to {door.node}: {event.reason}; next try in {event.seconds:g} s"
         console.say("lost", text)
     elif isinstance(event, gate.Ended):
         console.say("ended", f"{door.paths.name} is not running any more")
@@ -202,5 +220,5 @@ def _tell(door: Door, ssh: str, entrance: Entrance, *, as_json: bool) -> None:
     if ssh:
         console.fact("ssh", ssh)
     console.fact("address", address)
-    note = "on your own machine; Ctrl-C here closes the way in, and leaves the job running"
+    note = "both on your own machine; Ctrl-C here ends the connections, not the job"
     console.say("", note)

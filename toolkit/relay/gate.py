@@ -84,17 +84,21 @@ def private_directory() -> Path:
         UntrustedError: it belongs to another user, or others can enter it.
     """
     directory = Path(tempfile.gettempdir()) / f"toolkit-{os.geteuid()}"
-    with contextlib.suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
-    status = directory.lstat()
-    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    if not is_own or status.st_mode & 0o077:
-        raise UntrustedError(
-            f"{directory} is not a directory of your own that only you can enter",
-            place=str(directory),
-            next_step="--socket PATH, in a directory of your own (chmod 700)",
-        )
-    return directory
+    # Any user can take the first name, and so keep others from connecting.
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    for each in (directory, Path(own, "toolkit") if own else directory):
+        with contextlib.suppress(OSError):
+            each.mkdir(mode=0o700)
+        with contextlib.suppress(OSError):
+            status = each.lstat()
+            is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+            if is_own and not status.st_mode & 0o077:
+                return each
+    raise UntrustedError(
+        f"{directory} is not a directory of your own that only you can enter",
+        place=str(directory),
+        next_step="--socket PATH, in a directory of your own (chmod 700)",
+    )
 
 
 def require_short(path: Path) -> None:
@@ -188,7 +192,7 @@ def listening_locally(port: int) -> Iterator[socket.socket]:
             listener.bind(("127.0.0.1", port))
         except OSError as error:
             raise BusyError(
-                f"port {port} of this machine cannot be had: {error.strerror}",
+                f"port {port} of this machine is not available: {error.strerror}",
                 place="--listen",
                 next_step="another port",
             ) from error
@@ -209,7 +213,7 @@ class _Link:
         self.messages = messages
         self.process = shell.start(
             transport(loader),
-            env=_environment(),
+            env=environment(),
             stdin=subprocess.PIPE,
             stderr=self.messages.fileno(),
             new_session=True,
@@ -299,13 +303,13 @@ def carry(
     """
     was_open, pause = False, _FIRST_PAUSE
     while True:
+        began = time.monotonic()
         with (
             tempfile.TemporaryFile() as messages,
             _Link(transport, target, listener, messages) as link,
         ):
             for event in link.events(is_running if outlives_job else None):
-                if isinstance(event, Connected):
-                    was_open, pause = True, _FIRST_PAUSE
+                was_open = was_open or isinstance(event, Connected)
                 yield event
             reason = link.reason()
         if not is_running():
@@ -318,12 +322,14 @@ def carry(
                 details=(reason,),
                 next_step="it needs python3 there; where nodes take ssh: --ssh",
             )
+        if time.monotonic() - began > _LONGEST_PAUSE:  # one that dies at once starts ever later
+            pause = _FIRST_PAUSE
         yield Lost(reason, pause)
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Return the environment without what would change srun, or make it part of another job."""
     return {
         name: value

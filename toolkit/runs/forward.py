@@ -41,15 +41,18 @@ class Door(NamedTuple):
         if self.by_ssh:
             quiet = ("-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15")
             return (*prefix, "ssh", *quiet, self.node, shell_words(command))
-        # --unbuffered: else srun waits for the ends of lines.
-        shape = ("--overlap", "--nodes=1", "--ntasks=1", "--cpus-per-task=1", "--unbuffered")
+        # --unbuffered: else srun waits for the ends of lines. --mpi=none: a site's default may be a
+        # plugin that listens on the network.
+        shape = ("--overlap", "--nodes=1", "--ntasks=1", "--cpus-per-task=1")
         which = (f"--jobid={self.job_id}", f"--nodelist={self.node}", "--job-name=toolkit-relay")
-        return (*prefix, "srun", *which, *shape, *command)
+        return (*prefix, "srun", *which, *shape, "--unbuffered", "--mpi=none", *command)
 
     def is_running(self) -> bool:
-        """Return whether the job runs; a Slurm that does not answer does not end it."""
+        """Return whether the job runs on the node; a Slurm that does not answer does not end it."""
         try:
-            return bool(status.running(self.paths))
+            states = status.running(self.paths)
+            own = [state for state in states if state.job_id == self.job_id]
+            return any(self.node in expand(state.nodes) for state in own)
         except SlurmUnreachableError:
             return True
 
@@ -88,7 +91,7 @@ def locate(paths: Paths, where: str, *, node: str | None = None, by_ssh: bool = 
         )
     nodes = [(name, state.job_id) for state in states for name in expand(state.nodes)]
     chosen = node or nodes[0][0]
-    job_ids = dict(nodes)
+    job_ids = dict(reversed(nodes))  # of two elements of an array on one node, the first
     if chosen not in job_ids:
         raise UsageError(
             f"{paths.name} does not run on {chosen}", place="--node", choices=job_ids, value=chosen
@@ -115,8 +118,9 @@ def open_door(door: Door, listener: socket.socket) -> Iterator[gate.Event]:
 
 def ssh_command(port: int, path: Path) -> str:
     """Return the command for the user's own machine that connects a port of it to the socket."""
-    user = getpass.getuser()
-    return f"ssh -N -L {port}:{shell(path)} {shell(user)}@{login_host()}"
+    user, fields = getpass.getuser(), os.environ.get("SSH_CONNECTION", "").split()
+    own_port = f"-p {shell(fields[3])} " if len(fields) == 4 and fields[3] != "22" else ""
+    return f"ssh -N {own_port}-L {port}:{shell(path)} {shell(user)}@{login_host()}"
 
 
 def login_host() -> str:
