@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import console
-from toolkit.cli.forward import Entrance, carry, entrance_options
+from toolkit.cli.forward import Entrance, carry, entrance_options, require_free
 from toolkit.cli.lazy import Group, cluster_option
 from toolkit.cli.options import flags, job_options
 from toolkit.cli.shared import json_option, run_argument, runs_option
@@ -102,7 +102,8 @@ def start(
         "launcher": notebook.LAUNCHER,
         "job_name": options.get("job_name") or "notebook",
     }
-    _require_socket(socket_path, str(given["job_name"]))
+    entrance = Entrance(port or listen or _PORT, socket_path, listen)
+    _require_entrance(entrance, str(given["job_name"]))
     layer, cwd = flags(given, (str(idle_seconds(idle)), str(directory))), Path.cwd()
     prepared = gather_run("jupyter", layer, cwd)
     if prepared.inputs.to_fetch:
@@ -122,15 +123,16 @@ def start(
         return code
     server = notebook.server(paths, by_ssh=by_ssh)
     notebook.prove(server.door, token=server.token)
-    return _connect(server, Entrance(port or listen or _PORT, socket_path, listen), as_json)
+    return _connect(server, entrance, as_json)
 
 
-def _require_socket(path: Path | None, job_name: str) -> None:
-    """Raise an error for a socket that could not be made, before the job queues."""
+def _require_entrance(entrance: Entrance, job_name: str) -> None:
+    """Raise an error for a socket or port that could not be had, before the job queues."""
     from toolkit.relay import gate
 
-    longest = f"{job_name}-0000-000000-jupyter.sock"
-    gate.require_short(path.absolute() if path else gate.private_directory() / longest)
+    require_free(entrance)
+    if entrance.socket is None and entrance.listen is None:
+        gate.require_short(gate.private_directory() / f"{job_name}-0000-000000-jupyter.sock")
 
 
 def idle_seconds(text: str | None) -> int:

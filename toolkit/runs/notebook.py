@@ -11,6 +11,7 @@ from toolkit.errors import CommandFailedError, ConfigError, JobLostError, UsageE
 from toolkit.files import read_json, read_text, write_atomically
 from toolkit.model.base import Model
 from toolkit.records.store import Paths, all_runs
+from toolkit.relay import gate
 from toolkit.runs import forward
 
 LAUNCHER = "notebook"
@@ -100,11 +101,11 @@ def server(paths: Paths, *, by_ssh: bool = False) -> Server:
     try:
         place = read_json(place_file(paths), Place)
         token = read_text(token_file(paths)).strip()
-    except OSError as error:
+    except (ConfigError, OSError) as error:
         raise JobLostError(
-            f"the server of {paths.name} does not listen",
+            f"the server of {paths.name} does not listen yet",
             place="RUN",
-            next_step=f"toolkit logs {paths.word}",
+            next_step=f"try again in a minute; its messages: toolkit logs {paths.word}",
         ) from error
     door = forward.locate(paths, place.socket, node=place.node or door.node, by_ssh=by_ssh)
     return Server(door, token)
@@ -120,8 +121,11 @@ def prove(door: forward.Door, *refused: str, token: str) -> None:
     """
     command = ("python3", "-I", "-c", _PROBE, door.target, str(_ANSWER_SECONDS))
     words = "\n".join(("", *refused, token))
-    result = shell.run(door.transport(command), input=words, check=False, timeout=120)
-    if result.stdout.split() != [*["403"] * (1 + len(refused)), "200"]:
+    result = shell.run(
+        door.transport(command), input=words, env=gate.environment(), check=False, timeout=120
+    )
+    expected = [*["403"] * (1 + len(refused)), "200"]
+    if result.stdout.split()[-len(expected) :] != expected:  # a site's prolog may print before it
         raise CommandFailedError(
             f"the notebook's server on {door.node} does not answer as it should",
             place=door.paths.name,
