@@ -111,9 +111,9 @@ class Tool(NamedTuple):
 
 def provide_tool(person: Person, place: Path) -> Tool:
     """Return the toolkit for the participants: this one, or a copy if they cannot read it."""
-    result = shell.run(
-        [*person.become, sys.executable, "-m", "toolkit", "--version"], cwd="/", check=False
-    )
+    # setpriv itself can start a Python that the user cannot, so another program starts it.
+    start = (*person.become, "env", sys.executable, "-m", "toolkit", "--version")
+    result = shell.run(start, cwd="/", check=False)
     return Tool(sys.executable, {}) if result.ok else _copy(place)
 
 
