@@ -10,7 +10,8 @@ import pytest
 
 # The files that take longest, in this order.
 _LONGEST = (
-    "locked extended ways run standins launchers launchers_mpi build verdicts explain other_users"
+    "locked extended requeue_and_arrays run standins launchers launchers_mpi build verdicts explain "
+    "other_users"
 ).split()
 _RANK = {name: number for number, name in enumerate(_LONGEST)}
 

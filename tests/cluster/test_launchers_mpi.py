@@ -270,7 +270,7 @@ def test_the_port_of_the_meeting_place_may_be_taken(
     )
 
 
-@pytest.mark.long  # beside it: digits, in test_ways.py
+@pytest.mark.long  # beside it: digits, in test_requeue_and_arrays.py
 def test_resnet_is_taken_up_where_it_was_left(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:

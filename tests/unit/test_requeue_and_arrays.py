@@ -1,4 +1,4 @@
-"""Ways to run: what is decided for jobs that go back into the queue, for sweeps, for chains, and for those at a terminal."""
+"""Requeued jobs, sweeps, dependencies and interactive jobs: what is planned and read of them."""
 
 from __future__ import annotations
 

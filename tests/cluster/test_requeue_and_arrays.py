@@ -1,4 +1,4 @@
-"""Ways to run on the real cluster: jobs that go back into the queue, shells and interactive runs, terminals of ranks."""
+"""Requeued jobs, sweeps, dependencies, shells and interactive jobs on the real cluster."""
 
 from __future__ import annotations
 
