@@ -30,6 +30,7 @@ def said(
     ("arguments", "code", "words"),
     [
         (("rnu",), 64, ("no command 'rnu'", "run")),
+        (("x" * 300,), 64, ("no command 'xxx", "toolkit --help")),
         (
             ("run", "--nodse", "2", "x.py"),
             64,

@@ -162,9 +162,10 @@ class LazyGroup(Group):
         """Return a command's entry; only the module called so is read, if there is one."""
         stem = self._directory / name.replace("-", "_")
         for file in (stem.with_suffix(".py"), stem / "__init__.py"):
-            quick = dict(_read_entries(file, self._module(file))) if file.is_file() else {}
-            if name in quick:
-                return quick[name]
+            if os.path.isfile(file):  # noqa: PTH113 - Path.is_file raises for names that are too long
+                quick = dict(_read_entries(file, self._module(file)))
+                if name in quick:
+                    return quick[name]
         return self.entries.get(name)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
