@@ -94,6 +94,7 @@ def test_any_feature_goes_with_any_recipe(recipe: str, feature: str) -> None:
     [
         ('extends = "pytorch_cp"', UnknownImageError, "pytorch_cpu"),
         ('extends = "x.toml"', ConfigError, None),
+        ('extends = "~nosuchuser/x.toml"', ConfigError, None),  # no home to look up
         ('features = ["jupiter"]\nextends = "pytorch_cpu"', UnknownImageError, "jupyter"),
         ("", ConfigError, None),
         ('[base]\nkind = "ngc"\nframework = "pytorch"\nrelease = "22.33"', ConfigError, None),

@@ -66,11 +66,11 @@ def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
     if recipe.extends is None:
         return recipe
     try:
-        file = recipe_path(recipe.extends)
+        is_file = recipe.extends.endswith(".toml")
+        other = path.parent / recipe.extends if is_file else recipe_path(recipe.extends)
     except UnknownImageError as error:
         error.place = f"{path}, key extends"
         raise
-    other = path.parent / recipe.extends if recipe.extends.endswith(".toml") else file
     if other.resolve() in within:
         circle = " -> ".join(recipe_file.stem for recipe_file in (*within, other))
         raise ConfigError(
