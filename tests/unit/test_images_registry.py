@@ -248,7 +248,8 @@ def standing_in() -> Iterator[StandIn]:
             status, headers, answer = found(self) if found else (404, {}, b"{}")
             self.send_response(status)
             for name, value in {"Content-Length": str(len(answer)), **headers}.items():
-                self.send_header(name, value)
+                for each in value.split("\n"):
+                    self.send_header(name, each)
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(answer)
@@ -381,6 +382,25 @@ def test_authorization_by_token(stand_in: StandIn, login: Credentials | None) ->
     else:
         assert "service=tests&scope=repository%3Aa%2Fb%3Apull" in path
         assert authorization == (login.basic if login else "")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_token_is_asked_for_where_a_password_would_do_too(stand_in: StandIn, order: int) -> None:
+    """Some registries offer both, each in a header of its own, and take only the token."""
+    challenges = ['Basic realm="x"', f'Bearer realm="http://{stand_in.name}/token",service="tests"']
+
+    def guarded(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        right = request.headers.get("Authorization") == "Bearer given"
+        return (
+            (200, {"Docker-Content-Digest": DIGEST}, b"")
+            if right
+            else (401, {"WWW-Authenticate": "\n".join(challenges[::order])}, b"")
+        )
+
+    stand_in.answers["/v2/a/b/manifests/1"] = guarded
+    stand_in.answers["/token"] = lambda _: (200, {}, b'{"token": "given"}')
+    login = Credentials(user="me", secret="t0psecret")
+    assert registry.find_digest(parse(f"{stand_in.name}/a/b:1"), login) == DIGEST
 
 
 def test_nothing_secret_follows_to_another_host(stand_in: StandIn) -> None:

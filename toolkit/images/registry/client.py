@@ -6,8 +6,8 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
 from dataclasses import dataclass
+from email.message import Message
 from typing import NoReturn, TypeVar
 
 import msgspec
@@ -38,7 +38,7 @@ _PARAMETER = re.compile(r'(?<!\w)(\w{1,64})="([^"]*)"')
 @dataclass
 class _Answer:
     status: int
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes
     url: str  # that answered, which may be another than was asked
 
@@ -156,7 +156,10 @@ class Session:
         # A host that the registry redirects to must not choose where the login is sent.
         own = web.parse_origin(answer.url) == web.parse_origin(self._root)
         if answer.status == 401 and own and not self._authorization:
-            self._authorization = self._authorize(answer.headers.get("www-authenticate", ""))
+            # Of several ways to log in, the token is tried, as by Docker's own client.
+            challenges = answer.headers.get_all("www-authenticate", [])
+            by_token = [text for text in challenges if text.lower().startswith("bearer ")]
+            self._authorization = self._authorize((by_token or challenges or [""])[0])
             if self._authorization:
                 answer = self._send(method, self._root + path, accept)
         return answer
