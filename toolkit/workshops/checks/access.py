@@ -17,7 +17,7 @@ from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.lock import Lock
 from toolkit.terminal_text import one_line
-from toolkit.units import human_size
+from toolkit.units import counted, human_size
 from toolkit.workshops.case import JoinCase
 from toolkit.workshops.results import leave
 
@@ -75,7 +75,7 @@ def slurm(case: JoinCase) -> Result:
     cluster = case.cluster
     if isinstance(cluster, ToolkitError):
         return from_error(cluster)
-    return passed(f"site {cluster.site.name}, {len(case.partitions)} partitions")
+    return passed(f"site {cluster.site.name}, {counted(len(case.partitions), 'partition')}")
 
 
 @check("partition", "the partition exists", order=30)
