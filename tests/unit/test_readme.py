@@ -81,7 +81,7 @@ def script() -> str:
     ("page", "before", "content"),
     [
         ("reference", "| Exit code | Means |\n|---|---|\n", codes()),
-        ("reference", "| Verb | Does |\n|---|---|\n", verbs()),
+        ("reference", "| Command | Does |\n|---|---|\n", verbs()),
         ("running", "| Launcher | Starts |\n|---|---|\n", starters()),
         (
             "slurm-options",
@@ -92,7 +92,7 @@ def script() -> str:
         ("workshops", "| Exercise | Shows |\n|---|---|\n", exercises()),
         (
             "guides",
-            "| Here | A step of the guides | By hand | Took | Said |\n|---|---|---|---|---|\n",
+            "| Here | A step of the guides | By hand | Took | Result |\n|---|---|---|---|---|\n",
             guides(),
         ),
         ("script", "```bash\n", script()),

@@ -113,7 +113,7 @@ def _commands() -> dict[str, str]:
         )
     for section, rows in groupby(cli.cli.summaries(), key=itemgetter(0)):
         table = [f"| [`toolkit {name}`](commands/{name}.md) | {text} |" for _, name, text in rows]
-        index += [f"## {section}", _table("Verb", "Does", table)]
+        index += [f"## {section}", _table("Command", "Does", table)]
     contents = "\n".join(f"commands/{name}" for name in cli.cli.entries)
     index.append(f"```{{toctree}}\n:hidden:\n\n{contents}\n```")
     return {**result, "reference/commands.md": _page(index)}
