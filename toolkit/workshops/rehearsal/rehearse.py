@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import re
-import signal
-import subprocess
-import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,14 +18,14 @@ from toolkit.model.job import Job
 from toolkit.planning.cluster import find_cluster
 from toolkit.progress import Progress
 from toolkit.slurm.client import Client
-from toolkit.terminal_text import one_line
 from toolkit.workshops import archive, pack, results
 from toolkit.workshops.model import Workshop
 from toolkit.workshops.reading import job_of, load, source_of
 from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.accounts import Person
+from toolkit.workshops.rehearsal.crew import MINE, Crew
 from toolkit.workshops.rehearsal.measure import Measures, measuring, size_of
-from toolkit.workshops.rehearsal.report import JOIN, Attempt, Report
+from toolkit.workshops.rehearsal.report import Report
 from toolkit.workshops.rehearsal.stage import (
     Stage,
     interrupted_by_signals,
@@ -41,7 +35,6 @@ from toolkit.workshops.rehearsal.stage import (
 
 _FORMAT = "%u|%j|%V|%S"
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-_MINE = "mine"
 
 
 class Options(NamedTuple):
@@ -58,108 +51,6 @@ class Options(NamedTuple):
     nodes: int = 2
     limit: float = 3600
     only: tuple[str, ...] = ()
-
-
-class _Crew:
-    """The participants, their commands, and what they have done."""
-
-    def __init__(
-        self, exercises: tuple[str, ...], argv: Callable[..., tuple[str, ...]], limit: float
-    ) -> None:
-        self.exercises, self._argv, self._limit = exercises, argv, limit
-        self.attempts: list[Attempt] = []
-        self._running: set[subprocess.Popen[str]] = set()
-        self._lock, self._stopped = threading.Lock(), False
-        self.began = time.monotonic()
-
-    def participate(self, person: Person, source: Path, join_options: tuple[str, ...]) -> None:
-        """Join as one participant, and run every exercise."""
-        words = ("workshop", "join", str(source), _MINE, "--json", *join_options)
-        if not self._attempt(person, person.home, JOIN, words):
-            return
-        for name in self.exercises:
-            self._attempt(person, person.home / _MINE, name, ("run", "--json", name))
-
-    def _attempt(self, person: Person, cwd: Path, exercise: str, words: tuple[str, ...]) -> bool:
-        code, answer, tail = self._call(person, cwd, words)
-        if self._stopped:
-            return False
-        after = time.monotonic() - self.began
-        cause, fix = ("", "") if code == 0 else self._cause(person, cwd, answer, tail)
-        accuracy = (answer.get("results") or {}).get("accuracy")
-        attempt = Attempt(
-            person=person.name,
-            exercise=exercise,
-            ok=code == 0,
-            after=round(after, 1),
-            accuracy=float(accuracy) if isinstance(accuracy, int | float) else None,
-            cause=cause,
-            fix=fix,
-        )
-        with self._lock:
-            self.attempts.append(attempt)
-        return attempt.ok
-
-    def _cause(
-        self, person: Person, cwd: Path, answer: dict[str, Any], tail: str
-    ) -> tuple[str, str]:
-        """Return why a command failed and what to do, by explain if there is a run."""
-        if "run" in answer:
-            _, explained, _ = self._call(person, cwd, ("explain", "--json", str(answer["run"])))
-            match = explained.get("match") or {}
-            fix = (match.get("fix") or [""])[0]
-            cause = match.get("cause") or explained.get("first") or answer.get("message") or tail
-            return one_line(str(cause)), one_line(str(fix))
-        findings = [
-            finding
-            for finding in answer.get("findings") or ()
-            if finding.get("outcome", "FAIL") == "FAIL"
-        ]
-        causes = [str(each.get("cause") or each.get("detail") or "") for each in findings]
-        steps = [str(each.get("next_step") or "") for each in findings]
-        return one_line("; ".join(causes) or tail), one_line("; ".join(filter(None, steps)))
-
-    def _call(
-        self, person: Person, cwd: Path, words: tuple[str, ...]
-    ) -> tuple[int, dict[str, Any], str]:
-        """Run `toolkit` as a participant; return its exit code, its JSON and its last line."""
-        with self._lock:
-            if self._stopped:
-                return 130, {}, "stopped"
-            process = shell.start(self._argv(person, cwd, words), cwd="/", new_session=True)
-            self._running.add(process)
-        try:
-            stdout, stderr = process.communicate(timeout=self._limit)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            stdout, stderr = process.communicate()
-            stderr += f"\nended after {self._limit:.0f} s"
-        finally:
-            with self._lock:
-                self._running.discard(process)
-        lines = [line for line in stderr.splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("error:")]
-        return process.returncode, _json(stdout), (errors or lines or [""])[-1]
-
-    def stop(self) -> None:
-        """End all commands of the participants."""
-        with self._lock:
-            self._stopped = True
-            for process in self._running:
-                _kill(process)
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _json(text: str) -> dict[str, Any]:
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
@@ -195,7 +86,7 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
                 change = (*cluster.words(cwd), *person.become, "env", "-i", *settings)
                 return (*change, tool.python, "-m", "toolkit", *words)
 
-            crew = _Crew(exercises, argv, options.limit)
+            crew = Crew(exercises, argv, options.limit)
             with measuring(cluster.controller()) as measures:
                 _run(crew, people, source, ("--share-results",), options.people, progress)
             return _report(folder, crew, people, source, cluster.about, measures, cluster)
@@ -227,7 +118,7 @@ def rehearse_on_site(folder: Path, options: Options, progress: Progress) -> Repo
             del person
             return ("env", "-C", str(cwd), sys.executable, "-m", "toolkit", *words)
 
-        crew = _Crew(exercises, argv, options.limit)
+        crew = Crew(exercises, argv, options.limit)
         with measuring(None) as measures:
             _run(crew, people, source, ("--no-share-results",), at_once, progress)
         about = f"site {workshop.site or 'auto'}, {at_once} at once"
@@ -278,7 +169,7 @@ def _packed(
 
 
 def _run(
-    crew: _Crew,
+    crew: Crew,
     people: list[Person],
     source: Path,
     join_options: tuple[str, ...],
@@ -301,7 +192,7 @@ def _run(
 
 def _report(
     folder: Path,
-    crew: _Crew,
+    crew: Crew,
     people: list[Person],
     source: Path,
     about: str,
