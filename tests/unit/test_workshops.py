@@ -57,14 +57,19 @@ text = {ko = "own.ko.md"}
 """
 
 
-def write_folder(made: Path) -> Path:
+def write_folder(made: Path, options: str = "") -> Path:
     (made / "own").mkdir(parents=True)
     (made / "own" / "job.toml").write_text('summary = "own"\nlauncher = "none"\n')
     (made / "own" / "train.py").write_text("print('{}')\n")
     (made / "own" / "README.md").write_text("# Own\n\nRun `jobs/own` **now**: <script>\n")
     (made / "own.ko.md").write_text("# 나의 실습\n")
-    (made / "workshop.toml").write_text(TEXT)
+    (made / "workshop.toml").write_text(options + TEXT)
     return made
+
+
+def packed_workshop(place: Path, options: str = "") -> Path:
+    pack.pack(write_folder(place / "first", options), place / "first.tar", pack.Options(), Silent())
+    return place / "first.tar"
 
 
 @pytest.fixture
@@ -77,12 +82,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same workshop, packed."""
-    place = tmp_path_factory.mktemp("packed")
-    pack.pack(write_folder(place / "first"), place / "first.tar", pack.Options(), Silent())
-    return place / "first.tar"
+    return packed_workshop(tmp_path_factory.mktemp("packed"))
 
 
-def joined(source: Path, directory: Path, *, share: bool = False) -> join.Membership:
+def joined(source: Path, directory: Path, *, share: bool | None = False) -> join.Membership:
     return join.join(str(source), directory, share=share, verify=None, progress=Silent())
 
 
@@ -543,9 +546,9 @@ def test_an_unpacked_workshop_with_other_files_is_not_removed(packed: Path, tmp_
     archive.unpack(packed, shared)
     (shared / "mine.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"mine\.txt"):
-        results.remove_unpacked(shared)
+        results.remove_unpacked(shared, "first")
     (shared / "mine.txt").unlink()
-    results.remove_unpacked(shared)
+    results.remove_unpacked(shared, "first")
     assert not shared.exists()
 
 

@@ -128,7 +128,7 @@ class Done(Model, frozen=True, kw_only=True):
         finished: when it ended, in seconds since 1970.
     """
 
-    state: str
+    state: Annotated[str, Meta(max_length=40)]  # of a file that any user can write
     tries: int = 1
     accuracy: float | None = None
     seconds: float = 0.0

@@ -14,6 +14,7 @@ import pwd
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from toolkit.files import read_json
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.model.run import Outcome
 from toolkit.records.store import Paths, all_runs
+from toolkit.units import counted
 from toolkit.workshops.model import CONTENTS, JOINED, NAME, SIGNATURE, Done, Joined, Results
 
 _MOST = 64 << 10
@@ -148,7 +150,7 @@ def open_directory(path: Path) -> None:
         UsageError: no directory is named, or there is something at its path.
     """
     if path.exists() or path.is_symlink():
-        if (path / _MARKER).is_file() and path.stat().st_uid == os.geteuid():
+        if _is_opened(path):
             return
         raise UsageError(
             f"{path} exists already, and is not a directory of results",
@@ -226,7 +228,11 @@ def remove_one(path: Path, name: str) -> None:
         raise ScriptMissingError(
             f"{name} has left no results", place="NAME", choices=known, value=name
         )
-    (path / f"{name}.json").unlink()
+    entry = path / f"{name}.json"
+    try:
+        entry.unlink()
+    except IsADirectoryError:  # another user made it, and only they can empty it
+        entry.rename(entry.with_name(f".{entry.name}.{time.time_ns()}"))
 
 
 def close_directory(path: Path) -> int:
@@ -234,8 +240,9 @@ def close_directory(path: Path) -> int:
 
     Raises:
         UsageError: it is not a directory that `toolkit workshop open` made for this user.
+        ForbiddenError: users put directories there, which only they can empty.
     """
-    if not (path / _MARKER).is_file() or path.is_symlink() or path.stat().st_uid != os.geteuid():
+    if path.is_symlink() or not _is_opened(path):
         raise UsageError(
             f"{path} is not a directory of results that you opened",
             place="workshop.toml, key results",
@@ -243,21 +250,52 @@ def close_directory(path: Path) -> int:
         )
     path.chmod(0o700)  # from now on no participant can add to it
     count = sum(1 for _ in _entries(path))
+    for entry in path.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != _MARKER:
+            entry.unlink()
+    left = [entry for entry in path.iterdir() if entry.name != _MARKER]
+    if left:  # the marker stays, so that the directory can be closed again
+        raise ForbiddenError(
+            f"{counted(len(left), 'directory')} of other users cannot be removed; the rest is",
+            place=", ".join(f"{entry} of {_user(entry.lstat().st_uid)}" for entry in left[:3]),
+            next_step="ask their owner or an administrator to remove them, then close again",
+        )
     shutil.rmtree(path)
     return count
 
 
-def remove_unpacked(path: Path) -> None:
-    """Remove an unpacked workshop.
+def _is_opened(path: Path) -> bool:
+    """Return whether `toolkit workshop open` made a directory for this user."""
+    try:
+        marker = (path / _MARKER).lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(marker.st_mode) and marker.st_uid == path.stat().st_uid == os.geteuid()
+
+
+def remove_unpacked(path: Path, name: str) -> None:
+    """Remove the unpacked workshop of a name.
 
     Raises:
-        UsageError: it is none, or holds files that were not in the packed workshop.
+        UsageError: it is another one, or holds files that were not in the packed workshop.
     """
     from toolkit.workshops.join import contents_of
 
     contents = contents_of(path)
+    if contents.name != name:
+        raise UsageError(
+            f"{path} is the workshop {contents.name}, not {name}",
+            place="--unpacked",
+            next_step=f"name the directory to which {name} was unpacked",
+        )
     listed = {path / name for name in (*contents.files, CONTENTS, SIGNATURE)}
-    others = sorted(file for file in path.rglob("*") if not file.is_dir() and file not in listed)
+    others = sorted(
+        file
+        for file in path.rglob("*")
+        if file.is_symlink() or not (file.is_dir() or file in listed)
+    )
     if others or path.is_symlink():
         raise UsageError(
             f"{path} has a file that was not unpacked there: {others[0] if others else path}",

@@ -113,7 +113,7 @@ def close(folder: Path, unpacked: Path | None) -> None:
         count = close_directory(Path(results))
         console.out(console.subject("closed", f"{results}: {counted(count, 'file')}"))
     if unpacked is not None:
-        remove_unpacked(unpacked)
+        remove_unpacked(unpacked, folder.resolve().name)
         console.out(console.subject("removed", str(unpacked)))
 
 
