@@ -43,6 +43,79 @@ def drop(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "..", ".", "", "a/b", ".ssh"])
+def test_an_archive_cannot_choose_where_it_is_joined(
+    packed: Path, tmp_path: Path, name: str
+) -> None:
+    contents = json.loads(to_json(archive.read_contents(packed))) | {"name": name}
+    bad = tmp_path / "bad.tar"
+    bad.write_bytes(entry(CONTENTS, json.dumps(contents).encode()) + END)
+    with pytest.raises(MalformedInputError, match="cannot be the name of a workshop"):
+        archive.read_contents(bad)
+
+
+def test_an_archive_without_the_files_of_an_exercise_is_refused(
+    packed: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.tar"
+    bad.write_bytes(listed(packed, X) + entry("x", X["x"]) + END)
+    with pytest.raises(MalformedInputError, match="no files of the exercise 01-ddp"):
+        joined(bad, tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+
+
+def test_others_can_read_what_was_unpacked_under_a_strict_umask(
+    packed: Path, tmp_path: Path
+) -> None:
+    before = os.umask(0o077)
+    try:
+        archive.unpack(packed, tmp_path / "shared")
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "shared").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
+
+
+def test_joining_again_keeps_changed_settings_and_the_consent(packed: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    joined(packed, mine)
+    settings = mine / "toolkit.toml"
+    written = settings.read_text()
+    settings.write_text(written + 'account = "mine"\n')
+    joined(packed, mine)
+    assert settings.read_text() == written
+    assert (mine / "toolkit.toml.old-1").read_text() == written + 'account = "mine"\n'
+    joined(packed, mine)
+    assert not (mine / "toolkit.toml.old-2").exists()
+
+
+def test_the_consent_is_kept_unless_it_is_withdrawn(tmp_path: Path, drop: Path) -> None:
+    shared = packed_workshop(tmp_path, f'results = "{drop}"\n')
+    assert joined(shared, tmp_path / "mine", share=None).joined.results == ""
+    assert joined(shared, tmp_path / "mine", share=True).joined.results == str(drop)
+    assert joined(shared, tmp_path / "mine", share=None).joined.results == str(drop)
+    assert joined(shared, tmp_path / "mine", share=False).joined.results == ""
+
+
+def test_a_reset_changes_nothing_if_the_workshop_is_gone(packed: Path, tmp_path: Path) -> None:
+    archive.unpack(packed, tmp_path / "shared")
+    member = joined(tmp_path / "shared", tmp_path / "mine")
+    results.remove_unpacked(tmp_path / "shared", "first")
+    with pytest.raises(ScriptMissingError, match="no longer at"):
+        join.reset(member.directory, member.joined, "01-ddp")
+    assert (member.directory / "01-ddp" / "train.py").is_file()
+
+
+def test_a_reset_in_another_directory_says_where_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(command, ["reset", "01-ddp"])
+    assert isinstance(done.exception, UsageError)
+    assert "neither a joined workshop" in done.exception.cause
+    assert "cd to the directory" in str(done.exception.next_step)
+
+
 def test_another_workshop_is_not_removed(packed: Path, tmp_path: Path) -> None:
     archive.unpack(packed, tmp_path / "shared")
     with pytest.raises(UsageError, match="is the workshop first, not second"):

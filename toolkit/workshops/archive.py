@@ -22,7 +22,7 @@ from toolkit.errors import MalformedInputError, NoSpaceError
 from toolkit.files import hash_file, open_regular
 from toolkit.model.base import BadDataError, from_json
 from toolkit.units import human_size
-from toolkit.workshops.model import CONTENTS, FORMAT, SIGNATURE, Contents, PackedFile, check
+from toolkit.workshops.model import CONTENTS, FORMAT, NAME, SIGNATURE, Contents, PackedFile, check
 from toolkit.workshops.model import is_inside as is_inside_path
 
 _BLOCK, _CHUNK = 512, 1 << 20
@@ -122,8 +122,8 @@ def unpack(path: Path, target: Path, verify: Verify | None = None) -> Contents:
             for name, expected in contents.files.items():
                 _unpack_file(stream, made, name, expected, path)
         _require_end(stream, path)
-        for directory in (made, *(entry for entry in made.rglob("*") if entry.is_dir())):
-            directory.chmod(0o755)
+        for entry in (made, *made.rglob("*")):  # others read it, whatever the umask is
+            entry.chmod(0o755 if entry.is_dir() else 0o644)
         made.rename(target)
     return contents
 
@@ -141,6 +141,8 @@ def parse_contents(data: bytes, place: Path) -> Contents:
         raise _malformed(f"its list of files is not valid: {error}", place) from None
     if contents.format != FORMAT:
         raise _malformed(f"its format is {contents.format}; this toolkit reads {FORMAT}", place)
+    if not NAME.match(contents.name):  # the name of the directory that joining writes to
+        raise _malformed(f"{contents.name!r} cannot be the name of a workshop", place)
     wrong = next((name for name in contents.files if not _is_plain(name)), None)
     if wrong is not None or len(contents.files) > _MOST_FILES:
         raise _malformed(f"its list of files has {wrong!r}" if wrong else "too many files", place)

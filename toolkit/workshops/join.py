@@ -27,7 +27,9 @@ from toolkit.workshops import archive
 from toolkit.workshops.model import CONTENTS, JOINED, NAME, SIGNATURE, WORKSHOP, Contents, Joined
 from toolkit.workshops.pack import PACKED
 
-_HEAD = "# Written by toolkit workshop join; it is written again when you join again.\n"
+_HEAD = (
+    "# Written by toolkit workshop join, and again when you join again; yours is kept as .old-1.\n"
+)
 _UNPACKED = ".workshop"
 _MOST = 1 << 40
 
@@ -45,7 +47,7 @@ def join(
     source: str,
     directory: Path | None,
     *,
-    share: bool,
+    share: bool | None,
     verify: archive.Verify | None,
     progress: Progress,
 ) -> Membership:
@@ -54,7 +56,8 @@ def join(
     Args:
         source: the packed file, its URL, that of its pages, or the directory it was unpacked to.
         directory: the participant's; by default one of the workshop's name.
-        share: leave the results of runs in the workshop's shared directory.
+        share: leave the results of runs in the workshop's shared directory; None: as chosen when
+            joining before, else not.
         verify: of the signature, if a key was given.
         progress: shows the steps.
 
@@ -94,11 +97,12 @@ def _join_file(
     packed: Path,
     directory: Path | None,
     *,
-    share: bool,
+    share: bool | None,
     verify: archive.Verify | None,
     progress: Progress,
 ) -> Membership:
     contents = archive.read_contents(packed, verify)
+    _require_exercises(contents, packed)
     mine = directory or Path(contents.name)
     _require_ours(mine)
     unpacked = mine / _UNPACKED
@@ -168,6 +172,7 @@ def contents_of(source: Path, verify: archive.Verify | None = None) -> Contents:
         signature = source / SIGNATURE
         verify(data, signature.read_bytes() if signature.is_file() else b"")
     contents = archive.parse_contents(data, path)
+    _require_exercises(contents, source)
     for name, expected in contents.files.items():
         file = source / name
         if not file.is_file():
@@ -180,11 +185,18 @@ def contents_of(source: Path, verify: archive.Verify | None = None) -> Contents:
     return contents
 
 
+def _require_exercises(contents: Contents, place: Path) -> None:
+    for exercise in contents.workshop.exercises:
+        prefix = f"exercises/{exercise.name}/"
+        if not any(name.startswith(prefix) for name in contents.files):
+            raise _damaged(place, f"it has no files of the exercise {exercise.name}")
+
+
 def _damaged(source: Path, reason: str) -> MalformedInputError:
     return MalformedInputError(
-        f"the unpacked workshop is not complete: {reason}",
+        f"the workshop is not complete: {reason}",
         place=str(source),
-        next_step="toolkit workshop unpack FILE OTHER-DIRECTORY",
+        next_step="get the file again, or unpack it: toolkit workshop unpack FILE DIRECTORY",
     )
 
 
@@ -197,7 +209,7 @@ def _require_ours(mine: Path) -> None:
         )
 
 
-def _settle(source: Path, contents: Contents, mine: Path, *, share: bool) -> Membership:
+def _settle(source: Path, contents: Contents, mine: Path, *, share: bool | None) -> Membership:
     """Copy what is not there yet, and write the settings."""
     mine.mkdir(parents=True, exist_ok=True)
     unchanged = []
@@ -207,15 +219,33 @@ def _settle(source: Path, contents: Contents, mine: Path, *, share: bool) -> Mem
             unchanged.append(name)
         else:
             copy_folder(source / "exercises" / name, mine / name)
+    if share is None:
+        share = _shared_before(mine)
     joined = Joined(
         source=str(source),
         name=contents.name,
         exercises=names,
         results=contents.workshop.results if share else "",
     )
-    write_atomically(mine / PROJECT_FILE, _HEAD + to_toml(settings(source, contents)))
+    text = _HEAD + to_toml(settings(source, contents))
+    if (mine / PROJECT_FILE).is_file() and read_text(mine / PROJECT_FILE) != text:
+        _set_aside(mine / PROJECT_FILE)  # with the options that the participant changed
+    write_atomically(mine / PROJECT_FILE, text)
     write_atomically(mine / JOINED, to_json(joined))
     return Membership(mine.resolve(), joined, contents, tuple(unchanged))
+
+
+def _shared_before(mine: Path) -> bool:
+    try:
+        return bool(read_json(mine / JOINED, Joined).results)
+    except ConfigError:  # not joined yet, or the file is broken
+        return False
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename a participant's file or folder to the next free name; return that."""
+    names = (path.with_name(f"{path.name}.old-{number}") for number in range(1, 10_000))
+    return path.rename(next(name for name in names if not os.path.lexists(name)))
 
 
 def settings(source: Path, contents: Contents) -> dict[str, object]:
@@ -240,14 +270,6 @@ def _key(name: str) -> str:
     return name if NAME.match(name) else toml_value(name)
 
 
-def membership(directory: Path) -> Membership | None:
-    """Return the workshop that was joined in a directory; None if none was."""
-    if not (directory / JOINED).is_file():
-        return None
-    joined = read_json(directory / JOINED, Joined)
-    return Membership(directory, joined, contents_of(Path(joined.source)))
-
-
 def reset(directory: Path, joined: Joined, name: str) -> Path | None:
     """Put an exercise back as it was; return where the participant's work is kept.
 
@@ -261,10 +283,14 @@ def reset(directory: Path, joined: Joined, name: str) -> Path | None:
             choices=joined.exercises,
             value=name,
         )
-    own, aside = directory / name, None
+    source, own, aside = Path(joined.source) / "exercises" / name, directory / name, None
+    if not source.is_dir():
+        raise ScriptMissingError(
+            f"the workshop {joined.name} is no longer at {joined.source}",
+            place=str(source),
+            next_step="toolkit workshop join SOURCE OTHER-DIRECTORY; nothing was changed here",
+        )
     if os.path.lexists(own):
-        number = next(n for n in range(1, 10_000) if not (directory / f"{name}.old-{n}").exists())
-        aside = directory / f"{name}.old-{number}"
-        own.rename(aside)
-    copy_folder(Path(joined.source) / "exercises" / name, own)
+        aside = _set_aside(own)
+    copy_folder(source, own)
     return aside

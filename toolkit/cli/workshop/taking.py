@@ -10,7 +10,7 @@ import click
 from toolkit.cli import console
 from toolkit.cli.shared import json_option
 from toolkit.cli.workshop.folder import FOLDER, key_option, verifier_of
-from toolkit.errors import PreflightError
+from toolkit.errors import PreflightError, UsageError
 from toolkit.quoting import shell
 
 if TYPE_CHECKING:
@@ -51,9 +51,10 @@ def join(
 
     with console.Steps() as steps:
         member = join_workshop(
-            source, directory, share=bool(share), verify=verifier_of(key), progress=steps
+            source, directory, share=share, verify=verifier_of(key), progress=steps
         )
-        if share is None and member.contents.workshop.results and console.on_terminal():
+        is_open = share is None and not member.joined.results
+        if is_open and member.contents.workshop.results and console.on_terminal():
             share = click.confirm(
                 "Leave the state and accuracy of your runs (nothing else) for the instructor?",
                 err=True,
@@ -115,10 +116,16 @@ def reset(name: str, folder: Path) -> None:
     from toolkit.cli.workshop.leading import results_of
     from toolkit.files import read_json
     from toolkit.workshops import join as joining
-    from toolkit.workshops.model import JOINED, Joined
+    from toolkit.workshops.model import JOINED, WORKSHOP, Joined
     from toolkit.workshops.results import remove_one
 
     if not (folder / JOINED).is_file():
+        if not (folder / WORKSHOP).is_file():
+            raise UsageError(
+                f"{folder.resolve()} is neither a joined workshop nor a workshop's folder",
+                place="WORKSHOP",
+                next_step="cd to the directory that you joined in, then reset again",
+            )
         remove_one(results_of(folder), name)
         console.out(console.subject("removed", f"the results of {name}"))
         return
