@@ -161,3 +161,54 @@ def test_a_marker_that_is_a_link_opens_no_directory(tmp_path: Path) -> None:
     (tmp_path / "drop" / ".toolkit-workshop").symlink_to(tmp_path / "own")
     with pytest.raises(UsageError, match="not a directory of results that you opened"):
         results.close_directory(tmp_path / "drop")
+
+
+class Machine:
+    """The users of a machine, and the programs that change them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, users: dict[str, str]) -> None:
+        self.users, self.fails = users, False
+        monkeypatch.setattr(pwd, "getpwall", lambda: [self._get(name) for name in users])
+        monkeypatch.setattr(pwd, "getpwnam", self._get)
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        monkeypatch.setattr(accounts, "_change", self._change)
+
+    def _get(self, name: str) -> Any:
+        return SimpleNamespace(pw_name=name, pw_gecos=self.users[name])
+
+    def _change(self, *argv: str | Path, check: bool = True) -> None:
+        del check
+        name = str(argv[-1])
+        if argv[0] == "userdel":
+            del self.users[name]
+        elif name in self.users:
+            raise CommandFailedError("useradd failed")
+        else:
+            self.users[name] = str(argv[argv.index("--comment") + 1])
+            Path(argv[argv.index("--home-dir") + 1]).mkdir()
+
+
+def test_a_rehearsal_removes_no_user_that_it_did_not_create(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign = f"tkw{os.getpid()}-02"
+    machine = Machine(monkeypatch, {foreign: "A person"})
+    with (
+        pytest.raises(CommandFailedError, match="useradd"),
+        accounts.users(3, tmp_path / "home"),
+    ):
+        raise AssertionError("one of the users could not be created")
+    assert machine.users == {foreign: "A person"}
+
+
+def test_users_of_a_killed_rehearsal_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comment = "toolkit rehearsal"
+    kept = {f"tkw{os.getppid()}-01": comment, "999999999-x": comment, "tkw999999999-x": comment}
+    stale = {f"tkw{os.getpid()}-01": comment, "tkw999999999-02": comment}
+    machine = Machine(monkeypatch, {**kept, **stale})
+    with accounts.users(1, tmp_path / "home") as people:
+        assert [each.name for each in people] == [f"tkw{os.getpid()}-01"]
+        assert set(machine.users) == {*kept, people[0].name}
+    assert machine.users == kept

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import pwd
+import re
 import shutil
 import sys
 import sysconfig
@@ -76,7 +78,7 @@ def users(count: int, homes: Path) -> Iterator[list[Person]]:
         yield people
     finally:
         for person in people:
-            _change("userdel", "--force", person.name, check=False)
+            _remove(person.name)
 
 
 def _change(*argv: str | Path, check: bool = True) -> None:
@@ -92,14 +94,20 @@ def _change(*argv: str | Path, check: bool = True) -> None:
         )
 
 
+def _remove(name: str) -> None:
+    """Remove a user that a rehearsal created, and no other one of this name."""
+    with contextlib.suppress(KeyError):
+        if pwd.getpwnam(name).pw_gecos == _COMMENT:
+            _change("userdel", "--force", name, check=False)
+
+
 def _remove_stale() -> None:
     """Remove users of rehearsals that were killed."""
-    import pwd
-
-    for entry in pwd.getpwall():
-        pid = entry.pw_name.removeprefix("tkw").partition("-")[0]
-        if entry.pw_gecos == _COMMENT and pid.isdigit() and not Path("/proc", pid).exists():
-            _change("userdel", "--force", entry.pw_name, check=False)
+    for name in [entry.pw_name for entry in pwd.getpwall()]:
+        match = re.match(r"tkw(?P<pid>\d{1,10})-\d\d\Z", name)
+        own = match and match["pid"] == str(os.getpid())  # of an earlier process of this id
+        if match and (own or not Path("/proc", match["pid"]).exists()):
+            _remove(name)
 
 
 class Tool(NamedTuple):
