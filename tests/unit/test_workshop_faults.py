@@ -212,3 +212,29 @@ def test_users_of_a_killed_rehearsal_are_removed(
         assert [each.name for each in people] == [f"tkw{os.getpid()}-01"]
         assert set(machine.users) == {*kept, people[0].name}
     assert machine.users == kept
+
+
+def test_jobs_that_outlive_their_commands_are_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = {1: None, 2: "outcome", 3: None}
+    cancelled = []
+
+    def cancel(job_id: int) -> None:
+        cancelled.append(job_id)
+        raise SlurmUnreachableError("it is down")
+
+    def all_runs(path: Path) -> list[Any]:
+        assert path == tmp_path / "mine" / "runs"
+        return [
+            SimpleNamespace(
+                read_submission=lambda job_id=job_id: SimpleNamespace(job_id=job_id),
+                read_outcome=lambda outcome=outcome: outcome,
+            )
+            for job_id, outcome in runs.items()
+        ]
+
+    monkeypatch.setattr(rehearse, "all_runs", all_runs)
+    client: Any = SimpleNamespace(cancel=cancel)
+    rehearse._cancel_jobs(client, [accounts.Person("01", tmp_path)])
+    assert cancelled == [1, 3]

@@ -13,10 +13,11 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from toolkit import shell
-from toolkit.errors import CommandFailedError, UsageError
+from toolkit.errors import CommandFailedError, ToolkitError, UsageError
 from toolkit.model.job import Job
 from toolkit.planning.cluster import find_cluster
 from toolkit.progress import Progress
+from toolkit.records.store import all_runs
 from toolkit.slurm.client import Client
 from toolkit.workshops import archive, pack, results
 from toolkit.workshops.model import Workshop
@@ -105,7 +106,7 @@ def rehearse_on_site(folder: Path, options: Options, progress: Progress) -> Repo
     exercises = _exercises(folder, workshop, options)
     client = Client(find_cluster(workshop.site or "auto").access)
     at_once = _at_once(folder, workshop, client)
-    with temporary_place(Path.cwd()) as place:
+    with interrupted_by_signals(), temporary_place(Path.cwd()) as place:
         source = _packed(folder, place, options.only, "", progress)
         people = [
             Person(f"{number:02d}", place / f"{number:02d}")
@@ -119,10 +120,22 @@ def rehearse_on_site(folder: Path, options: Options, progress: Progress) -> Repo
             return ("env", "-C", str(cwd), sys.executable, "-m", "toolkit", *words)
 
         crew = Crew(exercises, argv, options.limit)
-        with measuring(None) as measures:
-            _run(crew, people, source, ("--no-share-results",), at_once, progress)
+        try:
+            with measuring(None) as measures:
+                _run(crew, people, source, ("--no-share-results",), at_once, progress)
+        finally:
+            _cancel_jobs(client, people)
         about = f"site {workshop.site or 'auto'}, {at_once} at once"
         return _report(folder, crew, people, source, about, measures, None)
+
+
+def _cancel_jobs(client: Client, people: list[Person]) -> None:
+    """Cancel the jobs whose `toolkit run` was ended before they were."""
+    for paths in (run for each in people for run in all_runs(each.home / MINE / "runs")):
+        with contextlib.suppress(ToolkitError):
+            submission = paths.read_submission()
+            if submission is not None and paths.read_outcome() is None:
+                client.cancel(submission.job_id)
 
 
 def _at_once(folder: Path, workshop: Workshop, client: Client) -> int:
