@@ -7,6 +7,7 @@ import contextlib
 import errno
 import itertools
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -22,6 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit.cli import forward as cli_forward
 from toolkit.errors import BusyError, CommandFailedError, UntrustedError, UsageError
 from toolkit.records import store
 from toolkit.relay import gate, node, wire
@@ -239,6 +241,17 @@ def test_the_error_of_one_connection_ends_no_other(pair: Pair) -> None:
     assert received(server, 10) == b"still here"
     for sock in (client, server, broken):
         sock.close()
+
+
+def test_a_connection_that_breaks_after_its_answer_was_not_refused(pair: Pair) -> None:
+    client, server = pair.both()
+    client.sendall(b"what the server leaves unread")
+    server.sendall(b"page")
+    assert received(client, 4) == b"page"
+    wait_for(lambda: bool(select.select([server], [], [], 0)[0]))
+    server.close()
+    assert received(client) == b""
+    assert pair.refusals == []
 
 
 def test_a_peer_that_sends_more_than_it_may_is_cut_off() -> None:
@@ -475,7 +488,7 @@ def test_a_port_that_another_user_takes_during_the_connection_is_refused(
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
-        answers = iter([{os.geteuid()}, {os.geteuid()}, {4711}])
+        answers = iter([{os.geteuid()}, {4711}])
         monkeypatch.setattr(node, "users_of", lambda *_: next(answers))
         with pytest.raises(OSError, match="another user"):
             node.connect(str(server.getsockname()[1]))
@@ -572,6 +585,18 @@ def test_runs_of_one_name_have_sockets_of_their_own(
     names = [forward.socket_path(each, "6006").name for each in (*paths, paths[0])]
     assert names[0] == names[2] != names[1]
     assert all(name.startswith("train-0001-") and name.endswith("-6006") for name in names)
+
+
+def test_a_hangup_that_nohup_ignores_closes_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with cli_forward._closed_by_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_way_from_ones_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,18 +157,21 @@ def require_free(entrance: Entrance) -> None:
 
 @contextlib.contextmanager
 def _closed_by_signals() -> Iterator[None]:
-    """Have a closed terminal and SIGTERM act as Ctrl-C."""
+    """Have a closed terminal and SIGTERM act as Ctrl-C; what nohup(1) ignores stays ignored."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         del number, frame
         raise KeyboardInterrupt
 
     numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in numbers}
+    before = {number: signal.getsignal(number) for number in numbers}
+    caught = {number: old for number, old in before.items() if old != signal.SIG_IGN}
+    for number in caught:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in caught.items():
             signal.signal(number, handler)
 
 

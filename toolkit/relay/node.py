@@ -73,13 +73,15 @@ def connect(target: str) -> socket.socket:
         OSError: it does not answer, or belongs to another user.
     """
     is_port = target.isdigit()
-    host = next((host for host in sorted(TAKERS) if is_port and users_of(host, int(target))), "")
+    hosts = ((host, users_of(host, int(target))) for host in sorted(TAKERS) if is_port)
+    host, users = next(((host, users) for host, users in hosts if users), ("", set()))
     if is_port and not host:
         raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET if host else socket.AF_UNIX
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         if host:
+            require_own(users)
             connect_port(sock, host, int(target))
         else:
             connect_path(sock, target)
@@ -90,12 +92,11 @@ def connect(target: str) -> socket.socket:
 
 
 def connect_port(sock: socket.socket, host: str, port: int) -> None:
-    """Begin a connection to a port, whose owner is checked before and after.
+    """Begin a connection to a port, whose owner is checked again: it can change in between.
 
     Raises:
         OSError: it cannot be had, or belongs to another user.
     """
-    require_own(users_of(host, port))
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     error = sock.connect_ex((host, port))

@@ -99,6 +99,7 @@ class Stream:
         owed: bytes that the socket has taken and the other end has no credit for yet.
         has_read_all: the socket's peer sends no more.
         has_all: the other end sends no more.
+        has_some: the other end has sent something, so that the server takes the connection.
     """
 
     def __init__(self, number: int, sock: socket.socket) -> None:
@@ -106,7 +107,7 @@ class Stream:
         self.number, self.sock = number, sock
         self.pending = bytearray()
         self.credit, self.owed = WINDOW, 0
-        self.has_read_all = self.has_all = self.is_shut = False
+        self.has_read_all = self.has_all = self.has_some = self.is_shut = False
 
     @property
     def is_done(self) -> bool:
@@ -312,6 +313,7 @@ class Relay:
         elif stream is None:  # it was reset here meanwhile
             return
         elif kind == DATA:
+            stream.has_some = True
             stream.pending += content
             if len(stream.pending) > WINDOW:
                 raise WireError("the other end sends more than it may")
@@ -323,7 +325,7 @@ class Relay:
             stream.credit += struct.unpack(">I", content)[0]
         elif kind == RESET:
             self._forget(stream)
-            if self.on_refused is not None:
+            if self.on_refused is not None and not stream.has_some:
                 self.on_refused(content.decode("utf-8", "replace"))
 
     def _open(self, number: int) -> None:
