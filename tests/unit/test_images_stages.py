@@ -64,7 +64,7 @@ def test_one_recipe_on_two_bases(tmp_path: Path) -> None:
 
 
 def test_a_base_recipe_is_beside_the_recipe_also_with_a_tilde(tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text('extends = "~nosuchuser/x.toml"\n')
+    (tmp_path / "own.toml").write_text('summary = "x"\nextends = "~nosuchuser/x.toml"\n')
     with pytest.raises(ConfigError, match="cannot be read") as caught:
         library.load(str(tmp_path / "own.toml"))
     assert caught.value.place == str(tmp_path / "~nosuchuser/x.toml")
