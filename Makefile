@@ -59,7 +59,7 @@ test-cluster: .venv/.ready-dev ## set up, and run the tests that run real progra
 test-slurm: ## the cluster tests on Debian SUITE=bookworm, trixie or sid, and so with its Slurm (root; 20 minutes)
 	CI=true tests/fresh/fresh-debian.sh --dir $(FRESH)/$(SUITE) --suite $(SUITE) $(if $(NEW),,--again) -- make test-cluster TESTS='$(TESTS)'
 
-test-jobs: setup ## every exercise and every way to run, on a local cluster of two nodes; renews docs/guides.md
+test-jobs: setup ## every exercise and every command of published guides, on a local cluster of two nodes; renews docs/guides.md
 	@for image in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$image || exit; done
 	@.venv/bin/python -m benchmarks.coverage --write
 
