@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from toolkit.cli.main import cli
+from toolkit.errors import SlurmUnreachableError
 from toolkit.model.run import Outcome
 from toolkit.planning.gather import GatheredInputs
 from toolkit.records.store import Paths
@@ -103,3 +104,21 @@ def test_a_run_that_is_not_followed_to_its_end_is_cancelled(
         assert (run.job_id, run.outcome.state, cancelled) == (7, "COMPLETED", [])
     assert cluster.cancelled == cancelled
     assert calls == ["plan", LINES[0], *cancelled]
+
+
+def test_a_slurm_that_is_silent_hides_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Silent:
+        def cancel(self, job_id: int) -> None:
+            raise SlurmUnreachableError(f"job {job_id} could not be cancelled")
+
+    monkeypatch.setattr(completion, "write", lambda _: (Paths(tmp_path), "plan"))
+    monkeypatch.setattr(completion, "submit", lambda *_: _Submission())
+    monkeypatch.setattr(completion, "local_name", lambda _: None)
+    monkeypatch.setattr(completion, "follow", _interrupted)
+    gathered = GatheredInputs(cast(Any, SimpleNamespace(site=None)), cast(Any, Silent()))
+    cancelled: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        completion.complete(gathered, Wait(), on_cancel=cancelled.append)
+    assert not cancelled

@@ -162,7 +162,7 @@ def test_nodes_and_features_that_slurm_does_not_have_are_refused(
 
 
 def test_sinfo_lists_a_node_once_for_each_partition() -> None:
-    text = "nid001|main*|intel,rack1\nnid001|debug|intel,rack1\nnid002|main*|(null)\n"
+    text = "Welcome to the cluster\nnid001|main*|intel,rack1\nnid001|debug|intel,rack1\nnid002|main*|(null)\n"
     assert parse.nodes(text) == {
         "nid001": NodeFacts(partitions=("main", "debug"), features=("intel", "rack1")),
         "nid002": NodeFacts(partitions=("main",)),

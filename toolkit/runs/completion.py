@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+from toolkit.errors import ToolkitError
 from toolkit.localcluster.access import local_name
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
@@ -61,7 +63,8 @@ def complete(
                 return CompletedRun(paths, plan, job_id, event)
             on_event(event)
     except BaseException:
-        client.cancel(job_id)
-        on_cancel(job_id)
+        with contextlib.suppress(ToolkitError):  # a Slurm that is silent does not cancel either
+            client.cancel(job_id)
+            on_cancel(job_id)
         raise
     raise AssertionError("a run that is followed ends with an outcome")

@@ -93,9 +93,14 @@ def partitions(text: str) -> tuple[Partition, ...]:
 
 
 def nodes(text: str) -> dict[str, NodeFacts]:
-    """Parse the output of ``sinfo --Node --format=NODE_FORMAT``: lines of node and partition."""
+    """Parse the output of ``sinfo --Node --format=NODE_FORMAT``: lines of node and partition.
+
+    Other lines, as a login over ssh prints them, are skipped.
+    """
     known: dict[str, NodeFacts] = {}
     for line in text.splitlines():
+        if line.count("|") < 2:
+            continue
         name, partition, features = line.split("|", 2)
         before = known.get(name, NodeFacts())
         known[name] = NodeFacts(
