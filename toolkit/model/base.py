@@ -167,6 +167,8 @@ def toml_value(value: object) -> str:
     if isinstance(value, Mapping):
         pairs = (f"{toml_value(key)} = {toml_value(item)}" for key, item in value.items())
         return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
