@@ -40,11 +40,11 @@ image-%: setup ## build the image of recipes/<name>.toml
 images: setup ## build all images for CPUs: what needs no login and no GPU
 	@for name in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$name || exit; done
 
-test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (half an hour on two cores)
+test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (25 minutes on two cores)
 	@$(TOOLKIT) setup --with tests --with accounting
 	@$(MAKE) --no-print-directory lint test-unit test-cluster
 
-test-all: ## every test, also the costly variations of others (about an hour and a half)
+test-all: ## every test, also the costly variations of others (about two hours)
 	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='pytorch_cpu tensorflow_cpu ray_cpu'
 
 test-unit: .venv/.ready-dev ## the tests that need no other program (one minute)
