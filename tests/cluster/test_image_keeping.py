@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from tests.cluster.engine_fixtures import TestRegistry
 from tests.cluster.image_fixtures import Tiny
+from tests.cluster.ssh import own_sshd
 
 
 @pytest.fixture
@@ -88,50 +88,9 @@ def test_what_is_not_there_is_not_pulled(built: Tiny, registry: TestRegistry) ->
 
 @pytest.fixture
 def sshd(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A real sshd on the loopback address, for us alone; the environment in which ssh reaches it as the machine `site`."""
-    program = shutil.which("sshd", path="/usr/sbin:/usr/bin")
-    assert program, "sshd is missing: toolkit setup --with tests"
-    for key in ("host", "user"):
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / key], check=True
-        )
-    shutil.copy(tmp_path / "user.pub", tmp_path / "authorized")
-    port = 22000 + os.getpid() % 20000
-    (tmp_path / "sshd_config").write_text(
-        f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {tmp_path}/host\nAuthorizedKeysFile {tmp_path}/authorized\nStrictModes no\n"
-        f"PidFile {tmp_path}/pid\nUsePAM no\nPermitRootLogin yes\n"
-    )
-    Path("/run/sshd").mkdir(
-        exist_ok=True
-    )  # where sshd as root puts those who have not logged in yet
-    daemon = subprocess.Popen(
-        [program, "-D", "-e", "-f", tmp_path / "sshd_config"], stderr=(tmp_path / "log").open("w")
-    )
-    config = tmp_path / "ssh_config"
-    config.write_text(
-        f"Host site\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {tmp_path}/user\n  StrictHostKeyChecking no\n"
-        f"  UserKnownHostsFile {tmp_path}/known\n  LogLevel ERROR\n"
-    )
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("ssh", "scp"):
-        (programs / name).write_text(f'#!/bin/sh\nexec /usr/bin/{name} -F {config} "$@"\n')
-        (programs / name).chmod(0o755)
-    environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
-    try:
-        until = time.monotonic() + 10
-        while (
-            subprocess.run(
-                [programs / "ssh", "-o", "BatchMode=yes", "site", "true"], capture_output=True
-            ).returncode
-            != 0
-        ):
-            assert time.monotonic() < until, (tmp_path / "log").read_text()
-            time.sleep(0.1)
+    """Return the environment in which ssh reaches this host as the machine `site`."""
+    with own_sshd(tmp_path) as environment:
         yield environment
-    finally:
-        daemon.terminate()
-        daemon.wait()
 
 
 @pytest.mark.parametrize("far", [True, False], ids=["ssh", "here"])
