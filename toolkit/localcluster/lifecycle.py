@@ -251,20 +251,8 @@ def _ended_with(process: subprocess.Popen[str]) -> Iterator[None]:
 
 def _command(paths: Paths, plan: Plan) -> tuple[str, ...]:
     as_user = ("--user", "--map-current-user", "--keep-caps") if plan.as_user else ()
-    return (
-        *(
-            "unshare",
-            *as_user,
-            "--uts",
-            "--mount",
-            "--ipc",
-            "--net",
-            "--pid",
-            "--fork",
-            "--kill-child",
-        ),
-        *(sys.executable, "-m", processes.SUPERVISOR, str(paths.directory)),
-    )
+    supervisor = (sys.executable, "-m", processes.SUPERVISOR, str(paths.directory))
+    return (*processes.UNSHARE, *as_user, *supervisor)
 
 
 def _environment(paths: Paths) -> dict[str, str]:

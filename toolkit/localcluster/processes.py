@@ -17,6 +17,8 @@ from toolkit.localcluster.paths import Paths
 
 SUPERVISOR = "toolkit.localcluster.supervisor"
 NODE_INIT = "node-init.sh"
+# Runs a command as process 1 of namespaces of its own, and ends it when it is ended itself.
+UNSHARE = ("unshare", "--uts", "--mount", "--ipc", "--net", "--pid", "--fork", "--kill-child")
 
 
 def arguments(pid: int) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from toolkit.localcluster import database
 from toolkit.localcluster.config import LOGIN, LOGIN_ADDRESS, NODE_PORT
 from toolkit.localcluster.control import Plan, Power, StartError
 from toolkit.localcluster.paths import Paths
-from toolkit.localcluster.processes import NODE_INIT
+from toolkit.localcluster.processes import NODE_INIT, UNSHARE
 from toolkit.localcluster.shape import Node, all_nodes
 from toolkit.resources import package_directory
 
@@ -117,25 +117,9 @@ class Services:
         with log.open("wb") as out:
             box = shell.start(
                 (
-                    *(
-                        "unshare",
-                        "--uts",
-                        "--mount",
-                        "--ipc",
-                        "--net",
-                        "--pid",
-                        "--fork",
-                        "--kill-child",
-                    ),
-                    *(
-                        "bash",
-                        str(script),
-                        str(self.paths.directory),
-                        name,
-                        node.address,
-                        flag,
-                        *self.plan.shared,
-                    ),
+                    *UNSHARE,
+                    *("bash", str(script), str(self.paths.directory)),
+                    *(name, node.address, flag, *self.plan.shared),
                 ),
                 stdout=out.fileno(),
                 stderr=out.fileno(),
