@@ -416,8 +416,8 @@ def test_a_dead_socket_is_replaced(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(tmp_path / "door"))
-    with gate.listening(tmp_path / "door"):
-        pass
+    with gate.listening(tmp_path / "door"), socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "door"))
 
 
 def test_a_file_in_place_of_the_socket_is_kept(tmp_path: Path) -> None:
