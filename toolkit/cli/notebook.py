@@ -117,7 +117,7 @@ def start(
         code = _await(prepared.client, paths, decided, job_id)
     except KeyboardInterrupt:
         console.note("")
-        console.note(console.subject("detached", f"job {job_id} goes on; {_next_steps(paths)}"))
+        console.say("detached", f"job {job_id} goes on; {_next_steps(paths)}")
         return _DETACHED
     if code is not None:
         return code
@@ -158,7 +158,7 @@ def _submit(prepared: Any) -> tuple[Paths, Plan, int]:
     from toolkit.runs.submit import submit, write
 
     paths, decided = write(prepared.inputs)
-    console.note(console.subject("plan", console.plan_summary(decided)))
+    console.say("plan", console.plan_summary(decided))
     submission = submit(paths, decided, prepared.client, local_name(prepared.inputs.site))
     return paths, decided, submission.job_id
 
@@ -186,7 +186,7 @@ def _connect(server: Server, entrance: Entrance, as_json: bool) -> int:
     path = f"/lab?token={server.token}"
     code = carry(server.door, entrance._replace(path=path), as_json=as_json)
     if code == _DETACHED:
-        console.note(console.subject("next", _next_steps(server.door.paths)))
+        console.say("next", _next_steps(server.door.paths))
     return code
 
 
@@ -241,8 +241,8 @@ def rotate(run: str | None, runs: Path) -> None:
     from toolkit.runs import notebook
 
     server = notebook.rotate(_find(run, runs))
-    console.out(console.subject("rotated", f"{server.door.paths.name}: the old token is refused"))
-    console.out(console.subject("path", f"/lab?token={server.token}"))
+    console.fact("rotated", f"{server.door.paths.name}: the old token is refused")
+    console.fact("path", f"/lab?token={server.token}")
 
 
 @command.command("stop")
@@ -263,7 +263,7 @@ def stop(run: str | None, runs: Path) -> None:
     notebook.require_notebook(paths)
     submission = status.submission_of(paths)
     status.client_of(submission).cancel(submission.job_id)
-    console.out(console.subject("stopped", f"{paths.name}, job {submission.job_id}"))
+    console.fact("stopped", f"{paths.name}, job {submission.job_id}")
 
 
 @command.command("list")

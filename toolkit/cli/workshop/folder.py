@@ -42,8 +42,8 @@ def new(directory: Path) -> None:
 
     create(directory)
     word = shell(str(directory))
-    console.out(console.subject("written", str(directory)))
-    console.out(console.subject("next", f"edit {word}/workshop.toml; toolkit workshop pack {word}"))
+    console.fact("written", str(directory))
+    console.fact("next", f"edit {word}/workshop.toml; toolkit workshop pack {word}")
 
 
 @click.command("show")
@@ -131,11 +131,11 @@ def pack(
     console.out(
         console.subject("packed", f"{target}: {size}, {counted(len(contents.files), 'file')}")
     )
-    console.out(console.subject("sha256", hash_file(target)))
+    console.fact("sha256", hash_file(target))
     if pages:
         written = packing.publish(folder, target, pages, address)
-        console.out(console.subject("pages", f"{pages}: {', '.join(written)}"))
-    console.out(console.subject("next", f"toolkit workshop join {shell(str(target))}"))
+        console.fact("pages", f"{pages}: {', '.join(written)}")
+    console.fact("next", f"toolkit workshop join {shell(str(target))}")
 
 
 def _ask(name: str) -> str:
@@ -166,7 +166,7 @@ def unpack(packed: Path, directory: Path, key: Path | None) -> None:
     console.out(
         console.subject("unpacked", f"{contents.name}: {counted(len(contents.files), 'file')}")
     )
-    console.out(console.subject("next", f"toolkit workshop join {shell(str(directory))}"))
+    console.fact("next", f"toolkit workshop join {shell(str(directory))}")
 
 
 def verifier_of(key: Path | None) -> Verify | None:

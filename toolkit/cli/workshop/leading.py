@@ -35,8 +35,8 @@ def open_(folder: Path) -> None:
 
     directory = results_of(folder)
     open_directory(directory)
-    console.out(console.subject("open", str(directory)))
-    console.out(console.subject("next", f"toolkit workshop status {shell(str(folder))}"))
+    console.fact("open", str(directory))
+    console.fact("next", f"toolkit workshop status {shell(str(folder))}")
 
 
 def results_of(folder: Path) -> Path:
@@ -77,9 +77,9 @@ def status(folder: Path, as_json: bool) -> None:
     console.out(console.table(("PARTICIPANT", *names), rows))
     for name in names:
         done = sum(1 for each in results if _is_done(each.exercises.get(name)))
-        console.note(console.subject(name, f"{done} of {len(results)} have done it"))
+        console.say(name, f"{done} of {len(results)} have done it")
     for entry in unread:
-        console.note(console.subject("not counted", f"{entry.name}: {entry.why}"))
+        console.say("not counted", f"{entry.name}: {entry.why}")
 
 
 def _is_done(done: Done | None) -> bool:
@@ -111,10 +111,10 @@ def close(folder: Path, unpacked: Path | None) -> None:
     results = load(folder).results
     if results and Path(results).exists():
         count = close_directory(Path(results))
-        console.out(console.subject("closed", f"{results}: {counted(count, 'file')}"))
+        console.fact("closed", f"{results}: {counted(count, 'file')}")
     if unpacked is not None:
         remove_unpacked(unpacked, folder.resolve().name)
-        console.out(console.subject("removed", str(unpacked)))
+        console.fact("removed", str(unpacked))
 
 
 @click.command("rehearse")
@@ -181,5 +181,5 @@ def rehearse(
         console.out("")
         console.out(console.mapping(reports.summary(report)))
         for where, cause in reports.causes(report):
-            console.out(console.subject("failed", f"{where}: {cause}"))
+            console.fact("failed", f"{where}: {cause}")
     return PreflightError.exit_code if report.failures else 0

@@ -80,7 +80,7 @@ def join(
         )
     if not as_json:
         if member.unchanged:
-            console.out(console.subject("kept", f"as they are: {', '.join(member.unchanged)}"))
+            console.fact("kept", f"as they are: {', '.join(member.unchanged)}")
         first = member.joined.exercises[0]
         console.out(
             console.subject("next", f"cd {shell(str(member.directory))}; toolkit run {first}")
@@ -127,9 +127,9 @@ def reset(name: str, folder: Path) -> None:
                 next_step="cd to the directory that you joined in, then reset again",
             )
         remove_one(results_of(folder), name)
-        console.out(console.subject("removed", f"the results of {name}"))
+        console.fact("removed", f"the results of {name}")
         return
     aside = joining.reset(folder, read_json(folder / JOINED, Joined), name)
-    console.out(console.subject("reset", str(folder / name)))
+    console.fact("reset", str(folder / name))
     if aside is not None:
-        console.out(console.subject("kept", f"yours is {aside}"))
+        console.fact("kept", f"yours is {aside}")
