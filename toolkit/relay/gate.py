@@ -20,6 +20,7 @@ from toolkit.errors import BusyError, CommandFailedError, UntrustedError, UsageE
 from toolkit.quoting import shell as quoted
 from toolkit.relay.wire import Relay, WireError, greeting
 from toolkit.resources import package_directory
+from toolkit.slurm.client import without_job
 from toolkit.terminal_text import one_line
 
 LONGEST_PATH = 107  # bytes: sun_path of unix(7) has 108 with the final zero
@@ -213,7 +214,7 @@ class _Link:
         self.messages = messages
         self.process = shell.start(
             transport(loader),
-            env=environment(),
+            env=without_job(os.environ),
             stdin=subprocess.PIPE,
             stderr=self.messages.fileno(),
             new_session=True,
@@ -327,12 +328,3 @@ def carry(
         yield Lost(reason, pause)
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
-
-
-def environment() -> dict[str, str]:
-    """Return the environment without what would change srun, or make it part of another job."""
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("SBATCH_", "SALLOC_", "SLURM_")) or name == "SLURM_CONF"
-    }

@@ -23,7 +23,7 @@ from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.records.store import Paths
 from toolkit.runs import follow, status
 from toolkit.runs.finish import finish as finish_job
-from toolkit.slurm.client import Client
+from toolkit.slurm.client import Client, without_job
 
 _PAUSE = 0.1  # seconds between two checks for the number of the job
 _PATIENCE = 60.0  # seconds for Slurm to clean up after the last process
@@ -44,13 +44,6 @@ def start(client: Client, paths: Paths, decided: Plan) -> subprocess.Popen[str]:
 
     Without ``pty``, Ctrl-C reaches only this process.
     """
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("SBATCH_", "SALLOC_", "SLURM_"))
-    }
-    if "SLURM_CONF" in os.environ:
-        environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
     prefix = client.access.prefix
     if prefix and decided.pty:
         # The program that enters the local cluster has the terminal, too: ended by Ctrl-C, it would
@@ -59,7 +52,12 @@ def start(client: Client, paths: Paths, decided: Plan) -> subprocess.Popen[str]:
     argv = (*prefix, *salloc_command(decided, str(paths.script)))
     stdin = None if decided.pty else subprocess.DEVNULL
     return shell.start(
-        argv, env=environment, stdin=stdin, stdout=None, stderr=None, new_session=not decided.pty
+        argv,
+        env=without_job(os.environ),
+        stdin=stdin,
+        stdout=None,
+        stderr=None,
+        new_session=not decided.pty,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from pathlib import Path
 from typing import NamedTuple
@@ -11,8 +12,8 @@ from toolkit.errors import CommandFailedError, ConfigError, JobLostError, UsageE
 from toolkit.files import read_json, read_text, write_atomically
 from toolkit.model.base import Model
 from toolkit.records.store import Paths, all_runs
-from toolkit.relay import gate
 from toolkit.runs import forward
+from toolkit.slurm.client import without_job
 
 LAUNCHER = "notebook"
 _ANSWER_SECONDS = 30  # for a server to answer, or to take up a new token
@@ -122,7 +123,7 @@ def prove(door: forward.Door, *refused: str, token: str) -> None:
     command = ("python3", "-I", "-c", _PROBE, door.target, str(_ANSWER_SECONDS))
     words = "\n".join(("", *refused, token))
     result = shell.run(
-        door.transport(command), input=words, env=gate.environment(), check=False, timeout=120
+        door.transport(command), input=words, env=without_job(os.environ), check=False, timeout=120
     )
     expected = [*["403"] * (1 + len(refused)), "200"]
     if result.stdout.split()[-len(expected) :] != expected:  # a site's prolog may print before it

@@ -33,6 +33,15 @@ def without_slurm_defaults(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(_DEFAULTS)}
 
 
+def without_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without what would change srun or salloc, or make it part of a job."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(("SBATCH_", "SALLOC_", "SLURM_")) or name == "SLURM_CONF"
+    }
+
+
 @dataclass(frozen=True)
 class Client:
     """Slurm's commands as functions.
