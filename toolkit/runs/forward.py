@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toolkit.errors import JobLostError, SlurmUnreachableError, UsageError
+from toolkit.model.run import JobState
 from toolkit.quoting import shell, shell_words
 from toolkit.records.store import Paths
 from toolkit.relay import gate
@@ -75,12 +76,11 @@ def target(text: str) -> str:
     )
 
 
-def locate(paths: Paths, where: str, *, node: str | None = None, by_ssh: bool = False) -> Door:
-    """Return the way to a server on a node of a run, by default the first.
+def require_running(paths: Paths) -> list[JobState]:
+    """Return the running job of a run, or the running elements of its job array.
 
     Raises:
         JobLostError: the run is not running.
-        UsageError: it has no such node.
     """
     states = status.running(paths)
     if not states:
@@ -89,6 +89,17 @@ def locate(paths: Paths, where: str, *, node: str | None = None, by_ssh: bool = 
             place="RUN",
             next_step=f"toolkit ps; toolkit logs {paths.word}",
         )
+    return states
+
+
+def locate(paths: Paths, where: str, *, node: str | None = None, by_ssh: bool = False) -> Door:
+    """Return the way to a server on a node of a run, by default the first.
+
+    Raises:
+        JobLostError: the run is not running.
+        UsageError: it has no such node.
+    """
+    states = require_running(paths)
     nodes = [(name, state.job_id) for state in states for name in expand(state.nodes)]
     chosen = node or nodes[0][0]
     job_ids = dict(reversed(nodes))  # of two elements of an array on one node, the first

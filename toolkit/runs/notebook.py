@@ -98,17 +98,17 @@ def server(paths: Paths, *, by_ssh: bool = False) -> Server:
         JobLostError: it is not running, or its server does not listen yet.
     """
     require_notebook(paths)
-    door = forward.locate(paths, "8888")
     try:
         place = read_json(place_file(paths), Place)
         token = read_text(token_file(paths)).strip()
     except (ConfigError, OSError) as error:
+        forward.require_running(paths)
         raise JobLostError(
             f"the server of {paths.name} does not listen yet",
             place="RUN",
             next_step=f"try again in a minute; its messages: toolkit logs {paths.word}",
         ) from error
-    door = forward.locate(paths, place.socket, node=place.node or door.node, by_ssh=by_ssh)
+    door = forward.locate(paths, place.socket, node=place.node, by_ssh=by_ssh)
     return Server(door, token)
 
 
