@@ -124,7 +124,8 @@ def carry(door: Door, entrance: Entrance, *, as_json: bool = False) -> int:
         with _closed_by_signals(), _listener(door, entrance) as (listener, ssh):
             is_shown = False
             for event in forward.open_door(door, listener):
-                is_shown = _show(event, door, (ssh, entrance), is_shown, as_json=as_json)
+                _show(event, door, (ssh, entrance), is_shown, as_json=as_json)
+                is_shown = True
     except KeyboardInterrupt:
         console.note("")
         console.say("closed", f"the connections; {door.paths.name} keeps running")
@@ -192,7 +193,7 @@ def _listener(door: Door, entrance: Entrance) -> Iterator[tuple[socket.socket, s
 
 def _show(
     event: object, door: Door, where: tuple[str, Entrance], is_shown: bool, *, as_json: bool
-) -> bool:
+) -> None:
     """Print an event; the way in is printed once, when the relay first works."""
     from toolkit.relay import gate
 
@@ -210,7 +211,6 @@ def _show(
         console.say("lost", text)
     elif isinstance(event, gate.Ended):
         console.say("ended", f"{door.paths.name} is not running any more")
-    return True
 
 
 def _tell(door: Door, ssh: str, entrance: Entrance, *, as_json: bool) -> None:
