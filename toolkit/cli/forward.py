@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SECTION = "Follow runs"
 
-_INTERRUPTED = 130  # as a shell reports Ctrl-C
+INTERRUPTED = 130  # as a shell reports Ctrl-C
 
 
 class Entrance(NamedTuple):
@@ -129,7 +129,7 @@ def carry(door: Door, entrance: Entrance, *, as_json: bool = False) -> int:
     except KeyboardInterrupt:
         console.note("")
         console.say("closed", f"the connections; {door.paths.name} keeps running")
-        return _INTERRUPTED
+        return INTERRUPTED
     return 0
 
 

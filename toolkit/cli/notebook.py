@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import console
-from toolkit.cli.forward import Entrance, carry, entrance_options, require_free
+from toolkit.cli.forward import INTERRUPTED, Entrance, carry, entrance_options, require_free
 from toolkit.cli.lazy import Group, cluster_option
 from toolkit.cli.options import flags, job_options
 from toolkit.cli.shared import json_option, run_argument, runs_option
@@ -19,13 +19,11 @@ from toolkit.errors import UsageError
 if TYPE_CHECKING:
     from toolkit.model.plan import Plan
     from toolkit.records.store import Paths
-    from toolkit.runs.notebook import Server
     from toolkit.slurm.client import Client
 
 SECTION = "Run"
 
 _PORT = 8888
-_DETACHED = 130
 _UNITS = {"": 60, "s": 1, "m": 60, "h": 3600}
 _IDLE = re.compile(r"([0-9]{1,6})([smh]?)\Z")
 
@@ -118,12 +116,10 @@ def start(
     except KeyboardInterrupt:
         console.note("")
         console.say("detached", f"job {job_id} goes on; {_next_steps(paths)}")
-        return _DETACHED
+        return INTERRUPTED
     if code is not None:
         return code
-    server = notebook.server(paths, by_ssh=by_ssh)
-    notebook.prove(server.door, token=server.token)
-    return _connect(server, entrance, as_json)
+    return _connect(paths, entrance, by_ssh=by_ssh, as_json=as_json)
 
 
 def _require_entrance(entrance: Entrance, job_name: str) -> None:
@@ -182,11 +178,16 @@ def _await(client: Client, paths: Paths, decided: Plan, job_id: int) -> int | No
     raise AssertionError("a run that is followed ends with an outcome")
 
 
-def _connect(server: Server, entrance: Entrance, as_json: bool) -> int:
+def _connect(paths: Paths, entrance: Entrance, *, by_ssh: bool, as_json: bool) -> int:
+    """Prove that the server answers, and carry connections to it until the job ends."""
+    from toolkit.runs import notebook
+
+    server = notebook.server(paths, by_ssh=by_ssh)
+    notebook.prove(server.door, token=server.token)
     path = f"/lab?token={server.token}"
     code = carry(server.door, entrance._replace(path=path), as_json=as_json)
-    if code == _DETACHED:
-        console.say("next", _next_steps(server.door.paths))
+    if code == INTERRUPTED:
+        console.say("next", _next_steps(paths))
     return code
 
 
@@ -216,11 +217,8 @@ def connect(
       toolkit notebook connect
       toolkit notebook connect notebook-0002 --port 9999
     """
-    from toolkit.runs import notebook
-
-    server = notebook.server(_find(run, runs), by_ssh=by_ssh)
-    notebook.prove(server.door, token=server.token)
-    return _connect(server, Entrance(port or listen or _PORT, socket_path, listen), as_json)
+    entrance = Entrance(port or listen or _PORT, socket_path, listen)
+    return _connect(_find(run, runs), entrance, by_ssh=by_ssh, as_json=as_json)
 
 
 @command.command("rotate")
