@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from toolkit.cli import console
 from toolkit.cli.forward import INTERRUPTED, Entrance, carry, entrance_options, require_free
 from toolkit.cli.lazy import Group, cluster_option
 from toolkit.cli.options import flags, job_options
-from toolkit.cli.shared import json_option, run_argument, runs_option
+from toolkit.cli.shared import json_option, run_argument, runs_option, with_image
 from toolkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -103,13 +104,8 @@ def start(
     entrance = Entrance(port or listen or _PORT, socket_path, listen)
     _require_entrance(entrance, str(given["job_name"]))
     layer, cwd = flags(given, (str(idle_seconds(idle)), str(directory))), Path.cwd()
-    prepared = gather_run("jupyter", layer, cwd)
-    if prepared.inputs.to_fetch:
-        from toolkit.runs.submit import fetch_image
-
-        with console.Steps() as progress:
-            fetch_image(prepared.inputs, progress)
-        prepared = gather_run("jupyter", layer, cwd)
+    gather = partial(gather_run, "jupyter", layer, cwd)
+    prepared = with_image(gather(), gather)
     paths, decided, job_id = _submit(prepared)
     try:
         code = _await(prepared.client, paths, decided, job_id)

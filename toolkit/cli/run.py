@@ -11,6 +11,7 @@ import click
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import flags, job_options
+from toolkit.cli.shared import with_image
 from toolkit.errors import UsageError
 from toolkit.localcluster.access import local_name
 from toolkit.model.base import to_json
@@ -22,7 +23,7 @@ from toolkit.planning.plan import plan
 from toolkit.planning.settings import slurm_origin
 from toolkit.records.store import Paths
 from toolkit.redaction import HIDDEN
-from toolkit.runs.submit import fetch_image, gather_run, submit, write
+from toolkit.runs.submit import gather_run, submit, write
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.units import counted
 
@@ -131,13 +132,10 @@ def command(
         return gathered._replace(inputs=gathered.inputs._replace(force=_reason(force)))
 
     gathered = patiently(gather, wait)
-    if gathered.inputs.to_fetch and not dry_run:
-        with console.Steps() as progress:
-            fetch_image(gathered.inputs, progress)
-        gathered = patiently(gather, wait)
     if dry_run:
         _dry_run(gathered.inputs, explain=explain, as_json=as_json)
         return 0
+    gathered = with_image(gathered, lambda: patiently(gather, wait))
     if gathered.inputs.job.interactive:
         return _interactive(gathered, detach=detach, as_json=as_json)
     paths, decided, submission = _submitted(gathered, wait, explain=explain)

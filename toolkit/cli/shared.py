@@ -1,12 +1,17 @@
-"""Options, arguments and tab completions that several commands share."""
+"""Options, arguments, tab completions and steps that several commands share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from toolkit.cli import console
+
+if TYPE_CHECKING:
+    from toolkit.planning.gather import GatheredInputs
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 Decorator = Callable[[AnyFunction], AnyFunction]
@@ -47,6 +52,17 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
         for paths in all_runs(Path(ctx.params.get("runs") or "runs"))
         if paths.name.startswith(incomplete)
     ]
+
+
+def with_image(gathered: GatheredInputs, gather: Callable[[], GatheredInputs]) -> GatheredInputs:
+    """Return the inputs of a run, gathered again if its image had to be fetched from a registry."""
+    if not gathered.inputs.to_fetch:
+        return gathered
+    from toolkit.runs.submit import fetch_image
+
+    with console.Steps() as progress:
+        fetch_image(gathered.inputs, progress)
+    return gather()
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")

@@ -13,6 +13,7 @@ import click
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import flags, job_options
+from toolkit.cli.shared import with_image
 from toolkit.errors import SlurmUnreachableError, UsageError
 from toolkit.localcluster.access import local_name
 from toolkit.model.plan import Plan
@@ -74,13 +75,7 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
 
         console.document(scripts.script(plan(frozen(prepared.inputs))))
         return 0
-    if prepared.inputs.to_fetch:
-        from toolkit.runs.submit import fetch_image
-
-        with console.Steps() as progress:
-            fetch_image(prepared.inputs, progress)
-        prepared = gather_run(program, layer, cwd)
-    return run_interactively(prepared)
+    return run_interactively(with_image(prepared, lambda: gather_run(program, layer, cwd)))
 
 
 CANCELLED = 130
