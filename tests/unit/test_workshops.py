@@ -8,6 +8,7 @@ import http.server
 import json
 import os
 import resource
+import shutil
 import subprocess
 import tarfile
 import threading
@@ -451,6 +452,26 @@ def ran(member: join.Membership, name: str, kind: str, accuracy: object) -> None
         kind=kind,  # type: ignore[arg-type]
     )
     (run / "outcome.json").write_text(to_json(outcome))
+
+
+def test_the_question_about_results_fetches_nothing_again(
+    folder: Path, drop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "workshop.toml").write_text(TEXT.replace("people", f'results = "{drop}"\npeople'))
+    packed, fetched = tmp_path / "shared.tar", []
+    pack.pack(folder, packed, pack.Options(), Silent())
+
+    def fetch(url: str, directory: Path) -> Path:
+        fetched.append(url)
+        return Path(shutil.copy(packed, directory))
+
+    monkeypatch.setattr(join, "_fetch", fetch)
+    monkeypatch.setattr("toolkit.cli.console.on_terminal", lambda: True)
+    words = ["join", "http://127.0.0.1/shared.tar", "mine", "--json"]
+    done = CliRunner().invoke(command, words, input="y\n")
+    answer = json.loads(done.stdout[done.stdout.index("{") :])
+    assert (fetched, answer["unchanged"]) == (["http://127.0.0.1/shared.tar"], [])
+    assert str(drop) in Path("mine/.workshop.json").read_text()
 
 
 def test_results_are_left_and_read(member: join.Membership, drop: Path) -> None:

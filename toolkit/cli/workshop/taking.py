@@ -60,9 +60,14 @@ def join(
                 err=True,
             )
             if share:
-                member = join_workshop(
-                    source, member.directory, share=True, verify=verifier_of(key), progress=steps
+                again = join_workshop(
+                    member.joined.source,
+                    member.directory,
+                    share=True,
+                    verify=verifier_of(key),
+                    progress=steps,
                 )
+                member = again._replace(unchanged=member.unchanged)
     results = list(_shown(examine(member), quiet=as_json))
     if as_json:
         console.out_json(
