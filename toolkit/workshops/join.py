@@ -24,7 +24,7 @@ from toolkit.model.job import PROJECT_FILE
 from toolkit.progress import Progress
 from toolkit.units import human_size
 from toolkit.workshops import archive
-from toolkit.workshops.model import CONTENTS, JOINED, NAME, SIGNATURE, WORKSHOP, Contents, Joined
+from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, WORKSHOP, Contents, Joined
 from toolkit.workshops.pack import PACKED
 
 _HEAD = (
@@ -262,12 +262,8 @@ def settings(source: Path, contents: Contents) -> dict[str, object]:
 
 
 def to_toml(table: Mapping[str, object]) -> str:
-    """Return a table as TOML, a key on each line."""
-    return "".join(f"{_key(name)} = {toml_value(value)}\n" for name, value in table.items())
-
-
-def _key(name: str) -> str:
-    return name if NAME.match(name) else toml_value(name)
+    """Return a table whose keys are those of a model as TOML, a key on each line."""
+    return "".join(f"{name} = {toml_value(value)}\n" for name, value in table.items())
 
 
 def reset(directory: Path, joined: Joined, name: str) -> Path | None:

@@ -20,7 +20,6 @@ from toolkit.localcluster.lifecycle import down, up
 from toolkit.localcluster.options import from_options
 from toolkit.localcluster.paths import Paths, paths_of
 from toolkit.localcluster.shape import Shape, summary
-from toolkit.model.site import Site
 from toolkit.progress import Progress
 from toolkit.workshops.join import to_toml
 from toolkit.workshops.model import Workshop
@@ -123,7 +122,6 @@ def _write_site(name: str, etc: Path) -> None:
     site = local if name == "local" else adapt_site(sites.load(name), local, os.path.expandvars)
     site = msgspec.structs.replace(site, access="path", extends=None)
     table = msgspec.to_builtins(site)
-    assert isinstance(site, Site)
     (etc / "sites").mkdir(parents=True, mode=0o755)
     (etc / "sites" / f"{name}.toml").write_text(to_toml(table), encoding="utf-8")
 
