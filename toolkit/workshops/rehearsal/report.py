@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from statistics import median
 
@@ -157,10 +157,7 @@ def to_html(report: Report) -> str:
     )
 
 
-def _table(header: Sequence[str], lines: object) -> str:
-    assert hasattr(lines, "__iter__")
+def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = (
-        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in lines
-    )
+    body = ("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in lines)
     return "\n".join(("<table>", f"<tr>{head}</tr>" if head else "", *body, "</table>"))
