@@ -31,6 +31,7 @@ from toolkit.errors import (
     UntrustedError,
     UsageError,
 )
+from toolkit.files import hash_file
 from toolkit.model.base import from_json, to_json
 from toolkit.model.run import Outcome
 from toolkit.planning.layers import project_layers
@@ -186,7 +187,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 def address(packed: Path, tmp_path: Path) -> Iterator[str]:
     """Pages of the workshop on a server of this machine."""
     pages = tmp_path / "pages"
-    pack.publish(packed.parent / "first", packed, pages, "")
+    pack.publish(packed.parent / "first", packed, hash_file(packed), pages, "")
     handler = functools.partial(Quiet, directory=str(pages))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -178,19 +178,21 @@ def _section(folder: Path, exercise: Exercise, language: str) -> guide.Section:
     return guide.Section(exercise.name, text.replace(f"jobs/{source.name}", exercise.name), command)
 
 
-def publish(folder: Path, packed: Path, directory: Path, address: str) -> tuple[str, ...]:
+def publish(
+    folder: Path, packed: Path, digest: str, directory: Path, address: str
+) -> tuple[str, ...]:
     """Write the guide, the packed workshop and its checksum as static pages.
 
     Args:
         folder: of the workshop.
         packed: the packed workshop.
+        digest: its SHA-256.
         directory: of the pages; files of other names in it stay.
         address: where the pages will be; empty: unknown.
     """
     workshop = load(folder)
     directory.mkdir(parents=True, exist_ok=True)
     written = pages(folder, workshop, f"{address.rstrip('/')}/{PACKED}" if address else PACKED)
-    digest = archive.describe(packed).sha256
     written["SHA256SUMS"] = f"{digest}  {PACKED}\n"
     for name, text in written.items():
         write_atomically(directory / name, text)

@@ -131,9 +131,10 @@ def pack(
     console.out(
         console.subject("packed", f"{target}: {size}, {counted(len(contents.files), 'file')}")
     )
-    console.fact("sha256", hash_file(target))
+    digest = hash_file(target)
+    console.fact("sha256", digest)
     if pages:
-        written = packing.publish(folder, target, pages, address)
+        written = packing.publish(folder, target, digest, pages, address)
         console.fact("pages", f"{pages}: {', '.join(written)}")
     console.fact("next", f"toolkit workshop join {shell(str(target))}")
 
