@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from pathlib import Path
 
 from toolkit.errors import ForbiddenError, ScriptMissingError, UsageError
-from toolkit.files import read_toml
+from toolkit.files import read_toml, temporary_beside
 from toolkit.model.base import Model
 from toolkit.model.job import Job
 from toolkit.resources import shipped
@@ -72,9 +71,8 @@ def copy(name: str, target: Path) -> None:
 
 def copy_folder(source: Path, target: Path) -> None:
     """Copy the folder of an exercise as a whole or not at all, without the runs in it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
-        copied = Path(scratch) / "copy"
+    with temporary_beside(target) as scratch:
+        copied = scratch / "copy"
         shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__", "runs"))
         _bring_script(source, copied)
         for path in (copied, *copied.rglob("*")):  # a wheel's files may be read-only

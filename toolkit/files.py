@@ -6,8 +6,8 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -147,6 +147,18 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def temporary_beside(target: Path) -> Iterator[Path]:
+    """Create a directory from which a file or folder can be renamed to ``target``; remove it."""
+    import tempfile  # with random and its hashes; most commands write nothing
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(
+        prefix=f".{target.name}.", dir=target.parent, ignore_cleanup_errors=True
+    ) as scratch:
+        yield Path(scratch)
 
 
 def write_atomically(

@@ -12,14 +12,13 @@ import hashlib
 import os
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from toolkit.errors import MalformedInputError, NoSpaceError
-from toolkit.files import hash_file, open_regular
+from toolkit.files import hash_file, open_regular, temporary_beside
 from toolkit.model.base import BadDataError, from_json
 from toolkit.units import human_size
 from toolkit.workshops.model import CONTENTS, FORMAT, NAME, SIGNATURE, Contents, PackedFile, check
@@ -54,7 +53,7 @@ def write(target: Path, sources: Mapping[str, Source]) -> None:
         MalformedInputError: a path is too long for the format.
         NoSpaceError: the disk has too little room.
     """
-    with _temporary_beside(target) as scratch, _disk_errors(target):
+    with temporary_beside(target) as scratch, _disk_errors(target):
         made = scratch / target.name
         with made.open("wb") as stream:
             for name, source in sources.items():
@@ -68,7 +67,7 @@ def write(target: Path, sources: Mapping[str, Source]) -> None:
 
 def copy(source: Path, target: Path) -> None:
     """Copy a large file completely or not at all."""
-    with _temporary_beside(target) as scratch, _disk_errors(target):
+    with temporary_beside(target) as scratch, _disk_errors(target):
         shutil.copyfile(source, scratch / "copy")
         (scratch / "copy").chmod(0o644)
         (scratch / "copy").replace(target)
@@ -111,7 +110,7 @@ def unpack(path: Path, target: Path, verify: Verify | None = None) -> Contents:
         NoSpaceError: the disk has too little room; nothing was written.
         SignatureError: ``verify`` raised it.
     """
-    with open_regular(path) as stream, _temporary_beside(target) as scratch:
+    with open_regular(path) as stream, temporary_beside(target) as scratch:
         contents, head = _contents(stream, path, verify)
         _require_room(target.parent, contents)
         made = scratch / "unpacked"
@@ -230,15 +229,6 @@ def _require_room(directory: Path, contents: Contents) -> None:
             next_step="choose a directory on another file system, or join the unpacked workshop "
             "of the instructor: toolkit workshop join DIRECTORY",
         )
-
-
-@contextmanager
-def _temporary_beside(target: Path) -> Iterator[Path]:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f".{target.name}.", dir=target.parent, ignore_cleanup_errors=True
-    ) as scratch:
-        yield Path(scratch)
 
 
 @contextmanager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 from toolkit import exercises
 from toolkit.errors import UsageError
+from toolkit.files import temporary_beside
 from toolkit.workshops.model import NAME, WORKSHOP
 
 _TEXT = """\
@@ -62,9 +62,8 @@ def create(folder: Path) -> None:
             place="DIRECTORY",
             next_step="toolkit workshop new OTHER-DIRECTORY",
         )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
-        made = Path(scratch) / "made"
+    with temporary_beside(folder) as scratch:
+        made = scratch / "made"
         for name, source in _EXERCISES.items():
             exercises.copy(source, made / name)
         (made / WORKSHOP).write_text(_TEXT.format(name=folder.name), encoding="utf-8")
