@@ -12,6 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+# The topic about errors that are not those of a job, an image, a site or a cluster.
+GENERAL_PAGE = "run/errors"
+
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """Return the choice with the meaning of ``name``, or else with the most similar spelling.
@@ -44,12 +47,12 @@ class ToolkitError(Exception):
 
     Attributes:
         source: the document with the rule that was broken; empty if there is none.
-        page: the topic of `toolkit docs` about such errors; empty if there is none.
+        page: the topic of `toolkit docs` about such errors.
     """
 
     exit_code: int = 70
     kind: str = "internal"
-    page: str = ""
+    page: str = GENERAL_PAGE
 
     def __init__(
         self,
@@ -93,13 +96,19 @@ class PlanError(ToolkitError):
         self.findings = tuple(findings)
         if len({finding.exit_code for finding in findings}) == 1:
             self.exit_code, self.kind = findings[0].exit_code, findings[0].kind
-            self.page = findings[0].page
+            if findings[0].page != GENERAL_PAGE:
+                self.page = findings[0].page
+
+
+class InternalError(ToolkitError):
+    """The toolkit itself has a bug."""
 
 
 class ScriptMissingError(ToolkitError):
     """The training script, or the job folder, does not exist."""
 
     exit_code, kind = 66, "script"
+    page = "run"
 
 
 class UnknownImageError(ToolkitError):
@@ -133,12 +142,14 @@ class NeedsInstallError(ToolkitError):
     """A program or package is missing on this machine."""
 
     exit_code, kind = 72, "missing program"
+    page = "site/install"
 
 
 class NoSpaceError(ToolkitError):
     """A file system has too little free space."""
 
     exit_code, kind = 73, "disk space"
+    page = "run/clean-up"
 
 
 class BuildError(ToolkitError):
@@ -260,6 +271,7 @@ class EnvironmentMissingError(ToolkitError):
     """No conda environment has this name, or it has no Python."""
 
     exit_code, kind = 91, "environment"
+    page = "run/conda"
 
 
 class PreflightError(ToolkitError):
@@ -273,12 +285,14 @@ class UnrecordedError(ToolkitError):
     """Slurm has the job, but its number could not be recorded."""
 
     exit_code, kind = 93, "job not recorded"
+    page = "run/clean-up"
 
 
 class UntrustedError(ToolkitError):
     """A configuration file or directory belongs to another user, or others can write to it."""
 
     exit_code, kind = 94, "untrusted file"
+    page = "site/trust"
 
 
 class MalformedInputError(ToolkitError, ValueError):
@@ -292,3 +306,33 @@ class ImportsMissingError(ToolkitError):
 
     exit_code, kind = 97, "imports"
     page = "image/extend"
+
+
+class RegressionError(ToolkitError):
+    """A training is slower than in an earlier study, beyond the noise of both."""
+
+    exit_code, kind = 98, "regression"
+    page = "run/scale"
+
+
+def of_file(error: OSError) -> ToolkitError | None:
+    """Return the error for a full disk or a forbidden file.
+
+    Return None for any other, which is a fault of ours.
+    """
+    import errno
+
+    place = str(error.filename) if error.filename else None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpaceError(
+            f"nothing more can be written: {error.strerror}",
+            place=place,
+            next_step="make room there, then try again",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ForbiddenError(
+            f"a file cannot be used: {error.strerror}",
+            place=place,
+            next_step="see whose it is: ls -ld",
+        )
+    return None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from toolkit.errors import UsageError
@@ -12,7 +15,21 @@ from toolkit.resources import shipped
 _PARTS = ("tutorials", "how-to", "explanation")
 # Lines that begin so are marks of the tests and pictures.
 _HIDDEN = ("<!-- ", "![")
-_CONTENTS = re.compile(r"^```\{toctree\}\n[^`]*```\n", re.MULTILINE)
+# What is never filled: commands, output, headings and rules of tables.
+_FENCE, _TABLE, _ITEM = "```", "|", re.compile(r"(?:[-*]|\d+\.) +")
+# Pages that are made for the site alone, and the command that prints what they show.
+_COMMANDS: Mapping[str, str] = {
+    "reference/checks.md": "toolkit site rules",
+    "reference/commands.md": "toolkit --help",
+    "reference/exercises.md": "toolkit jobs list",
+    "reference/exit-codes.md": "toolkit docs reference",
+    "reference/files.md": "toolkit site schema",
+    "reference/recipes.md": "toolkit image list",
+    "reference/rules-of-lint.md": "toolkit lint --rules",
+    "reference/sites.md": "toolkit site list",
+}
+_LINK = re.compile(r"\[([^\[\]]{1,200})\]\(([^()\s]{1,200})\)")
+_CONTENTS = re.compile(r"^```\{toctree\}\n([^`]*)```\n", re.MULTILINE)
 
 
 def topics() -> dict[str, Path]:
@@ -35,13 +52,18 @@ def title(path: Path) -> str:
 
 
 def text(topic: str) -> str:
-    """Return a page without the marks that only the site needs.
+    """Return a page without the marks that only the site needs, and with topics as links.
+
+    The last part of a topic is enough if no other topic ends with it.
 
     Raises:
         UsageError: no page has this topic.
     """
     known = topics()
     name = topic.strip("/").removesuffix(".md")
+    ends = [full for full in known if full.endswith(f"/{name}")]
+    if name not in known and len(ends) == 1:
+        name = ends[0]
     if name not in known:
         raise UsageError(
             f"no page is called {topic!r}",
@@ -51,5 +73,85 @@ def text(topic: str) -> str:
             next_step="toolkit docs",
         )
     page = known[name].read_text(encoding="utf-8")
-    lines = _CONTENTS.sub("", page).rstrip("\n").split("\n")
-    return "\n".join(line for line in lines if not line.startswith(_HIDDEN)) + "\n"
+    page = _LINK.sub(lambda link: _link(link, known[name], known), page)
+    page = _CONTENTS.sub(lambda contents: _contents(contents[1], known[name], known), page)
+    lines = (line for line in page.split("\n") if not line.startswith(_HIDDEN))
+    return re.sub("\n{3,}", "\n\n", "\n".join(lines)).strip("\n") + "\n"
+
+
+def _contents(entries: str, page: Path, known: Mapping[str, Path]) -> str:
+    """Return the pages of a table of contents with their titles; nothing for a hidden one."""
+    files = {str(page.parent / f"{entry}.md") for entry in entries.split()}
+    rows = [f"- {name}: {title(path)}" for name, path in known.items() if str(path) in files]
+    return "" if ":hidden:" in entries else "\n".join([*rows, ""])
+
+
+def _link(link: re.Match[str], page: Path, known: Mapping[str, Path]) -> str:
+    """Return a link as a command that prints its page; text alone if only the site has the page."""
+    label, target = link.groups()
+    if target.startswith("http"):
+        return f"{label} ({target})"
+    path = os.path.normpath(page.parent / target.partition("#")[0])
+    commands = {str(file): f"toolkit docs {name}" for name, file in known.items()}
+    commands |= {str(shipped("docs") / name): command for name, command in _COMMANDS.items()}
+    return f"{label} ({commands[path]})" if path in commands and path != str(page) else label
+
+
+def wrapped(page: str, width: int) -> str:
+    """Return a page for a terminal: paragraphs and list items filled, commands as they are.
+
+    A table that is wider than the terminal becomes a list: each row's first cell, and the others
+    indented below it.
+    """
+    return "\n".join(_wrapped(page, width)).rstrip("\n") + "\n"
+
+
+def _wrapped(page: str, width: int) -> Iterator[str]:
+    is_code = False
+    paragraph: list[str] = []
+    for line in (*page.split("\n"), ""):
+        is_fence = line.startswith(_FENCE)
+        is_text = not (is_code or is_fence or line.startswith(("#", "    ")) or not line.strip())
+        if paragraph and (not is_text or _starts(line, paragraph[-1])):
+            yield from _filled(paragraph, width)
+            paragraph = []
+        if is_text:
+            paragraph.append(line)
+        else:
+            yield line
+        is_code ^= is_fence
+
+
+def _starts(line: str, before: str) -> bool:
+    """Return whether a line begins an item or a table, or follows one."""
+    is_row = line.startswith(_TABLE)
+    return bool(_ITEM.match(line)) or is_row != before.startswith(_TABLE)
+
+
+def _filled(lines: list[str], width: int) -> Iterator[str]:
+    if lines[0].startswith(_TABLE):
+        yield from lines if max(map(len, lines)) <= width else _entries(lines, width)
+        return
+    item = _ITEM.match(lines[0])
+    indent = " " * len(item[0]) if item else ""
+    yield from _fill(" ".join(line.strip() for line in lines), width, indent)
+
+
+def _entries(rows: list[str], width: int) -> Iterator[str]:
+    """Yield a table's rows without its header: their first cells, and the others below them."""
+    for row in rows[2:]:
+        first, *others = (cell.strip().replace("\\|", "|") for cell in _cells(row))
+        yield from _fill(first, width, "  ")
+        for cell in filter(None, others):
+            yield from _fill(f"    {cell}", width, "    ")
+
+
+def _cells(row: str) -> list[str]:
+    """Return the cells of a row; an escaped bar is part of a cell."""
+    return re.split(r"(?<!\\)\|", row.strip())[1:-1]
+
+
+def _fill(text: str, width: int, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolkit.errors import PlanError, ToolkitError
+from toolkit.errors import PlanError, ToolkitError, of_file
 from toolkit.terminal_text import json_safe, one_line, visible
 from toolkit.units import human_time
 
@@ -76,8 +76,8 @@ def out_json(data: Any) -> None:
     print(json_safe(json.dumps(plain, indent=2, ensure_ascii=False)), flush=True)
 
 
-def _columns() -> int:
-    """Columns of the terminal that standard error is; 80 where it is none."""
+def columns() -> int:
+    """Return the columns of the terminal that standard error is; 80 where it is none."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or 80
     except (OSError, ValueError):
@@ -117,8 +117,8 @@ def show_error(error: ToolkitError) -> None:
         _details(error, note, indent=2)
     if error.next_step:
         note(f"  next      {error.next_step}")
-    page = f"docs: {error.page}   " if error.page else ""
-    note(f"{page}exit {error.exit_code}: {error.kind}".rjust(min(_columns(), 100)))
+    last = f"docs: {error.page}   exit {error.exit_code}: {error.kind}"
+    note(last.rjust(min(columns(), 100)))
 
 
 def json_too(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,8 +131,9 @@ def json_too(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*words: Any, **options: Any) -> Any:
         try:
             return function(*words, **options)
-        except ToolkitError as error:
-            if options.get("as_json"):
+        except (ToolkitError, OSError) as raised:
+            error = of_file(raised) if isinstance(raised, OSError) else raised
+            if error is not None and options.get("as_json"):
                 findings = error.findings if isinstance(error, PlanError) else (error,)
                 out_json(
                     {
@@ -262,7 +263,7 @@ def _count(step: _Step, width: int) -> None:
     passed = time.monotonic() - step.started
     times = f"{human_time(passed):>7}{_about(step.expected)}"
     line = subject(step.name, f"{step.detail:<{width}} {_bar(passed, step.expected)} {times}")
-    print(f"{_ERASE}{one_line(line)[: _columns() - 1]}", end="", file=sys.stderr, flush=True)
+    print(f"{_ERASE}{one_line(line)[: columns() - 1]}", end="", file=sys.stderr, flush=True)
 
 
 def _bar(passed: float, expected: float | None, width: int = 18) -> str:

@@ -37,6 +37,6 @@ def command(topic: str | None) -> None:
         return
     text = pages.text(topic)
     if console.on_terminal():
-        click.echo_via_pager(text)
+        click.echo_via_pager(pages.wrapped(text, min(console.columns(), 100)))
     else:
         console.document(text)

@@ -103,7 +103,10 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command in the arguments; name the nearest one if there is none."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+        if not args or args[0].startswith("-"):
+            return super().resolve_command(ctx, args)
+        command = self.get_command(ctx, args[0])
+        if command is None:
             names = self.list_commands(ctx)
             help_line = f"{ctx.command_path} --help"
             error = UsageError(f"there is no command {args[0]!r}", choices=names, value=args[0])
@@ -111,7 +114,17 @@ class Group(click.Group):
                 help_line if error.close else f"one of {', '.join(names)}; {help_line}"
             )
             raise error
-        return super().resolve_command(ctx, args)
+        return args[0], command, args[1:]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an error of its options knows the command, whose help is the next step."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            name = ctx.invoked_subcommand
+            if error.ctx is None and name and (command := self.get_command(ctx, name)):
+                error.ctx = click.Context(command, info_name=name, parent=ctx)
+            raise
 
     def summaries(self) -> Iterator[tuple[str, str, str]]:
         """Yield the section, name and summary of each command."""

@@ -18,7 +18,7 @@ import click
 
 from toolkit import __version__
 from toolkit.cli.lazy import LazyGroup, cluster_option
-from toolkit.errors import ForbiddenError, NoSpaceError, ToolkitError, UsageError
+from toolkit.errors import InternalError, ToolkitError, UsageError, of_file
 
 # What users want, in the order of the help; each command's module names its own.
 SECTIONS = (
@@ -53,6 +53,12 @@ def cli(verbose: bool) -> None:
       toolkit cluster up --nodes 2
       toolkit image build pytorch_cpu
       toolkit run --image pytorch_cpu --nodes 2 --ntasks-per-node 2 train.py --epochs 12
+
+    \b
+    Documentation, offline: toolkit docs
+      toolkit docs first-run     your first run in five minutes
+      toolkit docs run           guides to running, one for each task
+      toolkit docs image         the same for images; site, teach, workshop
 
     Tab completion for bash: eval "$(_TOOLKIT_COMPLETE=bash_source toolkit)"
     """
@@ -116,12 +122,9 @@ def main(command: click.Command = cli, name: str = "toolkit") -> NoReturn:
         code = command.main(prog_name=name, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except click.UsageError as error:
-        wrong = usage_error(error)
-        console.show_error(wrong)
-        sys.exit(wrong.exit_code)
+        stop(usage_error(error))
     except ToolkitError as error:
-        console.show_error(error)
-        sys.exit(error.exit_code)
+        stop(error)
     except (KeyboardInterrupt, click.Abort):
         console.note("interrupted")
         sys.exit(130)
@@ -130,31 +133,25 @@ def main(command: click.Command = cli, name: str = "toolkit") -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        failure = file_error(error)
-        if failure is None:
-            raise
-        console.show_error(failure)
-        sys.exit(failure.exit_code)
+        stop(of_file(error) or internal_error(error))
+    except Exception as error:
+        stop(internal_error(error))
 
 
-def file_error(error: OSError) -> ToolkitError | None:
-    """Return the error for a full disk or a forbidden file.
+def stop(error: ToolkitError) -> NoReturn:
+    """Print an error, and end the process with its exit code."""
+    from toolkit.cli import console
 
-    Return None for any other, which is a fault of ours.
-    """
-    import errno
+    console.show_error(error)
+    sys.exit(error.exit_code)
 
-    place = str(error.filename) if error.filename else None
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpaceError(
-            f"nothing more can be written: {error.strerror}",
-            place=place,
-            next_step="make room there, then try again",
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return ForbiddenError(
-            f"a file cannot be used: {error.strerror}",
-            place=place,
-            next_step="see whose it is: ls -ld",
-        )
-    return None
+
+def internal_error(error: Exception) -> InternalError:
+    """Return the error for a bug, with its traceback."""
+    import traceback
+
+    return InternalError(
+        f"the toolkit has a bug: {type(error).__name__}",
+        details="".join(traceback.format_exception(error)).splitlines(),
+        next_step="report this message with the command; toolkit ps lists jobs that go on",
+    )
