@@ -131,6 +131,13 @@ class Format(NamedTuple):
         return [f"{head} [{result.name}]", *lines]
 
 
+# Of lists that tell what a user's place lacks: `toolkit doctor`, `toolkit workshop join`.
+LIST_FORMAT = Format(
+    words={"passed": "PASS", "warning": "WARN", "failed": "FAIL", "unchecked": "not checked"},
+    keys={"name": "name", "outcome": "outcome", "detail": "message", "next_step": "fix"},
+)
+
+
 class Traits(NamedTuple):
     """The traits of a check: its place and cost, and what its results have in common.
 

@@ -9,13 +9,18 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from toolkit.errors import ConfigError
 from toolkit.model.base import AnyModel, BadDataError, from_json, from_toml
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a full disk, or of an exhausted quota
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
+
 _MOST_BYTES = 64 << 20  # of a file that is read whole; ours have at most some megabytes
 _CHUNK = 1 << 20
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -61,9 +66,15 @@ def read_toml(path: Path, model: type[AnyModel], *, named: bool = False) -> AnyM
     return _read(path, model, is_json=False, is_searched=not named)
 
 
-def read_json(path: Path, model: type[AnyModel]) -> AnyModel:
-    """Read a JSON file that we wrote into a model; errors as ``read_toml``."""
-    return _read(path, model, is_json=True, is_searched=False)
+def read_json(path: Path, model: type[AnyModel], *, searched: bool = False) -> AnyModel:
+    """Read a JSON file that we wrote into a model; errors as ``read_toml``.
+
+    Args:
+        path: the file.
+        model: the model of its content.
+        searched: the file was found by searching, so that its owner must be trusted.
+    """
+    return _read(path, model, is_json=True, is_searched=searched)
 
 
 def _read(path: Path, model: type[AnyModel], *, is_json: bool, is_searched: bool) -> AnyModel:
@@ -73,7 +84,11 @@ def _read(path: Path, model: type[AnyModel], *, is_json: bool, is_searched: bool
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         if not isinstance(error, OSError | UnicodeDecodeError):  # a path that no file can have
             reason = str(error)
-        raise ConfigError(f"{path} cannot be read: {reason}", place=str(path)) from error
+        raise ConfigError(
+            f"{path} cannot be read: {reason}",
+            place=str(path),
+            next_step="check its path, its permissions (ls -l), and that it is text in UTF-8",
+        ) from error
     try:
         return from_json(text, model) if is_json else from_toml(text, model)
     except BadDataError as error:
@@ -91,12 +106,15 @@ def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
     """Return the error for ``path``, with the line of the key if the file has it."""
     line = error.line or _line_of(text.splitlines(), error.key)
     place = f"{path}:{line}" if line else str(path)
+    step = f"valid keys: {', '.join(sorted(error.choices))}" if error.choices else None
+    if not step and path.suffix == ".toml":
+        step = f"correct {f'line {line} of ' if line else ''}{path.name}, and try again"
     return ConfigError(
         str(error),
         place=f"{place}, key {error.key}" if error.key else place,
         choices=error.choices,
         value=error.value,
-        next_step=f"valid keys: {', '.join(sorted(error.choices))}" if error.choices else None,
+        next_step=step,
     )
 
 
@@ -151,14 +169,51 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def temporary_beside(target: Path) -> Iterator[Path]:
-    """Create a directory from which a file or folder can be renamed to ``target``; remove it."""
+    """Create a directory from which a file or folder can be renamed to ``target``; remove it.
+
+    What processes of this host have left for the same target when they were killed is removed, too.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{target.name}.{os.uname().nodename}."
+    _remove_left(target.parent, prefix)
+    scratch, lock = _locked_directory(target.parent, prefix)
+    try:
+        yield Path(scratch.name)
+    finally:
+        scratch.cleanup()
+        os.close(lock)
+
+
+def _locked_directory(parent: Path, prefix: str) -> tuple[TemporaryDirectory[str], int]:
+    """Create a temporary directory; its lock ends with this process."""
+    import fcntl
     import tempfile  # with random and its hashes; most commands write nothing
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=f".{target.name}.", dir=target.parent, ignore_cleanup_errors=True
-    ) as scratch:
-        yield Path(scratch)
+    while True:
+        scratch = tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
+        with suppress(FileNotFoundError):  # another process took it for one that was left
+            lock = os.open(scratch.name, _DIRECTORY)
+            with suppress(OSError):  # no locks here: it stays if this is killed
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if Path(scratch.name).is_dir():
+                return scratch, lock
+            os.close(lock)
+
+
+def _remove_left(parent: Path, prefix: str) -> None:
+    """Remove this user's temporary directories whose lock has ended with its process."""
+    import fcntl
+    import shutil
+
+    for place in [path for path in parent.iterdir() if path.name.startswith(prefix)]:
+        with suppress(OSError):
+            lock = os.open(place, _DIRECTORY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_uid == os.geteuid():
+                    shutil.rmtree(place, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def write_atomically(
@@ -184,12 +239,15 @@ def write_atomically(
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
-            os.fsync(stream.fileno())
-        if owner is not None:
-            with suppress(PermissionError):
-                os.chown(name, *owner)
-        Path(name).chmod(mode)
+            # By the handle: in a directory of another user, the name can be exchanged for a link.
+            if owner is not None:
+                with suppress(PermissionError):
+                    os.fchown(handle, *owner)
+            os.fchmod(handle, mode)
+            os.fsync(handle)
         Path(name).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and not error.filename:  # write and fsync name none
+            error.filename = str(path)
         raise

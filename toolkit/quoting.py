@@ -56,6 +56,11 @@ def shell_words(words: Iterable[object]) -> str:
     return " ".join(shell(word) for word in words)
 
 
+def alternatives(option: str, values: Iterable[object]) -> str:
+    """Return an option with each of some values, so that one can be pasted."""
+    return " or ".join(f"{option} {shell(value)}" for value in values)
+
+
 def sbatch(value: object) -> str:
     r"""Quote a value for an ``#SBATCH`` line: ``a "b" # c`` becomes ``"a \"b\" # c"``.
 

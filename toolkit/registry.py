@@ -7,7 +7,7 @@ what help texts and completion need.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from types import ModuleType
@@ -40,10 +40,18 @@ class Registry(Mapping[str, Entry]):
         kind: what an entry is called, such as ``launcher``: each module has a ``LAUNCHER``, and a
             user chooses it by ``--launcher``.
         error: the error for a name that no entry has.
+        is_offered: whether help texts and messages propose an entry (default: all).
     """
 
-    def __init__(self, package: str, kind: str, error: type[ToolkitError]) -> None:
+    def __init__(
+        self,
+        package: str,
+        kind: str,
+        error: type[ToolkitError],
+        is_offered: Callable[[Entry], bool] = lambda _entry: True,
+    ) -> None:
         self._package, self._kind, self._error = package, kind, error
+        self._is_offered = is_offered
 
     @cached_property
     def _modules(self) -> dict[str, str]:
@@ -63,6 +71,10 @@ class Registry(Mapping[str, Entry]):
     def __contains__(self, name: object) -> bool:
         return name in self._modules
 
+    def offered(self) -> list[str]:
+        """Return the names that users choose from; this imports all entries."""
+        return [name for name, entry in self.items() if self._is_offered(entry)]
+
     def choose(self, name: str) -> Entry:
         """Return the entry that a user names.
 
@@ -70,11 +82,12 @@ class Registry(Mapping[str, Entry]):
             ToolkitError: of the registry's own class; it names the nearest entry.
         """
         if name not in self:
+            names = self.offered()
             raise self._error(
                 f"there is no {self._kind} {name!r}",
                 place=f"--{self._kind}",
-                choices=self,
+                choices=names,
                 value=name,
-                next_step=f"one of {', '.join(self)}",
+                next_step=f"one of {', '.join(names)}",
             )
         return self[name]

@@ -105,6 +105,16 @@ class Paths:
         return self.directory / "run.json"
 
     @property
+    def part(self) -> Path:
+        """The times of a run that is a part of a larger allocation, written by that job."""
+        return self.directory / "part.json"
+
+    @property
+    def is_part(self) -> bool:
+        """Return whether the job is that of a larger allocation, and its submission a link."""
+        return self.submission.is_symlink()
+
+    @property
     def attempt(self) -> Path:
         """The record of a submission, for as long as it is not known whether Slurm has the job."""
         return self.directory / "attempt.json"
