@@ -84,6 +84,24 @@ class Submission(Model, frozen=True, kw_only=True):
     is_doubtful: bool = False
 
 
+class PartTimes(Model, frozen=True, kw_only=True):
+    """``part.json`` of a run that is a part of a larger allocation, written by that job's script.
+
+    Times are seconds since the epoch.
+
+    Attributes:
+        start: of the run's script.
+        nodes: that it has, of those of the allocation, as Slurm writes them.
+        end: 0: it has not ended, or was stopped with its allocation.
+        exit_code: of the script.
+    """
+
+    start: int
+    nodes: str
+    end: int = 0
+    exit_code: int = 0
+
+
 class SubmissionAttempt(Model, frozen=True, kw_only=True):
     """``attempt.json`` of a run directory: a submission in progress.
 

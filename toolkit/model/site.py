@@ -11,6 +11,7 @@ from toolkit.model.slurm_options import Takes
 
 # In --gres=gpu:TYPE:N and --gpus TYPE:N, which have no way to quote a blank.
 GpuType = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.+-]*$")]
+Size = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,8}[KMGT]$")]
 # Above the ephemeral ports of Linux (ip_local_port_range), so that no process has one by chance.
 PORTS = (61000, 65535)
 
@@ -115,6 +116,7 @@ class Site(Model, frozen=True, kw_only=True):
         datasets: name -> directory of a dataset at the site: ``imagenet``.
         scratch: directory of caches; ``$NAME`` is replaced from the job's environment; None: below
             the user's cache directory.
+        home_quota: the size of a home directory, such as ``64G``; None: no quota, or unknown.
         submit_directory: jobs may be submitted only below it; ``$NAME`` is replaced.
         purge_days: files of ``submit_directory`` that were not read for so long are deleted.
         private_directories: node-local directories, from which no job can be run.
@@ -152,6 +154,7 @@ class Site(Model, frozen=True, kw_only=True):
     images: tuple[str, ...] = ()
     datasets: dict[str, str] = {}
     scratch: str | None = None
+    home_quota: Size | None = None
     submit_directory: str | None = None
     purge_days: int | None = None
     private_directories: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm")

@@ -17,6 +17,22 @@ class Option(Model, frozen=True, kw_only=True):
     takes_value: bool = True
 
 
+class Construction(Model, frozen=True, kw_only=True):
+    """A call of a class with keyword arguments, or with no arguments.
+
+    Attributes:
+        name: full name of the class: ``lightning.pytorch.Trainer``.
+        line: of the call.
+        keywords: keyword arguments; None: the value is not a number or a text.
+        is_whole: these are all arguments: none is positional, and there is no ``**options``.
+    """
+
+    name: str
+    line: int
+    keywords: dict[str, int | str | None] = {}
+    is_whole: bool = True
+
+
 class Source(Model, frozen=True, kw_only=True):
     """A script and the modules beside it that it imports.
 
@@ -27,12 +43,14 @@ class Source(Model, frozen=True, kw_only=True):
         calls: every function or class that is called, by its full name:
             ``torch.multiprocessing.spawn``, also if the script writes ``mp.spawn``.
         options: the options that its argparse defines.
+        constructions: the objects of imported classes that it makes.
     """
 
     python: bool = False
     imports: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
+    constructions: tuple[Construction, ...] = ()
 
     def imports_any(self, *modules: str) -> bool:
         """Return whether one of the modules, or a submodule of one, is imported."""

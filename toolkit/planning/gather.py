@@ -113,7 +113,10 @@ def gather_inputs(
 
 def _resolve_target(name: str, flags: Layer, cwd: Path) -> tuple[Target, Layer]:
     launcher = LAUNCHERS.get(str(flags.values.get("launcher")))
-    is_program = launcher is not None and launcher.takes_programs
+    if launcher is not None and launcher.has_own_program:
+        return Target(name, str(cwd), Layer("program", {}), program=True), flags
+    is_command = any(name in other.commands for other in LAUNCHERS.values())
+    is_program = is_command if launcher is None else launcher.takes_programs
     # A launcher of programs runs "python -m pkg.train" as it is written, but -m asks for a module.
     if not is_program or flags.values.get("python_module"):
         name, flags = python_target(name, flags, cwd)

@@ -44,6 +44,7 @@ class Inputs(NamedTuple):
             none.
         is_recipe: the image comes from one of our recipes, even if it is not on this machine.
         shown: further directories that the ranks must see, such as the git work tree.
+        is_part: the run has the first nodes of a larger allocation.
     """
 
     job: Job
@@ -71,3 +72,4 @@ class Inputs(NamedTuple):
     to_fetch: str = ""
     is_recipe: bool = False
     shown: tuple[Shown, ...] = ()
+    is_part: bool = False

@@ -109,6 +109,7 @@ def plan(inputs: Inputs) -> Plan:
         script_file=None if job.interactive else inputs.script_file,
         ports=inputs.site.ports,
         reports=_writes_reports(inputs),
+        is_part=inputs.is_part,
     )
     return with_origins(draft, inputs, partition)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit.files import open_regular
 from toolkit.model.code import ScriptFile
-from toolkit.model.source import Option, Source
+from toolkit.model.source import Construction, Option, Source
 
 _MOST_SCRIPT = 16 << 20  # bytes of a script that is hashed
 # Modules of the user that are read; more of them do not make the choice of a launcher better.
@@ -41,6 +41,7 @@ def read(path: Path) -> Source:
         imports=_sorted(name for part in parts for name in part.imports),
         calls=_sorted(name for part in parts for name in part.calls),
         options=tuple({option.flag: option for part in parts for option in part.options}.values()),
+        constructions=tuple(made for part in parts for made in part.constructions),
     )
 
 
@@ -95,6 +96,7 @@ def module_source(tree: ast.Module) -> Source:
             if (name := _dotted(called, meaning))
         ),
         options=tuple(option for node in calls if (option := _option(node))),
+        constructions=tuple(made for node in calls if (made := _construction(node, meaning))),
     )
 
 
@@ -140,6 +142,30 @@ def _option(call: ast.Call) -> Option | None:
     action = next((key.value for key in call.keywords if key.arg == "action"), None)
     switch = isinstance(action, ast.Constant) and action.value in _SWITCHES
     return Option(flag=flag, takes_value=not switch) if flag else None
+
+
+def _construction(call: ast.Call, meaning: dict[str, str]) -> Construction | None:
+    """Return the call of an imported class; None for another call."""
+    name = _dotted(call.func, meaning)
+    if "." not in name or not name.rpartition(".")[2][:1].isupper():
+        return None
+    named = [key for key in call.keywords if key.arg]
+    return Construction(
+        name=name,
+        line=call.lineno,
+        keywords={key.arg or "": _constant(key.value) for key in named},
+        is_whole=not call.args and len(named) == len(call.keywords),
+    )
+
+
+def _constant(node: ast.expr) -> int | str | None:
+    """Return a number or a text that is written out; None for another expression."""
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+    is_known = isinstance(value, int | str) and not isinstance(value, bool)
+    return value if is_known else None
 
 
 def _sorted(names: Iterable[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from toolkit.model.source import Source
 from toolkit.slurm import queue
 
 _AXIS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<values>.*)\Z", re.DOTALL)
+_ARRAY_PART = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9})(?::0*[1-9]\d{0,8})?)?")
 _MAX_POINTS = 10_000  # Slurm itself has a limit too, usually a lower one.
 # Settings that are the same for all elements of an array.
 _RESOURCES = (
@@ -116,7 +117,9 @@ def array(job: Job) -> str | int | None:
 
 
 def findings(job: Job, source: Source) -> list[ToolkitError]:
-    """Return the errors of a job's sweep."""
+    """Return the errors of a job's array and of its sweep."""
+    if error := _array_error(str(job.array)) if job.array is not None else None:
+        return [error]
     if not job.sweep:
         return []
     try:
@@ -141,6 +144,22 @@ def findings(job: Job, source: Source) -> list[ToolkitError]:
         cause = f"the sweep has the points 0 to {count - 1}; it has no point {beyond[0]}"
         errors.append(UsageError(cause, place="--array", next_step=f"--array 0-{count - 1}"))
     return errors
+
+
+def _array_error(text: str) -> UsageError | None:
+    """Return the error of a value of ``--array`` that Slurm would refuse."""
+    numbers, _, most = text.strip("[]").partition("%")
+    parts = [part for part in numbers.split(",") if part]
+    matches = [match for part in parts if (match := _ARRAY_PART.fullmatch(part))]
+    if len(matches) < len(parts) or not parts or (most and not most.isdecimal()):
+        cause = f"{text!r} is not a list of the elements of a job array"
+    elif any(int(match["last"] or match["first"]) < int(match["first"]) for match in matches):
+        cause = f"{text!r} has a range that ends before it begins"
+    else:
+        return None
+    return UsageError(
+        cause, place="--array", next_step="numbers and ranges: --array 0-9, or 1,4,7, or 0-99:5%4"
+    )
 
 
 def _resource_error(name: str, values: Sequence[str]) -> UsageError:

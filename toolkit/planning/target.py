@@ -71,11 +71,11 @@ def resolve(name: str, cwd: Path, *, program: bool = False, is_live: bool = Fals
         return _job("job.toml", settings, path.resolve(), cwd)
     if path.is_file():
         return Target(_short(path, cwd), str(path.parent.resolve()), Layer("script", {}))
-    may_be_program = _is_program(name) and not path.exists()
-    if program and may_be_program:
+    # A folder does not hide a program: a clone of huggingface/accelerate is called accelerate.
+    if program and _is_program(name) and (path.is_dir() or not path.exists()):
         return Target(name, str(cwd), Layer("program", {}), program=True)
     step = "toolkit run --help describes scripts and jobs"
-    if may_be_program:
+    if _is_program(name) and not path.exists():
         step = f"if it is a program of the image: toolkit run --launcher none ... -- {name}"
     raise ScriptMissingError(
         f"folder {name} has no job.toml" if path.is_dir() else f"no script or job {name}",

@@ -177,12 +177,12 @@ def _pty(job: Job) -> list[ToolkitError]:
     launcher = LAUNCHERS.get(job.launcher or "")
     if not job.pty or launcher is None or launcher.has_pty:
         return []
-    others = (other for other in LAUNCHERS.values() if other.has_pty and not other.is_internal)
+    others = (name for name in LAUNCHERS.offered() if LAUNCHERS[name].has_pty)
     return [
         LauncherMismatchError(
             f"the launcher {job.launcher} gives no rank a terminal",
             place="--pty",
-            next_step=f"one of: {', '.join(other.name for other in others)}",
+            next_step=f"one of: {', '.join(others)}",
         )
     ]
 

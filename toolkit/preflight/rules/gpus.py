@@ -26,7 +26,8 @@ def check_gpus(case: PreflightCase) -> list[Result]:
     number = f"{counted(has, 'GPU')}{kind}"
     verb = "was" if requested == 1 else "were"
     cause = f"a node of partition {case.partition_name} has {number}, {requested} {verb} asked for"
-    step = _elsewhere(case, requested) or f"{case.job.gpu_option} {least}"
+    fewer = f"{case.job.gpu_option} {least}" if has else f"leave {case.job.gpu_option} out"
+    step = _elsewhere(case, requested) or fewer
     return [from_error(ShapeError(cause, place=case.job.gpu_option, next_step=step), source)]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.preflight.model import PreflightCase
+from toolkit.quoting import alternatives
 from toolkit.slurm.hostlist import expand
 
 _LIST = "sinfo --Node --format='%N %P %f' lists nodes, their partitions and their features"
@@ -34,9 +35,9 @@ def _names(case: PreflightCase, place: str, hosts: str | None) -> Iterator[Toolk
         if name not in known:
             yield _unknown(f"the cluster has no node {name!r}", place, known, name)
         elif place == "--nodelist" and partition and partition not in known[name].partitions:
-            others = ", ".join(known[name].partitions)
-            cause = f"node {name} is in partition {others}, not in {partition}"
-            yield UsageError(cause, place=place, next_step=f"--partition {others}")
+            others = known[name].partitions
+            cause = f"node {name} is in partition {', '.join(others)}, not in {partition}"
+            yield UsageError(cause, place=place, next_step=alternatives("--partition", others))
 
 
 @check("features", "features that nodes of the partition have", order=24)
@@ -58,7 +59,7 @@ def check_features(case: PreflightCase) -> list[Result]:
         places = sorted({name for node in having for name in node.partitions})
         if case.partition_name and case.partition_name not in places:
             cause = f"no node of partition {case.partition_name} has {text}"
-            step = f"with it: --partition {', '.join(places)}" if places else _LIST
+            step = f"with it: {alternatives('--partition', places)}" if places else _LIST
             errors.append(UsageError(cause, place="--constraint", next_step=step))
     return [from_error(error, "sinfo") for error in errors]
 

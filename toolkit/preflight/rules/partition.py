@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import ShapeError, UsageError
+from toolkit.launchers import LAUNCHERS
 from toolkit.model.site import SitePartition
 from toolkit.preflight.model import PreflightCase
 from toolkit.slurm import hostlist
@@ -19,7 +20,7 @@ def check_partition(case: PreflightCase) -> list[Result]:
     if case.written is not None and not case.written.batch:
         others = ", ".join(other for other, each in case.site.partitions.items() if each.batch)
         error = UsageError(
-            f"{name} takes no batch jobs",
+            f"partition {name} takes no batch jobs",
             place="--partition",
             next_step=f"one of {others}" if others else None,
         )
@@ -120,19 +121,20 @@ def check_time(case: PreflightCase) -> list[Result]:
 
     Slurm's answer about the partition comes first. Some sites give interactive jobs less time.
     """
-    name = f"partition {case.partition_name}"
+    name, site = f"partition {case.partition_name} gives", f"site {case.site.name} gives"
     waiting = case.site.interactive_minutes if case.job.interactive else None
-    served = case.site.notebook_minutes if case.job.launcher == "notebook" else None
+    launcher = LAUNCHERS.get(case.job.launcher or "")
+    served = case.site.notebook_minutes if launcher and launcher.is_notebook else None
     limits = (
         (name, case.partition.max_minutes if case.partition else None, "sinfo"),
         (name, case.written.max_minutes if case.written else None, case.source),
-        (f"site {case.site.name}", case.site.max_minutes, case.source),
-        (f"site {case.site.name}, to those who wait in an allocation,", waiting, case.source),
-        (f"site {case.site.name}, to notebooks,", served, case.source),
+        (site, case.site.max_minutes, case.source),
+        (f"{site} interactive jobs", waiting, case.source),
+        (f"{site} notebooks", served, case.source),
     )
     for who, limit, source in limits:
         if case.minutes is not None and limit is not None and case.minutes > limit:
-            cause = f"{who} gives {counted(limit, 'minute')} at most, {case.minutes} were asked for"
+            cause = f"{who} {counted(limit, 'minute')} at most, {case.minutes} were asked for"
             return [
                 from_error(ShapeError(cause, place="--time", next_step=f"--time {limit}"), source)
             ]
