@@ -13,7 +13,9 @@ from toolkit.launchers.shared.base import Launcher, Script
 from toolkit.model.source import Source
 from toolkit.registry import Registry
 
-LAUNCHERS: Registry[Launcher] = Registry(__name__, "launcher", UnknownLauncherError)
+LAUNCHERS: Registry[Launcher] = Registry(
+    __name__, "launcher", UnknownLauncherError, is_offered=lambda launcher: not launcher.is_internal
+)
 get = LAUNCHERS.choose
 
 

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
 from toolkit.launchers.shared.base import Launcher, Request
 from toolkit.model.plan import Launch
+from toolkit.quoting import shell
 
-# In the others a container has neither the node's /tmp nor the user's own number.
-_RUNTIMES = ("apptainer", "conda", "none")
+_RUNTIMES = ("apptainer", "conda", "none", "pyxis")
 _PACKAGE = "jupyterlab"
 
 
@@ -19,12 +19,14 @@ class Notebook(Launcher):
     """One task with the job's share of the first node; the other nodes wait for its kernels."""
 
     summary = "JupyterLab on the first node: what toolkit notebook starts"
-    needs = frozenset(("nodes",))
     is_internal = True
+    is_notebook = True
     is_per_node = True
     takes_node = True
     has_pty = False
     takes_programs = True
+    has_own_program = True
+    is_private = True
     starts_python = True
     writes_reports = False
     task_noun = "task"
@@ -36,10 +38,12 @@ class Notebook(Launcher):
         if runtime not in _RUNTIMES:
             findings.append(
                 UsageError(
-                    f"notebooks do not run in the runtime {runtime}",
+                    f"notebooks do not run in the runtime {runtime}: its engine starts containers "
+                    "outside of the job, where the job's own /tmp, with the server's socket, need "
+                    "not be",
                     place="--runtime",
-                    choices=_RUNTIMES,
-                    next_step="--runtime apptainer",
+                    next_step="--runtime apptainer (toolkit image build --engine docker gives a "
+                    "SIF); or pyxis, conda, none",
                 )
             )
         if request.job.array or request.job.interactive:
@@ -60,20 +64,26 @@ class Notebook(Launcher):
 
 
 def _jupyter_findings(request: Request) -> list[ToolkitError]:
-    """Return an error if the image is known to lack JupyterLab."""
-    manifest = request.manifest
-    packages = manifest.packages.pip if manifest is not None else {}
-    if manifest is None or not packages or _PACKAGE in packages:
+    """Return an error if the image or the environment is known to lack JupyterLab."""
+    manifest, environment = request.manifest, request.environment
+    if manifest is None:
         return []
-    own = f"{manifest.name}-notebook"
-    return [
-        LauncherMismatchError(
-            f"the image {manifest.name} has no JupyterLab",
-            place="--image",
-            next_step=f"add the feature jupyter: toolkit image new {own} --from {manifest.name} "
-            f"--with jupyter; toolkit image build {own}.toml",
+    modules = {module for python in manifest.pythons[:1] for module in python.modules}
+    known = set(manifest.packages.pip) or modules
+    if not known or _PACKAGE in known:
+        return []
+    if environment is not None:
+        lacking, place = environment.python, "--runtime"
+        step = f"{shell(environment.python)} -m pip install jupyterlab; or --runtime apptainer"
+    else:
+        own = f"{manifest.name}-notebook"
+        lacking, place = f"the image {manifest.name}", "--image"
+        step = (
+            f"add the feature jupyter: toolkit image new {own} --from {manifest.name} "
+            f"--with jupyter; toolkit image build {own}.toml"
         )
-    ]
+    cause = f"{lacking} has no JupyterLab"
+    return [LauncherMismatchError(cause, place=place, next_step=step)]
 
 
 LAUNCHER = Notebook()

@@ -55,6 +55,9 @@ class Ray(Launcher):
                 "RAY_USAGE_STATS_ENABLED": "0",
                 # Ray announces a change of its own there, in every task.
                 "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+                # Ray starts workers at a niceness of 15: on shared nodes, they would get what all
+                # other jobs leave of the CPUs (ray_config_def.h, worker_niceness).
+                "RAY_worker_niceness": "0",
                 # Logs are files, not terminals.
                 "RAY_COLOR_PREFIX": "0",
                 **request.interface,

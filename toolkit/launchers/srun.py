@@ -15,8 +15,15 @@ from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.launchers.shared.arguments import MEETING, Argument, backend, command
-from toolkit.launchers.shared.base import Launcher, Request
+from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
+from toolkit.launchers.shared.trainers import (
+    environment,
+    lightning_findings,
+    srun_reason,
+    uses_torch_distributed,
+)
 from toolkit.model.plan import Launch
+from toolkit.model.source import Source
 
 _RANKS = (
     Argument(("rank",), '"$RANK"'),
@@ -35,13 +42,23 @@ class Srun(Launcher):
     options = ("init",)
     rank_variables = ("RANK", "SLURM_PROCID")
 
+    def recognize(self, script: Script) -> Recognition | None:
+        """Claim scripts whose trainer wants a task of Slurm for each device."""
+        reason = srun_reason(script)
+        return Recognition(45, reason) if reason else None
+
+    def is_used_by(self, source: Source) -> bool:
+        """Return whether a script uses torch.distributed, by itself or through a trainer."""
+        return uses_torch_distributed(source)
+
     def check(self, request: Request) -> Sequence[ToolkitError]:
         """Require torch in the image, and a path that torch can read out of a URL."""
+        findings = [*self.require("torch", request), *lightning_findings(request)]
         wrong = next((sign for sign in "#?" if sign in request.run_directory), None)
         if request.job.init != "file" or wrong is None:
-            return self.require("torch", request)
+            return findings
         return [
-            *self.require("torch", request),
+            *findings,
             UsageError(
                 f"torch.distributed cannot read a file:// address with {wrong!r} in it: "
                 f"{request.run_directory}",
@@ -56,7 +73,7 @@ class Srun(Launcher):
         meeting = MEETING if init == "env" else MEETING[:1]
         return replace(
             decided,
-            environment={**decided.environment, **request.interface},
+            environment={**decided.environment, **environment(request), **request.interface},
             program=command(request, (*meeting, *_RANKS, *backend(request))),
             init=init,
         )

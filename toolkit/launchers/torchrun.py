@@ -17,8 +17,15 @@ from msgspec.structs import replace
 from toolkit.errors import LauncherMismatchError, ToolkitError
 from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
 from toolkit.launchers.shared.step_log import batch_lines, failures_of_step, rank_failure
+from toolkit.launchers.shared.trainers import (
+    TRAINERS,
+    environment,
+    lightning_findings,
+    uses_torch_distributed,
+)
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
+from toolkit.model.source import Source
 
 if TYPE_CHECKING:
     from toolkit.model.run import Report
@@ -26,17 +33,6 @@ if TYPE_CHECKING:
 _RESTARTS = 3  # default of an elastic run
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (.*)$")
 _NUMBER = re.compile(r"-?\d+")
-# Libraries that call torch.distributed where the script does not show it, and take over what
-# torchrun tells them.
-_ABOVE_TORCH = (
-    "accelerate",
-    "deepspeed",
-    "fairscale",
-    "lightning",
-    "pytorch_lightning",
-    "torchtitan",
-    "transformers",
-)
 
 
 class Torchrun(Launcher):
@@ -60,21 +56,25 @@ class Torchrun(Launcher):
             return Recognition(50, "imports torch.distributed")
         if script.source.calls_any("DistributedDataParallel"):
             return Recognition(50, "uses DistributedDataParallel")
-        library = next((name for name in _ABOVE_TORCH if script.source.imports_any(name)), None)
+        library = next((name for name in TRAINERS if script.source.imports_any(name)), None)
         if library is not None:
             return Recognition(90, f"imports {library}")
         return Recognition(1000, "imports nothing that says otherwise")
+
+    def is_used_by(self, source: Source) -> bool:
+        """Return whether a script uses torch.distributed, by itself or through a trainer."""
+        return uses_torch_distributed(source)
 
     def check(self, request: Request) -> Sequence[ToolkitError]:
         """Require torch, and in an environment of the host the program torchrun.
 
         That is not there before torch 1.10.
         """
-        findings, environment = self.require("torch", request), request.environment
-        if environment is not None and not environment.torchrun:
+        findings = [*self.require("torch", request), *lightning_findings(request)]
+        if request.environment is not None and not request.environment.torchrun:
             findings.append(
                 LauncherMismatchError(
-                    f"there is no program torchrun in {environment.name}",
+                    f"there is no program torchrun in {request.environment.name}",
                     place="--launcher",
                     next_step="--launcher srun does without it",
                 )
@@ -110,6 +110,7 @@ class Torchrun(Launcher):
                 "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}| ",
                 # Agents that start ranks again hang where these share the agents' own store.
                 **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts else {}),
+                **environment(request),
                 **request.interface,
             },
             program=(*_script(request), *request.arguments),

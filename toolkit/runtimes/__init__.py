@@ -46,9 +46,7 @@ def launcher_findings(runtime: str, launcher: str) -> list[ToolkitError]:
     """Return an error if a launcher cannot start ranks in a runtime."""
     if _can_start(runtime, launcher):
         return []
-    launchers = [
-        name for name in LAUNCHERS if _can_start(runtime, name) and not LAUNCHERS[name].is_internal
-    ]
+    launchers = [name for name in LAUNCHERS.offered() if _can_start(runtime, name)]
     others = [name for name in RUNTIMES if _can_start(name, launcher)]
     return [
         LauncherMismatchError(

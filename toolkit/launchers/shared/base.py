@@ -142,10 +142,14 @@ class Launcher:
         is_per_node: starts one task on each node, which has the CPUs of all the node's ranks.
         takes_node: a rank takes all GPUs of its node, so that there is one on each node by default.
         has_pty: its ranks can have a terminal.
-        is_internal: only another command starts it, such as `toolkit shell`; messages do not
-            propose it.
+        is_internal: only another command starts it, such as `toolkit shell`; messages and help
+            texts do not propose it.
+        is_notebook: serves notebooks, for which a site can have a time limit of its own.
         options: keys of a job that only some launchers know: ``max_restarts``, ``init``.
         takes_programs: what it starts may be a program of the image instead of a file of the user.
+        commands: programs whose whole command it takes, as ``accelerate launch train.py``.
+        has_own_program: it starts a program of its own: no file of the user is one of its name.
+        is_private: the directory of its run has secrets that the job writes.
         starts_python: what it starts is Python, whatever the program is called.
         writes_reports: failing ranks of Python may write down why they fail.
         task_noun: what messages call a task: ``rank`` or ``task``.
@@ -164,8 +168,12 @@ class Launcher:
     takes_node: bool = False
     has_pty: bool = True
     is_internal: bool = False
+    is_notebook: bool = False
     options: tuple[str, ...] = ()
     takes_programs: bool = False
+    commands: tuple[str, ...] = ()
+    has_own_program: bool = False
+    is_private: bool = False
     starts_python: bool = False
     writes_reports: bool = True
     task_noun: str = "rank"
