@@ -2,6 +2,8 @@
 # shows.
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import json
 import os
 import sys
@@ -13,10 +15,20 @@ RUN = Path(__file__).resolve().parent
 PLACE = Path(os.environ["TOOLKIT_NOTEBOOK"])
 SOCKET = PLACE / "jupyter.sock"
 TOKEN = Path(os.environ["JUPYTER_TOKEN_FILE"])
+# What a page shows of one cell. JupyterLab takes about 5 kB of memory for a line, and Jupyter's own limits are of a rate: 1 MB each second.
+MOST_LINES = 20_000
+MOST_TEXT = 1_000_000
+CUT = "\n[toolkit: a page shows 20,000 lines or 1 MB of what a cell prints. The cell runs on. Write such output to a file.]\n"
 
 try:
+    from jupyter_core.paths import jupyter_config_dir
     from jupyter_server.auth.identity import PasswordIdentityProvider
+    from jupyter_server.base.handlers import APIHandler
+    from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+    from jupyter_server.services.kernels.kernelmanager import MappingKernelManager
     from jupyterlab.labapp import LabApp
+    from jupyterlab_server import handlers
+    from jupyterlab_server.workspaces_handler import WorkspacesHandler
     from tornado.ioloop import IOLoop, PeriodicCallback
     from tornado.websocket import WebSocketHandler
 except ImportError as error:
@@ -40,8 +52,11 @@ class Identity(PasswordIdentityProvider):  # type: ignore[misc]
         """The server listens: say where."""
         self.watch.start()
         new = RUN / "place.json.new"
-        new.write_text(json.dumps({"node": os.environ.get("SLURMD_NODENAME", ""), "socket": str(SOCKET)}))
-        new.replace(RUN / "place.json")
+        try:
+            new.write_text(json.dumps({"node": os.environ.get("SLURMD_NODENAME", ""), "socket": str(SOCKET)}))
+            new.replace(RUN / "place.json")
+        except OSError as error:  # nobody would ever find the server
+            sys.exit(f"toolkit: the notebook ends, since its place cannot be written: {error}")
         print("notebook: the server listens", flush=True)
 
     def renew(self) -> None:
@@ -65,20 +80,87 @@ class Identity(PasswordIdentityProvider):  # type: ignore[misc]
         return super().get_user(handler)
 
 
+class Printed:
+    """The size of what a page holds of a cell's output. What a progress bar overwrites is not in it."""
+
+    def __init__(self) -> None:
+        self.lines = self.size = self.last = 0
+        self.is_full = False
+
+    def take(self, text: str) -> str:
+        """Add text, and return the part that still fits."""
+        rows = text.replace("\r\n", "\n").split("\n")
+        for number, row in enumerate(rows):
+            _, is_overwritten, rest = row.rpartition("\r")
+            if number or is_overwritten:
+                self.size -= 0 if number else self.last
+                self.last = 0
+            self.lines += bool(number)
+            self.last += len(rest)
+            self.size += len(rest)
+            if self.lines >= MOST_LINES or self.size > MOST_TEXT:
+                self.is_full = True
+                return "\n".join([*rows[:number], rest[:1000]])
+        return text
+
+
+class Channels(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
+    """Jupyter's own connection of a page to a kernel, with a bound on what one cell prints."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.printed: dict[str, Printed] = {}
+
+    def _limit_rate(self, channel: str, msg: dict[str, Any], msg_list: list[Any]) -> Any:
+        """Return whether a message is dropped."""
+        if channel == "iopub":
+            msg["header"] = self.get_part("header", msg["header"], msg_list)
+            if msg["header"]["msg_type"] in ("stream", "clear_output") and self._is_full(msg, msg_list):
+                return True
+        return super()._limit_rate(channel, msg, msg_list)
+
+    def _is_full(self, msg: dict[str, Any], msg_list: list[Any]) -> bool:
+        """Count a message of a cell. Shorten the one with which the page has enough, and return whether it had enough before."""
+        msg["parent_header"] = self.get_part("parent_header", msg["parent_header"], msg_list)
+        cell = msg["parent_header"].get("msg_id", "")
+        printed = self.printed.pop(cell, None) or Printed()
+        if msg["header"]["msg_type"] == "clear_output":
+            return False
+        self.printed[cell] = printed  # the latest is the last
+        while len(self.printed) > 1000:
+            del self.printed[next(iter(self.printed))]
+        if printed.is_full:
+            return True
+        content = msg["content"] = self.get_part("content", msg["content"], msg_list)
+        text = printed.take(content["text"])
+        if printed.is_full:
+            content["text"] = text + CUT
+            msg_list[3] = self.session.pack(content)
+        return False
+
+
 def words(idle: int, directory: str) -> list[str]:
     """The server's options."""
+    root = Path(directory).resolve()
+    own = hashlib.sha256(os.fsencode(root)).hexdigest()[:12]
     options = {
         "ServerApp.sock": SOCKET,
         "ServerApp.sock_mode": "0600",
-        "ServerApp.root_dir": Path(directory).resolve(),
+        "ServerApp.root_dir": root,
+        # The home in a container is that of all directories: each has its own open tabs.
+        "LabApp.workspaces_dir": Path(jupyter_config_dir(), "lab", "workspaces", own),
         "ServerApp.open_browser": False,
         "ServerApp.allow_root": True,
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
         "ServerApp.identity_provider_class": "notebook_server.Identity",
+        "ServerApp.kernel_websocket_connection_class": "notebook_server.Channels",
+        # Who had a token that leaked could set a password with it, which would outlive the token and this server.
+        "PasswordIdentityProvider.allow_password_change": False,
+        "PasswordIdentityProvider.hashed_password": "",
         "KernelManager.transport": "ipc",
     }
     if idle:
-        options |= {
+        times = {
             "ServerApp.shutdown_no_activity_timeout": idle,
             "TerminalManager.cull_inactive_timeout": idle,
             "TerminalManager.cull_interval": max(1, min(60, idle // 2)),
@@ -86,10 +168,54 @@ def words(idle: int, directory: str) -> list[str]:
             "MappingKernelManager.cull_interval": max(1, min(60, idle // 2)),
             "MappingKernelManager.cull_connected": True,
         }
+        options.update(times)  # |= is of Python 3.9, and images have older ones
     return [f"--{name}={value}" for name, value in options.items()]
 
 
+def conceal() -> None:
+    """Keep the token out of core dumps, and this process's memory from the user's other processes."""
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+
+
+def ignore_queries() -> None:
+    """Count requests as use only if they change something: a browser that nobody looks at asks for kernels all the time.
+
+    It also stores its layout every 10 seconds, which is not counted either.
+    """
+    count = APIHandler.update_api_activity
+
+    def update(handler: Any) -> None:
+        if handler.request.method not in ("GET", "HEAD"):
+            count(handler)
+
+    APIHandler.update_api_activity = update
+    WorkspacesHandler._track_activity = False
+
+
+class AllButDebugger:
+    """The types of messages that kernels get."""
+
+    def __contains__(self, kind: str) -> bool:
+        return kind != "debug_request"
+
+
+def without_debugger() -> None:
+    """Keep ipykernel's debugger off, and its button hidden: debugpy listens on ports on which other users of the node can run code as this one."""
+    MappingKernelManager.allowed_message_types = AllButDebugger()
+    get = handlers.get_page_config
+
+    def page_config(*arguments: Any, **options: Any) -> Any:
+        config = get(*arguments, **options)
+        config["disabledExtensions"] = [*config.get("disabledExtensions", ()), "@jupyterlab/debugger-extension"]
+        return config
+
+    handlers.get_page_config = page_config
+
+
 if __name__ == "__main__":
+    conceal()
+    ignore_queries()
+    without_debugger()
     sys.path.insert(0, str(RUN))
     sys.dont_write_bytecode = True  # it imports itself, by name
     LabApp.launch_instance(words(int(sys.argv[1]), sys.argv[2]))

@@ -107,9 +107,13 @@ def address_of(own: socket.socket | None) -> str:
     return str(own.getsockname()[0])
 
 
-def start_ray(*words: str) -> None:
+def start_ray(cluster: str, *words: str) -> None:
     """Start Ray on this node; it is there when this returns."""
     Path(directory).mkdir(mode=0o700, parents=True)
+    # Ray's servers and workers look for Ray, too (Train for the state of its actors), and give up where another job has one on the node.
+    os.environ["RAY_ADDRESS"] = cluster
+    # Ray's libraries lock below /tmp/_ray_lockfiles, which belongs to the first user who had Ray on the node.
+    os.environ["RAY_TMPDIR"] = directory
     # Ports that have a fixed number where nobody names one; all others Ray takes as they are free.
     named = {"--ray-client-server-port": 2, "--dashboard-port": 3, "--dashboard-agent-listen-port": 4}
     options = [f"{option}={free(place)}" for option, place in named.items() if head or option == "--dashboard-agent-listen-port"]
@@ -189,15 +193,15 @@ def lead() -> NoReturn:
     """The first node: wait for the others, start Ray, let them join, and run the script."""
     links = arrivals()
     address, gcs = address_of(links[0].connection if links else None), free(1)
-    start_ray("--head", f"--node-ip-address={address}", f"--port={gcs}", f"--temp-dir={directory}", "--include-dashboard=false")
+    cluster = f"{address}:{gcs}"
+    start_ray(cluster, "--head", f"--node-ip-address={address}", f"--port={gcs}", f"--temp-dir={directory}", "--include-dashboard=false")
     for link in links:
         link.connection.settimeout(PATIENCE)
-        link.send(address=f"{address}:{gcs}")
+        link.send(address=cluster)
     for link in links:
         if not link.read():
             end(1, "Ray did not come up on all nodes")
-    wait_for_all(f"{address}:{gcs}")
-    os.environ["RAY_ADDRESS"] = f"{address}:{gcs}"
+    wait_for_all(cluster)
     try:
         script = subprocess.Popen(command, stdin=subprocess.DEVNULL).pid
     except OSError as error:
@@ -215,7 +219,7 @@ def join() -> NoReturn:
     found = link.read()
     if not found:
         end(0)  # the first node tells why
-    start_ray(f"--address={found['address']}", f"--node-ip-address={address_of(link.connection)}")
+    start_ray(found["address"], f"--address={found['address']}", f"--node-ip-address={address_of(link.connection)}")
     link.send(here=True)
     watch(link=link.connection)
 
