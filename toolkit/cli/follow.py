@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from toolkit.runs import follow as events
 from toolkit.runs import logs
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
-from toolkit.units import human_time
+from toolkit.units import counted, human_time
 
 if TYPE_CHECKING:
     from toolkit.explain.model import Explanation
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from toolkit.records.store import Paths
 
 DETACHED = 130  # as a shell reports Ctrl-C: the job's own exit code is not known yet
+_MOST_HOSTS = 64  # that are named one by one
 _SECOND_CTRL_C = 3.0  # seconds in which a second Ctrl-C means the job
 
 
@@ -107,9 +109,13 @@ def show(
 
                 console.out(table(plan.points, event.points))
             show_outcome(event, paths)
+            if not paths.outcome.is_file():
+                console.say(
+                    "", "the disk is full, and the outcome is not recorded; make room there"
+                )
             _leave_results(paths.directory.parent.parent)
             if event.kind != "ok":
-                show_explanation(paths)
+                show_explanation(paths, event)
             if as_json:
                 console.out_json(
                     {
@@ -131,7 +137,10 @@ def show_state(event: events.Changed, job_id: int, passed: float) -> None:
         start = f"; expected start {event.expected_start}" if event.expected_start else ""
         console.say("queued", f"job {job_id}, partition {state.partition}{reason}{start}")
     elif state.state == "RUNNING":
-        console.say("running", f"{' '.join(expand(state.nodes)):<56} {human_time(passed):>8}")
+        hosts = expand(state.nodes)
+        few = len(hosts) <= _MOST_HOSTS
+        nodes = " ".join(hosts) if few else f"{counted(len(hosts), 'node')}: {state.nodes}"
+        console.say("running", f"{nodes:<56} {human_time(passed):>8}")
 
 
 def _leave_results(directory: Path) -> None:
@@ -157,16 +166,25 @@ def show_outcome(outcome: Outcome, paths: Paths) -> None:
     message = outcome.message or headline(outcome.results)
     console.say(word, f"{human_time(outcome.seconds)}  exit {outcome.exit_code}  {message}")
     if outcome.ranks:
-        places = "   ".join(
-            f"rank {','.join(map(str, numbers))} {host}" for host, numbers in outcome.ranks.items()
-        )
-        console.say("", places)
+        console.say("", _places(outcome.ranks))
     show_attempts(outcome.attempts)
     directory = os.path.relpath(paths.directory)
     if outcome.points and outcome.kind != "ok":
         again = f"run the failed points again: toolkit run --failed {directory}"
         console.say("", f"results: toolkit results {paths.word}     {again}")
     console.say("", f"logs: toolkit logs {paths.word}     again: toolkit run {directory}")
+
+
+def _places(ranks: Mapping[str, Sequence[int]]) -> str:
+    """Format which ranks were where; of many nodes only the first."""
+    places = [
+        f"rank {','.join(map(str, numbers))} {host}"
+        for host, numbers in islice(ranks.items(), _MOST_HOSTS)
+    ]
+    if len(ranks) > _MOST_HOSTS:
+        count = sum(map(len, ranks.values()))
+        places.append(f"... {counted(count, 'rank')} on {counted(len(ranks), 'node')}")
+    return "   ".join(places)
 
 
 def show_attempts(attempts: Sequence[JobAttempt]) -> None:
@@ -179,7 +197,7 @@ def show_attempts(attempts: Sequence[JobAttempt]) -> None:
         console.say("warning", text)
 
 
-def show_explanation(paths: Paths) -> None:
+def show_explanation(paths: Paths, outcome: Outcome | None = None) -> None:
     """Print why a run failed, as far as the rules know.
 
     A rule of the user's that is broken does not hide the outcome.
@@ -188,7 +206,7 @@ def show_explanation(paths: Paths) -> None:
     from toolkit.explain.gather import of_run, rules
 
     try:
-        lines = lines_of(explain(of_run(paths)[0], rules()))
+        lines = lines_of(explain(of_run(paths, outcome)[0], rules()))
     except ToolkitError as error:
         lines = [console.subject("explain", f"{error.cause} ({error.place})")]
     console.note("")

@@ -47,6 +47,19 @@ class Pattern(click.ParamType):  # type: ignore[type-arg]  # only generic in new
         return int(text) if text.isdigit() else text
 
 
+class LauncherOption(click.Option):
+    """An option whose help ends with the launchers, which are imported only to print it."""
+
+    @property
+    def help(self) -> str | None:
+        """The help, with the launchers that users choose."""
+        return f"{self._help} {', '.join(LAUNCHERS.offered())}."
+
+    @help.setter
+    def help(self, text: str | None) -> None:
+        self._help = text
+
+
 NODES = Pattern("number of nodes", r"[1-9]\d*([:-][1-9]\d*)?", "2, or 1:4 for an elastic run")
 GPUS = Pattern(
     "number of GPUs",
@@ -105,10 +118,10 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option(
         "--launcher",
+        cls=LauncherOption,
         metavar="NAME",
-        shell_complete=completion(lambda: LAUNCHERS),
-        help="How ranks are started (default auto, by what the script imports): "
-        f"{', '.join(LAUNCHERS)}.",
+        shell_complete=completion(LAUNCHERS.offered),
+        help="How ranks are started (default auto, by what the script imports):",
     ),
     click.option(
         "--bind",
@@ -215,6 +228,19 @@ def job_options(function: AnyFunction) -> AnyFunction:
     for option in reversed(JOB_OPTIONS):
         function = option(function)
     return function
+
+
+def job_options_except(*names: str) -> Callable[[AnyFunction], AnyFunction]:
+    """Return the decorator of a command that has options of its own in place of some of a job."""
+
+    def decorate(function: AnyFunction) -> AnyFunction:
+        own = len(function.__dict__.get("__click_params__", ()))
+        function = job_options(function)
+        parameters: list[click.Parameter] = function.__dict__["__click_params__"]
+        parameters[own:] = [entry for entry in parameters[own:] if entry.name not in names]
+        return function
+
+    return decorate
 
 
 def flags(values: dict[str, Any], arguments: tuple[str, ...]) -> Layer:

@@ -14,7 +14,7 @@ from toolkit.model.run import Outcome
 from toolkit.planning.gather import GatheredInputs
 from toolkit.records.store import Paths
 from toolkit.runs.follow import Event, follow
-from toolkit.runs.submit import submit, write
+from toolkit.runs.submit import Adapt, submit, unchanged, write
 from toolkit.slurm.patience import Wait
 
 
@@ -31,6 +31,7 @@ def complete(
     gathered: GatheredInputs,
     wait: Wait,
     *,
+    adapt: Adapt = unchanged,
     on_plan: Callable[[Plan], object] = bool,
     on_event: Callable[[Event], object] = bool,
     on_cancel: Callable[[int], object] = bool,
@@ -43,6 +44,7 @@ def complete(
     Args:
         gathered: inputs of the plan, and the client of the cluster.
         wait: patience with a Slurm that does not answer the submission.
+        adapt: changes the inputs for the directory that the run gets.
         on_plan: is called with the plan before it is submitted.
         on_event: is called with each event but the outcome.
         on_cancel: is called with the job's id after it was cancelled.
@@ -54,7 +56,7 @@ def complete(
         KeyboardInterrupt: the job was cancelled.
     """
     inputs, client = gathered
-    paths, plan = write(inputs)
+    paths, plan = write(inputs, adapt)
     on_plan(plan)
     job_id = submit(paths, plan, client, local_name(inputs.site), wait).job_id
     try:

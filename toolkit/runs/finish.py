@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.files import write_atomically
+from toolkit.files import FULL, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, PointOutcome, Report
@@ -19,7 +20,11 @@ from toolkit.slurm.client import Client
 
 
 def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome:
-    """Derive the outcome of a job that has ended, and write it into the run's directory."""
+    """Derive the outcome of a job that has ended, and write it into the run's directory.
+
+    On a full disk it is not written, and the next command derives it again: a job that fills the
+    disk must not hide its own failure.
+    """
     past = excerpt.history(paths, plan, state.job_id)
     if plan.array:
         came_out = _of_array(client, paths, plan, state, past)
@@ -29,11 +34,20 @@ def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome
             client, plan, state, lines, excerpt.reports_of(paths, state.job_id, None, past)
         )
     came_out = replace(came_out, attempts=past.attempts)
-    write_atomically(
-        paths.outcome, to_json(came_out, sort=False)
-    )  # results stay in the script's order
-    once.release_claim(paths)
+    if _write_if_room(paths.outcome, came_out):
+        once.release_claim(paths)
     return came_out
+
+
+def _write_if_room(path: Path, came_out: Outcome | PointOutcome) -> bool:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, to_json(came_out, sort=False))  # results in the script's order
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        return False
+    return True
 
 
 def _of_job(
@@ -53,9 +67,7 @@ def _of_array(
     states = client.elements(state.job_id)
     points = read_elements(paths, plan, state.job_id, states, past, ended=True)
     for point in points if plan.points else ():
-        folder = paths.points / str(point.number)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "outcome.json", to_json(point, sort=False))
+        _write_if_room(paths.points / str(point.number) / "outcome.json", point)
     first = next(
         (point.number for point in points if point.exit_code != 0),
         points[0].number if points else None,

@@ -13,11 +13,13 @@ from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome
 from toolkit.records.store import Paths
-from toolkit.runs import logs, once
+from toolkit.runs import logs, once, parts
 from toolkit.runs.finish import finish
 from toolkit.slurm.client import Client
 
-_READ_SECONDS = 0.25  # between two reads of the logs
+_READ_SECONDS = 0.25  # between two reads of the logs, at least
+# Of a core, to look which of a job's logs have grown: a job of 8,000 ranks has as many.
+_READ_SHARE = 0.05
 _PATIENCE = 600.0  # a controller that restarts is back by then
 
 
@@ -81,7 +83,7 @@ def follow(
                 f"job {job_id} has not ended in {(queried - began) / 60:.0f} minutes"
             )
         while time.monotonic() - queried < _pause(queried - began):
-            time.sleep(_READ_SECONDS)
+            time.sleep(max(_READ_SECONDS, tail.cost / _READ_SHARE))
             yield from _lines(tail, plan)
 
 
@@ -103,6 +105,8 @@ def is_of(state: JobState, paths: Paths, mark: str) -> bool:
 
 def _state(client: Client, paths: Paths, job_id: int) -> JobState:
     submission = paths.read_submission()
+    if (ended := parts.ended_state(paths, job_id)) is not None:
+        return ended
     if submission is not None and submission.is_doubtful:
         jobs = client.snapshot([job_id])
         states = jobs.states
@@ -116,7 +120,7 @@ def _state(client: Client, paths: Paths, job_id: int) -> JobState:
             f"Slurm does not know job {job_id} any more, and keeps no accounts",
             next_step="read what it printed: toolkit logs",
         )
-    return states[job_id]
+    return parts.own_state(paths, states[job_id])
 
 
 def _lines(tail: logs.Tail, plan: Plan, *, last: bool = False) -> Iterator[logs.Line]:

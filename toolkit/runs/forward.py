@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import hashlib
 import os
+import re
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,9 +15,11 @@ from toolkit.errors import JobLostError, SlurmUnreachableError, UsageError
 from toolkit.model.run import JobState
 from toolkit.quoting import shell, shell_words
 from toolkit.records.store import Paths
-from toolkit.relay import gate
+from toolkit.relay import gate, sockets
 from toolkit.runs import status
 from toolkit.slurm.hostlist import expand
+
+_LONGEST_NAME = 24  # of a server in the name of its socket, whose path has a limit, too
 
 
 class Door(NamedTuple):
@@ -58,21 +61,21 @@ class Door(NamedTuple):
             return True
 
 
-def target(text: str) -> str:
+def target(text: str, place: str = "PORT-or-SOCKET") -> str:
     """Return a valid PORT or SOCKET.
 
     Raises:
         UsageError: it is neither.
     """
     if text.startswith("/"):
-        gate.require_short(Path(text))
+        sockets.require_short(Path(text), place, "a server on a shorter path, or on a port")
         return text
     if text.isascii() and text.isdecimal() and 0 < int(text) < 65536:
         return str(int(text))
     raise UsageError(
         f"{text!r} is neither a port nor the absolute path of a socket",
-        place="PORT-or-SOCKET",
-        next_step="toolkit forward RUN 6006, or toolkit forward RUN /tmp/server.sock",
+        place=place,
+        next_step="a port, such as 6006, or a path, such as /tmp/server.sock",
     )
 
 
@@ -110,28 +113,38 @@ def locate(paths: Paths, where: str, *, node: str | None = None, by_ssh: bool = 
     return Door(paths, job_ids[chosen], chosen, target(where), by_ssh)
 
 
-def socket_path(paths: Paths, where: str) -> Path:
+def socket_path(paths: Paths, where: str, node: str = "") -> Path:
     """Return the default path of the socket on this host.
 
     An example is ``/tmp/toolkit-1000/train-0007-5f3a9c-6006``. Runs of several directories have the
-    same name, so part of a hash of the directory is in it.
+    same name, several nodes the same port, and several servers the same name of a socket, so part
+    of a hash of all of them is in it.
     """
-    own = hashlib.sha256(os.fsencode(paths.directory.resolve())).hexdigest()[:6]
-    return gate.private_directory() / f"{paths.name}-{own}-{Path(where).name}"
+    words = (os.fsencode(paths.directory.resolve()), os.fsencode(node), os.fsencode(where))
+    own = hashlib.sha256(b"\0".join(words)).hexdigest()[:6]
+    server = re.sub(r"[^A-Za-z0-9._-]", "-", Path(where).name)[-_LONGEST_NAME:]  # ssh splits at ":"
+    return sockets.private_directory() / f"{paths.name}-{own}-{server}"
 
 
-def open_door(door: Door, listener: socket.socket) -> Iterator[gate.Event]:
-    """Carry connections to the server until the job ends; see ``gate.carry``."""
-    return gate.carry(
-        listener, door.transport, door.target, door.is_running, outlives_job=door.by_ssh
+def open_doors(doors: Sequence[Door], listeners: Sequence[socket.socket]) -> Iterator[gate.Event]:
+    """Carry connections to servers on one node until the job ends; see ``gate.carry``."""
+    first = doors[0]
+    route = gate.Route(
+        first.transport,
+        [door.target for door in doors],
+        first.is_running,
+        outlives_job=first.by_ssh,
+        packs=not first.by_ssh,
     )
+    return gate.carry(listeners, route)
 
 
-def ssh_command(port: int, path: Path) -> str:
-    """Return the command for the user's own machine that connects a port of it to the socket."""
+def ssh_command(*leads: tuple[int, Path]) -> str:
+    """Return the command for the user's own machine that connects ports of it to sockets."""
     user, fields = getpass.getuser(), os.environ.get("SSH_CONNECTION", "").split()
     own_port = f"-p {shell(fields[3])} " if len(fields) == 4 and fields[3] != "22" else ""
-    return f"ssh -N {own_port}-L {port}:{shell(path)} {shell(user)}@{login_host()}"
+    leads_to = " ".join(f"-L {port}:{shell(path)}" for port, path in leads)
+    return f"ssh -N {own_port}{leads_to} {shell(user)}@{login_host()}"
 
 
 def login_host() -> str:

@@ -6,9 +6,11 @@ Bytes are split into lines, and each line is attributed to the rank or the node 
 from __future__ import annotations
 
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +23,7 @@ from toolkit.units import human_size
 
 LONGEST = 64 * 1024  # bytes kept of one line; a rank that prints a tensor writes megabytes
 _CHUNK = 1 << 20
+_EQUAL = 500  # characters of a line that may be printed again, at most
 _SHORT, _FEW = 32, 256  # a log of n bytes may have n / 32 lines and a few more
 
 
@@ -192,11 +195,24 @@ def line(text: str, log: Log, launch: Launch) -> Line:
 
 def is_noise(text: str) -> bool:
     """Return whether a line is one that healthy runs print and that helps no reader."""
+    return _is_short_noise(text) if len(text) <= _EQUAL else _is_any_noise(text)
+
+
+def _is_any_noise(text: str) -> bool:
     return not text.strip() or bool(_NOISE.search(text))
 
 
+_is_short_noise = lru_cache(maxsize=4096)(_is_any_noise)  # ranks print many lines that are equal
+
+
 class Tail:
-    """A reader of what is appended to the logs of a job, also of logs that appear later."""
+    """A reader of what is appended to the logs of a job, also of logs that appear later.
+
+    Attributes:
+        cost: seconds of this process that the last look for new lines took, without reading them.
+    """
+
+    cost = 0.0
 
     def __init__(self, paths: Paths, job_id: int) -> None:
         """Start at the beginning of each log of a job of a run."""
@@ -207,9 +223,16 @@ class Tail:
 
     def read(self, *, last: bool = False) -> Iterator[tuple[Log, str]]:
         """Yield new complete lines; with ``last`` also a last one that has no newline."""
-        for log in self._paths.logs_of(self._job_id):
+        began = time.process_time()
+        logs = [log for log in self._paths.logs_of(self._job_id) if last or self._has_new(log.path)]
+        self.cost = time.process_time() - began
+        for log in logs:
             for text in self._new(log.path, last=last):
                 yield log, self._hide(text)
+
+    def _has_new(self, path: Path) -> bool:
+        offset, _ = self._open.get(path, (0, None))
+        return path.stat().st_size > offset
 
     def _new(self, path: Path, *, last: bool) -> Iterator[str]:
         offset, splitter = self._open.get(path, (0, Splitter()))

@@ -11,29 +11,39 @@ from toolkit import shell
 from toolkit.errors import CommandFailedError, ConfigError, JobLostError, UsageError
 from toolkit.files import read_json, read_text, write_atomically
 from toolkit.model.base import Model
+from toolkit.planning.cluster import Cluster, node_local_paths
+from toolkit.planning.gather import GatheredInputs
+from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths, all_runs
-from toolkit.runs import forward
+from toolkit.runs import forward, status
+from toolkit.runs.submit import gather_run
 from toolkit.slurm.client import without_job
 
 LAUNCHER = "notebook"
 _ANSWER_SECONDS = 30  # for a server to answer, or to take up a new token
 
 # Asks the server on the node with each token of standard input; the last shall be the only valid
-# one.
+# one. No token goes to a server of another user, who may have taken the place of one that was
+# killed.
 _PROBE = r"""
-import socket, sys, time
+import os, socket, struct, sys, time
 path, until = sys.argv[1], time.time() + float(sys.argv[2])
 tokens = sys.stdin.read().split("\n")
 def answer(token):
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(10)
         sock.connect(path)
+        peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("=iII"))
+        if struct.unpack("=iII", peer)[1] != os.geteuid():
+            raise PermissionError("it belongs to another user")
         header = "Authorization: token %s\r\n" % token if token else ""
         sock.sendall(("GET /api/status HTTP/1.0\r\nHost: localhost\r\n%s\r\n" % header).encode())
         return (sock.recv(64).split() + [b"", b""])[1].decode()
 while True:
     try:
         answers = [answer(token) for token in tokens]
+    except PermissionError as error:
+        answers, until = [str(error)], 0
     except OSError as error:
         answers = [str(error)]
     if answers == ["403"] * (len(tokens) - 1) + ["200"] or time.time() > until:
@@ -80,6 +90,13 @@ def notebooks(runs: Path) -> list[Paths]:
     return [paths for paths in all_runs(runs) if is_notebook(paths)]
 
 
+def newest(runs: Path) -> Paths | None:
+    """Return the newest notebook that has not ended as far as is known, else the newest of all."""
+    every = all_runs(runs)
+    ordered = sorted(every, key=lambda paths: paths.outcome.is_file())
+    return next((paths for paths in ordered if is_notebook(paths)), None)
+
+
 def require_notebook(paths: Paths) -> None:
     """Raise UsageError if a run is not a notebook."""
     if not is_notebook(paths):
@@ -88,6 +105,24 @@ def require_notebook(paths: Paths) -> None:
             place="RUN",
             next_step=f"toolkit notebook list; another server: toolkit forward {paths.word} PORT",
         )
+
+
+def gather(layer: Layer, cwd: Path, directory: Path) -> GatheredInputs:
+    """Gather the inputs of a notebook that shows a directory, which its container sees."""
+    gathered = gather_run("jupyter", layer, cwd)
+    inputs, shown = gathered.inputs, str(directory)
+    cluster = Cluster(inputs.site, gathered.client.access, "")
+    hidden = {**inputs.host.hidden, **node_local_paths(cluster, {"DIR": (shown,)})}
+    host = inputs.host._replace(hidden=hidden)
+    return gathered._replace(inputs=inputs._replace(folder=shown, host=host))
+
+
+def others(runs: Path, directory: Path) -> list[str]:
+    """Return the notebooks that show a directory and have not ended, the newest first."""
+    own = [paths for paths in all_runs(runs) if not paths.outcome.is_file() and is_notebook(paths)]
+    showing = [paths for paths in own if paths.read_plan().launch.program[-1] == str(directory)]
+    states = status.of_all(showing)
+    return [row.run for row in states if row.state in ("PENDING", "RUNNING")]
 
 
 def server(paths: Paths, *, by_ssh: bool = False) -> Server:
@@ -131,7 +166,8 @@ def prove(door: forward.Door, *refused: str, token: str) -> None:
             f"the notebook's server on {door.node} does not answer as it should",
             place=door.paths.name,
             details=(*result.stdout.splitlines(), *result.tail(3)),
-            next_step=f"toolkit logs {door.paths.word}",
+            next_step=f"toolkit logs {door.paths.word}; its job goes on: "
+            f"toolkit notebook stop {door.paths.word} ends it",
         )
 
 

@@ -25,7 +25,7 @@ from toolkit.model.run import (
 )
 from toolkit.model.site import Access
 from toolkit.records.store import Paths, find
-from toolkit.runs import excerpt, follow, once
+from toolkit.runs import excerpt, follow, once, parts
 from toolkit.runs.finish import finish, read_elements
 from toolkit.runs.outcome import headline
 from toolkit.slurm.client import Client
@@ -111,6 +111,8 @@ def current(paths: Paths, refresh: Refresh | None = None) -> tuple[JobState | No
     if outcome is not None or submission is None:
         return None, outcome
     client = client_of(submission)
+    if (ended := parts.ended_state(paths, submission.job_id)) is not None:
+        return ended, finish(client, paths, paths.read_plan(), ended)
     states, marks = (refresh or Refresh([paths])).jobs(client, submission.cluster)
     once.cancel_duplicates(
         client, submission, marks.get(submission.mark, ()) if submission.mark else ()
@@ -118,6 +120,7 @@ def current(paths: Paths, refresh: Refresh | None = None) -> tuple[JobState | No
     state = states.get(submission.job_id)
     if state is not None and not follow.is_of(state, paths, submission.mark):
         return None, None
+    state = parts.own_state(paths, state) if state is not None else None
     if state is not None and state.ended:
         return state, finish(client, paths, paths.read_plan(), state)
     return state, None

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from toolkit import runtimes, scripts
+from toolkit import launchers, runtimes, scripts
 from toolkit.errors import (
     ConfigError,
     ImageMissingError,
@@ -43,11 +43,22 @@ from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait
 
+Adapt = Callable[[Inputs], Inputs]
+
 _SBATCH_SECONDS = 70.0  # sbatch itself gives up earlier
 
 
-def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
+def unchanged(inputs: Inputs) -> Inputs:
+    """Return the inputs as they are."""
+    return inputs
+
+
+def write(inputs: Inputs, adapt: Adapt = unchanged) -> tuple[store.Paths, Plan]:
     """Plan a run, and write its directory under a number that no other run has.
+
+    Args:
+        inputs: of the plan.
+        adapt: changes them for the directory that the run gets; it may be called several times.
 
     Raises:
         PlanError: it could not run; nothing was written.
@@ -55,6 +66,7 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
     """
     from toolkit.records import code, snapshot
 
+    given, inputs = inputs, adapt(inputs)
     decided = plan(frozen(inputs))
     if inputs.to_fetch:
         name = Path(inputs.image).name.removesuffix(".sif")
@@ -65,12 +77,13 @@ def write(inputs: Inputs) -> tuple[store.Paths, Plan]:
     while not store.create(Path(decided.run_directory)):
         taken = Path(decided.run_directory)
         free = store.next_directory(taken.parent, taken.name.rsplit("-", 1)[0])
-        inputs = inputs._replace(run_directory=str(free))
+        inputs = adapt(given._replace(run_directory=str(free)))
         decided = plan(frozen(inputs))
     directory = Path(decided.run_directory)
     try:
         values = {name: inputs.job.env[name] for name in decided.secrets}
-        if values or shows(inputs.job.arguments):
+        is_private = launchers.get(decided.launch.launcher).is_private
+        if values or is_private or shows(inputs.job.arguments):
             directory.chmod(0o700)
         if decided.reports:
             _place_hook(directory)
