@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
-from toolkit.cli.shared import complete_runs, json_option, runs_option
+from toolkit.cli.shared import (
+    complete_runs,
+    interrupted_by_signals,
+    json_option,
+    runs_option,
+)
 from toolkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 SECTION = "Follow runs"
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C
+SSH_HELP = "reach the node by ssh instead of srun: faster, where nodes take it."
 
 
 class Entrance(NamedTuple):
@@ -67,7 +71,7 @@ def entrance_options(function: Callable[..., int]) -> Callable[..., int]:
             "--ssh",
             "by_ssh",
             is_flag=True,
-            help="Reach the node by ssh instead of srun: faster, where nodes take it.",
+            help=f"{SSH_HELP[0].upper()}{SSH_HELP[1:]}",
         ),
     )
     for option in reversed(options):
@@ -121,9 +125,9 @@ def carry(door: Door, entrance: Entrance, *, as_json: bool = False) -> int:
 
     require_one(entrance)
     try:
-        with _closed_by_signals(), _listener(door, entrance) as (listener, ssh):
+        with interrupted_by_signals(), _listener(door, entrance) as (listener, ssh):
             is_shown = False
-            for event in forward.open_door(door, listener):
+            for event in forward.open_doors([door], [listener]):
                 _show(event, door, (ssh, entrance), is_shown, as_json=as_json)
                 is_shown = True
     except KeyboardInterrupt:
@@ -145,50 +149,30 @@ def require_one(entrance: Entrance) -> None:
 
 def require_free(entrance: Entrance) -> None:
     """Raise an error if nothing can listen at the place that the user named."""
-    from toolkit.relay import gate
+    from toolkit.relay import sockets
 
     require_one(entrance)
     if entrance.listen is not None:
-        with gate.listening_locally(entrance.listen):
+        with sockets.listening_locally(entrance.listen):
             return
     if entrance.socket is not None:
-        with gate.listening(entrance.socket.absolute()):
+        with sockets.listening(entrance.socket.absolute()):
             return
-
-
-@contextlib.contextmanager
-def _closed_by_signals() -> Iterator[None]:
-    """Have a closed terminal and SIGTERM act as Ctrl-C; what nohup(1) ignores stays ignored."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    caught = {number: old for number, old in before.items() if old != signal.SIG_IGN}
-    for number in caught:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in caught.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
 def _listener(door: Door, entrance: Entrance) -> Iterator[tuple[socket.socket, str]]:
     """Listen, and give the ssh command that leads here; it is empty if none is needed."""
-    from toolkit.relay import gate
+    from toolkit.relay import sockets
     from toolkit.runs import forward
 
     if entrance.listen is not None:
-        with gate.listening_locally(entrance.listen) as listener:
+        with sockets.listening_locally(entrance.listen) as listener:
             yield listener, ""
         return
-    path = (entrance.socket or forward.socket_path(door.paths, door.target)).absolute()
-    with gate.listening(path) as listener:
-        yield listener, forward.ssh_command(entrance.port, path)
+    path = (entrance.socket or forward.socket_path(door.paths, door.target, door.node)).absolute()
+    with sockets.listening(path) as listener:
+        yield listener, forward.ssh_command((entrance.port, path))
 
 
 def _show(
@@ -197,7 +181,7 @@ def _show(
     """Print an event; the way in is printed once, when the relay first works."""
     from toolkit.relay import gate
 
-    server = f"port {door.target}" if door.target.isdigit() else door.target
+    server = server_name(door.target)
     if isinstance(event, gate.Connected):
         if is_shown:
             console.say("connected", f"to {door.node} again")
@@ -211,6 +195,11 @@ def _show(
         console.say("lost", text)
     elif isinstance(event, gate.Ended):
         console.say("ended", f"{door.paths.name} is not running any more")
+
+
+def server_name(target: str) -> str:
+    """Return how messages call a server."""
+    return f"port {target}" if target.isdigit() else target
 
 
 def _tell(door: Door, ssh: str, entrance: Entrance, *, as_json: bool) -> None:

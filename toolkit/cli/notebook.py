@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import time
 from functools import partial
@@ -15,16 +17,18 @@ from toolkit.cli.forward import INTERRUPTED, Entrance, carry, entrance_options, 
 from toolkit.cli.lazy import Group, cluster_option
 from toolkit.cli.options import flags, job_options
 from toolkit.cli.shared import json_option, run_argument, runs_option, with_image
-from toolkit.errors import UsageError
+from toolkit.errors import SlurmUnreachableError, UsageError
 
 if TYPE_CHECKING:
     from toolkit.model.plan import Plan
+    from toolkit.planning.gather import GatheredInputs
     from toolkit.records.store import Paths
     from toolkit.slurm.client import Client
 
 SECTION = "Run"
 
 _PORT = 8888
+_END_SECONDS = 60.0  # for Slurm to say how a job ended
 _UNITS = {"": 60, "s": 1, "m": 60, "h": 3600}
 _IDLE = re.compile(r"([0-9]{1,6})([smh]?)\Z")
 
@@ -92,10 +96,8 @@ def start(
       toolkit notebook start --image mine --gpus-per-node 1 --idle 30m course/
     """
     from toolkit.runs import notebook
-    from toolkit.runs.submit import gather_run
 
-    if not directory.is_dir():
-        raise UsageError(f"there is no directory {directory}", place="DIR", next_step="mkdir it")
+    shown = _require_directory(directory)
     given = {
         **options,
         "launcher": notebook.LAUNCHER,
@@ -103,28 +105,38 @@ def start(
     }
     entrance = Entrance(port or listen or _PORT, socket_path, listen)
     _require_entrance(entrance, str(given["job_name"]))
-    layer, cwd = flags(given, (str(idle_seconds(idle)), str(directory))), Path.cwd()
-    gather = partial(gather_run, "jupyter", layer, cwd)
+    layer = flags(given, (str(idle_seconds(idle)), str(shown)))
+    gather = partial(notebook.gather, layer, Path.cwd(), shown)
     prepared = with_image(gather(), gather)
-    paths, decided, job_id = _submit(prepared)
+    paths, decided, job_id = _submit(prepared, shown)
     try:
         code = _await(prepared.client, paths, decided, job_id)
+        if code is not None:
+            return code
+        return _connect(paths, entrance, by_ssh=by_ssh, as_json=as_json)
     except KeyboardInterrupt:
         console.note("")
         console.say("detached", f"job {job_id} goes on; {_next_steps(paths)}")
         return INTERRUPTED
-    if code is not None:
-        return code
-    return _connect(paths, entrance, by_ssh=by_ssh, as_json=as_json)
+
+
+def _require_directory(directory: Path) -> Path:
+    """Return the path of a directory that the server can show, without symbolic links."""
+    if not directory.is_dir():
+        raise UsageError(f"there is no directory {directory}", place="DIR", next_step="mkdir it")
+    if not os.access(directory, os.R_OK | os.X_OK):
+        step = "a directory that you may list and enter"
+        raise UsageError(f"you may not read {directory}", place="DIR", next_step=step)
+    return directory.resolve()
 
 
 def _require_entrance(entrance: Entrance, job_name: str) -> None:
     """Raise an error for a socket or port that could not be had, before the job queues."""
-    from toolkit.relay import gate
+    from toolkit.relay import sockets
 
     require_free(entrance)
     if entrance.socket is None and entrance.listen is None:
-        gate.require_short(gate.private_directory() / f"{job_name}-0000-000000-jupyter.sock")
+        sockets.require_short(sockets.private_directory() / f"{job_name}-0000-000000-jupyter.sock")
 
 
 def idle_seconds(text: str | None) -> int:
@@ -145,13 +157,25 @@ def idle_seconds(text: str | None) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def _submit(prepared: Any) -> tuple[Paths, Plan, int]:
+def _submit(prepared: GatheredInputs, shown: Path) -> tuple[Paths, Plan, int]:
     from toolkit.localcluster.access import local_name
+    from toolkit.runs import notebook
     from toolkit.runs.submit import submit, write
 
+    others = notebook.others(Path(prepared.inputs.run_directory).parent, shown)
     paths, decided = write(prepared.inputs)
     console.say("plan", console.plan_summary(decided))
-    submission = submit(paths, decided, prepared.client, local_name(prepared.inputs.site))
+    for name in others:
+        text = f"{name} shows this directory already: toolkit notebook connect {name}"
+        console.say("note", text)
+    for text in (*decided.notes, *decided.warnings):
+        console.say("note", text)
+    try:
+        submission = submit(paths, decided, prepared.client, local_name(prepared.inputs.site))
+    except KeyboardInterrupt:
+        text = f"Slurm may have the job of {paths.name} already: toolkit notebook list"
+        console.say("interrupted", text)
+        raise
     return paths, decided, submission.job_id
 
 
@@ -165,6 +189,8 @@ def _await(client: Client, paths: Paths, decided: Plan, job_id: int) -> int | No
     for event in follow.follow(client, paths, decided, job_id):
         if isinstance(event, follow.Changed):
             show_state(event, job_id, time.monotonic() - began)
+            if event.state.state == "RUNNING":
+                console.say("", f"JupyterLab starts; its messages: toolkit logs {paths.word}")
         elif isinstance(event, Outcome):
             show_outcome(event, paths)
             show_explanation(paths)
@@ -184,7 +210,25 @@ def _connect(paths: Paths, entrance: Entrance, *, by_ssh: bool, as_json: bool) -
     code = carry(server.door, entrance._replace(path=path), as_json=as_json)
     if code == INTERRUPTED:
         console.say("next", _next_steps(paths))
+    else:
+        _show_end(paths)
     return code
+
+
+def _show_end(paths: Paths) -> None:
+    """Print how the job ended, if Slurm knows it within a minute."""
+    from toolkit.model.run import Outcome
+    from toolkit.runs import follow, status
+    from toolkit.units import human_time
+
+    submission = status.submission_of(paths)
+    job = (status.client_of(submission), paths, paths.read_plan(), submission.job_id)
+    with contextlib.suppress(TimeoutError, SlurmUnreachableError):
+        for event in follow.follow(*job, until=time.monotonic() + _END_SECONDS):
+            if isinstance(event, Outcome):
+                word = "done" if event.kind == "ok" else event.kind
+                console.say(word, f"{human_time(event.seconds)}  {event.message}".rstrip())
+    console.say("", f"its messages: toolkit logs {paths.word}; again: toolkit notebook")
 
 
 def _next_steps(paths: Paths) -> str:
@@ -206,7 +250,7 @@ def connect(
     as_json: bool,
     runs: Path,
 ) -> int:
-    """Connect to a running notebook again (default: the newest).
+    """Connect to a notebook again (default: the newest that runs).
 
     \b
     Examples:
@@ -244,7 +288,7 @@ def rotate(run: str | None, runs: Path) -> None:
 @runs_option
 @cluster_option()
 def stop(run: str | None, runs: Path) -> None:
-    """End a notebook and its job; files stay (default: the newest).
+    """End a notebook and its job (default: the newest that runs).
 
     \b
     Examples:
@@ -255,6 +299,10 @@ def stop(run: str | None, runs: Path) -> None:
 
     paths = _find(run, runs)
     notebook.require_notebook(paths)
+    state, outcome = status.current(paths)
+    if state is None or outcome is not None:  # its number may be that of another job by now
+        console.fact("ended", f"{paths.name} has ended already")
+        return
     submission = status.submission_of(paths)
     status.client_of(submission).cancel(submission.job_id)
     console.fact("stopped", f"{paths.name}, job {submission.job_id}")
@@ -293,9 +341,9 @@ def list_notebooks(as_json: bool, runs: Path) -> None:
 
 
 def _find(run: str | None, runs: Path) -> Paths:
-    """Return a run by its name, or the newest notebook."""
+    """Return a run by its name, or the newest notebook that has not ended."""
     from toolkit.records.store import find
     from toolkit.runs import notebook
 
-    newest = next(iter(notebook.notebooks(runs)), None) if run is None else None
+    newest = notebook.newest(runs) if run is None else None
     return newest or find(run, runs)

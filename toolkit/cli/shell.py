@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -14,11 +15,13 @@ from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import flags, job_options
 from toolkit.cli.shared import with_image
-from toolkit.errors import SlurmUnreachableError, UsageError
+from toolkit.cli.shell_forward import Wanted, beside, forward_options, wanted
+from toolkit.errors import SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.localcluster.access import local_name
 from toolkit.model.plan import Plan
 from toolkit.planning.gather import GatheredInputs
 from toolkit.records.store import Paths
+from toolkit.relay.child import Child
 from toolkit.runs import interactive
 from toolkit.runs.submit import write
 from toolkit.slurm.client import Client
@@ -33,10 +36,18 @@ SECTION = "Run"
     is_flag=True,
     help="Print the script that would be run, and with which command, and stop.",
 )
+@forward_options
 @click.argument("program", default="bash", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @cluster_option()
-def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: Any) -> int:
+def command(
+    program: str,
+    arguments: tuple[str, ...],
+    dry_run: bool,
+    forwards: tuple[str, ...],
+    by_ssh: bool,
+    **options: Any,
+) -> int:
     """Open a shell in an image, on a node of the cluster.
 
     It is a job of its own, and its exit code is the shell's.
@@ -45,10 +56,15 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
     shell. PROGRAM (default: bash) is started with its arguments. With several nodes, the shell is
     on the first; the job has all of them, and ends with the shell.
 
+    With --forward, a server that you start in the shell, on PORT of the node's loopback address or
+    on SOCKET, is reached from your own machine while the shell is open, as by toolkit forward. How
+    is printed before the prompt.
+
     \b
     Examples:
       toolkit shell --image pytorch_cpu
       toolkit shell --image pytorch_22.03 --gpus-per-node 4 --time 2:00:00
+      toolkit shell --image pytorch_cpu --forward 6006
       toolkit shell --image pytorch_cpu --cpus-per-task 4 -- python3 -i train.py
     """
     from toolkit.runs.submit import gather_run
@@ -66,6 +82,7 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
             next_step="toolkit run --interactive starts ranks",
         )
     given["job_name"] = options.get("job_name") or "shell"
+    servers = wanted(forwards, by_ssh=by_ssh)
     layer, cwd = flags(given, arguments), Path.cwd()
     prepared = gather_run(program, layer, cwd, dry_run=dry_run)
     if dry_run:
@@ -75,14 +92,22 @@ def command(program: str, arguments: tuple[str, ...], dry_run: bool, **options: 
 
         console.document(scripts.script(plan(frozen(prepared.inputs))))
         return 0
-    return run_interactively(with_image(prepared, lambda: gather_run(program, layer, cwd)))
+    prepared = with_image(prepared, lambda: gather_run(program, layer, cwd))
+    return run_interactively(prepared, servers=servers)
 
 
 CANCELLED = 130
 
 
-def run_interactively(prepared: GatheredInputs, *, as_json: bool = False) -> int:
+def run_interactively(
+    prepared: GatheredInputs, *, servers: Wanted | None = None, as_json: bool = False
+) -> int:
     """Get an allocation, run the script in it, and give it back; returns the run's exit code.
+
+    Args:
+        prepared: the run.
+        servers: those that are reached from outside meanwhile.
+        as_json: the outcome is printed for programs.
 
     Raises:
         UsageError: a terminal is needed, and there is none.
@@ -96,6 +121,19 @@ def run_interactively(prepared: GatheredInputs, *, as_json: bool = False) -> int
         )
     paths, decided = write(prepared.inputs)
     console.say("plan", console.plan_summary(decided))
+    with contextlib.ExitStack() as stack:
+        try:
+            relay = stack.enter_context(beside(paths, servers or Wanted()))
+        except ToolkitError:  # nothing was started
+            shutil.rmtree(paths.directory)
+            raise
+        return _run(prepared, paths, decided, relay, as_json=as_json)
+
+
+def _run(
+    prepared: GatheredInputs, paths: Paths, decided: Plan, relay: Child, *, as_json: bool
+) -> int:
+    """Run the script in an allocation that lives as long as this process."""
     cluster = local_name(prepared.inputs.site)
     process = interactive.start(prepared.client, paths, decided)
     try:
@@ -103,7 +141,9 @@ def run_interactively(prepared: GatheredInputs, *, as_json: bool = False) -> int
             submission = interactive.granted(process, paths, decided, cluster)
             console.say("script", os.path.relpath(paths.script))
             if decided.pty:
-                came_out = interactive.finish(prepared.client, paths, decided, process.wait())
+                code = process.wait()
+                relay.end()
+                came_out = interactive.finish(prepared.client, paths, decided, code)
                 why = came_out.message if came_out.kind not in ("ok", "failed") else ""
                 console.say(
                     "ended",
@@ -114,6 +154,7 @@ def run_interactively(prepared: GatheredInputs, *, as_json: bool = False) -> int
 
             return show(prepared.client, paths, decided, submission.job_id, as_json=as_json)
     except KeyboardInterrupt:
+        relay.end()
         console.note("")
         return _cancelled(prepared.client, paths, decided)
 
