@@ -115,9 +115,9 @@ def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None, P
         return of_stream(sys.stdin.buffer), None, None
     if what is not None and Path(what).is_file():
         return of_file(Path(what)), None, None
-    paths = find(what, runs)
+    paths, derived = find(what, runs), None
     if not paths.outcome.is_file():
         from toolkit.runs import status
 
-        status.current(paths)  # derives the outcome of a run that ended unobserved
-    return (*of_run(paths), paths)
+        _, derived = status.current(paths)  # that of a run that ended unobserved
+    return (*of_run(paths, derived), paths)

@@ -110,7 +110,9 @@ def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]
     own = evidence._replace(entries=_own_entries(evidence, failure), nodes_down={})
     ranked = sorted(matches(own, causes), key=lambda match: -match.weight)
     if not failure.words:
-        return ranked or [_silent_match(failure, placeholders(evidence))]
+        shared = {name: rule for name, rule in causes.items() if rule.any_rank}
+        causes_shown = ranked or list(matches(evidence, shared))
+        return causes_shown or [_silent_match(failure, placeholders(evidence))]
     special = [
         match
         for match in ranked

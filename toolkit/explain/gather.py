@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+from toolkit import runtimes
 from toolkit.errors import ConfigError
 from toolkit.explain.entries import entries_of, evidence_of, labelled
 from toolkit.explain.model import Evidence, Rule
@@ -25,8 +26,12 @@ from toolkit.slurm.client import Client
 _HOLDERS = 200  # the first to end of a large partition
 
 
-def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
+def of_run(paths: Paths, derived: Outcome | None = None) -> tuple[Evidence, Outcome | None]:
     """Return the evidence in a run's directory, and its outcome; None if it has not ended.
+
+    Args:
+        paths: of the run.
+        derived: its outcome, which a full disk may have kept from being recorded.
 
     Raises:
         SlurmUnreachableError: it was never submitted.
@@ -43,7 +48,8 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
         forced=_forced(plan),
         names=_names(paths, plan, submission.job_id),
     )
-    outcome = paths.read_outcome()
+    recorded = paths.read_outcome()
+    outcome = recorded or derived
     if outcome is None:
         return evidence, None
     # A rank that fails because its node is gone is a consequence: the node comes first.
@@ -57,6 +63,7 @@ def of_run(paths: Paths) -> tuple[Evidence, Outcome | None]:
             first_host=(failure.host or "") if failure else "",
             first_text=_first_text(outcome),
             failure=failure,
+            unrecorded=recorded is None,
         ),
         outcome,
     )
@@ -74,7 +81,8 @@ def _first_text(outcome: Outcome) -> str:
 
 def _names(paths: Paths, plan: Plan, job_id: int) -> dict[str, str]:
     """Return the values of the placeholders in fixes."""
-    image = {"image": plan.container.name} if plan.container.image else {}
+    container = plan.container
+    image = {"image": container.name} if runtimes.get(container.runtime).image else {}
     run_path = shell(os.path.relpath(paths.directory))
     return {"run": paths.word, "run_path": run_path, "job": str(job_id), **image}
 

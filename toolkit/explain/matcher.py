@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from toolkit.explain.candidates import Candidates
 from toolkit.explain.entries import survived
 from toolkit.explain.model import Entry, Evidence, Match, Rule, compiled
 from toolkit.redaction import redacted
@@ -24,32 +25,38 @@ _FRAMES_BACK = 200
 
 def recognized(entries: Sequence[Entry], rules: Mapping[str, Rule], role: str) -> Iterator[int]:
     """Yield the positions of the lines that match a rule of this role."""
+    return _recognized(_candidates(entries), rules, role)
+
+
+def _candidates(entries: Sequence[Entry]) -> Candidates:
+    return Candidates([entry.text for entry in entries])
+
+
+def _recognized(lines: Candidates, rules: Mapping[str, Rule], role: str) -> Iterator[int]:
     patterns = [
         compiled(pattern)
         for rule in rules.values()
         if rule.role == role
         for pattern in rule.signatures
     ]
-    return (
-        position
-        for position, entry in enumerate(entries)
-        if any(pattern.search(entry.text) for pattern in patterns)
-    )
+    return (position for position, _ in lines.search(patterns))
 
 
 def matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
     """Yield a match for each rule that applies."""
-    consequences = _consequences(evidence.entries, rules)
+    candidates = _candidates(evidence.entries)
+    # Lines that only report the loss of another rank.
+    consequences = frozenset(_recognized(candidates, rules, "consequence"))
     past = frozenset[int]() if evidence.state else survived(evidence.entries)
     quoted, plain = _quoted_code(evidence.entries), is_plain(evidence)
     for name, rule in rules.items():
-        if not _applies(rule, evidence):
+        if not _applies(rule, evidence, candidates):
             continue
         general = rule.role == "cause" and rule.weight < GENERAL
         lines = [
             line
-            for line in _lines(rule, evidence, plain=plain)
-            if not (general and line.entry in consequences)
+            for line in _lines(rule, evidence, candidates, plain=plain)
+            if not (general and line.position in consequences)
         ]
         if rule.signatures and not lines:
             continue
@@ -65,7 +72,7 @@ def matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
             rule=name,
             summary=rule.summary,
             cause=redacted(_filled(rule.cause, groups)),
-            fix=tuple(redacted(_filled(_of_log(text, evidence), groups)) for text in rule.fix),
+            fix=tuple(redacted(_filled(text, groups)) for text in _fixes(rule, evidence)),
             source=rule.source,
             sure="possible" if is_past else rule.sure,
             role=rule.role,
@@ -81,6 +88,14 @@ def matches(evidence: Evidence, rules: Mapping[str, Rule]) -> Iterator[Match]:
 _LOGS_SHOW = re.compile(r"toolkit logs (?:--rank \{rank\} )?\{run\} shows")
 _SEE_LOGS = re.compile(r": toolkit logs (?:--rank \{rank\} )?\{run\}$")
 _RUN_AGAIN = "toolkit run {run_path} starts it again"
+
+
+def _fixes(rule: Rule, evidence: Evidence) -> Iterator[str]:
+    """Yield the fixes of a rule that fit the run: one without an image has none to look into."""
+    without = "run" in evidence.names and "image" not in evidence.names
+    for text in rule.fix:
+        if not (without and "{image}" in text):
+            yield _of_log(text, evidence)
 
 
 def _of_log(text: str, evidence: Evidence) -> str:
@@ -137,18 +152,7 @@ def placeholders(evidence: Evidence, entry: Entry | None = None) -> dict[str, st
     }
 
 
-def _consequences(entries: Sequence[Entry], rules: Mapping[str, Rule]) -> set[Entry]:
-    """Return the lines that only report the loss of another rank."""
-    patterns = [
-        compiled(pattern)
-        for rule in rules.values()
-        if rule.role == "consequence"
-        for pattern in rule.signatures
-    ]
-    return {entry for entry in entries if any(pattern.search(entry.text) for pattern in patterns)}
-
-
-def _applies(rule: Rule, evidence: Evidence) -> bool:
+def _applies(rule: Rule, evidence: Evidence, lines: Candidates) -> bool:
     """Return whether the conditions of a rule hold.
 
     A fact that is unknown, as of a pasted log, does not rule out a rule that has signatures.
@@ -164,14 +168,15 @@ def _applies(rule: Rule, evidence: Evidence) -> bool:
         return False
     if rule.nodes_down and not evidence.nodes_down and not rule.signatures:
         return False
-    texts = [entry.text for entry in evidence.entries]
-    return all(_anywhere(pattern, texts) for pattern in rule.also) and not any(
-        _anywhere(pattern, texts) for pattern in rule.without
+    if rule.unrecorded and not evidence.unrecorded:
+        return False
+    return all(_anywhere(pattern, lines) for pattern in rule.also) and not any(
+        _anywhere(pattern, lines) for pattern in rule.without
     )
 
 
-def _anywhere(pattern: str, texts: Sequence[str]) -> bool:
-    return any(compiled(pattern).search(text) for text in texts)
+def _anywhere(pattern: str, lines: Candidates) -> bool:
+    return next(lines.search((compiled(pattern),)), None) is not None
 
 
 class _Line(NamedTuple):
@@ -182,15 +187,15 @@ class _Line(NamedTuple):
     groups: dict[str, str]
 
 
-def _lines(rule: Rule, evidence: Evidence, *, plain: bool) -> Iterator[_Line]:
+def _lines(
+    rule: Rule, evidence: Evidence, candidates: Candidates, *, plain: bool
+) -> Iterator[_Line]:
     """Yield every line that shows the cause."""
-    patterns = [compiled(pattern) for pattern in rule.signatures]
-    for position, entry in enumerate(evidence.entries):
-        match = next((hit for pattern in patterns if (hit := pattern.search(entry.text))), None)
-        if match:
-            groups = {name: text or "" for name, text in match.groupdict().items()}
-            where = "a process of the job" if plain else _where(entry)
-            yield _Line(entry, position, {"where": where} | groups | _known_place(entry, evidence))
+    for position, match in candidates.search(map(compiled, rule.signatures)):
+        entry = evidence.entries[position]
+        groups = {name: text or "" for name, text in match.groupdict().items()}
+        where = "a process of the job" if plain else _where(entry)
+        yield _Line(entry, position, {"where": where} | groups | _known_place(entry, evidence))
 
 
 def _best_line(lines: Sequence[_Line], first_rank: int | None) -> _Line:

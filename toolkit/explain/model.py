@@ -26,6 +26,7 @@ class Example(Model, frozen=True, kw_only=True):
         exit_code: of the run, likewise.
         launcher: of the run, likewise.
         nodes_down: unhealthy nodes, and their states.
+        unrecorded: the outcome could not be written.
     """
 
     origin: Literal["captured", "published", "composed"]
@@ -35,6 +36,7 @@ class Example(Model, frozen=True, kw_only=True):
     exit_code: int = 1
     launcher: str = ""
     nodes_down: dict[str, str] = {}
+    unrecorded: bool = False
 
     def __post_init__(self) -> None:
         """Check that a published example, and no other, has a URL."""
@@ -58,7 +60,9 @@ class Rule(Model, frozen=True, kw_only=True):
         exit_codes: of the run, that the rule is for; empty: any.
         launchers: that the rule is for; empty: any.
         nodes_down: the rule is for runs with a node that is down.
+        unrecorded: the rule is for runs whose outcome found no room on the disk.
         early: a rank prints it as a warning, goes on, and fails later with another error.
+        any_rank: one rank prints it for all, such as the result of a training.
         weight: the matching rule with most weight is the cause: 10 for a general rule, 90 for a
             message that no other failure prints.
         role: a ``consequence`` is what other ranks print when a rank is lost; it is only named if
@@ -79,7 +83,9 @@ class Rule(Model, frozen=True, kw_only=True):
     exit_codes: tuple[int, ...] = ()
     launchers: tuple[str, ...] = ()
     nodes_down: bool = False
+    unrecorded: bool = False
     early: bool = False
+    any_rank: bool = False
     weight: int = 50
     role: Literal["cause", "consequence"] = "cause"
     sure: Certainty = "likely"
@@ -94,7 +100,8 @@ class Rule(Model, frozen=True, kw_only=True):
                 raise BadDataError(
                     f"{pattern!r} is not a regular expression: {error}", "signatures"
                 ) from None
-        if not (self.signatures or self.states or self.nodes_down or self.exit_codes):
+        facts = self.states or self.nodes_down or self.exit_codes or self.unrecorded
+        if not (self.signatures or facts):
             raise ValueError("a rule needs a signature or a condition")
 
 
@@ -136,6 +143,7 @@ class Evidence(NamedTuple):
         forced: rules that refused the job before submission, and the user's reason to force it.
         failure: the first failing rank by its record or its launcher; None if only lines tell.
         names: values of placeholders in fixes: ``run``, ``image``, ``job``.
+        unrecorded: the outcome found no room in the run's directory; logs may be cut off as well.
     """
 
     entries: tuple[Entry, ...]
@@ -150,6 +158,7 @@ class Evidence(NamedTuple):
     forced: tuple[str, ...] = ()
     failure: Failure | None = None
     names: dict[str, str] = {}
+    unrecorded: bool = False
 
 
 class Match(Model, frozen=True, kw_only=True):
