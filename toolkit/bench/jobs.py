@@ -6,23 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolkit.model.plan import Plan
-from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.runs.completion import CompletedRun, complete
 from toolkit.runs.follow import Changed, Event
 from toolkit.runs.logs import Line, is_noise
-from toolkit.runs.submit import gather_run
+from toolkit.runs.submit import Adapt, gather_run, unchanged
 from toolkit.slurm.patience import configured_wait, patiently
 
 Inform = Callable[[str, str], None]
-Adapt = Callable[[Inputs], Inputs]
 
 
-def _as_it_is(given: Inputs) -> Inputs:
-    return given
-
-
-def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = _as_it_is) -> str:
+def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = unchanged) -> str:
     """Return the script that would be submitted.
 
     Raises:
@@ -35,7 +29,13 @@ def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = _as_it_
 
 
 def run(
-    target: str, settings: Layer, cwd: Path, say: Inform, *, adapt: Adapt = _as_it_is
+    target: str,
+    settings: Layer,
+    cwd: Path,
+    say: Inform,
+    *,
+    adapt: Adapt = unchanged,
+    on_plan: Callable[[Plan], object] = bool,
 ) -> CompletedRun:
     """Run a job to its end.
 
@@ -46,6 +46,7 @@ def run(
         say: called for each event with a subject and a text; a rank's lines have its number as the
             subject.
         adapt: changes the inputs of the plan.
+        on_plan: called once the run's directory is written, before its job is submitted.
 
     Raises:
         ToolkitError: it could not be planned, submitted or followed. A job that fails is no error:
@@ -54,12 +55,17 @@ def run(
     """
     wait = configured_wait(lambda text: say("waiting", text))
     gathered = patiently(lambda: gather_run(target, settings, cwd), wait)
-    gathered = gathered._replace(inputs=adapt(gathered.inputs))
+
+    def planned(plan: Plan) -> None:
+        say("plan", _summary(plan))
+        on_plan(plan)
+
     return complete(
         gathered,
         wait,
-        on_plan=lambda plan: say("plan", _summary(plan)),
-        on_event=lambda event: _report(event, say),
+        adapt=adapt,
+        on_plan=planned,
+        on_event=lambda event: report(event, say),
         on_cancel=lambda job_id: say("cancelled", f"job {job_id}"),
     )
 
@@ -69,7 +75,7 @@ def _summary(plan: Plan) -> str:
     return f"{plan.name}: {plan.shape}, {launcher}, {image}, site {plan.site}"
 
 
-def _report(event: Event, say: Inform) -> None:
+def report(event: Event, say: Inform) -> None:
     """Pass on a state of the job, or a line of its ranks that is neither noise nor JSON."""
     if isinstance(event, Changed):
         state = event.state

@@ -1,4 +1,4 @@
-"""`toolkit bench`: measure all-reduce, and compare trainings, on the user's cluster."""
+"""`toolkit bench allreduce` and `compare`: measure libraries and trainings on a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import click
 
 from toolkit.bench.allreduce import BACKENDS
 from toolkit.cli import console
-from toolkit.cli.lazy import Group
 from toolkit.cli.options import flags, job_options
 from toolkit.cli.shared import completion, json_option
 from toolkit.errors import UsageError
@@ -20,19 +19,8 @@ from toolkit.errors import UsageError
 if TYPE_CHECKING:
     from toolkit.bench.allreduce import Measured
 
-SECTION = "Check and measure"
+SECTION = "Measure"
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
-
-
-@click.group("bench", cls=Group)
-def command() -> None:
-    """Measure all-reduce, and compare trainings, on this cluster.
-
-    \b
-    Examples:
-      toolkit bench allreduce --nodes 2
-      toolkit bench compare jobs/digits-ddp jobs/digits-horovod
-    """
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer versions
@@ -51,7 +39,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer 
         return count
 
 
-@command.command("allreduce")
+@click.command("allreduce")
 @job_options
 @click.option(
     "--backend",
@@ -142,7 +130,7 @@ def allreduce(
             ran.paths.name,
         )
         if result is None or (ran.outcome.kind != "ok" and not result.wrong):
-            return _failed(ran)
+            return show_failed_run(ran)
         done.append(result)
     if done:
         path = (
@@ -183,7 +171,7 @@ def _target(backend: str) -> str:
     return str(shipped("jobs") / JOB / script) if script else f"jobs/{JOB}"
 
 
-def _failed(ran: Any) -> int:
+def show_failed_run(ran: Any) -> int:
     """Print how a run failed, and return its exit code."""
     from toolkit.cli.follow import show_explanation, show_outcome
 
@@ -235,7 +223,7 @@ def _show(done: list[Measured], plot: Path | None, *, as_json: bool) -> None:
 
 
 @completion
-def _jobs() -> Iterable[str]:
+def complete_jobs() -> Iterable[str]:
     """Return the shipped jobs, and runs below runs/."""
     from toolkit.resources import shipped
 
@@ -243,7 +231,7 @@ def _jobs() -> Iterable[str]:
     return [*names, *(f"runs/{path.parent.name}" for path in Path("runs").glob("*/outcome.json"))]
 
 
-@command.command("compare")
+@click.command("compare")
 @job_options
 @click.option(
     "--arguments",
@@ -263,7 +251,7 @@ def _jobs() -> Iterable[str]:
     "--dry-run", is_flag=True, help="Print the scripts that would be submitted, and stop."
 )
 @json_option
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=_jobs)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
 def compare(
     jobs: tuple[str, ...], arguments: str, rounds: int, dry_run: bool, as_json: bool, **options: Any
 ) -> int:
@@ -297,6 +285,6 @@ def compare(
             console.say,
         )
     except compare.FailedRunError as failed:
-        return _failed(failed.ran)
+        return show_failed_run(failed.ran)
     console.result(rows, lambda: console.table(*compare.table(rows)), as_json=as_json)
     return 0

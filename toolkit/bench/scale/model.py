@@ -1,0 +1,235 @@
+"""The files of a scaling study: its options, its points, and the measurement of each run.
+
+``report.json`` holds all of them, so that a study can be repeated and compared. Fields are never
+renamed: reports of earlier versions stay readable.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from toolkit.model.base import Model
+
+Mode = Literal["strong", "weak"]
+FORMAT = 1
+
+
+class Options(Model, frozen=True, kw_only=True):
+    """The options of a study.
+
+    Attributes:
+        target: a job's folder or a script, as the user named it.
+        nodes: numbers of nodes.
+        ntasks_per_node: numbers of ranks on each node; empty: as the job has it.
+        modes: ``strong``: the work is the same at each size; ``weak``: the work of each rank is.
+        launchers: of the ranks; empty: as the job has it.
+        runs: how often each point is measured.
+        metric: key of the printed value: a rate, or seconds if the name ends so.
+        divide: argument of the script -> total, divided by the ranks in strong scaling.
+        multiply: argument of the script -> value for one rank, multiplied in weak scaling.
+        arguments: further arguments of the script at each point.
+        job: further options of the job, as on the command line.
+        gradient_size: bytes that ranks add up in a step; 0: measured in the script.
+        samples_per_epoch: for the hours of an epoch; 0: taken from what the script prints.
+        count_oversubscribed: the reason why points with more ranks than cores count; empty: they
+            do not.
+        hook: record the time of each step in the ranks.
+        beside: names of published results that the report shows.
+        one_allocation: the runs take turns in one job; else each is a job.
+    """
+
+    target: str
+    nodes: tuple[int, ...]
+    ntasks_per_node: tuple[int, ...] = ()
+    modes: tuple[Mode, ...] = ("weak",)
+    launchers: tuple[str, ...] = ()
+    runs: int = 3
+    metric: str = "samples_per_second"
+    divide: dict[str, int] = {}
+    multiply: dict[str, int] = {}
+    arguments: tuple[str, ...] = ()
+    job: dict[str, Any] = {}
+    gradient_size: int = 0
+    samples_per_epoch: int = 0
+    count_oversubscribed: str = ""
+    hook: bool = True
+    beside: tuple[str, ...] = ()
+    one_allocation: bool = False
+
+    @property
+    def is_time(self) -> bool:
+        """Return whether the metric is a duration, of which less is better."""
+        return self.metric == "seconds" or self.metric.endswith("_seconds")
+
+
+class Point(Model, frozen=True, kw_only=True):
+    """One size of a study, measured several times.
+
+    Attributes:
+        launcher: empty: the job's.
+        ntasks_per_node: 0: the job's.
+    """
+
+    mode: Mode
+    launcher: str
+    nodes: int
+    ntasks_per_node: int
+
+    @property
+    def key(self) -> str:
+        """Return the name of the point in file names: ``weak-torchrun-2x4``."""
+        ranks = self.ntasks_per_node or "job"
+        return f"{self.mode}-{self.launcher or 'job'}-{self.nodes}x{ranks}"
+
+
+class RankTimes(Model, frozen=True, kw_only=True):
+    """The steps of one rank after the warm-up.
+
+    Attributes:
+        steps: how many were recorded.
+        step_seconds: mean time of a step.
+        busy_seconds: of it, the time outside of collectives and of the backward pass, in which a
+            rank may wait for others.
+    """
+
+    rank: int
+    host: str
+    steps: int
+    step_seconds: float
+    busy_seconds: float
+
+
+class Straggler(Model, frozen=True, kw_only=True):
+    """Ranks on which all others wait.
+
+    Attributes:
+        busy_seconds: of the slowest of them, in a step.
+        others_seconds: the median of all other ranks.
+    """
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    busy_seconds: float
+    others_seconds: float
+
+
+class Communication(Model, frozen=True, kw_only=True):
+    """An all-reduce of the gradients, measured by the ranks of the run itself.
+
+    Attributes:
+        bytes: of the gradients of one rank.
+        seconds: the median of the slowest rank.
+        backend: the library.
+        note: why there is no measurement, if there is none.
+    """
+
+    bytes: int = 0
+    seconds: float = 0.0
+    backend: str = ""
+    note: str = ""
+
+
+class Sample(Model, frozen=True, kw_only=True):
+    """The measurement of one run.
+
+    Attributes:
+        point: key of the point.
+        number: of the run at this point, from 1.
+        name: of the run's directory.
+        value: the metric in the steady state.
+        values: how many values of the metric were printed.
+        warm_up: values that were dropped as warm-up.
+        nodes, ranks_per_node, gpus_per_node, cpus_per_rank: the job's shape.
+        launcher: that started the ranks.
+        oversubscribed: there are more ranks than cores, or than GPUs.
+        cores: of the machines below the ranks; 0: unknown.
+        start_seconds: from the first rank's start to the first step.
+        warm_up_seconds: what the steps before the steady state took longer than later ones.
+        step_seconds: of the steady state, by the slowest rank; 0: unknown.
+        epoch_seconds: time of one epoch; 0: unknown.
+        ranks: the ranks with recorded steps.
+        nodelist: nodes of the job, as Slurm writes them.
+        job_id: of its job, which may be that of an allocation for several runs; 0: unknown.
+        ended: UTC, ISO 8601.
+    """
+
+    point: str
+    number: int
+    name: str
+    value: float
+    values: int = 1
+    warm_up: int = 0
+    nodes: int
+    ranks_per_node: int
+    gpus_per_node: int = 0
+    cpus_per_rank: int = 1
+    launcher: str = ""
+    oversubscribed: bool = False
+    cores: int = 0
+    start_seconds: float = 0.0
+    warm_up_seconds: float = 0.0
+    step_seconds: float = 0.0
+    epoch_seconds: float = 0.0
+    straggler: Straggler | None = None
+    communication: Communication = Communication()
+    ranks: tuple[RankTimes, ...] = ()
+    nodelist: str = ""
+    job_id: int = 0
+    ended: str = ""
+
+    @property
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def units(self) -> tuple[int, str]:
+        """Return the number and the name of what the job occupies: GPUs, else cores."""
+        if self.gpus_per_node:
+            return self.nodes * self.gpus_per_node, "GPU"
+        return self.size * self.cpus_per_rank, "core"
+
+
+class Origin(Model, frozen=True, kw_only=True):
+    """The software and the cluster of a study, to repeat it.
+
+    Attributes:
+        image: name of the image; empty: none.
+        image_digest: SHA-256 of its file system, or the id of the SIF.
+        lock: SHA-256 of the lock it was built from.
+        script: path of the script; script_sha256: of its content.
+        commit: of git; ``+`` at its end: with changes.
+        site, slurm: name of the site, version of Slurm.
+        toolkit: version.
+        began: UTC, ISO 8601.
+    """
+
+    image: str = ""
+    image_digest: str = ""
+    lock: str = ""
+    script: str = ""
+    script_sha256: str = ""
+    commit: str = ""
+    site: str = ""
+    slurm: str = ""
+    toolkit: str = ""
+    began: str = ""
+
+
+class Study(Model, frozen=True, kw_only=True):
+    """``report.json``: a study with its measurements so far.
+
+    Attributes:
+        directory: of the study, as the user named it.
+    """
+
+    format: int = FORMAT
+    directory: str = ""
+    options: Options
+    origin: Origin = Origin()
+    points: tuple[Point, ...] = ()
+    samples: tuple[Sample, ...] = ()
+
+    def of(self, point: Point) -> tuple[Sample, ...]:
+        """Return the measurements of a point."""
+        return tuple(sample for sample in self.samples if sample.point == point.key)
