@@ -33,11 +33,13 @@ class Started(Model, frozen=True, kw_only=True):
         pid: the first process of the cluster, by its number outside of it.
         shared: directories that all nodes share although the directory above is private.
         like: the site that it imitates; empty if none.
+        real_gpus: its nodes have this machine's GPUs; else they are simulated, if there are any.
     """
 
     pid: int
     shared: tuple[str, ...] = ()
     like: str = ""
+    real_gpus: bool = False
 
 
 def local_name(site: Site) -> str | None:

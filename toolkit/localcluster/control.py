@@ -30,6 +30,7 @@ class Plan(Model, frozen=True, kw_only=True):
         shared: directories below /tmp or /dev/shm that the nodes see.
         user: who runs it.
         as_user: the user is not root, and the cluster is in a user namespace.
+        gpus: the number N of /dev/nvidiaN of each GPU of all nodes; empty: they are simulated.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Plan(Model, frozen=True, kw_only=True):
     shared: tuple[str, ...] = ()
     user: str
     as_user: bool
+    gpus: tuple[int, ...] = ()
 
 
 class Report(Model, frozen=True, kw_only=True):

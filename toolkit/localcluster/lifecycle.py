@@ -14,8 +14,9 @@ from pathlib import Path, PurePosixPath
 from toolkit import quoting, shell
 from toolkit.errors import ClusterError, UsageError
 from toolkit.files import read_json, write_atomically
-from toolkit.localcluster import access, config, packages, processes
+from toolkit.localcluster import access, config, devices, packages, processes
 from toolkit.localcluster.control import KEEP, Plan, StartError
+from toolkit.localcluster.daemon_logs import fatal_errors, log_tails
 from toolkit.localcluster.directory import is_ours, locked, refuse_foreign, remove_files
 from toolkit.localcluster.paths import PRIVATE, Paths, below_private, paths_of
 from toolkit.localcluster.shape import Shape, all_nodes, summary
@@ -24,7 +25,7 @@ from toolkit.model.base import to_json
 from toolkit.progress import Progress
 from toolkit.resources import package_directory, shipped
 
-_TAIL = 12  # lines of a log in a message
+_NAMED = 3  # daemons in a message
 
 
 def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = ()) -> bool:
@@ -62,6 +63,7 @@ def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = 
             shared=shared,
             user=pwd.getpwuid(os.geteuid()).pw_name,
             as_user=os.geteuid() != 0,
+            gpus=devices.gpus_of(shape),
         )
         progress.say("cluster", f"{name}: {summary(shape)}")
         try:
@@ -70,7 +72,7 @@ def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = 
         except BaseException as error:
             # Also after an interrupt, nothing half-started stays. The reason is read before its log
             # is removed.
-            explained = _explained(error)
+            explained = _explained(error, paths)
             processes.stop(paths)
             remove_files(paths)
             if explained is error:
@@ -79,37 +81,36 @@ def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = 
     return True
 
 
-def _explained(error: BaseException) -> BaseException:
+def _explained(error: BaseException, paths: Paths) -> BaseException:
     if not isinstance(error, StartError):
         return error
-    details = (*error.details, *log_tails(error.logs))
+    fatal = fatal_errors(paths.daemon_logs())
+    stopped = [
+        f"{', '.join(daemons[:_NAMED])}"
+        + (f" and {len(daemons) - _NAMED} more" if len(daemons) > _NAMED else "")
+        + f" stopped: {text}"
+        for text, daemons in fatal.items()
+    ]
+    details = (*stopped, *error.details, *log_tails(error.logs))
     forbidden = any(
         "unshare failed" in line or "Operation not permitted" in line for line in details
     )
     return ClusterError(
-        f"the local cluster did not start: {error.cause}",
-        details=details,
-        next_step="namespaces are not permitted: run as root, or in a container with --privileged"
-        if forbidden
-        else "nothing of it is left; fix the error in the log, then: toolkit cluster up",
+        f"the local cluster did not start: {stopped[0] if stopped else error.cause}",
+        details=(*([error.cause] if stopped else []), *details[bool(stopped) :]),
+        next_step=_next_step(fatal, forbidden=forbidden),
     )
 
 
-def log_tails(logs: Iterable[Path]) -> tuple[str, ...]:
-    """Return the last lines of each log; of ``x.out`` only if ``x.log`` is empty."""
-    tails: dict[Path, list[str]] = {}
-    for log in logs:
-        rows = _rows(log)
-        if rows and log.with_suffix(".log") not in tails:
-            tails[log] = [f"{log.name}:", *rows[-_TAIL:]]
-    return tuple(row for rows in tails.values() for row in rows)
-
-
-def _rows(log: Path) -> list[str]:
-    try:
-        return [row for row in log.read_text(errors="replace").split("\n") if row.strip()]
-    except OSError:
-        return []
+def _next_step(fatal: Iterable[str], *, forbidden: bool) -> str:
+    if forbidden:
+        return "namespaces are not permitted: run as root, or in a container with --privileged"
+    if any("plugin" in text for text in fatal):
+        return (
+            "fix the plugin's name, or install Slurm's plugins: toolkit setup;"
+            " then: toolkit cluster up"
+        )
+    return "nothing of it is left; fix the error in the log, then: toolkit cluster up"
 
 
 def _same_or_error(
@@ -193,6 +194,7 @@ def _write_files(paths: Paths, plan: Plan) -> None:
         directory=PurePosixPath(paths.directory),
         user=plan.user,
         nsswitch=text,
+        gpus=plan.gpus,
     )
     for name, content in written.items():
         write_atomically(
@@ -222,15 +224,18 @@ def _start(paths: Paths, plan: Plan, progress: Progress) -> None:
     nodes = [node.name for node in all_nodes(plan.shape)]
     with _ended_with(process):
         reports = Reports(process, paths)
-        reports.await_ready(progress)
+        reports.await_ready(progress, len(nodes))
         pid = processes.first_process(paths)
         if pid is None:
             raise StartError("its first process has ended", (paths.log_of("cluster"),))
-        progress.begin("nodes", f"{len(nodes)} x slurmd")
         await_idle(paths, nodes, reports, access.prefix(paths, pid, "/"))
         write_atomically(
             paths.started,
-            to_json(access.Started(pid=pid, shared=plan.shared, like=plan.shape.like)),
+            to_json(
+                access.Started(
+                    pid=pid, shared=plan.shared, like=plan.shape.like, real_gpus=bool(plan.gpus)
+                )
+            ),
         )
         assert process.stdin is not None
         process.stdin.write(KEEP)

@@ -49,7 +49,7 @@ def from_options(
     counts = _gpus(gpus, nodes)
     common = Nodes(names="-", cpus=cpus, memory=_megabytes(memory), gpu_type=gpu_type)
     groups = tuple(
-        replace(common, names=_span(first, last), gpus=count)
+        replace(common, names=_span(first, last, len(str(nodes))), gpus=count)
         for first, last, count in _runs(counts)
     )
     shape = Shape(nodes=groups, partitions=tuple(map(partition, partitions)), accounting=accounting)
@@ -64,6 +64,19 @@ def from_options(
             value=error.value,
             next_step="toolkit cluster up --help",
         ) from None
+
+
+def with_light(shape: Shape, light: bool | None) -> Shape:
+    """Return the shape with ``--light`` or ``--no-light``, if one of them was given.
+
+    Raises:
+        UsageError: there are too many nodes for it.
+    """
+    try:
+        return shape if light is None else check(replace(shape, light=light))
+    except BadDataError as error:
+        place = "--light" if light else "--no-light"
+        raise UsageError(str(error), place=place, next_step="toolkit cluster up --help") from None
 
 
 def from_file(path: Path) -> Shape:
@@ -162,8 +175,9 @@ def _runs(counts: list[int]) -> list[tuple[int, int, int]]:
     return runs
 
 
-def _span(first: int, last: int) -> str:
-    return f"nid{first:03d}" if first == last else f"nid[{first:03d}-{last:03d}]"
+def _span(first: int, last: int, digits: int) -> str:
+    begin, end = (str(number).zfill(max(3, digits)) for number in (first, last))
+    return f"nid{begin}" if first == last else f"nid[{begin}-{end}]"
 
 
 def _option_of(key: str) -> str:

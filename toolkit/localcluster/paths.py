@@ -89,6 +89,10 @@ class Paths:
         """Return the log of a daemon."""
         return self.logs / f"{subject}.log"
 
+    def daemon_logs(self) -> list[Path]:
+        """Return the logs of Slurm's daemons, and their outputs of before a log was open."""
+        return [path for path in self.logs.glob("slurm*") if path.suffix in (".log", ".out")]
+
 
 def default_name() -> str:
     """Return the cluster that is used by default: ``$TOOLKIT_CLUSTER``, or ``local``."""

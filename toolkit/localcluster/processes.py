@@ -77,20 +77,25 @@ def first_process(paths: Paths) -> int | None:
 
 
 def node_process(paths: Paths, node: str) -> int | None:
-    """Return process 1 of a node by its number here; None if the node is switched off."""
+    """Return process 1 of a node, or slurmd of a light one; None if the node is switched off.
+
+    Its number is the one that it has here.
+    """
+    light = light_arguments(paths, node)
     for pid in all_pids():
         words = arguments(pid)
         start = next(
             (index for index, word in enumerate(words) if word.endswith("/" + NODE_INIT)), None
         )
-        if (
-            start is not None
-            and words[start + 1 : start + 3] == (str(paths.directory), node)
-            and is_first(pid)
-            and _is_own(pid)
-        ):
+        named = start is not None and words[start + 1 : start + 3] == (str(paths.directory), node)
+        if (words == light or (named and is_first(pid))) and _is_own(pid):
             return pid
     return None
+
+
+def light_arguments(paths: Paths, node: str) -> tuple[str, ...]:
+    """Return the command line of a light node's slurmd; the file tells whose it is."""
+    return ("slurmd", "-D", "-N", node, "-f", str(paths.conf))
 
 
 def stop(paths: Paths, timeout: float = 20) -> bool:

@@ -20,12 +20,14 @@ A shape file imitates a site, with nodes that differ and partitions as they are 
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from toolkit.model.base import BadDataError, Model
 from toolkit.slurm import hostlist
 from toolkit.units import counted, human_size
 
 MOST_NODES = 200  # addresses 10.77.0.11 to .210
+MOST_LIGHT_NODES = 1000  # addresses 10.77.0.11 to 10.77.3.242
 _NODE = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?\Z")
 _WORD = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _TIME = re.compile(
@@ -41,7 +43,7 @@ class Nodes(Model, frozen=True, kw_only=True):
         names: as Slurm writes them: ``gpu[01-04]`` or ``gpu01,gpu03``.
         cpus: of each node; may be more than this machine has.
         memory: of each node, in MB; may be more than this machine has.
-        gpus: of each node; simulated.
+        gpus: of each node; simulated unless this machine has as many as all nodes together.
         gpu_type: such as ``v100``; None: without a type.
         features: for the ``--constraint`` of jobs.
     """
@@ -98,6 +100,8 @@ class Shape(Model, frozen=True, kw_only=True):
         like: the site that it imitates; empty if none.
         job_submit: a job_submit.lua, which Slurm runs for every job; empty if none.
         limits: limits of one user by partition; only with accounting.
+        light: the nodes share the cluster's namespaces; false: each has its own; None: they share
+            them if there are more than 200.
     """
 
     nodes: tuple[Nodes, ...] = (Nodes(names="nid[001-002]"),)
@@ -107,6 +111,13 @@ class Shape(Model, frozen=True, kw_only=True):
     like: str = ""
     job_submit: str = ""
     limits: dict[str, UserLimits] = {}
+    light: bool | None = None
+
+    @property
+    def is_light(self) -> bool:
+        """True if the nodes share the cluster's namespaces."""
+        many = sum(len(expand(group.names)) for group in self.nodes) > MOST_NODES
+        return many if self.light is None else self.light
 
 
 class Node(Model, frozen=True, kw_only=True):
@@ -135,7 +146,7 @@ def expand(text: str) -> tuple[str, ...]:
     for ranges in re.findall(r"\[([^\[\]]*)\]", text):
         for first, last in re.findall(r"(?<!\d)(\d+)-(\d+)", ranges):
             if int(last) - int(first) >= 1000:
-                raise ValueError(f"{text!r} is more than {counted(MOST_NODES, 'node')}")
+                raise ValueError(f"{text!r} is more than {counted(MOST_LIGHT_NODES, 'node')}")
     names = hostlist.expand(text)
     if not names:
         raise ValueError(f"{text!r} is not a list of nodes such as nid[001-004] or nid001,nid003")
@@ -148,7 +159,7 @@ def all_nodes(shape: Shape) -> tuple[Node, ...]:
     return tuple(
         Node(
             name=name,
-            address=f"10.77.0.{number}",
+            address=f"10.77.{number // 256}.{number % 256}",
             cpus=group.cpus,
             memory=group.memory,
             gpus=group.gpus,
@@ -183,6 +194,7 @@ def summary(shape: Shape) -> str:
     extras = (f", {counted(len(shape.extra), 'line')} of slurm.conf" if shape.extra else "") + (
         ", accounting" if shape.accounting else ""
     )
+    extras += ", light" if shape.is_light else ""
     return f"{groups}; partitions {partitions}{extras}"
 
 
@@ -194,7 +206,7 @@ def check(shape: Shape) -> Shape:
     """
     _check_nodes(shape)
     names = tuple(node.name for node in all_nodes(shape))
-    _check_names(names)
+    _check_names(names, shape)
     for index, partition in enumerate(shape.partitions):
         _check_partition(partition, f"partitions[{index}]", names)
     _unique([partition.name for partition in shape.partitions], "partitions", "partition")
@@ -216,7 +228,7 @@ def _check(
 
 
 def _unique(names: list[str], key: str, what: str) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     _check(twice is None, key, f"{what} {twice} is listed twice")
 
 
@@ -256,11 +268,12 @@ def _check_nodes(shape: Shape) -> None:
             raise BadDataError(str(error), f"{key}.names") from None
 
 
-def _check_names(names: tuple[str, ...]) -> None:
+def _check_names(names: tuple[str, ...], shape: Shape) -> None:
+    most = MOST_NODES if shape.light is False else MOST_LIGHT_NODES
     _check(
-        1 <= len(names) <= MOST_NODES,
+        1 <= len(names) <= most,
         "nodes",
-        f"{counted(len(names), 'node')}; 1 to {MOST_NODES} were expected",
+        f"{counted(len(names), 'node')}; 1 to {most} were expected",
     )
     for name in names:
         _check(

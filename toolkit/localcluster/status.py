@@ -16,7 +16,7 @@ from toolkit.localcluster.shape import all_nodes, partitions_of
 from toolkit.progress import Progress
 
 # Seconds until Slurm has noticed that a node is down or back; 15 to 30 with our configuration.
-_NOTICED_WITHIN = 90.0
+_NOTICED_WITHIN, _NOTICED_WITHIN_EACH = 90.0, 0.3  # and for each node
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,12 @@ class PartitionStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """A cluster that is up; ``controller`` means that slurmctld answers."""
+    """A cluster that is up.
+
+    Attributes:
+        controller: slurmctld answers.
+        light: the nodes share the cluster's namespaces.
+    """
 
     name: str
     up: bool
@@ -100,6 +105,8 @@ class Status:
     logs: str
     slurm_conf: str
     shared: tuple[str, ...]
+    real_gpus: bool
+    light: bool
 
 
 def status(name: str) -> Status:
@@ -142,6 +149,8 @@ def status(name: str) -> Status:
         logs=str(paths.logs),
         slurm_conf=str(paths.conf),
         shared=started.shared,
+        real_gpus=started.real_gpus,
+        light=plan.shape.is_light,
     )
 
 
@@ -188,11 +197,14 @@ def switch(name: str, verb: Verb, node: str, progress: Progress, *, wait: bool) 
     progress.begin(
         "waiting", f"until Slurm calls {node} {'usable' if back else 'down'}", 5.0 if back else 25.0
     )
-    return _await(paths, access(name, "/").prefix, node, back=back)
+    patience = _NOTICED_WITHIN + _NOTICED_WITHIN_EACH * len(known)
+    return _await(paths, access(name, "/").prefix, node, back=back, patience=patience)
 
 
-def _await(paths: Paths, prefix: Sequence[str], node: str, *, back: bool) -> NodeState:
-    deadline = time.monotonic() + _NOTICED_WITHIN
+def _await(
+    paths: Paths, prefix: Sequence[str], node: str, *, back: bool, patience: float
+) -> NodeState:
+    deadline = time.monotonic() + patience
     state = NodeState("unknown")
     while time.monotonic() < deadline:
         state = (node_states(prefix, timeout=30) or {}).get(node, state)
@@ -200,7 +212,7 @@ def _await(paths: Paths, prefix: Sequence[str], node: str, *, back: bool) -> Nod
             return state
         time.sleep(0.2)
     raise ClusterError(
-        f"Slurm calls {node} {state.state} after {_NOTICED_WITHIN:g} s"
+        f"Slurm calls {node} {state.state} after {patience:g} s"
         + (f": {state.reason}" if state.reason else ""),
         next_step=f"see {paths.log_of('slurmctld')}",
     )

@@ -95,7 +95,7 @@ def _serve(paths: Paths, services: Services, server: socket.socket) -> int:
 def _answer(services: Services, line: str) -> Reply:
     try:
         request = from_json(line, Request)
-        if request.node is not None and request.node not in services.nodes:
+        if request.node is not None and request.node not in services.nodes.power:
             return Reply(failed=f"there is no node {request.node}")
         _act(services, request)
     except BadDataError as error:
@@ -104,19 +104,19 @@ def _answer(services: Services, line: str) -> Reply:
         return Reply(failed=error.cause, details=error.details)
     except Exception as error:  # the cluster would die with this process
         return Reply(failed=repr(error))
-    return Reply(nodes=services.power, daemons=dict.fromkeys(services.daemons, True))
+    return Reply(nodes=services.nodes.power, daemons=dict.fromkeys(services.daemons, True))
 
 
 def _act(services: Services, request: Request) -> None:
     if request.node is None:
         return
     if request.verb in ("cut", "join"):
-        services.cable(request.node, plugged=request.verb == "join")
+        services.nodes.cable(request.node, plugged=request.verb == "join")
     elif request.verb == "kill":
-        services.switch_off(request.node)
+        services.nodes.switch_off(request.node)
     elif request.verb == "start":
-        services.switch_on(request.node)
-        services.await_slurmd(request.node)
+        services.nodes.switch_on(request.node)
+        services.nodes.await_slurmd(request.node)
 
 
 if __name__ == "__main__":

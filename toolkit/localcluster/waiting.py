@@ -12,14 +12,19 @@ from pathlib import Path
 from toolkit.errors import CommandFailedError
 from toolkit.localcluster import database
 from toolkit.localcluster.control import Report, StartError
+from toolkit.localcluster.daemon_logs import fatal_errors
 from toolkit.localcluster.paths import Paths
 from toolkit.localcluster.status import NodeState, node_states
 from toolkit.model.base import BadDataError, from_json
 from toolkit.progress import Progress
 
-# Seconds for all steps but the nodes' registration; a database on a slow disk takes long.
-_READY_WITHIN = 120.0
-_IDLE_WITHIN = 60.0  # seconds from then to idle nodes; an idle machine takes one
+# Seconds for all steps but the nodes' registration, and further ones for each node; a database on
+# a slow disk takes long.
+_READY_WITHIN, _READY_WITHIN_EACH = 120.0, 0.3
+# The same from then to idle nodes; an idle machine takes one, and a hundredth for each.
+_IDLE_WITHIN, _IDLE_WITHIN_EACH = 60.0, 0.3
+_FATAL_EVERY = 2.0  # seconds between two looks into the logs
+_LOOKS = 0.0005  # seconds between two looks, for each node: each is work for the controller
 _DETAILS = {
     "network": "host names, switch",
     "munge": "authentication",
@@ -45,25 +50,24 @@ class Reports:
             self._lines.put(line)
         self._lines.put(None)
 
-    def await_ready(self, progress: Progress) -> None:
-        """Wait until all steps but the nodes' registration are done.
+    def await_ready(self, progress: Progress, nodes: int) -> None:
+        """Wait until all steps but the registration of so many nodes are done.
 
         Raises:
             StartError: it failed, ended, or took too long.
         """
-        deadline = time.monotonic() + _READY_WITHIN
+        patience = _READY_WITHIN + _READY_WITHIN_EACH * nodes
+        deadline = time.monotonic() + patience
         for report in self._until(deadline):
             if report.ready:
                 return
-            if report.step and report.step != "nodes":
+            if report.step:
                 progress.begin(
                     report.step,
-                    _DETAILS.get(report.step, ""),
+                    _DETAILS.get(report.step, f"{nodes} x slurmd"),
                     database.EXPECTED if report.step == "database" else None,
                 )
-        raise StartError(
-            f"it took longer than {_READY_WITHIN:g} s", (self._paths.log_of("cluster"),)
-        )
+        raise StartError(f"it took longer than {patience:g} s", (self._paths.log_of("cluster"),))
 
     def check(self) -> None:
         """Check that the cluster still starts.
@@ -105,9 +109,11 @@ def await_idle(paths: Paths, names: Sequence[str], reports: Reports, prefix: Seq
     """Wait until every node is idle.
 
     Raises:
-        StartError: a node is not idle within a minute, or the controller ended or does not answer.
+        StartError: a node is not idle in time, or the controller ended or does not answer.
     """
-    deadline = time.monotonic() + _IDLE_WITHIN
+    patience = _IDLE_WITHIN + _IDLE_WITHIN_EACH * len(names)
+    checked = began = time.monotonic()
+    deadline = began + patience
     states: dict[str, NodeState] | None = None
     while time.monotonic() < deadline:
         reports.check()
@@ -117,12 +123,16 @@ def await_idle(paths: Paths, names: Sequence[str], reports: Reports, prefix: Seq
             states = None
         if states is not None and all(name in states and states[name].usable for name in names):
             return
-        time.sleep(0.05)
-    raise _not_idle(paths, names, states)
+        if time.monotonic() > checked + _FATAL_EVERY:
+            if fatal_errors(paths.daemon_logs()):
+                break  # this daemon has ended itself, and no node becomes idle without it
+            checked = time.monotonic()
+        time.sleep(max(0.05, _LOOKS * len(names)))
+    raise _not_idle(paths, names, states, time.monotonic() - began)
 
 
 def _not_idle(
-    paths: Paths, names: Sequence[str], states: dict[str, NodeState] | None
+    paths: Paths, names: Sequence[str], states: dict[str, NodeState] | None, seconds: float
 ) -> StartError:
     controller = paths.log_of("slurmctld")
     if states is None:
@@ -140,4 +150,4 @@ def _not_idle(
         paths.log_of(f"init.{bad}"),
         controller,
     )
-    return StartError(f"{bad} is {by_name[bad].state}{why} after {_IDLE_WITHIN:g} s{others}", logs)
+    return StartError(f"{bad} is {by_name[bad].state}{why} after {seconds:.0f} s{others}", logs)

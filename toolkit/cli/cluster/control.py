@@ -94,6 +94,7 @@ def _show(cluster: Status, others: tuple[str, ...]) -> None:
     ]
     console.out(console.table(("PARTITION", "NODES", "MAX-NODES", "MAX-TIME"), limits))
     console.out()
+    gpus = "of this machine" if cluster.real_gpus else "simulated"
     facts = {
         "controller": "answers"
         if cluster.controller
@@ -101,10 +102,12 @@ def _show(cluster: Status, others: tuple[str, ...]) -> None:
         "accounting": "on: sacct answers"
         if cluster.accounting
         else "off: finished jobs are in squeue --states=all",
-        "gpus": "simulated" if any(node.gpus for node in cluster.nodes) else "none",
+        "gpus": gpus if any(node.gpus for node in cluster.nodes) else "none",
         "logs": cluster.logs,
         "slurm.conf": cluster.slurm_conf,
-        "shared": ", ".join(["everything but /tmp and /dev/shm", *cluster.shared]),
+        "shared": "everything but host names and addresses: the nodes are light"
+        if cluster.light
+        else ", ".join(["everything but /tmp and /dev/shm", *cluster.shared]),
     }
     console.out(console.mapping(facts | ({"also up": ", ".join(others)} if others else {})))
 

@@ -52,10 +52,15 @@ def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) 
 @cluster_option
 @click.option(
     "--nodes",
-    type=click.IntRange(1, 200),
+    type=click.IntRange(1, 1000),
     default=2,
     show_default=True,
     help="Number of nodes; they are called nid001, nid002, ...",
+)
+@click.option(
+    "--light/--no-light",
+    default=None,
+    help="Nodes share processes, network and /tmp; see above (default: above 200 nodes).",
 )
 @click.option(
     "--cpus-per-node",
@@ -76,7 +81,8 @@ def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) 
     metavar="N[,N...]",
     default="0",
     show_default=True,
-    help="Simulated GPUs of each node: one number, or one for each node.",
+    help="GPUs of each node: one number, or one for each node. They are this machine's if it has "
+    "enough for all nodes, else simulated.",
 )
 @click.option(
     "--gpu-type", metavar="TYPE", help="Type of these GPUs, such as v100, for --gres=gpu:v100:2."
@@ -130,6 +136,11 @@ def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any)
 
     All nodes have the working directory and your home, also below /tmp.
 
+    Above 200 nodes, or with --light, nodes are light: each has a real slurmd, a host name and an
+    address, but they share processes, ports, /tmp and /dev/shm. So a process that leaves its job's
+    session outlives the job, a job may take more memory than it asked for, MPI over PMIx works
+    with one node only, and no cable can be cut.
+
     \b
     Examples:
       toolkit cluster up
@@ -137,17 +148,17 @@ def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any)
       toolkit cluster up --gpus-per-node 4,2 --partition debug:max-nodes=1 --partition all:default
       toolkit cluster up --shape cluster.toml --name imitation
       toolkit cluster up --like neuron --partition cas_v100_4 --partition gh200_1
+      toolkit cluster up --nodes 1000
     """
     from toolkit.localcluster.lifecycle import up as bring_up
+    from toolkit.localcluster.options import with_light
 
     imitated = _imitation(ctx, **options)
     shape = imitated.shape if imitated else _shape_of(ctx, **options)
-    gpus = sum(group.gpus for group in shape.nodes)
+    shape = with_light(shape, options["light"])
     with console.Steps() as steps:
-        if gpus:
-            steps.say(
-                "gpus", "simulated: Slurm allocates them as real ones, but this machine has none"
-            )
+        if text := _gpus(shape):
+            steps.say("gpus", text)
         for text in imitated.differences if imitated else ():
             steps.say("differs", text)
         started = bring_up(name, shape, steps, share=share)
@@ -160,6 +171,18 @@ def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any)
     console.fact(
         "next", f"toolkit cluster exec{named} -- sinfo     stop it: toolkit cluster down{named}"
     )
+
+
+def _gpus(shape: Shape) -> str:
+    """Return which GPUs the nodes have, or nothing if they have none."""
+    from toolkit.localcluster.devices import gpus_of
+    from toolkit.localcluster.shape import all_nodes
+
+    if not any(node.gpus for node in all_nodes(shape)):
+        return ""
+    if real := gpus_of(shape):
+        return f"this machine's: {', '.join(f'/dev/nvidia{number}' for number in real)}"
+    return "simulated: Slurm allocates them as real ones, but this machine has none, or fewer"
 
 
 def _shape_of(ctx: click.Context, *, shape_file: Path | None, nodes: int, **options: Any) -> Shape:
