@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,15 @@ from toolkit.units import human_time
 
 # What the last steps of every build do, for people.
 LAST_STEPS = {"checks": "run the image's checks", "pack": "into one file"}
+# What pip, apt and curl print when no server can be reached.
+_UNREACHABLE = (
+    "Name or service not known",
+    "Temporary failure in name resolution",
+    "Temporary failure resolving",
+    "Could not resolve host",
+    "Failed to establish a new connection",
+    "Network is unreachable",
+)
 _CLEANUP = 60.0  # seconds for the guard to clean up after an interruption
 
 
@@ -142,6 +151,10 @@ class Follower:
             self._progress.say("check", f"{check.name} {outcome}: {check.detail}")
         return False
 
+    def say(self, subject: str, text: str) -> None:
+        """Show a fact about the current step."""
+        self._progress.say(subject, text)
+
     def log_line(self, line: str) -> None:
         """Add a line of ours to the log."""
         self._stream.write(mask_secrets(self._secrets, line) + "\n")
@@ -200,7 +213,7 @@ class Follower:
             f" (exit code {code})",
             place=place,
             details=tuple(reader.tail),
-            next_step=f"the log: {self.log}",
+            next_step=f"{advise_on_network(reader.tail)}the log: {self.log}",
         )
 
     def _checks_error(self, failed: Sequence[Check]) -> ToolkitError:
@@ -232,6 +245,16 @@ class Follower:
             details=tuple(reader.reasons),
             next_step="; ".join(steps) or f"the log: {self.log}",
         )
+
+
+def advise_on_network(lines: Iterable[str]) -> str:
+    """Return advice if the last lines of a step say that no server was reached; else nothing."""
+    if not any(message in line for line in lines for message in _UNREACHABLE):
+        return ""
+    return (
+        "this machine does not reach that server: name a mirror that it reaches in your"
+        " configuration of pip or apt (toolkit docs image/build); "
+    )
 
 
 def advise_on_checks(failed: Sequence[Check], index: str = "") -> str:

@@ -43,10 +43,8 @@ from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Manifest
 from toolkit.model.lock import Lock, Pinned
 
-_INDEX = re.compile(r"--(?:extra-)?index-url[ =](\S+)")
 _INSTALLED = re.compile(r"^Inst (?P<name>\S+) (?:\[\S*\] )?\((?P<version>\S+) ", re.MULTILINE)
 _PATIENCE = 600.0  # seconds
-_FILES = ".cache/files"
 
 
 def make(recipe: str, epoch: int) -> Lock:

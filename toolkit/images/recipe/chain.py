@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit.images.recipe.bases import Base
+from toolkit.images.recipe.block import CheckCall
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.stages import Stages, Step
 from toolkit.model.base import Model
@@ -37,6 +38,7 @@ class Chain(Model, frozen=True, kw_only=True):
         final: the further steps of the image.
         products_key: of the build stage's products: what they are compiled against, and how.
         files: path -> text of the files that are put into the image last.
+        checks: of the image; their scripts are among ``files``.
         prelude: the first lines of every step's shell.
         keeps_temporary: /tmp and /var/tmp of the steps are those of the image.
     """
@@ -48,6 +50,7 @@ class Chain(Model, frozen=True, kw_only=True):
     final: tuple[Link, ...]
     products_key: str
     files: dict[str, str]
+    checks: tuple[CheckCall, ...] = ()
     prelude: tuple[str, ...]
     keeps_temporary: bool = False
 
@@ -89,6 +92,7 @@ def build_chain(stages: Stages, state: str = "") -> Chain:
         final=_links(stages, stages.final, compiled_on, products),
         products_key=products,
         files=stages.files,
+        checks=stages.checks,
         prelude=stages.prelude,
         keeps_temporary=stages.keeps_temporary,
     )

@@ -107,7 +107,12 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"the recipe cannot be read: {reason}", place=str(path)) from None
+        raise ConfigError(
+            f"the recipe cannot be read: {reason}",
+            place=str(path),
+            next_step="the path of a recipe that you may read (ls -l shows it), or a name of "
+            "toolkit image list",
+        ) from None
 
 
 def read_check_scripts() -> dict[str, str]:

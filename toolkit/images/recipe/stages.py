@@ -288,8 +288,13 @@ def _checks(outputs: Iterable[BlockOutput]) -> tuple[CheckCall, ...]:
 def _files(calls: Iterable[CheckCall], scripts: Mapping[str, str]) -> dict[str, str]:
     known = tuple(calls)
     names = sorted({script for call in known for script in call.scripts})
-    lines = "".join(f"check {call.name} {call.command}\n" for call in known)
     return {
         **{f"{CHECKS}/{name}": scripts[name] for name in names},
-        f"{CHECKS}/run": f"{_RUNNER}{lines}exit $status\n",
+        f"{CHECKS}/run": runner(known),
     }
+
+
+def runner(calls: Iterable[CheckCall]) -> str:
+    """Return the script that runs checks in an image, and prints the result of each."""
+    lines = "".join(f"check {call.name} {call.command}\n" for call in calls)
+    return f"{_RUNNER}{lines}exit $status\n"

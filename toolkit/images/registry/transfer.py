@@ -239,7 +239,10 @@ def _apptainer(
             next_step=step,
         )
     raise CommandFailedError(
-        f"apptainer {words[0]} failed for {place}", place=str(place), details=done.tail()
+        f"apptainer {words[0]} failed for {place}",
+        place=str(place),
+        details=done.tail(),
+        next_step="check the address, and that this machine reaches the registry; then try again",
     )
 
 

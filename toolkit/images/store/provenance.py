@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -98,6 +99,13 @@ def tool_versions(builder: str) -> dict[str, str]:
         name, _, version = program.strip().rpartition(" ")
         if name and version:
             versions[name] = version
+    return versions | helper_versions()
+
+
+@cache
+def helper_versions() -> dict[str, str]:
+    """Return the versions of the programs that Apptainer calls; asked once, since they are slow."""
+    versions: dict[str, str] = {}
     for name, program, option in (
         ("squashfs-tools", "mksquashfs", "-version"),
         ("debootstrap", "debootstrap", "--version"),

@@ -26,7 +26,7 @@ FILTERS = (
     "horovod",
     "kind",
 )
-_FILTER = re.compile(r"(?P<name>[a-z]+)(?P<how>>=|<=|:|=|>|<)(?P<value>.+)\Z")
+_FILTER = re.compile(r"(?P<name>[a-z]+)(?P<how>>=|<=|:|=|>|<)(?P<value>[^:=<>].*)\Z")
 _COMPARED = {">=": (0, 1), "<=": (-1, 0), ">": (1,), "<": (-1,)}
 
 
@@ -50,7 +50,7 @@ def matching(entries: Iterable[CatalogueEntry], words: Iterable[str]) -> tuple[C
     """Return the entries that match every word.
 
     Raises:
-        UsageError: there is no filter of this name.
+        UsageError: a word looks like a filter and is none, or names an unknown fact.
     """
     tests = [_test(word) for word in words]
     return tuple(entry for entry in entries if all(test(entry) for test in tests))
@@ -58,6 +58,12 @@ def matching(entries: Iterable[CatalogueEntry], words: Iterable[str]) -> tuple[C
 
 def _test(word: str) -> Callable[[CatalogueEntry], bool]:
     match = _FILTER.match(word)
+    if not match and re.search(r"[:=<>]", word):
+        raise UsageError(
+            f"{word!r} is neither a word nor a filter",
+            place="WORDS",
+            next_step="FACT, one of : = < > <= >=, and VALUE, such as 'cuda>=12' or python:3.10",
+        )
     if not match:
         return lambda entry: word.lower() in f"{entry.name} {entry.summary}".lower()
     name, how, value = match["name"], match["how"], match["value"]

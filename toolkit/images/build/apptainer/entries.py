@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from toolkit.images.build.apptainer import seeds
 from toolkit.images.recipe.chain import Chain
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.store.cache import (
@@ -170,6 +171,13 @@ class Entries:
 
     def _product_key(self) -> str:
         return hash_texts(self.chain.products_key, self._lock_hash)
+
+    def take_seed(self) -> tuple[CacheEntry, int] | None:
+        """Take what the last step made on the lowest of these layers; also return their number."""
+        if self.fresh or self.lock:
+            return None
+        chosen = seeds.choose(self.cache.entries(), self.chain.links[-1], self.used)
+        return chosen if chosen and self.cache.is_undamaged(chosen[0]) else None
 
     def check(self) -> None:
         """Wait until every entry that was taken has been hashed.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 _MAX_LINKS = 40  # as in Linux, path_resolution(7)
@@ -56,3 +57,24 @@ def _read_link(path: str) -> str | None:
 def is_below(root: str | Path, path: str) -> bool:
     """Return whether `path` can be reached in `root` without following a symbolic link."""
     return resolve(root, path) == Path(root, path.lstrip("/"))
+
+
+def walk(directory: str) -> Iterator[str]:
+    """Yield a directory and every path below it, as strings: there are tens of thousands."""
+    yield directory
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from walk(entry.path)
+            else:
+                yield entry.path
+
+
+def walk_leaves(directory: str) -> Iterator[os.DirEntry[str]]:
+    """Yield everything below a directory but directories."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from walk_leaves(entry.path)
+            else:
+                yield entry

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import platform
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,21 +20,24 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, ToolkitError
-from toolkit.images.build.apptainer import compose, identity
+from toolkit.images.build.apptainer import compose, identity, image_checks
 from toolkit.images.build.apptainer.apptainer import BuildOutcome, build_base
+from toolkit.images.build.apptainer.collector import Collector
 from toolkit.images.build.apptainer.entries import Entries
 from toolkit.images.build.apptainer.programs import (
     LAYER_PACKING,
+    PASSING,
+    SKIPPED,
     STEP_SCRIPTS,
     STEPS,
     SYSTEM_PATH,
+    image_command,
     parse_version,
-    preload_slow_imports,
-    run_image_checks,
+    prepare_end,
     run_sandbox,
     write_step_config,
 )
-from toolkit.images.build.apptainer.protocol import PACKED, WHOLE, Lower, SandboxTasks
+from toolkit.images.build.apptainer.protocol import Lower, SandboxTasks
 from toolkit.images.build.apptainer.tasks import SCRIPTS, TaskPlan, needs_products, plan_tasks
 from toolkit.images.build.follow import LAST_STEPS, BuildContext
 from toolkit.images.host import host_config
@@ -88,7 +90,7 @@ def build(
         LayersUnavailableError: The image must be built flat; nothing has been done.
         DamagedError: A cache entry was damaged; it is removed, and the next build makes it again.
     """
-    run = _LayeredBuild(context, chain, definition, fresh, locked)
+    run = LayeredBuild(context, chain, definition, fresh, locked)
     try:
         with run.entries.cache.used():
             run.prepare_base(login)
@@ -105,7 +107,7 @@ def build(
     return run.outcome()
 
 
-class _LayeredBuild:
+class LayeredBuild:
     """One build, step by step."""
 
     def __init__(
@@ -128,14 +130,15 @@ class _LayeredBuild:
         self.entries = Entries(Cache(context.log.parent), chain, lock, fresh=fresh)
         details = {link.name: link.detail for link in (*chain.links, *chain.build)}
         details |= {"base": chain.base.output().detail, **LAST_STEPS}
-        secrets = host_config.collect_secrets(host_config.collect_host_config())
+        self._host_config = host_config.collect_host_config()
+        secrets = host_config.collect_secrets(self._host_config)
         self.follower = context.follower(details, secrets)
         self.builder = ""
         self._version = shell.start([self.program, "--version"])  # read when it is composed
         self.cached: list[str] = []
         self.copier: compose.Copier | None = None
         self.contents: Contents | None = None
-        threading.Thread(target=preload_slow_imports, daemon=True).start()
+        threading.Thread(target=prepare_end, daemon=True).start()
 
     def outcome(self) -> BuildOutcome:
         """Return the outcome."""
@@ -200,6 +203,7 @@ class _LayeredBuild:
         products = (
             compiled.path if compiled else str(_make(self.place.output / f"products-{until}"))
         )
+        seed = self.entries.take_seed() if until == len(self.chain.links) else None
         plan = plan_tasks(
             self.chain,
             cached,
@@ -207,9 +211,10 @@ class _LayeredBuild:
             products=products,
             compiled=compiled is not None,
             until=until,
+            seed_below=seed[1] if seed else 0,
         )
-        collector = _Collector(self, plan, Path(products))
-        tasks = self._sandbox_tasks(plan, until)
+        collector = Collector(self, plan, Path(products))
+        tasks = self._sandbox_tasks(plan, until, seed[0] if seed else None)
         code = run_sandbox(tasks, self.place, self.follower, collector.collect)
         collector.collect()
         if code != 0:
@@ -232,14 +237,14 @@ class _LayeredBuild:
     @cached_property
     def _binds(self) -> tuple[Bind, ...]:
         """The mounts of the host that the steps see."""
-        config = self.locked.fetch() if self.locked else host_config.collect_host_config()
+        config = self.locked.fetch() if self.locked else self._host_config
         return write_step_config(config, self.place, self.chain)
 
-    def _sandbox_tasks(self, plan: TaskPlan, until: int) -> SandboxTasks:
+    def _sandbox_tasks(self, plan: TaskPlan, until: int, seed: CacheEntry | None) -> SandboxTasks:
         binds, scripts = self._binds, self.place.output / f"host/{SCRIPTS}"
         for name, text in plan.scripts.items():
             (scripts / name).write_text(text, encoding="utf-8")
-        paths = [entry.path for entry in self.entries.used]
+        paths = [entry.path for entry in (*self.entries.used, *([seed] if seed else []))]
         lowers = [Lower(path=path, offset=compose.open_squashfs(path)[0]) for path in paths]
         return SandboxTasks(
             directory=str(_make(self.place.scratch / f"{STEPS}-{until}")),
@@ -255,6 +260,8 @@ class _LayeredBuild:
             },
             byte_code=f"{STEP_SCRIPTS}/byte-code",
             changed=str(scripts / "changed"),
+            passing=f"{STEP_SCRIPTS}/{PASSING}",
+            skipped=str(scripts / SKIPPED),
             pack=("mksquashfs",),
             packing=LAYER_PACKING,
         )
@@ -288,7 +295,15 @@ class _LayeredBuild:
         ]
         for thread in threads:
             thread.start()
-        code = run_image_checks(self.program, self.place, self.follower)
+        code = image_checks.run(
+            image_command(self.program),
+            self.place,
+            self.follower,
+            self.chain,
+            self.definition,
+            self.entries,
+            self.builder,
+        )
         for thread in threads:
             thread.join()
         if code != 0:
@@ -307,44 +322,3 @@ class _LayeredBuild:
 def _make(directory: Path) -> Path:
     directory.mkdir()
     return directory
-
-
-@dataclass
-class _Collector:
-    """The layers of one run of the sandbox.
-
-    Each is kept as soon as it is complete, so that a build that fails or is killed later has not
-    been in vain.
-    """
-
-    build: _LayeredBuild
-    plan: TaskPlan
-    products: Path
-    taken: int = 0
-    has_products: bool = False
-
-    def collect(self, line: str = PACKED) -> None:
-        """Keep what is complete, if a line of the log announces that."""
-        if not line.startswith(PACKED):
-            return
-        for path, link in list(self.plan.layers.items())[self.taken :]:
-            whole = Path(f"{path}{WHOLE}")
-            if not whole.exists():
-                break
-            if link.products:
-                self._collect_products()
-            facts = {"products": self.build.entries.products} if link.products else None
-            self.build.copy(self.build.entries.keep_next(whole, facts))
-            self.taken += 1
-        self._collect_products()
-
-    def _collect_products(self) -> None:
-        build, whole = self.build, Path(f"{self.products}{WHOLE}")
-        if self.has_products or not self.plan.compiles or not whole.exists():
-            return
-        if len(build.layers) < len(build.chain.common):
-            return  # the layer that it was compiled on is still being packed
-        copy = build.place.output / "products-kept"
-        shutil.copytree(self.products, copy, symlinks=True)  # later steps see the original
-        build.entries.keep_products(copy)
-        self.has_products = True

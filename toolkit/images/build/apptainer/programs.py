@@ -13,6 +13,7 @@ import msgspec
 
 from toolkit import shell
 from toolkit.images.build.apptainer.protocol import CANNOT, SandboxTasks
+from toolkit.images.build.apptainer.seeds import COMPILEALL
 from toolkit.images.build.apptainer.tasks import SCRIPTS
 from toolkit.images.build.follow import Follower
 from toolkit.images.host.host_config import write_host_config
@@ -23,6 +24,7 @@ from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.chain import Chain
 from toolkit.images.recipe.reproducible import BYTE_CODE, EPOCH
 from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
+from toolkit.images.store import provenance
 from toolkit.images.store.settings import VARIABLES
 from toolkit.model.base import to_json
 
@@ -35,6 +37,7 @@ LAYER_PACKING = (
 )
 STEPS = "steps"  # begins the names of the steps' scratch directories
 STEP_SCRIPTS = f"{ROOT}/{SCRIPTS}"  # where steps see their scripts
+PASSING, SKIPPED = "passing", "passing/skipped"  # below it: as of ``SandboxTasks``
 _BYTE_CODE = (
     "if command -v python3 >/dev/null 2>&1; then"
     f" exec python3 -I -S -B {STEP_SCRIPTS}/byte-code.py {STEP_SCRIPTS}/changed; fi"
@@ -81,10 +84,14 @@ def run_sandbox(
 
 def run_image_checks(program: str, place: Workspace, follower: Follower) -> int:
     """Run the checks of ``place.sif`` without help of this machine; return their exit code."""
-    command = [program, "--silent", "exec", "--cleanenv", "--containall", str(place.sif)]
-    command += ["/bin/sh", f"{CHECKS}/run"]
+    command = [*image_command(program), str(place.sif), "/bin/sh", f"{CHECKS}/run"]
     settings = dict.fromkeys(VARIABLES, str(place.output / "config"))
     return follower.follow(command, clean_environment() | settings, place)
+
+
+def image_command(program: str) -> tuple[str, ...]:
+    """Return the words before an image and a command that runs in it without this machine."""
+    return (program, "--silent", "exec", "--cleanenv", "--containall")
 
 
 def clean_environment() -> dict[str, str]:
@@ -98,8 +105,9 @@ def clean_environment() -> dict[str, str]:
     }
 
 
-def preload_slow_imports() -> None:
-    """Preload slow imports while the build steps run."""
+def prepare_end() -> None:
+    """Do what the end of a build takes, but for the image, while its steps run."""
+    provenance.helper_versions()
     for name in ("zstandard", "cyclonedx.output.json"):
         with suppress(ImportError):
             import_module(name)
@@ -127,8 +135,14 @@ def write_step_config(config: HostConfig, place: Workspace, chain: Chain) -> tup
     binds += [place.temporary_bind(target, STEPS) for target in targets]
     binds += write_host_config(config, place.output / "host")
     scripts = place.output / f"host/{SCRIPTS}"
-    scripts.mkdir()
+    (scripts / PASSING).mkdir(parents=True)
     byte_code = "\n".join((*chain.prelude, _BYTE_CODE)) + "\n"
-    for name, text in (("byte-code", byte_code), ("byte-code.py", BYTE_CODE), ("changed", "")):
+    for name, text in (
+        ("byte-code", byte_code),
+        ("byte-code.py", BYTE_CODE),
+        ("changed", ""),
+        (f"{PASSING}/compileall.py", COMPILEALL),
+        (SKIPPED, ""),
+    ):
         (scripts / name).write_text(text, encoding="utf-8")
     return tuple(binds)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from toolkit.images.host.host_mounts import Bind
+from toolkit.images.recipe.block import Needs
 from toolkit.model.base import Model
 
 WHOLE = ".whole"  # is added to the name of a complete result
 PACKED = "toolkit: a layer is packed"  # printed by the sandbox
+CARRIED = "toolkit-carried: "  # begins the line that names a check that need not run
 CANNOT = 124  # exit code: this machine does not let this user have the namespaces or mounts
 
 
@@ -29,6 +31,9 @@ class Task(Model, frozen=True, kw_only=True):
         product_source: A directory of the image that is copied when the step has run.
         products: The directory of the machine for the copy; an empty file beside it, with ``WHOLE``
             added to its name, marks it as complete.
+        seed: The layer that the same script made in an earlier build: a name in the work directory;
+            empty: none.
+        seed_below: The number of lowest ``lowers`` that it was made on.
     """
 
     name: str
@@ -40,6 +45,8 @@ class Task(Model, frozen=True, kw_only=True):
     product_source: str = ""
     products: str = ""
     binds: tuple[Bind, ...] = ()
+    seed: str = ""
+    seed_below: int = 0
 
 
 class SandboxTasks(Model, frozen=True, kw_only=True):
@@ -57,6 +64,8 @@ class SandboxTasks(Model, frozen=True, kw_only=True):
         byte_code: The path, in the image, of a script that makes byte code reproducible; empty to
             leave byte code unchanged.
         changed: The file, on the host, that tells this script which byte code a step made.
+        passing: A directory, in the image, with a `compileall` that passes over sources.
+        skipped: The file, on the host, that tells it which ones.
         pack: The program that packs.
         packing: Its options after source and destination.
     """
@@ -71,8 +80,69 @@ class SandboxTasks(Model, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     byte_code: str = ""
     changed: str = ""
+    passing: str = ""
+    skipped: str = ""
     pack: tuple[str, ...] = ()
     packing: tuple[str, ...] = ()
+
+
+class CheckTask(Model, frozen=True, kw_only=True):
+    """One check: a shell script for the image; the others as of ``CheckCall``.
+
+    Attributes:
+        asks: the script runs ``reach.py`` and so tells what candidates look for.
+    """
+
+    name: str
+    script: str
+    needs: Needs | None = None
+    is_alone: bool = False
+    asks: bool = False
+
+
+class Added(Model, frozen=True, kw_only=True):
+    """The additions to an earlier image: modules and distributions of Python, and programs."""
+
+    modules: tuple[str, ...] = ()
+    distributions: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+
+
+class Reach(Model, frozen=True, kw_only=True):
+    """The look-ups of modules when they are imported: the output of ``verify/scripts/reach.py``.
+
+    Attributes:
+        modules, distributions: that were looked for, whether they are there or not.
+        mentioned: modules that were added and that the source of a searched package mentions.
+        groups: of the entry points of the distributions that were added.
+    """
+
+    modules: tuple[str, ...]
+    distributions: tuple[str, ...]
+    mentioned: tuple[str, ...]
+    groups: tuple[str, ...]
+
+
+class CheckTasks(Model, frozen=True, kw_only=True):
+    """The checks of one image.
+
+    Attributes:
+        command: runs a program in the image; its words follow.
+        reach: the same in an image that sees ``reach.py``.
+        asked: runs ``reach.py``; empty if no check may be carried over.
+        checks: all of them.
+        candidates: names of those that may be carried over from an earlier image.
+        added: what was added to that image.
+        workers: how many run at once.
+    """
+
+    command: tuple[str, ...]
+    reach: tuple[str, ...]
+    asked: tuple[str, ...] = ()
+    checks: tuple[CheckTask, ...]
+    candidates: tuple[str, ...] = ()
+    added: Added | None = None
+    workers: int = 1
 
 
 class Fence(Model, frozen=True, kw_only=True):

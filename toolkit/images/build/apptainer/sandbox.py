@@ -19,92 +19,42 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
+from toolkit.images.build.apptainer import seeds
 from toolkit.images.build.apptainer.contain import confine
-from toolkit.images.build.apptainer.inroot import is_below, resolve
+from toolkit.images.build.apptainer.inroot import resolve, walk
+from toolkit.images.build.apptainer.overlays import overlay, show, tidy
 from toolkit.images.build.apptainer.protocol import (
     CANNOT,
     PACKED,
     WHOLE,
-    Lower,
     SandboxTasks,
     Task,
 )
 from toolkit.images.host.kernel import (
+    BIND,
     NEWIPC,
     NEWNS,
     NEWPID,
     NEWUTS,
-    NODEV,
     CannotError,
     call,
     die_with_parent,
     enter,
-    in_user_namespace,
     mount,
     wait_for,
 )
+from toolkit.images.host.remove import remove
 from toolkit.images.recipe.definitions import STEP
 from toolkit.images.recipe.reproducible import EPOCH, is_dropped
 from toolkit.model.base import from_json
-
-# All that a directory or file is must be in the upper directory itself; ``userxattr`` implies
-# the other two options.
-_OVERLAY = {True: "index=off,userxattr", False: "index=off,redirect_dir=off,metacopy=off"}
-_ATTRIBUTES = ("trusted.overlay.", "user.overlay.")  # overlayfs's own notes in the upper directory
-
-
-def show(lower: Lower, target: Path) -> None:
-    """Show a file system at ``target``: a directory by a link, a squashfs by the kernel or FUSE.
-
-    Raises:
-        CannotError: Neither works.
-    """
-    if lower.offset is None:
-        target.symlink_to(lower.path)
-        return
-    target.mkdir()
-    option, place = f"offset={lower.offset}", (lower.path, str(target))
-    commands = [
-        ["mount", "-t", "squashfs", "-o", f"loop,ro,{option}", *place],
-        ["squashfuse_ll", "-o", option, *place],
-        ["squashfuse", "-o", option, *place],
-    ]
-    reasons: list[str] = []
-    for argv in commands[1 if in_user_namespace() else 0 :]:
-        if shutil.which(argv[0]) is None:
-            continue
-        result = subprocess.run(argv, capture_output=True, text=True, check=False)
-        if result.returncode == 0:
-            return
-        reasons += result.stderr.strip().splitlines()[-1:]
-    reason = "; ".join(reasons) or "squashfuse is not installed"
-    raise CannotError(f"{lower.path} cannot be mounted: {reason}")
-
-
-def overlay(lowers: Sequence[str], upper: str | None, target: str) -> None:
-    """Mount directories, the highest first, with ``upper`` for changes, or read-only."""
-    options = f"lowerdir={':'.join(lowers)},{_OVERLAY[in_user_namespace()]}"
-    if upper is not None:
-        Path(upper).mkdir(exist_ok=True)
-        # The image's root keeps its mode and owner.
-        shutil.copystat(lowers[0], upper)
-        status = Path(lowers[0]).stat()
-        os.chown(upper, status.st_uid, status.st_gid)
-        # A new directory each time: the kernel refuses one that a volatile mount has used.
-        options += f",upperdir={upper},workdir={tempfile.mkdtemp(prefix='w', dir='.')}"
-    try:
-        # An upper directory is worthless after a power failure, and apt otherwise waits for the
-        # disk after every file.
-        mount("overlay", target, "overlay", NODEV, f"{options},volatile")
-    except OSError:
-        mount("overlay", target, "overlay", NODEV, options)
 
 
 def run(task: Task, tasks: SandboxTasks) -> int:
@@ -114,9 +64,10 @@ def run(task: Task, tasks: SandboxTasks) -> int:
     (``reproducible``).
     """
     began = int(time.time()) - 1  # file systems take the time from a coarser clock
+    seeded = _find_seeds(task, tasks) if task.seed else {}
     code = _run_in_image(task, tasks, task.script)
     if code == 0:
-        for path in list(_walk(task.upper)):
+        for path in list(walk(task.upper)):
             if is_dropped(os.path.relpath(path, task.upper)) and _is_regular(path):
                 os.unlink(path)  # noqa: PTH108
         _rewrite_byte_code(task, tasks)
@@ -124,17 +75,65 @@ def run(task: Task, tasks: SandboxTasks) -> int:
             with suppress(OSError):
                 resolve(task.upper, bind.target).rmdir()
         tidy(task)
-        for path in _walk(task.upper):  # the same time in every build
+        whole: list[str] = []
+        if seeded:
+            if not _make_directories(task, seeded):
+                remove(Path(task.upper))
+                return run(msgspec.structs.replace(task, seed=""), tasks)
+            whole = seeds.copy(task.upper, seeded, task.seed)
+            tidy(task)
+        for path in walk(task.upper):  # the same time in every build
             if os.lstat(path).st_mtime >= began:
                 os.utime(path, (EPOCH, EPOCH), follow_symlinks=False)
+        for directory in whole:  # for the packing; the mounts end with this process's namespace
+            mount(f"{task.seed}/{directory}", f"{task.upper}/{directory}", "", BIND)
     return code
+
+
+def _find_seeds(task: Task, tasks: SandboxTasks) -> seeds.Seeds:
+    """Return the byte code of an earlier build that a task may take over, and tell the task.
+
+    The mount ends with this process's namespace.
+    """
+    below = task.lowers[-task.seed_below :]
+    if len(below) > 1:
+        Path("below").mkdir()
+        overlay(below, None, "below")
+    seeded = seeds.find(task, "below" if len(below) > 1 else below[0])
+    names = map(os.fsencode, seeded)
+    Path(tasks.skipped).write_bytes(b"".join(b"/" + name + b"\0" for name in names))
+    return seeded
+
+
+def _make_directories(task: Task, seeded: seeds.Seeds) -> bool:
+    """Make the directories of byte code in a completed task's changes.
+
+    Overlayfs copies those above them. Returns False if the byte code does not fit the changes.
+    """
+    if not seeds.is_untouched(task.upper, seeded):
+        return False
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with suppress(OSError):
+            os.umask(0o022)
+            call("unshare", NEWNS)
+            overlay(task.lowers, task.upper, "root")
+            seeds.make_directories("root", seeded)
+            code = 0
+        os._exit(code)
+    return wait_for(child) == 0
 
 
 def _rewrite_byte_code(task: Task, tasks: SandboxTasks) -> None:
     """Let the image's own Python rewrite the task's byte code; if that fails, it is unchanged."""
-    paths = [path for path in _walk(task.upper) if path.endswith(".pyc") and _is_regular(path)]
+    paths = [
+        os.path.relpath(path, task.upper)
+        for path in walk(task.upper)
+        if path.endswith(".pyc") and _is_regular(path)
+    ]
     if paths and tasks.byte_code:
-        names = (os.fsencode(os.path.relpath(path, task.upper)) for path in sorted(paths))
+        names = map(os.fsencode, sorted(paths))
         Path(tasks.changed).write_bytes(b"".join(b"/" + name + b"\0" for name in names))
         _run_in_image(task, tasks, tasks.byte_code)
 
@@ -176,58 +175,15 @@ def _become(task: Task, tasks: SandboxTasks, script: str) -> NoReturn:
         if not script:
             os._exit(0)
         os.umask(0o022)
-        os.execve("/bin/sh", ["/bin/sh", "-e", script], tasks.environment)
+        environment = tasks.environment | ({"PYTHONPATH": tasks.passing} if task.seed else {})
+        os.execve("/bin/sh", ["/bin/sh", "-e", script], environment)
     except OSError as error:
         print(f"toolkit: the step cannot be started: {error}", flush=True)
     os._exit(126)
 
 
-def tidy(task: Task) -> None:
-    """Make the upper directory of a completed task mean the same everywhere.
-
-    Notes of overlayfs are removed. A directory that overlayfs marked as new (opaque), because it
-    replaces a lower one, gets a whiteout for each name that must disappear: every overlay
-    understands a device 0:0, but only those who may read the mark understand the mark.
-    """
-    opaque: set[str] = set()
-    for path in _walk(task.upper):
-        if os.path.dirname(path) in opaque and stat.S_ISDIR(os.lstat(path).st_mode):  # noqa: PTH120
-            opaque.add(path)
-        for name in os.listxattr(path, follow_symlinks=False):
-            if name.startswith(_ATTRIBUTES):
-                value = os.getxattr(path, name, follow_symlinks=False)
-                if name.endswith(".opaque") and value == b"y":
-                    opaque.add(path)
-                os.removexattr(path, name, follow_symlinks=False)
-    for path in sorted(opaque):
-        _hide(Path(path), Path(os.path.relpath(path, task.upper)), task.lowers)
-
-
-def _hide(directory: Path, inner: Path, lowers: Sequence[str]) -> None:
-    """Add a whiteout for each name of the lower directories at ``inner`` that this one lacks."""
-    below: set[str] = set()
-    for lower in map(Path, lowers):
-        if is_below(lower, str(inner)) and (lower / inner).is_dir():
-            below |= {path.name for path in (lower / inner).iterdir()}
-    times = directory.stat()
-    for name in below - {path.name for path in directory.iterdir()}:
-        os.mknod(directory / name, stat.S_IFCHR, 0)
-    os.utime(directory, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-
 def _is_regular(path: str) -> bool:
     return stat.S_ISREG(os.lstat(path).st_mode)
-
-
-def _walk(directory: str) -> Iterator[str]:
-    """Yield a directory and every path below it, as strings: there are tens of thousands."""
-    yield directory
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(entry.path)
-            else:
-                yield entry.path
 
 
 def _pack(task: Task, tasks: SandboxTasks) -> subprocess.Popen[bytes]:

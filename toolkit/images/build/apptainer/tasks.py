@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from toolkit.images.build.apptainer.protocol import Task
 from toolkit.images.host.host_mounts import ROOT, Bind
 from toolkit.images.recipe.block import WHEELS
@@ -43,6 +45,7 @@ def plan_tasks(
     products: str,
     compiled: bool,
     until: int | None = None,
+    seed_below: int = 0,
 ) -> TaskPlan:
     """Return the tasks that must run.
 
@@ -53,6 +56,8 @@ def plan_tasks(
         products: The existing directory of the build stage's results; complete if ``compiled``.
         compiled: Whether the build stage's results come from the cache.
         until: How many of the image's first steps there shall be; all by default.
+        seed_below: The number of layers, the base counted, on which the last step was made before;
+            that layer is the file system after the base and the cached ones. 0: there is none.
     """
     plan = TaskPlan()
     common, end = len(chain.common), len(chain.links) if until is None else until
@@ -67,6 +72,9 @@ def plan_tasks(
     for link in chain.links[max(cached, common) : end]:
         mounts = {products: WHEELS} if link.products else {}
         _add(plan, link, stack, layer=directory, mounts=mounts)
+    if seed_below and end == len(chain.links):
+        seeded = replace(plan.tasks[-1], seed=f"l{cached + 1}", seed_below=seed_below)
+        plan.tasks[-1] = seeded
     return plan
 
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Literal
 
-from toolkit.images.recipe.block import HOST_WHEELS, WHEELS, Block, BlockOutput, CheckCall
+from toolkit.images.recipe.block import (
+    HOST_WHEELS,
+    WHEELS,
+    Block,
+    BlockOutput,
+    CheckCall,
+    Needs,
+)
 from toolkit.images.recipe.quoting import quote_word, quote_words
 
 _WORK = "/opt/horovod-source"  # not below /var/tmp: the host shows a build its own
@@ -24,6 +32,25 @@ _MPIRUN = (
     "mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3"
 )
 _HASH = re.compile(r"[0-9a-f]{64}")
+
+
+def _needs(frameworks: Iterable[str]) -> Needs:
+    """Return what horovodrun, mpirun and two ranks of the first framework need."""
+    modules = [_MODULE.get(framework, framework) for framework in frameworks]
+    return Needs(
+        modules=(
+            *modules,
+            *(f"horovod.{module}" for module in modules),
+            "horovod.runner.launch",
+            # `horovodrun --check-build` tries all of them.
+            *("horovod.torch", "horovod.tensorflow", "horovod.keras", "horovod.mxnet"),
+        ),
+        searched=("horovod.common", "horovod.runner", *(f"horovod.{module}" for module in modules)),
+        programs=(
+            *("python3", "sh", "env", "timeout", "horovodrun", "mpirun", "orted", "ssh", "rsh"),
+            *("jsrun", "lscpu", "nvidia-smi", "gcc", "cc", "ldconfig", "taskset", "numactl"),
+        ),
+    )
 
 
 class Horovod(Block, frozen=True, kw_only=True):
@@ -180,6 +207,7 @@ class Horovod(Block, frozen=True, kw_only=True):
             command="python3 horovod_build.py "
             + " ".join((*self.frameworks, ",", *self.operations)),
             scripts=("horovod_build.py",),
+            needs=_needs(self.frameworks),
         )
         script = "two_ranks.py" if "pytorch" in self.frameworks else "two_ranks_tensorflow.py"
         starts = {
@@ -190,7 +218,12 @@ class Horovod(Block, frozen=True, kw_only=True):
         # NCCL needs a GPU, which a building machine need not have: `toolkit image verify` checks it
         # where there is one.
         ranks = (
-            CheckCall(name=f"ranks-{operation}", command=starts[operation], scripts=(script,))
+            CheckCall(
+                name=f"ranks-{operation}",
+                command=starts[operation],
+                scripts=(script,),
+                needs=_needs(self.frameworks[:1]),
+            )
             for operation in self.operations
             if operation in starts
         )

@@ -45,13 +45,6 @@ def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def list_steps(stages: Stages) -> tuple[tuple[str, str], ...]:
-    """Return the name and detail of every step."""
-    return tuple(
-        (step.name, step.detail) for step in (*stages.common, *stages.build, *stages.final)
-    )
-
-
 def _comment(resolved: Resolved, stages: Stages) -> Iterable[str]:
     name = resolved.name
     yield f"# {name}: {to_plain_text(resolved.summary)}"

@@ -15,6 +15,7 @@ from toolkit.errors import ConfigError
 from toolkit.images.recipe.drafts import format_step
 from toolkit.images.recipe.importers.steps import UnsupportedLine
 from toolkit.model.base import Model, toml_value
+from toolkit.quoting import shell
 
 
 class ImportedRecipe(Model, frozen=True, kw_only=True):
@@ -39,7 +40,11 @@ def import_file(path: Path, name: str) -> ImportedRecipe:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"the file cannot be read: {reason}", place=str(path)) from None
+        raise ConfigError(
+            f"the file cannot be read: {reason}",
+            place=str(path),
+            next_step="the path of a Dockerfile or a definition that you may read (ls -l shows it)",
+        ) from None
     words = [line.split(":")[0].split() for line in text.splitlines()]
     first = [line[0].lower() for line in words if line]
     if "bootstrap" in first:
@@ -50,6 +55,9 @@ def import_file(path: Path, name: str) -> ImportedRecipe:
         raise ConfigError(
             "this is neither a Dockerfile (no FROM) nor a definition (no Bootstrap)",
             place=str(path),
+            next_step=f"a recipe is built: toolkit image build {shell(str(path))}"
+            if path.suffix == ".toml"
+            else "the path of a Dockerfile or a definition; toolkit image new writes a recipe",
         )
     base, steps, unsupported = read(text, path)
     return ImportedRecipe(
