@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 from pathlib import Path
 
@@ -73,11 +75,21 @@ def copy_folder(source: Path, target: Path) -> None:
     """Copy the folder of an exercise as a whole or not at all, without the runs in it."""
     with temporary_beside(target) as scratch:
         copied = scratch / "copy"
-        shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+        try:
+            shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+        except shutil.Error as error:
+            raise _first_cause(error) from None
         _bring_script(source, copied)
         for path in (copied, *copied.rglob("*")):  # a wheel's files may be read-only
             path.chmod(0o755 if path.is_dir() else 0o644)
         copied.rename(target)
+
+
+def _first_cause(error: shutil.Error) -> OSError:
+    """Return the first of the errors that copytree collects as texts, such as a full disk."""
+    _, place, reason = error.args[0][0]
+    number = re.match(r"\[Errno (\d{1,5})\]", str(reason))
+    return OSError(int(number[1]), os.strerror(int(number[1])), str(place)) if number else error
 
 
 def _bring_script(source: Path, copied: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 import shutil
 import tarfile
@@ -42,22 +43,24 @@ def describe(source: Source) -> PackedFile:
     return PackedFile(size=source.stat().st_size, sha256=hash_file(source))
 
 
-def write(target: Path, sources: Mapping[str, Source]) -> None:
+def write(target: Path, sources: Mapping[str, Source], described: Mapping[str, PackedFile]) -> None:
     """Write an archive completely or not at all.
 
     Args:
         target: the file; one that exists is replaced.
         sources: path in the archive -> content, in their order.
+        described: path -> what its list says of the content, for all but the list itself.
 
     Raises:
-        MalformedInputError: a path is too long for the format.
+        MalformedInputError: a path is too long for the format, or a file has changed since it was
+            described.
         NoSpaceError: the disk has too little room.
     """
-    with temporary_beside(target) as scratch, _disk_errors(target):
+    with temporary_beside(target) as scratch, disk_errors(target):
         made = scratch / target.name
         with made.open("wb") as stream:
             for name, source in sources.items():
-                _append(stream, name, source)
+                _append(stream, name, source, described.get(name))
             stream.write(bytes(2 * _BLOCK))
             stream.flush()
             os.fsync(stream.fileno())
@@ -67,27 +70,70 @@ def write(target: Path, sources: Mapping[str, Source]) -> None:
 
 def copy(source: Path, target: Path) -> None:
     """Copy a large file completely or not at all."""
-    with temporary_beside(target) as scratch, _disk_errors(target):
+    with temporary_beside(target) as scratch, disk_errors(target):
         shutil.copyfile(source, scratch / "copy")
         (scratch / "copy").chmod(0o644)
         (scratch / "copy").replace(target)
 
 
-def _append(stream: BinaryIO, name: str, source: Source) -> None:
+def _append(stream: BinaryIO, name: str, source: Source, expected: PackedFile | None) -> None:
     if len(os.fsencode(name)) > _LONGEST:
         raise MalformedInputError(
             f"the path of a file in a workshop has at most {_LONGEST} bytes", place=name
         )
+    expected = expected or describe(source)
     header = tarfile.TarInfo(name)
-    header.size = len(source) if isinstance(source, bytes) else source.stat().st_size
+    header.size = expected.size
     header.mode, header.mtime = 0o644, 0
     stream.write(header.tobuf(tarfile.GNU_FORMAT, "utf-8", "strict"))
-    if isinstance(source, bytes):
-        stream.write(source)
-    else:
-        with source.open("rb") as content:
-            shutil.copyfileobj(content, stream, _CHUNK)
+    with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as content:
+        if not _copy(content, stream, expected) or content.read(1):
+            raise MalformedInputError(
+                f"{name} has changed while it was packed",
+                place=name if isinstance(source, bytes) else str(source),
+                next_step="pack again once nothing writes to it",
+            )
     stream.write(bytes(-header.size % _BLOCK))
+
+
+def _copy(source: BinaryIO, target: BinaryIO, expected: PackedFile) -> bool:
+    """Copy the bytes of a file; return whether they are the expected ones."""
+    digest, left = hashlib.sha256(), expected.size
+    while left and (chunk := source.read(min(_CHUNK, left))):
+        digest.update(chunk)
+        target.write(chunk)
+        left -= len(chunk)
+    return not left and digest.hexdigest() == expected.sha256
+
+
+@contextmanager
+def copy_of_exercise(contents: Contents, source: Path, name: str, target: Path) -> Iterator[Path]:
+    """Copy an exercise of an unpacked workshop to where it can be renamed to ``target``.
+
+    The source can be another user's, who can change it at any time. So only what is listed is
+    copied: an added module would be run, and an added link leads to any file of this user.
+
+    Raises:
+        MalformedInputError: a file was changed.
+        OSError: a file cannot be read, or is not a regular one.
+    """
+    prefix = f"exercises/{name}/"
+    with temporary_beside(target) as scratch:
+        made = scratch / "copy"
+        for path in (each for each in contents.files if each.startswith(prefix)):
+            own = made / path.removeprefix(prefix)
+            own.parent.mkdir(parents=True, exist_ok=True)
+            with open_regular(source / path) as stream, own.open("xb") as output:
+                if not _copy(stream, output, contents.files[path]) or stream.read(1):
+                    raise _malformed(f"{path} was changed", source)
+        _set_modes(made)
+        yield made
+
+
+def _set_modes(directory: Path) -> None:
+    """Let others read what is in a directory, whatever the umask is."""
+    for entry in (directory, *directory.rglob("*")):
+        entry.chmod(0o755 if entry.is_dir() else 0o644)
 
 
 def read_contents(path: Path, verify: Verify | None = None) -> Contents:
@@ -115,16 +161,26 @@ def unpack(path: Path, target: Path, verify: Verify | None = None) -> Contents:
         _require_room(target.parent, contents)
         made = scratch / "unpacked"
         made.mkdir(mode=0o755)
-        with _disk_errors(target):
+        with disk_errors(target):
             for name, data in head.items():
                 (made / name).write_bytes(data)
             for name, expected in contents.files.items():
                 _unpack_file(stream, made, name, expected, path)
         _require_end(stream, path)
-        for entry in (made, *made.rglob("*")):  # others read it, whatever the umask is
-            entry.chmod(0o755 if entry.is_dir() else 0o644)
+        _set_modes(made)
         made.rename(target)
     return contents
+
+
+def read_signature(path: Path) -> bytes:
+    """Return the signature beside an unpacked list of files; empty if it is too large to be one.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open_regular(path) as stream:
+        data = stream.read(_MOST_SIGNATURE + 1)
+    return data if len(data) <= _MOST_SIGNATURE else b""
 
 
 def parse_contents(data: bytes, place: Path) -> Contents:
@@ -201,16 +257,13 @@ def _unpack_file(
     actual, size = _header(stream, path)
     if (actual, size) != (name, expected.size):
         raise _malformed(f"its list has {name}, but {actual!r} comes in that place", path)
-    target, digest, left = directory / name, hashlib.sha256(), size
+    target = directory / name
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("xb") as output:
-        while left and (chunk := stream.read(min(_CHUNK, left))):
-            digest.update(chunk)
-            output.write(chunk)
-            left -= len(chunk)
-    if left or len(stream.read(-size % _BLOCK)) < -size % _BLOCK:
-        raise _malformed(f"it is cut off within {name}", path)
-    if digest.hexdigest() != expected.sha256:
+        is_equal = _copy(stream, output, expected)
+        if output.tell() < size or len(stream.read(-size % _BLOCK)) < -size % _BLOCK:
+            raise _malformed(f"it is cut off within {name}", path)
+    if not is_equal:
         raise _malformed(f"{name} is not the file that was packed: its checksum differs", path)
 
 
@@ -232,7 +285,8 @@ def _require_room(directory: Path, contents: Contents) -> None:
 
 
 @contextmanager
-def _disk_errors(target: Path) -> Iterator[None]:
+def disk_errors(target: Path) -> Iterator[None]:
+    """Raise NoSpaceError in place of the errors of a full disk or an exhausted quota."""
     try:
         yield
     except OSError as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from toolkit.checks import Format, Registry, Result, unchecked
+from toolkit.checks import Registry, Result, unchecked
 from toolkit.errors import ToolkitError
 from toolkit.model.job import Job
 from toolkit.model.site import Partition
@@ -19,10 +19,6 @@ from toolkit.slurm.client import Client
 from toolkit.workshops.join import Membership
 
 SECONDS = 60.0  # the longest time of all checks together
-FORMAT = Format(
-    words={"passed": "PASS", "warning": "WARN", "failed": "FAIL", "unchecked": "not checked"},
-    keys={"name": "name", "outcome": "outcome", "detail": "message", "next_step": "fix"},
-)
 
 
 class JoinCase:

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
-from toolkit.errors import (
-    CommandFailedError,
-    ConfigError,
-    MalformedInputError,
-    NoSpaceError,
-    ScriptMissingError,
-    UsageError,
-)
-from toolkit.exercises import copy_folder
-from toolkit.files import hash_file, read_json, read_text, write_atomically
+from toolkit.errors import ConfigError, MalformedInputError, ScriptMissingError, UsageError
+from toolkit.files import hash_file, read_json, read_text, temporary_beside, write_atomically
 from toolkit.model.base import to_json, toml_value
 from toolkit.model.job import PROJECT_FILE
 from toolkit.progress import Progress
-from toolkit.units import human_size
+from toolkit.quoting import shell
 from toolkit.workshops import archive
 from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, WORKSHOP, Contents, Joined
-from toolkit.workshops.pack import PACKED
 
 _HEAD = (
     "# Written by toolkit workshop join, and again when you join again; yours is kept as .old-1.\n"
 )
 _UNPACKED = ".workshop"
-_MOST = 1 << 40
 
 
 class Membership(NamedTuple):
@@ -41,6 +30,13 @@ class Membership(NamedTuple):
     joined: Joined
     contents: Contents
     unchanged: tuple[str, ...] = ()
+
+    @property
+    def unused(self) -> Path | None:
+        """An unpacked workshop in the directory that is no longer its source."""
+        unpacked = self.directory / _UNPACKED
+        is_unused = unpacked.is_dir() and str(unpacked) != self.joined.source
+        return unpacked if is_unused else None
 
 
 def join(
@@ -68,15 +64,19 @@ def join(
         UsageError: the directory has settings that no workshop wrote.
     """
     if "://" in source:
-        with tempfile.TemporaryDirectory(
-            prefix=".toolkit-workshop-", dir=_place(directory)
-        ) as name:
+        from toolkit.workshops.fetch import fetch  # with the modules of HTTP
+
+        place = (directory or Path("x")).absolute().parent
+        with temporary_beside(place / "toolkit-workshop") as scratch:
             progress.begin("fetch", source)
-            packed = _fetch(source, Path(name))
+            packed = fetch(source, scratch)
             return _join_file(packed, directory, share=share, verify=verify, progress=progress)
     path = Path(source)
     if path.is_dir():
+        if verify is not None:
+            progress.begin("checksums", str(path))
         contents = contents_of(path, verify)
+        progress.end()
         mine = directory or Path(contents.name)
         _require_ours(mine)
         return _settle(path.resolve(), contents, mine, share=share)
@@ -85,12 +85,6 @@ def join(
             f"there is no workshop {source}", place="SOURCE", next_step="toolkit workshop --help"
         )
     return _join_file(path, directory, share=share, verify=verify, progress=progress)
-
-
-def _place(directory: Path | None) -> Path:
-    place = (directory or Path("x")).absolute().parent
-    place.mkdir(parents=True, exist_ok=True)
-    return place
 
 
 def _join_file(
@@ -106,83 +100,83 @@ def _join_file(
     mine = directory or Path(contents.name)
     _require_ours(mine)
     unpacked = mine / _UNPACKED
-    if not unpacked.exists() or contents_of(unpacked) != contents:
-        if unpacked.exists():
-            raise UsageError(
-                f"{mine} has joined another edition of this workshop",
-                place=str(unpacked),
-                next_step="join in another directory: toolkit workshop join FILE DIRECTORY",
-            )
+    before = _unpacked_before(unpacked)
+    if before is None:
         progress.begin("unpack", packed.name)
         mine.mkdir(parents=True, exist_ok=True)
-        archive.unpack(packed, unpacked, verify)
+        contents = archive.unpack(packed, unpacked, verify)
         progress.end()
+    elif before != contents:
+        raise UsageError(
+            f"{mine} has joined another edition of this workshop",
+            place=str(unpacked),
+            next_step="join in another directory: toolkit workshop join FILE DIRECTORY",
+        )
     return _settle(unpacked.resolve(), contents, mine, share=share)
 
 
-def _fetch(url: str, directory: Path) -> Path:
-    """Fetch a packed workshop; of an address that names no file, the one of its pages."""
-    import shutil
+def _unpacked_before(unpacked: Path) -> Contents | None:
+    """Return the contents of what joining has unpacked; None if it is not there, or incomplete.
 
-    from toolkit.images.registry import web
-
-    if urlsplit(url).path.endswith(("/", ".html")) or not Path(urlsplit(url).path).suffix:
-        url = url.rpartition("/")[0] + f"/{PACKED}" if url.endswith(".html") else url
-        url = url if url.endswith(PACKED) else f"{url.rstrip('/')}/{PACKED}"
-    target = directory / PACKED
+    What is incomplete is removed: a site may purge files that are not read for some weeks.
+    """
+    if not unpacked.exists():
+        return None
     try:
-        with web.make_opener().open(url, timeout=30) as answer, target.open("wb") as output:
-            size = int(answer.headers.get("Content-Length") or 0)
-            if shutil.disk_usage(directory).free < 2 * size:
-                raise NoSpaceError(
-                    f"the workshop has {human_size(size)}, and takes twice this to unpack",
-                    place=str(directory),
-                    next_step="join on a file system with more room",
-                )
-            web.copy_stream(answer, output.write, _MOST)
-    except MalformedInputError:
-        raise
-    except web.FAILURES as error:
-        raise CommandFailedError(
-            f"the workshop could not be fetched: {error}",
-            place=url,
-            next_step="check the address, or fetch the file with a browser and join it",
-        ) from None
-    return target
+        return contents_of(unpacked)
+    except (ConfigError, MalformedInputError):
+        shutil.rmtree(unpacked)
+        return None
+
+
+def read_list(source: Path) -> bytes:
+    """Return the list of an unpacked workshop's files.
+
+    Raises:
+        ConfigError: it is a workshop's own folder, or no workshop.
+    """
+    if not (source / CONTENTS).is_file():
+        raise _no_unpacked_workshop(source)
+    return read_text(source / CONTENTS).encode()
 
 
 def contents_of(source: Path, verify: archive.Verify | None = None) -> Contents:
     """Return the contents of an unpacked workshop, of which all listed files are there.
 
+    Images and data are hashed only if the signature is verified, too: unpacking has hashed them,
+    but another user's directory may not come from unpacking at all.
+
     Raises:
         ConfigError: it is a workshop's own folder, or no workshop.
         MalformedInputError: a file is missing, has another size, or an exercise was changed.
     """
-    path = source / CONTENTS
-    if not path.is_file():
-        is_folder = (source / WORKSHOP).is_file()
-        step = f"toolkit workshop pack {source}" if is_folder else "toolkit workshop unpack FILE"
-        raise ConfigError(
-            f"{source} is {'not packed' if is_folder else 'no unpacked workshop'}",
-            place=str(source),
-            next_step=step,
-        )
-    data = read_text(path).encode()
+    data = read_list(source)
     if verify is not None:
         signature = source / SIGNATURE
-        verify(data, signature.read_bytes() if signature.is_file() else b"")
-    contents = archive.parse_contents(data, path)
+        verify(data, archive.read_signature(signature) if signature.is_file() else b"")
+    contents = archive.parse_contents(data, source / CONTENTS)
     _require_exercises(contents, source)
     for name, expected in contents.files.items():
         file = source / name
         if not file.is_file():
             raise _damaged(source, f"{name} is missing")
-        is_large = name.startswith(("images/", "data/"))  # which unpacking has hashed
+        is_hashed = verify is not None or not name.startswith(("images/", "data/"))
         if file.stat().st_size != expected.size or (
-            not is_large and hash_file(file) != expected.sha256
+            is_hashed and hash_file(file) != expected.sha256
         ):
             raise _damaged(source, f"{name} was changed")
     return contents
+
+
+def _no_unpacked_workshop(source: Path) -> ConfigError:
+    cause = f"{source} is no unpacked workshop"
+    step = "toolkit workshop unpack FILE DIRECTORY"
+    if (source / WORKSHOP).is_file():
+        cause, step = f"{source} is not packed", f"toolkit workshop pack {shell(str(source))}"
+    elif (source / JOINED).is_file():
+        cause = f"{source} has joined a workshop, and cannot be joined itself"
+        step = "join what it was joined from: the key source of its .workshop.json"
+    return ConfigError(cause, place=str(source), next_step=step)
 
 
 def _require_exercises(contents: Contents, place: Path) -> None:
@@ -218,7 +212,8 @@ def _settle(source: Path, contents: Contents, mine: Path, *, share: bool | None)
         if os.path.lexists(mine / name):
             unchanged.append(name)
         else:
-            copy_folder(source / "exercises" / name, mine / name)
+            with archive.copy_of_exercise(contents, source, name, mine / name) as copy:
+                copy.rename(mine / name)
     if share is None:
         share = _shared_before(mine)
     joined = Joined(
@@ -227,17 +222,17 @@ def _settle(source: Path, contents: Contents, mine: Path, *, share: bool | None)
         exercises=names,
         results=contents.workshop.results if share else "",
     )
+    write_atomically(mine / JOINED, to_json(joined))  # first: with it, joining can be repeated
     text = _HEAD + to_toml(settings(source, contents))
     if (mine / PROJECT_FILE).is_file() and read_text(mine / PROJECT_FILE) != text:
         _set_aside(mine / PROJECT_FILE)  # with the options that the participant changed
     write_atomically(mine / PROJECT_FILE, text)
-    write_atomically(mine / JOINED, to_json(joined))
     return Membership(mine.resolve(), joined, contents, tuple(unchanged))
 
 
 def _shared_before(mine: Path) -> bool:
     try:
-        return bool(read_json(mine / JOINED, Joined).results)
+        return bool(read_json(mine / JOINED, Joined, searched=True).results)
     except ConfigError:  # not joined yet, or the file is broken
         return False
 
@@ -279,14 +274,15 @@ def reset(directory: Path, joined: Joined, name: str) -> Path | None:
             choices=joined.exercises,
             value=name,
         )
-    source, own, aside = Path(joined.source) / "exercises" / name, directory / name, None
-    if not source.is_dir():
+    source, own = Path(joined.source), directory / name
+    if not (source / "exercises" / name).is_dir() or not (source / CONTENTS).is_file():
         raise ScriptMissingError(
             f"the workshop {joined.name} is no longer at {joined.source}",
-            place=str(source),
+            place=str(source / "exercises" / name),
             next_step="toolkit workshop join SOURCE OTHER-DIRECTORY; nothing was changed here",
         )
-    if os.path.lexists(own):
-        aside = _set_aside(own)
-    copy_folder(source, own)
+    contents = archive.parse_contents(read_list(source), source / CONTENTS)
+    with archive.copy_of_exercise(contents, source, name, own) as copy:
+        aside = _set_aside(own) if os.path.lexists(own) else None
+        copy.rename(own)
     return aside

@@ -11,6 +11,7 @@ from msgspec import Meta
 from toolkit.model.base import BadDataError, Model, field_names
 from toolkit.model.job import JOINED as JOINED
 from toolkit.model.job import Job, Positive
+from toolkit.model.site import Size
 
 WORKSHOP = "workshop.toml"
 CONTENTS = "workshop.json"  # first in a packed workshop
@@ -51,6 +52,8 @@ class Workshop(Job, frozen=True, kw_only=True):
         images: name -> its lock, a file beside ``workshop.toml``; empty: no lock, the image is
             packed as it is built.
         data: name -> a directory, which participants see read-only as ``/data/NAME``.
+        home_quota: the size of a participant's home, such as ``20G``; by default the site's. A
+            rehearsal gives each participant a home of this size.
         results: the shared directory in which runs leave their results, with the consent of each
             participant; empty: none.
         exercises: in their order.
@@ -62,6 +65,7 @@ class Workshop(Job, frozen=True, kw_only=True):
     people: Positive = 1
     images: dict[str, str] = {}
     data: dict[str, str] = {}
+    home_quota: Size | None = None
     results: str = ""
     exercises: Annotated[tuple[Exercise, ...], Meta(min_length=1)]
 
@@ -129,8 +133,8 @@ class Done(Model, frozen=True, kw_only=True):
     """
 
     state: Annotated[str, Meta(max_length=40)]  # of a file that any user can write
-    tries: int = 1
-    accuracy: float | None = None
+    tries: Annotated[int, Meta(ge=0, le=1_000_000)] = 1
+    accuracy: Annotated[float, Meta(ge=-1e6, le=1e6)] | None = None
     seconds: float = 0.0
     finished: float = 0.0
 

@@ -86,7 +86,7 @@ def pack(folder: Path, target: Path, options: Options, progress: Progress) -> Co
 
             head[SIGNATURE] = sign(to_json(contents).encode(), options.key, options.ask)
         progress.begin("pack", str(target))
-        archive.write(target, head | {path: sources[path] for path in described})
+        archive.write(target, head | {path: sources[path] for path in described}, described)
         progress.end()
     return contents
 
@@ -95,7 +95,7 @@ def _reduced(folder: Path, workshop: Workshop, only: tuple[str, ...]) -> Worksho
     """Return a workshop with some of its exercises and the images of these."""
     exercises = tuple(each for each in workshop.exercises if each.name in only)
     jobs = [job_of(source_of(folder, each)) for each in exercises]
-    used = {job.image for job in jobs if job is not None}
+    used = {job.image for job in jobs if job is not None} | {workshop.image}
     images = {name: lock for name, lock in workshop.images.items() if name in used}
     return replace(workshop, exercises=exercises, images=images)
 
@@ -129,7 +129,8 @@ def _images(folder: Path, workshop: Workshop, options: Options) -> dict[str, arc
             raise UsageError(
                 f"the image {name} has no lock, by which participants could build it",
                 place=f"{WORKSHOP}, key images.{name}",
-                next_step=f"toolkit image lock {name}; or pack with images",
+                next_step=f"toolkit image lock {name}, copy its lock beside {WORKSHOP}, and name "
+                f'it there: {name} = "{name}.lock"; or pack with images',
             )
         if options.images:
             image = store.find(name)

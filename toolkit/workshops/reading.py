@@ -9,9 +9,10 @@ from toolkit.errors import ConfigError, UsageError
 from toolkit.files import config_error, read_text, read_toml
 from toolkit.model.base import BadDataError
 from toolkit.model.job import Job
+from toolkit.quoting import shell
 from toolkit.resources import shipped
 from toolkit.sites.schema import described
-from toolkit.workshops.model import NAME, WORKSHOP, Exercise, Workshop, check
+from toolkit.workshops.model import CONTENTS, JOINED, NAME, WORKSHOP, Exercise, Workshop, check
 
 
 def load(folder: Path) -> Workshop:
@@ -23,12 +24,8 @@ def load(folder: Path) -> Workshop:
         UsageError: the folder's name cannot be that of a workshop.
     """
     path = folder / WORKSHOP
-    if not path.is_file():
-        raise ConfigError(
-            f"{folder} has no {WORKSHOP}",
-            place=str(folder),
-            next_step=f"toolkit workshop new {folder.name or 'first'}",
-        )
+    if not path.is_file() or (folder / CONTENTS).is_file():
+        raise _no_folder_of_workshop(folder)
     if not NAME.match(folder.resolve().name):
         raise UsageError(
             f"{folder.resolve().name!r} cannot be the name of a workshop",
@@ -42,6 +39,24 @@ def load(folder: Path) -> Workshop:
     except BadDataError as error:
         raise config_error(path, read_text(path), error) from None
     return workshop
+
+
+def _no_folder_of_workshop(folder: Path) -> ConfigError:
+    """Return the error for what is named in place of the folder of a workshop."""
+    cause = f"{folder} has no {WORKSHOP}"
+    step = "name the workshop's folder, or write a new one: toolkit workshop new first"
+    if (folder / CONTENTS).is_file():
+        cause = f"{folder} is an unpacked workshop, not the folder that was packed"
+        step = "name the folder that the instructor wrote"
+    elif (folder / JOINED).is_file():
+        cause = f"{folder} has joined a workshop, and is not the instructor's folder of it"
+        step = "as a participant: toolkit run EXERCISE, toolkit ps, toolkit workshop reset EXERCISE"
+    elif folder.is_file():
+        cause = f"{folder} is a file, not the folder of a workshop"
+        step = f"if it is a packed workshop: toolkit workshop join {shell(str(folder))}"
+    elif not folder.exists():
+        step = f"toolkit workshop new {shell(str(folder))}"
+    return ConfigError(cause, place=str(folder), next_step=step)
 
 
 def schema() -> str:

@@ -15,7 +15,8 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,19 +24,18 @@ from toolkit.errors import (
     ConfigError,
     ForbiddenError,
     ScriptMissingError,
-    UnknownRunError,
     UntrustedError,
     UsageError,
 )
-from toolkit.files import read_json
+from toolkit.files import read_json, temporary_beside
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.model.run import Outcome
 from toolkit.records.store import Paths, all_runs
 from toolkit.units import counted
-from toolkit.workshops.model import CONTENTS, JOINED, NAME, SIGNATURE, Done, Joined, Results
+from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, Done, Joined, Results
 
 _MOST = 64 << 10
-_MOST_FILES = 2000
+_MOST_UNREAD = 200
 _MODE = 0o3733  # sticky and with the instructor's group; participants cannot list it
 _MARKER = ".toolkit-workshop"
 
@@ -51,22 +51,25 @@ def leave(directory: Path) -> Path | None:
     """Write the results of the runs in a joined directory, if its owner shares them.
 
     Raises:
-        UntrustedError: another user owns the file of this participant.
+        UntrustedError: another user owns the file of this participant, or could have joined here.
         ForbiddenError: the directory of results is closed, or cannot be written.
     """
-    joined = read_json(directory / JOINED, Joined)
+    joined = read_json(directory / JOINED, Joined, searched=True)  # it holds the consent
     if not joined.results:
         return None
     name = pwd.getpwuid(os.geteuid()).pw_name
-    results = Results(
-        name=name,
-        workshop=joined.name,
-        exercises=collect(joined.exercises, all_runs(directory / "runs")),
-    )
     target = Path(joined.results) / f"{name}.json"
+    done = collect(joined.exercises, all_runs(directory / "runs"))
     try:
         _require_own(target)
-        _replace(target, to_json(results))
+        exercises = _merged(done, _left_before(target, joined.name))
+        _replace(target, to_json(Results(name=name, workshop=joined.name, exercises=exercises)))
+    except FileNotFoundError:
+        raise ForbiddenError(
+            "the workshop takes no results: it was closed, or is not open yet",
+            place=str(target.parent),
+            next_step="ask the instructor; your runs are not affected",
+        ) from None
     except OSError as error:
         raise ForbiddenError(
             f"the results of the workshop cannot be left: {error.strerror}",
@@ -74,6 +77,25 @@ def leave(directory: Path) -> Path | None:
             next_step="tell the instructor; your runs are not affected",
         ) from None
     return target
+
+
+def _left_before(target: Path, workshop: str) -> dict[str, Done]:
+    """Return what this user has left before, perhaps from another directory."""
+    try:
+        return _read(target.parent, target.name, workshop).exercises
+    except (OSError, ValueError):
+        return {}
+
+
+def _merged(done: dict[str, Done], before: dict[str, Done]) -> dict[str, Done]:
+    """Return the better result of each exercise; runs of one directory are counted once."""
+    return {
+        name: max(
+            (each[name] for each in (done, before) if name in each),
+            key=lambda each: (each.state == "ok", each.accuracy or 0.0, each.tries),
+        )
+        for name in {**before, **done}
+    }
 
 
 def _require_own(target: Path) -> None:
@@ -101,7 +123,9 @@ def _replace(target: Path, text: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
-        Path(name).chmod(0o640)  # the group is the instructor's, by the directory
+            # The group is the instructor's, by the directory. By the handle, since the directory's
+            # owner can exchange the name for a link.
+            os.fchmod(handle, 0o640)
         Path(name).replace(target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -151,28 +175,36 @@ def open_directory(path: Path) -> None:
     """
     if path.exists() or path.is_symlink():
         if _is_opened(path):
+            path.chmod(_MODE)  # a closing that was interrupted has taken the others' rights
             return
         raise UsageError(
             f"{path} exists already, and is not a directory of results",
             place="workshop.toml, key results",
             next_step="name a directory that does not exist yet",
         )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=0o700)
-    (path / _MARKER).touch(mode=0o600)
-    path.chmod(_MODE)
+    with temporary_beside(path) as scratch:
+        made = scratch / "made"
+        made.mkdir(mode=0o700)
+        (made / _MARKER).touch(mode=0o600)
+        made.chmod(_MODE)
+        made.rename(path)
 
 
 def read_all(path: Path, workshop: str) -> tuple[list[Results], list[Unread]]:
     """Return the participants' results, sorted by name, and the entries that do not count.
 
     Raises:
-        UnknownRunError: there is no directory of results.
+        ConfigError: there is no directory of results.
     """
-    results, unread = [], []
-    for number, entry in enumerate(_entries(path)):
-        if number >= _MOST_FILES:
-            unread.append(Unread("...", f"more than {_MOST_FILES} files; the rest is not read"))
+    results: list[Results] = []
+    unread: list[Unread] = []
+    user = cache(_user)
+    # The files of one user can have any names, and must not keep those of others from being read.
+    ordered = sorted(_entries(path), key=lambda entry: not _is_of_owner(path / entry, user))
+    for entry in ordered:
+        if len(unread) >= _MOST_UNREAD:
+            text = f"more than {_MOST_UNREAD} files that do not count; the rest is not listed"
+            unread.append(Unread("...", text))
             break
         try:
             results.append(_read(path, entry, workshop))
@@ -188,11 +220,19 @@ def _entries(path: Path) -> Iterator[str]:
             names = (entry.name for entry in entries)
             yield from sorted(name for name in names if not name.startswith("."))
     except FileNotFoundError:
-        raise UnknownRunError(
+        raise ConfigError(
             "the workshop has no results yet: its directory of results does not exist",
             place=str(path),
             next_step="toolkit workshop open",
         ) from None
+
+
+def _is_of_owner(path: Path, user: Callable[[int], str]) -> bool:
+    """Return whether a file has the name of its owner."""
+    try:
+        return path.name == f"{user(path.lstat().st_uid)}.json"
+    except OSError:  # it was removed meanwhile
+        return False
 
 
 def _read(directory: Path, entry: str, workshop: str) -> Results:
@@ -223,8 +263,8 @@ def remove_one(path: Path, name: str) -> None:
     Raises:
         ScriptMissingError: this participant has left no results.
     """
-    known = [entry.removesuffix(".json") for entry in _entries(path)]
-    if name not in known or not NAME.match(name.replace(".", "-")):
+    known = [entry.removesuffix(".json") for entry in _entries(path) if entry.endswith(".json")]
+    if name not in known:
         raise ScriptMissingError(
             f"{name} has left no results", place="NAME", choices=known, value=name
         )
@@ -276,14 +316,15 @@ def _is_opened(path: Path) -> bool:
 
 
 def remove_unpacked(path: Path, name: str) -> None:
-    """Remove the unpacked workshop of a name.
+    """Remove the unpacked workshop of a name, also the rest of one whose files were purged.
 
     Raises:
         UsageError: it is another one, or holds files that were not in the packed workshop.
     """
-    from toolkit.workshops.join import contents_of
+    from toolkit.workshops.archive import parse_contents
+    from toolkit.workshops.join import read_list
 
-    contents = contents_of(path)
+    contents = parse_contents(read_list(path), path / CONTENTS)
     if contents.name != name:
         raise UsageError(
             f"{path} is the workshop {contents.name}, not {name}",
@@ -302,4 +343,6 @@ def remove_unpacked(path: Path, name: str) -> None:
             place=str(path),
             next_step="move it elsewhere, then close again",
         )
-    shutil.rmtree(path)
+    for file in listed - {path / CONTENTS}:
+        file.unlink(missing_ok=True)
+    shutil.rmtree(path)  # the list is the last, so that this can be repeated

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.cli.shared import json_option
+from toolkit.cli.shared import interrupted_by_signals, json_option
 from toolkit.errors import UsageError
 from toolkit.files import hash_file
 from toolkit.quoting import shell
@@ -125,7 +125,7 @@ def pack(
 
     target = output or Path(f"{folder.resolve().name}.tar")
     options = packing.Options(images=not no_images, key=sign, ask=_ask)
-    with console.Steps() as steps:
+    with interrupted_by_signals(), console.Steps() as steps:
         contents = packing.pack(folder, target, options, steps)
     size = human_size(target.stat().st_size)
     console.out(
@@ -136,7 +136,10 @@ def pack(
     if pages:
         written = packing.publish(folder, target, digest, pages, address)
         console.fact("pages", f"{pages}: {', '.join(written)}")
-    console.fact("next", f"toolkit workshop join {shell(str(target))}")
+    results = contents.workshop.results
+    is_open = not results or Path(results).exists()
+    first = "" if is_open else f"toolkit workshop open {shell(str(folder))}; "
+    console.fact("next", f"{first}toolkit workshop join {shell(str(target))}")
 
 
 def _ask(name: str) -> str:
@@ -158,10 +161,18 @@ def unpack(packed: Path, directory: Path, key: Path | None) -> None:
     from toolkit.workshops import archive
 
     if directory.exists() or directory.is_symlink():
-        raise UsageError(f"{directory} exists already", place="DIRECTORY", next_step="another one")
+        raise UsageError(
+            f"{directory} exists already",
+            place="DIRECTORY",
+            next_step="toolkit workshop unpack FILE OTHER-DIRECTORY",
+        )
     if not packed.is_file():
-        raise UsageError(f"there is no file {packed}", place="FILE")
-    with console.Steps() as steps:
+        raise UsageError(
+            f"there is no file {packed}",
+            place="FILE",
+            next_step="the instructor writes it: toolkit workshop pack WORKSHOP",
+        )
+    with interrupted_by_signals(), console.Steps() as steps:
         steps.begin("unpack", str(packed))
         contents = archive.unpack(packed, directory, verifier_of(key))
     console.out(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from toolkit.workshops.model import Done
 
 SECTION = "Lead"
+INTERRUPTED = 130  # as a shell reports Ctrl-C
 
 
 @click.command("open")
@@ -112,6 +113,8 @@ def close(folder: Path, unpacked: Path | None) -> None:
     if results and Path(results).exists():
         count = close_directory(Path(results))
         console.fact("closed", f"{results}: {counted(count, 'file')}")
+    else:
+        console.fact("closed", f"{results or 'a directory of results'}: there is none")
     if unpacked is not None:
         remove_unpacked(unpacked, folder.resolve().name)
         console.fact("removed", str(unpacked))
@@ -138,6 +141,7 @@ def close(folder: Path, unpacked: Path | None) -> None:
     help="End a participant's command after this time.",
 )
 @click.option("--html", type=FOLDER, metavar="FILE", help="Also write the report as a page.")
+@click.option("--clean", is_flag=True, help="Only remove what a killed rehearsal has left here.")
 @json_option
 def rehearse(
     folder: Path,
@@ -147,25 +151,30 @@ def rehearse(
     on_site: bool,
     limit: int,
     html: Path | None,
+    clean: bool,
     as_json: bool,
 ) -> int:
     """Let many participants run all exercises at once, and report.
 
     On a local cluster like the workshop's site, each participant is a real user with an own home;
     users and cluster are removed afterwards, also after Ctrl-C. This takes root. The exit code is
-    92 if anything failed.
+    92 if anything failed. Ctrl-C ends it early: the report has what was done by then.
 
     \b
     Examples:
       toolkit workshop rehearse first-steps --people 6
       toolkit workshop rehearse first-steps --people 40 --only 01-ddp --html report.html
       toolkit workshop rehearse first-steps --on-site --people 4
+      toolkit workshop rehearse --clean
     """
     from toolkit.files import write_atomically
     from toolkit.workshops.reading import load
     from toolkit.workshops.rehearsal import rehearse as acts
     from toolkit.workshops.rehearsal import report as reports
 
+    if clean:
+        _clean_up()
+        return 0
     count = people or load(folder).people
     options = acts.Options(count, nodes, limit * 60.0, only)
     with console.Steps() as steps:
@@ -182,4 +191,17 @@ def rehearse(
         console.out(console.mapping(reports.summary(report)))
         for where, cause in reports.causes(report):
             console.fact("failed", f"{where}: {cause}")
+    if report.interrupted:
+        return INTERRUPTED
     return PreflightError.exit_code if report.failures else 0
+
+
+def _clean_up() -> None:
+    from toolkit.workshops.rehearsal.rehearse import clean_up
+
+    with console.Steps() as steps:
+        removed = clean_up(steps)
+    for place in removed:
+        console.fact("removed", str(place))
+    if not removed:
+        console.fact("clean", "no rehearsal that was killed has left anything here")

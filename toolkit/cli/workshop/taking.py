@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.cli.shared import json_option
+from toolkit.cli.shared import interrupted_by_signals, json_option
 from toolkit.cli.workshop.folder import FOLDER, key_option, verifier_of
 from toolkit.errors import PreflightError, UsageError
 from toolkit.quoting import shell
@@ -46,10 +46,11 @@ def join(
       toolkit workshop join https://example.org/course/ --share-results
       toolkit workshop join first-steps.tar ~/course --key instructor.pem
     """
-    from toolkit.workshops.case import FORMAT, examine
+    from toolkit.checks import LIST_FORMAT
+    from toolkit.workshops.case import examine
     from toolkit.workshops.join import join as join_workshop
 
-    with console.Steps() as steps:
+    with interrupted_by_signals(), console.Steps() as steps:
         member = join_workshop(
             source, directory, share=share, verify=verifier_of(key), progress=steps
         )
@@ -75,7 +76,7 @@ def join(
                 "directory": str(member.directory),
                 "workshop": member.contents.name,
                 "unchanged": member.unchanged,
-                "findings": [FORMAT.to_json(result) for result in results],
+                "findings": [LIST_FORMAT.to_json(result) for result in results],
             }
         )
     failures = [result.name for result in results if result.outcome == "failed"]
@@ -86,6 +87,8 @@ def join(
     if not as_json:
         if member.unchanged:
             console.fact("kept", f"as they are: {', '.join(member.unchanged)}")
+        if member.unused is not None:
+            console.fact("unused", f"{member.unused}, which you can remove")
         first = member.joined.exercises[0]
         console.out(
             console.subject("next", f"cd {shell(str(member.directory))}; toolkit run {first}")
@@ -94,11 +97,11 @@ def join(
 
 def _shown(results: Iterable[Result], *, quiet: bool) -> Iterator[Result]:
     """Print each result as soon as it is known."""
-    from toolkit.workshops.case import FORMAT
+    from toolkit.checks import LIST_FORMAT
 
     for result in results:
         if not quiet:
-            for line in FORMAT.to_row(result, 11):
+            for line in LIST_FORMAT.to_row(result, 11):
                 console.out(line)
         yield result
 
@@ -134,7 +137,7 @@ def reset(name: str, folder: Path) -> None:
         remove_one(results_of(folder), name)
         console.fact("removed", f"the results of {name}")
         return
-    aside = joining.reset(folder, read_json(folder / JOINED, Joined), name)
+    aside = joining.reset(folder, read_json(folder / JOINED, Joined, searched=True), name)
     console.fact("reset", str(folder / name))
     if aside is not None:
         console.fact("kept", f"yours is {aside}")

@@ -6,8 +6,8 @@ import contextlib
 import importlib.util
 import os
 import pwd
-import re
 import shutil
+import signal
 import sys
 import sysconfig
 import time
@@ -18,6 +18,7 @@ from typing import NamedTuple
 from toolkit import shell
 from toolkit.errors import CommandFailedError, ForbiddenError
 from toolkit.resources import package_directory, shipped
+from toolkit.workshops.rehearsal.limited import mount, unmount
 
 _COMMENT = "toolkit rehearsal"
 _TRIES, _PAUSE = 40, 0.25  # while another program changes the machine's users
@@ -42,43 +43,55 @@ class Person(NamedTuple):
     become: tuple[str, ...] = ()
 
 
-@contextlib.contextmanager
-def users(count: int, homes: Path) -> Iterator[list[Person]]:
-    """Create users with homes of their own; remove them in any case afterwards.
-
-    Raises:
-        ForbiddenError: this user is not root.
-        CommandFailedError: a user could not be created.
-    """
+def require_root() -> None:
+    """Raise ForbiddenError if this user is not root."""
     if os.geteuid() != 0:
         raise ForbiddenError(
             "only root can create the users of a rehearsal",
             place="toolkit workshop rehearse",
             next_step="run it as root, or on a cluster as one user: --on-site",
         )
+
+
+@contextlib.contextmanager
+def users(count: int, homes: Path, size: int | None = None) -> Iterator[list[Person]]:
+    """Create users with homes of their own; remove them in any case afterwards.
+
+    Args:
+        count: the number of users.
+        homes: the directory of their homes, which does not exist yet.
+        size: bytes that each home can hold; None: as many as the disk.
+
+    Raises:
+        CommandFailedError: a user or a home could not be created.
+    """
     _remove_stale()
     homes.mkdir(mode=0o755)
     people: list[Person] = []
     try:
         for number in range(1, count + 1):
             name = f"tkw{os.getpid()}-{number:02d}"
-            become = (
-                "setpriv",
-                "--reuid",
-                name,
-                "--regid",
-                name,
-                "--init-groups",
-                "--inh-caps=-all",
-            )
-            people.append(Person(name, homes / name, become))
-            options = ("--create-home", "--home-dir", homes / name, "--shell", "/bin/bash")
-            _change("useradd", "--comment", _COMMENT, *options, name)
-            (homes / name).chmod(0o700)
+            options = ("--inh-caps=-all", "--reuid", name, "--regid", name, "--init-groups")
+            person = Person(name, homes / name, ("setpriv", *options))
+            people.append(person)
+            _create(person, size)
         yield people
     finally:
         for person in people:
             _remove(person.name)
+            if size is not None:
+                unmount(person.home)
+
+
+def _create(person: Person, size: int | None) -> None:
+    """Create a user, and a home that only this user can enter."""
+    options = ("--home-dir", person.home, "--no-create-home", "--shell", "/bin/bash")
+    _change("useradd", "--comment", _COMMENT, *options, person.name)
+    person.home.mkdir(mode=0o700)
+    if size is not None:
+        mount(person.home, size)
+        person.home.chmod(0o700)
+    shutil.chown(person.home, person.name, person.name)
 
 
 def _change(*argv: str | Path, check: bool = True) -> None:
@@ -97,17 +110,32 @@ def _change(*argv: str | Path, check: bool = True) -> None:
 def _remove(name: str) -> None:
     """Remove a user that a rehearsal created, and no other one of this name."""
     with contextlib.suppress(KeyError):
-        if pwd.getpwnam(name).pw_gecos == _COMMENT:
+        entry = pwd.getpwnam(name)
+        if entry.pw_gecos == _COMMENT:
+            _end_processes(entry.pw_uid)
             _change("userdel", "--force", name, check=False)
 
 
+def _end_processes(uid: int) -> None:
+    """End what still runs as a user who is about to be removed."""
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and entry.stat().st_uid == uid != 0:
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def remove_below(homes: Path) -> None:
+    """Remove the users of a rehearsal that was killed, by the directory of their homes."""
+    for entry in pwd.getpwall():
+        if Path(entry.pw_dir).parent == homes:
+            _remove(entry.pw_name)
+
+
 def _remove_stale() -> None:
-    """Remove users of rehearsals that were killed."""
-    for name in [entry.pw_name for entry in pwd.getpwall()]:
-        match = re.match(r"tkw(?P<pid>\d{1,10})-\d\d\Z", name)
-        own = match and match["pid"] == str(os.getpid())  # of an earlier process of this id
-        if match and (own or not Path("/proc", match["pid"]).exists()):
-            _remove(name)
+    """Remove users of rehearsals whose directory is gone."""
+    for entry in pwd.getpwall():
+        if entry.pw_gecos == _COMMENT and not Path(entry.pw_dir).parent.exists():
+            _remove(entry.pw_name)
 
 
 class Tool(NamedTuple):

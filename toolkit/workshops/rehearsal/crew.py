@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,25 @@ MINE = "mine"  # the directory of a participant
 
 
 class Crew:
-    """The participants, their commands, and what they have done."""
+    """The participants, their commands, and what they have done.
+
+    Attributes:
+        attempts: what they have done.
+        stopped: their commands were ended early.
+        began: when the first command began.
+    """
 
     def __init__(
-        self, exercises: tuple[str, ...], argv: Callable[..., tuple[str, ...]], limit: float
+        self,
+        exercises: tuple[str, ...],
+        notebooks: frozenset[str],
+        argv: Callable[..., tuple[str, ...]],
+        limit: float,
     ) -> None:
-        self.exercises, self._argv, self._limit = exercises, argv, limit
+        self.exercises, self._notebooks, self._argv, self._limit = exercises, notebooks, argv, limit
         self.attempts: list[Attempt] = []
         self._running: set[subprocess.Popen[str]] = set()
-        self._lock, self._stopped = threading.Lock(), False
+        self._lock, self.stopped = threading.Lock(), False
         self.began = time.monotonic()
 
     def participate(self, person: Person, source: Path, join_options: tuple[str, ...]) -> None:
@@ -39,19 +49,28 @@ class Crew:
         if not self._attempt(person, person.home, JOIN, words):
             return
         for name in self.exercises:
-            self._attempt(person, person.home / MINE, name, ("run", "--json", name))
+            words = ("run", "--json", name)
+            if name in self._notebooks:
+                words = ("notebook", "--json", "--job-name", name, name)
+            self._attempt(person, person.home / MINE, name, words)
 
     def _attempt(self, person: Person, cwd: Path, exercise: str, words: tuple[str, ...]) -> bool:
-        code, answer, tail = self._call(person, cwd, words)
-        if self._stopped:
+        began = time.monotonic() - self.began
+        call = self._serve if exercise in self._notebooks else self._call
+        code, answer, tail = call(person, cwd, words)
+        if self.stopped:
             return False
         after = time.monotonic() - self.began
+        if code == -signal.SIGKILL:
+            tail = f"it was ended after {self._limit:.0f} s"
+            self._cancel(person, cwd, exercise)
         cause, fix = ("", "") if code == 0 else self._cause(person, cwd, answer, tail)
         accuracy = (answer.get("results") or {}).get("accuracy")
         attempt = Attempt(
             person=person.name,
             exercise=exercise,
             ok=code == 0,
+            began=round(began, 1),
             after=round(after, 1),
             accuracy=float(accuracy) if isinstance(accuracy, int | float) else None,
             cause=cause,
@@ -60,6 +79,12 @@ class Crew:
         with self._lock:
             self.attempts.append(attempt)
         return attempt.ok
+
+    def _cancel(self, person: Person, cwd: Path, exercise: str) -> None:
+        """Cancel the job of a command that was ended: others wait for its nodes."""
+        newest = max((cwd / "runs").glob(f"{exercise}-*"), default=None)
+        if newest is not None:
+            self._call(person, cwd, ("cancel", newest.name))
 
     def _cause(
         self, person: Person, cwd: Path, answer: dict[str, Any], tail: str
@@ -84,28 +109,53 @@ class Crew:
         self, person: Person, cwd: Path, words: tuple[str, ...]
     ) -> tuple[int, dict[str, Any], str]:
         """Run `toolkit` as a participant; return its exit code, its JSON and its last line."""
-        with self._lock:
-            if self._stopped:
+        with self._running_as(person, cwd, words) as process:
+            stdout, stderr = process.communicate() if process else ("", "stopped")
+        return process.returncode if process else 130, _json(stdout), _last(stderr)
+
+    def _serve(
+        self, person: Person, cwd: Path, words: tuple[str, ...]
+    ) -> tuple[int, dict[str, Any], str]:
+        """Start notebooks, which tell their address once the server has answered, and stop them."""
+        with self._running_as(person, cwd, words) as process:
+            if process is None or process.stdout is None:
                 return 130, {}, "stopped"
-            process = shell.start(self._argv(person, cwd, words), cwd="/", new_session=True)
-            self._running.add(process)
+            answer = "".join(_until("}\n", process.stdout))
+            if _json(answer):
+                code, _, tail = self._call(person, cwd, ("notebook", "stop"))
+                process.communicate()
+                return code, _json(answer), tail
+            _, stderr = process.communicate()
+            return process.returncode or 1, {}, _last(stderr)
+
+    @contextlib.contextmanager
+    def _running_as(
+        self, person: Person, cwd: Path, words: tuple[str, ...]
+    ) -> Iterator[subprocess.Popen[str] | None]:
+        """Start `toolkit` as a participant, until the limit; None if the crew was stopped."""
+        with self._lock:
+            if self.stopped:
+                process = None
+            else:
+                process = shell.start(self._argv(person, cwd, words), cwd="/", new_session=True)
+                self._running.add(process)
+        if process is None:
+            yield None
+            return
+        timer = threading.Timer(self._limit, _kill, (process,))
+        timer.daemon = True
+        timer.start()
         try:
-            stdout, stderr = process.communicate(timeout=self._limit)
-        except subprocess.TimeoutExpired:
-            _kill(process)
-            stdout, stderr = process.communicate()
-            stderr += f"\nended after {self._limit:.0f} s"
+            yield process
         finally:
+            timer.cancel()
             with self._lock:
                 self._running.discard(process)
-        lines = [line for line in stderr.splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("error:")]
-        return process.returncode, _json(stdout), (errors or lines or [""])[-1]
 
     def stop(self) -> None:
         """End all commands of the participants."""
         with self._lock:
-            self._stopped = True
+            self.stopped = True
             for process in self._running:
                 _kill(process)
 
@@ -113,6 +163,20 @@ class Crew:
 def _kill(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _until(last: str, lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if line == last:
+            return
+
+
+def _last(stderr: str) -> str:
+    """Return the line with the error, else the last one."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("error:")]
+    return (errors or lines or [""])[-1]
 
 
 def _json(text: str) -> dict[str, Any]:

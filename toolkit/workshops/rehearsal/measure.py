@@ -1,4 +1,4 @@
-"""Measure what a rehearsal takes: memory, disk, and the CPU of Slurm's controller."""
+"""Measure what a rehearsal takes: CPUs, memory, disk, and Slurm's controller."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ class Measures:
         memory: the most bytes of memory that were taken since the beginning.
         controller_cpu: seconds of CPU that the controller took; None if it is unknown.
         controller_memory: the most bytes of memory that it took.
+        cpu: seconds that the CPUs of this machine were busy.
     """
 
     def __init__(self, controller: Path | None) -> None:
         self._controller = controller
-        self._available, self._cpu = _available(), _cpu(controller)
+        self._available, self._cpu, self._busy = _available(), _cpu(controller), _busy()
         self.memory, self.controller_memory = 0, 0
         self.controller_cpu: float | None = None
+        self.cpu = 0.0
 
     def take(self) -> None:
         """Take a sample."""
         self.memory = max(self.memory, self._available - _available())
+        self.cpu = round(_busy() - self._busy, 1)
         now = _cpu(self._controller)
         if now is not None and self._cpu is not None:
             self.controller_cpu = round(now - self._cpu, 2)
@@ -64,6 +67,13 @@ def _available() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
     return 0
+
+
+def _busy() -> float:
+    """Return the seconds that all CPUs together were busy since the machine started."""
+    words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
+    user, nice, system, _idle, _wait, irq, softirq = map(int, words[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu(process: Path | None) -> float | None:

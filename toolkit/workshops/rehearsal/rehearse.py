@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +13,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from toolkit import shell
-from toolkit.errors import CommandFailedError, ToolkitError, UsageError
+from toolkit import shell, sites
+from toolkit.errors import CommandFailedError, UsageError
 from toolkit.model.job import Job
 from toolkit.planning.cluster import find_cluster
 from toolkit.progress import Progress
-from toolkit.records.store import all_runs
 from toolkit.slurm.client import Client
+from toolkit.slurm.parse import megabytes
 from toolkit.workshops import archive, pack, results
 from toolkit.workshops.model import Workshop
 from toolkit.workshops.reading import job_of, load, source_of
@@ -26,15 +27,12 @@ from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.accounts import Person
 from toolkit.workshops.rehearsal.crew import MINE, Crew
 from toolkit.workshops.rehearsal.measure import Measures, measuring, size_of
+from toolkit.workshops.rehearsal.places import HOME, cancel_jobs, clean, temporary_place
 from toolkit.workshops.rehearsal.report import Report
-from toolkit.workshops.rehearsal.stage import (
-    Stage,
-    interrupted_by_signals,
-    stage,
-    temporary_place,
-)
+from toolkit.workshops.rehearsal.stage import Stage, interrupted_by_signals, site_of, stage
 
 _FORMAT = "%u|%j|%V|%S"
+_PARENT = Path("/var/tmp")  # of rehearsals with users
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 
@@ -63,10 +61,12 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
     """
     workshop = load(folder)
     exercises = _exercises(folder, workshop, options)
+    accounts.require_root()
+    clean(_PARENT, progress)
     with (
         interrupted_by_signals(),
-        temporary_place(Path("/var/tmp")) as place,
-        accounts.users(options.people, place / "home") as people,
+        temporary_place(_PARENT) as place,
+        accounts.users(options.people, place / HOME, _home_quota(workshop)) as people,
     ):
         tool = accounts.provide_tool(people[0], place / "tool")
         results.open_directory(place / "results")
@@ -87,10 +87,15 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
                 change = (*cluster.words(cwd), *person.become, "env", "-i", *settings)
                 return (*change, tool.python, "-m", "toolkit", *words)
 
-            crew = Crew(exercises, argv, options.limit)
+            crew = Crew(exercises, _notebooks(folder, workshop), argv, options.limit)
             with measuring(cluster.controller()) as measures:
                 _run(crew, people, source, ("--share-results",), options.people, progress)
             return _report(folder, crew, people, source, cluster.about, measures, cluster)
+
+
+def clean_up(progress: Progress) -> list[Path]:
+    """Remove what killed rehearsals have left here; return their directories."""
+    return [*(clean(_PARENT, progress) if os.geteuid() == 0 else ()), *clean(Path.cwd(), progress)]
 
 
 def rehearse_on_site(folder: Path, options: Options, progress: Progress) -> Report:
@@ -106,6 +111,7 @@ def rehearse_on_site(folder: Path, options: Options, progress: Progress) -> Repo
     exercises = _exercises(folder, workshop, options)
     client = Client(find_cluster(workshop.site or "auto").access)
     at_once = _at_once(folder, workshop, client)
+    clean(Path.cwd(), progress)
     with interrupted_by_signals(), temporary_place(Path.cwd()) as place:
         source = _packed(folder, place, options.only, "", progress)
         people = [
@@ -119,23 +125,14 @@ def rehearse_on_site(folder: Path, options: Options, progress: Progress) -> Repo
             del person
             return ("env", "-C", str(cwd), sys.executable, "-m", "toolkit", *words)
 
-        crew = Crew(exercises, argv, options.limit)
+        crew = Crew(exercises, _notebooks(folder, workshop), argv, options.limit)
         try:
             with measuring(None) as measures:
                 _run(crew, people, source, ("--no-share-results",), at_once, progress)
         finally:
-            _cancel_jobs(client, people)
+            cancel_jobs([person.home / MINE / "runs" for person in people])
         about = f"site {workshop.site or 'auto'}, {at_once} at once"
         return _report(folder, crew, people, source, about, measures, None)
-
-
-def _cancel_jobs(client: Client, people: list[Person]) -> None:
-    """Cancel the jobs whose `toolkit run` was ended before they were."""
-    for paths in (run for each in people for run in all_runs(each.home / MINE / "runs")):
-        with contextlib.suppress(ToolkitError):
-            submission = paths.read_submission()
-            if submission is not None and paths.read_outcome() is None:
-                client.cancel(submission.job_id)
 
 
 def _at_once(folder: Path, workshop: Workshop, client: Client) -> int:
@@ -153,19 +150,35 @@ def _nodes(job: Job) -> int:
     return int(re.split("[:-]", str(job.nodes or 1))[-1])
 
 
+def _home_quota(workshop: Workshop) -> int | None:
+    """Return the bytes that a home can hold, as the workshop says, else its site."""
+    quota = workshop.home_quota or sites.load(site_of(workshop)).home_quota
+    return megabytes(quota) << 20 if quota else None
+
+
 def _exercises(folder: Path, workshop: Workshop, options: Options) -> tuple[str, ...]:
-    names = [
-        each.name for each in workshop.exercises if job_of(source_of(folder, each)) is not None
-    ]
+    """Return the exercises to run: jobs, and notebooks if the workshop has an image for them."""
+    notebooks = _notebooks(folder, workshop)
+    names = [each.name for each in workshop.exercises if each.name not in notebooks]
+    if workshop.image:
+        names = [each.name for each in workshop.exercises]
     wrong = next((name for name in options.only if name not in names), None)
     if wrong is not None or not names:
         raise UsageError(
-            f"no exercise with a job is called {wrong}" if wrong else "no exercise has a job",
+            f"no exercise that can run is called {wrong}"
+            if wrong
+            else "no exercise can run: notebooks need the key image",
             place="--only",
             choices=names,
             value=wrong or "",
         )
     return tuple(name for name in names if name in options.only or not options.only)
+
+
+def _notebooks(folder: Path, workshop: Workshop) -> frozenset[str]:
+    return frozenset(
+        each.name for each in workshop.exercises if job_of(source_of(folder, each)) is None
+    )
 
 
 def _packed(
@@ -197,10 +210,12 @@ def _run(
         try:
             for future in futures:
                 future.result()
+        except KeyboardInterrupt:  # what has been done so far is reported
+            crew.stop()
         except BaseException:
             crew.stop()
             raise
-    progress.end()
+    progress.end("interrupted" if crew.stopped else "done")
 
 
 def _report(
@@ -220,12 +235,15 @@ def _report(
     return Report(
         workshop=folder.resolve().name,
         people=len(people),
+        interrupted=crew.stopped,
         exercises=crew.exercises,
         cluster=about,
         seconds=round(time.monotonic() - crew.began, 1),
         attempts=tuple(attempts),
         controller_cpu=measures.controller_cpu,
         controller_memory=measures.controller_memory,
+        cpus=(os.cpu_count() or 1) if cluster else 0,
+        cpu_seconds=measures.cpu,
         memory=measures.memory,
         disk=tuple(size_of(person.home) for person in people),
         shared=size_of(source),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from math import ceil
 from statistics import median
+from typing import NamedTuple
 
 from toolkit.model.base import Model
 from toolkit.units import counted, human_size, human_time
@@ -20,6 +22,7 @@ class Attempt(Model, frozen=True, kw_only=True):
         exercise: its name; ``join``: the joining of the workshop.
         ok: it succeeded.
         accuracy: that it printed; None if it printed none.
+        began: seconds from the first command of the rehearsal to the beginning.
         after: seconds from the first command of the rehearsal to the end.
         queued: seconds in the queue; None if it is unknown.
         cause: why it failed.
@@ -31,9 +34,22 @@ class Attempt(Model, frozen=True, kw_only=True):
     ok: bool
     after: float
     accuracy: float | None = None
+    began: float = 0.0
     queued: float | None = None
     cause: str = ""
     fix: str = ""
+
+
+class FirstAccuracy(NamedTuple):
+    """The first accuracy of a participant.
+
+    Attributes:
+        seconds: from the participant's own first command.
+        queued: seconds of these in the queue.
+    """
+
+    seconds: float
+    queued: float
 
 
 class Report(Model, frozen=True, kw_only=True):
@@ -42,12 +58,15 @@ class Report(Model, frozen=True, kw_only=True):
     Attributes:
         workshop: its name.
         people: the number of participants.
+        interrupted: it was ended early; what was done by then is reported.
         exercises: in their order.
         cluster: on which it ran, as text.
         seconds: the whole time of all participants.
         attempts: what the participants did, in the order of time.
         controller_cpu: seconds of CPU that slurmctld took; None if it is unknown.
         controller_memory: the most bytes of memory that slurmctld took.
+        cpus: of this machine, on which all nodes are; 0 if the jobs ran elsewhere.
+        cpu_seconds: that these CPUs were busy.
         memory: the most bytes of memory that the participants and their jobs took.
         disk: the bytes in the directory of each participant.
         shared: the bytes of the unpacked workshop.
@@ -55,12 +74,15 @@ class Report(Model, frozen=True, kw_only=True):
 
     workshop: str
     people: int
+    interrupted: bool = False
     exercises: tuple[str, ...]
     cluster: str
     seconds: float
     attempts: tuple[Attempt, ...]
     controller_cpu: float | None = None
     controller_memory: int = 0
+    cpus: int = 0
+    cpu_seconds: float = 0.0
     memory: int = 0
     disk: tuple[int, ...] = ()
     shared: int = 0
@@ -70,53 +92,92 @@ class Report(Model, frozen=True, kw_only=True):
         """The attempts that failed."""
         return tuple(attempt for attempt in self.attempts if not attempt.ok)
 
-    def first_accuracies(self) -> list[float]:
-        """Return for each participant with an accuracy the seconds until the first one, sorted."""
-        first: dict[str, float] = {}
-        for attempt in self.attempts:
-            if attempt.accuracy is not None:
-                first[attempt.person] = min(attempt.after, first.get(attempt.person, attempt.after))
-        return sorted(first.values())
+    def first_accuracies(self) -> dict[str, FirstAccuracy]:
+        """Return the first accuracy of each participant who has one."""
+        first: dict[str, FirstAccuracy] = {}
+        began: dict[str, float] = {}
+        queued: dict[str, float] = {}
+        for each in sorted(self.attempts, key=lambda each: each.after):
+            start = began.setdefault(each.person, each.began)
+            waited = queued.get(each.person, 0.0) + (each.queued or 0.0)
+            queued[each.person] = waited
+            if each.accuracy is not None:
+                first.setdefault(each.person, FirstAccuracy(each.after - start, waited))
+        return first
 
 
 def summary(report: Report) -> dict[str, str]:
     """Return the report in a few lines: name -> value."""
-    first = report.first_accuracies()
+    first = report.first_accuracies().values()
     queued = [each.queued for each in report.attempts if each.queued is not None]
-    load = (
-        f"{report.controller_cpu:.1f} s of CPU in {human_time(report.seconds)}, "
-        f"{human_size(report.controller_memory)}"
-    )
     return {
         "workshop": f"{report.workshop}, {counted(report.people, 'participant')}",
         "cluster": report.cluster,
-        "duration": human_time(report.seconds),
-        "first accuracy": f"{_spread(first)} after the first command; {len(first)} of "
-        f"{counted(report.people, 'participant')}",
-        "in the queue": _spread(queued),
+        "duration": human_time(report.seconds) + (", interrupted" if report.interrupted else ""),
+        "first accuracy": f"{_spread([each.seconds for each in first])}, from the own first "
+        f"command; {len(first)} of {counted(report.people, 'participant')}",
+        "of it queued": _spread([each.queued for each in first]) if queued else "unknown",
+        "in the queue": f"{_spread(queued)}, of each job" if queued else "unknown",
         "failures": str(len(report.failures)),
-        "controller": "unknown" if report.controller_cpu is None else load,
-        "memory": human_size(report.memory),
+        "controller": _controller(report),
+        "machine": _machine(report),
+        "memory": human_size(report.memory) if report.cpus else "unknown",
         "disk": f"{human_size(max(report.disk, default=0))} for each participant, "
         f"{human_size(report.shared)} for all together",
     }
 
 
+def _controller(report: Report) -> str:
+    if report.controller_cpu is None:
+        return "unknown"
+    return (
+        f"{report.controller_cpu:.1f} s of CPU in {human_time(report.seconds)}, "
+        f"{human_size(report.controller_memory)}"
+    )
+
+
+def _machine(report: Report) -> str:
+    if not report.cpus:
+        return "unknown: the jobs ran elsewhere"
+    busy = report.cpu_seconds / max(report.seconds * report.cpus, 1.0)
+    each = report.cpu_seconds / max(report.people, 1)
+    return (
+        f"{counted(report.cpus, 'CPU')}, {min(busy, 1.0):.0%} busy; "
+        f"{each:.1f} s of CPU for each participant"
+    )
+
+
 def _spread(seconds: Sequence[float]) -> str:
+    """Format the median, the time in which nine of ten were done, and the longest."""
     if not seconds:
         return "none"
-    return f"{human_time(median(seconds))} (median), {human_time(max(seconds))} (last)"
+    ordered = sorted(seconds)
+    most = ordered[ceil(0.9 * len(ordered)) - 1]
+    return (
+        f"{human_time(median(ordered))} (median), {human_time(most)} (90 %), "
+        f"{human_time(ordered[-1])} (last)"
+    )
 
 
 def rows(report: Report) -> list[tuple[str, ...]]:
-    """Return a table of the participants: state, accuracy and time of each exercise."""
+    """Return a table of the participants: first accuracy, and each exercise's state and time."""
     cells = {(each.person, each.exercise): _cell(each) for each in report.attempts}
+    first = report.first_accuracies()
     people = sorted({each.person for each in report.attempts})
     columns = (JOIN, *report.exercises)
     return [
-        ("PARTICIPANT", *columns),
-        *((person, *(cells.get((person, name), "-") for name in columns)) for person in people),
+        ("PARTICIPANT", "FIRST ACCURACY", *columns),
+        *(
+            (person, _first(first.get(person)), *(cells.get((person, n), "-") for n in columns))
+            for person in people
+        ),
     ]
+
+
+def _first(first: FirstAccuracy | None) -> str:
+    if first is None:
+        return "-"
+    return f"after {human_time(first.seconds)}, queued {human_time(first.queued)}"
 
 
 def _cell(attempt: Attempt) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +23,7 @@ from toolkit.workshops.join import to_toml
 from toolkit.workshops.model import Workshop
 
 NAME = "rehearsal"
-_LOCAL = ("", "auto", "local", "generic")
+_LOCAL = ("", "auto", "local", "generic")  # sites of which nothing is imitated
 
 
 class Stage:
@@ -74,22 +72,42 @@ def stage(workshop: Workshop, nodes: int, place: Path, progress: Progress) -> It
     for program in ("useradd", "setpriv", "nsenter"):
         if shell.which(program) is None:
             raise NeedsInstallError(f"{program} is not installed here", next_step="toolkit setup")
+    with _clusters_in(place):
+        try:
+            name = site_of(workshop)
+            shape = _shape(workshop, name, nodes)
+            up(NAME, shape, progress)
+            paths = paths_of(NAME)
+            _open_to_users(paths)
+            _write_site(name, place / "etc")
+            yield Stage(paths, name, summary(shape) + (f", like {name}" if name != "local" else ""))
+        finally:
+            down(NAME, progress)
+
+
+@contextlib.contextmanager
+def _clusters_in(place: Path) -> Iterator[None]:
+    """Let the clusters of this process be in the directory of a rehearsal."""
     before = os.environ.get("TOOLKIT_CLUSTER_DIR")
     os.environ["TOOLKIT_CLUSTER_DIR"] = str(place / "c")
     try:
-        name = "local" if (workshop.site or "") in _LOCAL else str(workshop.site)
-        shape = _shape(workshop, name, nodes)
-        up(NAME, shape, progress)
-        paths = paths_of(NAME)
-        _open_to_users(paths)
-        _write_site(name, place / "etc")
-        yield Stage(paths, name, summary(shape) + (f", like {name}" if name != "local" else ""))
+        yield
     finally:
-        down(NAME, progress)
         if before is None:
             del os.environ["TOOLKIT_CLUSTER_DIR"]
         else:
             os.environ["TOOLKIT_CLUSTER_DIR"] = before
+
+
+def take_down(place: Path, progress: Progress) -> None:
+    """Take down the cluster of a rehearsal that was killed: all processes in it end."""
+    with _clusters_in(place):
+        down(NAME, progress)
+
+
+def site_of(workshop: Workshop) -> str:
+    """Return the name of the site that the cluster is like."""
+    return "local" if (workshop.site or "") in _LOCAL else str(workshop.site)
 
 
 def _shape(workshop: Workshop, name: str, nodes: int) -> Shape:
@@ -140,14 +158,3 @@ def interrupted_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def temporary_place(parent: Path) -> Iterator[Path]:
-    """Create a directory that all users can enter; remove it in any case afterwards."""
-    place = Path(tempfile.mkdtemp(prefix="toolkit-rehearsal-", dir=parent))
-    place.chmod(0o755)
-    try:
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
