@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from toolkit.checks import Format, Registry, Result, unchecked
+from toolkit.checks import Registry, Result, unchecked
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ScriptRun
 from toolkit.model.base import Model
@@ -120,10 +120,6 @@ class DoctorCase:
 
 
 REGISTRY: Registry[DoctorCase] = Registry("toolkit.doctor.items")
-FORMAT = Format(
-    words={"passed": "PASS", "warning": "WARN", "failed": "FAIL", "unchecked": "not checked"},
-    keys={"name": "name", "outcome": "outcome", "detail": "message", "next_step": "fix"},
-)
 
 
 def diagnose(case: DoctorCase) -> Iterator[Result]:

@@ -15,6 +15,8 @@ from toolkit.errors import SlurmUnreachableError, ToolkitError
 from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ScriptRun, VerifyOptions, local_case
+from toolkit.localcluster import access
+from toolkit.localcluster.paths import paths_of
 from toolkit.model.site import Site
 from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.resources import package_directory
@@ -55,7 +57,10 @@ def gather(options: DoctorOptions, cwd: Path) -> DoctorCase:
     place = _place(options.site, case)
     if place is not None:
         case.site, case.client = place.site, Client(place.access)
-        case.has_simulated_gpus = place.site.access == "local-cluster"
+        name = access.local_name(place.site)
+        case.has_simulated_gpus = name is not None and not (
+            access.must_run(paths_of(name)).real_gpus
+        )
     case.directories = directories(case.site, cwd)
     image = _image(options.image, case)
     if image is not None:

@@ -101,7 +101,7 @@ def _fix(outcome: Outcome, paths: Paths) -> str:
     if outcome.kind == "ok":
         return ""
     try:
-        match = explain(of_run(paths)[0], rules()).match
+        match = explain(of_run(paths, outcome)[0], rules()).match
     except ToolkitError:  # a broken rule of the user's own
         return ""
     return match.fix[0] if match and match.fix else ""

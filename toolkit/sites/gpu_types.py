@@ -11,6 +11,7 @@ from typing import NamedTuple
 from toolkit.errors import UsageError
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Partition, Site
+from toolkit.quoting import alternatives
 
 
 class GpuType(NamedTuple):
@@ -103,7 +104,7 @@ def _unknown(
     place = f"partition {where}" if where else f"site {site.name}"
     elsewhere = partitions_with(job.gpu_type, site, facts)
     if elsewhere:
-        step = f"with {job.gpu_type}: --partition {', '.join(elsewhere)}"
+        step = f"with {job.gpu_type}: {alternatives('--partition', elsewhere)}"
     else:
         step = f"one of {', '.join(sorted(known))}"
     return UsageError(

@@ -13,7 +13,10 @@ from toolkit.lint.script import Script, is_conditional, least_nodes, node_range
 _COUNT_OPTION = re.compile(
     r"--(?:world[_-]size|nproc[_-]per[_-]node|nnodes)[= ][\"']?\$\{?SLURM_TASKS_PER_NODE\b"
 )
-_SHOW = re.compile(r"\bscontrol\s+show\s+(nodelist|hostlist|nodes?)\b(?=\s+[\"']?\$)")
+# A hostlist of the script's own names is right; of Slurm's list, it is the list again.
+_SHOW = re.compile(
+    r"\bscontrol\s+show\s+(nodelist|nodes?|hostlist(?=\s+[\"']?\$\{?SLURM_))\b(?=\s+[\"']?\$)"
+)
 _ADDRESS = re.compile(r"\bhostname\s+(?:--ip-address|-i|-I|--all-ip-addresses)\b")
 _HOSTS = re.compile(r"\s-H[ =]?[\"']?\$\{?SLURM_(?:JOB_)?NODELIST\b")
 
