@@ -39,6 +39,17 @@ EXERCISES: dict[str, tuple[str, str | None]] = {
         None,
     ),  # its workers end by themselves, after all have met
     "gpu-count": ("torchrun", "dist.destroy_process_group()"),
+    "fsdp": ("torchrun", "dist.destroy_process_group()"),
+    "tensor-parallel": ("torchrun", "dist.destroy_process_group()"),
+    "pipeline": ("torchrun", "dist.destroy_process_group()"),
+    "parallel-3d": ("torchrun", "dist.destroy_process_group()"),
+    "ddp-comm-hooks": ("torchrun", "dist.destroy_process_group()"),
+    "horovod-adasum": ("horovod", "hvd.shutdown()"),
+    "lightning-ddp": ("srun", "dist.destroy_process_group()"),
+    "lightning-fsdp": ("srun", "dist.destroy_process_group()"),
+    "accelerate-ddp": ("torchrun", "dist.destroy_process_group()"),
+    "transformers-trainer": ("torchrun", "dist.destroy_process_group()"),
+    "deepspeed-zero": ("torchrun", "dist.destroy_process_group()"),
 }
 KEYS = {
     "summary",
@@ -55,11 +66,28 @@ KEYS = {
     "datasets",
 }
 LINES_AT_MOST = 110  # what a student reads in five minutes
-LONGER = {"imagenet-resnet50": 190}  # the network is written out, and what reads photographs
+# The network is written out: what reads photographs, and what is split among ranks. Beside it, the
+# same training in one process.
+LONGER = {
+    "imagenet-resnet50": 190,
+    "fsdp": 165,
+    "tensor-parallel": 140,
+    "pipeline": 165,
+    "parallel-3d": 175,
+    "ddp-comm-hooks": 130,
+    "lightning-fsdp": 130,
+    "transformers-trainer": 130,
+}
 TRAINED = {"accuracy", "loss", "epochs", "samples_per_second", "seconds"}
 TOGETHER = {"world_size", "parameters_equal", "max_parameter_difference"}
+# Each rank has a part of the network, so that the result is compared with one process.
+ALONE = {"world_size", "loss", "equal_to_one_process", "tolerance", "samples_per_second", "seconds"}
 # What is no training of several ranks tells of something else.
 RESULT_KEYS = {
+    "fsdp": {*ALONE, "steps", "resumed_after", "max_difference"},
+    "tensor-parallel": {*ALONE, *TRAINED, "max_loss_difference"},
+    "pipeline": {*ALONE, *TRAINED, "max_gradient_difference", "bubble", "bubble_by_arithmetic"},
+    "parallel-3d": {*ALONE, *TRAINED, "max_loss_difference", "mesh"},
     "digits-dataparallel": {*TRAINED, "gpus"},
     "ray-tasks": {"tasks", "actors", "nodes", "tasks_on", "actors_on"},
     "ray-tune": {"accuracy", "settings", "trials", "failed", "stopped_early", "hosts"},
@@ -137,9 +165,8 @@ def test_auto_would_choose_the_launcher_that_the_job_names(folder: Path) -> None
     job = read_toml(folder / "job.toml", Job)
     script = Script("train.py", read(folder / "train.py"), {"torch", "horovod"}, job)
     chosen = launchers.choose(script)
-    same = {"srun": "torchrun", "horovod-gloo": "horovod"}
-    launcher = EXERCISES[folder.name][0]
-    assert chosen.launcher == same.get(launcher, launcher)
+    same = {"digits-ddp-srun": "torchrun"}
+    assert chosen.launcher == same.get(folder.name, EXERCISES[folder.name][0])
 
 
 def test_a_host_directory_that_an_exercise_binds_has_a_package(folder: Path) -> None:

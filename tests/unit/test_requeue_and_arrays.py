@@ -19,7 +19,7 @@ from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.run import JobState, Outcome
 from toolkit.model.source import Option, Source
-from toolkit.planning import requeue
+from toolkit.planning import requeue, sweep
 from toolkit.planning.plan import plan
 from toolkit.records import store
 from toolkit.runs import (
@@ -452,3 +452,21 @@ def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(
     assert inside["TOOLKIT_POINT"] == str(work / "runs/x-0001/points/1")
     assert (work / "runs/x-0001/points/1").is_dir()
     assert not list(tmp_path.rglob("pwned"))
+
+
+@pytest.mark.parametrize("text", ["1-x", "x", "", "1-", "-3", "0-4:0", "1;2", "0-9%x", "1 2"])
+def test_an_array_that_slurm_would_refuse_is_refused_before(text: str) -> None:
+    assert said({"array": text}) == [f"{text!r} is not a list of the elements of a job array"]
+
+
+def test_an_array_that_ends_before_it_begins_is_refused() -> None:
+    assert said({"array": "9-0"}) == ["'9-0' has a range that ends before it begins"]
+
+
+@pytest.mark.parametrize("text", ["5", 5, "0-9", "1,4,7", "0-99:5%4", "[1-3]", "1,,2", "3-3"])
+def test_an_array_that_slurm_takes_is_taken(text: str | int) -> None:
+    assert said({"array": text}) == []
+
+
+def said(settings: dict[str, object]) -> list[str]:
+    return [error.cause for error in sweep.findings(Job(**settings), Source())]  # type: ignore[arg-type]

@@ -38,7 +38,13 @@ IMAGENET = Source(
 )
 HOLDS_ALL = replace(
     MANIFEST,
-    frameworks={"torch": "2.13.0", "horovod": "0.28.1", "tensorflow": "2.21.0", "ray": "2.60.0"},
+    frameworks={
+        "torch": "2.13.0",
+        "horovod": "0.28.1",
+        "tensorflow": "2.21.0",
+        "ray": "2.60.0",
+        "accelerate": "1.15.0",
+    },
 )
 
 
@@ -93,6 +99,15 @@ def cases() -> dict[str, Inputs]:
             {"launcher": "spawn", "arguments": ("data", "--epochs", "3")},
             source=IMAGENET,
             script="main.py",
+        ),
+        "accelerate": inputs(
+            {
+                "launcher": "accelerate",
+                "arguments": ("launch", "--config_file", "fsdp.yaml", "a.py"),
+            },
+            script="accelerate",
+            program=True,
+            manifest=HOLDS_ALL,
         ),
         "none": inputs(
             {
@@ -179,8 +194,9 @@ def test_every_value_of_a_template_goes_through_a_quoting() -> None:
         r'|plan\.ports\[0\]|plan\.ports \| join\("-"\)'
         r'|container\.(action|command|home_inside|prefix)|own|binds|"\$\{#?!?" ~ \w+ ~ .*'
         r'|.*container\.prefix ~ .*"|.*container\.prefix ~ \'@\}"\''
-        r"|(runtime|plain)\.\w+\(.*\)|requeue\.\w+\(plan(, tell)?\) -|tell( or .signal_ranks.)?|(signal\.)?job\(plan\)|point\.number"
+        r"|((runtime|plain)\.)?\w+\(variable\)|(runtime|plain)\.\w+\(.*\)|requeue\.\w+\(plan(, tell)?\) -|tell( or .signal_ranks.)?|(signal\.)?job\(plan\)|point\.number"
         r"|plan\.requeue\.(signal|seconds|times|times \+ 1|wait)"
+        r"|plan\.parts \| length|part\.(nodes|ntasks_per_node|cpus_per_task)"
     )
     unquoted = [
         f"{path.name}: {value}"

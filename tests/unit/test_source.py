@@ -10,7 +10,7 @@ import pytest
 from toolkit import launchers
 from toolkit.launchers.shared.base import Script
 from toolkit.model.job import Job
-from toolkit.model.source import Option, Source
+from toolkit.model.source import Construction, Option, Source
 from toolkit.planning.script_source import module_source, read
 
 # The heads of scripts as they are found: which launcher they need, and the words that say why.
@@ -61,7 +61,36 @@ SCRIPTS = [
     ),
     ("import tensorflow as tf, horovod.tensorflow as hvd", "horovod", "imports horovod"),
     ("from ray import train\nimport torch.distributed", "ray", "imports ray"),
-    ("import lightning as L", "torchrun", "imports lightning"),
+    (
+        "import lightning as L",
+        "srun",
+        "imports lightning, which takes each task of Slurm for a rank",
+    ),
+    (
+        "import pytorch_lightning as pl, torch.distributed\npl.Trainer(devices=2)",
+        "srun",
+        "imports pytorch_lightning, which takes each task of Slurm for a rank",
+    ),
+    (
+        "from lightning import LightningDataModule\nfrom transformers import Trainer\nTrainer()",
+        "torchrun",
+        "imports lightning",
+    ),
+    ("from ray.train.lightning import x\nimport lightning", "ray", "imports ray"),
+    ("from accelerate import Accelerator", "torchrun", "imports accelerate"),
+    ("import accelerate, transformers", "torchrun", "imports accelerate"),
+    ("from transformers import Trainer\nTrainer(1)", "torchrun", "imports transformers"),
+    ("import deepspeed\ndeepspeed.init_distributed()", "torchrun", "imports deepspeed"),
+    (
+        "import deepspeed, torch.distributed\nparser.add_argument('--local_rank', type=int)",
+        "srun",
+        "imports deepspeed and has --local_rank, which torchrun does not fill in",
+    ),
+    (
+        "import lightning, deepspeed\nlightning.Trainer(strategy='deepspeed')",
+        "srun",
+        "imports lightning, which takes each task of Slurm for a rank",
+    ),
     ("import torch", "torchrun", "imports nothing that says otherwise"),
     ("import subprocess\nsubprocess.spawn()", "torchrun", "imports nothing that says otherwise"),
     ("def broken(:", "torchrun", "imports nothing that says otherwise"),
@@ -97,6 +126,21 @@ def test_modules_beside_the_script_are_read_too(tmp_path: Path) -> None:
 
 def test_an_image_without_torch_starts_a_plain_script_as_it_is(tmp_path: Path) -> None:
     assert choice("import json", tmp_path, frameworks={"tensorflow"}).launcher == "none"
+
+
+@pytest.mark.parametrize("job", [{"nodes": "1:2"}, {"gpus": "2,1"}, {"max_restarts": 2}])
+def test_torchrun_starts_lightning_where_tasks_of_slurm_cannot(
+    job: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("import lightning\nlightning.Trainer()")
+    script = Script("train.py", read(tmp_path / "train.py"), None, Job(**job))  # type: ignore[arg-type]
+    assert launchers.choose(script) == ("torchrun", "train.py imports lightning")
+
+
+def test_the_command_of_accelerate_has_a_launcher_of_its_own() -> None:
+    for word, launcher in (("launch", "accelerate"), ("env", "none")):
+        job = Job(nodes=2, arguments=(word, "train.py"))
+        assert launchers.choose(Script("accelerate", Source(), None, job)).launcher == launcher
 
 
 def test_one_rank_needs_nobody_to_start_it(tmp_path: Path) -> None:
@@ -176,6 +220,27 @@ def test_a_script_of_another_framework_than_the_launchers_is_warned_of() -> None
     )
     assert launchers.warnings("train.py", Source(), "torchrun") == (), (
         "of what could not be read nothing is known"
+    )
+
+
+def test_objects_of_imported_classes_are_read_with_the_arguments_that_are_written_out() -> None:
+    text = """
+import lightning as L
+from lightning.pytorch import Trainer as Runs
+L.Trainer(devices=2, accelerator="cpu", num_nodes=args.nodes, fast_dev_run=True)
+Runs(**options)
+own.Trainer()
+Local()
+list.append(1)
+"""
+    assert module_source(ast.parse(text)).constructions == (
+        Construction(
+            name="lightning.Trainer",
+            line=4,
+            keywords={"devices": 2, "accelerator": "cpu", "num_nodes": None, "fast_dev_run": None},
+        ),
+        Construction(name="lightning.pytorch.Trainer", line=5, is_whole=False),
+        Construction(name="own.Trainer", line=6),
     )
 
 

@@ -74,6 +74,17 @@ def test_a_job_without_its_script(tmp_path: Path) -> None:
     assert caught.value.close == "tarin.py"
 
 
+def test_a_folder_does_not_hide_a_program_of_the_image(tmp_path: Path) -> None:
+    (tmp_path / "accelerate").mkdir()
+    found = resolve("accelerate", tmp_path, program=True)
+    assert (found.script, found.program) == ("accelerate", True)
+    with pytest.raises(ScriptMissingError, match=r"folder accelerate has no job\.toml"):
+        resolve("accelerate", tmp_path)
+    _with(tmp_path / "accelerate/train.py")
+    (tmp_path / "accelerate/job.toml").write_text('script = "train.py"\n')
+    assert resolve("accelerate", tmp_path, program=True).script == "accelerate/train.py"
+
+
 def _with(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()

@@ -1,0 +1,91 @@
+"""Code that runs on nodes or in images, whose Python may be as old as 3.6 or 3.8."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import toolkit
+from toolkit.relay import gate
+from toolkit.runs import notebook
+
+_HOME = Path(toolkit.__file__).parent
+_RELAY = [_HOME / "relay" / name for name in gate._PARTS]
+_PLACES = (
+    *("scripts/templates", "scripts/report", "images/checks", "images/verify/scripts"),
+    *("doctor/scripts", "bench/inside", "bench/scale/inside"),
+)
+# It is only in images whose base is Debian, with a Python of 3.11 or newer.
+_OWN_BASE = "user_site.py"
+_IMAGE = sorted(
+    path for place in _PLACES for path in _HOME.glob(f"{place}/*.py") if path.name != _OWN_BASE
+)
+
+# What has no syntax of its own, by the version that brought it.
+_NAMES = {
+    (3, 7): {"fromisoformat", "capture_output", "breakpoint", "get_running_loop", "time_ns"},
+    (3, 8): {"missing_ok", "dirs_exist_ok", "posonlyargs", "cached_property", "prod", "create_server"},
+    (3, 9): {"removeprefix", "removesuffix", "is_relative_to", "readlink", "to_thread", "randbytes"},
+    (3, 10): {"pairwise", "anext", "aiter", "bit_count", "strict", "hardlink_to"},
+    (3, 11): {"chdir", "TaskGroup", "ExceptionGroup", "UTC", "batched"},
+}  # fmt: skip
+
+
+def newer(source: str, version: tuple[int, int]) -> list[str]:
+    """What of a program a version of Python lacks."""
+    lacking = {name for since, names in _NAMES.items() if since > version for name in names}
+    found = []
+    for node in ast.walk(ast.parse(source, feature_version=version)):
+        names = {getattr(node, field, None) for field in ("attr", "id", "arg")}
+        names |= {
+            alias.name for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)
+        }
+        found += sorted(name for name in names if isinstance(name, str) and name in lacking)
+        if version < (3, 9) and _is_union(node):
+            found.append("| of dictionaries")
+    return found
+
+
+def _is_union(node: ast.AST) -> bool:
+    """Whether it may be of dictionaries: numbers and sets are joined by names and braces of others."""
+    if isinstance(node, ast.AugAssign):
+        return isinstance(node.op, ast.BitOr) and isinstance(node.value, ast.Dict | ast.DictComp)
+    sides = [node.left, node.right] if isinstance(node, ast.BinOp) else []
+    return any(isinstance(side, ast.Dict | ast.DictComp) for side in sides)
+
+
+@pytest.mark.parametrize("path", _RELAY, ids=lambda path: path.name)
+def test_the_nodes_end_of_the_relay_runs_on_python_3_6(path: Path) -> None:
+    assert newer(path.read_text(), (3, 6)) == []
+
+
+@pytest.mark.parametrize("path", _IMAGE, ids=lambda path: path.name)
+def test_what_scripts_carry_into_images_runs_on_python_3_8(path: Path) -> None:
+    assert newer(path.read_text(), (3, 8)) == []
+
+
+def test_the_small_programs_of_the_relay_run_on_python_3_6() -> None:
+    assert newer(gate._LOADER, (3, 6)) == []
+    assert newer(notebook._PROBE, (3, 6)) == []
+    assert "from toolkit" not in gate.program().decode()
+    ast.parse(gate.program(), feature_version=(3, 6))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "options |= {1: 2}",
+        "x = {**a} | b",
+        "'x'.removeprefix('y')",
+        "from itertools import pairwise",
+    ],
+)
+def test_what_is_newer_is_found(source: str) -> None:
+    assert newer(source, (3, 8))
+
+
+def test_what_has_newer_syntax_is_found() -> None:
+    with pytest.raises(SyntaxError):
+        newer("if (n := 1): pass", (3, 6))
