@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.samples import inputs
 from toolkit.bench import allreduce, plot
-from toolkit.cli.bench import Size
+from toolkit.cli.bench.measure import Size
 from toolkit.errors import PlanError
 from toolkit.planning.plan import plan
 from toolkit.resources import shipped

@@ -1,0 +1,69 @@
+"""A training of known scaling: a step is a serial part and a part that is divided by the ranks.
+
+It sleeps, so that a machine with two cores can run many ranks of it. The ranks meet at the end of each
+step, as they do in an all-reduce, through a socket of rank 0. The first steps take longer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import time
+
+parser = argparse.ArgumentParser()
+parser.add_argument(
+    "--serial", type=float, default=0.02, help="seconds of a step that all ranks do"
+)
+parser.add_argument(
+    "--parallel", type=float, default=0.2, help="seconds of a step that are divided"
+)
+parser.add_argument("--steps", type=int, default=12)
+parser.add_argument("--warm-up", type=int, default=2, help="steps that take three times as long")
+args = parser.parse_args()
+rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+
+
+def reach() -> socket.socket:
+    for _ in range(600):
+        try:
+            return socket.create_connection(address)
+        except OSError:
+            time.sleep(0.05)
+    raise SystemExit("rank 0 does not answer")
+
+
+def meet() -> list[socket.socket]:
+    """The connections of this rank: rank 0 has one to each other rank."""
+    if rank:
+        return [reach()]
+    server = socket.create_server(address, backlog=ranks)
+    return [server.accept()[0] for _ in range(ranks - 1)]
+
+
+def wait_for_all(others: list[socket.socket]) -> None:
+    for sending in (bool(rank), not rank):
+        for other in others:
+            if sending:
+                other.sendall(b".")
+            else:
+                other.recv(1)
+
+
+others = meet()
+wait_for_all(others)
+# The ends of steps follow a schedule, so that what a busy machine adds to one sleep is taken from the
+# next; who is late by half a step begins a new schedule, as a training cannot catch up.
+due = time.perf_counter()
+for step in range(args.steps):
+    began = time.perf_counter()
+    length = (args.serial + args.parallel / ranks) * (3 if step < args.warm_up else 1)
+    due = (began if began - due > length / 2 else due) + length
+    time.sleep(max(0.0, due - began))
+    busy = time.perf_counter() - began
+    wait_for_all(others)
+    whole = time.perf_counter() - began
+    entry = {"samples_per_second": 1 / whole, "busy_seconds": busy, "step_seconds": whole}
+    print(json.dumps(entry), flush=True)

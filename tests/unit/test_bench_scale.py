@@ -1,0 +1,525 @@
+"""The scaling study's own arithmetic, by numbers that were computed by hand. Studies run in tests/cluster."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.unit.samples import inputs
+from toolkit.bench.scale import analysis, points, rank_files, spread, steady, text
+from toolkit.bench.scale.directory import StudyDirectory, read_study
+from toolkit.bench.scale.measurement import Evidence, sample
+from toolkit.bench.scale.model import (
+    Communication,
+    Options,
+    Origin,
+    Point,
+    RankTimes,
+    Sample,
+    Straggler,
+    Study,
+)
+from toolkit.bench.scale.point_run import adapted
+from toolkit.errors import BusyError, ConfigError, MalformedInputError, UsageError
+from toolkit.model.base import to_json
+from toolkit.planning.plan import plan
+from toolkit.runs.logs import Line
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
+OPTIONS = Options(target="jobs/digits-ddp", nodes=(1, 2, 4))
+
+
+def point(nodes: int, mode: str = "weak") -> Point:
+    return Point(mode=mode, launcher="", nodes=nodes, ntasks_per_node=0)  # type: ignore[arg-type]
+
+
+def measured(
+    nodes: int, *values: float, mode: str = "weak", **changes: object
+) -> tuple[Sample, ...]:
+    return tuple(
+        replace(
+            Sample(
+                point=point(nodes, mode).key,
+                number=number,
+                name=f"scale-digits-ddp-{nodes:04d}",
+                value=value,
+                nodes=nodes,
+                ranks_per_node=1,
+                launcher="torchrun",
+                cores=8,
+                ended="2026-11-22T20:00:00+00:00",
+            ),
+            **changes,
+        )
+        for number, value in enumerate(values, 1)
+    )
+
+
+def study(*samples: tuple[Sample, ...], options: Options = OPTIONS, mode: str = "weak") -> Study:
+    nodes = dict.fromkeys(entry.nodes for group in samples for entry in group)
+    return Study(
+        directory="scale/digits-ddp",
+        options=options,
+        points=tuple(point(number, mode) for number in nodes),
+        samples=tuple(entry for group in samples for entry in group),
+    )
+
+
+# Without the first value, the rest has no deviation at all; with it, much.
+@pytest.mark.parametrize(
+    ("values", "dropped"),
+    [
+        ([1.0, 10.0, 10.0, 10.0, 10.0, 10.0], 1),
+        ([1.0, 5.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0], 2),
+        ([10.0] * 6, 0),
+        ([1.0, 10.0, 10.0, 10.0], 0),  # too few to tell
+        ([10.0, 10.0, 10.0, 10.0, 10.0, 1.0], 0),  # an end is not a beginning
+    ],
+)
+def test_the_warm_up_is_dropped(values: list[float], dropped: int) -> None:
+    assert steady.warm_up(values) == dropped
+
+
+def test_the_rule_is_the_least_squares_by_the_square_of_the_length() -> None:
+    values = [4.0, 1.0, 2.0, 3.0, 2.0, 2.0]
+    # From 0: mean 14/6, squares 38 - 196/6 = 5.333, / 36 = 0.148; from 1: 22 - 100/5 = 2, / 25 = 0.08;
+    # from 2: 21 - 81/4 = 0.75, / 16 = 0.047; from 3: 17 - 49/3 = 0.667, / 9 = 0.074.
+    assert steady.warm_up(values) == 2
+    assert steady.steady(values) == (2.0, 6, 2)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=80))
+def test_at_most_half_is_dropped_and_the_value_is_within_the_rest(values: list[float]) -> None:
+    state = steady.steady(values)
+    assert state.warm_up <= len(values) // 2
+    assert min(values[state.warm_up :]) <= state.value <= max(values[state.warm_up :])
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.1, 1e6), min_size=5, max_size=40), st.floats(0.01, 100))
+def test_the_warm_up_does_not_depend_on_the_unit(values: list[float], factor: float) -> None:
+    def cost(start: int) -> float:
+        rest = values[start:]
+        mean = math.fsum(rest) / len(rest)
+        return math.fsum((value - mean) ** 2 for value in rest) / len(rest) ** 2
+
+    best = min(cost(start) for start in range(len(values) // 2 + 1))
+    for scaled in (values, [value * factor for value in values]):
+        assert cost(steady.warm_up(scaled)) <= best * (1 + 1e-6) + 1e-9 * max(values) ** 2
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ('{"samples_per_second": 12.5, "loss": 1}', 12.5),
+        ("epoch 3  samples_per_second 12.5", 12.5),
+        ("samples_per_second=1e3,", 1000.0),
+        ("samples_per_second: 12.", 12.0),
+        ("total_samples_per_second 3", None),
+        ("samples_per_second fast", None),
+        ('{"samples_per_second": NaN}', None),
+        ('{"samples_per_second": true}', None),
+        ('{"samples_per_second": 1' + "0" * 400 + "}", None),
+        ('{"samples_per_second": "12"}', None),
+        ("samples_per_second 1.2.3", None),
+        ("samples_per_second " + "9" * 20_000, None),
+    ],
+)
+def test_the_metric_is_taken_from_json_or_text(line: str, value: float | None) -> None:
+    assert steady.printed_values([line], "samples_per_second") == ([] if value is None else [value])
+
+
+@settings(deadline=None)
+@given(st.text(max_size=200), st.text(st.characters(codec="ascii"), min_size=1, max_size=20))
+def test_no_line_and_no_key_breaks_the_reader(line: str, metric: str) -> None:
+    assert all(map(math.isfinite, steady.printed_values([line, metric + " 5"], metric)))
+
+
+def test_the_mean_in_the_result_is_not_one_of_the_values_over_time() -> None:
+    assert steady.metric_of([1.0, 3.0, 3.0, 3.0, 3.0, 3.0, 2.7], 2.7) == (3.0, 6, 1)
+    assert steady.metric_of([2.7], 2.7) == (2.7, 1, 0)
+    assert steady.metric_of([], 2.7) == (2.7, 1, 0)
+    assert steady.metric_of([], None) is None
+
+
+def test_a_spread_is_the_median_and_the_range() -> None:
+    assert spread.spread([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0, 3)
+    assert spread.spread([1.0, 2.0]).overlaps(spread.spread([2.0, 3.0]))
+    assert not spread.spread([1.0, 2.0]).overlaps(spread.spread([2.1, 3.0]))
+
+
+# 3 against 3: 20 splits; the lowest three are one of them. 2 against 2: 6 splits.
+@pytest.mark.parametrize(
+    ("new", "old", "p"),
+    [
+        ([1, 2, 3], [4, 5, 6], 1 / 20),
+        ([1, 2, 4], [3, 5, 6], 2 / 20),
+        ([4, 5, 6], [1, 2, 3], 1.0),
+        ([1, 2], [3, 4], 1 / 6),
+        ([1, 1], [1, 1], 1.0),
+        ([1], [2], 1 / 2),
+    ],
+)
+def test_the_rank_test_counts_all_splits(new: list[float], old: list[float], p: float) -> None:
+    assert spread.p_lower(new, old) == pytest.approx(p)
+    assert spread.p_lower(new, old) >= spread.least_p(len(new), len(old)) - 1e-12
+
+
+def test_large_samples_are_tested_by_the_normal_distribution() -> None:
+    new, old = [float(n) for n in range(20)], [float(n) + 8 for n in range(20)]
+    # Rank sum of new: 0..7 have ranks 1..8 (36); 8..19 share 9.5, 11.5, ... 31.5 (246): 282; expected
+    # 410, variance 400 / 12 * (41 - 12 * 6 / 1560) = 1365.13; z = (282 - 410 + 0.5) / 36.948 = -3.451.
+    assert spread.p_lower(new, old) == pytest.approx(0.000279, abs=2e-6)
+    assert spread.p_lower([1.0] * 20, [1.0] * 20) == 1.0
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=6),
+    st.lists(st.integers(0, 9), min_size=1, max_size=6),
+)
+def test_p_is_a_probability_and_falls_with_the_values(new: list[int], old: list[int]) -> None:
+    p = spread.p_lower(new, old)
+    assert 0 < p <= 1
+    assert spread.p_lower([value - 10 for value in new], old) <= p
+
+
+def test_points_are_sorted_by_ranks_and_measured_in_turns() -> None:
+    options = replace(OPTIONS, nodes=(4, 1), ntasks_per_node=(2, 1), launchers=("srun", "torchrun"))
+    planned = points.points(options)
+    assert [(entry.nodes, entry.ntasks_per_node) for entry in planned[:4]] == [
+        (1, 1),
+        (1, 2),
+        (4, 1),
+        (4, 2),
+    ]
+    assert [entry.launcher for entry in planned] == ["srun"] * 4 + ["torchrun"] * 4
+    assert len({entry.key for entry in planned}) == 8
+    taken = list(points.turns(planned[:2], 2))
+    assert [(entry.ntasks_per_node, number) for entry, number in taken] == [
+        (1, 1),
+        (2, 1),
+        (1, 2),
+        (2, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"modes": ("strong", "weak")}, "--strong --weak"),
+        ({"divide": {"batch-size": 64}}, "--divide"),
+        ({"modes": ("strong",), "multiply": {"batch-size": 64}}, "--multiply"),
+        ({"nodes": tuple(range(1, 202))}, "--nodes"),
+    ],
+)
+def test_options_that_contradict_each_other(changes: dict[str, object], place: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        points.points(replace(OPTIONS, **changes))
+    assert caught.value.place == place
+
+
+def test_arguments_follow_the_number_of_ranks() -> None:
+    options = replace(OPTIONS, divide={"batch-size": 64}, multiply={"batch-size": 16})
+    assert points.scaled_arguments(options, "strong", 4) == ("--batch-size", "16")
+    assert points.scaled_arguments(options, "weak", 4) == ("--batch-size", "64")
+    with pytest.raises(UsageError) as caught:
+        points.scaled_arguments(options, "strong", 3)
+    assert "--divide batch-size=192" in str(caught.value.next_step)
+
+
+def test_hours_are_those_of_the_time_limit() -> None:
+    decided = plan(inputs({"cpus_per_task": 2}))
+    # 2 nodes x 2 ranks x 2 cores, 3 runs of 10 minutes: 4 hours.
+    assert points.asked_hours(decided, 10, 3) == (4.0, "core")
+    assert points.asked_hours(decided, None, 3) == (0.0, "core")
+
+
+def test_the_job_of_a_point_has_its_arguments_and_the_hook() -> None:
+    options = replace(OPTIONS, divide={"batch-size": 64}, gradient_size=4096)
+    given_inputs = adapted(options, point(2, "strong"), inputs({"env": {"PYTHONPATH": "/lib"}}))
+    assert given_inputs.job.arguments[-2:] == ("--batch-size", "16")  # 2 nodes x 2 ranks
+    directory = f"{given_inputs.run_directory}/scale"
+    assert given_inputs.job.env == {
+        "PYTHONPATH": f"{directory}:/lib",
+        "TOOLKIT_SCALE": directory,
+        "TOOLKIT_SCALE_BYTES": "4096",
+    }
+    bare = adapted(replace(OPTIONS, hook=False), point(2), inputs())
+    assert bare.job.env == {}
+
+
+def rank_text(rank: int, ends: list[float], busy: list[float], *more: object) -> str:
+    header = {"rank": rank, "host": f"nid00{rank + 1}", "began": 100.0}
+    entries = [header, *([end, own] for end, own in zip(ends, busy, strict=True)), *more]
+    return "".join(json.dumps(entry) + "\n" for entry in entries)
+
+
+def test_the_steps_of_a_rank_are_read_up_to_where_it_was_killed() -> None:
+    sums = {"allreduce": 0.002, "bytes": 4096, "backend": "gloo"}
+    file = rank_files.parse(rank_text(1, [103.0, 104.0], [0.5, 0.25], sums) + "[105.0, 0.")
+    assert file is not None
+    assert (file.rank, file.host, file.began) == (1, "nid002", 100.0)
+    assert (file.ends, file.busy) == ((103.0, 104.0), (0.5, 0.25))
+    assert file.communication == Communication(bytes=4096, seconds=0.002, backend="gloo")
+
+
+@settings(deadline=None)
+@given(st.text(max_size=300))
+def test_any_text_is_a_rank_file_or_none(content: str) -> None:
+    rank_files.parse(content)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[1, 2]", '{"rank": 0}', '{"rank": 0}\n[1, NaN]', "[" * 5000]
+)
+def test_a_file_without_header_or_steps_is_none(content: str) -> None:
+    assert rank_files.parse(content) is None
+
+
+def test_start_warm_up_and_steps_of_ranks() -> None:
+    # Steps of 3, 1, 1, 1, 1, 1 s after the first end: one is warm-up, 2 s longer than the others.
+    ends = [105.0, 108.0, 109.0, 110.0, 111.0, 112.0, 113.0]
+    files = [
+        rank_files.parse(rank_text(rank, ends, [own] * 7)) for rank, own in ((0, 0.25), (1, 0.5))
+    ]
+    line = rank_files.timeline([file for file in files if file])
+    assert line.start_seconds == 5.0
+    assert line.warm_up_seconds == 2.0
+    assert line.step_seconds == 1.0
+    assert line.ranks == (
+        RankTimes(rank=0, host="nid001", steps=5, step_seconds=1.0, busy_seconds=0.25),
+        RankTimes(rank=1, host="nid002", steps=5, step_seconds=1.0, busy_seconds=0.5),
+    )
+    assert rank_files.timeline([]) == rank_files.Timeline()
+
+
+def times(*busy: float, step: float = 1.0) -> list[RankTimes]:
+    return [
+        RankTimes(
+            rank=rank,
+            host=f"nid{rank // 2 + 1:03d}",
+            steps=10,
+            step_seconds=step,
+            busy_seconds=own,
+        )
+        for rank, own in enumerate(busy)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("busy", "ranks"),
+    [
+        ((0.3, 0.9), (1,)),
+        ((0.3, 0.3, 0.9, 0.3), (2,)),
+        ((0.3, 0.3, 0.9, 0.8), (2, 3)),  # both ranks of one node
+        ((0.3, 0.31), None),
+        ((0.3, 0.36), None),  # by 20 %
+        ((0.001, 0.09), None),  # much more, but little of a step
+        ((0.9,), None),
+        ((0.1, 0.9, 0.9), None),  # most are slow: one is fast
+        ((0.10, 0.30, 0.50, 0.70, 0.95), None),  # they all differ
+        ((), None),
+    ],
+)
+def test_the_straggler_is_the_rank_on_which_others_wait(
+    busy: tuple[float, ...], ranks: tuple[int, ...] | None
+) -> None:
+    slow = rank_files.straggler(times(*busy))
+    assert (slow.ranks if slow else None) == ranks
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0.4, 0.44), min_size=1, max_size=20))
+def test_even_ranks_have_no_straggler_and_one_slow_rank_is_found(busy: list[float]) -> None:
+    assert rank_files.straggler(times(*busy)) is None
+    slow = rank_files.straggler(times(*busy, 0.8))
+    assert slow is not None
+    assert slow.ranks == (len(busy),)
+
+
+def test_hosts_with_one_kernel_are_one_machine() -> None:
+    local = {"a": ("boot", 2), "b": ("boot", 2), "c": ("boot", 2)}
+    apart = {"a": ("boot-a", 2), "b": ("boot-b", 2), "c": ("boot-c", 2)}
+    assert (rank_files.cores(local), rank_files.cores(apart), rank_files.cores({})) == (2, 6, 0)
+    assert rank_files.is_oversubscribed(local, 1)
+    assert not rank_files.is_oversubscribed(apart, 2)
+    assert rank_files.is_oversubscribed(apart, 3)
+    assert not rank_files.is_oversubscribed({}, 3)
+
+
+def evidence(**changes: object) -> Evidence:
+    defaults = Evidence(
+        plan=plan(inputs()),
+        results={"samples_per_second": 50.0, "epochs": 4, "seconds": 8.0, "parameters": 100},
+        lines=(),
+        name="scale-0001",
+    )
+    return defaults._replace(**changes)  # type: ignore[arg-type]
+
+
+def test_a_sample_is_taken_from_the_lowest_rank() -> None:
+    lines = [
+        Line(f'{{"samples_per_second": {value}}}', "nid001", rank)
+        for value in (1.0, 9.0, 9.0, 9.0, 9.0, 9.0)
+        for rank in (1, 0)
+    ]
+    lines += [Line("samples_per_second 7", "", None)]  # of the batch shell
+    taken = sample(OPTIONS, point(2), 1, evidence(lines=lines))
+    assert (taken.value, taken.values, taken.warm_up) == (9.0, 6, 1)
+    assert (taken.size, taken.epoch_seconds, taken.launcher) == (4, 2.0, "torchrun")
+    assert taken.communication.bytes == 400
+    assert taken.communication.seconds == 0
+    assert not taken.oversubscribed
+
+
+def test_ranks_without_pytorch_print_their_own_part_of_a_step() -> None:
+    lines = [
+        Line(json.dumps({"busy_seconds": own, "step_seconds": 1.0}), "nid001", rank)
+        for rank, own in ((0, 0.25), (1, 0.75), (2, 0.25))
+        for _ in range(6)
+    ]
+    taken = sample(OPTIONS, point(2), 1, evidence(lines=lines))
+    assert taken.straggler == Straggler(
+        ranks=(1,), hosts=("nid001",), busy_seconds=0.75, others_seconds=0.25
+    )
+    assert taken.step_seconds == 1.0
+
+
+@pytest.mark.parametrize("results", [{}, {"samples_per_second": 0.0}, {"images_per_second": 5.0}])
+def test_a_metric_that_was_not_printed_is_named(results: dict[str, object]) -> None:
+    with pytest.raises(MalformedInputError) as caught:
+        sample(OPTIONS, point(2), 1, evidence(results=results))
+    assert caught.value.place == "--metric samples_per_second"
+    assert caught.value.close == ("images_per_second" if "images_per_second" in results else None)
+
+
+def test_speed_up_and_efficiency_are_against_the_smallest_size() -> None:
+    entry = analysis.series(
+        study(
+            measured(1, 90.0, 100.0, 110.0, epoch_seconds=36.0),
+            measured(2, 150.0, 160.0, 170.0, step_seconds=0.1),
+            measured(4, 200.0, 220.0, 240.0, oversubscribed=True),
+        )
+    )[0]
+    one, two, four = entry.rows
+    assert one.speedup == (1.0, 0.9, 1.1, 3)
+    assert two.speedup == pytest.approx((1.6, 1.5, 1.7, 3))
+    assert two.efficiency == pytest.approx((0.8, 0.75, 0.85, 3))
+    assert (four.speedup, four.efficiency, four.counts) == (None, None, False)
+    assert one.unit_hours == 0.01  # 36 s on one core
+    assert two.unit_hours is None
+
+
+def test_a_time_is_better_if_it_is_less() -> None:
+    options = replace(OPTIONS, metric="epoch_seconds")
+    _, two = analysis.series(study(measured(1, 10.0), measured(2, 4.0), options=options))[0].rows
+    assert two.speedup is not None
+    assert two.speedup.median == pytest.approx(2.5)
+
+
+def test_remarks_name_what_the_numbers_do_not_show() -> None:
+    slow = Straggler(ranks=(1,), hosts=("nid002",), busy_seconds=0.2, others_seconds=0.1)
+    whole = study(
+        measured(1, 90.0, 100.0, 110.0),
+        measured(2, 105.0, 106.0, 107.0, straggler=slow),
+        measured(4, 200.0, 220.0, 240.0, oversubscribed=True),
+    )
+    remarks = "\n".join(analysis.remarks(analysis.series(whole)[0], whole))
+    assert "4 nodes x 1 rank: oversubscribed, more ranks than cores or GPUs" in remarks
+    assert "says nothing of scaling" in remarks
+    assert "1 node x 1 rank and 2 nodes x 1 rank: the difference is within the spread" in remarks
+    assert "straggler rank 1 on nid002: does 200 ms of its own work in each step" in remarks
+    counted = replace(whole, options=replace(OPTIONS, count_oversubscribed="the ranks sleep"))
+    remarks = "\n".join(analysis.remarks(analysis.series(counted)[0], counted))
+    assert "counted all the same, because: the ranks sleep" in remarks
+    single = study(measured(1, 90.0), measured(2, 180.0))
+    assert "1 node x 1 rank, 2 nodes x 1 rank: one run does not show the spread" in "\n".join(
+        analysis.remarks(analysis.series(single)[0], single)
+    )
+
+
+def test_a_straggler_of_one_run_of_three_is_chance() -> None:
+    slow = Straggler(ranks=(1,), hosts=("nid002",), busy_seconds=0.2, others_seconds=0.1)
+    samples = measured(2, 1.0, 1.0, 1.0)
+    once = (replace(samples[0], straggler=slow), *samples[1:])
+    twice = (*(replace(entry, straggler=slow) for entry in samples[:2]), samples[2])
+    assert analysis.series(study(once))[0].rows[0].straggler is None
+    assert analysis.series(study(twice))[0].rows[0].straggler == slow
+
+
+def test_the_csv_is_whole_and_no_cell_is_a_formula() -> None:
+    slow = Straggler(ranks=(1,), hosts=("=cmd()",), busy_seconds=0.2, others_seconds=0.1)
+    sums = Communication(bytes=39_976, seconds=0.0005, backend="gloo")
+    whole = study(
+        measured(1, 90.0, 100.0, 110.0, epoch_seconds=36.0, step_seconds=0.01),
+        measured(2, 150.0, 160.0, 170.0, straggler=slow, communication=sums, step_seconds=0.0125),
+        measured(4, 200.0, 220.0, 240.0, oversubscribed=True, start_seconds=2.5),
+    )
+    written = text.as_csv(whole, analysis.series(whole))
+    path = GOLDEN / "scale.csv"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(written)
+    assert written == path.read_text()
+    assert ",=cmd()" not in written
+
+
+def test_a_study_goes_on_where_it_was_and_refuses_another_one(tmp_path: Path) -> None:
+    directory = StudyDirectory(tmp_path / "scale")
+    origin = Origin(script_sha256="1", began="today")
+    first = directory.begin(OPTIONS, origin, [point(1)])
+    directory.keep(point(1), measured(1, 90.0)[0])
+    more = replace(OPTIONS, nodes=(1, 8), runs=5)
+    later = directory.begin(more, replace(origin, began="tomorrow"), [point(8)])
+    assert later.origin == first.origin
+    assert later.points == (point(1), point(8))
+    assert directory.read_samples() == measured(1, 90.0)
+    for options, other in (
+        (replace(OPTIONS, metric="loss"), origin),
+        (OPTIONS, replace(origin, script_sha256="2")),
+    ):
+        with pytest.raises(UsageError, match=r"metric|the script"):
+            directory.begin(options, other, [point(1)])
+
+
+def test_a_run_is_noted_before_its_job_and_forgotten_after(tmp_path: Path) -> None:
+    directory = StudyDirectory(tmp_path / "scale")
+    run = tmp_path / "runs" / "scale-0001"
+    run.mkdir(parents=True)
+    assert directory.run_in_progress(point(1), 1) is None
+    directory.note_run(point(1), 1, str(run))
+    assert directory.run_in_progress(point(1), 1) is None, "it is no run yet"
+    (run / "plan.json").write_text("{}")
+    assert directory.run_in_progress(point(1), 1) == run
+    directory.keep(point(1), measured(1, 90.0)[0])
+    assert directory.run_in_progress(point(1), 1) is None
+    directory.pending_file(point(1), 2).write_text("[]")
+    assert directory.run_in_progress(point(1), 2) is None
+
+
+def test_one_process_measures_a_study(tmp_path: Path) -> None:
+    directory = StudyDirectory(tmp_path / "scale")
+    with directory.lock(), pytest.raises(BusyError), StudyDirectory(tmp_path / "scale").lock():
+        pass
+    with directory.lock():
+        pass
+
+
+def test_a_report_is_read_and_anything_else_refused(tmp_path: Path) -> None:
+    whole = study(measured(1, 90.0))
+    (tmp_path / "report.json").write_text(to_json(whole))
+    assert read_study(tmp_path) == whole
+    assert read_study(tmp_path / "report.json") == whole
+    (tmp_path / "report.json").write_text("{}")
+    with pytest.raises(MalformedInputError):
+        read_study(tmp_path)
+    with pytest.raises(ConfigError):
+        read_study(tmp_path / "none")

@@ -1,0 +1,234 @@
+"""Runs of a study that take turns in one allocation; real ones run in tests/cluster."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tests.golden_scripts import assert_golden
+from tests.unit.samples import inputs
+from tests.unit.test_bench_scale import OPTIONS, measured, point, study
+from toolkit import scripts
+from toolkit.bench.scale.against import differences
+from toolkit.bench.scale.directory import StudyDirectory
+from toolkit.bench.scale.model import Origin
+from toolkit.bench.scale.page import page
+from toolkit.bench.scale.point_run import adapted
+from toolkit.errors import UsageError
+from toolkit.model.base import to_json
+from toolkit.model.plan import Plan
+from toolkit.model.run import FINAL_STATES, JobState, PartTimes, Submission
+from toolkit.planning.inputs import Inputs
+from toolkit.planning.plan import plan
+from toolkit.records.store import Paths
+from toolkit.runs import allocation, parts
+from toolkit.runs.submit import write
+
+BEGAN = PartTimes(start=100, nodes="nid001")
+OK = PartTimes(start=100, nodes="nid001", end=160)
+FAILED = PartTimes(start=100, nodes="nid001", end=160, exit_code=137)
+
+
+def job(state: str) -> JobState:
+    return JobState(
+        job_id=7, state=state, reason="Priority", nodes="nid[001-004]", start=90, end=200
+    )
+
+
+def on(directory: Path, nodes: int, **changes: object) -> Inputs:
+    """A run with real paths, as other inputs of these tests."""
+    given = inputs({"nodes": nodes, **changes}, run_directory=str(directory / "runs/scale-0001"))
+    return given._replace(folder=str(directory), directory=str(directory))
+
+
+def test_a_hook_is_looked_for_in_the_directory_that_the_run_gets(tmp_path: Path) -> None:
+    """Two studies at once plan the same number; the slower one gets the next."""
+    given = on(tmp_path, 1)
+    (first, _), (second, taken) = (
+        write(given, lambda own: adapted(OPTIONS, point(1), own)) for _ in range(2)
+    )
+    assert (first.name, second.name) == ("scale-0001", "scale-0002")
+    assert taken.environment["TOOLKIT_SCALE"] == f"{second.directory}/scale"
+    assert str(first.directory) not in second.script.read_text()
+
+
+@pytest.mark.parametrize(
+    ("times", "state", "expected"),
+    [
+        (None, "PENDING", "PENDING"),
+        (None, "RUNNING", "PENDING"),
+        (None, "COMPLETING", "PENDING"),
+        (None, "FAILED", "CANCELLED"),  # an earlier run failed, and ended the allocation
+        (None, "TIMEOUT", "TIMEOUT"),
+        (None, "NODE_FAIL", "NODE_FAIL"),
+        (BEGAN, "RUNNING", "RUNNING"),
+        (BEGAN, "TIMEOUT", "TIMEOUT"),
+        (BEGAN, "CANCELLED", "CANCELLED"),
+        (BEGAN, "COMPLETED", "FAILED"),  # its end could not be written
+        *((OK, state, "COMPLETED") for state in ("RUNNING", "TIMEOUT", "FAILED")),
+        (FAILED, "FAILED", "FAILED"),
+        (FAILED, "RUNNING", "RUNNING"),  # the job ends at once, and its state tells why
+        (FAILED, "TIMEOUT", "TIMEOUT"),
+        (FAILED, "NODE_FAIL", "NODE_FAIL"),
+    ],
+)
+def test_the_state_of_a_part(times: PartTimes | None, state: str, expected: str) -> None:
+    own = parts.part_state(times, job(state))
+    assert own.state == expected
+    assert own.ended == (expected in FINAL_STATES)
+    assert own.job_id == 7
+    if times is not None:
+        assert (own.nodes, own.start) == ("nid001", 100)
+    if times is not None and times.end and expected in ("COMPLETED", "FAILED"):
+        assert (own.end, own.exit_code) == (160, times.exit_code)
+
+
+def test_a_part_that_has_succeeded_needs_no_slurm(tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "runs/scale-0001")
+    paths.directory.mkdir(parents=True)
+    assert parts.ended_state(paths, 7) is None
+    paths.part.write_text(to_json(OK))
+    assert parts.ended_state(paths, 7) is None, "it has a job of its own"
+    paths.submission.symlink_to("../allocation/run.json")
+    state = parts.ended_state(paths, 7)
+    assert state is not None
+    assert (state.state, state.exit_code) == ("COMPLETED", 0)
+    paths.part.write_text(to_json(FAILED))
+    assert parts.ended_state(paths, 7) is None, "Slurm knows why"
+    paths.part.write_text('{"start": 100, "no')
+    assert parts.ended_state(paths, 7) is None
+
+
+def test_all_runs_have_the_submission_of_their_allocation(tmp_path: Path) -> None:
+    sizes = (1, 4, 2)
+    given = [(on(tmp_path, nodes, partition="cas_v100_4"), lambda own: own) for nodes in sizes]
+    written = allocation.write_allocation(given)
+    assert [part.nodes for part in written.plan.parts] == [1, 4, 2]
+    assert [path.name for path in written.parts] == ["scale-0001", "scale-0002", "scale-0003"]
+    assert written.plan.nodes == 4
+    assert dict(written.plan.directives)["nodes"] == "4"
+    for paths in written.parts:
+        assert paths.is_part
+        assert paths.read_submission() is None
+        assert allocation.holder_of(paths) == Paths(written.paths.directory.resolve())
+    submission = Submission(job_id=9, site="local", submitted="now")
+    written.paths.submission.write_text(to_json(submission))
+    assert all(paths.read_submission() == submission for paths in written.parts)
+    assert not written.paths.is_part
+
+
+def test_nothing_is_left_of_an_allocation_that_cannot_be_written(tmp_path: Path) -> None:
+    given = [(on(tmp_path, 1), lambda own: own), (on(tmp_path, 2, gpus=2), lambda own: own)]
+    with pytest.raises(UsageError, match="differ in --gres"):
+        allocation.write_allocation(given)
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"nodes": "1-2", "launcher": "torchrun"}, "an elastic run"),
+        ({"partition": "cas_v100_4"}, "--partition"),
+        ({"slurm": {"constraint": "fast"}}, "--constraint"),
+    ],
+)
+def test_runs_that_need_other_nodes_are_refused(changes: dict[str, object], message: str) -> None:
+    other = plan(inputs(changes))
+    with pytest.raises(UsageError, match=message):
+        allocation.require_alike([plan(inputs()), other])
+
+
+def whole(directory: str = "/home/user/project/runs") -> Plan:
+    plans = [
+        plan(inputs({"nodes": nodes, "ntasks_per_node": ranks, "launcher": "srun"}))
+        for nodes, ranks in ((1, 1), (2, 2))
+    ]
+    own = [
+        replace(entry, run_directory=f"{directory}/scale-{number:04d}")
+        for number, entry in enumerate(plans, 1)
+    ]
+    return allocation.allocation_plan(own, f"{directory}/scale-allocation-0001")
+
+
+def test_the_script_of_an_allocation() -> None:
+    assert_golden("parts", scripts.script(whole()))
+
+
+SCONTROL = """#!/bin/bash
+case $2 in
+hostnames) printf '%s\\n' nid001 nid002 ;;
+hostlist) echo "<$3>" ;;
+esac
+"""
+# What sbatch would set for a job of the run's own shape.
+SHOWN = """\
+echo "$SLURM_NNODES $SLURM_NTASKS $SLURM_NTASKS_PER_NODE $SLURM_TASKS_PER_NODE"
+echo "$SLURM_CPUS_PER_TASK $SLURM_JOB_CPUS_PER_NODE $SLURM_JOB_NODELIST $SLURM_JOB_NUM_NODES"
+"""
+
+
+@pytest.mark.parametrize("name", ["runs", 'it\'s $(touch never) "two" words'])
+def test_runs_take_turns_until_one_fails(tmp_path: Path, name: str) -> None:
+    runs = tmp_path / name
+    planned = whole(str(runs))
+    bodies = (SHOWN, SHOWN + "exit 3\n", "touch never\n")
+    given = replace(planned, parts=(*planned.parts, planned.parts[0]))
+    third = replace(given.parts[2], run_directory=f"{runs}/scale-0003")
+    given = replace(given, parts=(*given.parts[:2], third))
+    for part, body in zip(given.parts, bodies, strict=True):
+        directory = Path(part.run_directory)
+        (directory / "logs").mkdir(parents=True)
+        (directory / "job.sbatch").write_text(body)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/scontrol").write_text(SCONTROL)
+    (tmp_path / "bin/scontrol").chmod(0o755)
+    script = tmp_path / "job.sbatch"
+    script.write_text(scripts.script(given))
+    env = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "SLURM_JOB_ID": "9"}
+    env["SLURM_JOB_NODELIST"] = "nid[001-002]"
+    done = subprocess.run(("bash", script), env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    times = []
+    for number, nodes in ((1, "<nid001>"), (2, "<nid001,nid002>")):
+        directory = runs / f"scale-{number:04d}"
+        (directory / "run.json").symlink_to("../scale-allocation-0001/run.json")
+        read = parts.read_times(Paths(directory))
+        assert read is not None
+        assert read.nodes == nodes
+        assert read.end >= read.start > 0
+        times.append(read)
+    assert [entry.exit_code for entry in times] == [0, 3]
+    assert not (runs / "scale-0003/part.json").exists()
+    first, second = (runs / f"scale-{number:04d}/logs/9.log" for number in (1, 2))
+    assert first.read_text() == "1 1 1 1(x1)\n1 1(x1) <nid001> 1\n"
+    assert second.read_text() == "2 4 2 2(x2)\n1 2(x2) <nid001,nid002> 2\n"
+
+
+def test_a_step_of_a_part_begins_on_the_first_nodes() -> None:
+    """Slurm would take the nodes that are free first, and the ranks meet on the first one."""
+    for launcher, is_part in itertools.product(("torchrun", "srun", "none"), (True, False)):
+        given = inputs({"launcher": launcher})._replace(is_part=is_part)
+        text = scripts.script(plan(given))
+        assert ('srun --nodelist="$SLURM_JOB_NODELIST"' in text) == is_part
+
+
+def test_a_study_does_not_mix_jobs_and_an_allocation(tmp_path: Path) -> None:
+    directory = StudyDirectory(tmp_path / "scale")
+    directory.begin(OPTIONS, Origin(), [point(1)])
+    directory.samples.mkdir()
+    (directory.samples / "one.json").touch()
+    with pytest.raises(UsageError, match="one-allocation"):
+        directory.begin(replace(OPTIONS, one_allocation=True), Origin(), [point(1)])
+
+
+def test_a_report_names_the_allocations() -> None:
+    options = replace(OPTIONS, one_allocation=True)
+    samples = (measured(1, 90.0, job_id=7), measured(2, 180.0, job_id=9))
+    assert "took turns in 2 jobs: 7, 9" in page(study(*samples, options=options))
+    assert "took turns" not in page(study(*samples))
+    (difference,) = differences(study(*samples), study(*samples, options=options))
+    assert difference == "jobs: a job for each run -> one allocation"

@@ -1,0 +1,101 @@
+"""What the ranks of a measured run record, with a stand-in of PyTorch's hooks. The real one runs in tests/cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolkit.bench.scale import rank_files
+from toolkit.bench.scale.point_run import HOOK
+
+OPTIMIZER = """\
+before, after = [], []
+def register_optimizer_step_pre_hook(hook): before.append(hook)
+def register_optimizer_step_post_hook(hook): after.append(hook)
+class Parameter:
+    requires_grad = True
+    hooks = []
+    def numel(self): return 1000
+    def element_size(self): return 4
+    def register_post_accumulate_grad_hook(self, hook): self.hooks.append(hook)
+class Optimizer:
+    def __init__(self): self.param_groups = [{"params": [Parameter()]}]
+    def step(self):
+        for hook in before: hook(self, (), {})
+        for hook in after: hook(self, (), {})
+"""
+BACKWARD = """\
+import time
+def backward(parameter):
+    time.sleep(0.1)
+    for hook in parameter.hooks: hook(parameter)
+    time.sleep(0.3)  # the rank waits for others
+"""
+SCRIPT = """\
+import os, sys, time
+import torch.autograd, torch.optim.optimizer
+optimizer = torch.optim.optimizer.Optimizer()
+for _ in range(4):
+    time.sleep(0.05)
+    torch.autograd.backward(optimizer.param_groups[0]["params"][0])
+    optimizer.step()
+print("ends", flush=True)
+"""
+
+
+def ran(tmp_path: Path, script: str, **more: str) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """A script that has run as rank 3 with the hook, and the directory of its records."""
+    for name, text in (("optim/optimizer.py", OPTIMIZER), ("autograd/__init__.py", BACKWARD)):
+        path = tmp_path / "lib" / "torch" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for package in ("torch", "torch/optim"):
+        (tmp_path / "lib" / package / "__init__.py").touch()
+    records = tmp_path / "scale"
+    records.mkdir()
+    (records / "sitecustomize.py").write_bytes(HOOK.read_bytes())
+    (tmp_path / "train.py").write_text(script)
+    env = {
+        "PYTHONPATH": f"{records}:{tmp_path / 'lib'}",
+        "TOOLKIT_SCALE": str(records),
+        "RANK": "3",
+    }
+    words = [sys.executable, str(tmp_path / "train.py")]
+    done = subprocess.run(words, env=env | more, check=False, capture_output=True, text=True)
+    return done, records
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(0)", "os._exit(0)", "raise ValueError"])
+def test_the_steps_of_a_rank_are_recorded_however_it_ends(tmp_path: Path, ending: str) -> None:
+    done, records = ran(tmp_path, SCRIPT + ending)
+    assert done.stdout == "ends\n"
+    assert done.returncode == (1 if "raise" in ending else 0), done.stderr
+    (path,) = records.glob("*.jsonl")
+    file = rank_files.parse(path.read_text())
+    assert file is not None
+    assert (file.rank, len(file.ends)) == (3, 4)
+    # The first step has no hook at its parameters yet; the others have 0.15 s of their own of 0.45.
+    for own, before, after in zip(file.busy[1:], file.ends, file.ends[1:], strict=False):
+        assert 0.15 <= own < after - before - 0.25
+    (machine,) = records.glob("machine-*.json")
+    assert json.loads(machine.read_text())["cores"] >= 1
+
+
+def test_a_script_without_pytorch_and_one_that_cannot_write_do_not_notice(tmp_path: Path) -> None:
+    done, records = ran(tmp_path, "print('ends')\n")
+    assert (done.stdout, done.stderr, done.returncode) == ("ends\n", "", 0)
+    assert not list(records.glob("*.jsonl"))
+    (tmp_path / "other").mkdir()
+    done, _ = ran(tmp_path / "other", SCRIPT, TOOLKIT_SCALE="/proc/no/where")
+    assert (done.stdout, done.stderr, done.returncode) == ("ends\n", "", 0)
+
+
+def test_the_module_of_this_name_that_the_image_has_is_imported_too(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "sitecustomize.py").write_text("print('of the image')\n")
+    done, _ = ran(tmp_path, "print('ends')\n")
+    assert done.stdout == "of the image\nends\n"

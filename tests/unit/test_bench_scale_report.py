@@ -1,0 +1,314 @@
+"""The fits and the page of a scaling study. A browser opens the page in tests/cluster/test_bench_scale_page.py."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.hostile import HOSTILE, MULTILINE
+from tests.unit.test_bench_scale import OPTIONS, measured, study
+from toolkit.bench.scale import analysis, fits, page, published
+from toolkit.bench.scale.charts import Axis, Curve, Mark, chart
+from toolkit.bench.scale.directory import StudyDirectory, read_study
+from toolkit.bench.scale.model import Communication, Origin, Sample, Straggler, Study
+from toolkit.bench.scale.report import write_reports
+from toolkit.errors import UsageError
+from toolkit.model.base import to_json
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
+STRONG = replace(OPTIONS, modes=("strong",), nodes=(1, 2, 4, 8), divide={"batch-size": 64})
+SIZES = (1, 2, 4, 8)
+ORIGIN = Origin(
+    image="pytorch_cpu.sif",
+    image_digest="622c2622e5d14562a13ceddf1c3187e6",
+    script="/home/user/jobs/digits-ddp/train.py",
+    script_sha256="6a0610d6ec45273f5a9fdd99c7d8638d29124397db292aa6dd3611adc766f6ce",
+    commit="7cd3501+",
+    site="local",
+    slurm="24.05.1",
+    toolkit="0.1.0",
+    began="2026-11-22T20:00:00+00:00",
+)
+
+
+def strong(serial: float, *, scatter: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) -> Study:
+    """A study whose time on n ranks is s + (1 - s) / n, with the median off by a factor."""
+    groups = []
+    for size, factor in zip(SIZES, scatter, strict=True):
+        rate = 100 / (serial + (1 - serial) / size) * factor
+        groups.append(measured(size, rate * 0.98, rate, rate * 1.02, mode="strong"))
+    return study(*groups, options=STRONG, mode="strong")
+
+
+def fitted(whole: Study) -> fits.Fit:
+    result = fits.fit(analysis.series(whole)[0])
+    assert result is not None
+    return result
+
+
+def test_a_line_and_its_errors_are_those_computed_by_hand() -> None:
+    # Weights 1/4, 1, 1/4: mean x 2, mean y 4/3, so b = 0; squares 1/4 * 4/9 * 2 + 1/9 = 1/3, one
+    # degree of freedom; variance of b 1/3 / (1/2), of a 1/3 / (3/2) + 4 * 2/3, covariance -2 * 2/3.
+    line = fits.fit_line([(1.0, 2.0), (2.0, 1.0), (3.0, 2.0)])
+    assert line is not None
+    assert (line.a, line.b) == pytest.approx((4 / 3, 0))
+    assert line.freedom == 1
+    assert line.covariance == pytest.approx((26 / 9, 2 / 3, -4 / 3))
+    assert line.scatter == pytest.approx(math.sqrt(1 / 3))
+    # At x = 2: 26/9 + 4 * 2/3 - 4 * 4/3 + 1/3 * 16/9 = 2/9 + 16/27 = 22/27.
+    assert line.at(2.0) == pytest.approx((4 / 3, 12.706 * math.sqrt(22 / 27)))
+
+
+@pytest.mark.parametrize("points", [[], [(1.0, 1.0), (2.0, 2.0)], [(1.0, 1.0)] * 4])
+def test_too_few_points_are_no_line(points: list[tuple[float, float]]) -> None:
+    assert fits.fit_line(points) is None
+
+
+@settings(deadline=None)
+@given(st.floats(0.0, 0.9))
+def test_amdahls_serial_fraction_is_found_in_exact_data(serial: float) -> None:
+    law = fitted(strong(serial))
+    assert law.law == "Amdahl"
+    assert law.serial == pytest.approx(serial, abs=1e-9)
+    assert law.error == pytest.approx(0, abs=1e-6)
+    ideal = 1 / (serial + (1 - serial) / 512)
+    assert fits.speedup(law, 512)[0] == pytest.approx(ideal, rel=1e-6)
+
+
+@settings(deadline=None)
+@given(st.floats(0.0, 0.9))
+def test_gustafsons_serial_fraction_is_found_in_exact_data(serial: float) -> None:
+    groups = [measured(size, *[50 * (serial + (1 - serial) * size)] * 3) for size in SIZES]
+    law = fitted(study(*groups))
+    assert law.law == "Gustafson"
+    assert law.serial == pytest.approx(serial, abs=1e-9)
+    assert fits.speedup(law, 100)[0] == pytest.approx(serial + (1 - serial) * 100, rel=1e-6)
+
+
+@settings(deadline=None)
+@given(st.tuples(*[st.floats(0.97, 1.03)] * 4), st.floats(0.05, 0.5))
+def test_the_band_holds_the_fit_and_grows_with_the_distance(
+    scatter: tuple[float, float, float, float], serial: float
+) -> None:
+    whole = strong(serial, scatter=scatter)
+    law = fitted(whole)
+    assert law.error >= 0
+    predicted = fits.predictions(analysis.series(whole)[0], law)
+    assert [entry.nodes for entry in predicted] == [16, 32, 64, 128, 256, 512]
+    for entry in predicted:
+        assert entry.low <= entry.speedup * (1 + 1e-9)
+        assert entry.speedup <= entry.high * (1 + 1e-9)
+
+
+def test_the_error_holds_the_serial_fraction_of_scattered_data() -> None:
+    law = fitted(strong(0.1, scatter=(1.0, 1.01, 0.99, 1.005)))
+    assert 0 < law.error < 0.05
+    assert abs(law.serial - 0.1) <= law.error
+    assert "serial fraction" in fits.verdict(law)
+
+
+def test_three_sizes_or_oversubscribed_ones_are_not_fitted() -> None:
+    three = [measured(size, 50.0 * size) for size in SIZES[:3]]
+    assert fits.fit(analysis.series(study(*three))[0]) is None
+    oversubscribed = measured(8, 400.0, oversubscribed=True)
+    assert fits.fit(analysis.series(study(*three, oversubscribed))[0]) is None
+    assert fits.fit(analysis.series(study(*three, measured(8, 400.0)))[0]) is not None
+
+
+def test_what_a_law_cannot_explain_is_called_so() -> None:
+    faster = [measured(size, rate) for size, rate in zip(SIZES, (50, 110, 230, 470), strict=True)]
+    assert "the law does not hold" in fits.verdict(fitted(study(*faster)))
+    wild = [measured(size, rate) for size, rate in zip(SIZES, (50, 40, 230, 170), strict=True)]
+    assert "too large to tell" in fits.verdict(fitted(study(*wild)))
+
+
+def full() -> Study:
+    """A study with everything that a report shows."""
+    sums = Communication(bytes=39_976, seconds=0.0005, backend="gloo")
+    slow = Straggler(ranks=(1,), hosts=("nid002",), busy_seconds=0.2, others_seconds=0.1)
+    more = {
+        "communication": sums,
+        "step_seconds": 0.01,
+        "epoch_seconds": 36.0,
+        "start_seconds": 2.5,
+    }
+    scattered = strong(0.1, scatter=(1.0, 1.01, 0.99, 1.005)).samples
+    groups = [
+        tuple(replace(sample, **more) for sample in scattered if sample.nodes == size)
+        for size in SIZES
+    ]
+    groups[1] = tuple(replace(sample, straggler=slow) for sample in groups[1])
+    weak = [
+        measured(size, 100.0 * size, 104.0 * size, oversubscribed=size > 2) for size in (1, 2, 4)
+    ]
+    options = replace(STRONG, modes=("strong", "weak"), beside=("horovod-2018",))
+    one = study(*groups, options=options, mode="strong")
+    two = study(*weak)
+    return replace(
+        one, points=(*one.points, *two.points), samples=(*one.samples, *two.samples), origin=ORIGIN
+    )
+
+
+def beside(*names: str) -> dict[str, published.Published]:
+    return {name: published.read(name) for name in names}
+
+
+class Tags(HTMLParser):
+    """The tags of a page, each with its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_the_page_is_whole() -> None:
+    written = page.page(full(), beside("horovod-2018", "pytorch-ddp-2020"))
+    path = GOLDEN / "scale.html"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(written)
+        (GOLDEN / "scale.json").write_text(to_json(full()))
+    assert written == path.read_text()
+    assert to_json(full()) == (GOLDEN / "scale.json").read_text()
+
+
+def test_the_page_asks_for_nothing_outside_and_is_a_report_itself(tmp_path: Path) -> None:
+    directory = StudyDirectory(tmp_path)
+    write_reports(full(), directory)
+    text = directory.html.read_text()
+    tags = Tags(text).tags
+    outside = {"src", "href", "srcset", "action", "data", "poster", "background"}
+    assert not [tag for tag in tags if outside & set(tag[1])]
+    assert "url(" not in text
+    assert "@import" not in text
+    assert {tag for tag, _ in tags} & {"link", "iframe", "img", "object", "form"} == set()
+    assert [attributes for tag, attributes in tags if tag == "script"] == [
+        {"type": "application/json", "id": "study"}
+    ]
+    for path in (directory.html, directory.json, tmp_path):
+        assert read_study(path) == full()
+
+
+def charts(text: str) -> Iterator[ElementTree.Element]:
+    for drawing in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        yield ElementTree.fromstring(drawing)
+
+
+def test_every_chart_is_one_and_differs_without_color() -> None:
+    text = page.page(full(), beside("horovod-2018"))
+    drawn = list(charts(text))
+    titles = [drawing.get("aria-label") for drawing in drawn]
+    assert titles == [
+        "Rate: samples_per_second",
+        "Speed-up",
+        "Efficiency",
+        "Share of communication",
+        "Prediction: torchrun, strong",
+    ]
+    lines = drawn[0].findall(".//{*}polyline")
+    assert len({line.get("stroke-dasharray") for line in lines}) == len(lines) == 2
+    hollow = [
+        mark for mark in drawn[0].iter() if mark.get("fill") == "white" and mark.get("stroke")
+    ]
+    assert len(hollow) == 1, "the oversubscribed point"
+
+
+@pytest.mark.parametrize("value", [*HOSTILE, *MULTILINE, "</script><script>alert(1)</script>"])
+def test_no_text_of_others_is_markup(value: str) -> None:
+    hostile = f"<b onclick=x>{value}\u202e</b>"
+    slow = Straggler(ranks=(1,), hosts=(hostile,), busy_seconds=0.2, others_seconds=0.1)
+    whole = full()
+    samples = tuple(
+        replace(sample, launcher=hostile, name=hostile, straggler=slow, ended=hostile)
+        for sample in whole.samples
+    )
+    options = replace(
+        OPTIONS, target=hostile, metric=hostile, arguments=(hostile,), count_oversubscribed=hostile
+    )
+    origin = replace(ORIGIN, site=hostile, commit=hostile, script=hostile)
+    written = page.page(replace(whole, samples=samples, options=options, origin=origin))
+    parsed = Tags(written)
+    assert "b" not in {tag for tag, _ in parsed.tags}
+    assert [tag for tag, _ in parsed.tags].count("script") == 1
+    visible = written.partition('<script type="application/json"')[0]
+    assert "\u202e" not in visible
+    for drawing in charts(written):
+        assert drawing.tag.endswith("svg")
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_any_name_gives_a_page_and_drawings_that_parse(target: str, host: str) -> None:
+    whole = study(measured(1, 1.0, launcher=host), measured(2, 2.0, launcher=host))
+    written = page.page(replace(whole, options=replace(OPTIONS, target=target)))
+    assert len(list(charts(written))) == 3
+
+
+def test_a_long_name_is_cut() -> None:
+    whole = study(measured(1, 1.0, launcher="x" * 100_000))
+    visible = page.page(whole).partition('<script type="application/json"')[0]
+    assert len(visible) < 40_000
+
+
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=6), st.booleans())
+def test_any_numbers_are_drawn_within_the_picture(
+    values: list[tuple[float, float, float, float]], is_log: bool
+) -> None:
+    kept = [value for value in values if all(abs(number) < 1e30 for number in value)]
+    kept = [value for value in kept if value[0] > 1e-30 and all(v > 1e-30 for v in value[1:])]
+    marks = tuple(Mark(x, sorted(rest)[1], min(rest), max(rest)) for x, *rest in kept)
+    drawn = ElementTree.fromstring(chart("t", [Curve("a", marks)], Axis("y", is_log=is_log)))
+    for circle in drawn.iter("{http://www.w3.org/2000/svg}circle"):
+        assert 0 <= float(circle.get("cx", "-1")) <= 640
+        assert 0 <= float(circle.get("cy", "-1")) <= 460
+
+
+def test_values_that_have_no_place_are_left_out() -> None:
+    marks = (Mark(1, math.nan, 1, 1), Mark(0, 1, 1, 1), Mark(2, 0, 0, 0), Mark(4, 1, 1, math.inf))
+    drawn = ElementTree.fromstring(chart("t", [Curve("a", marks)], Axis("y", is_log=True)))
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 1, "that of the legend"
+
+
+def test_published_results_have_their_source_and_an_unknown_one_is_refused() -> None:
+    assert published.names() == ("horovod-2018", "kisti-2022", "pytorch-ddp-2020")
+    for name in published.names():
+        entry = published.read(name)
+        assert entry.source
+        assert entry.url.startswith("https://")
+        assert entry.hardware
+        assert entry.differs
+    horovod = published.read("horovod-2018")
+    assert [(point.ranks, point.efficiency) for point in horovod.points] == [
+        (512, 0.9),
+        (512, 0.68),
+    ]
+    with pytest.raises(UsageError) as caught:
+        published.read("horovod")
+    assert caught.value.close == "horovod-2018"
+
+
+def test_a_study_without_measurements_has_a_page() -> None:
+    empty = Study(options=OPTIONS)
+    assert "0 runs at 0 points" in page.page(empty)
+    assert isinstance(full().samples[0], Sample)
