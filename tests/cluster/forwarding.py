@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +28,17 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 class Forward:
     """`toolkit forward` or `toolkit notebook`, once it has printed the way in."""
 
-    def __init__(self, cwd: Path, env: Mapping[str, str], *arguments: str) -> None:
+    def __init__(
+        self,
+        cwd: Path,
+        env: Mapping[str, str],
+        *arguments: str,
+        command: Sequence[str] = (sys.executable, "-m", "toolkit"),
+    ) -> None:
         self.messages = cwd / f"{arguments[0]}-{time.monotonic_ns()}.err"
         with self.messages.open("w") as stream:
             self.process = subprocess.Popen(
-                (sys.executable, "-m", "toolkit", *arguments, "--json"),
+                (*command, *arguments, "--json"),
                 cwd=cwd,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -74,3 +83,43 @@ class Forward:
                 if most and len(data) > most:
                     break
             return data.decode(errors="replace")
+
+
+class Channels:
+    """A connection to all channels of a kernel, as a browser has it."""
+
+    def __init__(self, door: Forward, kernel: str, token: str) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(LONG)
+        self.sock.connect(str(door.socket))
+        fields = (
+            f"GET /api/kernels/{kernel}/channels HTTP/1.1",
+            f"Host: localhost\r\nAuthorization: token {token}",
+            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13",
+            f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
+        )
+        self.sock.sendall("\r\n".join((*fields, "", "")).encode())
+        self.stream = self.sock.makefile("rb")
+        assert b" 101 " in self.stream.readline()
+        while self.stream.readline().strip():
+            pass
+
+    def ask(self, kind: str, content: Mapping[str, object]) -> None:
+        """Send a message to the kernel's channel of control."""
+        header = {"msg_id": kind, "msg_type": kind, "session": "test", "username": "test"}
+        message = {"header": header, "parent_header": {}, "metadata": {}, "content": content}
+        data = json.dumps({**message, "channel": "control"}).encode()
+        masked = b"\0\0\0\0" + data  # a mask of zeros changes nothing
+        self.sock.sendall(struct.pack(">BBH", 0x81, 0x80 | 126, len(data)) + masked)
+
+    def answers(self) -> Iterator[dict[str, Any]]:
+        """Yield the messages of the kernel."""
+        while True:
+            opcode, length = self.stream.read(2)
+            for short, size, form in ((126, 2, ">H"), (127, 8, ">Q")):
+                if length == short:
+                    (length,) = struct.unpack(form, self.stream.read(size))
+                    break
+            data = self.stream.read(length)
+            if opcode & 15 == 1:
+                yield json.loads(data)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 # From another node: holds silent connections, says what strangers say, and writes down what is
 # answered.
 STRANGER = """\
-import json, socket, sys, time
+import json, os, socket, sys, time
 host, port, file = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 says = [b"", b"GET / HTTP/1.1\\r\\n\\r\\n" * 4, b"\\0" * 32, b'{"token": "", "node": "nid009", "ranks": 8}\\n', b"x" * 100000]
 held, met, answers = [], 0, set()
@@ -37,7 +37,9 @@ while True:
         except OSError:
             pass
         finally:
-            open(file, "w").write(json.dumps({"met": met, "answers": sorted(answers)}))
+            with open(file + ".new", "w") as stream:  # the file is read at any time
+                stream.write(json.dumps({"met": met, "answers": sorted(answers)}))
+            os.replace(file + ".new", file)
         time.sleep(0.02)
 """
 TELLING = """\

@@ -11,11 +11,15 @@ from typing import NamedTuple
 import pytest
 
 from tests.cluster.cluster_fixtures import Toolkit
-from tests.cluster.forwarding import LONG, Forward, wait_for
+from tests.cluster.forwarding import LONG, Channels, Forward, wait_for
 from tests.cluster.ordinary_user import User
 
 _CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 _STATUS = "/api/status"
+_DEBUG = {
+    "command": "initialize",
+    "arguments": {"clientID": "test", "adapterID": "python", "pathFormat": "path"},
+}
 
 
 class Running(NamedTuple):
@@ -54,7 +58,7 @@ import os, pathlib, re
 own = set()
 for entry in pathlib.Path("/proc").glob("[0-9]*"):
     try:
-        if re.match(rb"\S*python.*(notebook_server|ipykernel)", (entry / "cmdline").read_bytes()):
+        if re.match(rb"\S*python.*(notebook_server|ipykernel|debugpy)", (entry / "cmdline").read_bytes()):
             own |= {os.readlink(fd) for fd in (entry / "fd").iterdir()}
     except OSError:
         pass
@@ -82,12 +86,25 @@ def test_a_notebook_that_only_its_owner_reaches(
     assert node == "nid003"
     assert (status(door), status(door, "0" * 64), status(door, token)) == (403, 403, 200)
 
+    # Who has the token cannot set a password that would outlive it.
+    page = door.get("/login")
+    assert ("_xsrf" in page, "new_password" in page) == (True, False)
+
     # It listens on no address. A kernel has one, on the loopback address, on which ipykernel takes
     # the output of forked processes; it sends nothing, and takes nothing without a secret.
     assert listening(toolkit, node) == []
     kernel = json.loads(door.get("/api/kernels", token, verb="POST").split("\r\n\r\n", 1)[1])
     wait_for(lambda: len(listening(toolkit, node)) == 1, "the kernel")
     assert listening(toolkit, node)[0].startswith("0100007F:")
+
+    # The debugger, to whose ports every user of the node could connect, cannot be started.
+    assert "@jupyterlab/debugger-extension" in door.get("/lab", token)
+    channels = Channels(door, kernel["id"], token)
+    channels.ask("debug_request", {"type": "request", "seq": 1, **_DEBUG})
+    channels.ask("kernel_info_request", {})
+    kinds = iter(each["msg_type"] for each in channels.answers())
+    replies = {next(kind for kind in kinds if kind.endswith("_reply"))}
+    assert (replies, len(listening(toolkit, node))) == ({"kernel_info_reply"}, 1)
 
     # The token is in no list of processes, and in no file but its own.
     lines = [entry.read_bytes() for entry in _readable("/proc", "[0-9]*/cmdline")]

@@ -4,126 +4,258 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
-import socket
-import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
+from tests.cluster.browsing import (
+    MINUTES,
+    Served,
+    choose,
+    keep,
+    memory,
+    notebook,
+    outputs,
+    run_all_cells,
+    serving,
+    wait_until_idle,
+)
 from tests.cluster.cluster_fixtures import Toolkit
-from tests.cluster.forwarding import Forward, wait_for
+from tests.cluster.forwarding import LONG, Channels, wait_for
 from tests.cluster.ssh import own_sshd
 
-_TRAIN = "!torchrun --standalone --nproc-per-node 2 train.py --epochs 2 | tee log"
+_TRAIN = """
+!TORCH_CPP_LOG_LEVEL=ERROR torchrun --standalone \\
+    --nproc-per-node 2 train.py --epochs 2 | tee log
+"""
 _PLOT = r"""
 import re
 import matplotlib.pyplot as plt
 losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", open("log").read())]
 plt.figure(figsize=(4, 2.2))
 plt.plot(range(1, len(losses) + 1), losses, marker="o")
-plt.xlabel("epoch"); plt.ylabel("loss"); plt.title(f"{len(losses)} epochs on 2 ranks")
+plt.xlabel("epoch"); plt.ylabel("loss")
+plt.title(f"{len(losses)} epochs on 2 ranks")
 plt.show()
 """
-_MINUTES = 5 * 60 * 1000
+_FLOOD = "for number in range(1000): print(*range(1000), sep=chr(10))"  # a million lines
+_ENDLESS = "while True: print('more')"
+# Output that is replaced is not counted: 2 MB of a progress bar, and 30,000 lines that are cleared.
+_REPLACED = r"""
+from IPython.display import clear_output
+for number in range(20_000): print(f"\r{number:>99}", end="")
+print("\nbar " + "to the end")
+for number in range(6): clear_output(wait=True); print(*range(5000), sep="\n")
+print("lines " + "to the end")
+"""
+_WAITS = """
+import pathlib, time
+print("it " + "begins")
+while not pathlib.Path("again").exists(): time.sleep(0.1)
+print("on " + "it goes")
+"""
+_BROWSERS = 5
+_CLIENTS = 40  # that are connected when the job ends
+_MOST_LINES = 20_000  # of a cell in a page: notebook_server.py
+_MOST_MEMORY = 120  # MB of the relay, whatever flows through it
 _CHECKOUT = Path(__file__).parents[2]
 
-
-def notebook(*cells: str) -> str:
-    return json.dumps(
-        {
-            "nbformat": 4,
-            "nbformat_minor": 5,
-            "metadata": {
-                "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}
-            },
-            "cells": [
-                {
-                    "cell_type": "code",
-                    "id": f"cell{number}",
-                    "metadata": {},
-                    "source": cell.strip(),
-                    "outputs": [],
-                    "execution_count": None,
-                }
-                for number, cell in enumerate(cells)
-            ],
-        }
-    )
+pytestmark = pytest.mark.long
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, dict[str, str]]]:
+    """A browser, and the environment in which ssh reaches this machine."""
+    program = shutil.which("chromium")
+    assert program, "chromium is missing: toolkit setup --with tests"
+    with own_sshd(tmp_path_factory.mktemp("sshd")) as env, sync_playwright() as playwright:
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=program, args=options)
+        yield browser, env
+        browser.close()
 
 
-def run_all_cells(page: Page) -> None:
-    """Run a notebook once its kernel is there."""
-    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=_MINUTES)
-    news = page.get_by_role("button", name="No", exact=True)
-    if news.is_visible():  # JupyterLab asks once whether to fetch its news
-        news.click()
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-
-
-@pytest.mark.long
-def test_two_epochs_and_a_plot(
+@pytest.fixture(scope="module")
+def served(
     cluster: str,
     notebook_image: Path,
+    chromium: tuple[Browser, dict[str, str]],
+    base: Path,
+    toolkit: Toolkit,
+    toolkit_env: dict[str, str],
+) -> Iterator[Served]:
+    """A notebook for all tests of this file; the last one ends its job."""
+    del cluster
+    directory = base / "w" / "browser"
+    directory.mkdir(parents=True)
+    shutil.copy(_CHECKOUT / "jobs/digits-ddp/train.py", directory)
+    for name, cells in {
+        "digits": (_TRAIN, _PLOT),
+        "flood": (_FLOOD, "open('flooded', 'w').close()"),
+        "endless": (_ENDLESS,),
+        "replaced": (_REPLACED,),
+        "waits": (_WAITS,),
+        "after": ("import time; time.sleep(1); print('on ' + 'it goes')",),
+    }.items():
+        (directory / f"{name}.ipynb").write_text(notebook(*cells))
+    words = ("--image", str(notebook_image), "--cpus-per-task", "4", "--time", "30")
+    with serving(directory, chromium, toolkit_env, *words) as running:
+        yield running
+    toolkit("notebook", "stop", cwd=directory)
+
+
+def test_two_epochs_and_a_plot(served: Served) -> None:
+    page = served.page()
+    page.locator(".jp-LauncherCard").first.wait_for(timeout=MINUTES)  # no tab of other directories
+    keep(page, "launcher")
+    page.goto(f"http://localhost:{served.port}/lab/tree/digits.ipynb?reset", timeout=MINUTES)
+    page.locator(".jp-Notebook").wait_for(timeout=MINUTES)
+    run_all_cells(page)
+    plot = page.locator(".jp-OutputArea-output img")
+    plot.wait_for(timeout=MINUTES)
+    text = page.locator(".jp-OutputArea-output").first.inner_text()
+    assert text.count("epoch") >= 2
+    assert "accuracy" in text
+    assert page.evaluate("image => image.naturalWidth", plot.element_handle()) > 200
+    keep(page, "window")
+    keep(page, "notebook", "#jp-main-dock-panel")
+
+    # A browser that does not know the token.
+    stranger = served.browser.new_context().new_page()
+    stranger.goto(f"http://localhost:{served.port}/lab", timeout=MINUTES)
+    assert "/login" in stranger.url
+    keep(stranger, "login")
+
+
+def test_a_kernel_that_floods_output_and_several_browsers(served: Served) -> None:
+    page = served.page("flood.ipynb")
+    run_all_cells(page)
+    others = [served.page() for _ in range(_BROWSERS)]
+    for other in others:
+        assert other.evaluate("fetch('/api/status').then(answer => answer.status)") == 200
+    wait_for((served.directory / "flooded").is_file, "a million lines")
+    wait_until_idle(page)
+    text = outputs(page)
+    assert "Write such output to a file." in text
+    assert text.count("\n") < _MOST_LINES + 10
+    choose(page, "File", "New Launcher")
+    keep(page, "flood")
+    assert memory(served.door) < _MOST_MEMORY
+    for other in others:
+        other.context.close()
+    page.context.close()
+
+
+def test_a_cell_that_prints_for_ever_is_interrupted_while_others_work(served: Served) -> None:
+    page = served.page("endless.ipynb")
+    run_all_cells(page)
+    page.get_by_text("[toolkit: a page shows").wait_for(timeout=MINUTES)
+
+    other = served.page("after.ipynb")
+    run_all_cells(other)
+    other.get_by_text("on it goes", exact=True).wait_for(timeout=MINUTES)
+    other.context.close()
+
+    choose(page, "Kernel", "Interrupt Kernel")
+    page.get_by_text("KeyboardInterrupt").first.wait_for(timeout=MINUTES)
+    wait_until_idle(page)
+    assert outputs(page).count("\n") < _MOST_LINES + 100
+    keep(page, "interrupted")
+    page.context.close()
+
+
+def test_output_that_is_replaced_is_not_cut(served: Served) -> None:
+    page = served.page("replaced.ipynb")
+    run_all_cells(page)
+    page.get_by_text("lines to the end").wait_for(timeout=MINUTES)
+    assert "[toolkit:" not in outputs(page)
+    page.context.close()
+
+
+def test_a_page_works_on_after_the_relay_was_killed(served: Served, toolkit: Toolkit) -> None:
+    """What a running cell prints later arrives, and other cells run."""
+    page, running = served.page("after.ipynb"), served.page("waits.ipynb")
+    run_all_cells(running)
+    running.get_by_text("it begins", exact=True).wait_for(timeout=MINUTES)
+    wait_until_idle(page)
+    steps = toolkit(*"cluster exec -- squeue --steps --noheader".split(), "--format=%i %j").stdout
+    (step,) = [row.split()[0] for row in steps.splitlines() if "toolkit-relay" in row]
+    toolkit("cluster", "exec", "--", "scancel", step)
+    wait_for(lambda: served.door.says(" again"), "the relay to start again")
+    choose(page, "Run", "Run All Cells")  # it shows the kernel's state as Unknown until then
+    page.get_by_text("on it goes", exact=True).wait_for(timeout=MINUTES)
+    (served.directory / "again").touch()
+    running.get_by_text("on it goes").wait_for(timeout=MINUTES)
+    keep(running, "killed")
+    page.context.close()
+    running.context.close()
+
+
+def test_a_browser_with_the_old_token_is_out_at_once(served: Served, toolkit: Toolkit) -> None:
+    page = served.page("after.ipynb")
+    wait_until_idle(page)
+    rotated = toolkit("notebook", "rotate", cwd=served.directory)
+    assert rotated.returncode == 0, rotated.stderr
+    assert page.evaluate("fetch('/api/kernels').then(answer => answer.status)") == 403
+    stranger = served.browser.new_context().new_page()
+    stranger.goto(served.address, timeout=MINUTES)
+    assert "/login" in stranger.url
+    stranger.goto(f"http://localhost:{served.port}{rotated.stdout.split()[-1]}", timeout=MINUTES)
+    stranger.locator("#jp-main-dock-panel").wait_for(timeout=MINUTES)
+    keep(page, "rotated")
+    logs = list((served.directory / "runs").rglob("*.log"))
+    assert any("the token has changed" in log.read_text() for log in logs)
+    assert not [log for log in logs if served.address.split("token=")[1] in log.read_text()]
+    assert not [log for log in logs if rotated.stdout.split("token=")[1].strip() in log.read_text()]
+    served.door.entry["address"] = f"http://localhost:{served.port}{rotated.stdout.split()[-1]}"
+
+
+def test_the_job_ends_under_open_browsers(served: Served, toolkit: Toolkit) -> None:
+    """Some of the forty are real pages; the others hold the WebSocket of one."""
+    pages = [served.page("after.ipynb") for _ in range(_BROWSERS)]
+    for page in pages:
+        wait_until_idle(page)
+    kernels = pages[0].evaluate("fetch('/api/kernels').then(answer => answer.json())")
+    token = served.address.split("token=")[1]
+    with ExitStack() as stack:
+        clients = [
+            Channels(served.door, kernels[0]["id"], token) for _ in range(_CLIENTS - _BROWSERS)
+        ]
+        for client in clients:
+            stack.enter_context(client.sock)
+        assert toolkit("notebook", "stop", cwd=served.directory).returncode == 0
+        for client in clients:
+            client.stream.read()  # until the end of the connection
+    assert served.door.process.wait(LONG) == 0
+    text = served.door.messages.read_text()
+    assert ("not running any more" in text, "Traceback" in text) == (True, False), text
+    assert not served.door.socket.exists()
+    for page in pages:
+        page.get_by_text("Server Connection Error").first.wait_for(timeout=MINUTES)
+    keep(pages[0], "ended")
+
+
+def test_an_open_browser_that_nobody_uses_does_not_keep_the_job(
+    cluster: str,
+    notebook_image: Path,
+    chromium: tuple[Browser, dict[str, str]],
     toolkit: Toolkit,
     toolkit_env: dict[str, str],
     shared_dir: Path,
-    tmp_path: Path,
 ) -> None:
+    """Jupyter looks once a minute whether it is used."""
     del cluster
-    chromium = shutil.which("chromium")
-    assert chromium, "chromium is missing: toolkit setup --with tests"
-    shutil.copy(_CHECKOUT / "jobs/digits-ddp/train.py", shared_dir)
-    (shared_dir / "digits.ipynb").write_text(notebook(_TRAIN, _PLOT))
-    port = str(free_port())
-    words = ("--image", str(notebook_image), "--cpus-per-task", "4", "--time", "30")
-    door = Forward(shared_dir, toolkit_env, "notebook", *words, "--port", port)
-    address = door.entry["address"]
-    with own_sshd(tmp_path) as env, sync_playwright() as playwright:
-        tunnel = subprocess.Popen(shlex.split(door.entry["ssh"]), env={**os.environ, **env})
-        wait_for(lambda: _answers(int(port)), "the tunnel")
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox"] if os.geteuid() == 0 else []
-        )
-        page = browser.new_page(viewport={"width": 1100, "height": 800})
-        page.goto(address, timeout=_MINUTES)
-        page.locator("#jp-main-dock-panel").wait_for(timeout=_MINUTES)
-        page.goto(f"http://localhost:{port}/lab/tree/digits.ipynb?reset", timeout=_MINUTES)
-        page.locator(".jp-Notebook").wait_for(timeout=_MINUTES)
+    (shared_dir / "after.ipynb").write_text(notebook("print('on')"))
+    words = ("--image", str(notebook_image), "--time", "15", "--idle", "20s")
+    with serving(shared_dir, chromium, toolkit_env, *words) as running:
+        page = running.page("after.ipynb")
         run_all_cells(page)
-        plot = page.locator(".jp-OutputArea-output img")
-        plot.wait_for(timeout=_MINUTES)
-        text = page.locator(".jp-OutputArea-output").first.inner_text()
-        assert text.count("epoch") >= 2
-        assert "accuracy" in text
-        assert page.evaluate("image => image.naturalWidth", plot.element_handle()) > 200
-        page.screenshot(path=shared_dir / "notebook.png")
-        if kept := os.environ.get("TOOLKIT_KEEP_SCREENSHOT"):
-            shutil.copy(shared_dir / "notebook.png", kept)
-
-        # A second browser beside it, and one that does not know the token.
-        other = browser.new_context().new_page()
-        other.goto(address, timeout=_MINUTES)
-        other.locator("#jp-main-dock-panel").wait_for(timeout=_MINUTES)
-        stranger = browser.new_context().new_page()
-        stranger.goto(f"http://localhost:{port}/lab", timeout=_MINUTES)
-        assert "/login" in stranger.url
-        browser.close()
-        tunnel.terminate()
-        tunnel.wait()
-    assert toolkit("notebook", "stop", cwd=shared_dir).returncode == 0
-    door.process.wait()
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as sock:
-        return sock.connect_ex(("127.0.0.1", port)) == 0
+        assert running.door.process.wait(3 * LONG) == 0
+        assert running.door.says("not running any more")
+        keep(page, "idle")
+    listed = json.loads(toolkit("notebook", "list", "--json", cwd=shared_dir).stdout)
+    assert [row["state"] for row in listed] == ["COMPLETED"]

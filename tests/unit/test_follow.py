@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,12 +12,21 @@ from typing import Any, cast
 
 import pytest
 
+from tests.unit.samples import inputs
+from toolkit import scripts
+from toolkit.cli import follow as shown
+from toolkit.cli.console import json_too
 from toolkit.cli.main import cli
 from toolkit.errors import SlurmUnreachableError
-from toolkit.model.run import Outcome
+from toolkit.explain.explanation import explain
+from toolkit.explain.gather import of_run, rules
+from toolkit.model.base import to_json
+from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.planning.gather import GatheredInputs
+from toolkit.planning.plan import plan
+from toolkit.records import store
 from toolkit.records.store import Paths
-from toolkit.runs import completion, follow, status
+from toolkit.runs import completion, finish, follow, status
 from toolkit.runs.logs import Line
 from toolkit.slurm.patience import Wait
 
@@ -62,6 +74,23 @@ def test_only_the_lines_that_are_wanted_are_shown(
     assert [line for line in capsys.readouterr().out.splitlines() if "|" in line] == expected
 
 
+def test_a_thousand_nodes_are_not_printed_one_by_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = JobState(state="RUNNING", job_id=7, nodes="nid[0001-1000]", partition="main")
+    shown.show_state(follow.Changed(state), 7, 3.0)
+    ranks: dict[str, tuple[int, ...]] = {
+        f"nid{node:04d}": (2 * node, 2 * node + 1) for node in range(1000)
+    }
+    outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, ranks=ranks)
+    shown.show_outcome(outcome, Paths(tmp_path / "runs" / "train-0001"))
+    out = capsys.readouterr().err
+    assert "1000 nodes: nid[0001-1000]" in out
+    assert "rank 0,1 nid0000   rank 2,3 nid0001" in out
+    assert "... 2000 ranks on 1000 nodes" in out
+    assert len(out) < 3000
+
+
 class _Cluster:
     def __init__(self) -> None:
         self.cancelled: list[int] = []
@@ -84,7 +113,7 @@ def _interrupted(*_: object, **__: object) -> Iterator[Any]:
 def test_a_run_that_is_not_followed_to_its_end_is_cancelled(
     events: Any, cancelled: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(completion, "write", lambda _: (Paths(tmp_path), "plan"))
+    monkeypatch.setattr(completion, "write", lambda *_: (Paths(tmp_path), "plan"))
     monkeypatch.setattr(completion, "submit", lambda *_: _Submission())
     monkeypatch.setattr(completion, "local_name", lambda _: None)
     monkeypatch.setattr(completion, "follow", events)
@@ -113,7 +142,7 @@ def test_a_slurm_that_is_silent_hides_no_error(
         def cancel(self, job_id: int) -> None:
             raise SlurmUnreachableError(f"job {job_id} could not be cancelled")
 
-    monkeypatch.setattr(completion, "write", lambda _: (Paths(tmp_path), "plan"))
+    monkeypatch.setattr(completion, "write", lambda *_: (Paths(tmp_path), "plan"))
     monkeypatch.setattr(completion, "submit", lambda *_: _Submission())
     monkeypatch.setattr(completion, "local_name", lambda _: None)
     monkeypatch.setattr(completion, "follow", _interrupted)
@@ -122,3 +151,40 @@ def test_a_slurm_that_is_silent_hides_no_error(
     with pytest.raises(KeyboardInterrupt):
         completion.complete(gathered, Wait(), on_cancel=cancelled.append)
     assert not cancelled
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_hides_no_outcome(
+    code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A job that fills the disk leaves neither an outcome nor, maybe, a log."""
+
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code), str(path))
+
+    directory, decided = tmp_path / "runs" / "train-0001", plan(inputs())
+    store.create(directory)
+    paths = store.write(directory, decided, inputs().job, scripts.script(decided))
+    submission = Submission(job_id=7, site="local", submitted="2026-11-22T00:00:00Z")
+    paths.submission.write_text(to_json(submission))
+    monkeypatch.setattr(finish, "write_atomically", full)
+    state = JobState(state="FAILED", job_id=7, exit_code=1)
+    outcome = finish.finish(cast(Any, None), paths, decided, state)
+    assert (outcome.state, outcome.exit_code) == ("FAILED", 1)
+    assert not paths.outcome.exists()
+    match = explain(of_run(paths, outcome)[0], rules()).match
+    assert match is not None
+    assert match.rule == "no-room"
+
+
+def test_a_full_disk_is_an_error_for_programs_too(capsys: pytest.CaptureFixture[str]) -> None:
+    @json_too
+    def command(**_: bool) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/train-0001/plan.json")
+
+    with pytest.raises(OSError, match="No space left"):
+        command(as_json=True)
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["exit_code"] == 73
+    assert answer["findings"][0]["place"] == "runs/train-0001/plan.json"
+    assert answer["findings"][0]["next_step"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,10 +12,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import LOCAL, MANIFEST, inputs
-from toolkit import shell
+from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, inputs
+from toolkit import resources, shell, sites
 from toolkit.cli.forward import Entrance, require_free
-from toolkit.cli.notebook import idle_seconds
+from toolkit.cli.notebook import command, idle_seconds
 from toolkit.errors import (
     BusyError,
     CommandFailedError,
@@ -22,10 +24,13 @@ from toolkit.errors import (
     UntrustedError,
     UsageError,
 )
-from toolkit.model.image import Packages
+from toolkit.model.environment import Environment
+from toolkit.model.image import Packages, Python
 from toolkit.model.run import JobState
 from toolkit.model.site import Access
+from toolkit.planning import gather
 from toolkit.planning.plan import plan
+from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
 from toolkit.runs import forward, status
 from toolkit.runs import notebook as notebooks
@@ -45,6 +50,49 @@ def notebook(job: dict[str, Any] | None = None, **changes: Any) -> Any:
     }
     settings = {"script": "jupyter", "program": True, "manifest": _JUPYTER, **changes}
     return inputs(given, **settings)
+
+
+def printed() -> Any:
+    """Return a new counter of the server, whose other parts need Jupyter."""
+    source = resources.package_directory("scripts/templates") / "notebook_server.py"
+    body = [
+        node
+        for node in ast.parse(source.read_text()).body
+        if isinstance(node, ast.Assign) or getattr(node, "name", "") == "Printed"
+        if "MOST" in ast.unparse(node) and "Path" not in ast.unparse(node)
+    ]
+    names: dict[str, Any] = {}
+    exec(compile(ast.Module(body, []), str(source), "exec"), names)
+    return names["Printed"]()
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["x" * 99 + "\n"] * 5000,
+        ["y" * 1000] * 1000,
+        [f"\r{number:>99}" for number in range(20_000)],
+        [f"{number:>99}\r" for number in range(20_000)],
+        ["one\rtwo\n" * 10_000],
+        ["z" * 10 + "\r\n"] * 15_000,
+    ],
+)
+def test_output_that_a_page_bears_is_left_as_it_is(texts: list[str]) -> None:
+    counter = printed()
+    assert [counter.take(text) for text in texts] == texts
+    assert not counter.is_full
+
+
+@pytest.mark.parametrize(
+    ("text", "lines", "size"),
+    [("x\n" * 1_000_000, 20_000, 40_001), ("y" * 4_000_000, 0, 1000), ("z" * 99 + "\r\n", 0, 99)],
+)
+def test_what_is_too_much_for_a_page_is_cut(text: str, lines: int, size: int) -> None:
+    counter = printed()
+    taken = ""
+    while not counter.is_full:
+        taken = counter.take(text)
+    assert (taken.count("\n"), len(taken)) == (lines, size)
 
 
 def refusal(given: Any) -> str:
@@ -72,10 +120,59 @@ def test_an_image_without_jupyterlab_is_refused_with_the_feature_that_adds_it() 
     plan(notebook(manifest=None))  # what is not known is not refused
 
 
+def test_an_environment_without_jupyterlab_is_refused_with_the_command_that_adds_it() -> None:
+    environment = Environment(
+        name="digits", kind="conda", prefix="/e/it s", python="/e/it s/bin/python3", version="3.11"
+    )
+    python = Python(path=environment.python, version="3.11", modules=("json", "torch"))
+    bare = replace(MANIFEST, packages=Packages(), pythons=(python,))
+    job = {"runtime": "conda", "conda_env": "digits"}
+    text = refusal(notebook(job, manifest=bare, environment=environment, image=""))
+    assert "'/e/it s/bin/python3' -m pip install jupyterlab" in text
+    able = replace(bare, pythons=(replace(python, modules=("jupyterlab",)),))
+    plan(notebook(job, manifest=able, environment=environment, image=""))
+
+
+def test_docker_is_refused_with_the_reason_and_what_to_do() -> None:
+    text = refusal(notebook({"runtime": "docker"}, image="mine:latest"))
+    assert "the job's own /tmp" in text
+    assert "toolkit image build --engine docker gives a SIF" in text
+
+
+def test_pyxis_shows_the_sockets_in_its_one_option_of_mounts() -> None:
+    text = script(plan(notebook({"runtime": "pyxis"}, image="/images/mine.sqsh", manifest=None)))
+    mounts = "--container-mounts=$TOOLKIT_NOTEBOOK:$TOOLKIT_NOTEBOOK,"
+    assert f'pyxis=("${{pyxis[@]/#--container-mounts=/{mounts}}}")' in text
+
+
+def test_a_directory_that_is_called_as_the_server_is_no_job(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "jupyter").mkdir()
+    target, _ = gather._resolve_target("jupyter", Layer("flag", {"launcher": "notebook"}), tmp_path)
+    assert (target.script, target.program) == ("jupyter", True)
+
+
 def test_a_sites_limit_of_notebooks_is_kept() -> None:
-    site = replace(LOCAL, notebook_minutes=1440)
-    assert "1440 minutes at most" in refusal(notebook({"time": "2-0:00:00"}, site=site))
-    plan(notebook({"time": "24:00:00"}, site=site))
+    site = replace(LOCAL, notebook_minutes=600)
+    assert "site local gives notebooks 600 minutes at most" in refusal(
+        notebook({"time": "12:00:00"}, site=site)
+    )
+    plan(notebook({"time": "10:00:00"}, site=site))
+
+
+def test_gpus_that_the_site_does_not_have_are_refused() -> None:
+    partitions = tuple(replace(each, gpus=0, gpu_type="") for each in PARTITIONS)
+    text = refusal(notebook({"gpus": "1"}, facts=replace(FACTS, partitions=partitions)))
+    assert "main has 0 GPUs, 1 was asked for leave --gpus out" in text
+
+
+def test_neuron_refuses_its_partition_of_notebooks_and_more_than_a_day() -> None:
+    site = sites.load("neuron")
+    closed = refusal(notebook({"partition": "jupyter"}, site=site))
+    assert "partition jupyter takes no batch jobs one of cas_v100nv_8, cas_v100nv_4" in closed
+    days = {"partition": "cas_v100_4", "gpus": "1", "time": "2-0:00:00"}
+    assert "site neuron gives notebooks 1440 minutes at most" in refusal(notebook(days, site=site))
 
 
 def test_a_job_array_of_notebooks_is_refused() -> None:
@@ -120,6 +217,34 @@ def test_a_job_that_was_requeued_to_another_node_has_ended(door: forward.Door) -
     assert door.is_running()
     assert not door._replace(node="nid002").is_running()
     assert not door._replace(job_id=70).is_running()  # another element, which has ended
+
+
+def test_the_newest_notebook_that_has_not_ended_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notebooks, "is_notebook", lambda paths: "notebook" in paths.name)
+    for number, name in enumerate(("notebook-0001", "notebook-0002", "train-0001")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plan.json").touch()
+        os.utime(tmp_path / name / "plan.json", (number, number))
+    assert notebooks.newest(tmp_path) == Paths(tmp_path / "notebook-0002")
+    (tmp_path / "notebook-0002/outcome.json").touch()
+    assert notebooks.newest(tmp_path) == Paths(tmp_path / "notebook-0001")
+    (tmp_path / "notebook-0001/outcome.json").touch()
+    assert notebooks.newest(tmp_path) == Paths(tmp_path / "notebook-0002")
+
+
+def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notebook-0001").mkdir()
+    (tmp_path / "notebook-0001/plan.json").touch()
+    monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
+    monkeypatch.setattr(status, "current", lambda _: (None, None))
+    monkeypatch.setattr(status, "client_of", lambda _: pytest.fail("Slurm was called"))
+    monkeypatch.setattr(status, "submission_of", lambda _: None)
+    command.main(["stop", "--runs", str(tmp_path)], standalone_mode=False)
+    assert "notebook-0001 has ended already" in capsys.readouterr().out
 
 
 def test_a_step_of_the_relay_opens_no_port_for_mpi(door: forward.Door) -> None:

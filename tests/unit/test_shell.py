@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
-from toolkit.images.store.provenance import tool_versions
+from toolkit.images.store.provenance import helper_versions, tool_versions
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew() -> Iterator[None]:
+    helper_versions.cache_clear()
+    yield
+    helper_versions.cache_clear()
 
 
 @pytest.fixture
@@ -53,6 +61,7 @@ def test_a_program_on_path_comes_first(
 def test_a_manifest_tells_tools_of_administrators(program: Path) -> None:
     assert tool_versions("apptainer 1.4.5")["debootstrap"] == "9.8.7"
     program.write_text("#!/bin/sh\nexit 1\n")
+    helper_versions.cache_clear()
     assert "debootstrap" not in tool_versions("apptainer 1.4.5")
 
 
