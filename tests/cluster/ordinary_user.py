@@ -11,17 +11,14 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_PACKAGES = ("click", "msgspec", "jinja2", "markupsafe", "tomli")
+from toolkit.workshops.rehearsal.accounts import Person, provide_tool
+
 _CHECKOUT = Path(__file__).resolve().parents[2]
-_NOT_NEEDED = shutil.ignore_patterns(
-    *"site-packages test tests __pycache__ config-* idlelib tkinter ensurepip lib2to3".split()
-)
 
 
 @dataclass(frozen=True)
@@ -128,34 +125,8 @@ def ordinary_user() -> Iterator[User]:
 
 
 def _equipped(user: User) -> User:
-    with contextlib.suppress(OSError):
-        if user.toolkit("--version").returncode == 0:
-            return user
-    place = user.home / "py"
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    (place / "bin").mkdir(parents=True)
-    shutil.copy2(Path(sys.base_prefix, "bin", version), place / "bin" / version)
-    shutil.copytree(
-        sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}),
-        place / "lib" / version,
-        ignore=_NOT_NEEDED,
-    )
-    for library in Path(sys.base_prefix, "lib").glob("libpython3*.so*"):
-        shutil.copy2(library, place / "lib")
-    packages = place / "packages"
-    site = Path(sysconfig.get_path("purelib"))
-    for package in _PACKAGES:
-        if (site / package).is_dir():
-            shutil.copytree(
-                site / package, packages / package, ignore=shutil.ignore_patterns("__pycache__")
-            )
-    _copy_toolkit(packages)
-    env = {
-        "LD_LIBRARY_PATH": str(place / "lib"),
-        "PYTHONPATH": str(packages),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    equipped = User(user.name, user.home, user.become, str(place / "bin" / version), env)
+    tool = provide_tool(Person(user.name, user.home, user.become), user.home / "py")
+    equipped = User(user.name, user.home, user.become, tool.python, tool.env)
     said = equipped.toolkit("--version")
     assert said.returncode == 0, said.stderr
     return equipped

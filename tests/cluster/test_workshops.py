@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import pwd
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.image_fixtures import wait_for
+from tests.cluster.ordinary_user import User, change_accounts
 
 ROOT = Path(__file__).parents[2]
 NEURON = ROOT / "workshops" / "neuron-2022"
 
 
-def accounts() -> list[str]:
-    return [entry.pw_name for entry in pwd.getpwall() if entry.pw_name.startswith("tkw")]
+def accounts(process: int) -> list[str]:
+    """Return the users of a rehearsal. Others may rehearse meanwhile: tests of notebooks do."""
+    return [entry.pw_name for entry in pwd.getpwall() if entry.pw_name.startswith(f"tkw{process}-")]
 
 
-def places() -> list[str]:
-    return [path.name for path in Path("/var/tmp").glob("toolkit-rehearsal-*")]
+def places(process: int) -> list[str]:
+    """Return the directories of a rehearsal, and its mount points."""
+    name = f"toolkit-rehearsal-{process}-"
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    left = [path.name for path in Path("/var/tmp").glob(f"{name}*")]
+    return left + [line.split()[4] for line in mounts if f"/{name}" in line]
+
+
+def process_of(report: dict[str, Any]) -> int:
+    """Return the number of the process that rehearsed, which the names of its users have."""
+    return int(report["attempts"][0]["person"].removeprefix("tkw").partition("-")[0])
 
 
 @pytest.mark.long
@@ -32,7 +48,6 @@ def test_six_people_rehearse_the_workshop_of_2022(
 ) -> None:
     """Six users go through two exercises on the imitated Neuron, and nothing of them is left."""
     del pytorch_image
-    before = places()
     report = tmp_path / "report.html"
     only = ("--only", "02-horovod-pytorch", "--only", "10-ddp")
     done = toolkit(
@@ -52,20 +67,36 @@ def test_six_people_rehearse_the_workshop_of_2022(
     assert found["controller_cpu"] > 0
     assert len(found["disk"]) == 6
     assert "0.9" in report.read_text()
-    assert accounts() == []
-    assert places() == before
+    assert accounts(process_of(found)) == places(process_of(found)) == []
+
+
+# By the rank, by its outcome if not even its log had room, and before the next job queues.
+FULL = ("no space left", "run's directory is full", "the file system has ")
+FILL = """\
+import contextlib, os, pathlib
+if os.environ["USER"].endswith("-01"):
+    with pathlib.Path(os.environ["HOME"], "full").open("wb", buffering=0) as stream:
+        for size in (1 << 20, 1 << 12, 1):  # until not even the log of this run has room
+            with contextlib.suppress(OSError):
+                while stream.write(bytes(size)):
+                    pass
+            os.sync()
+        stream.write(bytes(1 << 12))
+print('{"accuracy": 0.7}')
+"""
 
 
 @pytest.fixture
 def light(tmp_path: Path) -> Path:
-    """A workshop whose exercises run without an image: one succeeds, one fails, one does not end."""
+    """A workshop whose exercises need no image: each user's home has 400 MB."""
     scripts = {
-        "good": "print('{\"accuracy\": 0.5}')",
         "bad": "labels = {}; labels['label']",
+        "fill": FILL,
+        "good": "print('{\"accuracy\": 0.5}')",
         "endless": "import time; time.sleep(3600)",
     }
     folder = tmp_path / "light"
-    text = 'title = "Light"\n'
+    text = 'title = "Light"\nhome_quota = "400M"\n'
     for name, script in scripts.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "train.py").write_text(script + "\n")
@@ -77,45 +108,217 @@ def light(tmp_path: Path) -> Path:
 
 
 def test_who_got_what_and_why_not_is_reported(toolkit: Any, light: Path) -> None:
-    before = places()
-    only = ("--only", "good", "--only", "bad")
+    """One exercise fails for all, and one fills the home of one: the others go on."""
+    only = ("--only", "bad", "--only", "fill", "--only", "good")
     done = toolkit(
         "workshop", "rehearse", str(light), "--people", "3", *only, "--json", timeout=400
     )
-    assert done.returncode == 92, done.stderr[-3000:]
-    attempts = json.loads(done.stdout)["attempts"]
-    good = [each for each in attempts if each["exercise"] == "good"]
-    bad = [each for each in attempts if each["exercise"] == "bad"]
-    assert [each["accuracy"] for each in good] == [0.5] * 3
-    assert [each["ok"] for each in bad] == [False] * 3
-    assert all("KeyError: 'label'" in each["cause"] for each in bad)
-    assert all(each["fix"] for each in bad)
-    assert accounts() == []
-    assert places() == before
+    assert done.returncode == 92, (done.stdout[-3000:], done.stderr[-3000:])
+    report = json.loads(done.stdout)
+    attempts = sorted(report["attempts"], key=lambda each: str(each["person"]))
+    seen = "\n".join(map(str, attempts))
+    of = {
+        name: [each for each in attempts if each["exercise"] == name]
+        for name in ("join", "bad", "fill", "good")
+    }
+    assert [each["ok"] for each in of["join"]] == [True] * 3, seen
+    assert [each["ok"] for each in of["bad"]] == [False] * 3, seen
+    assert all("KeyError: 'label'" in each["cause"] for each in of["bad"]), seen
+    assert all(each["fix"] for each in of["bad"]), seen
+    for name, accuracy in (("fill", 0.7), ("good", 0.5)):
+        first, *rest = of[name]
+        assert [each["accuracy"] for each in rest] == [accuracy] * 2, seen
+        assert not first["ok"], seen
+        assert any(text in first["cause"].lower() for text in FULL), seen
+        assert first["fix"], seen
+    assert accounts(process_of(report)) == places(process_of(report)) == []
 
 
-def test_after_an_interrupt_no_user_and_no_cluster_is_left(
-    toolkit_env: dict[str, str], light: Path, tmp_path: Path
+def test_on_a_site_every_participant_is_this_user_and_ctrl_c_leaves_no_job(
+    toolkit_env: dict[str, str], toolkit: Any, cluster: str, light: Path, shared_dir: Path
 ) -> None:
-    before, log = places(), tmp_path / "log"
-    argv = ("workshop", "rehearse", str(light), "--people", "2", "--only", "endless")
+    """Two participants, one at a time; then an exercise without an end is interrupted."""
+    del cluster
+    words = ("workshop", "rehearse", str(light), "--on-site", "--people", "2")
+    done = toolkit(*words, "--only", "good", "--json", cwd=shared_dir, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert [each["exercise"] for each in found["attempts"]] == ["join", "good"] * 2
+    assert found["attempts"][2]["began"] >= found["attempts"][1]["after"]
+    assert list(shared_dir.iterdir()) == []
+    with started(toolkit_env, (*words, "--only", "endless"), shared_dir) as (process, log):
+        wait_for(lambda: "endless RUNNING" in jobs(toolkit), "job of the exercise", seconds=120)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130, log.read_text()
+    assert "interrupted" in log.read_text().split("first accuracy")[0]
+    assert jobs(toolkit) == []
+    assert list(shared_dir.iterdir()) == []
+
+
+@pytest.mark.long
+def test_an_ordinary_user_rehearses_on_a_cluster_of_their_own(user: User, light: Path) -> None:
+    """The same as root's, and without the right to create users."""
+    folder = user.home / "light"
+    shutil.copytree(light, folder)
+    for path in (folder, *folder.rglob("*")):
+        shutil.chown(path, user.name)
+    words = ("workshop", "rehearse", str(folder), "--people", "2", "--only", "good")
+    refused = user.toolkit(*words)
+    assert refused.returncode == 77, refused.stderr
+    assert "--on-site" in refused.stderr
+    assert user.toolkit("cluster", "up", "--nodes", "2").returncode == 0
+    try:
+        done = user.toolkit(*words, "--on-site", "--json", timeout=200)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert [each["ok"] for each in json.loads(done.stdout)["attempts"]] == [True] * 4
+        assert not list(user.home.glob("toolkit-rehearsal-*"))
+    finally:
+        user.toolkit("cluster", "down")
+
+
+@pytest.fixture
+def intruder() -> Iterator[Any]:
+    """A function that runs a line of a shell as a second user."""
+    name = f"tki{os.getpid()}"
+    change_accounts("useradd", "--no-create-home", name)
+
+    def run(line: str) -> subprocess.CompletedProcess[str]:
+        words = ("runuser", "-u", name, "--", "sh", "-c", line)
+        return subprocess.run(words, cwd="/", text=True, capture_output=True, check=False)
+
+    try:
+        yield run
+    finally:
+        change_accounts("userdel", name)
+
+
+def test_a_second_user_neither_reads_nor_replaces_results_and_nothing_of_theirs_counts(
+    toolkit: Any, user: User, intruder: Any, light: Path
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/var/tmp") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        drop, own = place / "results", place / "results" / f"{user.name}.json"
+        (light / "workshop.toml").write_text(
+            f'results = "{drop}"\n' + (light / "workshop.toml").read_text()
+        )
+        packed, unpacked = place / "light.tar", place / "light"
+        for words in (
+            ("open", str(light)),
+            ("pack", str(light), "-o", str(packed)),
+            ("unpack", str(packed), str(unpacked)),
+        ):
+            done = toolkit("workshop", *words)
+            assert done.returncode == 0, done.stderr
+
+        def join() -> str:
+            done = user.toolkit("workshop", "join", str(unpacked), "mine", "--share-results")
+            return next(line for line in done.stdout.splitlines() if " results " in line)
+
+        assert intruder(f"ln -s /etc/hostname {own}").returncode == 0
+        assert join().startswith("WARN")
+        assert Path("/etc/hostname").stat().st_uid == 0
+        assert "not counted" in toolkit("workshop", "status", str(light)).stderr
+        assert toolkit("workshop", "reset", user.name, str(light)).returncode == 0
+        assert join().startswith("PASS")
+
+        left = own.read_bytes()
+        for line in (
+            f"ls {drop}",
+            f"cat {own}",
+            f"echo x >> {own}",
+            f"rm -f {own}",
+            f"mv {own} {drop}/x.json",
+            f"touch {drop}/y; mv {drop}/y {own}",
+            f"ln -sf /etc/hostname {own}",
+        ):
+            assert intruder(line).returncode != 0, line
+        assert own.read_bytes() == left
+        hostile = (
+            "mkfifo pipe.json; truncate -s 40G huge.json; ln -s /dev/zero zero.json",
+            f"printf '%s' '{left.decode()}' > other.json; mkdir -p full.json/inner",
+            "touch \"$(printf 'evil\\033[31m\\nred.json')\"",
+        )
+        for line in hostile:
+            assert intruder(f"cd {drop}; {line}").returncode == 0, line
+        status = toolkit("workshop", "status", str(light), timeout=60)
+        assert status.returncode == 0, status.stderr
+        assert "\033" not in status.stdout + status.stderr
+        found = json.loads(toolkit("workshop", "status", "--json", str(light)).stdout)
+        assert [each["name"] for each in found["participants"]] == [user.name]
+        assert len(found["not_counted"]) == 7, found["not_counted"]
+        done = toolkit("workshop", "close", str(light), "--unpacked", str(unpacked))
+        assert done.returncode == 0, done.stderr
+        assert sorted(path.name for path in place.iterdir()) == ["light.tar"]
+
+
+def jobs(toolkit: Any) -> list[str]:
+    """The names and states of the jobs that have not ended."""
+    words = ("squeue", "--noheader", "--format=%j %T")
+    return list(toolkit("cluster", "exec", "--", *words).stdout.splitlines())
+
+
+@contextlib.contextmanager
+def started(
+    env: dict[str, str], words: tuple[str, ...], cwd: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A command of the toolkit in a session of its own, and what it has printed."""
+    log = cwd.with_name(f"{cwd.name}.log")
     with log.open("w") as stream:
         process = subprocess.Popen(
-            (sys.executable, "-m", "toolkit", *argv),
-            env=toolkit_env,
+            (sys.executable, "-m", "toolkit", *words),
+            env=env,
+            cwd=cwd,
             stdout=stream,
             stderr=stream,
             start_new_session=True,
         )
         try:
-            wait_for(
-                lambda: "rehearsal  2 participants" in log.read_text(), "participants", seconds=120
-            )
-            assert len(accounts()) == 2
-            process.send_signal(signal.SIGINT)
-            assert process.wait(120) == 130, log.read_text()
+            yield process, log
         finally:
             process.kill()
             process.wait()
-    assert accounts() == []
-    assert places() == before
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL]
+)
+def test_of_a_rehearsal_that_is_ended_no_user_and_no_cluster_is_left(
+    toolkit_env: dict[str, str], toolkit: Any, light: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    """After Ctrl-C at once, with a report; after SIGKILL by the next `rehearse --clean`."""
+    words = ("workshop", "rehearse", str(light), "--people", "2", "--only", "endless")
+    (tmp_path / "cwd").mkdir()
+    with started(toolkit_env, words, tmp_path / "cwd") as (process, log):
+        pid = process.pid
+        wait_for(
+            lambda: "rehearsal  2 participants" in log.read_text(), "participants", seconds=120
+        )
+        assert len(accounts(pid)) == 2
+        assert toolkit("workshop", "rehearse", "--clean").returncode == 0
+        assert len(accounts(pid)) == 2  # this one lives
+        place = places(pid)[0]
+        wait_for(lambda: running(place, "train.py"), "job of a participant", seconds=60)
+        process.send_signal(how)
+        code = process.wait(120)
+    if how == signal.SIGINT:
+        assert code == 130, log.read_text()
+        assert "0:" in log.read_text().split("duration")[1]
+    else:
+        assert running(place, "train.py")
+        cleaned = toolkit("workshop", "rehearse", "--clean", cwd=tmp_path)
+        assert cleaned.returncode == 0, cleaned.stderr
+        # Another rehearsal that begins on this machine meanwhile cleans up first.
+        wait_for(lambda: not places(pid), "removal of the killed rehearsal", seconds=60)
+    assert not running(place)
+    assert accounts(pid) == places(pid) == []
+
+
+def running(*words: str) -> bool:
+    """Whether a process has all of these words among its arguments."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            line = path.read_text(errors="replace")
+            if all(word in line for word in words):
+                return True
+    return False

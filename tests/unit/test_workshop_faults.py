@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
 import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from tests.unit.test_workshops import END, X, entry, joined, listed, packed_workshop
 from toolkit.cli.workshop import command
 from toolkit.errors import (
     CommandFailedError,
+    ConfigError,
     ForbiddenError,
     MalformedInputError,
     ScriptMissingError,
     SlurmUnreachableError,
     UsageError,
 )
+from toolkit.exercises import copy_folder
+from toolkit.images.store import store
+from toolkit.images.store.provenance import hash_lock
 from toolkit.model.base import to_json
+from toolkit.model.image import BaseImage
+from toolkit.model.lock import Lock, to_toml
+from toolkit.progress import Silent
+from toolkit.records.store import Paths
+from toolkit.runs import removal, status
 from toolkit.workshops import archive, join, results
-from toolkit.workshops.model import CONTENTS
-from toolkit.workshops.rehearsal import accounts, rehearse
+from toolkit.workshops.checks import access
+from toolkit.workshops.model import CONTENTS, Done, Results
+from toolkit.workshops.rehearsal import accounts, measure, places, report
+from toolkit.workshops.rehearsal.crew import Crew
+from toolkit.workshops.rehearsal.report import Attempt, Report
 
 OWN = pwd.getpwuid(os.geteuid()).pw_name
 
@@ -116,6 +133,42 @@ def test_a_reset_in_another_directory_says_where_to_go(
     assert "cd to the directory" in str(done.exception.next_step)
 
 
+def test_what_is_no_folder_of_a_workshop_has_a_next_step_of_its_own(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The instructor's commands, and joining, in each place where one stands by mistake."""
+    archive.unpack(packed, tmp_path / "unpacked")
+    joined(packed, tmp_path / "joined")
+    monkeypatch.chdir(tmp_path)
+    steps = {
+        "unpacked": "name the folder that the instructor wrote",
+        "joined": "toolkit workshop reset EXERCISE",
+        str(packed): f"toolkit workshop join {packed}",
+        "nothing": "toolkit workshop new nothing",
+        ".": "or write a new one: toolkit workshop new first",
+    }
+    for place, step in steps.items():
+        for words in (("status", place), ("close", place), ("pack", place)):
+            with pytest.raises(ConfigError) as caught:
+                command.main(words, standalone_mode=False)
+            assert step in str(caught.value.next_step), words
+    with pytest.raises(ConfigError, match="cannot be joined itself"):
+        command.main(("join", "joined", "again"), standalone_mode=False)
+    assert not (tmp_path / "again").exists()
+
+
+def test_what_is_there_no_more_is_named(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A workshop that is closed twice, and one that is joined from another place than before."""
+    assert command.main(("close", str(packed.parent / "first")), standalone_mode=False) is None
+    assert capsys.readouterr().out == "closed     a directory of results: there is none\n"
+    assert joined(packed, tmp_path / "mine").unused is None
+    archive.unpack(packed, tmp_path / "unpacked")
+    again = joined(tmp_path / "unpacked", tmp_path / "mine")
+    assert again.unused == again.directory / ".workshop"
+
+
 def test_another_workshop_is_not_removed(packed: Path, tmp_path: Path) -> None:
     archive.unpack(packed, tmp_path / "shared")
     with pytest.raises(UsageError, match="is the workshop first, not second"):
@@ -166,15 +219,18 @@ def test_a_marker_that_is_a_link_opens_no_directory(tmp_path: Path) -> None:
 class Machine:
     """The users of a machine, and the programs that change them."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, users: dict[str, str]) -> None:
-        self.users, self.fails = users, False
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, users: dict[str, tuple[str, str]]) -> None:
+        self.users = users
+        self.ended: list[Any] = []
         monkeypatch.setattr(pwd, "getpwall", lambda: [self._get(name) for name in users])
         monkeypatch.setattr(pwd, "getpwnam", self._get)
-        monkeypatch.setattr(os, "geteuid", lambda: 0)
         monkeypatch.setattr(accounts, "_change", self._change)
+        monkeypatch.setattr(accounts, "_end_processes", self.ended.append)
+        monkeypatch.setattr(shutil, "chown", lambda *_: None)
 
     def _get(self, name: str) -> Any:
-        return SimpleNamespace(pw_name=name, pw_gecos=self.users[name])
+        comment, home = self.users[name]
+        return SimpleNamespace(pw_name=name, pw_gecos=comment, pw_dir=home, pw_uid=name)
 
     def _change(self, *argv: str | Path, check: bool = True) -> None:
         del check
@@ -184,57 +240,280 @@ class Machine:
         elif name in self.users:
             raise CommandFailedError("useradd failed")
         else:
-            self.users[name] = str(argv[argv.index("--comment") + 1])
-            Path(argv[argv.index("--home-dir") + 1]).mkdir()
+            values = (str(argv[argv.index(key) + 1]) for key in ("--comment", "--home-dir"))
+            self.users[name] = (next(values), next(values))
 
 
 def test_a_rehearsal_removes_no_user_that_it_did_not_create(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    foreign = f"tkw{os.getpid()}-02"
-    machine = Machine(monkeypatch, {foreign: "A person"})
+    foreign = {f"tkw{os.getpid()}-02": ("A person", "/home/person")}
+    machine = Machine(monkeypatch, dict(foreign))
     with (
         pytest.raises(CommandFailedError, match="useradd"),
         accounts.users(3, tmp_path / "home"),
     ):
         raise AssertionError("one of the users could not be created")
-    assert machine.users == {foreign: "A person"}
+    assert machine.users == foreign
+    assert machine.ended == [f"tkw{os.getpid()}-01"]
 
 
-def test_users_of_a_killed_rehearsal_are_removed(
+def test_users_whose_rehearsal_is_gone_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comment = "toolkit rehearsal"
-    kept = {f"tkw{os.getppid()}-01": comment, "999999999-x": comment, "tkw999999999-x": comment}
-    stale = {f"tkw{os.getpid()}-01": comment, "tkw999999999-02": comment}
+    (tmp_path / "living").mkdir()
+    kept = {
+        "tkw1-01": (comment, str(tmp_path / "living" / "tkw1-01")),
+        "tkw1-02": ("A person", str(tmp_path / "gone" / "tkw1-02")),
+    }
+    stale = {"tkw2-01": (comment, str(tmp_path / "gone" / "tkw2-01"))}
     machine = Machine(monkeypatch, {**kept, **stale})
     with accounts.users(1, tmp_path / "home") as people:
         assert [each.name for each in people] == [f"tkw{os.getpid()}-01"]
         assert set(machine.users) == {*kept, people[0].name}
+        assert people[0].home.stat().st_mode & 0o777 == 0o700
     assert machine.users == kept
+
+
+def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comment, removed = "toolkit rehearsal", []
+    monkeypatch.setattr(places, "take_down", lambda place, _: removed.append(place))
+    dead, empty, abroad = (tmp_path / f"toolkit-rehearsal-{word}" for word in "abc")
+    for place in (dead, empty, abroad):
+        place.mkdir()
+    (dead / "c").mkdir()
+    (dead / "home" / "tkw1-01").mkdir(parents=True)
+    (dead / ".host").write_text(socket.gethostname())
+    (abroad / ".host").write_text("another-login-node")
+    (tmp_path / "toolkit-rehearsal-link").symlink_to(tmp_path)
+    (tmp_path / "toolkit-rehearsal-file").touch()
+    with places.temporary_place(tmp_path) as living:
+        users = {
+            "tkw1-01": (comment, str(dead / "home" / "tkw1-01")),
+            "tkw2-01": (comment, str(living / "home" / "tkw2-01")),
+        }
+        machine = Machine(monkeypatch, dict(users))
+        assert places.clean(tmp_path, Silent()) == [dead, empty]
+        assert (living / ".host").is_file()
+        assert set(machine.users) == {"tkw2-01"}
+        assert places.clean(tmp_path, Silent()) == []
+    assert removed == [dead]
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {abroad.name, "toolkit-rehearsal-link", "toolkit-rehearsal-file"}
+
+
+def test_root_obeys_no_runs_that_others_put_among_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cancelled: list[list[Path]] = []
+    monkeypatch.setattr(places, "cancel_jobs", cancelled.append)
+    for name, homes in (("users", True), ("on-site", False)):
+        place = tmp_path / f"toolkit-rehearsal-{name}"
+        (place / "results/mine/runs").mkdir(parents=True)
+        if homes:
+            (place / places.HOME).mkdir()
+    places.clean(tmp_path, Silent())
+    assert cancelled == [[tmp_path / "toolkit-rehearsal-on-site/results/mine/runs"]]
+
+
+def test_a_directory_that_a_process_of_another_user_made_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "toolkit-rehearsal-a").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert places.clean(tmp_path, Silent()) == []
+    assert (tmp_path / "toolkit-rehearsal-a").is_dir()
 
 
 def test_jobs_that_outlive_their_commands_are_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = {1: None, 2: "outcome", 3: None}
-    cancelled = []
+    for name, has_ended in (("one", False), ("two", True), ("three", False), ("four", False)):
+        (tmp_path / name).mkdir()
+        if has_ended:
+            (tmp_path / name / "outcome.json").touch()
+    cancelled: list[int] = []
+    jobs = {"one": 1, "three": 3}
 
-    def cancel(job_id: int) -> None:
-        cancelled.append(job_id)
-        raise SlurmUnreachableError("it is down")
+    def current(paths: Any) -> tuple[Any, None]:
+        if paths.name == "four":
+            raise SlurmUnreachableError("it is down")
+        return SimpleNamespace(job_id=jobs[paths.name]), None
 
-    def all_runs(path: Path) -> list[Any]:
-        assert path == tmp_path / "mine" / "runs"
-        return [
-            SimpleNamespace(
-                read_submission=lambda job_id=job_id: SimpleNamespace(job_id=job_id),
-                read_outcome=lambda outcome=outcome: outcome,
-            )
-            for job_id, outcome in runs.items()
-        ]
+    removed: list[str] = []
+    monkeypatch.setattr(status, "current", current)
+    monkeypatch.setattr(status, "submission_of", lambda paths: paths)
+    monkeypatch.setattr(status, "client_of", lambda _: SimpleNamespace(cancel=cancelled.append))
+    monkeypatch.setattr(
+        removal, "remove", lambda runs, **_: removed.extend(each.name for each in runs)
+    )
+    monkeypatch.setattr(
+        places, "all_runs", lambda path: [Paths(path / name) for name in ("one", "two", *jobs)]
+    )
+    places.cancel_jobs([tmp_path])
+    assert sorted(set(cancelled)) == [1, 3]
+    assert "two" not in removed
 
-    monkeypatch.setattr(rehearse, "all_runs", all_runs)
-    client: Any = SimpleNamespace(cancel=cancel)
-    rehearse._cancel_jobs(client, [accounts.Person("01", tmp_path)])
-    assert cancelled == [1, 3]
+
+def attempt(person: str, exercise: str, began: float, after: float, **more: Any) -> Attempt:
+    return Attempt(
+        person=person, exercise=exercise, ok=more.pop("ok", True), began=began, after=after, **more
+    )
+
+
+def test_the_report_has_the_first_accuracy_of_each_person_from_the_own_first_command() -> None:
+    attempts = [
+        attempt("a", "join", 0, 10),
+        attempt("a", "01", 10, 70, accuracy=0.9, queued=20.0),
+        attempt("a", "02", 70, 90, accuracy=0.95, queued=1.0),
+        attempt("b", "join", 40, 50),
+        attempt("b", "01", 50, 80, ok=False, queued=2.0),
+        attempt("b", "02", 80, 100, accuracy=0.8, queued=5.0),
+        attempt("c", "join", 0, 12, ok=False),
+    ]
+    rehearsed = Report(
+        workshop="first",
+        people=3,
+        exercises=("01", "02"),
+        cluster="2 nodes",
+        seconds=100.0,
+        attempts=tuple(reversed(attempts)),
+        cpus=2,
+        cpu_seconds=150.0,
+    )
+    assert rehearsed.first_accuracies() == {"a": (70, 20.0), "b": (60, 7.0)}
+    header, *people = report.rows(rehearsed)
+    assert header[:2] == ("PARTICIPANT", "FIRST ACCURACY")
+    assert [row[1] for row in people] == [
+        "after 1:10, queued 0:20",
+        "after 1:00, queued 0:07",
+        "-",
+    ]
+    lines = report.summary(rehearsed)
+    assert lines["first accuracy"] == (
+        "1:05 (median), 1:10 (90 %), 1:10 (last), from the own first command; 2 of 3 participants"
+    )
+    assert lines["of it queued"] == "0:13 (median), 0:20 (90 %), 0:20 (last)"
+    assert lines["controller"] == "unknown"
+    assert lines["machine"] == "2 CPUs, 75% busy; 50.0 s of CPU for each participant"
+
+
+def test_nine_of_ten_is_the_ninth_of_ten() -> None:
+    assert report._spread([10.0 * number for number in range(1, 11)]) == (
+        "0:55 (median), 1:30 (90 %), 1:40 (last)"
+    )
+
+
+def test_the_measures_are_those_of_the_kernel(tmp_path: Path) -> None:
+    """A process burns CPU, holds memory and writes a file: all of it is in the measures."""
+    program = "import time; held = b'x' * (100 << 20)\nwhile time.process_time() < 0.6: pass\n"
+    program += "open('file', 'wb').write(b'x' * 5_000_000); print(flush=True); input()"
+    with subprocess.Popen(
+        (sys.executable, "-c", program),
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        before = measure.Measures(Path("/proc", str(os.getpid())))
+        with measure.measuring(Path("/proc", str(process.pid))) as measures:
+            assert process.stdout is not None
+            process.stdout.readline()
+            measures.take()
+        process.communicate(b"\n")
+    assert measures.controller_cpu is not None
+    assert 0.3 < measures.controller_cpu < 3.0
+    assert measures.controller_memory > 100 << 20
+    assert measures.cpu >= measures.controller_cpu - 0.1
+    assert before.controller_cpu is None
+    assert 5_000_000 <= measure.size_of(tmp_path) < 5_100_000
+
+
+def test_a_full_disk_is_named_when_exercises_are_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "train.py").touch()
+
+    def full(_: str, target: str, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    monkeypatch.setattr(shutil.copytree, "__defaults__", (False, None, full, False, False))
+    with pytest.raises(OSError, match="No space left") as caught:
+        copy_folder(tmp_path / "source", tmp_path / "target")
+    assert caught.value.errno == errno.ENOSPC
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_results_of_two_directories_are_in_one_file(drop: Path) -> None:
+    good = Done(state="ok", accuracy=0.9, tries=2)
+    for exercises in ({"01": good}, {"01": Done(state="failed"), "02": good}):
+        before = results._left_before(drop / f"{OWN}.json", "first")
+        merged = results._merged(exercises, before)
+        text = to_json(Results(name=OWN, workshop="first", exercises=merged))
+        (drop / f"{OWN}.json").write_text(text)
+    ((read,), _) = results.read_all(drop, "first")
+    assert read.exercises == {"01": good, "02": good}
+
+
+TOOL = """\
+import json, os, pathlib, sys, time
+words, stop = sys.argv[1:], pathlib.Path("stop")
+if words[:2] == ["notebook", "stop"]:
+    stop.touch()
+elif words[0] == "notebook":
+    print(json.dumps({"run": "03", "address": "http://localhost"}, indent=2), flush=True)
+    while not stop.exists():
+        time.sleep(0.05)
+    sys.exit(130)
+elif words[0] == "cancel":
+    pathlib.Path("runs", words[1], "cancelled").touch()
+elif words[0] == "run" and words[-1] == "02":
+    pathlib.Path("runs", "02-0001").mkdir(parents=True)
+    time.sleep(3600)
+elif words[0] == "run":
+    print(json.dumps({"results": {"accuracy": 0.5}}))
+"""
+
+
+def test_the_crew_runs_jobs_starts_notebooks_and_ends_what_takes_too_long(tmp_path: Path) -> None:
+    (tmp_path / "tool.py").write_text(TOOL)
+
+    def argv(_: accounts.Person, cwd: Path, words: tuple[str, ...]) -> tuple[str, ...]:
+        cwd.mkdir(exist_ok=True)
+        return ("env", "-C", str(cwd), sys.executable, str(tmp_path / "tool.py"), *words)
+
+    crew = Crew(("01", "02", "03"), frozenset({"03"}), argv, 2.0)
+    crew.participate(accounts.Person("a", tmp_path), tmp_path, ())
+    done = {each.exercise: each for each in crew.attempts}
+    assert [each.ok for each in crew.attempts] == [True, True, False, True]
+    assert done["01"].accuracy == 0.5
+    assert done["02"].cause == "it was ended after 2 s"
+    assert done["03"].ok
+    assert (tmp_path / "mine" / "stop").is_file()
+    assert (tmp_path / "mine" / "runs" / "02-0001" / "cancelled").is_file()
+    assert done["02"].began >= done["01"].after
+
+
+def test_an_image_that_was_not_built_from_the_lock_fails_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed without images, a workshop has the locks; the participant's own image is compared."""
+    lock = Lock(name="small", recipe_hash="r", epoch=1, base=BaseImage(reference="b"))
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / "small.lock").write_text(to_toml(lock))
+    workshop = SimpleNamespace(images={"small": "small.lock"})
+    case: Any = SimpleNamespace(
+        source=tmp_path, contents=SimpleNamespace(workshop=workshop, files={})
+    )
+    for locked, outcome in ((lock, "passed"), (replace(lock, epoch=2), "failed")):
+        manifest = SimpleNamespace(locked=hash_lock(locked))
+        image = SimpleNamespace(name="small", path=__file__, manifest=manifest)
+        monkeypatch.setattr(store, "find", lambda *_, image=image: image)
+        (result,) = access.images(case)
+        assert result.outcome == outcome
+    assert "not built from the lock" in result.message
+    assert "--locked" in result.fix

@@ -9,6 +9,7 @@ import json
 import os
 import resource
 import shutil
+import socket
 import subprocess
 import tarfile
 import threading
@@ -39,6 +40,7 @@ from toolkit.planning.settings import merge
 from toolkit.planning.target import resolve
 from toolkit.progress import Silent
 from toolkit.workshops import archive, guide, join, pack, reading, results, signing
+from toolkit.workshops import fetch as fetching
 from toolkit.workshops.model import CONTENTS, Contents, Done, Results
 from toolkit.workshops.new import create
 
@@ -203,7 +205,9 @@ def test_a_workshop_is_joined_from_its_pages(
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     sums = (tmp_path / "pages" / "SHA256SUMS").read_text()
     assert sums == f"{hashlib.sha256(packed.read_bytes()).hexdigest()}  workshop.tar\n"
-    for number, path in enumerate(("", "/", "/index.html", "/workshop.tar")):
+    places = ("", "/", "/index.html", "/workshop.tar", "?key=1", "/?key=1#top", "/course-1.0")
+    shutil.copy(packed, tmp_path / "pages" / "course-1.0")  # a file without an ending of its own
+    for number, path in enumerate(places):
         mine = tmp_path / f"mine-{number}"
         member = join.join(address + path, mine, share=False, verify=None, progress=Silent())
         assert resolve("01-ddp", member.directory).script == "01-ddp/train.py"
@@ -213,6 +217,36 @@ def test_a_workshop_is_joined_from_its_pages(
         )
     assert not (tmp_path / "bad").exists()
     assert not list(tmp_path.glob(".toolkit-workshop-*"))
+
+
+def test_a_disk_that_becomes_full_while_fetching_leaves_nothing(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    (tmp_path / "place").mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
+    try:
+        with pytest.raises(NoSpaceError, match="became full"):
+            join.join(
+                address, tmp_path / "place" / "m", share=False, verify=None, progress=Silent()
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "place").iterdir()) == []
+
+
+def test_an_address_that_does_not_answer_is_an_error_in_plain_words(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(CommandFailedError, match=r"could not be fetched: Connection refused\Z"):
+        join.join(
+            f"http://127.0.0.1:{port}/", tmp_path / "m", share=None, verify=None, progress=Silent()
+        )
+    for address in ("ftp://example.org/x.tar", "file:///etc/passwd"):
+        with pytest.raises(UsageError, match="only by https://"):
+            join.join(address, tmp_path / "m", share=None, verify=None, progress=Silent())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_work_of_a_participant_is_never_overwritten(packed: Path, tmp_path: Path) -> None:
@@ -466,7 +500,7 @@ def test_the_question_about_results_fetches_nothing_again(
         fetched.append(url)
         return Path(shutil.copy(packed, directory))
 
-    monkeypatch.setattr(join, "_fetch", fetch)
+    monkeypatch.setattr(fetching, "fetch", fetch)
     monkeypatch.setattr("toolkit.cli.console.on_terminal", lambda: True)
     words = ["join", "http://127.0.0.1/shared.tar", "mine", "--json"]
     done = CliRunner().invoke(command, words, input="y\n")
@@ -528,7 +562,7 @@ _REQUIRE_OWN = results._require_own
 def test_a_closed_directory_is_an_error(member: join.Membership, drop: Path) -> None:
     results.close_directory(drop)
     assert not drop.exists()
-    with pytest.raises(ForbiddenError, match="cannot be left"):
+    with pytest.raises(ForbiddenError, match="it was closed, or is not open yet"):
         results.leave(member.directory)
     with pytest.raises(ToolkitError, match="no results yet"):
         results.read_all(drop, "first")

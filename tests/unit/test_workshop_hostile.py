@@ -1,0 +1,408 @@
+"""Workshops in directories of other users, hostile participants and servers, and interruptions."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.test_workshops import joined, packed_workshop, write_folder
+from toolkit.cli.follow import _leave_results
+from toolkit.errors import (
+    MalformedInputError,
+    NoSpaceError,
+    ScriptMissingError,
+    UntrustedError,
+)
+from toolkit.files import temporary_beside, write_atomically
+from toolkit.images.registry import web
+from toolkit.model.base import to_json
+from toolkit.progress import Silent
+from toolkit.workshops import archive, join, pack, results
+from toolkit.workshops.model import CONTENTS, Results
+
+OWN = pwd.getpwuid(os.geteuid()).pw_name
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return packed_workshop(tmp_path_factory.mktemp("packed"))
+
+
+@pytest.fixture
+def shared(packed: Path, tmp_path: Path) -> Path:
+    """The unpacked workshop, as an instructor has it."""
+    archive.unpack(packed, tmp_path / "shared")
+    return tmp_path / "shared"
+
+
+@pytest.fixture
+def drop(tmp_path: Path) -> Path:
+    directory = tmp_path / "results"
+    results.open_directory(directory)
+    return directory
+
+
+def test_what_is_not_listed_is_not_copied_from_an_instructors_directory(
+    shared: Path, tmp_path: Path
+) -> None:
+    secret = tmp_path / "id_ed25519"
+    secret.write_text("secret")
+    exercise = shared / "exercises" / "01-ddp"
+    names = {path.name for path in exercise.iterdir()}
+    (exercise / "torch.py").write_text("print('imported in place of torch')")
+    (exercise / "link").symlink_to(secret)
+    (exercise / "endless").symlink_to("/dev/zero")
+    os.mkfifo(exercise / "pipe")
+    member = joined(shared, tmp_path / "mine")
+    assert {path.name for path in (tmp_path / "mine/01-ddp").iterdir()} == names
+    aside = join.reset(member.directory, member.joined, "01-ddp")
+    assert {path.name for path in (tmp_path / "mine/01-ddp").iterdir()} == names
+    assert aside is not None
+    assert aside.name == "01-ddp.old-1"
+
+
+def test_a_listed_file_that_is_exchanged_while_it_is_copied_is_refused(
+    shared: Path, tmp_path: Path
+) -> None:
+    contents = join.contents_of(shared)
+    script = shared / "exercises/01-ddp/train.py"
+    for text in (script.read_text() + "#", "#", "#" * script.stat().st_size):
+        script.write_text(text)
+        with (
+            pytest.raises(MalformedInputError, match="was changed"),
+            archive.copy_of_exercise(contents, shared, "01-ddp", tmp_path / "mine"),
+        ):
+            raise AssertionError
+    script.unlink()
+    os.mkfifo(script)
+    with (
+        pytest.raises(OSError, match="not a regular file"),
+        archive.copy_of_exercise(contents, shared, "01-ddp", tmp_path / "mine"),
+    ):
+        raise AssertionError
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shared"]
+
+
+def test_a_signature_covers_images_and_data(shared: Path) -> None:
+    data = b"squashfs"
+    listed = json.loads((shared / CONTENTS).read_text())
+    digest = hashlib.sha256(data).hexdigest()
+    listed["files"]["data/mnist.sqfs"] = {"size": len(data), "sha256": digest}
+    (shared / CONTENTS).write_text(json.dumps(listed))
+    (shared / "data").mkdir()
+    file = shared / "data/mnist.sqfs"
+    file.write_bytes(data)
+    join.contents_of(shared, lambda *_: None)
+    file.write_bytes(data[::-1])
+    with pytest.raises(MalformedInputError, match=r"mnist\.sqfs was changed"):
+        join.contents_of(shared, lambda *_: None)
+
+
+def test_a_signature_of_megabytes_is_none(tmp_path: Path) -> None:
+    (tmp_path / "sig").write_bytes(bytes(70_000))
+    assert archive.read_signature(tmp_path / "sig") == b""
+
+
+def test_a_file_with_consent_that_others_could_have_written_is_not_obeyed(
+    drop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine"
+    joined(packed_workshop(tmp_path, f'results = "{drop}"\n'), mine, share=True)
+    mine.chmod(0o777)
+    with pytest.raises(UntrustedError, match="every user"):
+        results.leave(mine)
+    _leave_results(mine)
+    assert "not trusted" in capsys.readouterr().err
+    assert results.read_all(drop, "first") == ([], [])
+    mine.chmod(0o755)
+    assert results.leave(mine) == drop / f"{OWN}.json"
+
+
+@pytest.mark.parametrize("writes", [0, 1])
+def test_joining_that_was_interrupted_can_be_repeated(
+    writes: int, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [writes]
+    write = write_atomically
+
+    def interrupted(path: Path, text: str) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        write(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(join, "write_atomically", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            joined(packed, tmp_path / "mine")
+    joined(packed, tmp_path / "mine")
+    assert {".workshop.json", "toolkit.toml"} <= {p.name for p in (tmp_path / "mine").iterdir()}
+
+
+@pytest.mark.parametrize("lost", ["workshop.json", "workshop.toml", "exercises/01-ddp/train.py"])
+def test_what_a_purge_took_of_a_joined_workshop_comes_back(
+    lost: str, packed: Path, tmp_path: Path
+) -> None:
+    joined(packed, tmp_path / "mine")
+    (tmp_path / "mine/.workshop" / lost).unlink()
+    (tmp_path / "mine/01-ddp/own.txt").write_text("mine")
+    joined(packed, tmp_path / "mine")
+    assert (tmp_path / "mine/.workshop" / lost).is_file()
+    assert (tmp_path / "mine/01-ddp/own.txt").read_text() == "mine"
+
+
+def test_a_reset_on_a_full_disk_leaves_the_exercise_where_it_is(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = joined(packed, tmp_path / "mine")
+    (tmp_path / "mine/01-ddp/own.txt").write_text("mine")
+
+    def full(*_: Any) -> bool:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = sorted(path.name for path in (tmp_path / "mine").iterdir())
+    monkeypatch.setattr(archive, "_copy", full)
+    with pytest.raises(OSError, match="No space left"):
+        join.reset(member.directory, member.joined, "01-ddp")
+    assert (tmp_path / "mine/01-ddp/own.txt").read_text() == "mine"
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == before
+
+
+@pytest.mark.parametrize("text", ["# longer\n", ""])
+def test_a_file_that_changes_while_it_is_packed_is_an_error(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, write = write_folder(tmp_path / "first"), archive.write
+
+    def changed(*arguments: Any) -> None:
+        before = (folder / "workshop.toml").read_text()
+        (folder / "workshop.toml").write_text(text + before if text else before.swapcase())
+        write(*arguments)
+
+    monkeypatch.setattr(archive, "write", changed)
+    with pytest.raises(MalformedInputError, match="has changed while it was packed"):
+        pack.pack(folder, tmp_path / "first.tar", pack.Options(), Silent())
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+
+
+class _Endless:
+    """The answer of a server that sends without an end, and does not say how much."""
+
+    headers: Mapping[str, str] = {}
+
+    def open(self, *_: object, **__: object) -> _Endless:
+        return self
+
+    def __enter__(self) -> _Endless:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read(self, most: int) -> bytes:
+        return bytes(most)
+
+
+def test_an_answer_without_an_end_does_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type("Usage", (), {"free": 1 << 20})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr(web, "make_opener", _Endless)
+    with pytest.raises(NoSpaceError, match=r"more than 524 kB"):
+        join.join(
+            "http://127.0.0.1/x.tar",
+            tmp_path / "mine",
+            share=False,
+            verify=None,
+            progress=Silent(),
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_removing_an_unpacked_workshop_that_was_interrupted_can_be_repeated(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, unlink = [3], Path.unlink
+
+    def interrupted(path: Path, missing_ok: bool = False) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            results.remove_unpacked(shared, "first")
+    results.remove_unpacked(shared, "first")
+    assert not shared.exists()
+
+
+def test_many_files_of_one_user_do_not_hide_the_results_of_others(
+    drop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "_MOST_UNREAD", 5)
+    for number in range(20):
+        (drop / f"!{number}.json").touch()
+    (drop / f"{OWN}.json").write_text(to_json(Results(name=OWN, workshop="first")))
+    counted, unread = results.read_all(drop, "first")
+    assert [each.name for each in counted] == [OWN]
+    assert len(unread) == 6
+    assert unread[-1].name == "..."
+
+
+@pytest.mark.parametrize("done", ['"accuracy": 1e308', '"tries": 1000000000000000'])
+def test_a_number_of_hundreds_of_digits_does_not_count(drop: Path, done: str) -> None:
+    text = (
+        f'{{"name": "{OWN}", "workshop": "first", "exercises": {{"a": {{"state": "ok", {done}}}}}}}'
+    )
+    (drop / f"{OWN}.json").write_text(text)
+    counted, (unread,) = results.read_all(drop, "first")
+    assert (counted, "not a file of results" in unread.why) == ([], True)
+
+
+def test_the_results_of_any_name_can_be_removed_and_nothing_else(drop: Path) -> None:
+    (drop / "minji").touch()
+    with pytest.raises(ScriptMissingError, match="left no results"):
+        results.remove_one(drop, "minji")
+    for name in ("_minji", "minji@example.org"):
+        (drop / f"{name}.json").touch()
+        results.remove_one(drop, name)
+    assert [path.name for path in drop.iterdir() if path.name[0] != "."] == ["minji"]
+
+
+def test_opening_after_an_interruption_gives_participants_their_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    for broken in ("touch", "chmod"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, broken, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                results.open_directory(tmp_path / "results")
+        assert list(tmp_path.iterdir()) == []
+    results.open_directory(tmp_path / "results")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            results.close_directory(tmp_path / "results")
+    results.open_directory(tmp_path / "results")
+    assert (tmp_path / "results").stat().st_mode & 0o7777 == 0o3733
+
+
+@pytest.mark.parametrize("writer", ["results", "file"])
+def test_a_name_that_is_exchanged_for_a_link_opens_no_other_file(
+    writer: str, drop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "id_ed25519"
+    secret.touch(mode=0o600)
+    make = tempfile.mkstemp
+
+    def exchanged(**options: Any) -> tuple[int, str]:
+        handle, name = make(**options)
+        Path(name).unlink()
+        Path(name).symlink_to(secret)
+        return handle, name
+
+    monkeypatch.setattr(tempfile, "mkstemp", exchanged)
+    if writer == "results":
+        results._replace(drop / f"{OWN}.json", "{}")
+    else:
+        write_atomically(drop / "file", "text")
+    assert secret.stat().st_mode & 0o777 == 0o600
+
+
+_HALF = """
+import sys, time
+from pathlib import Path
+from toolkit.files import temporary_beside
+with temporary_beside(Path(sys.argv[1])) as scratch:
+    (scratch / "half").write_text("half")
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    target = tmp_path / "unpacked"
+    words = (sys.executable, "-c", _HALF, str(target))
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        abroad = tmp_path / ".unpacked.another-login-node.abcd"
+        abroad.mkdir()
+        with temporary_beside(target) as scratch:
+            left = set(tmp_path.iterdir()) - {scratch, abroad}
+            assert len(left) == 1
+            with temporary_beside(target) as other:  # those of living processes stay
+                assert set(tmp_path.iterdir()) == {scratch, other, abroad, *left}
+        process.kill()
+    with temporary_beside(target) as scratch:
+        assert set(tmp_path.iterdir()) == {scratch, abroad}
+    assert set(tmp_path.iterdir()) == {abroad}
+
+
+def test_a_temporary_directory_that_is_removed_before_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = tempfile.mkdtemp, list[str]()
+
+    def removed(*arguments: Any) -> str:
+        made.append(make(*arguments))
+        if len(made) == 1:
+            Path(made[0]).rmdir()
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", removed)
+    with temporary_beside(tmp_path / "unpacked") as scratch:
+        assert [str(scratch)] == made[1:] == [str(path) for path in tmp_path.iterdir()]
+
+
+_JOIN = """
+import signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup, with the tests under it, ignores
+from toolkit.cli import main
+from toolkit.workshops import archive
+def wait(*_):
+    print("ready", flush=True)
+    time.sleep(600)
+archive._copy = wait
+sys.argv[1:] = ["workshop", *sys.argv[1:]]
+main.main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("verb", ["join", "unpack"])
+def test_a_closed_terminal_leaves_nothing_half_written(
+    verb: str, number: int, packed: Path, tmp_path: Path
+) -> None:
+    words = (sys.executable, "-c", _JOIN, verb, str(packed), "mine")
+    with subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(number)
+            _, messages = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, "interrupted" in messages) == (130, True), messages
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not (tmp_path / "mine").exists() or not any((tmp_path / "mine").iterdir())
