@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from toolkit.images.build.buildlog import Reader, pin_fitting
-from toolkit.images.build.follow import Follower, advise_on_checks
+from toolkit.images.build.follow import Follower, advise_on_checks, advise_on_network
 from toolkit.images.recipe import library
 from toolkit.images.recipe.block import BlockOutput
 from toolkit.images.recipe.chain import build_chain
@@ -176,6 +176,16 @@ def test_a_step_that_fails_otherwise_is_no_conflict(tmp_path: Path) -> None:
     follower = Follower("tv", {}, tmp_path / "log", Silent())
     follower.reader.feed("toolkit-conflict: nonsense")
     assert "could not be built" in follower.error(1).cause
+
+
+def test_a_step_that_reaches_no_server_names_the_page_on_mirrors(tmp_path: Path) -> None:
+    from toolkit.progress import Silent
+
+    follower = Follower("tv", {}, tmp_path / "log", Silent())
+    follower.reader.feed("NewConnectionError: [Errno -2] Name or service not known')': /whl/cpu/")
+    follower.reader.feed("ERROR: No matching distribution found for torch==2.13.0+cpu")
+    assert "docs image/build" in (follower.error(1).next_step or "")
+    assert advise_on_network(["ERROR: No matching distribution found for x"]) == ""
 
 
 def test_versions_that_fit_are_read_of_names_with_hyphens() -> None:

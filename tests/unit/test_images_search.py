@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from toolkit.cli.image import command
 from toolkit.errors import UsageError
+from toolkit.images.store import search
 
 
 def image(*words: str) -> Result:
@@ -51,6 +52,13 @@ def test_words_and_filters(words: tuple[str, ...], found: set[str], not_found: s
     told = names(*words)
     assert found <= told
     assert not told & not_found
+
+
+@pytest.mark.parametrize("word", ["cuda>>1", "cuda==1", "cuda>", "=1", ">", "python:"])
+def test_what_looks_like_a_filter_and_is_none_is_refused(word: str) -> None:
+    with pytest.raises(UsageError, match="neither a word nor a filter") as caught:
+        search.matching((), [word])
+    assert "cuda>=12" in (caught.value.next_step or "")
 
 
 def test_a_filter_of_nothing_is_refused() -> None:
