@@ -38,7 +38,11 @@ import os, socket, sys, time
 import ray
 ray.init(log_to_driver=False)
 assert sum(node["Alive"] for node in ray.nodes()) == 2
-where, seen = ray.remote(scheduling_strategy="SPREAD")(lambda: socket.gethostname()), set()
+@ray.remote(scheduling_strategy="SPREAD")
+def where():  # what looks for Ray in a worker finds its own, beside another job's
+    assert os.environ["RAY_ADDRESS"] == ray.get_runtime_context().gcs_address
+    return socket.gethostname()
+seen = set()
 while len(seen) < 2:  # a node that has just come may be passed over
     seen |= set(ray.get([where.remote() for _ in range(4)]))
 print("tasks on", sorted(seen), flush=True)

@@ -1,0 +1,202 @@
+"""The exercises whose ranks each hold a part of a network, on two nodes: the result is that of one process, or the run fails."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.ranks import logs_of, none_left, rank_process, wait_for
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+# Exercise -> its arguments here, as small as they can be, and the key of the result that says
+# whether it is right.
+JOBS = {
+    "tensor-parallel": (("--epochs", "1", "--batch-size", "240"), "equal_to_one_process"),
+    "pipeline": (("--epochs", "1"), "equal_to_one_process"),
+    "parallel-3d": (
+        ("--epochs", "1", "--batch-size", "192"),
+        "equal_to_one_process",
+    ),
+    "ddp-comm-hooks": (
+        ("--epochs", "3", "--loss-of-accuracy", "0.1"),
+        "fewer_bytes_and_as_accurate",
+    ),
+    "horovod-adasum": (("--epochs", "1"), "as_accurate_and_by_the_formula"),
+}
+
+
+def run(
+    toolkit: Any, image: Path, directory: Path, *words: object
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """Run an exercise and return its end, and the result that it printed."""
+    done = toolkit("run", "--image", str(image), *map(str, words), cwd=directory, timeout=400)
+    outcomes = sorted((directory / "runs").glob("*/outcome.json"))
+    outcome = json.loads(outcomes[-1].read_text()) if outcomes else {}
+    return done, outcome.get("results") or {}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_ranks_on_two_nodes_do_what_one_process_does(
+    name: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    arguments, key = JOBS[name]
+    done, results = run(toolkit, pytorch_image, shared_dir, f"jobs/{name}", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results[key] is True
+    assert results["samples_per_second"] > 0
+    log = logs_of(shared_dir, f"{name}-0001")
+    if name == "parallel-3d":
+        assert results["mesh"] == {"data": 2, "pipeline": 2, "tensor": 2}
+        assert "images 0 of 2   rank 0 nid001  rank 1 nid001  | rank 2 nid001" in log
+        assert "images 1 of 2   rank 4 nid002  rank 5 nid002  | rank 6 nid002" in log
+    else:
+        assert results["world_size"] == 4
+        assert "nid001" in log
+        assert "nid002" in log
+    if name == "pipeline":
+        assert results["kept"] == {"GPipe": [8, 8, 8, 8], "1F1B": [4, 3, 2, 1]}
+    if name == "ddp-comm-hooks":
+        assert results["not_offered"] == ["bf16"]
+
+
+def test_a_checkpoint_of_four_ranks_goes_on_with_two(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    """Beside it is a newer one that was never finished: it has no list of contents."""
+    job = ("jobs/fsdp", "--checkpoint", "saved", "--steps")
+    done, results = run(toolkit, pytorch_image, shared_dir, *job, 6)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (results["world_size"], results["resumed_after"]) == (4, 0)
+    assert results["parameters"] == 4 * results["parameters_held"]
+    complete = shared_dir / "saved" / "step-000006"
+    assert len(list(complete.glob("*.distcp"))) == 4
+    half = shared_dir / "saved" / "step-000008"
+    shutil.copytree(complete, half, ignore=shutil.ignore_patterns(".metadata", "__3_0.distcp"))
+
+    done, results = run(
+        toolkit, pytorch_image, shared_dir, "--ntasks-per-node", 1, *job, 10, "--save-every", 2
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (results["world_size"], results["resumed_after"]) == (2, 6)
+    assert results["equal_to_one_process"] is True
+    assert (half / ".metadata").is_file(), "the same step was saved again, by two ranks"
+
+
+@pytest.mark.long  # beside it: a checkpoint that was never finished
+def test_a_rank_that_is_killed_costs_the_steps_since_the_last_checkpoint(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    job = ("jobs/fsdp", "--checkpoint", "saved", "--save-every", "2", "--steps")
+    words = ("run", "--detach", "--image", str(pytorch_image), *job, "4000")
+    assert toolkit(*words, cwd=shared_dir).returncode == 0
+    wait_for(lambda: (shared_dir / "saved/step-000004/.metadata").is_file(), "step 4", seconds=200)
+    subprocess.run(["kill", "-KILL", str(rank_process(shared_dir, 2))], check=True)
+    followed = toolkit("logs", "-f", "fsdp-0001", cwd=shared_dir, timeout=120)
+    assert followed.returncode == 137, followed.stdout + followed.stderr
+    none_left(shared_dir)
+    last = max(int(path.parent.name[5:]) for path in shared_dir.glob("saved/step-*/.metadata"))
+    done, results = run(toolkit, pytorch_image, shared_dir, *job, last + 4)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results["resumed_after"] == last
+    assert results["equal_to_one_process"] is True
+
+
+@pytest.mark.long  # beside it: the same exercises on four ranks
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ((1, 1), ("jobs/fsdp", "--steps", "4")),
+        ((1, 3), ("jobs/fsdp", "--steps", "4")),
+        ((2, 4), ("jobs/fsdp", "--steps", "4")),
+        ((1, 1), ("jobs/tensor-parallel", "--epochs", "1")),
+        ((2, 1), ("jobs/tensor-parallel", "--epochs", "1")),
+        ((1, 1), ("jobs/pipeline", "--epochs", "1")),
+        ((2, 4), ("jobs/pipeline", "--epochs", "1")),
+        ((2, 1), ("jobs/parallel-3d", "--epochs", "1", "--tensor-parallel-size", "1")),
+        (
+            (2, 2),
+            (
+                "jobs/parallel-3d",
+                "--epochs",
+                "1",
+                "--tensor-parallel-size",
+                "4",
+                "--pipeline-parallel-size",
+                "1",
+            ),
+        ),
+        ((1, 1), ("jobs/horovod-adasum", "--epochs", "2")),
+    ],
+    ids=lambda value: "-".join(map(str, value)).replace("jobs/", ""),
+)
+def test_other_numbers_of_ranks_give_the_same(
+    ranks: tuple[int, int],
+    words: tuple[str, ...],
+    toolkit: Any,
+    pytorch_image: Path,
+    shared_dir: Path,
+) -> None:
+    shape = ("--nodes", ranks[0], "--ntasks-per-node", ranks[1])
+    done, results = run(toolkit, pytorch_image, shared_dir, *shape, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results["world_size"] == ranks[0] * ranks[1]
+
+
+@pytest.mark.long  # beside it: the same exercises on four ranks
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (("jobs/tensor-parallel",), "8 heads and 8 rows cannot be split among 3 ranks"),
+        (("jobs/pipeline",), "8 blocks cannot be split among 3 ranks"),
+        (("jobs/horovod-adasum",), "Adasum needs 1, 2, 4, 8, ... ranks, and these are 3"),
+        (("jobs/fsdp", "--batch-size", "16"), "a batch of 16 cannot be split among 3 ranks"),
+        (("jobs/fsdp", "--text", "none.txt"), "none.txt is missing"),
+        (("jobs/fsdp", "--checkpoint", "/opt/saved"), "no checkpoint can be written to /opt/saved"),
+    ],
+    ids=lambda value: value[0].replace("jobs/", "") if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_trained_is_refused_and_explained(
+    words: tuple[str, ...], cause: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    shape = ("--nodes", 1, "--ntasks-per-node", 3)
+    done, _ = run(toolkit, pytorch_image, shared_dir, *shape, *words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert cause in done.stdout
+    explained = toolkit("explain", cwd=shared_dir)
+    assert cause in explained.stdout, explained.stdout + explained.stderr
+
+
+@pytest.mark.long  # beside it: a checkpoint that was never finished
+def test_a_checkpoint_that_has_lost_a_part_is_explained(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    job = ("--nodes", 1, "--ntasks-per-node", 2, "jobs/fsdp", "--checkpoint", "saved", "--steps")
+    done, _ = run(toolkit, pytorch_image, shared_dir, *job, 2)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (shared_dir / "saved/step-000002/__1_0.distcp").unlink()
+    done, _ = run(toolkit, pytorch_image, shared_dir, *job, 4)
+    assert done.returncode == 1, done.stdout + done.stderr
+    explained = toolkit("explain", cwd=shared_dir)
+    assert "distributed checkpoint" in explained.stdout, explained.stdout + explained.stderr
+
+
+@pytest.mark.long  # the unit tests hold the rule
+@pytest.mark.parametrize("name", ["fsdp", "tensor-parallel"])
+def test_a_result_that_is_not_that_of_one_process_is_named(
+    name: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    """No difference is as small as -1, so that the check fails."""
+    amount = {"fsdp": ("--steps", 2), "tensor-parallel": ("--epochs", 1, "--batch-size", 720)}
+    shape = ("--nodes", 1, "--ntasks-per-node", 2)
+    job = (f"jobs/{name}", *amount[name], "--tolerance=-1")
+    done, _ = run(toolkit, pytorch_image, shared_dir, *shape, *job)
+    assert done.returncode == 1, done.stdout + done.stderr
+    cause = 'its own check of the result failed: "equal_to_one_process": false'
+    assert cause in done.stdout + done.stderr
+    assert cause in toolkit("explain", cwd=shared_dir).stdout
