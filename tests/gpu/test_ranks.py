@@ -1,0 +1,57 @@
+"""Ranks on GPUs: each has its own, and they add up over NCCL."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.gpu.conftest import ROOT, SCRIPTS, Ran, Record, Start
+from tests.gpu.facts import Facts
+
+
+def printed(ran: Ran, word: str) -> list[Any]:
+    """Return what ranks printed as JSON behind a word, in any order."""
+    lines = (line.partition(f"{word} ")[2] for line in ran.text.splitlines())
+    return [json.loads(line) for line in lines if line.startswith(("{", "["))]
+
+
+def test_each_rank_has_its_own_gpu(start: Start, gpus: int) -> None:
+    """As many ranks as GPUs: each has its own, and computes on it."""
+    ran = start(SCRIPTS / "binding.py", ranks=gpus, gpus=gpus)
+    assert ran.code == 0, ran.text
+    bound = printed(ran, "BOUND")
+    assert sorted(each["rank"] for each in bound) == list(range(gpus))
+    assert len({each["uuid"] for each in bound}) == gpus
+    assert all(each["right"] for each in bound)
+
+
+def test_ranks_add_up_over_nccl(start: Start, gpus: int, record_property: Record) -> None:
+    """All-reduce over NCCL with as many ranks as GPUs (one is a world of one)."""
+    ran = start(SCRIPTS / "allreduce.py", ranks=gpus, gpus=gpus)
+    assert ran.code == 0, ran.text
+    (result,) = printed(ran, "SUM")
+    assert result["ranks"] == gpus
+    assert result["right"]
+    record_property("ranks", gpus)
+    record_property("GB/s of 256 MiB", round(result["bytes_per_second"] / 1e9, 1))
+
+
+@pytest.mark.usefixtures("gpus")
+def test_two_ranks_on_one_gpu_are_refused(start: Start) -> None:
+    """Two ranks on one GPU are refused by NCCL, and explain names the reason."""
+    ran = start(SCRIPTS / "allreduce.py", "--one-gpu", ranks=2, gpus=1)
+    assert ran.code != 0, ran.text
+    assert ran.explain()["match"]["rule"] == "duplicate-gpu", ran.text
+
+
+def test_gpu_count(start: Start, facts: Facts) -> None:
+    """The exercise gpu-count: what Slurm gave is what PyTorch can use."""
+    count = max(1, len(facts.gpus))
+    ran = start(ROOT / "jobs" / "gpu-count" / "train.py", ranks=1, gpus=count)
+    assert ran.code == 0, ran.text
+    result = json.loads(ran.text[ran.text.index('{"nodes"') :].splitlines()[0])
+    assert result["gpus_given"] == count
+    assert result["gpus_usable"] == len(facts.gpus)
+    assert (result["wrong"], result["all_reduce"]) == (0, True)
