@@ -107,6 +107,32 @@ def torch_environment(base: Path) -> Path:
     return prefix
 
 
+@pytest.fixture(scope="session")
+def jupyter_environment(base: Path) -> Path:
+    """Such a stand-in with JupyterLab, as the feature jupyter installs it."""
+    prefix = base / "envs-with-jupyter/serves"
+    _as_conda_makes_it(prefix)
+    recipe = Path(__file__).parents[2] / "recipes/features/jupyter.toml"
+    (package,) = re.findall(r'"(jupyterlab==[^"]+)"', recipe.read_text())
+    pip = (sys.executable, *"-m pip --python".split(), str(prefix / "bin/python3"))
+    subprocess.run([*pip, "install", "--quiet", package], check=True)
+    return prefix
+
+
+@pytest.fixture
+def pyxis(base: Path) -> Iterator[None]:
+    """A stand-in for the plugin: Slurm's own parser knows its options, and Slurm carries them to the tasks, which run in no container."""
+    plugin = base / "pyxis.so"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", plugin, Path(__file__).with_name("pyxis_standin.c")],
+        check=True,
+    )
+    listed = base / "c/test/etc/plugstack.conf"
+    listed.write_text(f"required {plugin}\n")
+    yield
+    listed.unlink()
+
+
 @pytest.fixture
 def modules(base: Path) -> dict[str, str]:
     """A directory of modules for Debian's environment-modules, as variables of whoever submits."""

@@ -38,6 +38,10 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._descriptor, keys.encode())
 
+    def send(self, number: int) -> None:
+        """Send a signal to the command."""
+        os.kill(self._pid, number)
+
     def until(self, words: str, *, seconds: float = 90) -> str:
         """Read until something is on the terminal; what was on it since the last time."""
         end = time.monotonic() + seconds

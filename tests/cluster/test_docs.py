@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from tools.docs.blocks import Block, blocks, commands, matches
 
 # The script of the guides, which readers replace by their own.
 SCRIPT_PAGE = DOCS / "how-to/run/index.md"
+# Commands that change nothing, and whose answer changes when a job begins.
+ASKS = ("toolkit explain", "toolkit ps", "toolkit cluster show")
 
 
 def read(page: Path) -> list[Block]:
@@ -62,25 +66,52 @@ def page_env(
     yield env
     if has_own_cluster:
         toolkit("cluster", "down", env=env)
+    else:
+        clear_queue(toolkit, env)
     for left in Path(env["TOOLKIT_IMAGES"]).glob("mine.*"):
         left.unlink()
+
+
+def clear_queue(toolkit: Toolkit, env: dict[str, str]) -> None:
+    """Cancel what a page that failed has left in the queue, and wait until the nodes are free."""
+    mine = f"--user={getpass.getuser()}"
+    done = toolkit("cluster", "exec", "--", "scancel", mine, env=env)
+    assert done.returncode == 0, done.stderr
+    deadline = time.monotonic() + 60
+    while queued := toolkit("cluster", "exec", "--", "squeue", "--noheader", mine, env=env).stdout:
+        assert time.monotonic() < deadline, queued
+        time.sleep(0.5)
+
+
+def entered(text: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a command as bash does."""
+    return subprocess.run(
+        ("bash", "-c", text),
+        cwd=cwd,
+        env=env,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=500,
+        check=False,
+    )
 
 
 def run(block: Block, cwd: Path, env: dict[str, str]) -> None:
     """Run the commands of a block and compare what they print."""
     shown = commands(block)
     for command in shown:
-        done = subprocess.run(
-            ("bash", "-c", command.text),
-            cwd=cwd,
-            env=env,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=500,
-            check=False,
-        )
+        done = entered(command.text, cwd, env)
+        # A reader types later than this test, when the job before has begun.
+        deadline = time.monotonic() + 60
+        while (
+            command.text.startswith(ASKS)
+            and not matches(command.expected, done.stdout)
+            and time.monotonic() < deadline
+        ):
+            time.sleep(0.5)
+            done = entered(command.text, cwd, env)
         code = int(block.marks.get("exit", 0)) if command is shown[-1] else 0
         what = f"line {command.line}: {command.text}\n{done.stdout}"
         assert done.returncode == code, what

@@ -82,7 +82,7 @@ def site() -> Path:
     done = subprocess.run(words, cwd=CHECKOUT, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^ko +\d+ of \d+ messages are translated$", done.stdout, re.MULTILINE)
-    assert not re.search(r"(how-to|tutorials): \d+ of", done.stdout), "untranslated messages"
+    assert not re.search(r"^ +\S+: \d+ of \d+ are not$", done.stdout, re.MULTILINE), done.stdout
     return HTML
 
 
@@ -135,7 +135,7 @@ def test_both_languages_have_the_same_commands(site: Path) -> None:
 
 
 def test_headings_of_translated_pages_are_korean(site: Path) -> None:
-    for part in ("tutorials", "how-to"):
+    for part in ("tutorials", "how-to", "explanation"):
         for path in (site / "ko" / part).rglob("*.html"):
             for heading in Contents(path).headings:
                 assert re.search("[가-힣]", heading), f"{path}: {heading}"
@@ -194,7 +194,9 @@ def _require_own(url: str, address: str, complaints: list[str]) -> None:
     ("start", "words", "result"),
     [
         ("", "requeue", "Train longer than the time limit"),
+        ("", "conda", "Use a conda environment"),
         ("/ko", "대기열", "작업이 대기하는 이유 찾기|거부된 작업 고치기|같은 실행을"),
+        ("/ko", "노드를", "내 스크립트를 노드 두 개에서"),
     ],
 )
 def test_the_search_finds_a_page(
@@ -202,8 +204,9 @@ def test_the_search_finds_a_page(
 ) -> None:
     page = browser.new_page()
     page.goto(f"{address}{start}/search.html?q={words}")
-    found = page.locator("#search-results li a").filter(has_text=re.compile(result))
-    found.first.wait_for(timeout=30_000)
+    results = page.locator("#search-results li > a")
+    results.filter(has_text=re.compile(result)).first.wait_for(timeout=30_000)
+    assert re.search(result, " ".join(results.all_inner_texts()[:5])), "not among the first five"
     page.close()
 
 
@@ -214,6 +217,9 @@ def test_the_other_language_is_one_click_away(address: str, browser: Browser) ->
     page.get_by_role("heading", name="작업이 대기하는 이유 찾기").wait_for()
     assert page.locator("html").get_attribute("lang") == "ko"
     assert any("Nanum" in name or "CJK" in name for name in fonts(page, "article h1"))
+    around = page.locator(".related-pages").inner_text()
+    assert "이전" in around
+    assert "Next" not in around
     page.get_by_role("link", name="English").click()
     page.get_by_role("heading", name="Find out why a job waits").wait_for()
     page.close()

@@ -26,6 +26,13 @@ print('rank', rank, 'begins', flush=True)
 
 """
 GROUP = "import torch, torch.distributed as dist\nfrom datetime import timedelta\n"
+# A sharded model, and its checkpoint in parts.
+SHARDED = (
+    GROUP
+    + "import torch.distributed.checkpoint as dcp\nfrom torch.distributed.fsdp import fully_shard\n"
+    + "dist.init_process_group('gloo')\nmodel = torch.nn.Linear(8, 8)\nfully_shard(model)\n"
+    + "state = {'model': model.state_dict()}\ndcp.save(state, checkpoint_id='saved')\ndist.barrier()\n"
+)
 
 
 class Failure(NamedTuple):
@@ -149,6 +156,45 @@ FAILURES = {
     "a checkpoint is cut off": Failure(
         "checkpoint",
         GROUP + "open('snapshot.pt', 'wb').write(b'PK' + b'0' * 100)\ntorch.load('snapshot.pt')",
+    ),
+    "a mesh is larger than the job": Failure(
+        "mesh",
+        "from torch.distributed.device_mesh import init_device_mesh\ninit_device_mesh('cpu', (2, 2, 2))",
+        "torchrun",
+        "world size 2, but found 8 ranks",
+    ),
+    "a checkpoint lacks a key": Failure(
+        "dcp-model",
+        SHARDED + "dcp.load({**state, 'new': torch.ones(2)}, checkpoint_id='saved')",
+        "torchrun",
+        "state_dict: new",
+    ),
+    "a checkpoint has lost a part": Failure(
+        "dcp-incomplete",
+        SHARDED
+        + "if rank == 0: os.unlink('saved/__1_0.distcp')\ndist.barrier()\ndcp.load(state, checkpoint_id='saved')",
+        "torchrun",
+        "saved/__1_0.distcp",
+    ),
+    "plain and distributed tensors": Failure(
+        "dtensor-mixed",
+        SHARDED + "torch.add(model.weight, torch.ones(8, 8))",
+        "torchrun",
+        "aten.add",
+    ),
+    "a batch is too small for the pipeline": Failure(
+        "pipeline-batch",
+        GROUP
+        + "from torch.distributed.pipelining import PipelineStage, Schedule1F1B\ndist.init_process_group('gloo')\n"
+        + "stage = PipelineStage(torch.nn.Linear(8, 8), rank, 2, torch.device('cpu'))\n"
+        + "Schedule1F1B(stage, 1, loss_fn=torch.nn.functional.mse_loss)",
+        "torchrun",
+        "(1) must be greater",
+    ),
+    "ranks send different sizes": Failure(
+        "shape-mismatch",
+        GROUP + "dist.init_process_group('gloo')\ndist.all_reduce(torch.ones(4 if rank else 8))",
+        "torchrun",
     ),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,9 +180,33 @@ def test_a_broken_shape_is_explained_and_cleaned_up(
     up = scratch("cluster", "up", "--shape", str(shape))
     assert up.returncode == 83
     assert "slurmctld ended" in up.stderr
-    assert "Can't find plugin for select/nothing" in up.stderr
+    assert "stopped: Can't find plugin for select/nothing" in up.stderr
+    assert "toolkit setup" in up.stderr
     assert left_of(str(directory)) == []
     assert not directory.exists()
+
+
+def test_a_slurmd_that_stops_itself_is_quoted_at_once(
+    scratch: Any, directory: Path, toolkit_env: dict[str, str], tmp_path: Path
+) -> None:
+    """The second node is told that it is another one, which slurm.conf lacks."""
+    real = shutil.which("slurmd", path=f"{toolkit_env['PATH']}:/usr/sbin:/sbin")
+    assert real
+    planted = tmp_path / "slurmd"
+    planted.write_text(
+        f'#!/bin/sh\ncase " $* " in *nid002*) set -- -D -N nowhere;; esac\nexec {real} "$@"\n'
+    )
+    planted.chmod(0o755)
+    env = {**toolkit_env, "TOOLKIT_CLUSTER": "scratch"}
+    env["PATH"] = f"{tmp_path}:{env['PATH']}"
+    up = scratch("cluster", "up", "--nodes", "2", "--share", str(tmp_path), env=env)
+    assert up.returncode == 83
+    reason = next(line for line in up.stderr.splitlines() if "did not start: " in line)
+    assert "slurmd.nid002" in reason
+    assert "stopped: " in reason
+    assert "nowhere" in up.stderr
+    assert "after 60 s" not in up.stderr
+    assert left_of(str(directory)) == []
 
 
 def test_a_directory_that_is_too_long_for_sockets(
@@ -355,6 +380,46 @@ def test_a_node_that_is_killed_and_started(cluster: str, toolkit: Any) -> None:
     assert gone.stdout.split() == ["nid003"]
     wrong = toolkit("cluster", "kill", "nid03")
     assert (wrong.returncode, "nid003" in wrong.stderr) == (64, True)
+
+
+def test_light_nodes_share_what_they_say_and_nothing_of_them_stays(
+    scratch: Any, directory: Path
+) -> None:
+    up = scratch("cluster", "up", "--light", "--nodes", "40")
+    assert up.returncode == 0, up.stderr
+    ask = "echo $(hostname) $(hostname -i)"
+    done = scratch("cluster", "exec", "--", "srun", "-N40", "bash", "-c", ask)
+    assert sorted(map(str.split, done.stdout.splitlines())) == [
+        [f"nid{number:03d}", f"10.77.0.{number + 10}"] for number in range(1, 41)
+    ], done.stderr
+    entered = scratch("cluster", "exec", "--node", "nid007", "--", "hostname")
+    assert entered.stdout.strip() == "nid007"
+    refused = scratch("cluster", "cut", "nid007")
+    assert (refused.returncode, "no network cable" in refused.stderr) == (83, True)
+    # Also a process that has left the session of its job dies with its node, and of no other node.
+    leave = "setsid sleep 4711 >/dev/null 2>&1 & sleep 0.2"
+    scratch("cluster", "exec", "--", "srun", "-wnid007,nid008", "bash", "-c", leave)
+    assert scratch("cluster", "kill", "nid007").returncode == 0
+    left = scratch("cluster", "exec", "--", "pgrep", "-fc", "^sleep 4711")
+    assert left.stdout.strip() == "1"
+    assert scratch("cluster", "exec", "--node", "nid007", "--", "true").returncode == 83
+    started = scratch("cluster", "start", "nid007")
+    assert (started.returncode, "idle" in started.stdout) == (0, True), started.stderr
+    assert scratch("cluster", "down").returncode == 0
+    assert left_of(str(directory)) == []
+    assert not directory.exists()
+
+
+@pytest.mark.long
+def test_a_job_on_a_thousand_nodes(scratch: Any, tmp_path: Path) -> None:
+    up = scratch("cluster", "up", "--nodes", "1000", "--share", str(tmp_path), timeout=400)
+    assert up.returncode == 0, up.stderr
+    words = ("--launcher", "none", "--runtime", "none", "--nodes", "1000", "--", "hostname")
+    done = scratch("run", *words, cwd=tmp_path, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert "1000 nodes: nid[0001-1000]" in done.stdout + done.stderr
+    printed = {path.read_text().strip() for path in tmp_path.glob("runs/*/logs/*-*-*.log")}
+    assert printed == {f"nid{number:04d}" for number in range(1, 1001)}
 
 
 def test_accounting(scratch: Any) -> None:

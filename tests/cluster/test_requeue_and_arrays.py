@@ -447,7 +447,7 @@ def test_top_shows_what_ranks_use_on_their_nodes(
         for one in seen
         if "busy.py" in one["command"] and one["memory"] > 100_000_000
     }
-    assert set(ranks) == {0, 1}
+    assert set(ranks) == {0, 1}, seen
     assert ranks[0]["host"] != ranks[1]["host"]
     assert any(one["cpu"] > 0 for one in ranks.values())
     assert "busy.py" in toolkit("top", "busy-0001", cwd=shared_dir).stdout

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -264,20 +263,6 @@ def test_what_docker_cannot_run_is_refused_before_it_queues(
         done = toolkit(*start, *options, "x.py", cwd=shared_dir, env={**engine_env, **more})
         assert (done.returncode, words in done.stderr) == (code, True), done.stderr
     assert not (shared_dir / "runs").exists()
-
-
-@pytest.fixture
-def pyxis(base: Path) -> Iterator[None]:
-    """A stand-in for the plugin: Slurm's own parser knows its options, and Slurm carries them to the tasks, which run in no container."""
-    plugin = base / "pyxis.so"
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-o", plugin, Path(__file__).with_name("pyxis_standin.c")],
-        check=True,
-    )
-    listed = base / "c/test/etc/plugstack.conf"
-    listed.write_text(f"required {plugin}\n")
-    yield
-    listed.unlink()
 
 
 def test_slurms_own_parser_takes_the_options_of_pyxis(

@@ -71,6 +71,7 @@ def test_recipes_jobs_sites_and_templates_are_in_it(say: Say, pytorch_image: Pat
     assert "#SBATCH --nodes=2" in say(*dry, "jobs/digits-ddp")
     assert "--mpi=" in say(*dry, "jobs/digits-horovod")
     assert "cas_v100_4" in say("site", "show", "neuron")
+    assert "toolkit explain" in say("docs", "pending")
 
 
 def test_it_builds_explains_examines_and_submits(

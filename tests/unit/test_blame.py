@@ -372,6 +372,20 @@ def test_a_rank_that_ended_without_a_word_is_not_explained_by_the_others() -> No
     assert said.match.fix == ("toolkit logs --rank 3 train-0004 shows what it printed last",)
 
 
+def test_a_result_that_another_rank_printed_for_all_is_the_cause() -> None:
+    """All ranks end with 1 where the check of an exercise fails, and one prints the result."""
+    lost = "Read error [10.77.0.12]:12198: Connection reset by peer gloo/transport/tcp/pair.cc:537"
+    silent = Failure(exit_code=1, rank=3, host="nid002", text="rank 3 on nid002: exit code 1")
+    first = blame.first("srun", [report(2, 1.0, error("RuntimeError", lost))], [silent])
+    for words, rule in (
+        ('"tolerance": 1e-09, "equal_to_one_process": false, "steps": 8}', "result-check"),
+        ('"parameters_equal": true, "reference_difference": 0.0001203, "a": 1}', "result-check"),
+        ('"parameters_equal": true, "reference_difference": 2.4e-05, "a": 1}', "exit-code"),
+        ('"parameters_equal": true, "reference_difference": 0.0, "a": 1}', "exit-code"),
+    ):
+        assert explained(first, [(f'{{"loss": 4.1, {words}', "nid001", 0)]).match.rule == rule
+
+
 def test_the_words_of_other_ranks_and_earlier_lines_are_no_cause() -> None:
     found = blame.first("srun", [report(3, 1.0, error("KeyError", "'label'"))], [])
     said = explained(found, NOISE)

@@ -14,6 +14,7 @@ from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.cli.lazy import LazyGroup
 from toolkit.errors import ToolkitError, UsageError
+from toolkit.launchers import LAUNCHERS
 
 
 def said(
@@ -39,10 +40,12 @@ def said(
         (("run", "--nodes", "two", "x.py"), 64, ("--nodes", "two")),
         (("run", "--nodes", "0", "x.py"), 64, ("--nodes", "0")),
         (("run",), 64, ("SCRIPT is missing",)),
+        (("run", "--image"), 64, ("requires an argument", "next      toolkit run --help")),
+        (("cluster", "up", "--nodes"), 64, ("next      toolkit cluster up --help",)),
         (("cancel",), 64, ("RUN is missing",)),
         (("image", "verify-signature", "x"), 64, ("--key is missing",)),
         (("top", "--every", "0"), 64, ("a whole number, 1 or more, got 0", "--every")),
-        (("cluster", "up", "--nodes", "x"), 64, ("a whole number, 1 to 200, got 'x'",)),
+        (("cluster", "up", "--nodes", "x"), 64, ("a whole number, 1 to 1000, got 'x'",)),
         (("ps", "extra"), 64, ("unexpected extra argument (extra)", "toolkit ps --help")),
         (("jobs", "xyzzy"), 64, ("no command 'xyzzy'", "one of copy, list")),
         (("prune",), 64, ("no age", "--older-than")),
@@ -80,7 +83,7 @@ def test_every_error_has_an_exit_code_of_its_own() -> None:
     public = [
         error
         for error in vars(errors).values()
-        if isinstance(error, type) and issubclass(error, ToolkitError)
+        if isinstance(error, type) and issubclass(error, ToolkitError) and error is not ToolkitError
     ]
     assert (
         len({error.exit_code for error in public})
@@ -88,6 +91,28 @@ def test_every_error_has_an_exit_code_of_its_own() -> None:
         == len(public)
         > 20
     )
+
+
+def test_a_bug_has_its_traceback_and_an_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def break_down() -> None:
+        raise KeyError("token \x1b[2J of another program")
+
+    monkeypatch.setattr(cli.cli, "main", lambda **_: break_down())
+    code, _, err = said(monkeypatch, capsys)
+    assert code == 70
+    for part in ("has a bug: KeyError", "in break_down", "docs: run/errors   exit 70: internal"):
+        assert part in err
+    assert "\x1b" not in err
+
+
+def test_usage_in_a_plan_keeps_the_page_of_refusals() -> None:
+    usage, shape = UsageError("no account"), errors.ShapeError("more nodes than there are")
+    assert errors.PlanError("refused", [usage]).exit_code == 64
+    assert errors.PlanError("refused", [usage]).page == "run/refused"
+    assert errors.PlanError("refused", [errors.UnknownRuntimeError("x")]).page == "running"
+    assert errors.PlanError("refused", [usage, shape]).page == "run/refused"
 
 
 @pytest.mark.parametrize("verb", cli.cli.entries)
@@ -105,6 +130,24 @@ def test_nothing_heavy_is_imported_at_the_start() -> None:
     code = f"import sys, toolkit.cli.main, toolkit.cli.run, toolkit.planning.gather; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_only_launchers_that_users_choose_are_proposed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A launcher itself says that only a command of the toolkit starts it."""
+    internal = {name for name, launcher in LAUNCHERS.items() if launcher.is_internal}
+    assert internal == {"notebook", "shell", "submitit"}
+    for command in (("run",), ("bench", "scale")):
+        text = said(monkeypatch, capsys, *command, "--help")[1]
+        named = re.search(r"--launcher NAME.*?\.", text, re.DOTALL)
+        assert named
+        words = set(re.findall(r"[\w-]+", named[0]))
+        assert set(LAUNCHERS) - internal <= words
+        assert not internal & words
+    with pytest.raises(errors.UnknownLauncherError) as caught:
+        LAUNCHERS.choose("notebok")
+    assert caught.value.next_step == f"one of {', '.join(LAUNCHERS.offered())}"
 
 
 def test_everything_after_the_script_belongs_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from tests.unit.test_readme import DOCS, ROOT
 from toolkit import errors, pages
+from toolkit.cli import main as cli
 from toolkit.cli.docs import command
 from toolkit.errors import UsageError
-from tools.docs import links, translation
+from tools.docs import links, reference, tested, translation
 from tools.docs.blocks import MARKS, blocks, commands, matches
+from tools.docs.korean import SearchKorean
 
 # Their commands are run by tests/cluster/test_docs.py; each block of another page is marked.
 RUN = ("index", "tutorials", "how-to")
@@ -58,8 +61,8 @@ def test_each_command_of_a_guide_has_a_prompt(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
 def test_each_block_of_commands_is_run_or_marked(page: Path) -> None:
     shown = blocks(page.read_text(encoding="utf-8"))
-    left = [block.line for block in shown if block.language == "console" and not block.marks]
-    assert page in guides() or not left
+    marks = [set(block.marks) for block in shown if block.language == "console"]
+    assert page in guides() or all(mark & {"not-run", "overview"} for mark in marks)
 
 
 def test_marks_are_few() -> None:
@@ -68,6 +71,51 @@ def test_marks_are_few() -> None:
     shown = [block for block in found if block.language == "console"]
     not_run = [block for block in shown if "not-run" in block.marks]
     assert len(not_run) * 5 < len(shown)
+
+
+def overviews() -> list[str]:
+    """Return the commands of README and of other overviews, without their options."""
+    shown = [block.text for _, block in tested.shown_blocks() if "overview" in block.marks]
+    lines = re.findall(
+        r"^(?:\$ )?(?:[A-Z_]+=\S+ )?(toolkit [^#\n]*)", "\n".join(shown), re.MULTILINE
+    )
+    verbs = (re.match(r"toolkit ([a-z-]+)((?: [a-z-]+)?)(?= |$)", line) for line in lines)
+    groups = {name for name in cli.cli.entries if isinstance(entry(name), click.Group)}
+    return sorted(
+        {"".join(verb.groups()) if verb[1] in groups else verb[1] for verb in verbs if verb}
+    )
+
+
+def entry(name: str) -> click.Command | None:
+    return cli.cli.get_command(click.Context(cli.cli), name)
+
+
+@pytest.mark.parametrize("command_name", overviews())
+def test_each_command_of_an_overview_is_run_elsewhere(command_name: str) -> None:
+    words = r"\W+".join(re.escape(word) for word in command_name.split())
+    guides_run = [
+        block.text
+        for page in guides()
+        for block in blocks(page.read_text(encoding="utf-8"))
+        if block.language == "console" and not {"not-run", "overview"} & set(block.marks)
+    ]
+    tests = [
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests/cluster").glob("test_*.py")
+    ]
+    is_run = re.search(rf"^\$ .*toolkit {words}\b", "\n".join(guides_run), re.MULTILINE)
+    # Fixtures add the group: `built.run("push", ...)` is `toolkit image push`.
+    called = rf"""["' ({{]{words}["' ]|\.run\("{command_name.split()[-1]}","""
+    assert is_run or re.search(called, "\n".join(tests))
+
+
+def test_the_blocks_that_are_not_run_are_listed_with_their_reasons() -> None:
+    shown = [block for _, block in tested.shown_blocks()]
+    counts = tested.count_marks(shown)
+    page = tested.page()
+    assert sum(counts.values()) == len(shown)
+    assert f"| not run | {counts['not-run']} |" in page
+    left = [block for block in shown if "not-run" in block.marks]
+    assert all(f"| {block.marks['not-run']} |" in page for block in left)
 
 
 def test_commands_output_and_marks_are_read() -> None:
@@ -165,6 +213,40 @@ def test_the_command_lists_and_prints_pages() -> None:
     assert "toolkit explain" in CliRunner().invoke(command, ["run/pending"]).output
 
 
+def test_the_last_part_of_a_topic_is_enough() -> None:
+    assert pages.text("pending") == pages.text("run/pending")
+    with pytest.raises(UsageError):
+        pages.text("index")
+
+
+def test_an_index_page_lists_its_pages() -> None:
+    assert "- run/pending: Find out why a job waits\n" in pages.text("run")
+
+
+def test_links_of_a_printed_page_are_topics() -> None:
+    text = pages.text("explain")
+    assert "how the first failure is found (toolkit docs failures)" in text
+    assert "](" not in text
+    assert "All rules (toolkit site rules)" in pages.text("refused")
+    assert set(pages._COMMANDS) <= set(reference.pages())
+
+
+@pytest.mark.parametrize("topic", pages.topics())
+def test_a_page_fits_a_narrow_terminal(topic: str) -> None:
+    """Only commands, output and words without a blank are wider; nothing else is lost."""
+    page = pages.text(topic)
+    filled = pages.wrapped(page, 60)
+    is_code = False
+    for line in filled.split("\n"):
+        is_code ^= line.startswith("```")
+        is_free = is_code or line.startswith(("    ", "#", "```")) or len(line.split()) < 3
+        assert len(line) <= 60 or is_free, line
+    words = set(re.sub(r"[|:-]+", " ", filled.replace("\\|", "|")).split())
+    tables = re.findall(r"^\|.*\n\|[-:|]+\n", page, re.MULTILINE)
+    lost = set(re.sub(r"[|:-]+", " ", page.replace("\\|", "|")).split()) - words
+    assert lost <= set(re.sub(r"[|:-]+", " ", "".join(tables)).split())
+
+
 def test_an_unknown_page_names_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         pages.text("run/pendin")
@@ -192,13 +274,26 @@ def test_a_translation_has_the_same_commands_and_links(path: Path) -> None:
             for marked in (r"`[^`]+`", r"\]\(([^)]+)\)"):
                 there = set(re.findall(marked, translated))
                 assert there == set(re.findall(marked, message)), message
+        # CommonMark does not close bold text between a sign and a letter: the stars would be shown.
+        assert not re.search(r"[^\w\s]\*\*\w", re.sub(r"\*\*\w[^*]*\w\*\*", "", translated)), (
+            message
+        )
 
 
-def test_every_guide_has_a_catalog() -> None:
+def test_every_page_has_a_catalog() -> None:
     names = {
         path.relative_to(DOCS / "locale/ko/LC_MESSAGES").with_suffix(".md") for path in CATALOGS
     }
-    assert names == {path.relative_to(DOCS) for path in guides()}
+    assert names >= {path.relative_to(DOCS) for path in PAGES}
+
+
+def test_a_korean_noun_is_found_with_any_particle() -> None:
+    search = SearchKorean({})
+    for word in ("노드를", "노드에서", "노드", "노드의"):
+        assert search.stem(word) == "노드"
+    assert search.stem("Slurm이") == "slurm"
+    assert search.stem("대기열로") == "대기열"
+    assert search.stem("나의") == "나의"
 
 
 def test_a_changed_message_is_untranslated_not_fuzzy(tmp_path: Path) -> None:
@@ -209,13 +304,35 @@ def test_a_changed_message_is_untranslated_not_fuzzy(tmp_path: Path) -> None:
     new = 'msgid "same"\nmsgstr ""\n\nmsgid "changed a little"\nmsgstr ""\n'
     old = 'msgid "same"\nmsgstr "같음"\n\nmsgid "change a little"\nmsgstr "조금 바꿈"\n'
     (templates / "how-to/a.pot").write_text(head + new, encoding="utf-8")
-    (templates / "proven.pot").write_text(head + new, encoding="utf-8")
+    (templates / "reference").mkdir()
+    (templates / "reference/sites.pot").write_text(head + new, encoding="utf-8")
     (catalogs / "how-to/a.po").write_text(head + old, encoding="utf-8")
     (catalogs / "how-to/gone.po").write_text(head + old, encoding="utf-8")
+    theme = catalogs / "sphinx.po"
+    theme.write_text(head + old, encoding="utf-8")
     translation.update(templates, catalogs)
-    assert [path.name for path in catalogs.rglob("*.po")] == ["a.po"]
+    assert translation.messages(theme) == {"same": "같음", "change a little": "조금 바꿈"}
+    assert {path.name for path in catalogs.rglob("*.po")} == {"a.po", "sites.po", "sphinx.po"}
+    assert translation.messages(catalogs / "reference/sites.po") == {"same": ""}
+    assert translation.stale(templates, catalogs) == []
     assert translation.messages(catalogs / "how-to/a.po") == {
         "same": "같음",
         "changed a little": "",
     }
-    assert translation.counts(templates, catalogs) == {"how-to": (1, 2), "top": (0, 2)}
+    assert translation.counts(templates, catalogs) == {
+        "how-to/a": (1, 2),
+        "reference/sites": (0, 1),
+    }
+
+
+def test_a_catalog_that_is_not_of_its_page_is_stale(tmp_path: Path) -> None:
+    templates, catalogs = tmp_path / "templates", tmp_path / "catalogs"
+    templates.mkdir()
+    catalogs.mkdir()
+    head = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=utf-8\\n"\n'
+    (templates / "a.pot").write_text(f'{head}msgid "new"\nmsgstr ""\n', encoding="utf-8")
+    (catalogs / "a.po").write_text(f'{head}msgid "old"\nmsgstr "옛"\n', encoding="utf-8")
+    (catalogs / "gone.po").write_text(head, encoding="utf-8")
+    of_another, gone = translation.stale(templates, catalogs)
+    assert "such as 'old'" in of_another
+    assert gone.endswith("its page is gone")

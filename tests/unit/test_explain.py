@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.explain import Count, count, of_capture
 from tests.explain_evidence import GOLDEN, captured
@@ -30,7 +31,9 @@ EXAMPLES = [
 
 def evidence(example: Example) -> Evidence:
     return Evidence(
-        pasted(example.log), example.state, example.exit_code, example.launcher, example.nodes_down
+        *(pasted(example.log), example.state, example.exit_code),
+        *(example.launcher, example.nodes_down),
+        unrecorded=example.unrecorded,
     )
 
 
@@ -400,6 +403,19 @@ def test_a_fix_names_a_run_as_the_current_directory_does(
         names = gather._names(Paths(run), decided, 7)
         assert names["run"] == word
         assert Path(names["run_path"]).resolve() == run
+
+
+def test_a_run_without_an_image_is_not_told_to_look_into_one(tmp_path: Path) -> None:
+    lines = entries_of([("exec: torchrun: not found", "nid001", None)])
+    for runtime, told in (("apptainer", True), ("none", False)):
+        decided = plan(inputs({}))
+        container = replace(decided.container, runtime=runtime)
+        names = gather._names(Paths(tmp_path), replace(decided, container=container), 7)
+        found = explain(Evidence(lines, "FAILED", 127, names=names), rules()).match
+        assert found
+        assert found.rule == "command-missing"
+        assert any("--image" in fix for fix in found.fix) is told
+        assert len(found.fix) == 1 + told
 
 
 def test_the_last_line_of_a_rank_that_left_only_an_exit_code_is_shown() -> None:

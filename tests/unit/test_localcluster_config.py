@@ -9,6 +9,7 @@ import pytest
 
 from toolkit import sites
 from toolkit.localcluster import config
+from toolkit.localcluster.devices import gpus_of
 from toolkit.localcluster.imitation import imitate
 from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
 
@@ -41,6 +42,13 @@ SHAPES = {
         extra=("PriorityType=priority/multifactor",),
         accounting=True,
     ),
+    # Their lines are few, since every slurmd reads them: one for each network of 256 addresses.
+    "light": Shape(
+        nodes=(
+            Nodes(names="nid[001-250]"),
+            Nodes(names="gpu[1-10]", gpus=2, gpu_type="v100"),
+        ),
+    ),
     "like-neuron": imitate(
         sites.load("neuron"), most=1, chosen=("cas_v100_4", "jupyter"), accounting=True
     ).shape,
@@ -71,3 +79,19 @@ def test_hosts_are_looked_up_in_the_file_only() -> None:
         Shape(), name="local", directory=PurePosixPath("/c"), user="ada", nsswitch=""
     )
     assert found["nsswitch.conf"] == "hosts: files\n"
+
+
+def test_the_gpus_of_this_machine_are_shared_out(tmp_path: Path) -> None:
+    for number in (10, 2, 0, 1):
+        (tmp_path / f"nvidia{number}").symlink_to("/dev/null")
+    (tmp_path / "nvidiactl").symlink_to("/dev/null")
+    (tmp_path / "nvidia3").touch()
+    shape = check(Shape(nodes=(Nodes(names="a1", gpus=2), Nodes(names="a2", gpus=2))))
+    found = gpus_of(shape, tmp_path)
+    assert found == (0, 1, 2, 10)
+    assert config.gres_conf(shape, PurePosixPath("/c"), found).splitlines()[1:] == [
+        "NodeName=a1 Name=gpu File=/dev/nvidia[0-1]",
+        "NodeName=a2 Name=gpu File=/dev/nvidia[2,10]",
+    ]
+    more = check(Shape(nodes=(Nodes(names="a[1-5]", gpus=1),)))
+    assert gpus_of(more, tmp_path) == ()

@@ -14,7 +14,8 @@ import pytest
 from toolkit.errors import BusyError, ClusterError, SlurmUnreachableError, UsageError
 from toolkit.localcluster import directory, packages, processes
 from toolkit.localcluster.access import access, default_name, prefix
-from toolkit.localcluster.lifecycle import down, log_tails, shared_directories
+from toolkit.localcluster.daemon_logs import fatal_errors, log_tails
+from toolkit.localcluster.lifecycle import down, shared_directories
 from toolkit.localcluster.paths import Paths, below_private, paths_of
 from toolkit.progress import Silent
 
@@ -214,6 +215,23 @@ def test_tails_of_logs(tmp_path: Path) -> None:
         "b.out:",
         "before the log was open",
     )
+
+
+def test_the_daemons_that_stopped_themselves_are_named(tmp_path: Path) -> None:
+    line = "fatal: Unable to determine this slurmd's NodeName"
+    for name in ("nid002", "nid001"):
+        (tmp_path / f"slurmd.{name}.out").write_text(f"slurmd: {line}\n")
+    (tmp_path / "slurmd.nid001.log").write_text(f"[2026-11-22T10:00:00.000] {line}\nend\n")
+    (tmp_path / "slurmctld.log").write_text("[2026-11-22T10:00:00.000] error: not fatal\n")
+    error = "slurmd: error: cannot create auth context\n"
+    (tmp_path / "slurmd.nid003.out").write_text(
+        f"slurmd: error: other\n{error}slurmd: error: slurmd initialization failed\n"
+    )
+    assert fatal_errors(tmp_path.iterdir()) == {
+        "cannot create auth context": ("slurmd.nid003",),
+        "Unable to determine this slurmd's NodeName": ("slurmd.nid001", "slurmd.nid002"),
+    }
+    assert fatal_errors([tmp_path / "none.log"]) == {}
 
 
 def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as some
 
 from toolkit.errors import ConfigError, UsageError
 from toolkit.localcluster import options
+from toolkit.localcluster.config import light_port
 from toolkit.localcluster.shape import (
     Nodes,
     PartitionShape,
@@ -40,6 +42,32 @@ def test_equal_nodes_are_one_group() -> None:
     assert from_options() == Shape()
     assert from_options(nodes=1).nodes[0].names == "nid001"
     assert from_options(nodes=12).nodes[0].names == "nid[001-012]"
+
+
+def test_nodes_are_light_above_200_or_where_that_is_asked() -> None:
+    assert [from_options(nodes=count).is_light for count in (1, 200, 201, 1000)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert options.with_light(from_options(), True).is_light
+    assert not options.with_light(from_options(nodes=200), False).is_light
+    with pytest.raises(UsageError) as caught:
+        options.with_light(from_options(nodes=201), False)
+    assert (caught.value.place, "1 to 200" in caught.value.cause) == ("--no-light", True)
+
+
+def test_a_thousand_nodes_have_addresses_and_ports_of_their_own() -> None:
+    nodes = all_nodes(from_options(nodes=1000))
+    assert (nodes[0].name, nodes[-1].name) == ("nid0001", "nid1000")
+    assert (
+        len({node.address for node in nodes}) == len({light_port(node) for node in nodes}) == 1000
+    )
+    assert all(
+        17000 < light_port(node) < 32768 and ipaddress.ip_address(node.address).is_private
+        for node in nodes
+    )
 
 
 def test_unequal_gpus() -> None:
@@ -106,7 +134,7 @@ def test_one_partition_is_the_default() -> None:
         ({"gpu_type": "v100 x"}, "--gpu-type", "not a type"),
         ({"memory": "4 apples"}, "--mem-per-node", "not a size"),
         ({"memory": "1"}, "--mem-per-node", "at least 100"),
-        ({"nodes": 201}, "--nodes", "1 to 200"),
+        ({"nodes": 1001}, "--nodes", "more than 1000 nodes"),
         ({"cpus": 0}, "--cpus-per-node", "0 CPUs"),
     ],
 )
@@ -141,7 +169,7 @@ def test_a_shape_file(tmp_path: Path) -> None:
     [
         ('[[nodes]]\nname = "a"\n', "no key 'name'"),
         ('[[nodes]]\nnames = "a[2-1]"\n', "range"),
-        ('[[nodes]]\nnames = "a[1-99999999]"\n', "more than 200"),
+        ('[[nodes]]\nnames = "a[1-99999999]"\n', "more than 1000"),
         ('[[nodes]]\nnames = "a,a"\n', "node a is listed twice"),
         ('[[nodes]]\nnames = "login"\n', "it is reserved"),
         ('[[nodes]]\nnames = "a_b;c"\n', "cannot be the name of a node"),

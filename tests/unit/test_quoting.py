@@ -114,3 +114,7 @@ def test_only_names_of_variables_are_expanded_in_a_sites_directory() -> None:
 
 def test_a_comment_stays_on_its_line() -> None:
     assert quoting.comment("a\nreboot\r\x1b[2Jb") == "a?reboot??[2Jb"
+
+
+def test_alternatives_can_be_pasted_one_by_one() -> None:
+    assert quoting.alternatives("--partition", ["a", "b c"]) == "--partition a or --partition 'b c'"

@@ -46,7 +46,7 @@ def verbs() -> str:
 
 
 def starters() -> str:
-    return "".join(f"| `{name}` | {entry.summary} |\n" for name, entry in LAUNCHERS.items())
+    return "".join(f"| `{name}` | {LAUNCHERS[name].summary} |\n" for name in LAUNCHERS.offered())
 
 
 def exercises() -> str:

@@ -253,6 +253,55 @@ def test_what_is_seen_here_is_judged(seen: HostFacts, place: str | None, stops: 
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "arguments", "cause"),
+    [
+        ({}, "--tensor-parallel-size 4 --pipeline-parallel-size 2", ""),
+        ({}, "--tensor-parallel-size 2", ""),
+        (
+            {},
+            "--tensor_model_parallel_size=4 --pipeline-parallel-size 4",
+            "8 ranks (2 nodes x 4) cannot form a mesh of "
+            "--tensor_model_parallel_size 4 x --pipeline-parallel-size 4",
+        ),
+        ({}, "--parallelism.tensor_parallel_degree 3", "mesh of --parallelism.tensor_parallel_"),
+        ({}, "--tensor-parallel-size 3 --tensor-parallel-size 2", ""),  # argparse takes the last
+        ({}, "--tensor-parallel-size 3 --tensor_parallel_size 2", ""),
+        ({}, "--tensor-parallel-size", ""),
+        ({}, "--tensor-parallel-size 0", ""),
+        ({}, "--tensor-parallel-size auto", ""),
+        ({}, "--tensor 3 --size tensor-parallel-size", ""),
+        ({"launcher": "ray"}, "--tensor-parallel-size 3", ""),  # it starts processes of its own
+        ({"ntasks_per_node": 3}, "--context-parallel-size 3", ""),
+        ({"nodes": None, "gpus": "4,2"}, "--context-parallel-size 3", ""),
+        ({"nodes": None, "gpus": "4,2"}, "--context-parallel-size 4", "6 ranks (one for each GPU)"),
+    ],
+)
+def test_a_mesh_divides_the_ranks(change: dict[str, Any], arguments: str, cause: str) -> None:
+    job = {"launcher": "torchrun", "arguments": tuple(arguments.split()), **change}
+    findings = [finding for finding in said(case(job)) if "mesh" in finding[2]]
+    assert [stops for _, stops, _ in findings] == ([True] if cause else [])
+    assert cause in "".join(text for _, _, text in findings)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "arguments", "warns"),
+    [
+        (2, "--checkpoint /tmp/gpt", True),
+        (2, "--checkpoint-dir=/dev/shm/gpt", True),
+        (1, "--checkpoint /tmp/gpt", False),
+        (2, "--checkpoint /tmpfiles/gpt", False),
+        (2, "--checkpoint gpt --resume /tmp/gpt", False),
+    ],
+)
+def test_ranks_of_several_nodes_save_where_all_nodes_see_it(
+    nodes: int, arguments: str, warns: bool
+) -> None:
+    job = Job(nodes=nodes, launcher="torchrun", arguments=tuple(arguments.split()))
+    findings = said(PreflightCase(job=job, site=LOCAL))
+    assert [(stops, "own /" in text) for _, stops, text in findings] == [(False, True)] * warns
+
+
 def test_a_home_with_a_small_quota_is_worth_a_word_where_nobody_moved_the_caches() -> None:
     assert [
         one[:2]
@@ -393,7 +442,7 @@ def test_warnings_do_not_stop_a_job() -> None:
 def test_all_rules_can_be_listed() -> None:
     listed = json.loads(CliRunner().invoke(command, ["rules", "--json"]).stdout)
     assert list(listed) == list(REGISTRY.checks)
-    assert len(listed) == 26
+    assert len(listed) == 28
     assert all(listed.values())
 
 

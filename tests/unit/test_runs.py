@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,29 @@ def test_logs_are_read_as_they_grow_and_only_whole_lines(tmp_path: Path) -> None
     assert [text for _, text in tail.read()] == ["batch", "two", "three"]
     assert [text for _, text in tail.read(last=True)][-1] == "no newline"
     assert [log.host for log in paths.logs_of(7)] == ["", "nid001"]
+
+
+def test_logs_that_have_not_grown_are_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = store.Paths(tmp_path)
+    paths.logs.mkdir()
+    for rank in range(3):
+        (paths.logs / f"7-{rank}-nid001.log").write_text("begun\n")
+    tail = logs.Tail(paths, 7)
+    assert len(list(tail.read())) == 3
+    opened: list[str] = []
+    really_open = Path.open
+
+    def open_counted(path: Path, *words: Any, **more: Any) -> Any:
+        opened.append(path.name)
+        return really_open(path, *words, **more)
+
+    (paths.logs / "7-1-nid001.log").write_text("begun\nmore\n")
+    monkeypatch.setattr(Path, "open", open_counted)
+    assert [text for _, text in tail.read()] == ["more"]
+    assert list(tail.read()) == []
+    assert opened == ["7-1-nid001.log"]
 
 
 def test_lines_know_their_rank() -> None:

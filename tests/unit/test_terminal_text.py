@@ -175,6 +175,7 @@ PRINTS: tuple[str, ...] = (
 PRINTS += (
     *"runtimes/discover/probe.py runtimes/discover/importable.py".split(),
     *"images/build/apptainer/sandbox.py images/build/apptainer/fence.py".split(),
+    "images/build/apptainer/side_by_side.py",
     *"localcluster/supervisor.py".split(),
 )
 
