@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -29,22 +27,20 @@ from pathlib import Path
 import click
 
 from benchmarks import engine, measure, peers
+from benchmarks.build_base import BASE, SIZE, large_directory, made, unpack
 from benchmarks.measure import environment, ourselves
 from toolkit import shell
 from toolkit.cli import console
 from toolkit.cli.main import main
-from toolkit.errors import CommandFailedError, ImageMissingError
-from toolkit.images.build.apptainer.compose import open_squashfs
+from toolkit.errors import CommandFailedError
 from toolkit.images.build.apptainer.programs import COMPRESSION, program_version
 from toolkit.images.host.privilege import build_command
 from toolkit.images.recipe import library
-from toolkit.images.store import store
 from toolkit.progress import Progress
 
-BASE = "pytorch_cpu"  # whose contents are the first part of the base
-SIZE = 2_100_000_000  # bytes of the base, at least
+PARTS = ("install", "line", "start")
 FLAT_BAR, BUILDKIT_BAR, START_BAR = 0.2, 1.2, 1.1
-WHEELS = "pandas==2.2.3"
+LINE_BAR = 3.0  # BuildKit neither packs nor checks: what is left of that when nothing is done
 _INSTALL = "pip install --quiet --no-compile --no-index --find-links /opt/bench-wheels pandas"
 _PYTHON = "/opt/venv/bin"
 
@@ -73,8 +69,8 @@ class Setting:
         )
 
 
-def run(runs: int, progress: Progress) -> list[measure.Outcome]:
-    """Measure everything, ``runs`` times each.
+def run(runs: int, parts: Sequence[str], progress: Progress) -> list[measure.Outcome]:
+    """Measure the parts (of ``PARTS``), ``runs`` times each.
 
     Raises:
         ImageMissingError: the image that the base is made of is not built.
@@ -84,12 +80,14 @@ def run(runs: int, progress: Progress) -> list[measure.Outcome]:
     cache.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         place = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="tk-bench-", dir=_large(cache)))
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="tk-bench-", dir=large_directory(cache))
+            )
         )
         progress.begin("base", f"contents of {BASE}, and copies up to {SIZE / 1e9:.1f} GB")
-        base = _base(place)
+        base = unpack(place)
         progress.end()
-        running = stack.enter_context(engine.running(_made(place / "engine")))
+        running = stack.enter_context(engine.running(made(place / "engine")))
         setting = Setting(
             place,
             base,
@@ -98,74 +96,8 @@ def run(runs: int, progress: Progress) -> list[measure.Outcome]:
             | {"TOOLKIT_IMAGES": str(place / "images")},
         )
         _prepare(setting, progress)
-        return [*_builds(setting, runs, progress), *_starts(setting, runs, progress)]
-
-
-def _large(cache: Path) -> Path:
-    """Return the first directory with room for five times the base.
-
-    It holds the contents twice, and the packed images of them.
-    """
-    for directory in (cache, Path("/var/tmp")):
-        if shutil.disk_usage(directory).free > 5 * SIZE:
-            return directory
-    return cache
-
-
-def _made(directory: Path) -> Path:
-    directory.mkdir()
-    return directory
-
-
-def _base(place: Path) -> Path:
-    """Unpack the image, and add to it."""
-    image = store.find(BASE)
-    offset, _ = open_squashfs(image.path)
-    root = place / "base"
-    shell.run(
-        ["unsquashfs", "-quiet", "-no-progress", "-dest", root, "-offset", str(offset), image.path]
-    )
-    wheels = _made(root / "opt/bench-wheels")
-    shell.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--dest",
-            wheels,
-            "--python-version",
-            _python(root),
-            "--only-binary",
-            ":all:",
-            WHEELS,
-        ]
-    )
-    libraries = sorted(
-        (path for path in root.rglob("*.so*") if path.is_file() and not path.is_symlink()),
-        key=lambda path: -path.stat().st_size,
-    )
-    missing = SIZE - sum(
-        path.lstat().st_size for path in root.rglob("*") if not path.is_symlink() and path.is_file()
-    )
-    if not libraries:
-        raise ImageMissingError(f"the image {BASE} has no libraries", place=image.path)
-    copies = _made(root / "opt/bench-copies")
-    shift = 0
-    while missing > 0:
-        shift += 1
-        table = bytes((byte + shift) % 256 for byte in range(256))
-        for path in libraries[:20]:
-            if missing > 0:
-                (copies / f"{shift}-{path.name}").write_bytes(path.read_bytes().translate(table))
-                missing -= path.stat().st_size
-    return root
-
-
-def _python(root: Path) -> str:
-    """``3.11``, of the base's Python."""
-    return next((root / "opt/venv/lib").glob("python3.*")).name.removeprefix("python")
+        outcomes = list(_builds(setting, runs, parts, progress))
+        return [*outcomes, *(_starts(setting, runs, progress) if "start" in parts else ())]
 
 
 def _prepare(setting: Setting, progress: Progress) -> None:
@@ -254,7 +186,9 @@ def _buildkit(setting: Setting, last: str) -> float:
     return measure.seconds(argv, cwd=setting.place, env=setting.engine.environment, timeout=1800)
 
 
-def _builds(setting: Setting, runs: int, progress: Progress) -> Iterator[measure.Outcome]:
+def _builds(
+    setting: Setting, runs: int, parts: Sequence[str], progress: Progress
+) -> Iterator[measure.Outcome]:
     last = {"install": f"PATH={_PYTHON}:$PATH {_INSTALL}", "line": "true"}
     flat = measure.Side(
         name=f"apptainer build ({program_version(build_command().program)})",
@@ -269,10 +203,12 @@ def _builds(setting: Setting, runs: int, progress: Progress) -> Iterator[measure
     ours = measure.Side(name="toolkit", argv=(), shown="toolkit image build bench.toml")
     compared: tuple[tuple[str, measure.Side, Callable[[Setting, str], float], float], ...] = (
         ("install", kit, _buildkit, BUILDKIT_BAR),
-        ("line", kit, _buildkit, BUILDKIT_BAR),
+        ("line", kit, _buildkit, LINE_BAR),
         ("install", flat, _flat, FLAT_BAR),
     )
     for what, side, timed, bar in compared:
+        if what not in parts and not (timed is _flat and "start" in parts):
+            continue
         progress.begin(what, f"{runs} runs and {runs} by {side.name}")
         # Ours and BuildKit's are warmed up once; Apptainer has nothing that a warm-up could fill.
         step, warm_ups = last[what], 0 if timed is _flat else 1
@@ -332,9 +268,15 @@ def _starts(setting: Setting, runs: int, progress: Progress) -> Iterator[measure
     show_default=True,
     help="Runs of each side, in turns.",
 )
+@click.option(
+    "--only",
+    type=click.Choice(PARTS),
+    multiple=True,
+    help="Measure this part only; may be repeated. `start` builds the flat image, too.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
-def command(context: click.Context, runs: int, as_json: bool) -> None:
+def command(context: click.Context, runs: int, only: tuple[str, ...], as_json: bool) -> None:
     """Change the last step of an image with a base of 2 GB, and measure the next build.
 
     Ours is compared with `apptainer build` and BuildKit.
@@ -350,7 +292,7 @@ def command(context: click.Context, runs: int, as_json: bool) -> None:
     from benchmarks.cli import show
 
     with console.Steps() as steps:
-        outcomes = run(runs, steps)
+        outcomes = run(runs, only or PARTS, steps)
     if as_json:
         import msgspec
 

@@ -110,6 +110,7 @@ def _examples(known: Mapping[str, Rule]) -> Iterator[_Log]:
                     example.exit_code,
                     example.launcher,
                     example.nodes_down,
+                    unrecorded=example.unrecorded,
                 ),
                 name,
             )
