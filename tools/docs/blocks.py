@@ -3,6 +3,7 @@
 A mark is a comment of HTML before a block, invisible to readers:
 
     <!-- not-run: REASON -->   its commands are not run by the tests
+    <!-- overview: WHERE -->   other pages or tests run these commands, one by one
     <!-- long -->              they are run by `make test-all` only
     <!-- exit: 65 -->          the last command ends with this exit code
     <!-- file: NAME -->        the block is the file NAME of the page's directory
@@ -14,7 +15,7 @@ import doctest
 from collections.abc import Iterator
 from typing import NamedTuple
 
-MARKS = ("not-run", "long", "exit", "file")
+MARKS = ("not-run", "overview", "long", "exit", "file")
 _FENCE = "```"
 
 
@@ -88,8 +89,8 @@ def _mark(line: str, number: int) -> dict[str, str]:
         if name.split()[0] in ("not", "run", "skip"):
             raise ValueError(f"line {number}: no mark is called {name!r}")
         return {}
-    if name == "not-run" and not value.strip():
-        raise ValueError(f"line {number}: not-run needs a reason")
+    if name in ("not-run", "overview") and not value.strip():
+        raise ValueError(f"line {number}: {name} needs a reason")
     return {name: value.strip()}
 
 

@@ -30,6 +30,7 @@ from toolkit.resources import shipped
 from toolkit.sites import load, names
 from toolkit.sites.schema import described
 from toolkit.workshops.model import Workshop
+from tools.docs import tested
 
 _FILES: Mapping[str, tuple[type[Model], str]] = {
     "job.toml": (
@@ -84,6 +85,7 @@ def pages() -> dict[str, str]:
         "reference/recipes.md": _recipes(),
         "reference/exercises.md": _exercises(),
         "reference/python.md": _PYTHON,
+        "reference/tested.md": tested.page(),
     }
 
 
@@ -143,12 +145,12 @@ def _files() -> str:
 
 
 def _keys(definition: Mapping[str, Any]) -> str:
-    rows = ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
+    rows = ["| Key | Meaning | Type | Default |", "|---|---|---|---|"]
     needed = definition.get("required", ())
     for key, rule in definition["properties"].items():
         default = "required" if key in needed else _value(rule.get("default"))
         about = _cell(rule.get("description", ""))
-        rows.append(f"| `{key}` | {_type(rule)} | {default} | {about} |")
+        rows.append(f"| `{key}` | {about} | {_type(rule)} | {default} |")
     return "\n".join(rows)
 
 
@@ -281,7 +283,7 @@ def _exercises() -> str:
             f"Image: `{exercise.image or 'none'}`. Launcher: {launcher}.",
             _fence(f"$ toolkit run jobs/{exercise.name}", "console"),
         ]
-    rows = (f"| `{name}` | {_plain(entry.summary)} |" for name, entry in LAUNCHERS.items())
+    rows = (f"| `{name}` | {_plain(LAUNCHERS[name].summary)} |" for name in LAUNCHERS.offered())
     return _page([*parts, "## Launchers", _table("Launcher", "Starts", rows)])
 
 

@@ -8,11 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools.docs import links, reference, translation
-from tools.docs.blocks import blocks
+from tools.docs import links, reference, tested, translation
+from tools.docs.tested import DOCS, ROOT
 
-ROOT = Path(__file__).parent.parent.parent
-DOCS = ROOT / "docs"
 PLACE = ROOT / "build" / "docs"
 SOURCE, HTML, TEMPLATES = PLACE / "source", PLACE / "html", PLACE / "gettext"
 CATALOGS = DOCS / "locale" / "ko" / "LC_MESSAGES"
@@ -46,6 +44,8 @@ def _write(name: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
+    elif "{eval-rst}" in text:
+        path.touch()  # Sphinx fills it from the code, which may have changed
     return path
 
 
@@ -59,6 +59,7 @@ def sphinx(builder: str, target: Path, language: str = "en") -> None:
     options = ("--fail-on-warning", "--keep-going", "--quiet", "-b", builder, "-d", str(cache))
     done = subprocess.run(
         (sys.executable, "-m", "sphinx", *options, str(SOURCE), str(target)),
+        cwd=ROOT,  # conf.py imports tools.docs
         env={**os.environ, "DOCS_LANGUAGE": language},
         check=False,
     )
@@ -67,29 +68,39 @@ def sphinx(builder: str, target: Path, language: str = "en") -> None:
 
 
 def build() -> None:
-    """Build the site in both languages and print what is not translated."""
+    """Build the site in both languages and print what is not translated.
+
+    Raises:
+        SystemExit: Sphinx reports warnings, or a catalog is not that of its page.
+    """
     prepare()
     sphinx("html", HTML)
     sphinx("html", HTML / "ko", "ko")
-    sphinx("gettext", TEMPLATES)
+    _write_templates()
     print(f"site       {HTML / 'index.html'}")
     _report_blocks()
     translation.report(translation.counts(TEMPLATES, CATALOGS))
+    if stale := translation.stale(TEMPLATES, CATALOGS):
+        sys.exit("\n".join([*stale, "next: make docs-update, and fill in msgstr"]))
+
+
+def _write_templates() -> None:
+    """Write the messages of all pages, without those of pages that were removed or moved."""
+    shutil.rmtree(TEMPLATES, ignore_errors=True)
+    sphinx("gettext", TEMPLATES)
 
 
 def _report_blocks() -> None:
     """Print how many blocks of commands the tests run."""
-    pages = [path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")]
-    every = [block for page in pages for block in blocks(page)]
-    shown = [block for block in every if block.language == "console"]
-    long, left = (sum(mark in block.marks for block in shown) for mark in ("long", "not-run"))
-    print(f"commands   {len(shown) - left} blocks are run, {long} of them by `make test-all` only")
-    print(f"           {left} are marked: not run")
+    counts = tested.count_marks(block for _, block in tested.shown_blocks())
+    print(f"commands   {counts['run']} blocks are run, {counts['long']} more by `make test-all`")
+    print(f"           {counts['overview']} are overviews: other blocks run their commands")
+    print(f"           {counts['not-run']} are not run (reference/tested.md lists them)")
 
 
 def update() -> None:
     """Bring the catalogs in docs/locale up to date with the pages."""
     prepare()
-    sphinx("gettext", TEMPLATES)
+    _write_templates()
     translation.update(TEMPLATES, CATALOGS)
     translation.report(translation.counts(TEMPLATES, CATALOGS))

@@ -8,7 +8,7 @@ import subprocess
 from rich.console import Console
 from rich.text import Text
 
-from tools.docs.site import DOCS, ROOT
+from tools.docs.tested import DOCS, ROOT
 
 _COLUMNS = 96
 _ROWS = 26

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,8 +16,12 @@ msgstr ""
 "Content-Type: text/plain; charset=utf-8\n"
 "Content-Transfer-Encoding: 8bit\n"
 """
-# Pages that are translated; the others are counted, and stay English.
-_TRANSLATED = ("index", "tutorials/", "how-to/")
+# Only the titles of these pages are translated, for the navigation: they are generated from help
+# texts, rules and measurements, or are for developers.
+ENGLISH_ONLY = ("reference/", "contributing/", "changelog", "faults", "guides")
+
+# The words of the theme; no page has them.
+_THEME = "sphinx.po"
 
 
 class Count(NamedTuple):
@@ -27,27 +32,59 @@ class Count(NamedTuple):
 
 
 def update(templates: Path, catalogs: Path) -> None:
-    """Write a catalog for each translated page, with the translations that still hold.
+    """Write a catalog for each page, with the translations that still hold.
 
     A message that has changed is untranslated again, never fuzzy.
     """
     wanted = set()
-    for template in sorted(templates.rglob("*.pot")):
-        name = template.relative_to(templates).with_suffix(".po")
-        if str(name).startswith(_TRANSLATED):
-            path = catalogs / name
-            wanted.add(path)
-            before = messages(path) if path.exists() else {}
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(_text(messages(template), before), encoding="utf-8")
-    for path in set(catalogs.rglob("*.po")) - wanted:
+    for path, current in _current(templates, catalogs):
+        wanted.add(path)
+        before = messages(path) if path.exists() else {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_text(current, before), encoding="utf-8")
+    for path in _pages(catalogs) - wanted:
         path.unlink()
 
 
-def _text(current: Mapping[str, str], translations: Mapping[str, str]) -> str:
+def _pages(catalogs: Path) -> set[Path]:
+    """Return the catalogs of pages."""
+    return set(catalogs.rglob("*.po")) - {catalogs / _THEME}
+
+
+def _current(templates: Path, catalogs: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the catalog of each page and the messages that it must have."""
+    for template in sorted(templates.rglob("*.pot")):
+        name = template.relative_to(templates).with_suffix(".po")
+        current = list(messages(template))
+        if str(name).startswith(ENGLISH_ONLY):
+            current = [text for text in current[:1] if not text.startswith("toolkit ")]
+        if current:
+            yield catalogs / name, current
+
+
+def stale(templates: Path, catalogs: Path) -> list[str]:
+    """Return a line for each catalog whose messages are not those of its page."""
+    expected = dict(_current(templates, catalogs))
+    result = [f"{path}: its page is gone" for path in _pages(catalogs) - set(expected)]
+    for path, current in expected.items():
+        known = messages(path) if path.exists() else {}
+        if list(known) != current:
+            changed = next((text for text in known if text not in current), current[0])
+            result.append(f"{path}: not the messages of its page, such as {changed!r}")
+    return sorted(result)
+
+
+def _own(message: str) -> str:
+    """Return the translation of a message of code and links only: itself; empty for any other."""
+    words = re.sub(r"`[^`]*`|\]\([^)]*\)", "", message)
+    return "" if re.search(r"[^\W\d_]", words) else message
+
+
+def _text(current: Iterable[str], translations: Mapping[str, str]) -> str:
+    complete = {message: translations.get(message) or _own(message) for message in current}
     entries = (
-        f"\nmsgid {_quoted(message)}\nmsgstr {_quoted(translations.get(message, ''))}\n"
-        for message in current
+        f"\nmsgid {_quoted(message)}\nmsgstr {_quoted(translated)}\n"
+        for message, translated in complete.items()
     )
     return _HEADER + "".join(entries)
 
@@ -64,24 +101,21 @@ def messages(path: Path) -> dict[str, str]:
 
 
 def counts(templates: Path, catalogs: Path) -> Mapping[str, Count]:
-    """Return the counts of the translation for each part of the site."""
+    """Return the counts of the translation for each catalog."""
     result: dict[str, Count] = {}
-    for template in sorted(templates.rglob("*.pot")):
-        name = template.relative_to(templates)
-        catalog = catalogs / name.with_suffix(".po")
-        translations = messages(catalog) if catalog.exists() else {}
-        current = messages(template)
-        part = name.parts[0] if len(name.parts) > 1 else "top"
-        before = result.get(part, Count(0, 0))
-        translated = sum(bool(translations.get(message)) for message in current)
-        result[part] = Count(before.translated + translated, before.all + len(current))
+    for path, current in _current(templates, catalogs):
+        translations = messages(path) if path.exists() else {}
+        translated = sum(bool(translations.get(text)) for text in current)
+        result[str(path.relative_to(catalogs).with_suffix(""))] = Count(translated, len(current))
     return result
 
 
-def report(parts: Mapping[str, Count]) -> None:
-    """Print the counts of the translation."""
-    total = Count(*(sum(column) for column in zip(*parts.values(), strict=True)))
+def report(pages: Mapping[str, Count]) -> None:
+    """Print the counts of the translation, and each page that is not complete."""
+    whole = {name: count for name, count in pages.items() if not name.startswith(ENGLISH_ONLY)}
+    total = Count(*(sum(column) for column in zip(*whole.values(), strict=True)))
     print(f"ko         {total.translated} of {total.all} messages are translated")
-    for part, count in parts.items():
+    for name, count in pages.items():
         if count.translated < count.all:
-            print(f"           {part}: {count.all - count.translated} of {count.all} are not")
+            print(f"           {name}: {count.all - count.translated} of {count.all} are not")
+    print(f"           in English only: {', '.join(name.rstrip('/') for name in ENGLISH_ONLY)}")
