@@ -1,12 +1,12 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-update house layers bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-forward bench-queue bench-failures test-faults test-fresh workshop-rehearsal clean
+.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-notebook docs-update house layers bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-forward bench-queue bench-failures bench-size test-faults test-fresh workshop-rehearsal test-gpu gpu-pack clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
 # In CI nothing may be skipped: tests/strict.py turns a skip into a failure.
 STRICT  := $(if $(CI),-p tests.strict)
-WORKERS := 2
+WORKERS := 3
 PARALLEL := -n $(WORKERS) --dist
 # Of real programs: a file's tests share a worker, and the order is that of tests/cluster/conftest.py.
 BY_FILE := loadfile --no-loadscope-reorder
@@ -38,14 +38,14 @@ image-%: setup ## build the image of recipes/<name>.toml
 	@$(TOOLKIT) image build $*
 
 images: setup ## build all images for CPUs: what needs no login and no GPU
-	@for name in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$name || exit; done
+	@for name in pytorch_cpu tensorflow_cpu ray_cpu trainers_cpu deepspeed_cpu; do $(TOOLKIT) image build $$name || exit; done
 
-test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (25 minutes on two cores)
+test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (17 minutes on two cores)
 	@$(TOOLKIT) setup --with tests --with accounting
 	@$(MAKE) --no-print-directory lint test-unit test-cluster
 
 test-all: ## every test, also the costly variations of others (about two hours)
-	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='pytorch_cpu tensorflow_cpu ray_cpu'
+	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='pytorch_cpu tensorflow_cpu ray_cpu trainers_cpu deepspeed_cpu'
 
 test-unit: .venv/.ready-dev ## the tests that need no other program (one minute)
 	$(PYTEST) $(STRICT) $(PARALLEL) worksteal tests/unit
@@ -60,7 +60,7 @@ test-slurm: ## the cluster tests on Debian SUITE=bookworm, trixie or sid, and so
 	CI=true tests/fresh/fresh-debian.sh --dir $(FRESH)/$(SUITE) --suite $(SUITE) $(if $(NEW),,--again) -- make test-cluster TESTS='$(TESTS)'
 
 test-jobs: setup ## every exercise and every command of published guides, on a local cluster of two nodes; renews docs/guides.md
-	@for image in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$image || exit; done
+	@for image in pytorch_cpu tensorflow_cpu ray_cpu trainers_cpu deepspeed_cpu; do $(TOOLKIT) image build $$image || exit; done
 	@.venv/bin/python -m benchmarks.coverage --write
 
 fuzz: .venv/.ready-dev ## break the inputs of every reader of others' files and answers for SECONDS (default: 300)
@@ -80,7 +80,7 @@ bench-cli: setup ## how long commands take, beside their peers
 
 bench-build: setup ## how long a changed image takes to build again, beside Apptainer and BuildKit (a base of 2 GB)
 	@$(TOOLKIT) image build pytorch_cpu
-	@.venv/bin/python -m benchmarks.build
+	@.venv/bin/python -m benchmarks.build; code=$$?; .venv/bin/python -m benchmarks.rebuild && exit $$code
 
 bench-allreduce: export TOOLKIT_CLUSTER := bench
 bench-allreduce: setup ## how fast ranks add up on two nodes, over Gloo, Horovod and MPI; every sum checked
@@ -108,18 +108,31 @@ bench-failures: setup ## how often the first failing rank and its cause are name
 bench-queue: setup ## what toolkit ps asks of Slurm, with 2,000 jobs of another user in the queue
 	@.venv/bin/python -m benchmarks.queue
 
+bench-size: setup ## what 10,000 nodes, 8,000 logs and a local cluster of 1,000 nodes cost (4 GB of memory)
+	@.venv/bin/python -m benchmarks.size
+
 test-faults: .venv/.ready-dev ## inject faults between sbatch and the outcome, and into builds; write docs/faults.md (about 20 minutes)
 	@$(TOOLKIT) setup --with tests --with accounting
 	WRITE_FAULTS=1 $(PYTEST) -v tests/faults
 
+gpu-pack: setup ## pack what `make test-gpu` needs on a machine without a network, for PYTHON_VERSION=3.12
+	@.venv/bin/python -m tests.gpu.pack build/gpu-pack $(if $(PYTHON_VERSION),--python $(PYTHON_VERSION))
+
+test-gpu: ## what only a GPU shows, by PYTHON=python3 with torch; a report in build/; needs no network, takes Slurm of a gpu-pack
+	@tests/gpu/run.sh $(TESTS_GPU)
+
 docs: .venv/.ready-docs ## build the site of docs/ in English and Korean, in build/docs/html; warnings are errors
 	@.venv/bin/python -m tools.docs build
+
+docs-notebook: setup ## take the picture of a notebook in docs/images, in a real browser
+	@pictures=$$(mktemp -d); trap 'rm -r $$pictures' EXIT; TOOLKIT_KEEP_SCREENSHOTS=$$pictures $(PYTEST) -q tests/cluster/test_notebook_browser.py -k plot && \
+	cp $$pictures/notebook.png docs/images/
 
 docs-update: .venv/.ready-docs ## bring the catalogs of the translation (docs/locale) up to date with the pages
 	@.venv/bin/python -m tools.docs update
 
-workshop-rehearsal: setup ## the workshop of workshops/neuron-2022 with 40 users (root); EXERCISES=NAMES for some of it
-	@for name in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$name || exit; done
+workshop-rehearsal: setup ## the workshop of workshops/neuron-2022 with 40 users (root); EXERCISES=NAMES for some of it, with IMAGES=NAMES
+	@for name in $(or $(IMAGES),pytorch_cpu tensorflow_cpu ray_cpu); do $(TOOLKIT) image build $$name || exit; done
 	@$(TOOLKIT) workshop rehearse workshops/neuron-2022 --people $(or $(PEOPLE),40) $(addprefix --only ,$(EXERCISES)) --html rehearsal.html
 
 house: .venv/.ready-dev ## sizes, function lengths, imports that run upward, words left: per room
