@@ -428,12 +428,21 @@ def test_a_run_starts_after_another_that_has_to_end_well(
     assert "--dependency" not in again.stdout, "it is repeated by itself"
 
 
+BUSY = """\
+import subprocess, sys
+data = bytearray(100_000_000)
+for _ in range(5):
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", "x" * 2500])
+print("here", flush=True)
+while True: pass
+"""
+
+
 def test_top_shows_what_ranks_use_on_their_nodes(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
-    (shared_dir / "busy.py").write_text(
-        "data = bytearray(100_000_000)\nprint('here', flush=True)\nwhile True: pass\n"
-    )
+    """Also with command lines that Slurm does not send in one piece."""
+    (shared_dir / "busy.py").write_text(BUSY)
     options = (
         *"run --detach --image".split(),
         str(pytorch_image),
@@ -449,6 +458,8 @@ def test_top_shows_what_ranks_use_on_their_nodes(
     }
     assert set(ranks) == {0, 1}, seen
     assert ranks[0]["host"] != ranks[1]["host"]
+    idle = [(one["host"], one["rank"]) for one in seen if one["command"].endswith("x" * 2500)]
+    assert sorted(idle) == [("nid001", 0)] * 5 + [("nid002", 1)] * 5, seen
     assert any(one["cpu"] > 0 for one in ranks.values())
     assert "busy.py" in toolkit("top", "busy-0001", cwd=shared_dir).stdout
     toolkit("cancel", "busy-0001", cwd=shared_dir)

@@ -95,3 +95,9 @@ def test_broken_host_lists(text: str) -> None:
 def test_variables_that_change_what_commands_do_do_not_reach_them() -> None:
     given = {"SBATCH_PARTITION": "x", "SQUEUE_STATES": "PD", "SACCT_FORMAT": "x", "SLURM_CONF": "y"}
     assert without_slurm_defaults(given) == {"SLURM_CONF": "y"}
+
+
+def test_pieces_of_lines_of_several_tasks_are_put_together() -> None:
+    text = " 0: one: a\n11: eleven \n 0:  and more\nsrun: a warning\n11:  \n 0: .\n"
+    assert parse.labelled(text) == ["one: a and more.", "eleven  "]
+    assert parse.labelled("") == []

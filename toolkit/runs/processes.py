@@ -72,7 +72,7 @@ def query(
         SubmissionError: Slurm did not run the script on them.
     """
     return parse(
-        client.on_nodes(state.job_id, len(expand(state.nodes)), script()).splitlines(),
+        client.on_nodes(state.job_id, len(expand(state.nodes)), script()).split("\n"),
         task_is_rank=task_is_rank,
     )
 

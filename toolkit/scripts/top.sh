@@ -12,7 +12,7 @@ ticks() {
     read -r -a part < <(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) && echo "$((part[11] + part[12]))"
 }
 numbers() {
-    tr '\0\n' '\n ' <"/proc/$1/environ" 2>/dev/null |
+    tr '\0\n\036' '\n  ' <"/proc/$1/environ" 2>/dev/null |
         grep -E '^(RANK|HOROVOD_RANK|OMPI_COMM_WORLD_RANK|PMIX_RANK|SLURM_PROCID)=' | tr '\n' ' '
 }
 
@@ -26,7 +26,7 @@ for pid in "${!before[@]}"; do
     if [[ -z $after || -z ${before[$pid]} ]]; then continue; fi # it has ended meanwhile
     memory=$(sed -n 's/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p' "/proc/$pid/status" 2>/dev/null)
     printf 'process\t%s\t%s\t%s\t%s\t%s\t%s\n' "$host" "$pid" "$(((after - before[$pid]) * 100 / second))" "${memory:-0}" \
-        "$(numbers "$pid")" "$(tr '\0\n\t' '   ' <"/proc/$pid/cmdline" 2>/dev/null)"
+        "$(numbers "$pid")" "$(tr '\0\n\t\036' '    ' <"/proc/$pid/cmdline" 2>/dev/null)"
 done
 if command -v nvidia-smi >/dev/null; then
     form=("--format=csv,noheader,nounits")

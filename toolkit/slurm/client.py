@@ -256,7 +256,9 @@ class Client:
     def on_nodes(self, job_id: int, nodes: int, script: str) -> str:
         """Run a bash script once on each node of a running job, and return the output.
 
-        The script runs beside the job's tasks.
+        The script runs beside the job's tasks. The lines of a node stay together: Slurm sends what
+        a task prints in pieces of 1,024 bytes and does not keep lines whole at its end. So a task
+        prints one line, and srun says of each piece whose it is (``--label``).
 
         Raises:
             SubmissionError: the job does not run, or Slurm refuses the job step.
@@ -267,9 +269,10 @@ class Client:
             "--ntasks-per-node=1",
             "--cpus-per-task=1",
         )
-        return self._run(
-            ["srun", f"--jobid={job_id}", "--overlap", "--input=none", *shape, "bash", "-c", script]
-        ).stdout
+        how = (f"--jobid={job_id}", "--overlap", "--input=none", "--label", *shape)
+        joined = f"set -o pipefail; {{ {script}\n}} | tr '\\n' '\\036'"
+        printed = parse.labelled(self._run(["srun", *how, "bash", "-c", joined]).stdout)
+        return "".join(printed).replace("\036", "\n")
 
     def cancel(self, job_id: int) -> None:
         """Cancel a job; if it has ended already, that is no error."""

@@ -197,3 +197,17 @@ def unhealthy_nodes(text: str, since: int) -> dict[str, str]:
         if name and down and (not when.isdigit() or int(when) >= since):
             unhealthy[name] = f"{state}: {reason}"
     return unhealthy
+
+
+def labelled(text: str) -> list[str]:
+    """Return what each task printed, in the order of tasks, from the output of ``srun --label``.
+
+    Tasks print no newlines: srun adds one after each piece of a line that it gets
+    (``write_labelled_message`` of Slurm's source).
+    """
+    pieces: dict[int, list[str]] = {}
+    for line in text.split("\n"):
+        task, _, piece = line.partition(": ")
+        if task.strip().isdigit():
+            pieces.setdefault(int(task), []).append(piece)
+    return ["".join(pieces[task]) for task in sorted(pieces)]
