@@ -51,23 +51,29 @@ def state(toolkit: Any, job: int) -> str:
     return str(toolkit("cluster", "exec", "--", *asked).stdout.strip())
 
 
-def node(toolkit: Any, name: str, to: str) -> None:
-    """Have the administrator say that a node is down, or up again."""
-    words = (
-        "scontrol",
-        "update",
-        f"nodename={name}",
-        f"state={to}",
-        *(("reason=maintenance",) if to == "down" else ()),
-    )
+def take_down(toolkit: Any, name: str) -> None:
+    """Have the administrator say that a node is down."""
+    words = ("scontrol", "update", f"nodename={name}", "state=down", "reason=maintenance")
     assert toolkit("cluster", "exec", "--", *words).returncode == 0
+
+
+def back(toolkit: Any, name: str) -> bool:
+    """Resume a node, and tell whether it takes jobs.
+
+    Slurm refuses to resume a node that has registered meanwhile: it is back by itself
+    (ReturnToService=2).
+    """
+    words = ("scontrol", "update", f"nodename={name}", "state=resume")
+    toolkit("cluster", "exec", "--", *words)
+    asked = ("sinfo", "--noheader", f"--nodes={name}", "--format=%T")
+    return str(toolkit("cluster", "exec", "--", *asked).stdout.strip()) == "idle"
 
 
 @pytest.fixture
 def nid002(toolkit: Any) -> Iterator[str]:
     """A node that a test takes down, and that is up again afterwards."""
     yield "nid002"
-    node(toolkit, "nid002", "resume")
+    wait_for(lambda: back(toolkit, "nid002"), "the node to take jobs again")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +93,7 @@ def test_a_node_that_goes_down_after_the_end_changes_nothing(
         wait_for(lambda: state(toolkit, job) == "RUNNING", "the job to run")
         assert toolkit("cluster", "exec", "--", "scancel", str(job)).returncode == 0
     wait_for(lambda: state(toolkit, job) == slurm, "the end of the job")
-    node(toolkit, nid002, "down")
+    take_down(toolkit, nid002)
     found = row(toolkit, shared_dir, "x-0001")
     assert (found["state"], found["exit_code"]) == (slurm, code)
     outcome = json.loads((shared_dir / "runs/x-0001/outcome.json").read_text())
