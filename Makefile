@@ -14,6 +14,7 @@ BY_FILE := loadfile --no-loadscope-reorder
 CHOSEN  := not long
 BUILT   := pytorch_cpu
 STORE   := $(or $(TOOLKIT_TEST_IMAGES),$(HOME)/.cache/toolkit-tests/images)
+CLUSTER_TESTS = $(PYTEST) $(STRICT) -v $(if $(CHOSEN),-m '$(CHOSEN)') $(TESTS)
 SUITE   := trixie
 # Beside them, of the fault tests: runs at the same time, and a run that is killed in between.
 FAULTS  := tests/faults/test_submission_faults.py
@@ -53,7 +54,9 @@ test-unit: .venv/.ready-dev ## the tests that need no other program (one minute)
 test-cluster: .venv/.ready-dev ## set up, and run the tests that run real programs; TESTS=FILES for some of them
 	@$(TOOLKIT) setup --with tests --with accounting
 	@for name in $(BUILT); do TOOLKIT_IMAGES=$(STORE) $(TOOLKIT) image build $$name || exit; done
-	$(PYTEST) $(STRICT) $(PARALLEL) $(BY_FILE) -v $(if $(CHOSEN),-m '$(CHOSEN)') $(TESTS)
+	$(CLUSTER_TESTS) $(PARALLEL) $(BY_FILE) || { code=$$?; [ $$code = 1 ] || exit $$code; \
+	echo 'What failed beside two other workers is run once more, alone. A test that passes now is a defect to mend all the same.'; \
+	$(CLUSTER_TESTS) --last-failed --last-failed-no-failures none --maxfail 1; }
 
 # The machine is kept, with its images and what is installed; NEW=1 makes it again.
 test-slurm: ## the cluster tests on Debian SUITE=bookworm, trixie or sid, and so with its Slurm (root; 20 minutes)
