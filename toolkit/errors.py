@@ -10,10 +10,13 @@ job, and programs use the low ones.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
 
 # The topic about errors that are not those of a job, an image, a site or a cluster.
 GENERAL_PAGE = "run/errors"
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the quota is exhausted
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
@@ -320,10 +323,8 @@ def of_file(error: OSError) -> ToolkitError | None:
 
     Return None for any other, which is a fault of ours.
     """
-    import errno
-
     place = str(error.filename) if error.filename else None
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_SPACE:
         return NoSpaceError(
             f"nothing more can be written: {error.strerror}",
             place=place,

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from toolkit.errors import ConfigError
 from toolkit.model.base import AnyModel, BadDataError, from_json, from_toml
 
-FULL = (errno.ENOSPC, errno.EDQUOT)  # errors of a full disk, or of an exhausted quota
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 

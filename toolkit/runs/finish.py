@@ -7,7 +7,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.files import FULL, write_atomically
+from toolkit.errors import NO_SPACE
+from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, PointOutcome, Report
@@ -44,7 +45,7 @@ def _write_if_room(path: Path, came_out: Outcome | PointOutcome) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_json(came_out, sort=False))  # results in the script's order
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in NO_SPACE:
             raise
         return False
     return True

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from toolkit.errors import MalformedInputError, NoSpaceError
+from toolkit.errors import NO_SPACE, MalformedInputError, NoSpaceError
 from toolkit.files import hash_file, open_regular, temporary_beside
 from toolkit.model.base import BadDataError, from_json
 from toolkit.units import human_size
@@ -290,7 +290,7 @@ def disk_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno not in (*NO_SPACE, errno.EFBIG):
             raise
         raise NoSpaceError(
             f"the disk became full, and nothing of the workshop is left: {error.strerror}",

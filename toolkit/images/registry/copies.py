@@ -5,7 +5,6 @@ No file gets its own name before all of them have arrived and are equal to what 
 
 from __future__ import annotations
 
-import errno
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import (
+    NO_SPACE,
     CommandFailedError,
     ForbiddenError,
     ImageMissingError,
@@ -114,7 +114,7 @@ class _LocalDirectory:
 def _not_copied(path: Path, target: Path, error: OSError) -> ToolkitError:
     """Return the error for a file that could not be copied into a directory of this machine."""
     reason = f"{path.name} cannot be written: {error.strerror or error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_SPACE:
         return NoSpaceError(reason, place=str(target.parent))
     return ForbiddenError(reason, place=str(target.parent))
 

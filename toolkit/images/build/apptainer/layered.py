@@ -7,7 +7,6 @@ A machine that does not let a user mount overlays builds flat images.
 
 from __future__ import annotations
 
-import errno
 import platform
 import threading
 import time
@@ -19,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import NeedsInstallError, ToolkitError
+from toolkit.errors import NO_SPACE, NeedsInstallError, ToolkitError
 from toolkit.images.build.apptainer import compose, identity, image_checks
 from toolkit.images.build.apptainer.apptainer import BuildOutcome, build_base
 from toolkit.images.build.apptainer.collector import Collector
@@ -101,7 +100,7 @@ def build(
         run.entries.check()  # a damaged entry explains any failure
         if not isinstance(error, OSError):
             raise
-        run.follower.reader.no_space |= error.errno in (errno.ENOSPC, errno.EDQUOT)
+        run.follower.reader.no_space |= error.errno in NO_SPACE
         raise run.follower.error(error.errno or 1) from None
     run.follower.end()
     return run.outcome()
