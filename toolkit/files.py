@@ -185,18 +185,32 @@ def temporary_beside(target: Path) -> Iterator[Path]:
 
 def _locked_directory(parent: Path, prefix: str) -> tuple[TemporaryDirectory[str], int]:
     """Create a temporary directory; its lock ends with this process."""
-    import fcntl
     import tempfile  # with random and its hashes; most commands write nothing
 
     while True:
         scratch = tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
-        with suppress(FileNotFoundError):  # another process took it for one that was left
-            lock = os.open(scratch.name, _DIRECTORY)
-            with suppress(OSError):  # no locks here: it stays if this is killed
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            if Path(scratch.name).is_dir():
-                return scratch, lock
-            os.close(lock)
+        lock = lock_new_directory(Path(scratch.name))
+        if lock is not None:
+            return scratch, lock
+
+
+def lock_new_directory(path: Path) -> int | None:
+    """Lock a directory that was just created; closing the returned descriptor unlocks it.
+
+    None if it has gone: another process took it for one that a killed process had left.
+    """
+    import fcntl
+
+    try:
+        lock = os.open(path, _DIRECTORY)
+    except FileNotFoundError:
+        return None
+    with suppress(OSError):  # no locks here: it stays if this process is killed
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    if path.is_dir():
+        return lock
+    os.close(lock)
+    return None
 
 
 def _remove_left(parent: Path, prefix: str) -> None:

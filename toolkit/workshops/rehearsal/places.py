@@ -17,6 +17,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ToolkitError
+from toolkit.files import lock_new_directory
 from toolkit.progress import Progress
 from toolkit.records.store import all_runs
 from toolkit.runs import removal, status
@@ -37,6 +38,7 @@ def temporary_place(parent: Path) -> Iterator[Path]:
     """
     place, lock = _create(parent)
     try:
+        place.chmod(0o755)
         (place / _HOST).write_text(socket.gethostname(), encoding="utf-8")
         yield place
     finally:
@@ -47,16 +49,9 @@ def temporary_place(parent: Path) -> Iterator[Path]:
 def _create(parent: Path) -> tuple[Path, int]:
     while True:
         place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
-        with contextlib.suppress(FileNotFoundError):  # another rehearsal took it for a rest
-            place.chmod(0o755)
-            lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError:  # a file system without locks: it is not removed if this is killed
-                return place, lock
-            if place.is_dir():
-                return place, lock
-            os.close(lock)
+        lock = lock_new_directory(place)
+        if lock is not None:
+            return place, lock
 
 
 def clean(parent: Path, progress: Progress) -> list[Path]:
