@@ -82,22 +82,25 @@ def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = 
 
 
 def _explained(error: BaseException, paths: Paths) -> BaseException:
+    """Return the error with the reasons in the daemons' logs; why a daemon stopped comes first."""
     if not isinstance(error, StartError):
         return error
     fatal = fatal_errors(paths.daemon_logs())
     stopped = [
-        f"{', '.join(daemons[:_NAMED])}"
+        ", ".join(daemons[:_NAMED])
         + (f" and {len(daemons) - _NAMED} more" if len(daemons) > _NAMED else "")
         + f" stopped: {text}"
         for text, daemons in fatal.items()
     ]
-    details = (*stopped, *error.details, *log_tails(error.logs))
+    details = (*error.details, *log_tails(error.logs))
     forbidden = any(
-        "unshare failed" in line or "Operation not permitted" in line for line in details
+        "unshare failed" in line or "Operation not permitted" in line
+        for line in (*stopped, *details)
     )
+    cause, *others = (stopped[0], error.cause, *stopped[1:]) if stopped else (error.cause,)
     return ClusterError(
-        f"the local cluster did not start: {stopped[0] if stopped else error.cause}",
-        details=(*([error.cause] if stopped else []), *details[bool(stopped) :]),
+        f"the local cluster did not start: {cause}",
+        details=(*others, *details),
         next_step=_next_step(fatal, forbidden=forbidden),
     )
 
