@@ -99,13 +99,7 @@ def scale(
     from toolkit.bench.scale.measuring import FailedRunError
     from toolkit.bench.scale.report import write_reports
 
-    if (job is None) == (again is None):
-        raise UsageError(
-            "name either a job or the report of a study",
-            place="JOB",
-            next_step="toolkit bench scale jobs/digits-ddp, or --again REPORT",
-        )
-    options = _options(job, values) if job else _repeated(read_study(again or Path()), values)
+    options = _chosen(job, again, values)
     for name in options.beside:
         published.read(name)
     before = read_study(against) if against else None
@@ -167,6 +161,25 @@ def _compare(before: Study, study: Study, threshold: float) -> None:
             place="--against",
             next_step="see what differs above; --threshold PERCENT allows more",
         )
+
+
+def _chosen(job: str | None, again: Path | None, values: dict[str, Any]) -> Options:
+    """Return the options of a new study, or of the one that is measured again.
+
+    Raises:
+        UsageError: not exactly one of them was named.
+    """
+    from toolkit.bench.scale.directory import read_study
+
+    if job is not None and again is None:
+        return _options(job, values)
+    if again is not None and job is None:
+        return _repeated(read_study(again), values)
+    raise UsageError(
+        "name either a job or the report of a study",
+        place="JOB",
+        next_step="toolkit bench scale jobs/digits-ddp, or --again REPORT",
+    )
 
 
 def _options(job: str, values: dict[str, Any]) -> Options:
@@ -245,17 +258,8 @@ def _show_plan(planned: Sequence[PlannedPoint], options: Options, *, as_json: bo
     if as_json:
         console.out_json(rows)
         return
-    names = ("point", "nodes", "ranks", "launcher", "runs", "hours", "arguments")
-    header = ["POINT", "NODES", "RANKS", "LAUNCHER", "RUNS", "AT MOST", "COMMAND"]
-    unit = planned[0].unit
-    lines = [[str(row[name]) for name in names] for row in rows]
-    for row, line in zip(rows, lines, strict=True):
-        line[5] = f"{row['hours']:g} {unit} h" if row["hours"] else "no limit"
-    if options.one_allocation:
-        for line in (header, *lines):
-            del line[5]
-    console.out(console.table(header, lines))
-    runs = len(planned) * options.runs
+    console.out(_plan_table(rows, has_limits=not options.one_allocation))
+    runs, unit = len(planned) * options.runs, planned[0].unit
     if options.one_allocation:
         most = max(entry.plan.nodes for entry in planned)
         total = max(entry.hours for entry in planned) / options.runs
@@ -265,6 +269,18 @@ def _show_plan(planned: Sequence[PlannedPoint], options: Options, *, as_json: bo
         console.fact("jobs", f"{runs}, one after the other, in turns over the points")
     limit = f"{total:.3g} {unit} hours, by the time limits (--time)" if total else "no limit known"
     console.fact("at most", limit)
+
+
+def _plan_table(rows: Sequence[dict[str, Any]], *, has_limits: bool) -> str:
+    """Return the table of the points; those of one allocation have no limit of their own."""
+    limits = ("at most",) if has_limits else ()
+    names = ("point", "nodes", "ranks", "launcher", "runs", *limits, "command")
+    lines = []
+    for row in rows:
+        limit = f"{row['hours']:g} {row['unit']} h" if row["hours"] else "no limit"
+        cells = {**row, "at most": limit, "command": row["arguments"]}
+        lines.append([cells[name] for name in names])
+    return console.table([name.upper() for name in names], lines)
 
 
 def _show(study: Study, folder: StudyDirectory, *, as_json: bool) -> None:
