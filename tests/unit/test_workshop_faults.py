@@ -18,7 +18,8 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from tests.unit.test_workshops import END, X, entry, joined, listed, packed_workshop
+from tests.unit.test_workshops import END, X, entry, listed
+from tests.unit.workshop_fixtures import OWN, joined, packed_workshop
 from toolkit.cli.workshop import command
 from toolkit.errors import (
     CommandFailedError,
@@ -44,20 +45,6 @@ from toolkit.workshops.model import CONTENTS, Done, Results
 from toolkit.workshops.rehearsal import accounts, measure, places, report
 from toolkit.workshops.rehearsal.crew import Crew
 from toolkit.workshops.rehearsal.report import Attempt, Report
-
-OWN = pwd.getpwuid(os.geteuid()).pw_name
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return packed_workshop(tmp_path_factory.mktemp("packed"))
-
-
-@pytest.fixture
-def drop(tmp_path: Path) -> Path:
-    directory = tmp_path / "results"
-    results.open_directory(directory)
-    return directory
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "..", ".", "", "a/b", ".ssh"])

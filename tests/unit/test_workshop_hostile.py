@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import pwd
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_workshops import joined, packed_workshop, write_folder
+from tests.unit.workshop_fixtures import OWN, joined, packed_workshop, write_folder
 from toolkit.cli.follow import _leave_results
 from toolkit.errors import (
     MalformedInputError,
@@ -32,26 +31,12 @@ from toolkit.progress import Silent
 from toolkit.workshops import archive, join, pack, results
 from toolkit.workshops.model import CONTENTS, Results
 
-OWN = pwd.getpwuid(os.geteuid()).pw_name
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return packed_workshop(tmp_path_factory.mktemp("packed"))
-
 
 @pytest.fixture
 def shared(packed: Path, tmp_path: Path) -> Path:
     """The unpacked workshop, as an instructor has it."""
     archive.unpack(packed, tmp_path / "shared")
     return tmp_path / "shared"
-
-
-@pytest.fixture
-def drop(tmp_path: Path) -> Path:
-    directory = tmp_path / "results"
-    results.open_directory(directory)
-    return directory
 
 
 def test_what_is_not_listed_is_not_copied_from_an_instructors_directory(

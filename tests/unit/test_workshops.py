@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.unit.workshop_fixtures import TEXT, joined, write_folder
 from toolkit.cli.workshop import command
 from toolkit.errors import (
     CommandFailedError,
@@ -44,53 +45,12 @@ from toolkit.workshops import fetch as fetching
 from toolkit.workshops.model import CONTENTS, Contents, Done, Results
 from toolkit.workshops.new import create
 
-TEXT = """\
-title = {en = "First steps", ko = "첫걸음"}
-language = ["en", "ko"]
-site = "neuron-2022"
-partition = "cas_v100_4"
-comment = "pytorch"
-people = 4
-[[exercises]]
-name = "01-ddp"
-folder = "jobs/digits-ddp"
-[[exercises]]
-name = "02-own"
-folder = "own"
-text = {ko = "own.ko.md"}
-"""
-
-
-def write_folder(made: Path, options: str = "") -> Path:
-    (made / "own").mkdir(parents=True)
-    (made / "own" / "job.toml").write_text('summary = "own"\nlauncher = "none"\n')
-    (made / "own" / "train.py").write_text("print('{}')\n")
-    (made / "own" / "README.md").write_text("# Own\n\nRun `jobs/own` **now**: <script>\n")
-    (made / "own.ko.md").write_text("# 나의 실습\n")
-    (made / "workshop.toml").write_text(options + TEXT)
-    return made
-
-
-def packed_workshop(place: Path, options: str = "") -> Path:
-    pack.pack(write_folder(place / "first", options), place / "first.tar", pack.Options(), Silent())
-    return place / "first.tar"
-
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A workshop with a shipped exercise and one of its own, without images."""
     monkeypatch.chdir(tmp_path)
     return write_folder(tmp_path / "first")
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same workshop, packed."""
-    return packed_workshop(tmp_path_factory.mktemp("packed"))
-
-
-def joined(source: Path, directory: Path, *, share: bool | None = False) -> join.Membership:
-    return join.join(str(source), directory, share=share, verify=None, progress=Silent())
 
 
 def test_a_new_workshop_can_be_read_and_its_exercises_can_be_run(
@@ -457,13 +417,6 @@ def test_the_guide_is_complete_and_escapes_everything(folder: Path) -> None:
 )
 def test_markdown(text: str, html: str) -> None:
     assert guide.to_html(text) == html
-
-
-@pytest.fixture
-def drop(tmp_path: Path) -> Path:
-    directory = tmp_path / "results"
-    results.open_directory(directory)
-    return directory
 
 
 @pytest.fixture

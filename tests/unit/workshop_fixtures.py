@@ -1,0 +1,62 @@
+"""A workshop that the tests write, pack and join, and a directory of its results."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from toolkit.progress import Silent
+from toolkit.workshops import join, pack, results
+
+OWN = pwd.getpwuid(os.geteuid()).pw_name
+
+TEXT = """\
+title = {en = "First steps", ko = "첫걸음"}
+language = ["en", "ko"]
+site = "neuron-2022"
+partition = "cas_v100_4"
+comment = "pytorch"
+people = 4
+[[exercises]]
+name = "01-ddp"
+folder = "jobs/digits-ddp"
+[[exercises]]
+name = "02-own"
+folder = "own"
+text = {ko = "own.ko.md"}
+"""
+
+
+def write_folder(made: Path, options: str = "") -> Path:
+    (made / "own").mkdir(parents=True)
+    (made / "own" / "job.toml").write_text('summary = "own"\nlauncher = "none"\n')
+    (made / "own" / "train.py").write_text("print('{}')\n")
+    (made / "own" / "README.md").write_text("# Own\n\nRun `jobs/own` **now**: <script>\n")
+    (made / "own.ko.md").write_text("# 나의 실습\n")
+    (made / "workshop.toml").write_text(options + TEXT)
+    return made
+
+
+def packed_workshop(place: Path, options: str = "") -> Path:
+    pack.pack(write_folder(place / "first", options), place / "first.tar", pack.Options(), Silent())
+    return place / "first.tar"
+
+
+def joined(source: Path, directory: Path, *, share: bool | None = False) -> join.Membership:
+    return join.join(str(source), directory, share=share, verify=None, progress=Silent())
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workshop with a shipped exercise and one of its own, packed without images."""
+    return packed_workshop(tmp_path_factory.mktemp("packed"))
+
+
+@pytest.fixture
+def drop(tmp_path: Path) -> Path:
+    directory = tmp_path / "results"
+    results.open_directory(directory)
+    return directory
