@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,21 +116,24 @@ def test_a_file_with_consent_that_others_could_have_written_is_not_obeyed(
     assert results.leave(mine) == drop / f"{OWN}.json"
 
 
+def interrupted_after(calls: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function; after so many calls, Ctrl-C comes in place of each."""
+    numbers = itertools.count()
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if next(numbers) >= calls:
+            raise KeyboardInterrupt
+        return function(*arguments, **options)
+
+    return interrupted
+
+
 @pytest.mark.parametrize("writes", [0, 1])
 def test_joining_that_was_interrupted_can_be_repeated(
     writes: int, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = [writes]
-    write = write_atomically
-
-    def interrupted(path: Path, text: str) -> None:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        write(path, text)
-
     with monkeypatch.context() as patch:
-        patch.setattr(join, "write_atomically", interrupted)
+        patch.setattr(join, "write_atomically", interrupted_after(writes, write_atomically))
         with pytest.raises(KeyboardInterrupt):
             joined(packed, tmp_path / "mine")
     joined(packed, tmp_path / "mine")
@@ -220,16 +224,8 @@ def test_an_answer_without_an_end_does_not_fill_the_disk(
 def test_removing_an_unpacked_workshop_that_was_interrupted_can_be_repeated(
     shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left, unlink = [3], Path.unlink
-
-    def interrupted(path: Path, missing_ok: bool = False) -> None:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        unlink(path, missing_ok)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", interrupted)
+        patch.setattr(Path, "unlink", interrupted_after(3, Path.unlink))
         with pytest.raises(KeyboardInterrupt):
             results.remove_unpacked(shared, "first")
     results.remove_unpacked(shared, "first")
@@ -272,9 +268,7 @@ def test_the_results_of_any_name_can_be_removed_and_nothing_else(drop: Path) -> 
 def test_opening_after_an_interruption_gives_participants_their_rights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
+    interrupted = interrupted_after(0, bool)
     for broken in ("touch", "chmod"):
         with monkeypatch.context() as patch:
             patch.setattr(Path, broken, interrupted)
