@@ -37,6 +37,18 @@ def report(directory: Path, name: str = "paced") -> dict[str, Any]:
     return read
 
 
+def started(chosen: tuple[str, ...], directory: Path, env: dict[str, str]) -> subprocess.Popen[str]:
+    """A study under way, whose messages can be read."""
+    return subprocess.Popen(
+        (sys.executable, "-m", "toolkit", *chosen),
+        cwd=directory,
+        env=env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def stop_at(
     line: str,
     number: signal.Signals,
@@ -47,23 +59,15 @@ def stop_at(
     measured: int,
 ) -> tuple[int, str]:
     """Send a study a signal when it has so many measurements and prints a line that begins so."""
-    study = subprocess.Popen(
-        (sys.executable, "-m", "toolkit", *chosen),
-        cwd=directory,
-        env=env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert study.stderr is not None
     samples = directory / "scale/paced/samples"
-    for text in study.stderr:
-        if text.startswith(line) and len(list(samples.glob("*.json"))) == measured:
-            break
-    study.send_signal(number)
-    rest = study.stderr.read()
-    study.stderr.close()
-    return study.wait(), rest
+    with started(chosen, directory, env) as study:
+        assert study.stderr is not None
+        for text in study.stderr:
+            if text.startswith(line) and len(list(samples.glob("*.json"))) == measured:
+                break
+        study.send_signal(number)
+        rest = study.stderr.read()
+    return study.returncode, rest
 
 
 def test_a_killed_study_goes_on(
@@ -272,22 +276,13 @@ def followed(
     rank: int,
     script: Path,
     **slow: Any,
-) -> str:
-    """Measure a study with a slowed rank, and return what it said."""
-    study = subprocess.Popen(
-        (sys.executable, "-m", "toolkit", *words),
-        cwd=directory,
-        env=env,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert study.stderr is not None
-    slow_down(rank, script, study, **slow)
-    said = study.stderr.read()
-    study.stderr.close()
-    assert study.wait() == 0, said
-    return said
+) -> None:
+    """Measure a study with a slowed rank."""
+    with started(words, directory, env) as study:
+        slow_down(rank, script, study, **slow)
+        assert study.stderr is not None
+        said = study.stderr.read()
+    assert study.returncode == 0, said
 
 
 def test_a_slowed_node_is_the_straggler(
