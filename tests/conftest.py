@@ -24,6 +24,9 @@ pytest.register_assert_rewrite(
 # A shell that starts us in the background has us ignore Ctrl-C, and so would everything that the
 # tests start and send it to.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# So does nohup with a hang-up: the tests go on, and what they start has the default again.
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # The index of runs of these tests is not the user's, and what /etc/toolkit says is not for them.
 _STATE = tempfile.mkdtemp(prefix="toolkit-state-")

@@ -18,7 +18,6 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.test_relay_ends import received, wait_for
-from toolkit.cli import shared
 from toolkit.errors import BusyError, CommandFailedError, UntrustedError, UsageError
 from toolkit.records import store
 from toolkit.relay import ends, gate, node, sockets
@@ -354,18 +353,6 @@ def test_runs_of_one_name_have_sockets_of_their_own(
     names = [forward.socket_path(each, "6006").name for each in (*paths, paths[0])]
     assert names[0] == names[2] != names[1]
     assert all(name.startswith("train-0001-") and name.endswith("-6006") for name in names)
-
-
-def test_a_hangup_that_nohup_ignores_closes_nothing() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with shared.interrupted_by_signals():
-            os.kill(os.getpid(), signal.SIGHUP)
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGTERM)
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_way_from_ones_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,8 +353,7 @@ def test_a_temporary_directory_that_is_removed_before_it_is_locked_is_made_again
 
 
 _JOIN = """
-import signal, sys, time
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup, with the tests under it, ignores
+import sys, time
 from toolkit.cli import main
 from toolkit.workshops import archive
 def wait(*_):

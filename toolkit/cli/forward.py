@@ -12,13 +12,9 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
-from toolkit.cli.shared import (
-    complete_runs,
-    interrupted_by_signals,
-    json_option,
-    runs_option,
-)
+from toolkit.cli.shared import complete_runs, json_option, runs_option
 from toolkit.errors import UsageError
+from toolkit.signals import interrupted_by_signals
 
 if TYPE_CHECKING:
     from toolkit.runs.forward import Door

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -66,26 +63,6 @@ def with_image(gathered: GatheredInputs, gather: Callable[[], GatheredInputs]) -
     with console.Steps() as progress:
         fetch_image(gathered.inputs, progress)
     return gather()
-
-
-@contextlib.contextmanager
-def interrupted_by_signals() -> Iterator[None]:
-    """Have a closed terminal and SIGTERM act as Ctrl-C; what nohup(1) ignores stays ignored."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    caught = {number: old for number, old in before.items() if old != signal.SIG_IGN}
-    for number in caught:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in caught.items():
-            signal.signal(number, handler)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")

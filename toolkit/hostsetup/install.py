@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 
@@ -29,6 +26,7 @@ from toolkit.hostsetup.decide import adjustments, decide
 from toolkit.hostsetup.facts import read_facts
 from toolkit.hostsetup.model import Action, Facts, SetupOptions
 from toolkit.progress import Progress
+from toolkit.signals import interrupted_by_signals
 from toolkit.units import counted, human_size
 
 _LOCK = Path("/run/toolkit-setup.lock")
@@ -46,7 +44,7 @@ def install(options: SetupOptions, progress: Progress) -> Facts:
         CommandFailedError: a step failed; the next call goes on from there.
         NeedsInstallError: Debian's Apptainer does not fit this release.
     """
-    with ended_by_term(), _exclusive_lock(progress) as lock, _workplace():
+    with interrupted_by_signals(), _exclusive_lock(progress) as lock, _workplace():
         facts = _healed(read_facts(options), progress)
         actions = decide(facts)
         packages = tuple(sorted({package for action in actions for package in action.packages}))
@@ -100,25 +98,6 @@ def _healed(facts: Facts, progress: Progress) -> Facts:
         apt.forget(apptainer_debian.PACKAGE)
     progress.say("healed", "an Apptainer that was only partly unpacked is installed again")
     return msgspec.structs.replace(facts, runtime=None)
-
-
-@contextmanager
-def ended_by_term() -> Iterator[None]:
-    """Clean up after ``kill`` or a closed terminal, too, as after Ctrl-C."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _packages(

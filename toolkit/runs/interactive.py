@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from types import FrameType
 
 from msgspec.structs import replace
 
@@ -23,6 +22,7 @@ from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.records.store import Paths
 from toolkit.runs import follow, status
 from toolkit.runs.finish import finish as finish_job
+from toolkit.signals import interrupted_by_signals
 from toolkit.slurm.client import Client, without_job
 
 _PAUSE = 0.1  # seconds between two checks for the number of the job
@@ -124,21 +124,13 @@ def released_after(
         paths: of the run.
         pty: salloc has the terminal, whose signals (Ctrl-C, hang-up) reach it and this process.
     """
-    is_signaled = pty
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal is_signaled
-        del frame
-        is_signaled = pty and number != signal.SIGTERM
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    received: list[int] = []
     try:
-        yield
+        with interrupted_by_signals() as received:
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         if process.poll() is None:
+            is_signaled = pty and signal.SIGTERM not in received[-1:]
             _release(client, process, paths, is_signaled)
 
 

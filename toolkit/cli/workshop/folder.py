@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.cli.shared import interrupted_by_signals, json_option
+from toolkit.cli.shared import json_option
 from toolkit.errors import UsageError
 from toolkit.files import hash_file
 from toolkit.quoting import shell
+from toolkit.signals import interrupted_by_signals
 from toolkit.units import counted, human_size
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.cli.shared import interrupted_by_signals, json_option
+from toolkit.cli.shared import json_option
 from toolkit.cli.workshop.folder import FOLDER, key_option, verifier_of
 from toolkit.errors import PreflightError, UsageError
 from toolkit.quoting import shell
+from toolkit.signals import interrupted_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

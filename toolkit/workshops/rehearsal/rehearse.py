@@ -18,6 +18,7 @@ from toolkit.errors import CommandFailedError, UsageError
 from toolkit.model.job import Job
 from toolkit.planning.cluster import find_cluster
 from toolkit.progress import Progress
+from toolkit.signals import interrupted_by_signals
 from toolkit.slurm.client import Client
 from toolkit.slurm.parse import megabytes
 from toolkit.workshops import archive, pack, results
@@ -29,7 +30,7 @@ from toolkit.workshops.rehearsal.crew import MINE, Crew
 from toolkit.workshops.rehearsal.measure import Measures, measuring, size_of
 from toolkit.workshops.rehearsal.places import HOME, cancel_jobs, clean, temporary_place
 from toolkit.workshops.rehearsal.report import Report
-from toolkit.workshops.rehearsal.stage import Stage, interrupted_by_signals, site_of, stage
+from toolkit.workshops.rehearsal.stage import Stage, site_of, stage
 
 _FORMAT = "%u|%j|%V|%S"
 _PARENT = Path("/var/tmp")  # of rehearsals with users

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,19 +141,3 @@ def _write_site(name: str, etc: Path) -> None:
     table = msgspec.to_builtins(site)
     (etc / "sites").mkdir(parents=True, mode=0o755)
     (etc / "sites" / f"{name}.toml").write_text(to_toml(table), encoding="utf-8")
-
-
-@contextlib.contextmanager
-def interrupted_by_signals() -> Iterator[None]:
-    """Take SIGTERM and SIGHUP as Ctrl-C, which removes users, cluster and files."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
