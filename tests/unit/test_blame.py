@@ -20,7 +20,12 @@ TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c1
 
 
 def error(kind: str, message: str = "", **more: Any) -> ErrorRecord:
-    place = {"file": "/work/train.py", "line": 12, "function": "step", "source": "x = table[key]"}
+    place = {
+        "file": "/scratch/user/train.py",
+        "line": 12,
+        "function": "step",
+        "source": "x = table[key]",
+    }
     return ErrorRecord(type=kind, message=message, **{**place, **more})
 
 
@@ -112,7 +117,7 @@ def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likel
             ErrorClass.UNCLEAR,
         ),
         (
-            (error("RuntimeError", "peer closed the connection", inner="/work/train.py"),),
+            (error("RuntimeError", "peer closed the connection", inner="/scratch/user/train.py"),),
             ErrorClass.UNCLEAR,
         ),
         (
@@ -183,7 +188,7 @@ WORKER = """Caught KeyError in DataLoader worker process 0.
 Original Traceback (most recent call last):
   File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
     data = fetcher.fetch(index)
-  File "/work/scans.py", line 31, in __getitem__
+  File "/scratch/user/scans.py", line 31, in __getitem__
     return self.labels[name]
            ~~~~~~~~~~~^^^^^^
 KeyError: 'scan-7'
@@ -222,7 +227,7 @@ def test_a_process_that_spawn_found_ended_is_told_with_its_rank(
 
 
 def test_a_consequence_that_a_child_passes_on_stays_one() -> None:
-    frame = '  File "/work/a.py", line 3, in f\n    g()'
+    frame = '  File "/scratch/user/a.py", line 3, in f\n    g()'
     text = f"\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n{frame}\nRuntimeError: {PEER}\n"
     assert (
         error_records.judge(report(0, 1.0, error("ProcessRaisedException", text))).kind
@@ -251,7 +256,10 @@ def test_what_starters_of_ranks_say_is_never_the_cause() -> None:
         None, 0.5, error("ChildFailedError", "train.py FAILED"), program="/opt/venv/bin/torchrun"
     )
     driver = report(
-        None, 0.5, error("RuntimeError", "x"), program="/work/runs/x-0001/horovod_elastic.py"
+        None,
+        0.5,
+        error("RuntimeError", "x"),
+        program="/scratch/user/runs/x-0001/horovod_elastic.py",
     )
     assert blame.first("torchrun", [agent, driver], []) is None
 
@@ -473,7 +481,7 @@ def test_where_a_rank_crashed_is_read_of_the_faulthandler() -> None:
     ]
     lines += [
         '  File "/opt/venv/lib/python3.11/site-packages/numpy/x.py", line 5 in f',
-        '  File "/work/train.py", line 7 in step',
+        '  File "/scratch/user/train.py", line 7 in step',
     ]
     assert error_records.place_of_crash(lines) == "train.py, line 7, in step"
     assert error_records.place_of_crash(lines[1:]) == ""

@@ -84,14 +84,14 @@ def test_a_healthy_log_with_frightening_words_shows_no_failure(path: Path) -> No
 def test_the_same_log_shows_a_failure_that_follows(path: Path) -> None:
     failing = (
         "Traceback (most recent call last):\n"
-        + '  File "/work/train.py", line 9, in step\n'
+        + '  File "/scratch/user/train.py", line 9, in step\n'
         + "KeyError: 'weights'\n"
     )
     found = explain(Evidence(pasted(path.read_text() + failing)), RULES)
     assert found.match is not None
     assert (found.match.rule, found.match.cause) == (
         "python-exception",
-        "KeyError: 'weights' (/work/train.py, line 9)",
+        "KeyError: 'weights' (/scratch/user/train.py, line 9)",
     )
 
 
