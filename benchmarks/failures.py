@@ -24,6 +24,7 @@ from benchmarks.failing import Case
 
 TOOLKIT = (sys.executable, "-m", "toolkit")
 BAR = 0.98
+RESULTS = "results.jsonl"  # one a line, as they come
 _RUN_SECONDS = 300
 
 
@@ -51,24 +52,12 @@ def run(case: Case, directory: Path) -> dict[str, Any]:
     name = f"case{case.number:04}"
     (directory / f"{name}.py").write_text(failing.script(case))
     meeting, kind = failing.MEETINGS[case.launcher], failing.KINDS[case.kind]
-    limit = (
-        "1" if case.launcher in ("mpi", "mpirun") else "3"
-    )  # of mpi4py a rank that fails keeps the others waiting until then
-    shape = (
-        "--nodes",
-        str(failing.NODES),
-        "--ntasks-per-node",
-        str(failing.RANKS_PER_NODE),
-        "--time",
-        limit,
-    )
+    # A rank of mpi4py that fails keeps the others waiting until the time limit.
+    limit = "1" if case.launcher in ("mpi", "mpirun") else "3"
+    size = ("--nodes", str(failing.NODES), "--ntasks-per-node", str(failing.RANKS_PER_NODE))
     words = (
-        "run",
-        "--image",
-        meeting.image,
-        "--launcher",
-        case.launcher,
-        *shape,
+        *("run", "--image", meeting.image, "--launcher", case.launcher),
+        *(*size, "--time", limit),
         *meeting.options,
         *kind.options,
         f"{name}.py",
@@ -169,29 +158,19 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
-    """Run what is left of the cases, and print the counts; 1 if a bar is missed."""
-    given = options()
-    os.environ["TOOLKIT_CLUSTER"] = "benchf"
-    directory, results_file = given.directory, given.directory / "results.jsonl"
-    directory.mkdir(parents=True, exist_ok=True)
-    draw = (tuple(given.launcher or failing.MEETINGS), tuple(given.kind or failing.KINDS))
-    cases = [failing.drawn(given.seed, number, *draw) for number in range(given.runs)]
-    done = known(results_file, cases)
+def measure(
+    cases: Sequence[Case], done: dict[int, dict[str, Any]], given: argparse.Namespace
+) -> None:
+    """Run the cases that are not done on a local cluster; print, keep and add each result."""
     end = time.monotonic() + given.minutes * 60 if given.minutes else float("inf")
-    print(
-        f"seed {given.seed}, {len(cases)} cases, "
-        f"{sum(case.number in done for case in cases)} of them done before"
-    )
 
     def run_case(case: Case) -> None:
         if case.number in done or time.monotonic() > end:
             return
-        result = done[case.number] = run(case, directory)
-        with results_file.open("a") as file:
-            file.write(
-                json.dumps({"seed": given.seed, "case": case._asdict(), "result": result}) + "\n"
-            )
+        result = done[case.number] = run(case, given.directory)
+        row = {"seed": given.seed, "case": case._asdict(), "result": result}
+        with (given.directory / RESULTS).open("a") as file:
+            file.write(json.dumps(row) + "\n")
         word = "right" if result["cause"] and result["rank"] else f"WRONG {result['sure']}"
         print(
             f"{word:14} {' '.join(map(str, case))}"
@@ -199,39 +178,47 @@ def main() -> int:
             flush=True,
         )
 
-    up = (
-        "cluster",
-        "up",
-        "--nodes",
-        "2",
-        "--cpus-per-node",
-        "8",
-        "--mem-per-node",
-        "16G",
-        "--share",
-        str(directory),
-    )
+    shape = ("--nodes", "2", "--cpus-per-node", "8", "--mem-per-node", "16G")
+    up = ("cluster", "up", *shape, "--share", str(given.directory))
     subprocess.run((*TOOLKIT, *up), check=True)
     try:
         with ThreadPoolExecutor(given.parallel) as pool:
             list(pool.map(run_case, cases))
     finally:
         subprocess.run((*TOOLKIT, "cluster", "down"), check=False)
-    results = [(case, done[case.number]) for case in cases if case.number in done]
+
+
+def has_held(results: Sequence[tuple[Case, dict[str, Any]]]) -> bool:
+    """Print the counts, and return whether the bars hold."""
     print(
         f"\n{table(results, lambda case: case.launcher)}\n"
         f"\n{table(results, lambda case: case.kind)}\n"
     )
-    right, certain = (
-        sum(result["cause"] and result["rank"] for _, result in results),
-        wrongly_certain(results),
-    )
+    right = sum(result["cause"] and result["rank"] for _, result in results)
+    certain = wrongly_certain(results)
     held = bool(results) and right >= BAR * len(results) and not certain
     print(
         f"{right} of {len(results)} right, {certain} wrongly certain: "
         f"{'held' if held else 'MISSED'}"
     )
-    return 0 if held else 1
+    return held
+
+
+def main() -> int:
+    """Run what is left of the cases, and print the counts; 1 if a bar is missed."""
+    given = options()
+    os.environ["TOOLKIT_CLUSTER"] = "benchf"
+    given.directory.mkdir(parents=True, exist_ok=True)
+    draw = (tuple(given.launcher or failing.MEETINGS), tuple(given.kind or failing.KINDS))
+    cases = [failing.drawn(given.seed, number, *draw) for number in range(given.runs)]
+    done = known(given.directory / RESULTS, cases)
+    print(
+        f"seed {given.seed}, {len(cases)} cases, "
+        f"{sum(case.number in done for case in cases)} of them done before"
+    )
+    measure(cases, done, given)
+    results = [(case, done[case.number]) for case in cases if case.number in done]
+    return 0 if has_held(results) else 1
 
 
 if __name__ == "__main__":
