@@ -18,6 +18,7 @@ from toolkit.errors import UsageError
 
 if TYPE_CHECKING:
     from toolkit.bench.allreduce import Measured
+    from toolkit.runs.completion import CompletedRun
 
 SECTION = "Measure"
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
@@ -102,34 +103,23 @@ def allreduce(
     is wrong.
     """
     from toolkit.bench import allreduce, jobs
-    from toolkit.runs.follow import all_lines
 
     cwd, given = Path.cwd(), dict(flags(options, ()).values)
     chosen = backend or ("auto",)
     _refuse(chosen, (min_size, max_size), show_buffers=show_buffers)
+    say = _show_buffer if show_buffers and not as_json else console.say
     done: list[Measured] = []
     for name in chosen:
+        target, adapt = _target(name), allreduce.refusing(name)
         layer = allreduce.settings(
             name, given, (min_size, max_size, factor), show_buffers=show_buffers
         )
         if dry_run:
-            console.out(
-                jobs.script_of(_target(name), layer, cwd, adapt=allreduce.refusing(name)).rstrip(
-                    "\n"
-                )
-            )
+            console.out(jobs.script_of(target, layer, cwd, adapt=adapt).rstrip("\n"))
             continue
-        say = _show_buffer if show_buffers and not as_json else console.say
-        ran = jobs.run(_target(name), layer, cwd, say, adapt=allreduce.refusing(name))
-        result = allreduce.measured(
-            name,
-            ran.plan.shape,
-            ran.plan.nodes * ran.plan.ranks_per_node,
-            ran.outcome.results,
-            [line.text for line in all_lines(ran.paths, ran.plan, ran.job_id)],
-            ran.paths.name,
-        )
-        if result is None or (ran.outcome.kind != "ok" and not result.wrong):
+        ran = jobs.run(target, layer, cwd, say, adapt=adapt)
+        result = _measured(name, ran)
+        if result is None:
             return show_failed_run(ran)
         done.append(result)
     if done:
@@ -138,6 +128,24 @@ def allreduce(
         )
         _show(done, path, as_json=as_json)
     return 1 if any(result.wrong for result in done) else 0
+
+
+def _measured(backend: str, ran: CompletedRun) -> Measured | None:
+    """Return what a run measured, or None if it failed for another reason than a wrong sum."""
+    from toolkit.bench import allreduce
+    from toolkit.runs.follow import all_lines
+
+    result = allreduce.measured(
+        backend,
+        ran.plan.shape,
+        ran.plan.nodes * ran.plan.ranks_per_node,
+        ran.outcome.results,
+        [line.text for line in all_lines(ran.paths, ran.plan, ran.job_id)],
+        ran.paths.name,
+    )
+    if result is None or (ran.outcome.kind != "ok" and not result.wrong):
+        return None
+    return result
 
 
 def _show_buffer(subject: str, text: str) -> None:
@@ -171,7 +179,7 @@ def _target(backend: str) -> str:
     return str(shipped("jobs") / JOB / script) if script else f"jobs/{JOB}"
 
 
-def show_failed_run(ran: Any) -> int:
+def show_failed_run(ran: CompletedRun) -> int:
     """Print how a run failed, and return its exit code."""
     from toolkit.cli.follow import show_explanation, show_outcome
 
