@@ -257,8 +257,8 @@ class Client:
         """Run a bash script once on each node of a running job, and return the output.
 
         The script runs beside the job's tasks. The lines of a node stay together: Slurm sends what
-        a task prints in pieces of 1,024 bytes and does not keep lines whole at its end. So a task
-        prints one line, and srun says of each piece whose it is (``--label``).
+        a task prints in chunks of 1,024 bytes and does not keep lines whole at its end. So a task
+        prints one line, and srun says of each chunk whose it is (``--label``).
 
         Raises:
             SubmissionError: the job does not run, or Slurm refuses the job step.

@@ -202,12 +202,12 @@ def unhealthy_nodes(text: str, since: int) -> dict[str, str]:
 def labelled(text: str) -> list[str]:
     """Return what each task printed, in the order of tasks, from the output of ``srun --label``.
 
-    Tasks print no newlines: srun adds one after each piece of a line that it gets
+    Tasks print no newlines: srun adds one after each chunk of a line that it gets
     (``write_labelled_message`` of Slurm's source).
     """
-    pieces: dict[int, list[str]] = {}
+    chunks: dict[int, list[str]] = {}
     for line in text.split("\n"):
-        task, _, piece = line.partition(": ")
+        task, _, chunk = line.partition(": ")
         if task.strip().isdigit():
-            pieces.setdefault(int(task), []).append(piece)
-    return ["".join(pieces[task]) for task in sorted(pieces)]
+            chunks.setdefault(int(task), []).append(chunk)
+    return ["".join(chunks[task]) for task in sorted(chunks)]
