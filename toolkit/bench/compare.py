@@ -24,7 +24,6 @@ from toolkit.model.run import Outcome
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
-from toolkit.runs.completion import CompletedRun
 
 HOOK = Path(__file__).with_name("inside")
 _MEMORY = "memory"  # of a run's directory: a file for each process
@@ -58,14 +57,6 @@ class Measured(NamedTuple):
     outcome: Outcome
     memory: tuple[float, float]
     name: str
-
-
-class FailedRunError(Exception):
-    """A job of the comparison failed; there is nothing to compare then."""
-
-    def __init__(self, ran: CompletedRun) -> None:
-        super().__init__(ran.paths.name)
-        self.ran = ran
 
 
 def settings(given: Mapping[str, Any], arguments: Sequence[str]) -> Layer:
@@ -128,7 +119,7 @@ def _ended(directory: Path) -> Measured | None:
 def _measured(target: str, layer: Layer, cwd: Path, say: Callable[[str, str], None]) -> Measured:
     ran = jobs.run(target, layer, cwd, say, adapt=_remembering)
     if ran.outcome.kind != "ok":
-        raise FailedRunError(ran)
+        raise jobs.FailedRunError(ran)
     return Measured(ran.plan, ran.outcome, memory(ran.plan, ran.paths.directory), ran.paths.name)
 
 

@@ -16,6 +16,14 @@ from toolkit.slurm.patience import configured_wait, patiently
 Inform = Callable[[str, str], None]
 
 
+class FailedRunError(Exception):
+    """A job of a measurement has ended, and failed."""
+
+    def __init__(self, ran: CompletedRun) -> None:
+        super().__init__(ran.paths.name)
+        self.ran = ran
+
+
 def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = unchanged) -> str:
     """Return the script that would be submitted.
 

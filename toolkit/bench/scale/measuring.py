@@ -33,14 +33,6 @@ _MOST_PARTS = 1000  # runs of one allocation: each has a directory before the fi
 Turn = tuple[Point, int]
 
 
-class FailedRunError(Exception):
-    """A run of the study failed; all finished runs are kept."""
-
-    def __init__(self, ran: CompletedRun) -> None:
-        super().__init__(ran.paths.name)
-        self.ran = ran
-
-
 class _RunState(NamedTuple):
     """A run that an earlier process submitted, as Slurm and its directory have it now."""
 
@@ -87,7 +79,7 @@ class Measuring:
         """Cancel the jobs that were taken up or share an allocation if the block is left early."""
         try:
             yield
-        except FailedRunError:
+        except jobs.FailedRunError:
             raise  # it ends its allocation
         except BaseException:
             for job_id, client in self._jobs.items():
@@ -117,7 +109,7 @@ class Measuring:
         if ran.outcome.kind != "ok":
             if not ran.paths.is_part:  # the others of its allocation are noted as well
                 self._directory.pending_file(point, number).unlink(missing_ok=True)
-            raise FailedRunError(ran)
+            raise jobs.FailedRunError(ran)
         return sample(self._options, point, number, evidence(self._options, ran))
 
     def _own_job(self, point: Point, number: int) -> CompletedRun:

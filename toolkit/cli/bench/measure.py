@@ -277,7 +277,7 @@ def compare(
       toolkit bench compare runs/digits-ddp-0001 runs/digits-ddp-0002
     """
     from toolkit.bench import compare
-    from toolkit.bench.jobs import script_of
+    from toolkit.bench.jobs import FailedRunError, script_of
 
     layer = compare.settings(flags(options, ()).values, shlex.split(arguments))
     if dry_run:
@@ -285,14 +285,8 @@ def compare(
             console.out(script_of(job, layer, Path.cwd()).rstrip("\n"))
         return 0
     try:
-        rows = compare.run(
-            jobs,
-            layer,
-            rounds,
-            Path.cwd(),
-            console.say,
-        )
-    except compare.FailedRunError as failed:
+        rows = compare.run(jobs, layer, rounds, Path.cwd(), console.say)
+    except FailedRunError as failed:
         return show_failed_run(failed.ran)
     console.result(rows, lambda: console.table(*compare.table(rows)), as_json=as_json)
     return 0

@@ -93,10 +93,10 @@ def scale(
 
     The same command goes on after an interruption: no finished run is lost.
     """
+    from toolkit.bench.jobs import FailedRunError
     from toolkit.bench.scale import published
     from toolkit.bench.scale import study as studies
     from toolkit.bench.scale.directory import StudyDirectory, read_study
-    from toolkit.bench.scale.measuring import FailedRunError
     from toolkit.bench.scale.report import write_reports
 
     options = _chosen(job, again, values)
