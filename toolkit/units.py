@@ -27,6 +27,11 @@ def human_age(seconds: float) -> str:
     return counted(days, "day") if days else f"{hours} h"
 
 
+def or_dash(value: float | None, form: str) -> str:
+    """Format a number by a format specification; ``-`` if it is unknown."""
+    return "-" if value is None else format(value, form)
+
+
 def counted(number: int, noun: str) -> str:
     """Format a number with its noun: ``1 node``, ``2 nodes``, ``2 days``, ``3 entries``."""
     if number == 1:

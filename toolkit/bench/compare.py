@@ -24,6 +24,7 @@ from toolkit.model.run import Outcome
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
+from toolkit.units import or_dash
 
 HOOK = Path(__file__).with_name("inside")
 _MEMORY = "memory"  # of a run's directory: a file for each process
@@ -180,19 +181,15 @@ def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
             record.job,
             record.launcher,
             record.shape,
-            _text(record.samples_per_second, ".0f"),
-            _text(
+            or_dash(record.samples_per_second, ".0f"),
+            or_dash(
                 record.samples_per_second / first if first and record.samples_per_second else None,
                 ".2f",
             ),
-            _text(record.host_mb, ".0f"),
-            _text(record.gpu_mb, ".0f"),
-            _text(record.accuracy, ".3f"),
+            or_dash(record.host_mb, ".0f"),
+            or_dash(record.gpu_mb, ".0f"),
+            or_dash(record.accuracy, ".3f"),
             {True: "yes", False: "NO", None: "-"}[record.parameters_equal],
         )
         for record in rows
     ]
-
-
-def _text(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

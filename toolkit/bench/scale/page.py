@@ -16,10 +16,10 @@ from toolkit.bench.scale.fits import Fit
 from toolkit.bench.scale.model import Study
 from toolkit.bench.scale.pictures import Picture, pictures
 from toolkit.bench.scale.published import Published
-from toolkit.bench.scale.spread import Spread
+from toolkit.bench.scale.text import median_of
 from toolkit.model.base import to_json
 from toolkit.redaction import redacted
-from toolkit.units import counted
+from toolkit.units import counted, or_dash
 
 _MOST_RUNS = 40  # names of runs that are listed for a point
 _STYLE = """
@@ -120,17 +120,13 @@ def _cells(row: Row) -> tuple[str, ...]:
         str(row.size),
         f"{row.value.median:.5g}",
         f"{row.value.low:.5g} to {row.value.high:.5g}" if row.value.runs > 1 else "one run",
-        "oversubscribed" if not row.counts else _median(row.speedup, ".2f"),
-        "-" if not row.counts else _median(row.efficiency, ".0%"),
-        "-" if row.unit_hours is None else f"{row.unit_hours:.3g}",
-        "-" if row.communication_share is None else f"{row.communication_share:.1%}",
+        "oversubscribed" if not row.counts else median_of(row.speedup, ".2f"),
+        "-" if not row.counts else median_of(row.efficiency, ".0%"),
+        or_dash(row.unit_hours, ".3g"),
+        or_dash(row.communication_share, ".1%"),
         f"{row.step_seconds * 1000:.3g} ms" if row.step_seconds else "-",
         f"{row.start_seconds:.3g} s" if row.start_seconds else "-",
     )
-
-
-def _median(value: Spread | None, form: str) -> str:
-    return "-" if value is None else format(value.median, form)
 
 
 def table(

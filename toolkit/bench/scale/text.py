@@ -8,6 +8,7 @@ import io
 from toolkit.bench.scale.analysis import Row, Series
 from toolkit.bench.scale.model import Study
 from toolkit.bench.scale.spread import Spread
+from toolkit.units import or_dash
 
 COLUMNS = (
     *("mode", "launcher", "nodes", "ranks", "runs", "metric", "median", "lowest", "highest"),
@@ -32,22 +33,19 @@ def table(study: Study, entry: Series) -> tuple[tuple[str, ...], list[tuple[str,
             str(row.size),
             f"{row.value.median:.6g}",
             f"{row.value.low:.6g}-{row.value.high:.6g}" if row.value.runs > 1 else "one run",
-            "oversubscribed" if not row.counts else _of(row.speedup, ".2f"),
-            "-" if not row.counts else _of(row.efficiency, ".0%"),
-            _number(row.unit_hours, ".3g"),
-            _number(row.communication_share, ".1%"),
+            "oversubscribed" if not row.counts else median_of(row.speedup, ".2f"),
+            "-" if not row.counts else median_of(row.efficiency, ".0%"),
+            or_dash(row.unit_hours, ".3g"),
+            or_dash(row.communication_share, ".1%"),
             f"{row.step_seconds * 1000:.3g} ms" if row.step_seconds else "-",
         )
         for row in entry.rows
     ]
 
 
-def _of(value: Spread | None, form: str) -> str:
-    return "-" if value is None else format(value.median, form)
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def median_of(value: Spread | None, form: str) -> str:
+    """Format the median of a spread; ``-`` if there is none."""
+    return or_dash(value.median if value else None, form)
 
 
 def as_csv(study: Study, entries: tuple[Series, ...]) -> str:
