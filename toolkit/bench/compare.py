@@ -1,8 +1,8 @@
 """`toolkit bench compare`: trainings side by side: samples by second, memory, accuracy.
 
-Speed and accuracy are what the scripts say in their last line of JSON. Memory is measured from
-outside of them: every Python of the job imports ``inside/sitecustomize.py``, which asks the kernel
-at the end. Slurm's own numbers need accounting, and are samples of every 30 s.
+Speed and accuracy are those that the scripts print in their last line of JSON. Memory is measured
+from outside of them: every Python of the job imports ``inside/sitecustomize.py``, which asks the
+kernel at the end. Slurm's own numbers need accounting, and are samples of every 30 s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from toolkit.bench import jobs
 from toolkit.errors import UnknownRunError
-from toolkit.files import read_json
 from toolkit.model.base import Model
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
@@ -31,7 +30,7 @@ _MEMORY = "memory"  # of a run's directory: a file for each process
 
 
 class Row(Model, frozen=True, kw_only=True):
-    """One job; what its script does not tell is None.
+    """One job; None for what its script does not print.
 
     Attributes:
         samples_per_second: the median over its runs, all ranks together.
@@ -52,7 +51,7 @@ class Row(Model, frozen=True, kw_only=True):
 
 
 class Measured(NamedTuple):
-    """One run of a job, that has ended."""
+    """A run of a job that has ended."""
 
     plan: Plan
     outcome: Outcome
@@ -71,7 +70,7 @@ def settings(given: Mapping[str, Any], arguments: Sequence[str]) -> Layer:
 
 
 def _remembering(given: Inputs) -> Inputs:
-    """Each run has a place of its own for what its processes write down."""
+    """Give each run a directory of its own for the records of its processes."""
     env = {**given.job.env, "TOOLKIT_MEMORY": f"{given.run_directory}/{_MEMORY}"}
     return given._replace(job=replace(given.job, env=env))
 
@@ -102,15 +101,15 @@ def _ended(directory: Path) -> Measured | None:
     """Return an existing run; None if this is not the directory of a run.
 
     Raises:
-        UnknownRunError: the run has not ended, or not well.
+        UnknownRunError: the run has not ended, or has failed.
     """
     paths = Paths(directory)
     if not paths.plan.is_file():
         return None
-    outcome, plan = paths.read_outcome(), read_json(paths.plan, Plan)
+    outcome, plan = paths.read_outcome(), paths.read_plan()
     if outcome is None or outcome.kind != "ok":
         raise UnknownRunError(
-            f"the run {paths.name} has not ended, or not well",
+            f"the run {paths.name} has not ended, or has failed",
             place=str(directory),
             next_step=f"toolkit logs {paths.name}",
         )
@@ -163,7 +162,7 @@ def _median(values: Iterable[object]) -> float | None:
 
 
 def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and rows; the speed also as a multiple of the first job's."""
+    """Return header and rows; the speed is also a multiple of the first job's."""
     header = (
         "job",
         "launcher",

@@ -13,7 +13,7 @@ Points = Sequence[tuple[float, float]]
 _WIDTH, _HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 150, 40, 50
 # Color-blind readers can distinguish them, too; in black and white, their dashes differ.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 _DASHES = ("", "8 3", "2 3", "8 3 2 3", "4 2", "12 4")
 
 
@@ -80,15 +80,15 @@ def _decades(values: Sequence[float]) -> list[float]:
 
 
 def _series(name: str, places: Points, number: int) -> list[str]:
-    colour, dash = _COLOURS[number % len(_COLOURS)], _DASHES[number % len(_DASHES)]
+    color, dash = _COLORS[number % len(_COLORS)], _DASHES[number % len(_DASHES)]
     dashed = f' stroke-dasharray="{dash}"' if dash else ""
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     y = _TOP + 16 * number
     return [
-        f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"{dashed}/>',
-        *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places),
+        f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"{dashed}/>',
+        *(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in places),
         f'<line x1="{_WIDTH - _RIGHT + 10}" y1="{y}" x2="{_WIDTH - _RIGHT + 34}" y2="{y}" '
-        f'stroke="{colour}" stroke-width="2"{dashed}/>',
+        f'stroke="{color}" stroke-width="2"{dashed}/>',
         _text(_WIDTH - _RIGHT + 40, y + 4, name, anchor="start"),
     ]
 

@@ -89,15 +89,15 @@ class _Recorder:
         now = time.perf_counter()
         self.busy += now - self.mark if self.depth == 0 else 0.0
         if id(optimizer) not in self.gradients:
-            self.gradients[id(optimizer)] = self.size_of(optimizer)
+            self.watch(optimizer)
         self.lines.append(json.dumps([round(time.time(), 6), round(self.busy, 6)]))
         self.steps, self.busy, self.mark = self.steps + 1, 0.0, now
         if now - self.written > _FLUSH:
             self.flush()
             self.mark = time.perf_counter()
 
-    def size_of(self, optimizer: Any) -> int:
-        """Return the bytes of the gradients that an optimizer works on."""
+    def watch(self, optimizer: Any) -> None:
+        """Note the bytes of an optimizer's gradients, and from now on when the last is ready."""
         parameters = [
             parameter
             for group in optimizer.param_groups
@@ -107,7 +107,8 @@ class _Recorder:
         self.is_sharded |= any(hasattr(parameter, "device_mesh") for parameter in parameters)
         if parameters and hasattr(parameters[0], "register_post_accumulate_grad_hook"):
             parameters[0].register_post_accumulate_grad_hook(_quiet(self.note_ready))
-        return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+        sizes = (parameter.numel() * parameter.element_size() for parameter in parameters)
+        self.gradients[id(optimizer)] = sum(sizes)
 
     def flush(self) -> None:
         """Write the lines so far."""

@@ -50,6 +50,10 @@ def read(name: str) -> Published:
     """
     if name not in names():
         raise UsageError(
-            f"no published result {name!r}", place="--beside", choices=names(), value=name
+            f"there is no published result {name!r}",
+            place="--beside",
+            choices=names(),
+            value=name,
+            next_step=f"--beside with one of: {', '.join(names())}",
         )
     return read_toml(Path(__file__).with_name(f"{name}.toml"), Published)
