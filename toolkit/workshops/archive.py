@@ -79,7 +79,9 @@ def copy(source: Path, target: Path) -> None:
 def _append(stream: BinaryIO, name: str, source: Source, expected: PackedFile | None) -> None:
     if len(os.fsencode(name)) > _LONGEST:
         raise MalformedInputError(
-            f"the path of a file in a workshop has at most {_LONGEST} bytes", place=name
+            f"the path of a file in a workshop has at most {_LONGEST} bytes",
+            place=name,
+            next_step="give the file or the folders above it shorter names, and pack again",
         )
     expected = expected or describe(source)
     header = tarfile.TarInfo(name)

@@ -53,7 +53,13 @@ def fetch(url: str, directory: Path) -> Path:
 
 
 def _download(url: str, directory: Path) -> Path:
-    """Raise HTTPError if the server refuses the address."""
+    """Download a file.
+
+    Raises:
+        HTTPError: the server refuses the address.
+        CommandFailedError: it does not answer.
+        NoSpaceError: the disk has too little room.
+    """
     target = directory / PACKED
     try:
         with (

@@ -20,6 +20,7 @@ from toolkit.images.store.sign import Ask
 from toolkit.model.base import to_json
 from toolkit.model.lock import Lock
 from toolkit.progress import Progress
+from toolkit.units import counted
 from toolkit.workshops import archive, guide
 from toolkit.workshops.model import CONTENTS, SIGNATURE, WORKSHOP, Contents, Exercise, Workshop
 from toolkit.workshops.reading import data_directory, job_of, load, source_of
@@ -77,7 +78,7 @@ def pack(folder: Path, target: Path, options: Options, progress: Progress) -> Co
         sources |= dict(_data(folder, workshop, scratch))
         progress.begin("images", ", ".join(workshop.images) or "none")
         sources |= _images(folder, workshop, options)
-        progress.begin("checksums", f"{len(sources)} files")
+        progress.begin("checksums", counted(len(sources), "file"))
         described = {path: archive.describe(sources[path]) for path in sorted(sources)}
         contents = Contents(name=name, workshop=workshop, files=described)
         head: dict[str, archive.Source] = {CONTENTS: to_json(contents).encode()}

@@ -119,6 +119,7 @@ def _user(uid: int) -> str:
 
 
 def _replace(target: Path, text: str) -> None:
+    """Write the file of a participant; a directory of results that was closed is not made again."""
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
@@ -266,7 +267,11 @@ def remove_one(path: Path, name: str) -> None:
     known = [entry.removesuffix(".json") for entry in _entries(path) if entry.endswith(".json")]
     if name not in known:
         raise ScriptMissingError(
-            f"{name} has left no results", place="NAME", choices=known, value=name
+            f"{name} has left no results",
+            place="NAME",
+            choices=known,
+            value=name,
+            next_step="toolkit workshop status shows who has",
         )
     entry = path / f"{name}.json"
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -21,8 +22,9 @@ from toolkit.progress import Progress
 from toolkit.signals import interrupted_by_signals
 from toolkit.slurm.client import Client
 from toolkit.slurm.parse import megabytes
+from toolkit.units import counted
 from toolkit.workshops import archive, pack, results
-from toolkit.workshops.model import Workshop
+from toolkit.workshops.model import WORKSHOP, Workshop
 from toolkit.workshops.reading import job_of, load, source_of
 from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.accounts import Person
@@ -106,8 +108,6 @@ def rehearse_on_site(folder: Path, options: Options, progress: Progress) -> Repo
         SlurmUnreachableError: the site's Slurm cannot be reached.
         UsageError: no exercise of the workshop has a job.
     """
-    import sys
-
     workshop = load(folder)
     exercises = _exercises(folder, workshop, options)
     client = Client(find_cluster(workshop.site or "auto").access)
@@ -163,15 +163,20 @@ def _exercises(folder: Path, workshop: Workshop, options: Options) -> tuple[str,
     names = [each.name for each in workshop.exercises if each.name not in notebooks]
     if workshop.image:
         names = [each.name for each in workshop.exercises]
-    wrong = next((name for name in options.only if name not in names), None)
-    if wrong is not None or not names:
+    if not names:
         raise UsageError(
-            f"no exercise that can run is called {wrong}"
-            if wrong
-            else "no exercise can run: notebooks need the key image",
+            "no exercise can run: all are notebooks, and the workshop names no image for them",
+            place=f"{WORKSHOP}, key image",
+            next_step=f'name it in {WORKSHOP}: image = "NAME"',
+        )
+    wrong = next((name for name in options.only if name not in names), None)
+    if wrong is not None:
+        raise UsageError(
+            f"no exercise that can run is called {wrong}",
             place="--only",
             choices=names,
-            value=wrong or "",
+            value=wrong,
+            next_step=f"--only with one of: {', '.join(names)}",
         )
     return tuple(name for name in names if name in options.only or not options.only)
 
@@ -204,7 +209,9 @@ def _run(
     progress: Progress,
 ) -> None:
     """Let all participants work; an interrupt ends their commands."""
-    progress.begin("rehearsal", f"{len(people)} participants, {', '.join(crew.exercises)}")
+    progress.begin(
+        "rehearsal", f"{counted(len(people), 'participant')}, {', '.join(crew.exercises)}"
+    )
     crew.began = time.monotonic()
     with ThreadPoolExecutor(at_once) as pool:
         futures = [pool.submit(crew.participate, each, source, join_options) for each in people]
