@@ -12,7 +12,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
-from toolkit.cli.shared import complete_runs, json_option, runs_option
+from toolkit.cli.shared import INTERRUPTED, complete_runs, json_option, runs_option
 from toolkit.errors import UsageError
 from toolkit.signals import interrupted_by_signals
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 SECTION = "Follow runs"
 
-INTERRUPTED = 130  # as a shell reports Ctrl-C
 SSH_HELP = "reach the node by ssh instead of srun: faster, where nodes take it."
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import console
-from toolkit.cli.forward import INTERRUPTED, Entrance, carry, entrance_options, require_free
+from toolkit.cli.forward import Entrance, carry, entrance_options, require_free
 from toolkit.cli.lazy import Group, cluster_option
 from toolkit.cli.options import flags, job_options
-from toolkit.cli.shared import json_option, run_argument, runs_option, with_image
+from toolkit.cli.shared import INTERRUPTED, json_option, run_argument, runs_option, with_image
 from toolkit.errors import SlurmUnreachableError, UsageError
 
 if TYPE_CHECKING:

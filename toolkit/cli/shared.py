@@ -65,6 +65,8 @@ def with_image(gathered: GatheredInputs, gather: Callable[[], GatheredInputs]) -
     return gather()
 
 
+INTERRUPTED = 130  # as a shell reports Ctrl-C
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 
 runs_option = click.option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.cli.shared import json_option
+from toolkit.cli.shared import INTERRUPTED, json_option
 from toolkit.cli.workshop.folder import FOLDER, folder_argument
 from toolkit.errors import PreflightError, UsageError
 from toolkit.quoting import shell
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from toolkit.workshops.model import Done
 
 SECTION = "Lead"
-INTERRUPTED = 130  # as a shell reports Ctrl-C
 
 
 @click.command("open")
