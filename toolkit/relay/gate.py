@@ -185,10 +185,10 @@ class _Link:
 
 @contextlib.contextmanager
 def _watched(route: Route) -> Iterator[Callable[[], bool]]:
-    """Return whether the job has ended, which is asked beside the connections.
+    """Watch the job in a thread; yield a function that returns whether it has ended.
 
-    Slurm can take a minute to answer, and they do not wait for it. Only a transport that does not
-    end with the job needs this.
+    Slurm can take a minute to answer, and the connections do not wait for it. Only a transport that
+    does not end with the job needs this; of any other the function returns False.
     """
     stop, ended = threading.Event(), threading.Event()
 

@@ -151,7 +151,7 @@ def listening_locally(port: int) -> Iterator[socket.socket]:
             raise BusyError(
                 f"port {port} of this machine is not available: {error.strerror}",
                 place="--listen",
-                next_step="another port",
+                next_step="name a free one: --listen PORT",
             ) from error
         listener.listen(_QUEUE)
         listener.setblocking(False)
