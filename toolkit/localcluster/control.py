@@ -101,8 +101,11 @@ def ask(paths: Paths, request: Request, timeout: float = 60) -> Reply:
             f"cluster {paths.name} does not answer: {error}",
             place=str(paths.control),
             next_step="toolkit cluster down, then up",
-            details=(),
         ) from error
     if reply.failed:
-        raise ClusterError(f"cluster {paths.name}: {reply.failed}", details=reply.details)
+        raise ClusterError(
+            f"cluster {paths.name}: {reply.failed}",
+            details=reply.details,
+            next_step="toolkit cluster status shows the state of each node",
+        )
     return reply

@@ -157,7 +157,9 @@ def shared_directories(paths: Paths, share: tuple[str, ...]) -> tuple[str, ...]:
             )
         if os.path.realpath(directory) in PRIVATE:
             raise UsageError(
-                f"each node has its own {directory}; share a directory below it", place="--share"
+                f"each node has its own {directory}, which cannot be shared as a whole",
+                place="--share",
+                next_step=f"share a directory below it: --share {directory}/NAME",
             )
     package = package_directory("")
     own = (

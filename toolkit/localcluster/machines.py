@@ -59,8 +59,8 @@ class Machines:
 
     def __init__(self, paths: Paths, plan: Plan) -> None:
         """Hold the plan; every node is off."""
-        self.paths = paths
-        self.plan = plan
+        self._paths = paths
+        self._plan = plan
         self._nodes: dict[str, Node] = {node.name: node for node in all_nodes(plan.shape)}
         self.power: dict[str, Power] = dict.fromkeys(self._nodes, "off")
         self._boxes: dict[str, subprocess.Popen[str]] = {}
@@ -76,15 +76,15 @@ class Machines:
         if self.power[name] != "off":
             return
         node = self._nodes[name]
-        log = self.paths.log_of(f"init.{name}")
+        log = self._paths.log_of(f"init.{name}")
         script = package_directory("localcluster") / NODE_INIT
-        flag = str(int(self.plan.as_user))
+        flag = str(int(self._plan.as_user))
         with log.open("wb") as out:
             box = shell.start(
                 (
                     *UNSHARE,
-                    *("bash", str(script), str(self.paths.directory)),
-                    *(name, node.address, flag, *self.plan.shared),
+                    *("bash", str(script), str(self._paths.directory)),
+                    *(name, node.address, flag, *self._plan.shared),
                 ),
                 stdout=out.fileno(),
                 stderr=out.fileno(),
@@ -94,20 +94,8 @@ class Machines:
         self._await_network(box, log)
         with contextlib.suppress(ToolkitError):
             shell.run(("ip", "link", "del", node.link))  # of the node before it was killed
-        must(
-            "ip",
-            "link",
-            "add",
-            node.link,
-            "type",
-            "veth",
-            "peer",
-            "name",
-            NODE_LINK,
-            "netns",
-            str(box.pid),
-            log=log,
-        )
+        ends = ("type", "veth", "peer", "name", NODE_LINK, "netns", str(box.pid))
+        must("ip", "link", "add", node.link, *ends, log=log)
         must("ip", "link", "set", node.link, "master", "br0", "up", log=log)
         self.power[name] = "on"
 
@@ -130,10 +118,8 @@ class Machines:
             os.kill(box.pid, signal.SIGKILL)  # `unshare --fork` takes no notice of TERM
         box.wait()
         self.power[name] = "off"
-        with contextlib.suppress(ToolkitError):
-            shell.run(
-                ("ip", "link", "del", self._nodes[name].link)
-            )  # else the kernel removes it a moment later
+        with contextlib.suppress(ToolkitError):  # else the kernel removes it a moment later
+            shell.run(("ip", "link", "del", self._nodes[name].link))
 
     def cable(self, name: str, plugged: bool) -> None:
         """Unplug the node's network cable, or plug it in.
@@ -159,7 +145,7 @@ class Machines:
 
     def await_slurmd(self, name: str) -> None:
         """Wait until slurmd of a node takes connections."""
-        await_slurmd(self.paths, self._nodes[name], NODE_PORT)
+        await_slurmd(self._paths, self._nodes[name], NODE_PORT)
 
     def forget(self, pid: int) -> None:
         """Take notice that a process has ended: its node, if it was one, is off."""

@@ -15,8 +15,8 @@ LONGEST = 60
 LONGEST_NAME = 20
 PRIVATE = ("/tmp", "/dev/shm")  # of which each node has its own
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
-# A directory that others cannot guess and create first; short, since it has sockets.
 _SHORTER = "a name of at most {} characters; or "
+# A directory that others cannot guess and create first; short, since it has sockets.
 _ELSEWHERE = (
     "export TOOLKIT_CLUSTER_DIR=$(mktemp -d /var/tmp/XXXXXXXX), "
     "with the same value in every shell that uses the cluster"

@@ -77,11 +77,8 @@ def _serve(paths: Paths, services: Services, server: socket.socket) -> int:
     while True:
         for daemon in services.reap():
             if not _confirmed.is_set():
-                return _fail(
-                    StartError(
-                        f"{daemon} ended", (paths.log_of(daemon), paths.logs / f"{daemon}.out")
-                    )
-                )
+                logs = (paths.log_of(daemon), paths.logs / f"{daemon}.out")
+                return _fail(StartError(f"{daemon} ended", logs))
             print(f"{daemon} ended", file=sys.stderr, flush=True)
         for _ in selector.select(timeout=0.2):
             client, _ = server.accept()

@@ -23,8 +23,9 @@ from toolkit.progress import Progress
 _READY_WITHIN, _READY_WITHIN_EACH = 120.0, 0.3
 # The same from then to idle nodes; an idle machine takes one, and a hundredth for each.
 _IDLE_WITHIN, _IDLE_WITHIN_EACH = 60.0, 0.3
-_FATAL_EVERY = 2.0  # seconds between two looks into the logs
-_LOOKS = 0.0005  # seconds between two looks, for each node: each is work for the controller
+_FATAL_EVERY = 2.0  # seconds between two searches of the logs
+# Seconds between two queries, and further ones for each node: each is work for the controller.
+_PAUSE, _PAUSE_EACH = 0.05, 0.0005
 _DETAILS = {
     "network": "host names, switch",
     "munge": "authentication",
@@ -127,7 +128,7 @@ def await_idle(paths: Paths, names: Sequence[str], reports: Reports, prefix: Seq
             if fatal_errors(paths.daemon_logs()):
                 break  # this daemon has ended itself, and no node becomes idle without it
             checked = time.monotonic()
-        time.sleep(max(0.05, _LOOKS * len(names)))
+        time.sleep(max(_PAUSE, _PAUSE_EACH * len(names)))
     raise _not_idle(paths, names, states, time.monotonic() - began)
 
 
