@@ -109,6 +109,24 @@ def _interrupted(*_: object, **__: object) -> Iterator[Any]:
     raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("moment", ["while the messages are printed", "afterwards", "never"])
+def test_a_second_ctrl_c_cancels_from_the_first_message_on(
+    moment: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    says: list[Any] = [interrupt if moment == "while the messages are printed" else bool]
+    monkeypatch.setattr("toolkit.cli.console.say", lambda *_: says.pop()() if says else None)
+    monkeypatch.setattr(
+        "toolkit.cli.follow.time.sleep", interrupt if moment == "afterwards" else bool
+    )
+    monkeypatch.setattr(shown, "show", lambda *_, **__: interrupt())
+    cluster = _Cluster()
+    code = shown.follow_run(cast(Any, cluster), Paths(tmp_path), cast(Any, None), 7)
+    assert (code, cluster.cancelled) == (130, [] if moment == "never" else [7])
+
+
 @pytest.mark.parametrize(("events", "cancelled"), [(_ended, []), (_interrupted, [7])])
 def test_a_run_that_is_not_followed_to_its_end_is_cancelled(
     events: Any, cancelled: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -58,19 +58,17 @@ def follow_run(
 
 
 def _interrupted(client: Client, paths: Paths, job_id: int) -> int:
-    console.note("")
-    console.say(
-        "detached", f"job {job_id} continues; Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it"
-    )
-    console.say(
-        "", f"follow again: toolkit logs -f {paths.word}     cancel: toolkit cancel {paths.word}"
-    )
-    try:
+    word = paths.word
+    again = f"Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it"
+    try:  # a second Ctrl-C may come before the messages have been printed
+        console.note("")
+        console.say("detached", f"job {job_id} continues; {again}")
+        console.say("", f"follow again: toolkit logs -f {word}     cancel: toolkit cancel {word}")
         time.sleep(_SECOND_CTRL_C)
     except KeyboardInterrupt:
         client.cancel(job_id)
         console.note("")
-        console.say("cancelled", f"job {job_id}; its logs are kept: toolkit logs {paths.word}")
+        console.say("cancelled", f"job {job_id}; its logs are kept: toolkit logs {word}")
     return DETACHED
 
 
