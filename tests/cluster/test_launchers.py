@@ -36,7 +36,7 @@ dist.destroy_process_group()
 print(f"sum {total.item():g} by {os.environ['INIT_METHOD'].split(':')[0]}, MASTER_ADDR {os.environ.get('MASTER_ADDR')}", flush=True)
 """
 FORKING = """\
-import argparse, os, sys, time
+import argparse, os, pathlib, sys, time
 from torch.multiprocessing import spawn
 parser = argparse.ArgumentParser()
 parser.add_argument("--world-size", type=int)
@@ -48,8 +48,10 @@ def main(local_rank, args):
     number = args.rank * args.nprocs + local_rank
     world = args.world_size * args.nprocs
     print(f"rank {number} of {world} meets at {args.dist_url} forked {args.multiprocessing_distributed}", flush=True)
+    pathlib.Path(f"forked-{number}").touch()
     if number == 2:
-        time.sleep(1)
+        while len(list(pathlib.Path().glob("forked-*"))) < world:
+            time.sleep(0.1)
         os._exit(3)
     time.sleep(300)
 if __name__ == "__main__":

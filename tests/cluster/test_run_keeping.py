@@ -66,13 +66,16 @@ def test_a_script_that_changes_while_its_job_waits(
     (shared_dir / "lib" / "what.py").write_text("WHAT = 'first'\n")
     script = shared_dir / "train.py"
     script.write_text("import sys; sys.path.insert(0, 'lib'); import what; print(what.WHAT, 1)\n")
-    (shared_dir / "first.py").write_text("import time; time.sleep(4)\n")
+    (shared_dir / "first.py").write_text(
+        "import pathlib, time\nwhile not pathlib.Path('runs/go').exists(): time.sleep(0.1)\n"
+    )
     (shared_dir / ".env").write_text("KEY=1\n")
     before = waiting(toolkit, shared_dir, "first.py")
     options = ("--snapshot",) if way == "snapshot" else ()
     waiting(toolkit, shared_dir, "--after", str(before), *options, "train.py")
     script.write_text(script.read_text().replace("1)", "2)"))
     (shared_dir / "lib" / "what.py").write_text("WHAT = 'second'\n")
+    (shared_dir / "runs/go").touch()
     printed = result_of(toolkit, shared_dir, "train-0001")
     assert ("first 1" in printed, "second 2" in printed) == (way == "snapshot", way == "live")
     assert ("has changed since this job was submitted" in printed) == (way == "live")

@@ -131,11 +131,12 @@ def test_runs_may_be_a_symbolic_link(toolkit: Any, shared_dir: Path) -> None:
     (shared_dir / "project").mkdir()
     (shared_dir / "project/runs").symlink_to(shared_dir / "scratch/me")
     (shared_dir / "project/x.py").write_text(
-        "import time; print('here', flush=True); time.sleep(4)\n"
+        "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.1)\n"
     )
     here = shared_dir / "project"
     assert toolkit(*RUN, "x.py", cwd=here).returncode == 0
     assert row(toolkit, here, "x-0001")["state"] in ("PENDING", "RUNNING")
+    (here / "go").touch()
     followed = toolkit("logs", "-f", "x-0001", cwd=here)
     assert followed.returncode == 0, followed.stderr
     assert row(toolkit, here, "x-0001")["state"] == "COMPLETED"
