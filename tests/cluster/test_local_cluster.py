@@ -63,6 +63,11 @@ def directory(toolkit_env: dict[str, str]) -> Path:
     return Path(toolkit_env["TOOLKIT_CLUSTER_DIR"], "scratch")
 
 
+def written(path: Path) -> str:
+    """The content of a file, if there is one."""
+    return path.read_text() if path.exists() else ""
+
+
 def supervisor(directory: Path) -> int:
     """The first process of a cluster, as it is numbered here."""
     pid = json.loads((directory / "run" / "started.json").read_text())["pid"]
@@ -162,7 +167,8 @@ def test_two_ups_at_a_time(scratch: Any, directory: Path, toolkit_env: dict[str,
         words, env=toolkit_env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        assert eventually((directory / "lock").exists)
+        # The number is written once the lock is taken.
+        assert eventually(lambda: str(process.pid) == written(directory / "lock"))
         process.send_signal(signal.SIGSTOP)
         second = scratch("cluster", "up")
         assert second.returncode == 75
@@ -220,7 +226,7 @@ def test_a_directory_that_is_too_long_for_sockets(
 
 
 def test_unequal_gpus_partitions_and_a_second_cluster(
-    cluster: str, toolkit: Any, scratch: Any
+    cluster: str, toolkit: Any, scratch: Any, shared_dir: Path
 ) -> None:
     del cluster
     partitions = (
@@ -244,8 +250,9 @@ def test_unequal_gpus_partitions_and_a_second_cluster(
         "echo $(hostname) $CUDA_VISIBLE_DEVICES",
     )
     assert shown.stdout.split() == ["nid001", "0,1,2"]
-    both = "srun -N1 -n1 -w nid002 --mem=100 --gres=gpu:1 bash -c 'echo $CUDA_VISIBLE_DEVICES; sleep 2'"
-    pair = scratch("cluster", "exec", "--", "bash", "-c", f"{both} & {both} & wait")
+    beside = 'touch "$0/$SLURM_JOB_ID"; until [ $(ls "$0" | wc -l) = 2 ]; do sleep 0.1; done'
+    both = f"srun -N1 -n1 -w nid002 --mem=100 --gres=gpu:1 bash -c 'echo $CUDA_VISIBLE_DEVICES; {beside}' \"$0\""
+    pair = scratch("cluster", "exec", "--", "bash", "-c", f"{both} & {both} & wait", shared_dir)
     assert sorted(pair.stdout.split()) == ["0", "1"], pair.stderr
 
     for too_much in (
@@ -273,11 +280,13 @@ def test_nodes_are_machines_of_their_own(cluster: str, toolkit: Any) -> None:
         for number, name in enumerate(names, 11)
     ], done.stderr
     assert toolkit("cluster", "exec", "--", "hostname").stdout.strip() == "login"
-    inside = toolkit(
-        "cluster", "exec", "--node", "nid002", "--", "ps", "-eo", "comm="
-    ).stdout.split()
-    # Debian 13 calls the programs slurmd-wlm and so on.
-    assert [name for name in inside if name.startswith("slurm")] in (["slurmd"], ["slurmd-wlm"])
+    ps = (*"cluster exec --node nid002 --".split(), "ps", "-eo", "comm=")
+
+    def daemons() -> list[str]:
+        return [name for name in toolkit(*ps).stdout.split() if name.startswith("slurm")]
+
+    # Debian 13 calls the programs slurmd-wlm and so on. The slurmstepd of a job outlives its srun.
+    assert eventually(lambda: daemons() in (["slurmd"], ["slurmd-wlm"])), daemons()
 
 
 def test_shared_directories_below_tmp(scratch: Any, tmp_path: Path) -> None:
@@ -397,7 +406,7 @@ def test_light_nodes_share_what_they_say_and_nothing_of_them_stays(
     refused = scratch("cluster", "cut", "nid007")
     assert (refused.returncode, "no network cable" in refused.stderr) == (83, True)
     # Also a process that has left the session of its job dies with its node, and of no other node.
-    leave = "setsid sleep 4711 >/dev/null 2>&1 & sleep 0.2"
+    leave = 'setsid sleep 4711 >/dev/null 2>&1 & until [ "$(cat /proc/$!/comm)" = sleep ]; do sleep 0.1; done'
     scratch("cluster", "exec", "--", "srun", "-wnid007,nid008", "bash", "-c", leave)
     assert scratch("cluster", "kill", "nid007").returncode == 0
     left = scratch("cluster", "exec", "--", "pgrep", "-fc", "^sleep 4711")
