@@ -128,6 +128,8 @@ class Controller:
     def __init__(self, toolkit: Any, env: dict[str, str], directory: Path) -> None:
         self.toolkit, self.env = toolkit, env
         self.stop = f"kill -9 $(cat {directory}/run/slurmctld.pid)"
+        # It writes its jobs down every five seconds, and one that it has not is lost with it.
+        self.saves = f"touch {directory}/now; until [[ {directory}/state/job_state -nt {directory}/now ]]; do sleep .1; done"
 
     def bash(self, line: str) -> subprocess.CompletedProcess[str]:
         done: subprocess.CompletedProcess[str] = self.toolkit(
@@ -220,7 +222,7 @@ def test_a_job_whose_answer_is_lost_with_the_controller_is_found_when_it_is_back
     controller: Controller, pytorch_image: Path, shared_dir: Path
 ) -> None:
     lossy = Lossy(controller.toolkit, controller.env, pytorch_image, shared_dir)
-    lossy.sbatch('$real "$@" >/dev/null', "sleep 1", controller.stop)
+    lossy.sbatch('$real "$@" >/dev/null', controller.saves, controller.stop)
     done = lossy.run("--wait-for-slurm", "1")
     assert done.returncode == 89, done.stderr
     assert "it is not known whether Slurm has the job" in done.stderr
