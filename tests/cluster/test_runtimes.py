@@ -197,11 +197,13 @@ def test_files_of_ranks_in_docker_are_the_users(
         for path in (*shared_dir.parents, cluster, *cluster.parents)
         if path.stat().st_mode & 0o001 == 0
     ]
-    modes = {path: path.stat().st_mode for path in opened}
+    before = {path: path.stat() for path in opened}
     socket = Path(docker_engine.address.removeprefix("unix://"))
     try:
+        # For the user's group: the fixtures of other workers look whether everybody may enter.
         for path in opened:
-            path.chmod(0o711)
+            shutil.chown(path, group=user.name)
+            path.chmod(0o710)
         socket.chmod(0o666)
         environment = {**engine_env, "HOME": str(user.home), "SCRATCH": str(user.home)}
         words = (
@@ -220,8 +222,9 @@ def test_files_of_ranks_in_docker_are_the_users(
         wait_for(lambda: docker_engine.containers() == [], "no container")
     finally:
         socket.chmod(0o660)
-        for path, mode in modes.items():
-            path.chmod(mode)
+        for path, was in before.items():
+            shutil.chown(path, group=was.st_gid)
+            path.chmod(was.st_mode)
     (rank,) = told(shared_dir, "write-0001")
     assert rank["user"] == (shared_dir / "made").stat().st_uid == shared_dir.stat().st_uid != 0
     home = user.home / "toolkit/home/stand-in-python-here/at-home"
