@@ -142,7 +142,7 @@ def test_traps_of_another_user_are_not_walked_into(
     trap = Path(tempfile.mkdtemp(prefix="toolkit-test-trap-", dir="/var/tmp"))
     trap.chmod(0o1777)
     run = (
-        *"run --detach --image".split(),
+        *"run --image".split(),
         str(pytorch_image),
         "--launcher",
         "none",
