@@ -26,12 +26,12 @@ while True:
 
 
 def told(directory: Path, name: str) -> list[dict[str, Any]]:
-    """What each rank of a run said with TELL."""
+    """What each rank of a run said with TELL; the last line of a log may be written just now."""
     logs = sorted((directory / "runs" / name / "logs").glob("*-*.log"))
     return [
         json.loads(line)
         for log in logs
-        for line in log.read_text().splitlines()
+        for line in log.read_text().split("\n")[:-1]
         if line.startswith("{")
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -35,11 +36,10 @@ def rank_process(directory: Path, rank: int) -> int:
         LookupError: there is none.
     """
     for pid, environment in processes_of(directory).items():
-        if (
-            environment.get("RANK") == str(rank)
-            and b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ):
-            return pid
+        with suppress(OSError):  # it has ended meanwhile
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if environment.get("RANK") == str(rank) and b"train.py" in command:
+                return pid
     raise LookupError(f"no process of rank {rank} below {directory}")
 
 

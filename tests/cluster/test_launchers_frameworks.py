@@ -178,8 +178,13 @@ def test_two_rays_on_the_same_nodes_know_nothing_of_each_other_and_leave_nothing
     assert toolkit("run", "--detach", *options, "use.py", "wait", cwd=shared_dir).returncode == 0
     waits = "tasks on ['nid001', 'nid002']"
     until_said(shared_dir, "use-0001", waits)
+    # A raylet that starts a worker is two for a moment.
+    wait_for(
+        lambda: sorted(servers(shared_dir).values()) == ["gcs_server", "raylet", "raylet"],
+        "the servers of one Ray",
+        says=lambda: repr(servers(shared_dir)),
+    )
     rays = servers(shared_dir)
-    assert sorted(rays.values()) == ["gcs_server", "raylet", "raylet"]
 
     done = toolkit("run", *options, "use.py", "fail", cwd=shared_dir, timeout=400)
     assert done.returncode == 7, done.stdout + done.stderr

@@ -86,8 +86,10 @@ def test_two_notebooks_of_one_directory_and_forty_connections_at_the_end_of_one(
     # It says why it waits. Ctrl-C leaves the job, which is not reached before it runs.
     with full_cluster(toolkit):
         waiting = Waiting(cwd, toolkit_env, *words)
-        wait_for(lambda: waiting.says("waits: "), "the reason")
-        assert waiting.says("waits: Resources") or waiting.says("waits: Priority")
+        wait_for(
+            lambda: waiting.says("waits: Resources") or waiting.says("waits: Priority"),
+            "the reason",
+        )
         waiting.process.send_signal(signal.SIGINT)
         assert waiting.process.wait(LONG) == 130
         assert "toolkit notebook connect notebook-0001" in waiting.messages.read_text()

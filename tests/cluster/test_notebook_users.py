@@ -25,25 +25,25 @@ _NODE = "nid001"
 # Prints how many processes of a user are seen, and how often the words of standard input are in
 # what can be read of all processes.
 _SEARCH = r"""
-import pathlib, pwd, sys
+import contextlib, pathlib, pwd, sys
 words, seen, found = sys.stdin.read().split(), 0, 0
+user = pwd.getpwnam(sys.argv[1]).pw_uid
 for entry in pathlib.Path("/proc").glob("[0-9]*"):
     for name in ("cmdline", "environ", "maps"):
-        try:
+        with contextlib.suppress(OSError):  # it has ended meanwhile, or may not be read
             data = (entry / name).read_bytes()
-        except OSError:
-            continue
-        seen += name == "cmdline" and entry.owner() == sys.argv[1]
-        found += sum(word.encode() in data for word in words)
+            found += sum(word.encode() in data for word in words)
+            seen += name == "cmdline" and entry.stat().st_uid == user
 print(seen, found)
 """
 # The user whom the files in /proc of the server belong to, and the user that it runs as.
 _SERVER = r"""
-import os, pathlib
+import contextlib, os, pathlib
 for entry in pathlib.Path("/proc").glob("[0-9]*"):
-    words = (entry / "cmdline").read_bytes().split(b"\0")
-    if any(word.endswith(b"/notebook_server.py") for word in words) and b"python" in words[0]:
-        print((entry / "environ").stat().st_uid, os.stat(entry / "task").st_uid)
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        words = (entry / "cmdline").read_bytes().split(b"\0")
+        if any(word.endswith(b"/notebook_server.py") for word in words) and b"python" in words[0]:
+            print((entry / "environ").stat().st_uid, os.stat(entry / "task").st_uid)
 """
 # Takes connections in the place of a server, and writes down what they send.
 _IMPOSTOR = """

@@ -83,7 +83,7 @@ def small(place: Place) -> Iterator[Path]:
     try:
         yield directory
     finally:
-        subprocess.run(("umount", directory), check=True)
+        subprocess.run(("umount", "--lazy", directory), check=True)
 
 
 def test_files_that_the_site_is_about_to_delete(toolkit: Any, place: Place, small: Path) -> None:
