@@ -66,7 +66,10 @@ def test_a_name_that_does_not_resolve_and_a_drained_node(
     assert toolkit(*admin, "state=drain", "reason=fan is broken").returncode == 0
     try:
         with on_node(
-            toolkit, "nid002", f"mount --bind {shared_dir}/hosts /etc/hosts", "umount /etc/hosts"
+            toolkit,
+            "nid002",
+            f"mount --bind {shared_dir}/hosts /etc/hosts",
+            "umount --lazy /etc/hosts",  # a daemon of the node may be reading it
         ):
             code, found = doctor(toolkit, shared_dir, "--nodes", "2", "--image", str(pytorch_image))
             few, _ = doctor(toolkit, shared_dir, "--nodes", "3")
@@ -97,7 +100,9 @@ def test_a_node_that_does_not_see_the_image(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     directory = pytorch_image.parent
-    with on_node(toolkit, "nid002", f"mount -t tmpfs none {directory}", f"umount {directory}"):
+    with on_node(
+        toolkit, "nid002", f"mount -t tmpfs none {directory}", f"umount --lazy {directory}"
+    ):
         code, found = doctor(toolkit, shared_dir, "--nodes", "2", "--image", str(pytorch_image))
     assert code == 92
     assert "image-on-nodes" in failed(found)

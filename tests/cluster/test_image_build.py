@@ -321,7 +321,7 @@ def test_a_disk_that_fills_up_is_said_to_be_full(tiny: Tiny) -> None:
         assert "full in the step act" in done.stderr
         assert list(small.iterdir()) == []
     finally:
-        subprocess.run(["umount", str(small)], check=True)
+        subprocess.run(["umount", "--lazy", str(small)], check=True)
     assert tiny.left() == ["tiny.failed.log"]
 
 

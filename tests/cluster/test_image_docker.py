@@ -257,7 +257,7 @@ def test_a_disk_of_the_engine_that_fills_up(docked: Docked, engine_directory: Pa
             assert refused.returncode == 73
             assert "in the engine's directory" in refused.stderr
     finally:
-        subprocess.run(["umount", place], check=True)
+        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def test_a_reader_builds_the_definition_by_docker_alone(
