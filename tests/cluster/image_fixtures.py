@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -260,6 +261,15 @@ def quoted(text: str) -> str:
     """A basic string of TOML."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def command_lines() -> set[bytes]:
+    """Return the command lines of all processes of the machine, some of which end meanwhile."""
+    lines = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            lines.add(path.read_bytes())
+    return lines
 
 
 def wait_for(condition: Callable[[], object], what: str, *, seconds: float = 60) -> None:

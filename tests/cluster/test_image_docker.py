@@ -16,7 +16,7 @@ import pytest
 
 from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import TestEngine, TestRegistry, engine_in, start_engine
-from tests.cluster.image_fixtures import wait_for
+from tests.cluster.image_fixtures import command_lines, wait_for
 from tests.cluster.ordinary_user import becoming, change_accounts
 from toolkit.images.store.settings import inspect
 
@@ -132,12 +132,11 @@ def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(
     process = docked.start("build", recipe, "--engine", "docker")
     log = docked.images / "tiny.failed.log"
     wait_for(lambda: log.exists() and "+ sleep 1" in log.read_text(), "the step that waits")
-    lines = [
-        path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.exists()
-    ]
+    lines = command_lines()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    assert any(b"--secret" in line for line in lines)
+    place = str(docked.place).encode()
+    assert any(b"--secret" in line and place in line for line in lines)
     assert not any(b"t0psecret" in line or b"t1psecret" in line for line in lines)
     done = docked.build(docked.recipe("cat /mnt/pip.conf", "echo $http_proxy", "env", "ls /mnt"))
     assert done.returncode == 0, done.stderr

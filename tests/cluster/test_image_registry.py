@@ -7,13 +7,12 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import REGISTRY_PASSWORD, REGISTRY_USER, TestEngine, TestRegistry
-from tests.cluster.image_fixtures import wait_for
+from tests.cluster.image_fixtures import command_lines, wait_for
 from toolkit.images.build.docker.archives import write_layout
 
 ENGINES = ("docker", "apptainer")
@@ -76,14 +75,10 @@ def test_a_registry_that_wants_a_login(
     lines: set[bytes] = set()
 
     def looked() -> bool:
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            try:
-                lines.add(path.read_bytes())
-            except OSError:
-                continue
+        lines.update(command_lines())
         return process.poll() is not None
 
-    wait_for(looked, "the build to end")
+    wait_for(looked, "the build to end", seconds=120)  # as every other build may take
     _, said = process.communicate()
     assert process.returncode == 0, said
     assert any(b"build" in line and str(guarded.place).encode() in line for line in lines)
