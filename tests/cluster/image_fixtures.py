@@ -203,7 +203,21 @@ class Tiny:
 
     def processes(self) -> list[str]:
         """The command lines of whatever still works for this store, or in its images."""
-        found = []
+        return list(self._running().values())
+
+    def sleeps(self) -> bool:
+        """Return whether a step of this store runs `sleep`; its log names a command before it runs."""
+        return any(line.startswith("sleep ") for line in self.processes())
+
+    def wake(self) -> None:
+        """End the `sleep` of a step, which goes on with the next command if it says `|| true`."""
+        wait_for(self.sleeps, "the sleep")
+        for pid, line in self._running().items():
+            if line.startswith("sleep "):
+                os.kill(pid, signal.SIGKILL)
+
+    def _running(self) -> dict[int, str]:
+        found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             try:
                 line, environment = (
@@ -220,7 +234,7 @@ class Tiny:
                 str(self.place).encode() in line + environment + mounts
                 and int(entry.name) != os.getpid()
             ):
-                found.append(line.replace(b"\0", b" ").decode(errors="replace"))
+                found[int(entry.name)] = line.replace(b"\0", b" ").decode(errors="replace")
         return found
 
     def ids(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

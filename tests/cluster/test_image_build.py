@@ -162,7 +162,7 @@ def test_the_checks_can_be_run_again(tiny: Tiny) -> None:
 def test_a_killed_build_leaves_nothing(tiny: Tiny, signal_sent: signal.Signals) -> None:
     recipe = tiny.recipe(*SLOW)
     process = tiny.started(recipe, until="+ sleep 300")
-    assert any("sleep 300" in line for line in tiny.processes())
+    wait_for(tiny.sleeps, "the sleep")
     process.send_signal(signal_sent)
     process.communicate(timeout=30)
     nothing_runs(tiny)
@@ -210,6 +210,7 @@ def test_what_is_left_when_the_guard_is_killed_too_goes_with_the_next_build(tiny
     process.kill()
     process.communicate(timeout=30)
     assert any(name.startswith(".toolkit-build-") for name in tiny.left())
+    nothing_runs(tiny)
     tiny.recipe("true")
     assert tiny.run("build", recipe).returncode == 0
     assert tiny.left() == BUILT
@@ -224,7 +225,7 @@ def test_a_step_ends_when_all_that_could_end_it_is_killed_at_once(tiny: Tiny) ->
         if _guards(entry, tiny) or _guards(entry, tiny, b"images.build.apptainer.sandbox\0")
     ]
     assert len(builders) >= 2
-    assert any("sleep 300" in line for line in tiny.processes())
+    wait_for(tiny.sleeps, "the sleep")
     for pid in (*builders, process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -276,15 +277,20 @@ def test_a_build_that_is_interrupted_when_the_image_is_there_says_so(tiny: Tiny)
 
 
 def test_the_second_of_two_builds_waits_and_finds_it_done(tiny: Tiny) -> None:
-    recipe = tiny.recipe("echo begun", "sleep 2")
-    first = tiny.started(recipe, until="+ sleep 2")
+    recipe = tiny.recipe("echo begun", "sleep 300 || true")
+    first = tiny.started(recipe, until="+ sleep 300")
     refused = tiny.run("build", recipe, "--no-wait")
     assert refused.returncode == 75
-    assert re.search(rf"is being built by process {first.pid} on \S+, for 0:0\d", refused.stderr)
-    second = tiny.run("build", recipe, "--json")
+    building = rf"tiny is being built by process {first.pid} on \S+"
+    assert re.search(rf"{building}, for \d:\d\d", refused.stderr), refused.stderr
+    second = tiny.start("build", recipe, "--json")
+    assert second.stderr is not None
+    said = second.stderr.readline()
+    assert re.search(rf"^waiting +{building}", said), said
+    tiny.wake()
+    stdout, _ = second.communicate(timeout=120)
     assert first.wait(30) == 0
-    assert re.search(rf"^waiting +tiny is being built by process {first.pid} on ", second.stderr)
-    assert json.loads(second.stdout)["kept"] is True
+    assert json.loads(stdout)["kept"] is True
     first.communicate()
 
 
