@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import time
+from pathlib import Path
 
 parser = argparse.ArgumentParser()
 parser.add_argument(
@@ -21,6 +22,7 @@ parser.add_argument(
 )
 parser.add_argument("--steps", type=int, default=12)
 parser.add_argument("--warm-up", type=int, default=2, help="steps that take three times as long")
+parser.add_argument("--hold", type=int, default=0, help="the run that waits for the file goes-on")
 args = parser.parse_args()
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
@@ -52,7 +54,18 @@ def wait_for_all(others: list[socket.socket]) -> None:
                 other.recv(1)
 
 
+def hold() -> None:
+    """Let a test act while a run goes on: count the runs of this directory, and wait in one of them."""
+    with Path("begun").open("a") as begun:
+        begun.write(".")
+        number = begun.tell()
+    while number == args.hold and not Path("goes-on").exists():
+        time.sleep(0.05)
+
+
 others = meet()
+if args.hold and not rank:
+    hold()
 wait_for_all(others)
 # The ends of steps follow a schedule, so that what a busy machine adds to one sleep is taken from the
 # next; who is late by half a step begins a new schedule, as a training cannot catch up.

@@ -37,13 +37,19 @@ def report(directory: Path, name: str = "paced") -> dict[str, Any]:
     return read
 
 
-def started(chosen: tuple[str, ...], directory: Path, env: dict[str, str]) -> subprocess.Popen[str]:
+def started(
+    chosen: tuple[str, ...],
+    directory: Path,
+    env: dict[str, str],
+    *,
+    stdout: int = subprocess.DEVNULL,
+) -> subprocess.Popen[str]:
     """A study under way, whose messages can be read."""
     return subprocess.Popen(
         (sys.executable, "-m", "toolkit", *chosen),
         cwd=directory,
         env=env,
-        stdout=subprocess.DEVNULL,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -73,7 +79,8 @@ def stop_at(
 def test_a_killed_study_goes_on(
     toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
 ) -> None:
-    chosen = words(shared_dir, pytorch_image, *"--nodes 1,2 --runs 1".split())
+    options = (*"--nodes 1,2 --runs 1 --arguments".split(), "--hold 2")
+    chosen = words(shared_dir, pytorch_image, *options)
     planned = toolkit(*chosen, "--dry-run", cwd=shared_dir)
     assert planned.returncode == 0, planned.stderr
     assert [(row["ranks"], row["hours"]) for row in json.loads(planned.stdout)] == [
@@ -85,10 +92,13 @@ def test_a_killed_study_goes_on(
     stop_at("running", signal.SIGKILL, chosen, shared_dir, toolkit_env, measured=1)
     kept = report(shared_dir)["samples"]
     assert [sample["point"] for sample in kept] == ["weak-srun-1xjob"]
-    done = toolkit(*chosen, cwd=shared_dir)
-    assert done.returncode == 0, done.stderr
-    assert "resumed" in done.stderr
-    samples = json.loads(done.stdout)["samples"]
+    with started(chosen, shared_dir, toolkit_env, stdout=subprocess.PIPE) as study:
+        assert study.stderr is not None
+        assert any(line.startswith("resumed") for line in study.stderr)
+        (shared_dir / "goes-on").touch()
+        printed, said = study.communicate(timeout=120)
+    assert study.returncode == 0, said
+    samples = json.loads(printed)["samples"]
     assert samples[0] == kept[0]
     assert len(samples) == 2
     assert sorted(path.name for path in (shared_dir / "runs").iterdir()) == [
@@ -106,7 +116,7 @@ def test_a_study_in_one_allocation_goes_on(
 ) -> None:
     """Its client is killed and the allocation lives on; then Ctrl-C ends both; then it is completed."""
     options = "--nodes 1,2,3 --runs 2 --one-allocation --no-hook".split()
-    work = ("--arguments", "--serial 0.05 --parallel 0 --steps 30 --warm-up 0")
+    work = ("--arguments", "--serial 0.05 --parallel 0 --steps 30 --warm-up 0 --hold 4")
     chosen = words(shared_dir, pytorch_image, *options, *work)
     stop_at("running", signal.SIGKILL, chosen, shared_dir, toolkit_env, measured=0)
     code, said = stop_at("running", signal.SIGINT, chosen, shared_dir, toolkit_env, measured=3)
@@ -114,6 +124,7 @@ def test_a_study_in_one_allocation_goes_on(
     assert "cancelled" in said
     assert "kept       3 runs in scale/paced" in said
     kept = report(shared_dir)["samples"]
+    (shared_dir / "goes-on").touch()
     done = toolkit(*chosen, cwd=shared_dir)
     assert done.returncode == 0, done.stderr
     assert "3 runs take turns on 3 nodes" in done.stderr
