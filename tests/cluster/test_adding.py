@@ -14,10 +14,13 @@ from tests.unit.test_adding import PAGES, copy_with
 pytestmark = pytest.mark.usefixtures("cluster")
 
 SCRIPT = """\
-import os, sys, time
+import os, pathlib, sys, time
 rank = int(os.environ["TOY_RANK"])
 print("rank", rank, "of", os.environ["TOY_SIZE"], "on", os.uname().nodename, "nice", os.nice(0), flush=True)
 if sys.argv[1] == "fail":
+    pathlib.Path(f"there-{rank}").touch()
+    while rank == 2 and len(list(pathlib.Path().glob("there-*"))) < 4:
+        time.sleep(0.1)  # until all have printed: Slurm ends them when one fails
     if rank == 2:
         sys.exit(3)
     time.sleep(300)
