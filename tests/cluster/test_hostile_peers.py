@@ -6,13 +6,14 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.cluster.ranks import wait_for
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -110,7 +111,7 @@ def run(
     place = directory / "runs" / "train-0001"
     job = int(json.loads((place / "run.json").read_text())["job_id"])
     with knocking(env, directory, job) as told:
-        time.sleep(5)
+        wait_for(told.exists, "the stranger to knock")
         assert toolkit("cluster", "exec", "--", "scancel", blocker.stdout.strip()).returncode == 0
         followed = toolkit("logs", "-f", "train-0001", cwd=directory, timeout=300)
         assert followed.returncode == 0, followed.stdout + followed.stderr
