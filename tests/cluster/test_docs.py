@@ -19,8 +19,8 @@ from tools.docs.blocks import Block, blocks, commands, matches
 
 # The script of the guides, which readers replace by their own.
 SCRIPT_PAGE = DOCS / "how-to/run/index.md"
-# Commands that change nothing, and whose answer changes when a job begins.
-ASKS = ("toolkit explain", "toolkit ps", "toolkit cluster show")
+# Commands that change nothing, and whose answer changes when a job begins or has ended.
+ASKS = ("toolkit explain", "toolkit ps", "toolkit cluster show", "toolkit cluster status")
 
 
 def read(page: Path) -> list[Block]:
