@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.cluster.ranks import wait_for
 from toolkit.workshops.rehearsal.accounts import Person, provide_tool
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
@@ -120,8 +121,14 @@ def ordinary_user() -> Iterator[User]:
     try:
         yield _equipped(User(name, home, ("/usr/sbin/runuser", "-u", name, "--"), sys.executable))
     finally:
+        # userdel refuses a user with processes, and those of a container end a moment after their job.
+        wait_for(lambda: not _has_processes(name), f"the processes of {name} to end", seconds=30)
         change_accounts("/usr/sbin/userdel", name)
         shutil.rmtree(home)
+
+
+def _has_processes(user: str) -> bool:
+    return subprocess.run(["pgrep", "-u", user], capture_output=True, check=False).returncode == 0
 
 
 def _equipped(user: User) -> User:
