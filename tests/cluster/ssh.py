@@ -26,7 +26,7 @@ def own_sshd(directory: Path, node: Sequence[str] = ()) -> Iterator[dict[str, st
             ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / key], check=True
         )
     shutil.copy(directory / "user.pub", directory / "authorized")
-    port = 22000 + os.getpid() % 20000
+    port = 22000 + os.getpid() % 10000  # below those that the kernel gives to connections
     (directory / "sshd_config").write_text(
         f"ListenAddress {'0.0.0.0' if node else '127.0.0.1'}\nPort {port}\nHostKey {directory}/host\n"
         f"AuthorizedKeysFile {directory}/authorized\nStrictModes no\n"
