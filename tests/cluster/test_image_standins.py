@@ -68,7 +68,8 @@ def test_a_recipe_of_ngc_builds_from_a_stand_in(
     )
     image, packages = docked.images / f"{recipe}.sif", {}
     for engine in ("docker", "apptainer"):
-        done = docked.run("build", path, "--engine", engine)
+        # A minute each on two idle cores; the test itself may take ten.
+        done = docked.run("build", path, "--engine", engine, seconds=280)
         assert done.returncode == 0, done.stderr
         known = json.loads(image.with_suffix(".sif").with_name(f"{recipe}.json").read_text())
         assert [check["name"] for check in known["checks"]] == _CHECKS[recipe]
