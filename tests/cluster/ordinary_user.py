@@ -72,11 +72,14 @@ class User:
 def change_accounts(*argv: str, check: bool = True) -> None:
     """Run a command that changes the machine's users, alone among the workers of the tests.
 
-    Each of these programs reads a file of /etc and writes it anew; Apptainer's does not take the
-    lock of the others.
+    Each of these programs reads a file of /etc and writes it anew. Apptainer's does not take the
+    lock of the others (lckpwdf(3)), so it is taken here: a rehearsal changes users, too.
     """
-    with Path("/var/tmp/toolkit-tests-accounts.lock").open("w") as lock:
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(Path("/var/tmp/toolkit-tests-accounts.lock").open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if argv[0] == "apptainer":
+            fcntl.lockf(stack.enter_context(Path("/etc/.pwd.lock").open("w")), fcntl.LOCK_EX)
         subprocess.run(argv, check=check, capture_output=not check)
 
 
