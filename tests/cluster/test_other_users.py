@@ -80,11 +80,12 @@ def test_two_users_build_in_one_directory_of_images(shared_store: tuple[Tiny, Ti
 
 def test_one_waits_for_the_other(shared_store: tuple[Tiny, Tiny]) -> None:
     first, second = shared_store
-    recipe = first.recipe("sleep 5")
-    building = first.started(recipe, until="act")
+    recipe = first.recipe("sleep 300 || true")
+    building = first.started(recipe, until="+ sleep 300")
     refused = second.run("build", recipe, "--no-wait")
     assert refused.returncode == 75, refused.stderr
     assert f"by process {building.pid}" in refused.stderr or "by process" in refused.stderr
+    first.wake()
     assert building.wait(60) == 0
 
 
@@ -307,7 +308,7 @@ def test_nobody_else_reaches_the_database_of_a_cluster(
         assert not (public / "written").exists()
         listening = call("cluster", "exec", "--", "ss", "-Hltnp").stdout
         assert "mariadbd" not in listening, listening
-        assert "3306" not in listening
+        assert ":3306 " not in listening
 
         assert call("cluster", "exec", "--", "srun", "--job-name=counted", "true").returncode == 0
         ask_slurm = "until sacct -X -n -P --format=JobName,State | grep 'counted|COMPLETED'; do sleep 0.5; done"
@@ -335,7 +336,7 @@ def test_students_find_the_images_of_the_course_and_others_do_not(
     env = {"TOOLKIT_ETC": str(etc)}
     outside = user.toolkit("image", "list", env=env)
     assert (outside.returncode, "course" in outside.stdout) == (0, False), outside.stderr
-    subprocess.run(["usermod", "--append", "--groups", group, user.name], check=True)
+    change_accounts("usermod", "--append", "--groups", group, user.name)
     try:
         assert str(images) in user.toolkit("image", "list", env=env).stdout
         assert user.toolkit("image", "path", "course", env=env).stdout.strip() == str(sif)
@@ -343,4 +344,4 @@ def test_students_find_the_images_of_the_course_and_others_do_not(
         refused = user.toolkit("image", "list", env=env)
         assert (refused.returncode, str(etc) in refused.stderr) == (94, True)
     finally:
-        subprocess.run(["gpasswd", "--delete", user.name, group], check=False)
+        change_accounts("gpasswd", "--delete", user.name, group, check=False)
