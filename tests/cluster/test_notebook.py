@@ -12,6 +12,7 @@ import pytest
 
 from tests.cluster.cluster_fixtures import Toolkit
 from tests.cluster.forwarding import LONG, Channels, Forward, wait_for
+from tests.cluster.image_fixtures import command_lines
 from tests.cluster.ordinary_user import User
 
 _CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
@@ -54,14 +55,16 @@ def status(door: Forward, token: str = "") -> int:
 
 # The addresses on which processes of the notebook listen, run on its node.
 _LISTENING = r"""
-import os, pathlib, re
+import contextlib, os, pathlib, re
 own = set()
+def links(process):
+    for number in os.listdir(process / "fd"):
+        with contextlib.suppress(FileNotFoundError):  # a server closes connections all the time
+            yield os.readlink(process / "fd" / number)
 for entry in pathlib.Path("/proc").glob("[0-9]*"):
-    try:
+    with contextlib.suppress(OSError):
         if re.match(rb"\S*python.*(notebook_server|ipykernel|debugpy)", (entry / "cmdline").read_bytes()):
-            own |= {os.readlink(fd) for fd in (entry / "fd").iterdir()}
-    except OSError:
-        pass
+            own |= set(links(entry))
 for name in ("tcp", "tcp6", "udp", "udp6"):
     for row in pathlib.Path("/proc/net", name).read_text().splitlines()[1:]:
         words = row.split()
@@ -107,8 +110,7 @@ def test_a_notebook_that_only_its_owner_reaches(
     assert (replies, len(listening(toolkit, node))) == ({"kernel_info_reply"}, 1)
 
     # The token is in no list of processes, and in no file but its own.
-    lines = [entry.read_bytes() for entry in _readable("/proc", "[0-9]*/cmdline")]
-    assert not any(token.encode() in line for line in lines)
+    assert not any(token.encode() in line for line in command_lines())
     run = directory / "runs/notebook-0001"
     holding = [
         file.name
@@ -160,15 +162,6 @@ def test_a_notebook_that_only_its_owner_reaches(
     assert "toolkit-notebook" not in left
     ended = toolkit("notebook", "connect", "notebook-0001", cwd=directory)
     assert (ended.returncode, "is not running" in ended.stderr) == (87, True)
-
-
-def _readable(directory: str, pattern: str) -> Iterator[Path]:
-    for path in Path(directory).glob(pattern):
-        try:
-            path.read_bytes()
-        except OSError:
-            continue
-        yield path
 
 
 def test_an_image_without_jupyter_names_the_feature(

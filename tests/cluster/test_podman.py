@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.contained import containers_end_with_their_job, hostile_strings_arrive
 from tests.cluster.docked_fixtures import Docked
-from tests.cluster.image_fixtures import wait_for
+from tests.cluster.image_fixtures import command_lines, wait_for
 from tests.cluster.podman_fixtures import TestPodman
 from tests.cluster.test_image_docker import BUILT
 from toolkit.images.build.docker import docker
@@ -162,12 +162,11 @@ def test_what_the_host_lends_to_podman_is_there_in_the_build_and_nowhere_afterwa
     )
     log = podded.images / "tiny.failed.log"
     wait_for(lambda: log.exists() and "+ sleep 1" in log.read_text(), "the step that waits")
-    lines = [
-        path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.exists()
-    ]
+    lines = command_lines()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    assert any(b"--secret" in line for line in lines)
+    place = str(podded.place).encode()
+    assert any(b"--secret" in line and place in line for line in lines)
     assert not any(b"t0psecret" in line or b"t1p$(x);secret" in line for line in lines)
     done = podded.build(podded.recipe(*shows))
     assert done.returncode == 0, done.stderr
