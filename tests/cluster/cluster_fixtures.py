@@ -31,9 +31,10 @@ def base() -> Iterator[Path]:
 
 
 def _take_down_forgotten() -> None:
-    """Clusters of test runs that were killed."""
+    """Clusters of test runs that were killed, of which one may have had our number."""
     for directory in _BASE.glob(f"{_PREFIX}[0-9]*"):
-        if not Path("/proc", directory.name.removeprefix(_PREFIX)).exists():
+        number = directory.name.removeprefix(_PREFIX)
+        if number == str(os.getpid()) or not Path("/proc", number).exists():
             env = {**os.environ, "TOOLKIT_CLUSTER_DIR": str(directory / "c")}
             for cluster in (directory / "c").glob("*"):
                 subprocess.run(
