@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from toolkit.records.store import Paths
+from toolkit.runs import interactive
 from toolkit.signals import interrupted_by_signals
 
 
@@ -35,3 +40,28 @@ def test_another_thread_than_the_first_changes_no_signal() -> None:
     thread.start()
     thread.join()
     assert inside == [before]
+
+
+@pytest.mark.parametrize(
+    ("number", "pty", "is_signaled"),
+    [
+        (signal.SIGHUP, True, True),
+        (signal.SIGINT, True, True),
+        (signal.SIGTERM, True, False),
+        (signal.SIGHUP, False, False),
+    ],
+)
+def test_salloc_has_the_signals_of_the_terminal_only(
+    number: int, pty: bool, is_signaled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second signal would make salloc wait forever; one that it did not get must be sent to it."""
+    released: list[bool] = []
+    monkeypatch.setattr(interactive, "_release", lambda *given: released.append(given[-1]))
+    process: Any = SimpleNamespace(poll=lambda: None)
+    client: Any = None
+    with (
+        pytest.raises(KeyboardInterrupt),
+        interactive.released_after(client, process, Paths(Path("x")), pty=pty),
+    ):
+        os.kill(os.getpid(), number)
+    assert released == [is_signaled]
