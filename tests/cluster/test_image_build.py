@@ -295,9 +295,10 @@ def test_the_second_of_two_builds_waits_and_finds_it_done(tiny: Tiny) -> None:
 
 
 def test_two_images_are_built_at_once(tiny: Tiny) -> None:
-    first = tiny.started(tiny.recipe("sleep 1"), until="+ sleep 1")
+    first = tiny.started(tiny.recipe("sleep 300 || true"), until="+ sleep 300")
     other = tiny.run("build", tiny.recipe("true", name="other"), "--no-wait")
     assert other.returncode == 0, other.stderr
+    tiny.wake()
     assert first.wait(30) == 0
     first.communicate()
     assert tiny.left() == ["other.cdx.json", "other.json", "other.log", "other.sif", *BUILT]
