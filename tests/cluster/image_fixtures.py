@@ -47,6 +47,12 @@ def real_image(name: str, *options: str) -> Path:
     return Path(built.stdout.strip())
 
 
+def copy_cache(images: Path, other: Path, kind: str = "") -> None:
+    """Copy the caches of a store, or one kind of them, also while another worker writes to them."""
+    hidden = shutil.ignore_patterns(".*")  # locks, and notes that are being written
+    shutil.copytree(images / ".cache" / kind, other / ".cache" / kind, symlinks=True, ignore=hidden)
+
+
 @pytest.fixture(scope="session")
 def pytorch_image() -> Path:
     """PyTorch and Horovod, which most tests use."""

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.cluster.image_fixtures import copy_cache
+
 
 class Store(NamedTuple):
     """A directory of images with the caches of another."""
@@ -35,7 +37,7 @@ class Store(NamedTuple):
 def store(pytorch_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A store of its own, in which what pytorch_cpu is made of need not be made again."""
     directory = tmp_path_factory.mktemp("images")
-    shutil.copytree(pytorch_image.parent / ".cache", directory / ".cache")
+    copy_cache(pytorch_image.parent, directory)
     yield Store(directory)
     shutil.rmtree(directory, ignore_errors=True)
 

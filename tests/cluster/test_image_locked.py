@@ -20,7 +20,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from tests.cluster.image_fixtures import real_image
+from tests.cluster.image_fixtures import copy_cache, real_image
 from tests.cluster.ordinary_user import becoming
 from toolkit.errors import BuildError
 from toolkit.files import read_toml
@@ -155,9 +155,7 @@ def machines(image_user: str, pytorch_image: Path) -> Iterator[Machines]:
         Path(name).chmod(0o755)
         made = Machines(Path(name), image_user)
         # The packages of this base were unpacked for another image already.
-        shutil.copytree(
-            pytorch_image.parent / ".cache/bases", made.images("first") / ".cache/bases"
-        )
+        copy_cache(pytorch_image.parent, made.images("first"), "bases")
         built = made.run("first", "build", made.recipe)
         assert built.returncode == 0, built.stderr
         locked = made.run("first", "lock", made.recipe)
@@ -308,11 +306,7 @@ def test_the_real_chain_is_the_same_to_the_last_byte(machines: Machines) -> None
     """PyTorch, and Horovod compiled against it: from what is kept and from nothing, on all cores, under load, by a user on one core."""
     recipe = machines.place / "pytorch.toml"
     shutil.copy(shipped("recipes") / "pytorch_cpu.toml", recipe)
-    shutil.copytree(
-        real_image("pytorch_cpu").parent / ".cache",
-        machines.images("real") / ".cache",
-        symlinks=True,
-    )
+    copy_cache(real_image("pytorch_cpu").parent, machines.images("real"))
     for arguments in (("build", recipe), ("lock", recipe)):
         assert machines.run("real", *arguments, seconds=1800).returncode == 0
     found = {"kept": machines.build("real", recipe, "--locked", seconds=1800)}
