@@ -302,6 +302,12 @@ def test_failures_that_were_survived_do_not_count() -> None:
     found = blame.first("horovod-elastic", [survived, other, last], [rank_failure(1, 1, "nid001")])
     assert found is not None
     assert found.words == "ValueError: new"
+    # The driver names ranks as their processes end, which a rank that failed later may do first.
+    earlier = report(0, 8.0, error("OSError", "gone"), env={"HOROVOD_RANK": "0"}, host="nid002")
+    both = [rank_failure(1, 1, "nid001"), rank_failure(1, 0, "nid002")]
+    found = blame.first("horovod-elastic", [survived, other, earlier, last], both)
+    assert found is not None
+    assert (found.rank, found.host, found.words) == (0, "nid002", "OSError: gone")
 
 
 @pytest.mark.parametrize(

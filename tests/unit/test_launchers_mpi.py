@@ -295,3 +295,6 @@ def test_the_failure_that_ends_an_elastic_run_is_the_one_that_counts() -> None:
     assert failure is not None
     assert (failure.rank, failure.host, failure.exit_code) == (1, "nid001", 4)
     assert first(get("horovod-elastic").failures([("", survived)])) is None
+    others = ["elastic: rank 0 on nid001: killed by signal 6", *ended]
+    failures = get("horovod-elastic").failures([("", [*survived, *others])])
+    assert [(failure.rank, failure.exit_code) for failure in failures] == [(1, 4), (0, 134)]

@@ -24,8 +24,11 @@ from toolkit.model.run import Failure
 if TYPE_CHECKING:
     from toolkit.model.run import Report
 
+# What the driver prints when it has put the ranks together, and when a rank has failed; at its end
+# it repeats the first failure since it last put them together.
+_STARTED = re.compile(r"elastic: \d+ ranks on ")
 _FAILED = re.compile(
-    r"elastic: failed: rank (?P<rank>\d+) on (?P<host>\S+): "
+    r"elastic: (?P<is_last>failed: )?rank (?P<rank>\d+) on (?P<host>\S+): "
     r"(?:exit code (?P<code>\d+)|killed by signal (?P<signal>\d+))"
 )
 
@@ -87,23 +90,36 @@ class HorovodElastic(Launcher):
         )
 
     def failures(self, logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
-        """Return the failure that ended the run; those that the driver survived do not count."""
-        matches = (match for line in batch_lines(logs) if (match := _FAILED.search(line)))
-        return [_failure(match) for match in matches][:1]
+        """Return the failures that ended the run; those that the driver survived do not count."""
+        failures: list[Failure] = []
+        for line in batch_lines(logs):
+            if _STARTED.search(line):
+                failures.clear()
+            elif match := _FAILED.search(line):
+                failure = _failure(match)
+                if match["is_last"]:
+                    return [failure, *(other for other in failures if other != failure)]
+                failures.append(failure)
+        return []
 
     def of_last_start(
         self, reports: Sequence[Report], reported: Sequence[Failure]
     ) -> Sequence[Report]:
-        """Return the reports of the last process of the rank that the driver reports."""
+        """Return the reports of the last processes of the ranks that the driver reports.
+
+        It reports them in the order in which their processes ended. A rank that failed first can
+        take longer to end than another one.
+        """
         if not reported:
             return reports
-        rank, host = str(reported[0].rank), reported[0].host
-        of_rank = [
+        failed = {(str(failure.rank), failure.host) for failure in reported}
+        ranks = [(report.env.get("HOROVOD_RANK"), report.host) for report in reports]
+        last = {rank: report.pid for rank, report in zip(ranks, reports, strict=True)}
+        return [
             report
-            for report in reports
-            if report.env.get("HOROVOD_RANK") == rank and report.host == host
+            for rank, report in zip(ranks, reports, strict=True)
+            if rank in failed and report.pid == last[rank]
         ]
-        return [report for report in of_rank if report.pid == of_rank[-1].pid]
 
 
 def _failure(match: re.Match[str]) -> Failure:
