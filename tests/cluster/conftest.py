@@ -1,6 +1,6 @@
 """The order of the tests of real programs.
 
-Two workers of pytest-xdist take file after file (`--dist loadfile`), so that a file's cluster or image
+The workers of pytest-xdist take file after file (`--dist loadfile`), so that a file's cluster or image
 is made once. A long file that is begun last would keep one of them busy alone.
 """
 
