@@ -307,7 +307,7 @@ def test_resnet_is_taken_up_where_it_was_left(
 
 
 ELASTIC = (
-    *"--launcher horovod-elastic --env HOROVOD_GLOO_TIMEOUT_SECONDS=5 --env HOROVOD_ELASTIC_COOLDOWN=1,3".split(),
+    *"--launcher horovod-elastic --env HOROVOD_GLOO_TIMEOUT_SECONDS=15 --env HOROVOD_ELASTIC_COOLDOWN=1,3".split(),
 )
 
 
