@@ -1,7 +1,7 @@
 """Find the files with settings: the machine's in /etc/toolkit, the user's own, and the project's.
 
 All of them are found by searching, so that each is read only if no other user could have written it
-(``trusted_files``). Each has more to say than the one before.
+(``trust``). Each has more to say than the one before.
 """
 
 from __future__ import annotations

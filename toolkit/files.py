@@ -96,9 +96,11 @@ def _read(path: Path, model: type[AnyModel], *, is_json: bool, is_searched: bool
 
 def _searched_text(path: Path) -> str:
     from toolkit.resources import is_shipped
-    from toolkit.trusted_files import read_text as read_trusted
+    from toolkit.trust import require_trusted
 
-    return read_text(path) if is_shipped(path) else read_trusted(path)
+    if not is_shipped(path):
+        require_trusted(path)
+    return read_text(path)
 
 
 def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:

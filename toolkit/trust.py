@@ -1,114 +1,132 @@
-"""Decide whether another user could have written a configuration file. Pure.
+"""Decide whether another user wrote what would be obeyed, or can exchange it.
 
-A file that the user named on the command line is the user's decision. A file that was found by
-searching, such as a ``toolkit.toml`` in a parent directory, is not: it is obeyed only if its owner
-is root or the user, and if no other user can replace it or any directory on the way to it.
+The rule is that of OpenSSH's StrictModes. It holds for settings that were found by searching, for
+runs, and for private directories. What users name on the command line is their own decision.
 """
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
 import stat
-from collections.abc import Callable, Sequence
-from pathlib import PurePath
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from toolkit.errors import UntrustedError
+from toolkit.model.job import PROJECT_FILE
+from toolkit.quoting import shell
+
+VARIABLE = "TOOLKIT_TRUST"
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # root's on every machine
 
 
-class Entry(NamedTuple):
-    """A directory, symbolic link or file on the way to a configuration file.
+def require_trusted(path: Path) -> None:
+    """Check that no other user wrote what is at a path, can write to it or can exchange it.
 
-    Attributes:
-        path: physical path, without symbolic links in its directories.
-        mode: ``st_mode``.
-        uid: owner.
-        gid: group.
-        in_shared: the directory above may be written by other users; its sticky bit is set.
-    """
-
-    path: str
-    mode: int
-    uid: int
-    gid: int
-    in_shared: bool = False
-
-
-class Reader(NamedTuple):
-    """The user on whose behalf configuration is read.
-
-    Attributes:
-        uid: effective user id.
-        is_private: whether a group has no members but this user and root.
-        unmapped: in a user namespace, the id that stands for every user outside of it; else None.
-        trusted: directories whose content the user trusts, regardless of the owner.
-    """
-
-    uid: int
-    is_private: Callable[[int], bool]
-    unmapped: int | None = None
-    trusted: tuple[str, ...] = ()
-
-
-class Distrust(NamedTuple):
-    """The reason why a path is not trusted.
-
-    Attributes:
-        entry: the first entry that another user controls.
-        writers: who may write to it: ``owner``, ``group`` or ``others``.
-    """
-
-    entry: Entry
-    writers: str
-
-
-def find_distrust(
-    entries: Sequence[Entry],
-    reader: Reader,
-    *,
-    own: bool = False,
-) -> Distrust | None:
-    """Return the first entry that another user controls, or None.
+    The way is examined from the root directory on, as the kernel goes it: each directory, each
+    symbolic link, and the way to where a link leads. Behind a directory that has passed, only root
+    and the user exchange entries. So the path leads to what was examined afterwards, too, even for
+    a job hours later.
 
     Args:
-        entries: from the root directory to the file, in the order of the walk.
-        reader: the user who reads.
-        own: the last entry must be the reader's; root's or a trusted directory will not do.
+        path: of a file or directory. If it does not exist, the existing part of the way is
+            examined. Examine it again once it is created: in a directory such as /tmp, another user
+            may have been faster.
+
+    Raises:
+        UntrustedError: another user controls a directory, link or file on the way; the first one.
+        OSError: the path cannot be followed.
     """
-    last = entries[-1]
-    for entry in entries:
-        if not (own and entry is last) and _is_exempt(entry.path, last.path, reader.trusted):
+    path = Path.cwd() / path
+    with suppress(FileNotFoundError, PermissionError):  # the kernel may refuse links of others
+        path.stat()  # links in a circle are an error here
+    target = Path(os.path.realpath(path))
+    trusted = [
+        Path(os.path.realpath(Path(directory).expanduser()))
+        for directory in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
+    ]
+    for entry in _way(path):
+        place = Path(os.path.realpath(entry.parent), entry.name)
+        if any(
+            place.is_relative_to(each)
+            or (each.is_relative_to(place) and target.is_relative_to(each))
+            for each in trusted
+        ):
             continue
-        writers = _foreign_writers(entry, reader, own=own and entry is last)
+        try:
+            status = entry.lstat()
+        except FileNotFoundError:
+            return
+        writers = _foreign_writers(place, status, is_way=place != target)
         if writers:
-            return Distrust(entry, writers)
-    return None
+            raise _error(path, target, place, status, writers)
 
 
-def _is_exempt(path: str, target: str, trusted: Sequence[str]) -> bool:
-    """Return whether the entry is within a directory that the user trusts, or leads to one."""
-    place = PurePath(path)
-    return any(
-        place.is_relative_to(directory)
-        or (
-            PurePath(directory).is_relative_to(place) and PurePath(target).is_relative_to(directory)
-        )
-        for directory in trusted
+def _way(path: Path) -> Iterator[Path]:
+    for entry in (*reversed(path.parents), path):
+        yield entry
+        if entry.is_symlink():
+            yield from _way(entry.parent / entry.readlink())
+
+
+def _foreign_writers(place: Path, status: os.stat_result, *, is_way: bool) -> str:
+    """Return who else can exchange an entry: "owner", "group", "others", or "" for no user."""
+    is_ours = status.st_uid in (0, os.geteuid())
+    # In a user namespace, root's directories look like those of other users. They may lead to what
+    # is the user's own, unless they lie where others could have put them.
+    is_hidden = is_way and status.st_uid == Path("/").stat().st_uid
+    if not is_ours and (not is_hidden or place.parent.stat().st_mode & 0o022):
+        return "owner"
+    is_sticky = status.st_mode & stat.S_ISVTX and (is_ours or str(place) in _TEMPORARY)
+    if stat.S_ISLNK(status.st_mode) or (is_way and is_sticky):
+        return ""  # a link has no mode; in a sticky directory only owners exchange entries
+    if status.st_mode & stat.S_IWOTH:
+        return "others"
+    return "group" if status.st_mode & stat.S_IWGRP and not _is_private(status.st_gid) else ""
+
+
+def _is_private(gid: int) -> bool:
+    """Return whether a group is the user's own (useradd(8)) or root's, without other members.
+
+    Members are only those that the group lists: to find all users whose first group it is would
+    mean to read the whole directory of a site.
+    """
+    try:
+        group, name = grp.getgrgid(gid), pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return False
+    return (gid == 0 or group.gr_name == name) and set(group.gr_mem) <= {name, "root"}
+
+
+def _error(
+    path: Path, target: Path, place: Path, status: os.stat_result, writers: str
+) -> UntrustedError:
+    kind = stat.S_IFMT(status.st_mode)
+    noun = {stat.S_IFLNK: "symbolic link", stat.S_IFDIR: "directory"}.get(kind, "file")
+    what = "it" if place == path else f"the {noun} {place}"
+    causes = {
+        "owner": f"{what} belongs to user {_name(pwd.getpwuid, status.st_uid)}",
+        "group": f"the members of group {_name(grp.getgrgid, status.st_gid)} can write to {what}",
+        "others": f"every user of this machine can write to {what}",
+    }
+    is_project = writers == "group" and kind == stat.S_IFDIR
+    directory = place if is_project else (place if kind == stat.S_IFLNK else target).parent
+    before = f'"${VARIABLE}":' if os.environ.get(VARIABLE) else ""
+    step = f"if you trust all who can write there: export {VARIABLE}={before}{shell(directory)}"
+    if path.name == PROJECT_FILE:
+        step += f"; or hide it with a {PROJECT_FILE} of your own, empty or not, where you work"
+    if writers != "owner" and status.st_uid == os.geteuid():
+        chmod = f"chmod {writers[0]}-w {shell(place)}"
+        step = f"{chmod}; or {step}" if is_project else chmod
+    return UntrustedError(
+        f"{path} is not trusted: {causes[writers]}", place=str(path), next_step=step
     )
 
 
-def _foreign_writers(entry: Entry, reader: Reader, *, own: bool) -> str:
-    if not _has_trusted_owner(entry, reader, own=own):
-        return "owner"
-    is_sticky = stat.S_ISDIR(entry.mode) and bool(entry.mode & stat.S_ISVTX)
-    if stat.S_ISLNK(entry.mode) or (is_sticky and not own):
-        return ""  # a link has no mode; in a sticky directory only owners replace entries
-    if entry.mode & stat.S_IWOTH:
-        return "others"
-    return "group" if entry.mode & stat.S_IWGRP and not reader.is_private(entry.gid) else ""
-
-
-def _has_trusted_owner(entry: Entry, reader: Reader, *, own: bool) -> bool:
-    if entry.uid == reader.uid or (entry.uid == 0 and not own):
-        return True
-    # In a user namespace root's directories and another user's look alike. The way to a file may
-    # be of either, unless any user could have put it there; the file itself may not.
-    is_way = stat.S_ISDIR(entry.mode) or stat.S_ISLNK(entry.mode)
-    return entry.uid == reader.unmapped and is_way and not entry.in_shared and not own
+def _name(find: Callable[[int], Sequence[object]], number: int) -> str:
+    try:
+        return str(find(number)[0])
+    except KeyError:
+        return str(number)

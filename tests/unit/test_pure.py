@@ -41,7 +41,6 @@ PURE = (
     "quoting.py",
     "redaction.py",
     "terminal_text.py",
-    "trust.py",
     "units.py",
     "versions.py",
 )

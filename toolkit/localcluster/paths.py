@@ -160,13 +160,14 @@ def require_own(paths: Paths) -> None:
         UntrustedError: it belongs to another user, or others can write it.
         OSError: it does not exist.
     """
-    from toolkit import trusted_files
+    from toolkit.trust import require_trusted
 
+    # With the symbolic links in the path that the user gave.
+    is_in_root = paths.directory.parent == root()
     try:
-        if paths.directory.parent == root():
-            # With the symbolic links in the path that the user gave.
-            trusted_files.require_trusted(_named_root())
-        trusted_files.require_own(paths.directory)
+        require_trusted(_named_root() / paths.name if is_in_root else paths.directory)
+        if paths.directory.stat().st_uid != os.geteuid():
+            raise UntrustedError(f"{paths.directory} is not your own", place=str(paths.directory))
     except UntrustedError as error:
         if not (error.next_step or "").startswith("chmod"):
             error.next_step = _ELSEWHERE

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from toolkit.errors import BusyError, UntrustedError, UsageError
 from toolkit.quoting import shell as quoted
-from toolkit.trusted_files import require_own
+from toolkit.trust import require_trusted
 
 LONGEST_PATH = 107  # bytes: sun_path of unix(7) has 108 with the final zero
 _QUEUE = 128  # connections that wait for the node's end
@@ -76,7 +76,7 @@ def listening(path: Path) -> Iterator[socket.socket]:
             place="--socket",
             next_step=f"chmod 700 {quoted(path.parent)}, if it is your own",
         )
-    require_own(path.parent)  # who can replace a directory above takes the connections
+    require_trusted(path.parent)  # who can replace a directory above takes the connections
     _remove_dead(path)
     mask = os.umask(0o177)
     try:

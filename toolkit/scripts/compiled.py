@@ -14,7 +14,8 @@ from pathlib import Path
 from jinja2 import FileSystemBytecodeCache
 from jinja2.bccache import Bucket
 
-_OTHERS_WRITE = 0o022
+from toolkit.errors import UntrustedError
+from toolkit.trust import require_trusted
 
 
 class _Cache(FileSystemBytecodeCache):
@@ -42,11 +43,7 @@ def cache() -> FileSystemBytecodeCache | None:
             / "templates"
         )
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = directory.lstat()
-    except (OSError, RuntimeError):
+        require_trusted(directory)
+    except (OSError, RuntimeError, UntrustedError):
         return None
-    return (
-        _Cache(str(directory))
-        if status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE
-        else None
-    )
+    return _Cache(str(directory))

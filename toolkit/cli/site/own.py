@@ -168,13 +168,14 @@ def use(name: str) -> None:
     """
     from toolkit import sites
     from toolkit.configuration import machine_directory
-    from toolkit.files import write_atomically
+    from toolkit.files import read_text, write_atomically
     from toolkit.sites import chosen
-    from toolkit.trusted_files import read_text
+    from toolkit.trust import require_trusted
 
     if name != "auto":
         sites.load(name, "NAME")
     path = sites.user_file()
+    require_trusted(path)
     before = read_text(path) if path.is_file() else ""
     is_default = name == "auto" and not (machine_directory() / path.name).is_file()
     write_atomically(path, chosen(before, None if is_default else name))

@@ -25,7 +25,7 @@ from toolkit.images.sif.header import SIGNATURE
 from toolkit.images.store.sif_files import is_signed, read_descriptors
 from toolkit.model.image import Signature
 from toolkit.model.job import Job
-from toolkit.trusted_files import require_trusted
+from toolkit.trust import require_trusted
 
 _BLOCK = re.compile(
     r"-----BEGIN (?P<kind>[A-Z0-9 ]+)-----\n(?P<body>.*?)-----END (?P=kind)-----", re.DOTALL
