@@ -292,7 +292,7 @@ class UnrecordedError(ToolkitError):
 
 
 class UntrustedError(ToolkitError):
-    """A configuration file or directory belongs to another user, or others can write to it."""
+    """A file or directory belongs to another user, or others can write to it."""
 
     exit_code, kind = 94, "untrusted file"
     page = "site/trust"

@@ -27,7 +27,7 @@ from toolkit.bench.scale.model import (
     Study,
 )
 from toolkit.bench.scale.point_run import adapted
-from toolkit.errors import BusyError, ConfigError, MalformedInputError, UsageError
+from toolkit.errors import BusyError, ConfigError, MalformedInputError, UntrustedError, UsageError
 from toolkit.model.base import to_json
 from toolkit.planning.plan import plan
 from toolkit.runs.logs import Line
@@ -511,6 +511,14 @@ def test_one_process_measures_a_study(tmp_path: Path) -> None:
         pass
     with directory.lock():
         pass
+
+
+def test_a_study_that_others_can_write_to_is_not_taken_up(tmp_path: Path) -> None:
+    """Its notes name runs, which are cancelled and removed if they measure something else."""
+    tmp_path.chmod(0o777)
+    with pytest.raises(UntrustedError), StudyDirectory(tmp_path).lock():
+        pass
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_report_is_read_and_anything_else_refused(tmp_path: Path) -> None:

@@ -259,6 +259,20 @@ def test_a_server_that_does_not_listen_yet(
         notebooks.server(door.paths)
 
 
+def test_no_token_goes_to_a_server_that_others_could_have_named(
+    door: forward.Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = door.paths.directory
+    run.mkdir(parents=True)
+    (run / "place.json").write_text('{"node": "nid001", "socket": "/tmp/a.sock"}')
+    (run / "token").write_text("secret")
+    monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
+    assert notebooks.server(door.paths).token == "secret"
+    run.chmod(0o1777)
+    with pytest.raises(UntrustedError, match="every user"):
+        notebooks.server(door.paths)
+
+
 def test_a_server_is_proven_beside_a_prolog_and_within_another_job(
     door: forward.Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:

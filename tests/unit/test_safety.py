@@ -19,7 +19,7 @@ from tests.unit.samples import FACTS, inputs
 from tests.unit.test_scripts import HOLDS_ALL, captured
 from toolkit import scripts, shell
 from toolkit.cli import console
-from toolkit.errors import CommandFailedError, ForbiddenError, PlanError, UsageError
+from toolkit.errors import CommandFailedError, ConfigError, PlanError, UntrustedError, UsageError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.base import to_json
 from toolkit.planning.inputs import Inputs
@@ -197,20 +197,29 @@ def test_hostile_values_of_the_lists_are_no_secrets() -> None:
 def test_a_directory_of_runs_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs").chmod(0o777)
-    with pytest.raises(ForbiddenError, match="all users can replace"):
+    with pytest.raises(UntrustedError, match="every user of this machine can write"):
         store.create(tmp_path / "runs/a-0001")
     (tmp_path / "runs").chmod(0o1777)
     assert store.create(tmp_path / "runs/a-0001")
 
 
-def test_directories_that_we_make_are_not_writable_for_everybody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_link", [False, True])
+def test_runs_that_are_no_directory_are_refused(is_link: bool, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.symlink_to("nothing") if is_link else runs.touch()
+    with pytest.raises(ConfigError, match="not a directory"):
+        store.create(runs / "a-0001")
+
+
+def test_nobody_else_may_write_to_what_we_make_whatever_the_umask_is(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         assert store.create(tmp_path / "runs/a-0001")
     finally:
         os.umask(before)
-    for path in (tmp_path / "runs", tmp_path / "runs/a-0001"):
-        assert not path.stat().st_mode & stat.S_IWOTH
+    assert not (tmp_path / "runs").stat().st_mode & stat.S_IWOTH, "a group may share it"
+    for path in (tmp_path / "runs/a-0001", tmp_path / "runs/a-0001/logs"):
+        assert not path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def test_a_file_of_secrets_follows_no_link(tmp_path: Path) -> None:

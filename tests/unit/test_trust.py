@@ -11,13 +11,14 @@ import pytest
 
 from tests.unit.test_cli import said
 from toolkit import sites, trust
-from toolkit.errors import ConfigError, UntrustedError
+from toolkit.errors import ConfigError, ScriptMissingError, UntrustedError
 from toolkit.files import read_toml
 from toolkit.images.registry import source as registry_source
 from toolkit.images.store.signatures import signature
 from toolkit.model.job import Job
 from toolkit.planning.layers import chosen_site
 from toolkit.planning.target import resolve
+from toolkit.records import store
 from toolkit.trust import require_trusted
 
 ME, OTHER, NOBODY, MINE, PROJECT = 1000, 1001, 65534, 1000, 2000
@@ -270,6 +271,23 @@ def test_directories_that_others_may_write_are_named_with_the_remedy(tmp_path: P
         nodes(file)
 
 
+def test_a_directory_of_a_project_is_named_with_what_trusts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "ours"
+    runs = project / "me" / "runs"
+    runs.parent.mkdir(parents=True)
+    project.chmod(0o2770)
+    monkeypatch.setattr(trust, "_is_private", lambda _: False)
+    with pytest.raises(UntrustedError) as caught:
+        store.create(runs / "a-0001")
+    for step in (f"chmod g-w {project}; or ", f"export TOOLKIT_TRUST={project}"):
+        assert step in str(caught.value.next_step)
+    assert not runs.exists()
+    monkeypatch.setenv("TOOLKIT_TRUST", str(project))
+    assert store.create(runs / "a-0001")
+
+
 def test_trust_is_given_by_a_variable(
     tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +304,27 @@ def test_trust_is_given_by_a_variable(
         assert nodes(tmp_path / way / "toolkit.toml") == 2
 
 
+@pytest.mark.parametrize("is_protected", [False, True])
+def test_what_another_user_links_to_a_trusted_directory_is_refused(
+    is_protected: bool, tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They could let the link lead elsewhere afterwards."""
+
+    def refuse(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if tmp_path / "runs" in (path.parent, path) and follow_symlinks:
+            raise PermissionError(path)
+        return os.stat(path, follow_symlinks=follow_symlinks)  # noqa: PTH116
+
+    (tmp_path / "course").mkdir()
+    (tmp_path / "runs").symlink_to("course")
+    give(tmp_path / "runs")
+    monkeypatch.setenv("TOOLKIT_TRUST", str(tmp_path / "course"))
+    if is_protected:  # the kernel follows no such link: fs.protected_symlinks
+        monkeypatch.setattr(Path, "stat", refuse)
+    with pytest.raises(UntrustedError, match="symbolic link"):
+        store.create(tmp_path / "runs" / "a-0001")
+
+
 def test_what_is_no_file_is_not_read_and_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
@@ -293,6 +332,36 @@ def test_what_is_no_file_is_not_read_and_does_not_block(tmp_path: Path) -> None:
     for name in ("pipe", ".", "loop", "missing", "file/below"):
         with pytest.raises(ConfigError, match="cannot be read"):
             nodes(tmp_path / name)
+
+
+def prepared(runs: Path) -> Path:
+    """Make a run as another user would prepare it."""
+    run = runs / "train-0001"
+    run.mkdir(parents=True)
+    (run / "plan.json").write_text('{"container": {"prefix": ""}}')
+    (run / "job.json").write_text('{"script": "/nowhere/train.py"}')
+    return run
+
+
+@pytest.mark.parametrize("which", [".", "job.json", ".."])
+@pytest.mark.parametrize("name", ["runs/train-0001", "train-0001"])
+def test_a_run_of_another_user_is_not_repeated(
+    name: str, which: str, tmp_path: Path, give: Give
+) -> None:
+    run = prepared(tmp_path / "runs")
+    with pytest.raises(ScriptMissingError):  # it would be repeated, if its script were there
+        resolve(name, tmp_path)
+    give((run / which).resolve())
+    with pytest.raises(UntrustedError, match="belongs to user"):
+        resolve(name, tmp_path)
+
+
+def test_a_run_that_others_can_write_to_is_not_repeated(tmp_path: Path) -> None:
+    run = prepared(tmp_path / "runs")
+    for mode in (0o777, 0o1777):  # they could add the secrets, or the snapshot
+        run.chmod(mode)
+        with pytest.raises(UntrustedError, match="every user"):
+            resolve("runs/train-0001", tmp_path)
 
 
 def test_a_project_file_of_another_user_stops_what_would_obey_it(

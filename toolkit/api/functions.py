@@ -100,7 +100,7 @@ def _submit(
     paths, decided = runs.write(inputs)
     folder = paths.directory / FOLDER
     try:
-        folder.mkdir()
+        folder.mkdir(mode=0o700)  # the ranks run what is in it
         called = submitit.core.utils.DelayedSubmission(function, *arguments)
         called.set_timeout(requested_minutes(inputs.job) or _DAY, _TIMEOUTS)
         called.dump(folder / "function.pkl")

@@ -16,6 +16,7 @@ from toolkit.model.job import Job
 from toolkit.planning.settings import Layer, layer
 from toolkit.records import secrets
 from toolkit.resources import shipped
+from toolkit.trust import require_trusted
 
 
 class Target(NamedTuple):
@@ -55,6 +56,7 @@ def resolve(name: str, cwd: Path, *, program: bool = False, is_live: bool = Fals
     Raises:
         ScriptMissingError: nothing has this name; the error names the nearest script or job.
         ConfigError: a job.toml is broken.
+        UntrustedError: another user could have written the run that is repeated.
     """
     path = cwd / name
     if not path.exists() and name.startswith("jobs/"):
@@ -62,7 +64,8 @@ def resolve(name: str, cwd: Path, *, program: bool = False, is_live: bool = Fals
     if not path.exists() and name[-1:].isdigit():
         path = _run_of(name, cwd) or path
     if (path / "plan.json").is_file() and (path / "job.json").is_file():
-        job = read_json(path / "job.json", Job)
+        require_trusted(path)
+        job = read_json(path / "job.json", Job, searched=True)
         job = replace(job, env={**job.env, **secrets.read(path)})
         snapshot = None if is_live else _snapshot(path.resolve(), job)
         return snapshot or _job(path.name, job, cwd, cwd)._replace(run=path)

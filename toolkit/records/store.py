@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.errors import ConfigError, ForbiddenError, UnknownRunError
+from toolkit.errors import ConfigError, UnknownRunError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.quoting import shell
+from toolkit.trust import require_trusted
 
 _NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d{4,})\Z")
 _LOG = re.compile(
     r"(?P<job>\d+)(?:_(?P<element>\d+))?(?:\.(?P<restart>\d+))?(?:-(?P<task>\d+)-(?P<host>.+))?\.log\Z"
 )
-_MODE = 0o775  # never writable for all users, whatever the umask is
+# Whatever the umask is: a group may share a directory of runs, and only its owner writes to a run.
+_RUNS_MODE, _RUN_MODE = 0o775, 0o755
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")
 _JOB_ID = re.compile(r"(?P<job>[1-9]\d{0,9})(?:_\d+)?\Z")  # 4711, or an element of an array: 4711_3
 
@@ -197,41 +198,30 @@ def create(directory: Path) -> bool:
     """Create a run's directory; return False if another process was faster.
 
     Raises:
-        ForbiddenError: another user could replace the directory.
+        UntrustedError: another user could replace the directory; nothing was written.
+        ConfigError: the directory of runs is a file, or a link to nothing.
     """
     from toolkit.records import index
 
-    directory.parent.mkdir(mode=_MODE, parents=True, exist_ok=True)
-    _require_safe(directory.parent)
+    if os.path.lexists(directory):
+        return False
     try:
-        directory.mkdir(mode=_MODE)
+        require_trusted(directory)
+        directory.parent.mkdir(mode=_RUNS_MODE, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(
+            f"{directory.parent} is not a directory",
+            place="runs",
+            next_step="remove it, or name another directory: export TOOLKIT_RUNS=DIR",
+        ) from error
+    require_trusted(directory)  # where all users may write, another was perhaps faster
+    try:
+        directory.mkdir(mode=_RUN_MODE)
     except FileExistsError:
         return False
-    Paths(directory).logs.mkdir()
+    Paths(directory).logs.mkdir(mode=_RUN_MODE)
     index.remember(directory.parent)
     return True
-
-
-def _require_safe(runs: Path) -> None:
-    """Refuse a directory of runs that another user controls, or that all users can write."""
-    link, target = runs.lstat(), runs.stat()
-    ours = (0, os.geteuid())
-    # Such as /tmp, where the first user to create a directory gets the name.
-    is_public = runs.absolute().parent.stat().st_mode & stat.S_IWOTH
-    if (stat.S_ISLNK(link.st_mode) and link.st_uid not in ours) or (
-        is_public and target.st_uid not in ours
-    ):
-        raise ForbiddenError(
-            f"{runs} belongs to another user",
-            place="runs",
-            next_step="run from a directory of your own",
-        )
-    if target.st_mode & stat.S_IWOTH and not target.st_mode & stat.S_ISVTX:
-        raise ForbiddenError(
-            f"all users can replace files in {runs}, even the scripts of jobs",
-            place="runs",
-            next_step=f"chmod o-w {runs}",
-        )
 
 
 def write(directory: Path, plan: Plan, job: Job, script: str) -> Paths:

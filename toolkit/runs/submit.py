@@ -22,6 +22,7 @@ from toolkit.errors import (
     SlurmUnreachableError,
     SubmissionError,
     ToolkitError,
+    UntrustedError,
 )
 from toolkit.files import read_json, write_atomically
 from toolkit.images.store import usage
@@ -42,6 +43,7 @@ from toolkit.runs import once, status
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait
+from toolkit.trust import require_trusted
 
 Adapt = Callable[[Inputs], Inputs]
 
@@ -274,9 +276,10 @@ def _interrupted(runs: Path) -> Iterator[tuple[store.Paths, SubmissionAttempt]]:
 def _is_same(paths: store.Paths, attempt: SubmissionAttempt, inputs: Inputs) -> bool:
     """Return whether a run is of the same settings and of a script that has not changed since."""
     try:
+        require_trusted(paths.directory)
         before = read_json(paths.job, Job)
         changed = 0.0 if inputs.program else Path(before.script or "").stat().st_mtime
-    except (ConfigError, OSError):
+    except (ConfigError, UntrustedError, OSError):
         return False
     return (
         before == repeatable(inputs, plan(inputs))

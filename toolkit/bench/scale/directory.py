@@ -22,6 +22,7 @@ from toolkit.bench.scale.points import MOST_POINTS
 from toolkit.errors import BusyError, ConfigError, MalformedInputError, UsageError
 from toolkit.files import read_json, read_text, write_atomically
 from toolkit.model.base import BadDataError, from_json, to_json
+from toolkit.trust import require_trusted
 
 _MOST_FILES = 100_000
 _SCRIPT = '<script type="application/json" id="study">'
@@ -59,8 +60,10 @@ class StudyDirectory:
 
         Raises:
             BusyError: another process holds it.
+            UntrustedError: another user could name the runs that it takes up, cancels and removes.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        require_trusted(self.path)
         handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
