@@ -20,7 +20,7 @@ from toolkit.quoting import shell_words
 from toolkit.redaction import redacted
 from toolkit.terminal_text import one_line
 
-_ECHO = bool(os.environ.get("TOOLKIT_VERBOSE"))
+_ECHO = False
 
 
 def set_echo(on: bool) -> None:

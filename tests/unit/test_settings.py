@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
+import click
+import pytest
+from click.testing import CliRunner
+
+from toolkit.cli.main import cli
+from toolkit.cli.options import job_options
 from toolkit.errors import UsageError
 from toolkit.model.job import Job
+from toolkit.planning import settings
 from toolkit.planning.settings import DEFAULTS, Layer, demands, from_environment, layer, merge
 
 
@@ -116,3 +127,152 @@ def test_a_site_that_demands_nothing_leaves_the_choice() -> None:
         ]
     )
     assert (merged.job.require_signed, merged.job.signature_key) == (True, "mine.pub")
+
+
+def variables(**values: str) -> Layer:
+    return from_environment({f"TOOLKIT_{name}": value for name, value in values.items()})
+
+
+WORDS = {
+    "BIND": ("/a:/a '/b c:/b':ro", {"bind": ("/a:/a", "/b c:/b:ro")}),
+    "ENV": ("A=1 'B=x y' HF_HOME", {"env": {"A": "1", "B": "x y"}, "pass_env": ("HF_HOME",)}),
+    "MODULE": ("cuda/12 gcc", {"modules": ("cuda/12", "gcc")}),
+    "SECRET": ("HF_TOKEN", {"secret": ("HF_TOKEN",)}),
+    "AFTER": ("train-0001 afterany:7", {"after": ("train-0001", "afterany:7")}),
+    "SWEEP": ("lr=1,2 -b=3", {"sweep": ("lr=1,2", "-b=3")}),
+    "SLURM": ("licenses=m:1 hold", {"slurm": {"licenses": "m:1", "hold": True}}),
+    "DATASETS": ("mnist", {"datasets": ("mnist",)}),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_variable_of_a_repeatable_option_is_words(name: str) -> None:
+    text, values = WORDS[name]
+    assert variables(**{name: text}).values == values
+
+
+@click.command()
+@job_options
+def job_command() -> None: ...
+
+
+@pytest.mark.parametrize(
+    "option", [name for option in job_command.params for name in option.opts if "--" in name]
+)
+def test_each_option_of_a_job_has_its_variable(option: str) -> None:
+    assert "TOOLKIT_" + option.lstrip("-").upper().replace("-", "_") in settings.variables()
+
+
+SWITCHES = ("REQUEUE", "SNAPSHOT", "REQUIRE_SIGNED", "PTY", "EXCLUSIVE", "SLURM_HOLD")
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+@pytest.mark.parametrize(
+    ("text", "is_on"),
+    [(text, True) for text in ("on", "Yes", "TRUE", "1")]
+    + [(text, False) for text in ("off", "No", "FALSE", "0")],
+)
+def test_a_switch_is_on_or_off_in_every_spelling(name: str, text: str, is_on: bool) -> None:
+    values = variables(**{name: text}).values
+    key = name.removeprefix("SLURM_").lower()
+    assert dict(values.get("slurm", values))[key] is is_on
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(
+            (name, text)
+            for name in SWITCHES
+            if name != "EXCLUSIVE"
+            for text in ("maybe", "2", "o n")
+        ),
+        ("BIND", "'/a:/a"),
+        ("ENV", "''"),
+        ("ENV", "=1"),
+        ("SLURM", "licenses=a licenses=b"),
+        ("INIT", "mpi"),
+        ("SLURM_CONTIGUOUS", "never"),
+    ],
+)
+def test_a_variable_that_is_not_understood_is_refused_by_its_name(name: str, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        variables(**{name: text})
+    assert caught.value.place == f"TOOLKIT_{name}"
+
+
+def test_a_variable_that_means_nothing_is_named_with_the_nearest() -> None:
+    given = ("TOOLKIT_NODE", "TOOLKIT_REQUIRE_SIGNATURE", "TOOLKIT_IMAGES", "HOME", "TOOLKIT_NODES")
+    first, second = settings.unknown_variables(given)
+    assert "TOOLKIT_NODE " in first
+    assert first.endswith("did you mean TOOLKIT_NODES?")
+    assert second.endswith("did you mean TOOLKIT_REQUIRE_SIGNED?")
+
+
+def test_every_variable_of_the_source_is_known() -> None:
+    root = Path(settings.__file__).parents[2]
+    files = [path for name in ("toolkit", "tests", "tools") for path in (root / name).rglob("*.*")]
+    named = {
+        name
+        for path in files
+        if path.suffix in (".py", ".j2", ".bashrc", ".toml") and path != Path(__file__)
+        for name in re.findall(r"\bTOOLKIT_[A-Z_]*[A-Z]\b(?!\*)", path.read_text(errors="replace"))
+    }
+    assert {"TOOLKIT_TRUST", "TOOLKIT_JOIN"} < named
+    assert settings.unknown_variables(named) == []
+
+
+def test_a_variable_that_means_nothing_is_warned_of_once_and_stdout_is_clean(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOOLKIT_IMAGE_STORE", "/x")
+    done = CliRunner().invoke(cli, ["docs"])
+    assert done.exit_code == 0
+    assert done.stderr.count("TOOLKIT_IMAGE_STORE") == 1
+    assert "TOOLKIT_IMAGE_STORE" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("TOOLKIT_VERBOSE", "of"), ("TOOLKIT_WAIT_FOR_SLURM", "soon")]
+)
+def test_a_variable_of_the_command_line_is_the_place(name: str, value: str, tmp_path: Path) -> None:
+    done = typed(tmp_path, "run", "train.py", **{name: value})
+    assert done.returncode == 64
+    assert f"at        {name}\n" in done.stderr
+
+
+def typed(place: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a directory, with variables."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(settings.__file__).parents[2])}
+    return subprocess.run(
+        [sys.executable, "-m", "toolkit", *words],
+        cwd=place,
+        env=environment | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("verb", ["logs", "explain", "cancel", "rm", "results", "top", "forward"])
+def test_every_command_looks_for_runs_where_the_settings_put_them(
+    verb: str, tmp_path: Path
+) -> None:
+    words = (verb, "nothing-0001", *(["8888"] if verb == "forward" else []))
+    (tmp_path / "toolkit.toml").write_text('runs = "kept"\n')
+    assert "in the directory kept" in typed(tmp_path, *words).stderr
+    assert "in the directory other" in typed(tmp_path, *words, TOOLKIT_RUNS="other").stderr
+    assert (
+        "in the directory own"
+        in typed(tmp_path, *words, "--runs", "own", TOOLKIT_RUNS="other").stderr
+    )
+
+
+def test_the_launcher_of_the_settings_is_known_before_the_script_is_judged(tmp_path: Path) -> None:
+    words = "run --site generic --dry-run --image /x.sif -- hostname -f".split()
+    assert typed(tmp_path, *words).returncode == 66
+    for variables, text in (({"TOOLKIT_LAUNCHER": "none"}, ""), ({}, 'launcher = "none"\n')):
+        (tmp_path / "toolkit.toml").write_text(text)
+        done = typed(tmp_path, *words, TOOLKIT_CLUSTER="none", PATH="/none", **variables)
+        assert done.returncode == 0, done.stderr
+        assert "hostname -f" in done.stdout

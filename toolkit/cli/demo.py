@@ -61,9 +61,10 @@ def _type(arguments: Sequence[str]) -> int:
 
 
 def _summary() -> None:
+    from toolkit.planning.layers import chosen_runs
     from toolkit.records.store import find
 
-    paths = find(None, Path("runs"))
+    paths = find(None, chosen_runs(Path.cwd()))
     outcome = paths.read_outcome()
     if outcome is None:
         return

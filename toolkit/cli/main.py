@@ -20,6 +20,7 @@ from toolkit import __version__
 from toolkit.cli.lazy import LazyGroup, cluster_option
 from toolkit.errors import InternalError, ToolkitError, UsageError, of_file
 
+_ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
 # What users want, in the order of the help; each command's module names its own.
 SECTIONS = (
     "Start and learn",
@@ -43,6 +44,7 @@ SECTIONS = (
     "-v",
     "--verbose",
     is_flag=True,
+    envvar="TOOLKIT_VERBOSE",
     help="Print each command that is run, as a line that you can paste.",
 )
 def cli(verbose: bool) -> None:
@@ -66,6 +68,12 @@ def cli(verbose: bool) -> None:
         from toolkit import shell
 
         shell.set_echo(True)
+    if any(name.startswith("TOOLKIT_") for name in os.environ):
+        from toolkit.cli import console
+        from toolkit.planning.settings import unknown_variables
+
+        for text in unknown_variables(os.environ):
+            console.say("warning", text)
 
 
 def usage_error(error: click.UsageError) -> UsageError:
@@ -95,6 +103,8 @@ def usage_error(error: click.UsageError) -> UsageError:
             if error.param.param_type_name == "option"
             else error.param.human_readable_name
         )
+        if context and context.get_parameter_source(error.param.name or "") is _ENVIRONMENT:
+            place = str(error.param.envvar)
         return UsageError(_cause(error), place=place, choices=choices, next_step=help_line)
     text = error.format_message().rstrip(".").removeprefix("Got ")
     return UsageError(text[:1].lower() + text[1:], next_step=help_line)

@@ -15,11 +15,9 @@ from toolkit.cli.shared import (
     completion,
     site_option,
 )
-from toolkit.errors import UsageError
 from toolkit.launchers import LAUNCHERS
-from toolkit.model.job import SlurmValue
 from toolkit.model.slurm_options import OPTIONS, OWN, SlurmOption
-from toolkit.planning.settings import Layer
+from toolkit.planning.settings import Layer, named_values
 from toolkit.runtimes import RUNTIMES
 
 
@@ -250,48 +248,7 @@ def flags(values: dict[str, Any], arguments: tuple[str, ...]) -> Layer:
         UsageError: an ``--env`` names no variable.
     """
     options = {key: value for key, value in values.items() if value not in (None, ())}
-    if "env" in options:
-        texts = options.pop("env")
-        variables = dict(_variable(text) for text in texts if "=" in text)
-        passed = tuple(text for text in texts if "=" not in text)
-        if "" in passed:
-            raise _not_a_variable("")
-        options |= {"env": variables} if variables else {}
-        options |= {"pass_env": passed} if passed else {}
-    if "slurm" in options:
-        options["slurm"] = _slurm_values(options["slurm"])
+    options = named_values(options)
     if arguments:
         options["arguments"] = arguments
     return Layer("flag", options)
-
-
-def _slurm_values(texts: Iterable[str]) -> dict[str, SlurmValue]:
-    """Return the options of ``--slurm``: ``NAME=VALUE``, or ``NAME`` for one without a value.
-
-    Raises:
-        UsageError: an option is named twice with different values.
-    """
-    values: dict[str, SlurmValue] = {}
-    for text in texts:
-        name, equals, value = text.removeprefix("--").partition("=")
-        given: SlurmValue = value if equals else True
-        if values.get(name, given) != given:
-            raise UsageError(
-                f"{name} is given twice, with different values",
-                place=f"--slurm {name}",
-                next_step="leave one of them out",
-            )
-        values[name] = given
-    return values
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise _not_a_variable(text)
-    return name, value
-
-
-def _not_a_variable(text: str) -> UsageError:
-    cause = f"--env expects NAME=VALUE, or NAME for a variable that is set here, got {text!r}"
-    return UsageError(cause, place="--env", next_step="--env NAME=VALUE")

@@ -202,10 +202,11 @@ def _failed_points(name: str) -> dict[str, Any]:
     Raises:
         UsageError: the run is not a sweep, or none of its points has failed.
     """
+    from toolkit.planning.layers import chosen_runs
     from toolkit.records.store import find
     from toolkit.runs import points, status
 
-    paths = find(name, Path("runs"))
+    paths = find(name, chosen_runs(Path.cwd()))
     numbers = points.failed_points(status.elements(paths))
     if not numbers:
         raise UsageError(

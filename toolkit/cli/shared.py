@@ -49,7 +49,7 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
     return [
         paths.name
-        for paths in all_runs(Path(ctx.params.get("runs") or "runs"))
+        for paths in all_runs(ctx.params.get("runs") or _chosen_runs())
         if paths.name.startswith(incomplete)
     ]
 
@@ -69,12 +69,18 @@ INTERRUPTED = 130  # as a shell reports Ctrl-C
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 
+
+def _chosen_runs() -> Path:
+    from toolkit.planning.layers import chosen_runs
+
+    return chosen_runs(Path.cwd())
+
+
 runs_option = click.option(
     "--runs",
     type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Directory of the runs.",
+    default=_chosen_runs,
+    help="Directory of the runs (default: that of the settings, else runs).",
 )
 
 run_argument = click.argument("run", required=False, shell_complete=complete_runs)

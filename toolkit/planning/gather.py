@@ -7,6 +7,7 @@ on the way are collected, so that the user sees all of them at once.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -87,9 +88,11 @@ def gather_inputs(
         ToolkitError: there is nothing to plan from: no script, no cluster, a broken file. All other
             errors are in ``inputs.findings``.
     """
-    target, flags = _resolve_target(target_name, flags, cwd)
+    files, variables = project_layers(cwd), from_environment(os.environ)
+    known = merge_layers([*files, variables, flags]).job
+    target, flags = _resolve_target(target_name, flags, cwd, known)
     findings: list[ToolkitError] = []
-    cluster, settings = _merge_settings(target, flags, cwd, dry_run=dry_run)
+    cluster, settings = _merge_settings([*files, target.layer, variables, flags], dry_run=dry_run)
     settings = with_variables(settings, findings)
     client, images = Client(cluster.access), ImageFinder(settings.job, cluster)
     runtime = runtime_facts(settings.job, cluster, client, images, findings)
@@ -111,8 +114,9 @@ def gather_inputs(
     return GatheredInputs(inputs, client)
 
 
-def _resolve_target(name: str, flags: Layer, cwd: Path) -> tuple[Target, Layer]:
-    launcher = LAUNCHERS.get(str(flags.values.get("launcher")))
+def _resolve_target(name: str, flags: Layer, cwd: Path, known: Job) -> tuple[Target, Layer]:
+    """Resolve a target with the settings that are ``known`` before its own."""
+    launcher = LAUNCHERS.get(known.launcher or "")
     if launcher is not None and launcher.has_own_program:
         return Target(name, str(cwd), Layer("program", {}), program=True), flags
     is_command = any(name in other.commands for other in LAUNCHERS.values())
@@ -121,15 +125,13 @@ def _resolve_target(name: str, flags: Layer, cwd: Path) -> tuple[Target, Layer]:
     if not is_program or flags.values.get("python_module"):
         name, flags = python_target(name, flags, cwd)
     is_live = flags.values.get("snapshot") is False
-    return resolve(name, cwd, program=is_program, is_live=is_live), flags
+    runs = known.runs or "runs"
+    return resolve(name, cwd, runs=runs, program=is_program, is_live=is_live), flags
 
 
-def _merge_settings(
-    target: Target, flags: Layer, cwd: Path, *, dry_run: bool
-) -> tuple[Cluster, Settings]:
+def _merge_settings(layers: Sequence[Layer], *, dry_run: bool) -> tuple[Cluster, Settings]:
     """Return the cluster that the settings choose, and the settings with those of its site."""
     default = layer("default", DEFAULTS)
-    layers = [*project_layers(cwd), target.layer, from_environment(os.environ), flags]
     chosen = merge_layers([default, *layers]).job.site or "auto"
     cluster = find_cluster(chosen, dry_run=dry_run)
     values = {**cluster.site.defaults, "slurm": cluster.site.slurm}

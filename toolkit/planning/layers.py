@@ -36,8 +36,17 @@ def merge_layers(layers: Sequence[Layer]) -> Settings:
 
 def chosen_site(cwd: Path) -> str:
     """Return the site that the settings of a directory choose; ``auto`` if they choose none."""
+    return _chosen(cwd).site or "auto"
+
+
+def chosen_runs(cwd: Path) -> Path:
+    """Return the directory of the runs that are started in a directory."""
+    return Path(_chosen(cwd).runs or "runs")
+
+
+def _chosen(cwd: Path) -> Job:
     layers = [layer("default", DEFAULTS), *project_layers(cwd), from_environment(os.environ)]
-    return merge_layers(layers).job.site or "auto"
+    return merge_layers(layers).job
 
 
 def with_variables(settings: Settings, findings: list[ToolkitError]) -> Settings:

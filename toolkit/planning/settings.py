@@ -7,41 +7,37 @@ The precedence is default < site < user < project < job < environment < flag. Pu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from toolkit.errors import UsageError
-from toolkit.model.base import BadDataError, convert, field_names
+from toolkit.errors import UsageError, nearest
+from toolkit.model.base import convert, field_names
 from toolkit.model.job import Job, SlurmValue
 from toolkit.model.slurm_options import OPTIONS
 
 VARIABLE = "TOOLKIT_"
 SLURM_VARIABLE = "TOOLKIT_SLURM_"  # TOOLKIT_SLURM_MAIL_USER is --slurm mail-user
-# Fields of a job that no variable sets.
-_NO_VARIABLE = frozenset(
-    {
-        "summary",
-        "script",
-        "arguments",
-        "env",
-        "pass_env",
-        "secret",
-        "bind",
-        "sweep",
-        "rerun_of",
-        "after",
-        "modules",
-        "slurm",
-    }
-)
+# Settings of one run alone; variables to pass on are among the words of TOOLKIT_ENV.
+_NO_VARIABLE = ("summary", "script", "arguments", "pass_env", "rerun_of", "python_module")
+# Variables that are no settings of jobs: of users, of our scripts and studies, and of developers.
+_OTHERS = """
+BUILD_TMP CLUSTER CLUSTER_DIR DEBIAN_MIRROR ETC IMAGES REGISTRIES TRUST VERBOSE WAIT_FOR_SLURM
+FIRST JOIN LOGS MEMORY NOTEBOOK POINT SCALE SCALE_BYTES TALK TOKEN
+KEEP_SCREENSHOTS UPDATE_GOLDEN
+"""
+_PREFIXES = ("TOOLKIT_SLURM_", "TOOLKIT_TEST_")
 _JOINED = ("arguments", "pass_env", "secret", "bind", "modules")
 _GPUS = ("gpus", "gpus_per_node")
 # Settings that a site may require of every job.
 _DEMANDS = ("require_signed", "signature_key")
 _WHOLE = re.compile(r"-?\d+\Z")
-_TRUE = ("1", "true", "yes")
+_SWITCH = {
+    **dict.fromkeys(("1", "on", "true", "yes"), True),
+    **dict.fromkeys(("0", "off", "false", "no"), False),
+}
 
 DEFAULTS = Job(
     site="auto",
@@ -161,41 +157,80 @@ def demands(site: Layer) -> Layer:
     return Layer(site.origin, {key: site.values[key] for key in keys if key in site.values})
 
 
+def variables() -> dict[str, str]:
+    """Return the key of a job's settings that each variable sets: that of its option."""
+    keys = [key for key in field_names(Job) if key not in _NO_VARIABLE]
+    return {VARIABLE + ("MODULE" if key == "modules" else key.upper()): key for key in keys}
+
+
+def unknown_variables(environment: Iterable[str]) -> list[str]:
+    """Return a warning for each variable with our prefix that means nothing to us."""
+    named = [name for name in environment if name.startswith(VARIABLE)]
+    if not named:
+        return []
+    known = {*variables(), *(VARIABLE + name for name in _OTHERS.split())}
+    return [
+        f"the variable {name} means nothing to toolkit"
+        + (f"; did you mean {close}?" if (close := nearest(name, known)) else "")
+        for name in sorted(named)
+        if name not in known and not name.startswith(_PREFIXES)
+    ]
+
+
 def from_environment(environment: Mapping[str, str]) -> Layer:
     """Return the layer of ``TOOLKIT_NODES``, ``TOOLKIT_SLURM_LICENSES`` and the like.
+
+    The value of an option that can be repeated is words, quoted as in a shell.
 
     Raises:
         UsageError: a value is not valid.
     """
     types = {field.encode_name: field.type for field in msgspec.structs.fields(Job)}
-    values: dict[str, Any] = {}
-    for key, hint in types.items():
-        name = VARIABLE + key.upper()
-        text = environment.get(name)
-        if text and key not in _NO_VARIABLE:
-            values[key] = _value(text, hint)
-            _check(name, key, values[key])
+    given: dict[str, Any] = {}
+    for name, key in variables().items():
+        if text := environment.get(name):
+            given |= _setting(name, key, text, types[key])
     slurm = {
         name.removeprefix(SLURM_VARIABLE).lower().replace("_", "-"): text
         for name, text in environment.items()
-        if name.startswith(SLURM_VARIABLE)
+        if name.startswith(SLURM_VARIABLE) and text
     }
     if slurm:
-        values["slurm"] = {name: _slurm_value(name, text) for name, text in slurm.items()}
-    return Layer("environment", values)
+        named = {name: _slurm_value(name, text) for name, text in slurm.items()}
+        given["slurm"] = given.get("slurm", {}) | named
+    return Layer("environment", given)
+
+
+def _setting(name: str, key: str, text: str, hint: object) -> dict[str, Any]:
+    """Return what a variable sets.
+
+    Raises:
+        UsageError: its value is not valid; the place is the variable.
+    """
+    try:
+        if get_origin(hint) in (tuple, dict):
+            values = named_values({key: tuple(shlex.split(text))})
+        else:
+            values = {key: _value(text, hint)}
+        convert(values, Job)
+    except UsageError as error:
+        error.place = name
+        raise
+    except ValueError as error:  # also quotes that are not closed
+        raise _invalid(name, text, str(error), is_switch=_accepts(hint, bool)) from None
+    return values
+
+
+def _invalid(name: str, text: str, cause: str, *, is_switch: bool) -> UsageError:
+    step = f"{name}=on, or {name}=off" if is_switch else None
+    return UsageError(f"{text!r} is not valid: {cause}", place=name, next_step=step)
 
 
 def _value(text: str, hint: object) -> Any:
     """Convert the text of a variable to the number or boolean that its field takes."""
     if _accepts(hint, int) and _WHOLE.match(text):
         return int(text)
-    is_switch = _accepts(hint, bool)
-    return text.lower() in _TRUE if is_switch and not _is_word(hint, text) else text
-
-
-def _is_word(hint: object, text: str) -> bool:
-    """Return whether a field that may be true or a word, as ``exclusive=user``, is given a word."""
-    return _accepts(hint, str) and text.lower() not in (*_TRUE, "0", "false", "no", "off")
+    return _SWITCH.get(text.strip().lower(), text) if _accepts(hint, bool) else text
 
 
 def _accepts(hint: object, kind: type) -> bool:
@@ -204,13 +239,57 @@ def _accepts(hint: object, kind: type) -> bool:
 
 def _slurm_value(name: str, text: str) -> SlurmValue:
     option = OPTIONS.get(name)
-    if option is not None and option.takes == "flag":
-        return text.lower() in _TRUE
-    return text
+    is_switch = option is not None and (option.takes == "flag" or option.kind == "switch")
+    value: SlurmValue = _value(text, bool) if is_switch else text
+    if option is not None and option.takes == "flag" and isinstance(value, str):
+        variable = SLURM_VARIABLE + name.upper().replace("-", "_")
+        raise _invalid(variable, text, "the option takes no value", is_switch=True)
+    return value
 
 
-def _check(place: str, key: str, value: Any) -> None:
-    try:
-        convert({key: value}, Job)
-    except BadDataError as error:
-        raise UsageError(f"{value!r} is not valid: {error}", place=place) from None
+def named_values(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options with the words of ``--env`` and ``--slurm`` in place as settings by name.
+
+    Raises:
+        UsageError: an ``--env`` names no variable, or an option of sbatch is given twice.
+    """
+    texts = options.get("env", ())
+    if "" in texts:
+        raise _not_a_variable("")
+    variables = dict(_variable(text) for text in texts if "=" in text)
+    passed = tuple(text for text in texts if "=" not in text)
+    named = {"env": variables, "pass_env": passed, "slurm": _slurm_values(options.get("slurm", ()))}
+    others = {key: value for key, value in options.items() if key not in named}
+    return others | {key: value for key, value in named.items() if value}
+
+
+def _slurm_values(texts: Iterable[str]) -> dict[str, SlurmValue]:
+    """Return the options of ``--slurm``: ``NAME=VALUE``, or ``NAME`` for one without a value.
+
+    Raises:
+        UsageError: an option is named twice with different values.
+    """
+    values: dict[str, SlurmValue] = {}
+    for text in texts:
+        name, equals, value = text.removeprefix("--").partition("=")
+        given: SlurmValue = value if equals else True
+        if values.get(name, given) != given:
+            raise UsageError(
+                f"{name} is given twice, with different values",
+                place=f"--slurm {name}",
+                next_step="leave one of them out",
+            )
+        values[name] = given
+    return values
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise _not_a_variable(text)
+    return name, value
+
+
+def _not_a_variable(text: str) -> UsageError:
+    cause = f"--env expects NAME=VALUE, or NAME for a variable that is set here, got {text!r}"
+    return UsageError(cause, place="--env", next_step="--env NAME=VALUE")

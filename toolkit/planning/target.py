@@ -41,7 +41,9 @@ class Target(NamedTuple):
     snapshot_cwd: str = ""
 
 
-def resolve(name: str, cwd: Path, *, program: bool = False, is_live: bool = False) -> Target:
+def resolve(
+    name: str, cwd: Path, *, runs: str = "runs", program: bool = False, is_live: bool = False
+) -> Target:
     """Resolve a target's name from the current working directory.
 
     A folder with a ``job.toml`` is a job, one with a ``plan.json`` a run; ``jobs/NAME`` may also be
@@ -50,6 +52,7 @@ def resolve(name: str, cwd: Path, *, program: bool = False, is_live: bool = Fals
     Args:
         name: a script, a folder or a run.
         cwd: the current working directory.
+        runs: the directory of runs.
         program: a name that is not a path is a program of the image, such as ``hostname``.
         is_live: use the work tree even if the run has a snapshot of it.
 
@@ -62,7 +65,7 @@ def resolve(name: str, cwd: Path, *, program: bool = False, is_live: bool = Fals
     if not path.exists() and name.startswith("jobs/"):
         path = shipped("jobs") / name.removeprefix("jobs/")
     if not path.exists() and name[-1:].isdigit():
-        path = _run_of(name, cwd) or path
+        path = _run_of(name, cwd / runs) or path
     if (path / "plan.json").is_file() and (path / "job.json").is_file():
         require_trusted(path)
         job = read_json(path / "job.json", Job, searched=True)
@@ -104,12 +107,12 @@ def _snapshot(run: Path, job: Job) -> Target | None:
     return Target(script, str(folder), layer(run.name, job), is_program, run, str(cwd))
 
 
-def _run_of(name: str, cwd: Path) -> Path | None:
+def _run_of(name: str, runs: Path) -> Path | None:
     """Return the directory of a run by its name or job id."""
     from toolkit.records.store import find
 
     try:
-        return find(name, cwd / "runs").directory
+        return find(name, runs).directory
     except UnknownRunError:
         return None
 
