@@ -54,7 +54,7 @@ def test_more_nodes_than_there_are_is_fine_for_a_run_that_takes_what_there_is() 
 
 
 def test_nodes_that_differ_get_as_many_ranks_as_they_have_gpus() -> None:
-    decided = of({"nodes": 1, "gpus": "2,1", "ntasks_per_node": None})
+    decided = of({"nodes": None, "gpus": "2,1", "ntasks_per_node": None})
     rows = dict(decided.directives)
     assert (rows["nodes"], rows["gpus"], rows["cpus-per-gpu"]) == ("2", "3", "2")
     assert not {"gres", "cpus-per-task"} & set(rows)
@@ -68,7 +68,7 @@ def test_nodes_that_differ_get_as_many_ranks_as_they_have_gpus() -> None:
         ({"nodes": "2:1"}, "--nodes", UsageError),
         ({"launcher": "srun", "nodes": "1:2"}, "--nodes", LauncherMismatchError),
         (
-            {"launcher": "srun", "nodes": 1, "gpus": "2,1", "ntasks_per_node": None},
+            {"launcher": "srun", "nodes": None, "gpus": "2,1", "ntasks_per_node": None},
             "--gpus",
             LauncherMismatchError,
         ),
@@ -77,9 +77,15 @@ def test_nodes_that_differ_get_as_many_ranks_as_they_have_gpus() -> None:
             "--gpus",
             UsageError,
         ),
-        ({"nodes": 1, "gpus": "2,1"}, "--gpus", UsageError),
-        ({"nodes": 1, "gpus": "2,0", "ntasks_per_node": None}, "--gpus", UsageError),
-        ({"nodes": 1, "gpus": "4,1", "ntasks_per_node": None}, "--gpus", ShapeError),
+        ({"nodes": None, "gpus": "2,1"}, "--gpus", UsageError),
+        ({"nodes": 1, "gpus": "2,1", "ntasks_per_node": None}, "--gpus", UsageError),
+        (
+            {"nodes": 1, "gpus_per_node": "2,1", "ntasks_per_node": None},
+            "--gpus-per-node",
+            UsageError,
+        ),
+        ({"nodes": None, "gpus": "2,0", "ntasks_per_node": None}, "--gpus", UsageError),
+        ({"nodes": None, "gpus": "4,1", "ntasks_per_node": None}, "--gpus", ShapeError),
         ({"launcher": "horovod", "max_restarts": 3}, "--max-restarts", LauncherMismatchError),
         ({"init": "tcp"}, "--init", LauncherMismatchError),
         ({"constraint": ""}, "--constraint", UsageError),

@@ -92,7 +92,7 @@ def cases() -> dict[str, Inputs]:
             {"launcher": "mpirun", "requeue": True, "array": "0-3"},
             facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
         ),
-        "torchrun-unequal": inputs({"nodes": 1, "gpus": "2,1", "ntasks_per_node": None}),
+        "torchrun-unequal": inputs({"nodes": None, "gpus": "2,1", "ntasks_per_node": None}),
         "srun": inputs({"launcher": "srun", "gpus": 2, "ntasks_per_node": None}),
         "srun-file": inputs({"launcher": "srun", "init": "file"}),
         "spawn": inputs(

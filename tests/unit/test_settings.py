@@ -31,7 +31,7 @@ def test_each_layer_has_its_say_and_is_remembered() -> None:
     ]
     for count, (nodes, origin) in enumerate(
         [
-            (1, "default"),
+            (None, None),
             (2, "site neuron"),
             (3, "toolkit.toml"),
             (4, "job.toml"),
@@ -41,7 +41,7 @@ def test_each_layer_has_its_say_and_is_remembered() -> None:
         1,
     ):
         merged = merge(layers[:count])
-        assert (merged.job.nodes, merged.origins["nodes"]) == (nodes, origin)
+        assert (merged.job.nodes, merged.origins.get("nodes")) == (nodes, origin)
     assert merge(layers).job.partition == "a"
     assert merge(layers).job.comment == "project"
     assert merge(layers).origins["gpus"] == "job.toml"

@@ -287,7 +287,7 @@ def test_typed_gpus_are_asked_for_by_type_and_counted_by_number() -> None:
     assert decided.shape == "1 node x 2 V100 GPUs"
     several = {"gpus": "v100:4", "nodes": 2, "ntasks_per_node": None}
     assert dict(planned(several, facts=facts).directives)["gres"] == "gpu:v100:2"
-    unequal = {"gpus": "v100:2,1", "nodes": 1, "ntasks_per_node": None}
+    unequal = {"gpus": "v100:2,1", "nodes": None, "ntasks_per_node": None}
     assert dict(planned(unequal, facts=facts).directives)["gpus"] == "v100:3"
 
 

@@ -139,9 +139,9 @@ class Job(Model, frozen=True, kw_only=True):
 
         If GPUs are given node by node (``8,4``) and nodes are not, there is one node for each.
         """
-        first, _, last = str(self.nodes or 1).replace("-", ":").partition(":")
-        named = len(self.gpus_by_node) if not last and int(first) == 1 else 0
-        return (named, named) if named else (int(first), int(last or first))
+        nodes = str(self.nodes or len(self.gpus_by_node) or 1)
+        first, _, last = nodes.replace("-", ":").partition(":")
+        return int(first), int(last or first)
 
     @property
     def gpus_by_node(self) -> tuple[int, ...]:

@@ -33,8 +33,9 @@ def with_origins(draft: Plan, inputs: Inputs, partition: Partition | None) -> Pl
         origins["time"] = "Slurm's default of the partition"
     if job.job_name is None:
         origins["job_name"] = "the script's name"
-    if job.gpus_by_node:
-        origins["nodes"] = f"one for each of {job.gpu_option}"
+    if job.nodes is None:
+        by_node = f"one for each of {job.gpu_option}"
+        origins["nodes"] = by_node if job.gpus_by_node else "default"
     origins |= {
         f"env {name}": _origin_of_variable(name, draft, inputs)
         for name in (*draft.environment, *draft.secrets)

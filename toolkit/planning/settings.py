@@ -44,7 +44,6 @@ DEFAULTS = Job(
     image=None,
     runtime="apptainer",
     launcher="auto",
-    nodes=1,
     gpus_per_node=0,
     runs="runs",
 )

@@ -101,6 +101,7 @@ def node_findings(job: Job, origins: Mapping[str, str]) -> list[ToolkitError]:
             UsageError(
                 f"{given} is for {named} nodes, and --nodes is {job.nodes}",
                 place=option_name,
+                next_step=f"leave --nodes out, or --nodes {named}",
             )
         ]
     if job.ntasks_per_node is not None:
