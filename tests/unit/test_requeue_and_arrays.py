@@ -33,6 +33,7 @@ from toolkit.runs import (
     processes,
 )
 from toolkit.runs.outcome import outcome
+from toolkit.slurm import queue
 
 BATCH = """\
 toolkit: attempt 1 of at most 21 begins 2026-11-21T08:00:00Z on nid[001-002]
@@ -457,6 +458,23 @@ def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(
 @pytest.mark.parametrize("text", ["1-x", "x", "", "1-", "-3", "0-4:0", "1;2", "0-9%x", "1 2"])
 def test_an_array_that_slurm_would_refuse_is_refused_before(text: str) -> None:
     assert said({"array": text}) == [f"{text!r} is not a list of the elements of a job array"]
+
+
+@pytest.mark.parametrize("text", ["0-999999999", "7,0-4000001:4000001", "4000001"])
+@pytest.mark.parametrize("job", [{}, {"sweep": ("lr=1,2",)}])
+def test_an_array_beyond_every_slurm_is_refused_by_its_numbers(
+    job: dict[str, Any], text: str
+) -> None:
+    assert queue.task_ids(text) <= {7}
+    assert said({"array": text, **job}) == [
+        f"{text!r} has elements beyond 4000000, the last one that Slurm can have"
+    ]
+
+
+def test_a_sweep_of_a_billion_points_is_counted_not_built() -> None:
+    values = ",".join(map(str, range(1000)))
+    (cause,) = said({"sweep": tuple(f"{name}={values}" for name in "abc")})
+    assert cause == "the sweep has 1000000000 points; the limit is 10000"
 
 
 def test_an_array_that_ends_before_it_begins_is_refused() -> None:

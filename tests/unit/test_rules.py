@@ -26,7 +26,6 @@ from toolkit.preflight.host_facts import read_host_facts
 from toolkit.preflight.judge import REGISTRY
 from toolkit.preflight.model import HostFacts, MissingPath, PreflightCase, UnreadFile
 from toolkit.preflight.options import requested_minutes
-from toolkit.preflight.rules.gpus import elements
 from toolkit.slurm import parse
 from toolkit.slurm.inventory import parse_usage
 
@@ -202,10 +201,18 @@ def test_slurms_own_limits_go_before_those_that_are_written() -> None:
 
 @pytest.mark.parametrize(
     ("array", "count"),
-    [(None, 1), ("0-9", 10), ("1-7:2", 4), ("1,3,5-6%2", 4), (7, 1), ("nonsense", 1)],
+    [
+        *[(None, 1), ("0-9", 10), ("1-7:2", 4), ("1,3,5-6%2", 4), (7, 1), ("nonsense", 1)],
+        *[("0-9,0-9", 10), ("[0-4,2-5]", 6), ("0-3999999", 4_000_000)],
+    ],
 )
-def test_elements_of_arrays(array: str | int | None, count: int) -> None:
-    assert elements(array) == count
+def test_each_element_of_an_array_counts_once(array: str | int | None, count: int) -> None:
+    limits = {"main": Limits(jobs_submitted=count + 1, source="QOS")}
+    job = Job(partition="main", array=array)
+    fits, full = (Facts(limits=limits, mine={"main": Use(submitted=one)}) for one in (1, 2))
+    assert said(PreflightCase(job=job, site=Site(name="x"), facts=fits)) == []
+    ((_, _, cause),) = said(PreflightCase(job=job, site=Site(name="x"), facts=full))
+    assert f"and this would be {count} more" in cause
 
 
 def test_what_squeue_says_is_counted_by_partition() -> None:

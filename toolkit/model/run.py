@@ -63,7 +63,7 @@ class JobState(Model, frozen=True, kw_only=True):
 
 
 class Submission(Model, frozen=True, kw_only=True):
-    """``submission.json`` of a run directory: its job.
+    """``run.json`` of a run directory: its job.
 
     Attributes:
         job_id: Slurm's number.

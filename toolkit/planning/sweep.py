@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import math
 import re
 from collections.abc import Sequence
 
@@ -105,12 +106,16 @@ def _words(name: str, value: str) -> tuple[str, ...]:
     return flag, value
 
 
+def _count(job: Job) -> int:
+    return math.prod(len(values) for _, values in axes(job.sweep))
+
+
 def array(job: Job) -> str | int | None:
     """Return the value of ``--array``: the user's, else all points of the sweep."""
     if not job.sweep or job.array is not None:
         return job.array
     try:
-        count = len(points(job))
+        count = _count(job)
     except UsageError:
         return None
     return f"0-{count - 1}" if count > 1 else "0"
@@ -123,7 +128,7 @@ def findings(job: Job, source: Source) -> list[ToolkitError]:
     if not job.sweep:
         return []
     try:
-        parsed, count = axes(job.sweep), len(points(job))
+        parsed, count = axes(job.sweep), _count(job)
     except UsageError as error:
         return [error]
     errors: list[ToolkitError] = [
@@ -138,10 +143,10 @@ def findings(job: Job, source: Source) -> list[ToolkitError]:
     if least < most:
         cause = "a sweep needs a fixed number of nodes"
         errors.append(UsageError(cause, place="--nodes", next_step=f"--nodes {most}"))
-    numbers = queue.task_ids(str(job.array)) if job.array is not None else []
-    beyond = [number for number in numbers if number >= count]
-    if beyond:
-        cause = f"the sweep has the points 0 to {count - 1}; it has no point {beyond[0]}"
+    ranges = queue.task_ranges(str(job.array)) if job.array is not None else []
+    beyond = next((number for ids in ranges for number in ids if number >= count), None)
+    if beyond is not None:
+        cause = f"the sweep has the points 0 to {count - 1}; it has no point {beyond}"
         errors.append(UsageError(cause, place="--array", next_step=f"--array 0-{count - 1}"))
     return errors
 
@@ -155,6 +160,8 @@ def _array_error(text: str) -> UsageError | None:
         cause = f"{text!r} is not a list of the elements of a job array"
     elif any(int(match["last"] or match["first"]) < int(match["first"]) for match in matches):
         cause = f"{text!r} has a range that ends before it begins"
+    elif any(int(match["last"] or match["first"]) > queue.LAST_TASK for match in matches):
+        cause = f"{text!r} has elements beyond {queue.LAST_TASK}, the last one that Slurm can have"
     else:
         return None
     return UsageError(

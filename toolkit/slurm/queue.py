@@ -29,6 +29,7 @@ _SACCT = (
 ENVIRONMENT = ("SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0")
 # Newer versions quote words; older ones show the script's argument, which is the mark once more.
 _MARKED = re.compile(r"\.(toolkit-[0-9a-f]{16})\.sbatch['\"]?(?: ['\"]?\1['\"]?)?$")
+LAST_TASK = 4_000_000  # slurm.conf(5), MaxArraySize
 _TASK_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
@@ -186,17 +187,24 @@ def _tasks_of(entry: Entry) -> set[tuple[int, int]]:
     return {(entry.array, task) for task in task_ids(entry.tasks)}
 
 
-def task_ids(text: str) -> list[int]:
-    """Return the task ids that a value of ``--array`` or of squeue names.
+def task_ranges(text: str) -> list[range]:
+    """Return the ranges of task ids that a value of ``--array`` or of squeue names.
 
-    The limit of simultaneous tasks after ``%`` and brackets around the ids are left out.
+    The limit of simultaneous tasks after ``%``, brackets around the ids, and ranges beyond what any
+    Slurm has are left out.
     """
-    ids: list[int] = []
-    for part in text.strip("[]").partition("%")[0].split(","):
-        match = _TASK_RANGE.fullmatch(part)
-        if match:
-            ids += range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
-    return ids
+    parts = text.strip("[]").partition("%")[0].split(",")
+    matches = [match for part in parts if (match := _TASK_RANGE.fullmatch(part))]
+    ranges = [
+        range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1) or 1)
+        for match in matches
+    ]
+    return [ids for ids in ranges if ids and ids[-1] <= LAST_TASK]
+
+
+def task_ids(text: str) -> set[int]:
+    """Return the task ids that a value of ``--array`` or of squeue names."""
+    return set[int]().union(*task_ranges(text))
 
 
 def job_states(entries: Iterable[Entry]) -> dict[int, JobState]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import ShapeError
 from toolkit.model.site import Use
 from toolkit.preflight.model import PreflightCase
 from toolkit.sites.gpu_types import resolve
+from toolkit.slurm.queue import task_ids
 from toolkit.units import counted
 
 
@@ -101,7 +100,8 @@ def check_user_gpus(case: PreflightCase) -> list[Result]:
 def check_user_jobs(case: PreflightCase) -> list[Result]:
     """Check the jobs that one user may have in a partition: queued, and running."""
     name, most, running = case.partition_name, case.limits.jobs_submitted, case.limits.jobs_running
-    mine, adds = case.facts.mine.get(name, Use()), elements(case.job.array)
+    mine = case.facts.mine.get(name, Use())
+    adds = len(task_ids(str(case.job.array if case.job.array is not None else 0))) or 1
     if most is not None and mine.submitted + adds > most:
         cause = (
             f"one user may have {counted(most, 'job')} in {name}; "
@@ -130,14 +130,3 @@ def check_user_jobs(case: PreflightCase) -> list[Result]:
             )
         ]
     return []
-
-
-def elements(array: str | int | None) -> int:
-    """Return the number of jobs that ``--array`` makes: 10 for ``0-9%2``; 1 if unset or invalid."""
-    total = 0
-    for part in str(array if array is not None else 0).partition("%")[0].split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if match:
-            first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-            total += len(range(first, last + 1, step or 1))
-    return max(total, 1)
