@@ -11,6 +11,7 @@ from tests.readers import READERS
 from toolkit import configuration, sites
 from toolkit.cli.site.own import use
 from toolkit.errors import ConfigError, UnknownImageError, UntrustedError
+from toolkit.explain.gather import rules
 from toolkit.images.registry.source import read_mirrors
 from toolkit.images.store import listing, store
 from toolkit.planning import layers
@@ -52,6 +53,23 @@ def test_the_last_word_is_the_projects(machine: Path, tmp_path: Path) -> None:
         "your toolkit.toml",
         "toolkit.toml",
     ]
+
+
+def test_rules_of_the_machine_replace_the_shipped_ones_and_the_users_own_both(
+    machine: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "config" / "toolkit" / "explain"
+    for directory, names in ((machine / "explain", ("abi", "oom")), (own, ("oom", "mine"))):
+        directory.mkdir(parents=True)
+        for name in names:
+            text = 'summary = "x"\ncause = "x"\nsource = "x"\nsignatures = ["x"]\nfix = ["{}"]\n'
+            (directory / f"{name}.toml").write_text(text.format(directory))
+    known = rules()
+    fixes = [known[name].fix[0] for name in ("abi", "oom", "mine")]
+    assert fixes == [str(machine / "explain"), str(own), str(own)]
+    (machine / "explain" / "abi.toml").chmod(0o666)
+    with pytest.raises(UntrustedError):
+        rules()
 
 
 def test_sites_of_the_machine_are_known(machine: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
-from toolkit import runtimes
+from toolkit import configuration, runtimes
 from toolkit.errors import ConfigError
 from toolkit.explain.entries import entries_of, evidence_of, labelled
 from toolkit.explain.model import Evidence, Rule
@@ -170,12 +170,12 @@ def _ahead(text: str, job: dict[str, str]) -> int:
 
 def rule_directories() -> tuple[Path, ...]:
     """Return the directories of rules; rules in a later one replace those of the same name."""
-    configured = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return (package_directory("explain") / "rules", configured / "toolkit" / "explain")
+    own = (configuration.machine_directory(), configuration.user_directory())
+    return (package_directory("explain") / "rules", *(place / "explain" for place in own))
 
 
 def rules() -> dict[str, Rule]:
-    """Return every rule by its name: shipped ones, and the user's own.
+    """Return every rule by its name: shipped ones, the machine's, and the user's own.
 
     Raises:
         ConfigError: a file is broken.
