@@ -87,6 +87,8 @@ def test_a_plan_survives_being_written() -> None:
         ({"env": {"A B": "c"}}, UsageError, "variable"),
         ({"bind": ("/a:b",)}, UsageError, "absolute"),
         ({"bind": ("/a:/b:rx",)}, UsageError, "SRC:DST"),
+        ({"bind": ("/tmp:/../../x",)}, UsageError, "absolute path without .."),
+        ({"bind": ("/tmp:/data/../x:ro",)}, UsageError, "--bind /tmp:/x"),
         ({"comment": ""}, UsageError, "empty"),
     ],
 )
@@ -95,9 +97,19 @@ def test_what_cannot_run_is_refused(
 ) -> None:
     found = findings(job)
     assert [type(finding) for finding in found] == [kind]
-    assert words in found[0].cause
+    assert words in f"{found[0].cause} {found[0].next_step}"
     assert found[0].place
     assert found[0].next_step
+
+
+def test_a_source_above_the_directory_is_seen_at_its_own_place() -> None:
+    bind = plan(
+        inputs({"bind": ("../data", "x/../y:/y")}, directory="/work/project")
+    ).container.binds
+    assert [(one.source, one.target) for one in bind[-2:]] == [
+        ("/work/project/../data", "/work/data"),
+        ("/work/project/x/../y", "/y"),
+    ]
 
 
 def test_the_nearest_partition_and_launcher_are_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from pathlib import PurePosixPath
 
 from toolkit.errors import UsageError
@@ -69,12 +70,13 @@ def parse_bind(text: str, directory: str) -> Bind:
             next_step="--bind /data/imagenet:/data:ro",
         )
     source = str(PurePosixPath(directory) / parts[0])
-    target = parts[1] if len(parts) > 1 and parts[1] else source
-    if not target.startswith("/"):
+    target = parts[1] if len(parts) > 1 and parts[1] else posixpath.normpath(source)
+    inside = posixpath.normpath("/" + target.lstrip("/"))
+    if not target.startswith("/") or ".." in PurePosixPath(target).parts:
         raise UsageError(
-            f"the target of {text!r} must be an absolute path",
+            f"the target of {text!r} must be an absolute path without ..",
             place="--bind",
-            next_step=f"--bind {parts[0]}:/{target}",
+            next_step=f"--bind {parts[0]}:{inside}",
         )
     bind = Bind(
         source=source,
