@@ -20,7 +20,7 @@ from toolkit.images.sif import header as sif
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
-from toolkit.model.site import PORTS, Facts, Limits, NodeFacts, Site, Use
+from toolkit.model.site import PORTS, Facts, Limits, NodeFacts, OptionRule, Site, Use
 from toolkit.planning.plan import plan
 from toolkit.preflight.host_facts import read_host_facts
 from toolkit.preflight.judge import REGISTRY
@@ -182,6 +182,30 @@ def test_sinfo_lists_a_node_once_for_each_partition() -> None:
 def test_what_a_user_has_already_counts(use: Use, job: dict[str, Any], stops: bool | None) -> None:
     found = said(case(job, facts=Facts(mine={"cas_v100_4": use})))
     assert [one[1] for one in found] == ([] if stops is None else [stops])
+
+
+@pytest.mark.parametrize(
+    ("name", "job", "place"),
+    [
+        ("mem", {"slurm": {"mem-per-cpu": "4G"}}, "--slurm mem-per-cpu"),
+        ("mem", {"slurm": {"mem-per-gpu": "4G"}}, "--slurm mem-per-gpu"),
+        ("mem", {"mem": "4G"}, "--mem"),
+        ("licenses", {"slurm": {"licenses": "matlab:1"}}, "--slurm licenses"),
+        ("nice", {"slurm": {"nice": True}}, "--slurm nice"),
+        ("mem-per-cpu", {"mem": "4G"}, None),
+        ("exclusive", {"exclusive": False, "gpus_per_node": 0}, None),
+    ],
+)
+def test_a_site_means_an_option_by_whatever_way_it_is_given(
+    name: str, job: dict[str, Any], place: str | None
+) -> None:
+    rule = OptionRule(why="so it is", source="guide", instead="do without")
+    wrong = Site(name="x", forbidden={name: rule})
+    wanting = Site(name="x", required={name: rule})
+    refused = [one[0] for one in said(PreflightCase(job=Job(**job), site=wrong))]
+    assert refused == ([place] if place else [])
+    missing = [one[0] for one in said(PreflightCase(job=Job(**job), site=wanting))]
+    assert missing == ([] if place else [f"--{name}"])
 
 
 def test_slurms_own_limits_go_before_those_that_are_written() -> None:

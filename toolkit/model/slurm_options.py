@@ -319,6 +319,8 @@ OPTIONS: dict[str, SlurmOption] = {
         *_passed(_UNLISTED_FLAG, "flag", in_help=False),
     )
 }
+# Options that set the same in another unit: a site that forbids or requires one means all of them.
+OTHER_NAMES = {"mem": ("mem-per-cpu", "mem-per-gpu")}
 SHORT: dict[str, str] = {option.short: option.name for option in OPTIONS.values() if option.short}
 # Those that have a field of ``Job``, in the order of a script.
 OWN: tuple[SlurmOption, ...] = tuple(option for option in _OWN if option.kind)

@@ -11,6 +11,7 @@ from toolkit.lint.calls import calls
 from toolkit.lint.linter import LintCase
 from toolkit.lint.script import Directive, Script
 from toolkit.model.site import Site, SitePartition
+from toolkit.model.slurm_options import OTHER_NAMES
 from toolkit.sites.comment import form, problem
 from toolkit.slurm.parse import minutes
 from toolkit.units import counted
@@ -60,7 +61,8 @@ def check_site_options(case: LintCase) -> Iterator[Result]:
     if site is None or not script.is_batch:
         return
     for name, rule in site.forbidden.items():
-        for directive, option in script.options(name):
+        names = (name, *OTHER_NAMES.get(name, ()))
+        for directive, option in (pair for other in names for pair in script.options(other)):
             edits = [Edit(line=directive.line, text=None)] if len(directive.options) == 1 else []
             yield at(
                 directive.line,
@@ -69,7 +71,7 @@ def check_site_options(case: LintCase) -> Iterator[Result]:
                 fix=rule.instead,
             )
     for name, rule in site.required.items():
-        if script.value(name) is None:
+        if all(script.value(other) is None for other in (name, *OTHER_NAMES.get(name, ()))):
             yield at(
                 script.directives[0].line,
                 f"{site.name} requires --{name}: {rule.why}",

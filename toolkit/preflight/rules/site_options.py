@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import UsageError
+from toolkit.model.job import Job
+from toolkit.model.slurm_options import OTHER_NAMES
 from toolkit.preflight.model import PreflightCase
 from toolkit.sites.comment import form, problem
 
@@ -11,26 +13,18 @@ from toolkit.sites.comment import form, problem
 @check("options", "options that a site requires or forbids", order=80)
 def check_options(case: PreflightCase) -> list[Result]:
     """Check the options of sbatch that a site requires or forbids."""
-    job, site = case.job, case.site
-    given = {
-        name
-        for name in (*site.forbidden, *site.required)
-        if getattr(job, name.replace("-", "_"), None) is not None
-    }
-    results = []
+    site, results = case.site, []
     for name, rule in site.forbidden.items():
-        if name in given:
+        for place in _given(name, case.job):
             cause = f"site {site.name} does not take it: {rule.why}"
             results.append(
                 from_error(
-                    UsageError(
-                        cause, place=f"--{name}", next_step=rule.instead or f"leave --{name} out"
-                    ),
+                    UsageError(cause, place=place, next_step=rule.instead or f"leave {place} out"),
                     rule.source,
                 )
             )
     for name, rule in site.required.items():
-        if name not in given and hasattr(job, name.replace("-", "_")):
+        if not _given(name, case.job):
             error = UsageError(
                 f"site {site.name} wants it: {rule.why}",
                 place=f"--{name}",
@@ -38,6 +32,13 @@ def check_options(case: PreflightCase) -> list[Result]:
             )
             results.append(from_error(error, rule.source))
     return results
+
+
+def _given(name: str, job: Job) -> list[str]:
+    """Return the options by which a job has what an option of sbatch sets, as users write them."""
+    own = getattr(job, name.replace("-", "_"), None) not in (None, 0)
+    others = [other for other in (name, *OTHER_NAMES.get(name, ())) if other in job.slurm]
+    return [*([f"--{name}"] if own else ()), *(f"--slurm {other}" for other in others)]
 
 
 @check("comment", "what a site wants in --comment", order=90)
