@@ -14,13 +14,14 @@ from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, MANIFEST, NEURON, PARTITIONS, inputs
 from toolkit import scripts
-from toolkit.errors import UsageError
+from toolkit.errors import ScriptMissingError, UsageError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
 from toolkit.model.source import Option, Source
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
+from toolkit.planning.target import parse_python, resolve
 from toolkit.resources import package_directory
 
 # As PyTorch's ImageNet example defines them.
@@ -302,6 +303,34 @@ def test_hostile_arguments_and_variables_arrive_byte_for_byte(
     assert arguments[arguments.index("--pwd") + 1] == str(work)
     assert {name: inside[name] for name in variables} == variables
     assert not list(tmp_path.rglob("pwned"))
+
+
+@pytest.mark.parametrize(
+    "launcher", [name for name in LAUNCHERS if name not in ("submitit", "notebook", "shell")]
+)
+@pytest.mark.parametrize("name", ["-cprint(4242).py", "--help.sh", "-m.py"])
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_a_script_whose_name_begins_with_a_dash_is_no_option(
+    launcher: str, name: str, in_folder: bool, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text("print('the script')\n")
+    if in_folder:
+        (tmp_path / "job.toml").write_text(f'script = "{name}"\n')
+    target = resolve("." if in_folder else name, tmp_path)
+    places = {"directory": str(tmp_path), "folder": target.folder, "script": target.script}
+    facts = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
+    given = inputs({"launcher": launcher}, manifest=HOLDS_ALL, facts=facts, **places)
+    words = plan(given).launch.program
+    assert f"./{name}" in words
+    assert not any(word.startswith(name) for word in words)
+
+
+@pytest.mark.parametrize("words", [("-c.py",), ("python", "-cprint(1).py")])
+def test_no_program_begins_with_a_dash(words: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "-cprint(1).py").touch()
+    assert parse_python(words, tmp_path) is None
+    with pytest.raises(ScriptMissingError):
+        resolve("-c", tmp_path, program=True)
 
 
 def test_only_named_variables_enter_the_container(tmp_path: Path) -> None:

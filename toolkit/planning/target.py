@@ -155,7 +155,8 @@ def parse_python(words: Sequence[str], cwd: Path) -> tuple[str, str, tuple[str, 
         return None
     if rest[0] == "-m" and len(rest) > 1:
         return module_file(rest[1], cwd), rest[1], tuple(rest[2:])
-    return (rest[0], "", tuple(rest[1:])) if rest[0].endswith(".py") else None
+    is_script = rest[0].endswith(".py") and not rest[0].startswith("-")
+    return (rest[0], "", tuple(rest[1:])) if is_script else None
 
 
 def module_file(name: str, cwd: Path) -> str:
@@ -203,13 +204,17 @@ def _hides_shipped(name: str) -> bool:
 
 def _is_program(name: str) -> bool:
     """Return whether a word is a program name rather than a path or a missing script."""
-    return bool(name) and "/" not in name and not name.endswith((".py", ".sh"))
+    return bool(name) and name[0] != "-" and "/" not in name and not name.endswith((".py", ".sh"))
 
 
 def _short(script: Path, cwd: Path) -> str:
-    """Return the relative path of a script below the working directory, else its absolute path."""
+    """Return the relative path of a script below the working directory, else its absolute path.
+
+    A name that begins with a dash would be an option of the interpreter.
+    """
     path = Path(os.path.normpath(cwd / script))
-    return str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
+    short = str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
+    return f"./{short}" if short.startswith("-") else short
 
 
 def _names_nearby(cwd: Path) -> list[str]:
