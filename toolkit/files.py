@@ -35,8 +35,8 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
-def read_text(path: Path, most: int = _MOST_BYTES) -> str:
-    """Return the text of a file of at most ``most`` bytes.
+def read_text(path: Path, most: int = _MOST_BYTES, *, errors: str = "strict") -> str:
+    """Return the text of a file of at most ``most`` bytes, with its line ends as they are.
 
     Raises:
         OSError: it cannot be read, or is larger.
@@ -46,7 +46,7 @@ def read_text(path: Path, most: int = _MOST_BYTES) -> str:
         data = stream.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
-    return data.decode("utf-8")
+    return data.decode("utf-8", errors)
 
 
 def read_toml(path: Path, model: type[AnyModel], *, named: bool = False) -> AnyModel:
@@ -151,7 +151,7 @@ def hash_file(path: Path, digest: Any = None, *, extent: tuple[int, int] | None 
 
     digest = digest or hashlib.sha256()
     start, left = extent or (0, path.stat().st_size)
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         stream.seek(start)
         while left > 0 and (chunk := stream.read(min(_CHUNK, left))):
             digest.update(chunk)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ConfigError, ForbiddenError, UsageError
-from toolkit.files import write_atomically
+from toolkit.files import read_text, write_atomically
 from toolkit.lint.linter import Context
 from toolkit.model.site import Site
 
@@ -30,8 +30,7 @@ def read(file: Path) -> str:
     if str(file) == "-":
         return sys.stdin.read()
     try:
-        with file.open(encoding="utf-8", newline="") as stream:  # its line ends as they are
-            return stream.read()
+        return read_text(file)
     except FileNotFoundError:
         near = [str(file.parent / path.name) for path in file.parent.glob("*") if path.is_file()]
         raise ConfigError(

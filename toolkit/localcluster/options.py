@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.files import config_error, read_toml
+from toolkit.files import config_error, read_text, read_toml
 from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
 from toolkit.model.base import BadDataError
 
@@ -89,7 +89,7 @@ def from_file(path: Path) -> Shape:
     try:
         return check(shape)
     except BadDataError as error:
-        raise config_error(path, path.read_text(encoding="utf-8"), error) from None
+        raise config_error(path, read_text(path), error) from None
 
 
 def partition(text: str) -> PartitionShape:

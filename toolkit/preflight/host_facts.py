@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from toolkit.files import open_regular
+from toolkit.files import hash_file, open_regular
 from toolkit.hostsetup.parts import DATASETS
 from toolkit.images.host import space
 from toolkit.images.sif import SifError
@@ -129,7 +128,7 @@ def _architecture(image: Path) -> str:
 def _lock(name: str, cwd: Path) -> str:
     for directory in (cwd / "recipes", shipped("recipes")):
         try:
-            return hashlib.sha256((directory / f"{name}.lock").read_bytes()).hexdigest()
+            return hash_file(directory / f"{name}.lock")
         except OSError:
             continue
     return ""

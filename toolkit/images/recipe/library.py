@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit import __version__
 from toolkit.errors import ConfigError, UnknownImageError
-from toolkit.files import config_error, read_toml
+from toolkit.files import config_error, read_text, read_toml
 from toolkit.images.recipe import definitions
 from toolkit.images.recipe.names import list_features, list_recipes
 from toolkit.images.recipe.resolve import Resolved, add_features, extend_recipe, resolve
@@ -104,7 +104,7 @@ def load_feature(name: str) -> Feature:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(

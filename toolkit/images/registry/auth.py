@@ -18,6 +18,7 @@ from typing import Any
 
 from toolkit import shell
 from toolkit.errors import ToolkitError
+from toolkit.files import read_text
 
 NGC_KEY = "NGC_API_KEY"
 _NGC_REGISTRY, _NGC_USER = "nvcr.io", "$oauthtoken"
@@ -82,7 +83,7 @@ def _read_login(path: Path, registry: str) -> Credentials | None:
     registry; so the file is read here.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(data, dict):

@@ -24,7 +24,7 @@ from toolkit.errors import (
     NoSpaceError,
     UsageError,
 )
-from toolkit.files import write_atomically
+from toolkit.files import read_text, write_atomically
 from toolkit.images.recipe.names import require_image_name
 from toolkit.images.registry import foreign
 from toolkit.images.registry.auth import find_credentials
@@ -186,7 +186,7 @@ def _bundle(image: StoredImage) -> dict[str, str]:
     texts = (
         file for file in files_of(path) if file.suffix == ".json" and not file.name.startswith(".")
     )
-    return {file.name.removeprefix(stem): file.read_text(encoding="utf-8") for file in texts}
+    return {file.name.removeprefix(stem): read_text(file) for file in texts}
 
 
 def _about(

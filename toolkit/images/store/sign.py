@@ -23,6 +23,7 @@ from toolkit.errors import (
     NeedsInstallError,
     SignatureError,
 )
+from toolkit.files import read_text
 from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.workspace import require_space, workspace
 from toolkit.images.sif.header import SIGNATURE
@@ -138,7 +139,7 @@ def read_private(key: Path, ask: Ask) -> str:
         NeedsInstallError: OpenSSL is not installed.
     """
     try:
-        guarded = is_guarded(key.read_text(encoding="ascii"))
+        guarded = is_guarded(read_text(key))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ConfigError, SignatureError, ToolkitError, UsageError
+from toolkit.files import read_text
 from toolkit.images.sif.header import SIGNATURE
 from toolkit.images.store.sif_files import is_signed, read_descriptors
 from toolkit.model.image import Signature
@@ -60,7 +61,7 @@ def verify(path: Path, key: str) -> Signature:
     wanted = pgp_fingerprint(key)
     if wanted is None:
         try:
-            return check_pem(path, Path(key).expanduser().read_text(encoding="ascii"))
+            return check_pem(path, read_text(Path(key).expanduser()))
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise ConfigError(

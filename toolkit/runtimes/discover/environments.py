@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 
 from toolkit import shell
 from toolkit.errors import EnvironmentMissingError, NeedsInstallError
+from toolkit.files import read_text
 from toolkit.model.environment import Environment
 from toolkit.model.image import Manifest, Python
 from toolkit.model.site import Site
@@ -288,9 +289,8 @@ def _configured(lines: Sequence[str]) -> Iterator[Path]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return [
-            line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()
-        ]
+        rows = read_text(path, errors="replace").splitlines()
+        return [line.strip() for line in rows if line.strip()]
     except OSError:
         return []
 
@@ -298,7 +298,7 @@ def _lines(path: Path) -> list[str]:
 def _variables(prefix: Path) -> dict[str, str]:
     """Return what `conda env config vars set` has recorded."""
     try:
-        state = json.loads((prefix / "conda-meta/state").read_text())
+        state = json.loads(read_text(prefix / "conda-meta/state"))
         return {
             str(name): str(value)
             for name, value in state.get("env_vars", {}).items()

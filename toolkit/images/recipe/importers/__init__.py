@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ConfigError
+from toolkit.files import read_text
 from toolkit.images.recipe.drafts import format_step
 from toolkit.images.recipe.importers.steps import UnsupportedLine
 from toolkit.model.base import Model, toml_value
@@ -37,7 +38,7 @@ def import_file(path: Path, name: str) -> ImportedRecipe:
         UsageError: It has several stages.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path).replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(

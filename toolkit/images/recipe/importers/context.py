@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toolkit.errors import ConfigError
+from toolkit.files import read_text
 from toolkit.units import human_size
 
 # Bytes of an archive: a recipe is a text that people read and keep under version control.
@@ -169,9 +170,7 @@ def _kind(path: Path) -> str:
 
 def _ignore_rules(directory: Path) -> list[tuple[str, bool]]:
     try:
-        lines = (
-            (directory / ".dockerignore").read_text(encoding="utf-8", errors="replace").splitlines()
-        )
+        lines = read_text(directory / ".dockerignore", errors="replace").splitlines()
     except OSError:
         return []
     stripped = (line.strip() for line in lines if line.strip() and not line.startswith("#"))
