@@ -16,7 +16,14 @@ from collections.abc import Iterable, Sequence
 # The topic about errors that are not those of a job, an image, a site or a cluster.
 GENERAL_PAGE = "run/errors"
 
+# What the shell's limit of a process is reached with, and the command that raises it.
+LIMITS = {
+    errno.EMFILE: ("a process may open no more files", "ulimit -n 1024"),
+    errno.EFBIG: ("a file may not become larger", "ulimit -f unlimited"),
+    errno.ENOMEM: ("a process may use no more memory", "ulimit -v unlimited, or more memory"),
+}
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the quota is exhausted
+EXHAUSTED = (*NO_SPACE, *LIMITS)  # no fault of the file: `of_system` names the cause
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
@@ -304,6 +311,12 @@ class MalformedInputError(ToolkitError, ValueError):
     exit_code, kind = 95, "malformed input"
 
 
+class LimitError(ToolkitError):
+    """A limit of this shell or machine is reached: of open files, of a file's size, of memory."""
+
+    exit_code, kind = 96, "limit"
+
+
 class ImportsMissingError(ToolkitError):
     """The script imports a module that the Python of its ranks does not have."""
 
@@ -318,11 +331,15 @@ class RegressionError(ToolkitError):
     page = "run/scale"
 
 
-def of_file(error: OSError) -> ToolkitError | None:
-    """Return the error for a full disk or a forbidden file.
+def of_system(error: Exception) -> ToolkitError | None:
+    """Return the error for a full disk, a forbidden file, or a limit of this process.
 
     Return None for any other, which is a fault of ours.
     """
+    if isinstance(error, MemoryError) or "failed to map segment" in str(error):  # an ImportError
+        error = OSError(errno.ENOMEM, "")
+    if not isinstance(error, OSError):
+        return None
     place = str(error.filename) if error.filename else None
     if error.errno in NO_SPACE:
         return NoSpaceError(
@@ -330,6 +347,11 @@ def of_file(error: OSError) -> ToolkitError | None:
             place=place,
             next_step="make room there, then try again",
         )
+    if error.errno in LIMITS:
+        cause, command = LIMITS[error.errno]
+        where = place if error.errno == errno.EFBIG else None
+        step = f"raise the limit of this shell: {command}; ulimit -a shows all"
+        return LimitError(cause, place=where, next_step=step)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return ForbiddenError(
             f"a file cannot be used: {error.strerror}",

@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from toolkit.errors import ForbiddenError, ScriptMissingError, UsageError
+from toolkit.errors import EXHAUSTED, ForbiddenError, ScriptMissingError, UsageError
 from toolkit.files import read_toml, temporary_beside
 from toolkit.model.base import Model
 from toolkit.model.job import Job
@@ -66,6 +66,8 @@ def copy(name: str, target: Path) -> None:
     try:
         copy_folder(source, target)
     except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise
         raise ForbiddenError(
             f"{target} cannot be written: {error.strerror}", place=str(target)
         ) from error

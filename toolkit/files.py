@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from toolkit.errors import ConfigError
+from toolkit.errors import EXHAUSTED, ConfigError
 from toolkit.model.base import AnyModel, BadDataError, from_json, from_toml
 
 if TYPE_CHECKING:
@@ -42,11 +42,18 @@ def read_text(path: Path, most: int = _MOST_BYTES, *, errors: str = "strict") ->
         OSError: it cannot be read, or is larger.
         UnicodeDecodeError: it is not UTF-8.
     """
+    return read_bytes(path, most).decode("utf-8", errors)
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return a file of at most ``most`` bytes; errors as ``read_text``."""
+    data = bytearray()
     with open_regular(path) as stream:
-        data = stream.read(most + 1)
+        while len(data) <= most and (chunk := stream.read(_CHUNK)):  # read(most) takes that memory
+            data += chunk
     if len(data) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
-    return data.decode("utf-8", errors)
+        raise OSError(errno.EINVAL, f"it is larger than {most >> 20} MiB", str(path))
+    return bytes(data)
 
 
 def read_toml(path: Path, model: type[AnyModel], *, named: bool = False) -> AnyModel:
@@ -80,6 +87,8 @@ def _read(path: Path, model: type[AnyModel], *, is_json: bool, is_searched: bool
     try:
         text = _searched_text(path) if is_searched else read_text(path)
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            raise
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         if not isinstance(error, OSError | UnicodeDecodeError):  # a path that no file can have
             reason = str(error)

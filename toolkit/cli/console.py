@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from toolkit.errors import PlanError, ToolkitError, of_file
+from toolkit.errors import PlanError, ToolkitError, of_system
 from toolkit.terminal_text import json_safe, one_line, visible
 from toolkit.units import human_time
 
@@ -131,8 +131,8 @@ def json_too(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*words: Any, **options: Any) -> Any:
         try:
             return function(*words, **options)
-        except (ToolkitError, OSError) as raised:
-            error = of_file(raised) if isinstance(raised, OSError) else raised
+        except Exception as raised:
+            error = raised if isinstance(raised, ToolkitError) else of_system(raised)
             if error is not None and options.get("as_json"):
                 findings = error.findings if isinstance(error, PlanError) else (error,)
                 out_json(

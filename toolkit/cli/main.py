@@ -18,7 +18,7 @@ import click
 
 from toolkit import __version__
 from toolkit.cli.lazy import LazyGroup, cluster_option
-from toolkit.errors import InternalError, ToolkitError, UsageError, of_file
+from toolkit.errors import InternalError, ToolkitError, UsageError, of_system
 
 _ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
 # What users want, in the order of the help; each command's module names its own.
@@ -142,10 +142,8 @@ def main(command: click.Command = cli, name: str = "toolkit") -> NoReturn:
         # The reader (`head`, a pager) has gone; what is left unwritten is of no use.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    except OSError as error:
-        stop(of_file(error) or internal_error(error))
     except Exception as error:
-        stop(internal_error(error))
+        stop(of_system(error) or internal_error(error))
 
 
 def stop(error: ToolkitError) -> NoReturn:

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import ConfigError, ForbiddenError, UsageError
+from toolkit.errors import EXHAUSTED, ConfigError, ForbiddenError, UsageError
 from toolkit.files import read_text, write_atomically
 from toolkit.lint.linter import Context
 from toolkit.model.site import Site
@@ -102,6 +102,8 @@ def save(file: Path, text: str) -> Path:
             original.unlink()
             raise
     except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise
         reason = f"the script cannot be written: {error.strerror}"
         raise ForbiddenError(
             reason,

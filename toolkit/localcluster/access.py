@@ -73,7 +73,7 @@ def running(paths: Paths) -> Started | None:
     """
     try:
         require_own(paths)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     try:
         started = read_json(paths.started, Started)

@@ -17,6 +17,7 @@ from toolkit.localcluster.paths import Paths
 
 SUPERVISOR = "toolkit.localcluster.supervisor"
 NODE_INIT = "node-init.sh"
+_GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 # Runs a command as process 1 of namespaces of its own, and ends it when it is ended itself.
 UNSHARE = ("unshare", "--uts", "--mount", "--ipc", "--net", "--pid", "--fork", "--kill-child")
 
@@ -25,7 +26,7 @@ def arguments(pid: int) -> tuple[str, ...]:
     """Return the command line of a process; empty if it has ended or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
+    except _GONE:
         return ()
     return tuple(os.fsdecode(word) for word in text.rstrip(b"\0").split(b"\0")) if text else ()
 
@@ -33,7 +34,7 @@ def arguments(pid: int) -> tuple[str, ...]:
 def _status(pid: int) -> dict[str, list[str]]:
     try:
         rows = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-    except OSError:
+    except _GONE:
         return {}
     return {name: rest.split() for name, _, rest in (row.partition(":") for row in rows)}
 

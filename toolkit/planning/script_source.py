@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from toolkit.files import open_regular
+from toolkit.files import open_regular, read_bytes
 from toolkit.model.code import ScriptFile
 from toolkit.model.source import Construction, Option, Source
 
@@ -48,11 +48,8 @@ def read(path: Path) -> Source:
 def script_file(path: Path) -> ScriptFile | None:
     """Return a script's path and hash; None if it cannot be read or is too large to be a script."""
     try:
-        with open_regular(path) as stream:
-            data = stream.read(_MOST_SCRIPT + 1)
+        data = read_bytes(path, _MOST_SCRIPT)
     except OSError:
-        return None
-    if len(data) > _MOST_SCRIPT:
         return None
     return ScriptFile(path=str(path), sha256=hashlib.sha256(data).hexdigest())
 

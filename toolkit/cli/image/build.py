@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.errors import BuildError, ForbiddenError, UsageError
+from toolkit.errors import EXHAUSTED, BuildError, ForbiddenError, UsageError
 from toolkit.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -203,6 +203,8 @@ def lock(name: str, output: Path | None) -> None:
     try:
         write_atomically(path, to_toml(lock))
     except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise
         raise ForbiddenError(
             f"the lock cannot be written: {error.strerror}",
             place=str(path),

@@ -1,0 +1,141 @@
+"""Limits of a process end a command with the cause, the next step and a code of their own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from toolkit import errors, files
+from toolkit.cli.main import main
+from toolkit.errors import LimitError, NoSpaceError, of_system
+
+ROOT = Path(files.__file__).parents[1]
+FILES, SIZE = resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE
+STEPS = {FILES: "ulimit -n", SIZE: "ulimit -f"}
+RUN = "run --image /x.sif train.py"
+
+
+def limited(
+    place: Path, kind: int, most: int, *words: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("TOOLKIT_")},
+        **{"HOME": str(place), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "toolkit", *words],
+        cwd=place,
+        env=environment | variables,
+        preexec_fn=lambda: resource.setrlimit(kind, (most, most)),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:  # a cluster's sockets need a short path
+        place = Path(name)
+        (place / "train.py").write_text("print(1)\n")
+        (place / "job.sh").write_text("#!/bin/bash\n#SBATCH –-nodes=2\nsrun hostname\n")
+        (place / ".local/state/toolkit/clusters/local").mkdir(parents=True, mode=0o700)
+        yield place
+
+
+@pytest.mark.parametrize(
+    ("kind", "most", "line"),
+    [
+        (FILES, 6, "lint job.sh"),
+        (FILES, 5, "cluster status"),
+        (FILES, 5, RUN),
+        (FILES, 5, f"{RUN} --json"),
+        (SIZE, 100, "jobs copy digits-ddp"),
+        (SIZE, 100, "image new mine --from ngc:pytorch:22.03 --pip rich"),
+        (SIZE, 10, "site use generic"),
+        (SIZE, 10, "lint --fix job.sh"),
+        (SIZE, 10, "workshop new course"),
+    ],
+)
+def test_a_limit_is_the_cause(kind: int, most: int, line: str, place: Path) -> None:
+    done = limited(place, kind, most, *line.split())
+    assert done.returncode == LimitError.exit_code, done.stderr
+    assert STEPS[kind] in done.stderr
+    assert "bug" not in done.stderr
+    assert "no Slurm" not in done.stderr
+
+
+def test_too_little_memory_is_the_cause(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    def read(*_: object) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(files, "read_bytes", read)
+    monkeypatch.setattr(sys, "argv", ["toolkit", "lint", str(place / "job.sh")])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == LimitError.exit_code
+    assert "ulimit -v" in capsys.readouterr().err
+
+
+def test_a_small_file_takes_little_memory_whatever_the_limit_is(place: Path) -> None:
+    tracemalloc.start()
+    try:
+        files.read_text(place / "job.sh")
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (MemoryError(), LimitError),
+        (OSError(errno.ENOMEM, "fork"), LimitError),
+        (OSError(errno.EMFILE, "open"), LimitError),
+        (OSError(errno.EFBIG, "write"), LimitError),
+        (ImportError("x.so: failed to map segment from shared object"), LimitError),
+        (OSError(errno.ENOSPC, "write"), NoSpaceError),
+        (OSError(errno.EDQUOT, "write"), NoSpaceError),
+        (ImportError("no module"), None),
+        (OSError(errno.EBADF, "a fault of ours"), None),
+        (ValueError("a fault of ours"), None),
+    ],
+)
+def test_only_what_the_system_refuses_is_its_fault(
+    error: Exception, kind: type[Exception] | None
+) -> None:
+    found = of_system(error)
+    assert type(found) is (kind or type(None))
+    if found is not None:
+        assert found.next_step
+
+
+def test_no_error_has_the_code_of_another() -> None:
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.ToolkitError)
+    ]
+    codes = [kind.exit_code for kind in kinds if kind is not errors.InternalError]
+    assert len(codes) == len(set(codes))
+
+
+def test_a_text_that_is_too_long_is_no_limit_of_the_shell(tmp_path: Path) -> None:
+    (tmp_path / "long").write_text("x" * 11)
+    with pytest.raises(OSError, match="larger") as caught:
+        files.read_text(tmp_path / "long", 10)
+    assert of_system(caught.value) is None
+    assert files.read_text(tmp_path / "long", 11) == "x" * 11
