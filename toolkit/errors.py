@@ -16,14 +16,9 @@ from collections.abc import Iterable, Sequence
 # The topic about errors that are not those of a job, an image, a site or a cluster.
 GENERAL_PAGE = "run/errors"
 
-# What the shell's limit of a process is reached with, and the command that raises it.
-LIMITS = {
-    errno.EMFILE: ("a process may open no more files", "ulimit -n 1024"),
-    errno.EFBIG: ("a file may not become larger", "ulimit -f unlimited"),
-    errno.ENOMEM: ("a process may use no more memory", "ulimit -v unlimited, or more memory"),
-}
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, or the quota is exhausted
-EXHAUSTED = (*NO_SPACE, *LIMITS)  # no fault of the file: `of_system` names the cause
+# No fault of the file that is used; `of_system` names the cause.
+EXHAUSTED = (*NO_SPACE, errno.EMFILE, errno.EFBIG, errno.ENOMEM)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
@@ -331,31 +326,33 @@ class RegressionError(ToolkitError):
     page = "run/scale"
 
 
+_SYSTEM: dict[int | None, tuple[type[ToolkitError], str, str]] = {
+    **dict.fromkeys(
+        NO_SPACE, (NoSpaceError, "nothing more can be written", "make room there, then try again")
+    ),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        (ForbiddenError, "a file cannot be used", "see whose it is: ls -ld"),
+    ),
+    errno.EMFILE: (LimitError, "no more files can be opened", "ulimit -n 1024"),
+    errno.EFBIG: (LimitError, "a file cannot become larger", "ulimit -f unlimited"),
+    errno.ENOMEM: (
+        LimitError,
+        "no more memory can be used",
+        "ulimit -v unlimited, or a larger job",
+    ),
+}
+
+
 def of_system(error: Exception) -> ToolkitError | None:
     """Return the error for a full disk, a forbidden file, or a limit of this process.
 
     Return None for any other, which is a fault of ours.
     """
     if isinstance(error, MemoryError) or "failed to map segment" in str(error):  # an ImportError
-        error = OSError(errno.ENOMEM, "")
-    if not isinstance(error, OSError):
+        error = OSError(errno.ENOMEM, "Cannot allocate memory")
+    if not isinstance(error, OSError) or error.errno not in _SYSTEM:
         return None
+    kind, cause, step = _SYSTEM[error.errno]
     place = str(error.filename) if error.filename else None
-    if error.errno in NO_SPACE:
-        return NoSpaceError(
-            f"nothing more can be written: {error.strerror}",
-            place=place,
-            next_step="make room there, then try again",
-        )
-    if error.errno in LIMITS:
-        cause, command = LIMITS[error.errno]
-        where = place if error.errno == errno.EFBIG else None
-        step = f"raise the limit of this shell: {command}; ulimit -a shows all"
-        return LimitError(cause, place=where, next_step=step)
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return ForbiddenError(
-            f"a file cannot be used: {error.strerror}",
-            place=place,
-            next_step="see whose it is: ls -ld",
-        )
-    return None
+    return kind(f"{cause}: {error.strerror}", place=place, next_step=step)

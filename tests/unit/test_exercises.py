@@ -10,7 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from toolkit.cli.jobs import command
-from toolkit.errors import ForbiddenError, ScriptMissingError, ToolkitError, UsageError
+from toolkit.errors import (
+    ForbiddenError,
+    NoSpaceError,
+    ScriptMissingError,
+    ToolkitError,
+    UsageError,
+    of_system,
+)
 from toolkit.exercises import exercises
 from toolkit.planning.target import resolve
 
@@ -65,5 +72,7 @@ def test_a_full_disk_leaves_nothing(here: Path, monkeypatch: pytest.MonkeyPatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shutil, "copytree", full)
-    assert isinstance(CliRunner().invoke(command, ["copy", "digits-ddp"]).exception, ForbiddenError)
+    error = CliRunner().invoke(command, ["copy", "digits-ddp"]).exception
+    assert isinstance(error, OSError)
+    assert isinstance(of_system(error), NoSpaceError)
     assert list(here.iterdir()) == []

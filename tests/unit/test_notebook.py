@@ -26,6 +26,7 @@ from toolkit.errors import (
 )
 from toolkit.model.environment import Environment
 from toolkit.model.image import Packages, Python
+from toolkit.model.job import Job
 from toolkit.model.run import JobState
 from toolkit.model.site import Access
 from toolkit.planning import gather
@@ -149,7 +150,8 @@ def test_a_directory_that_is_called_as_the_server_is_no_job(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "jupyter").mkdir()
-    target, _ = gather._resolve_target("jupyter", Layer("flag", {"launcher": "notebook"}), tmp_path)
+    known, flags = Job(launcher="notebook"), Layer("flag", {})
+    target, _ = gather._resolve_target("jupyter", flags, tmp_path, known)
     assert (target.script, target.program) == ("jupyter", True)
 
 

@@ -216,13 +216,10 @@ def _setting(name: str, key: str, text: str, hint: object) -> dict[str, Any]:
         error.place = name
         raise
     except ValueError as error:  # also quotes that are not closed
-        raise _invalid(name, text, str(error), is_switch=_accepts(hint, bool)) from None
+        step = f"{name}=on, or {name}=off" if _accepts(hint, bool) else None
+        cause = f"{text!r} is not valid: {error}"
+        raise UsageError(cause, place=name, next_step=step) from None
     return values
-
-
-def _invalid(name: str, text: str, cause: str, *, is_switch: bool) -> UsageError:
-    step = f"{name}=on, or {name}=off" if is_switch else None
-    return UsageError(f"{text!r} is not valid: {cause}", place=name, next_step=step)
 
 
 def _value(text: str, hint: object) -> Any:
@@ -238,11 +235,13 @@ def _accepts(hint: object, kind: type) -> bool:
 
 def _slurm_value(name: str, text: str) -> SlurmValue:
     option = OPTIONS.get(name)
-    is_switch = option is not None and (option.takes == "flag" or option.kind == "switch")
-    value: SlurmValue = _value(text, bool) if is_switch else text
-    if option is not None and option.takes == "flag" and isinstance(value, str):
-        variable = SLURM_VARIABLE + name.upper().replace("-", "_")
-        raise _invalid(variable, text, "the option takes no value", is_switch=True)
+    if option is None or (option.takes != "flag" and option.kind != "switch"):
+        return text
+    value = _SWITCH.get(text.lower(), text)
+    if option.takes == "flag" and value is text:
+        place = SLURM_VARIABLE + name.upper().replace("-", "_")
+        cause = f"{text!r} is not valid: the option takes no value"
+        raise UsageError(cause, place=place, next_step=f"{place}=on, or {place}=off")
     return value
 
 
@@ -253,9 +252,11 @@ def named_values(options: dict[str, Any]) -> dict[str, Any]:
         UsageError: an ``--env`` names no variable, or an option of sbatch is given twice.
     """
     texts = options.get("env", ())
-    if "" in texts:
-        raise _not_a_variable("")
-    variables = dict(_variable(text) for text in texts if "=" in text)
+    wrong = next((text for text in texts if not text.partition("=")[0]), None)
+    if wrong is not None:
+        cause = f"--env expects NAME=VALUE, or NAME for a variable that is set here, got {wrong!r}"
+        raise UsageError(cause, place="--env", next_step="--env NAME=VALUE")
+    variables = dict(text.split("=", 1) for text in texts if "=" in text)
     passed = tuple(text for text in texts if "=" not in text)
     named = {"env": variables, "pass_env": passed, "slurm": _slurm_values(options.get("slurm", ()))}
     others = {key: value for key, value in options.items() if key not in named}
@@ -280,15 +281,3 @@ def _slurm_values(texts: Iterable[str]) -> dict[str, SlurmValue]:
             )
         values[name] = given
     return values
-
-
-def _variable(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise _not_a_variable(text)
-    return name, value
-
-
-def _not_a_variable(text: str) -> UsageError:
-    cause = f"--env expects NAME=VALUE, or NAME for a variable that is set here, got {text!r}"
-    return UsageError(cause, place="--env", next_step="--env NAME=VALUE")

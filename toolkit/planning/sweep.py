@@ -106,16 +106,12 @@ def _words(name: str, value: str) -> tuple[str, ...]:
     return flag, value
 
 
-def _count(job: Job) -> int:
-    return math.prod(len(values) for _, values in axes(job.sweep))
-
-
 def array(job: Job) -> str | int | None:
     """Return the value of ``--array``: the user's, else all points of the sweep."""
     if not job.sweep or job.array is not None:
         return job.array
     try:
-        count = _count(job)
+        count = math.prod(len(values) for _, values in axes(job.sweep))
     except UsageError:
         return None
     return f"0-{count - 1}" if count > 1 else "0"
@@ -128,9 +124,10 @@ def findings(job: Job, source: Source) -> list[ToolkitError]:
     if not job.sweep:
         return []
     try:
-        parsed, count = axes(job.sweep), _count(job)
+        parsed = axes(job.sweep)
     except UsageError as error:
         return [error]
+    count = math.prod(len(values) for _, values in parsed)
     errors: list[ToolkitError] = [
         _resource_error(name, values)
         for name, values in parsed
