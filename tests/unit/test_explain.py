@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -430,3 +432,20 @@ def test_the_last_line_of_a_rank_that_left_only_an_exit_code_is_shown() -> None:
     evidence = evidence._replace(first_rank=0, first_host="nid001", failure=failure)
     said = lines_of(explain(evidence, rules()))
     assert any(line.split(None, 1) == ["last", "0| no data"] for line in said)
+
+
+def test_a_huge_traceback_takes_the_memory_that_is_promised(tmp_path: Path) -> None:
+    line = '  File "/x/y.py", line {0}, in f{0}\n    c()\n'
+    log = tmp_path / "log"
+    with log.open("w") as stream:
+        stream.write("Traceback (most recent call last):\n")
+        stream.writelines(line.format(number) for number in range(600_000))
+        stream.write("ValueError: the last line\n")
+    program = "import resource; from toolkit.cli.explain import command\n"
+    program += "command.main(['-'], standalone_mode=False)\n"
+    program += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)\n"
+    with log.open("rb") as stream:
+        words = [sys.executable, "-c", program]
+        done = subprocess.run(words, stdin=stream, capture_output=True, text=True, check=True)
+    assert "ValueError: the last line" in done.stdout
+    assert int(done.stdout.splitlines()[-1]) < 200, "excerpt.MOST says so, in MB"

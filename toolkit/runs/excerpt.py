@@ -21,9 +21,8 @@ from toolkit.records.store import Log, Paths
 from toolkit.runs import attempts, logs
 from toolkit.runs.logs import Line
 
-MOST = (
-    12 << 20
-)  # bytes of all logs together that are held in memory; as Python's objects well below 200 MB
+# Bytes of all logs together that are held in memory; as Python's objects well below 200 MB.
+MOST = 6 << 20
 _LEAST = 4 << 10  # bytes of each log, even of one of thousands
 
 
