@@ -256,16 +256,28 @@ def typed(place: Path, *words: str, **variables: str) -> subprocess.CompletedPro
 
 @pytest.mark.parametrize("verb", ["logs", "explain", "cancel", "rm", "results", "top", "forward"])
 def test_every_command_looks_for_runs_where_the_settings_put_them(
-    verb: str, tmp_path: Path
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = (verb, "nothing-0001", *(["8888"] if verb == "forward" else []))
+    def cause(*options: str) -> str:
+        words = (verb, "nothing-0001", *(["8888"] if verb == "forward" else []), *options)
+        return str(CliRunner().invoke(cli, words).exception)
+
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "toolkit.toml").write_text('runs = "kept"\n')
-    assert "in the directory kept" in typed(tmp_path, *words).stderr
-    assert "in the directory other" in typed(tmp_path, *words, TOOLKIT_RUNS="other").stderr
-    assert (
-        "in the directory own"
-        in typed(tmp_path, *words, "--runs", "own", TOOLKIT_RUNS="other").stderr
-    )
+    assert "in the directory kept" in cause()
+    monkeypatch.setenv("TOOLKIT_RUNS", "other")
+    assert "in the directory other" in cause()
+    assert "in the directory own" in cause("--runs", "own")
+
+
+def test_broken_settings_complete_nothing_and_print_nothing(tmp_path: Path) -> None:
+    for text, completed in (('runs = "kept"', "plain,train-0001"), ("runs = 3", "")):
+        (tmp_path / "toolkit.toml").write_text(text)
+        (tmp_path / "kept/train-0001").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "kept/train-0001/plan.json").touch()
+        asked = {"COMP_WORDS": "toolkit logs tr", "COMP_CWORD": "2"}
+        done = typed(tmp_path, _TOOLKIT_COMPLETE="bash_complete", **asked)
+        assert (done.stdout.strip(), done.stderr) == (completed, "")
 
 
 def test_the_launcher_of_the_settings_is_known_before_the_script_is_judged(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
     return [
         paths.name
-        for paths in all_runs(ctx.params.get("runs") or _chosen_runs())
+        for paths in all_runs(ctx.params.get("runs") or Path("runs"))
         if paths.name.startswith(incomplete)
     ]
 
@@ -70,16 +70,18 @@ INTERRUPTED = 130  # as a shell reports Ctrl-C
 json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 
 
-def _chosen_runs() -> Path:
+def _chosen_runs(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path:
+    """Return the directory of runs; in a completion, click ignores that the settings are broken."""
+    del ctx, param
     from toolkit.planning.layers import chosen_runs
 
-    return chosen_runs(Path.cwd())
+    return value or chosen_runs(Path.cwd())
 
 
 runs_option = click.option(
     "--runs",
     type=click.Path(path_type=Path),
-    default=_chosen_runs,
+    callback=_chosen_runs,
     help="Directory of the runs (default: that of the settings, else runs).",
 )
 
