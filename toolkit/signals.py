@@ -1,4 +1,4 @@
-"""Let the signals that end a program interrupt it as Ctrl-C does, so that it cleans up."""
+"""Signals: which one an exit code stands for, and those that interrupt a program like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,6 +7,23 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+# Those whose default action ends a process, by signal(7), without the real-time ones, which no
+# program of the field uses: other codes above 128 are a program's own, such as 255 of exit(-1).
+_ENDING = frozenset((*range(1, 17), *range(24, 28), *range(29, 32)))
+
+
+def signal_of(exit_code: int) -> int:
+    """Return the signal of which a shell's exit code (128 + n) tells, or 0."""
+    return exit_code - 128 if exit_code - 128 in _ENDING else 0
+
+
+def name_of(number: int) -> str:
+    """Return the name of a signal, or an empty string for an unknown number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
 
 
 @contextmanager

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.samples import first, inputs
 from toolkit import scripts
 from toolkit.errors import JobLostError, UnknownRunError
+from toolkit.explain.explanation import explain
+from toolkit.explain.gather import rules
+from toolkit.explain.model import Evidence
 from toolkit.launchers import get
 from toolkit.model.run import JobState
 from toolkit.planning.plan import plan
@@ -161,6 +165,34 @@ def test_a_killed_rank_is_128_and_its_signal() -> None:
     assert failure is not None
     assert failure.exit_code == 137
     assert "signal 9" in failure.text
+
+
+@pytest.mark.parametrize(
+    ("code", "how", "cause"),
+    [
+        (255, "exit code 255", "ended with exit code 255"),
+        (200, "exit code 200", "ended with exit code 200"),
+        (163, "exit code 163", "ended with exit code 163"),  # 35, a real-time signal
+        (151, "exit code 151", "ended with exit code 151"),  # 23, SIGURG, which ends nothing
+        (128, "exit code 128", "ended with exit code 128"),
+        (139, "killed by signal 11 (SIGSEGV)", "was killed by signal 11"),
+        (152, "killed by signal 24 (SIGXCPU)", "was killed by signal 24"),
+    ],
+)
+def test_an_exit_code_is_a_signal_only_where_one_ends_processes(
+    code: int, how: str, cause: str
+) -> None:
+    line = f"srun: error: nid001: task 1: Exited with exit code {code}"
+    lines = log_lines("", line, task=None, launcher="srun")
+    state = JobState(job_id=7, state="FAILED", nodes="nid001", exit_code=code)
+    came_out = outcome(plan(inputs({"launcher": "srun"})), state, lines, {})
+    assert came_out.exit_code == code
+    assert came_out.failure is not None
+    assert came_out.failure.text == f"rank 1 on nid001: {how}"
+    failure = replace(came_out.failure, certainty="likely")
+    told = explain(Evidence((), "FAILED", code, "srun", failure=failure), rules()).match
+    assert told is not None
+    assert f"rank 1 on nid001 {cause}, without an error of Python" in told.cause
 
 
 def test_srun_tells_which_rank_failed_first() -> None:

@@ -19,6 +19,7 @@ from toolkit.launchers import LAUNCHERS
 from toolkit.model.run import Failure
 from toolkit.redaction import redacted
 from toolkit.runs.outcome import is_over_memory
+from toolkit.signals import signal_of
 from toolkit.units import counted
 
 _SUSPICIOUS = re.compile(
@@ -189,10 +190,10 @@ def _exception_match(failure: Failure, names: Mapping[str, str], evidence: Evide
 
 def _silent_match(failure: Failure, names: Mapping[str, str]) -> Match:
     """Return a cause for a rank that failed without an error; the others report consequences."""
-    signal = failure.exit_code - 128
+    signal = signal_of(failure.exit_code)
     how = f"ended with exit code {failure.exit_code}"
     by = "os._exit(), native code, or a program that is not Python"
-    if signal > 0:
+    if signal:
         how, by = f"was killed by signal {signal}", "another process, or the system"
     who = failure.text.partition(":")[0] or "a rank"
     return _match_of(

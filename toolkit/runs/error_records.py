@@ -301,11 +301,3 @@ def place_of_crash(lines: Iterable[str]) -> str:
                 )
             )
     return ""
-
-
-def signal_name(number: int) -> str:
-    """Return the name of a signal, or an empty string for an unknown number."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return ""

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolkit import launchers
+from toolkit import launchers, signals
 from toolkit.errors import JobLostError
 from toolkit.launchers.shared.step_log import rank_failure
 from toolkit.model.plan import Plan
@@ -36,7 +36,6 @@ _NODE_FAILURE = re.compile(
 )
 # As the program `timeout`, and a shell after Ctrl-C, report it.
 TIMED_OUT, CANCELLED, KILLED = 124, 130, 137
-_SIGNALS = 128  # exit codes above are signals
 
 
 _UNKNOWN = 1 << 30  # after every rank that is known
@@ -115,7 +114,7 @@ def first_failure(
         _located(failure, hosts) for failure in launchers.get(launcher).failures(_by_host(lines))
     ]
     failure = blame.first(launcher, reports, reported) or next(iter(reported), None)
-    if failure is None or failure.words or failure.exit_code <= _SIGNALS:
+    if failure is None or failure.words or not signals.signal_of(failure.exit_code):
         return failure
     return _crashed(failure, lines)
 
@@ -123,8 +122,8 @@ def first_failure(
 def _crashed(failure: Failure, lines: Iterable[Line]) -> Failure:
     """Add the place in the user's code at which a rank was killed, if faulthandler printed it."""
     place = error_records.place_of_crash(line.text for line in lines if line.rank == failure.rank)
-    name = error_records.signal_name(failure.exit_code - _SIGNALS)
-    text = failure.text + (f" ({name})" if name else "") + (f", {place}" if place else "")
+    name = signals.name_of(signals.signal_of(failure.exit_code))
+    text = f"{failure.text} ({name})" + (f", {place}" if place else "")
     return replace(failure, text=text, place=place)
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from toolkit.model.run import Failure
+from toolkit.signals import signal_of
 
 _SRUN_EXIT = re.compile(r"srun: error: (?P<host>[^:\s]+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
 _CODE = re.compile(r"Exited with exit code (\d+)")
@@ -28,13 +29,14 @@ def rank_failure(
     """Return a failure with its message: ``rank 2 on nid002: exit code 3``.
 
     Args:
-        exit_code: of the process; codes above 128 are signals.
+        exit_code: of the process; 128 + n if signal n ended it.
         rank: number of the rank or task; None if it is not known.
         host: of the process; None if it is not known.
         task: what messages call it: ``rank``, ``task`` or ``agent``.
     """
     where = f" on {host}" if host else ""
-    how = f"killed by signal {exit_code - 128}" if exit_code > 128 else f"exit code {exit_code}"
+    signal = signal_of(exit_code)
+    how = f"killed by signal {signal}" if signal else f"exit code {exit_code}"
     return Failure(
         exit_code=exit_code,
         rank=rank,

@@ -29,7 +29,7 @@ def say(text: str) -> None:
 
 
 def how(code: int) -> str:
-    return f"killed by signal {code - 128}" if code > 128 else f"exit code {code}"
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def in_background(target: Callable[..., Any], *arguments: Any) -> None:
@@ -94,7 +94,7 @@ def watch(process: subprocess.Popen[bytes], message: dict[str, Any], link: Link)
         sys.stdout.buffer.write(label + b"| " + line.rstrip(b"\n") + b"\n")
         sys.stdout.buffer.flush()
     code = process.wait()
-    link.send(ended=message["start"], code=code if code >= 0 else 128 - code)
+    link.send(ended=message["start"], code=code)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -225,7 +225,7 @@ def drive(first_node: str, port: int, ports: tuple[int, int], least: int, most: 
     unknown = (next(filter(None, codes), 1), results.error_message or "the ranks could not be put together again")
     code, text = failures[0] if failures else unknown
     say(f"failed: {text}")
-    return code
+    return code if code >= 0 else 128 - code
 
 
 mode, first_node, port, *rest = sys.argv[1:]
