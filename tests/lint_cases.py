@@ -251,6 +251,7 @@ CASES = (
     ),
     _site("site-partition", "#SBATCH -t 72:00:00", "#SBATCH -t 2-00"),
     _site("site-partition", "#SBATCH -p jupyter", "#SBATCH -p cpu"),
+    _site("site-partition", "#SBATCH -p amd_a100_4 -N 2", "#SBATCH -p amd_a100_4 -N 1"),
     Case(
         "site-module",
         _batch('#SBATCH --comment="field=misc;appl=misc"', "module load cuda/10.0"),

@@ -15,6 +15,7 @@ from toolkit.cli.lint import command
 from toolkit.errors import NoSpaceError, UsageError, of_system
 from toolkit.lint.linter import FORMAT, REGISTRY, Context, fixed, lint
 from toolkit.lint.script import directive_words, parse
+from toolkit.model.site import Site, SitePartition
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -196,3 +197,37 @@ def test_what_is_no_file_is_not_fixed(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match="regular files"):
         save(tmp_path / "pipe", "text")
+
+
+SMALL = Site(
+    name="small",
+    partitions={"long": SitePartition(nodes=4, cpus=8, gpus=4, memory=8192, max_minutes=60)},
+)
+
+
+@pytest.mark.parametrize(
+    ("directives", "line", "message"),
+    [
+        ("#SBATCH -p long\n#SBATCH -t 1:01:00", 3, "partition long gives 60 minutes at most"),
+        ("#SBATCH -p long\n#SBATCH -N 5-9", 3, "partition long has 4 nodes, 5 were asked for"),
+        ("#SBATCH -N 5", 2, "no partition of site small has 5 nodes"),
+        ("#SBATCH -p long\n#SBATCH --mem=9G", 3, "8192 MB of memory per node, 9216"),
+        ("#SBATCH -p long\n#SBATCH --ntasks-per-node=9", 3, "8 CPUs per node, 9 were"),
+        ("#SBATCH -p long\n#SBATCH -N 2 -n 17", 3, "8 CPUs per node, 9 were"),
+        ("#SBATCH -p long\n#SBATCH -N 2-8 -n 16 -t 1:00:00 --mem=8G", 0, ""),
+        ("#SBATCH -p long\n#SBATCH -n 17", 0, ""),  # Slurm takes as many nodes as it needs
+        # One task with all CPUs, where `toolkit run` would start a rank for each GPU.
+        ("#SBATCH -p long\n#SBATCH --gres=gpu:v100:4 -c 8", 0, ""),
+        ("#SBATCH -p long\n#SBATCH --gres=gpu:v100:4\n#SBATCH -c 9", 4, "8 CPUs per node, 9"),
+        ("#SBATCH -p long\n#SBATCH --gres=gpu:v100:5", 3, "4 GPUs, 5 were asked for"),
+        ("#SBATCH -p long\n#SBATCH -N all -c ² -t soon --mem=much", 0, ""),  # others report these
+    ],
+)
+def test_a_site_is_asked_by_the_rules_of_run(directives: str, line: int, message: str) -> None:
+    found = [
+        (one.line, one.message)
+        for one in lint(f"#!/bin/bash\n{directives}\nsrun true\n", Context(site=SMALL))
+        if one.name == "site-partition"
+    ]
+    assert [number for number, _ in found] == ([line] if line else [])
+    assert all(message in text for _, text in found)

@@ -9,12 +9,13 @@ from toolkit.checks import Edit, Result, at, check
 from toolkit.errors import nearest
 from toolkit.lint.calls import calls
 from toolkit.lint.linter import LintCase
-from toolkit.lint.script import Directive, Script
-from toolkit.model.site import Site, SitePartition
+from toolkit.lint.script import Script, node_range
+from toolkit.model.job import Job
 from toolkit.model.slurm_options import OTHER_NAMES
+from toolkit.preflight.model import PreflightCase
+from toolkit.preflight.options import requested_memory, requested_minutes
+from toolkit.preflight.rules import gpus, partition
 from toolkit.sites.comment import form, problem
-from toolkit.slurm.parse import minutes
-from toolkit.units import counted
 
 
 @check(
@@ -79,62 +80,78 @@ def check_site_options(case: LintCase) -> Iterator[Result]:
             )
 
 
-_GPUS = re.compile(r"gpu(?::[\w-]+)?:(\d+)")
-
-
 @check(
     "site-partition",
-    "the partition exists and is large enough",
+    "the partition exists, and the job fits into it",
     cause="Slurm refuses the job",
     source="the site's profile: toolkit site show",
 )
 def check_site_partition(case: LintCase) -> Iterator[Result]:
-    """Check the partition's name, the GPUs of its nodes, and the time."""
-    script = case.script
-    site = case.site
-    if site is None or not site.partitions:
+    """Check the partition's name, and the job by the rules that ``toolkit run`` has for it."""
+    script, site = case.script, case.site
+    if site is None or not script.is_batch:
         return
     for directive, option in script.options("partition"):
-        partition = site.partitions.get(option.value or "")
-        if partition is None:
+        if site.partitions and option.value not in site.partitions:
             close = nearest(option.value or "", site.partitions)
             yield at(
                 directive.line,
                 f"{site.name} has no partition {option.value!r}",
                 fix=f"close: {close}" if close else f"one of {', '.join(sorted(site.partitions))}",
             )
-        else:
-            yield from _shape(script, option.value or "", partition)
-    yield from _time(script, site)
+    job = _job(script)
+    asked = PreflightCase(
+        job=job, site=site, minutes=requested_minutes(job), memory=requested_memory(job)
+    )
+    for rule in (
+        partition.check_partition,
+        partition.check_size,
+        gpus.check_gpus,
+        partition.check_anywhere,
+        gpus.check_user_gpus,
+        partition.check_time,
+    ):
+        for result in rule(asked):
+            yield at(_line(script, result), result.message, fix=result.fix)
 
 
-def _shape(script: Script, name: str, partition: SitePartition) -> Iterator[Result]:
-    for directive, value in _gpu_values(script):
-        match = _GPUS.match(value) or re.fullmatch(r"(\d+)", value)
-        if match and int(match[1]) > partition.gpus:
-            yield at(
-                directive.line,
-                f"a node of {name} has {counted(partition.gpus, 'GPU')}, {match[1]} are asked for",
-            )
-    if not partition.batch:
-        yield at(next(script.options("partition"))[0].line, f"{name} takes no batch jobs")
+_GPUS = re.compile(r"(?:gpu:)?(?:[\w.-]{1,64}:)?(\d{1,4})(?:\(.*)?")
+# The directives that decide what a rule's option is about.
+_PLACES = {
+    "--cpus-per-task": ("cpus-per-task", "ntasks-per-node", "ntasks"),
+    "--gpus-per-node": ("gpus-per-node", "gres"),
+}
 
 
-def _gpu_values(script: Script) -> Iterator[tuple[Directive, str]]:
-    for option_name in ("gres", "gpus-per-node"):
-        yield from (
-            (directive, option.value or "") for directive, option in script.options(option_name)
-        )
+def _job(script: Script) -> Job:
+    """Return what a script asks of its partition; what cannot be read is left out."""
+    nodes = node_range(script)
+    each = _number(script, "ntasks-per-node") or _number(script, "tasks-per-node")
+    if each is None and nodes and (tasks := _number(script, "ntasks")):
+        each = -(-tasks // max(nodes))  # on the node that has the most of them
+    on_node = _GPUS.fullmatch(script.value("gpus-per-node") or script.value("gres") or "")
+    return Job(
+        partition=script.value("partition"),
+        nodes=":".join(map(str, nodes)) if nodes else None,
+        ntasks_per_node=each or 1,
+        cpus_per_task=_number(script, "cpus-per-task"),
+        gpus_per_node=int(on_node[1]) if on_node else None,
+        time=script.value("time"),
+        mem=script.value("mem"),
+    )
 
 
-def _time(script: Script, site: Site) -> Iterator[Result]:
-    for directive, option in script.options("time"):
-        try:
-            asked = minutes(option.value or "")
-        except ValueError:
-            continue  # reported by the rule of values
-        if site.max_minutes is not None and asked is not None and asked > site.max_minutes:
-            yield at(directive.line, f"{site.name} gives {site.max_minutes // 60} hours at most")
+def _number(script: Script, name: str) -> int | None:
+    value = script.value(name) or ""
+    return int(value) or None if value.isdecimal() else None
+
+
+def _line(script: Script, result: Result) -> int:
+    """Return the line of the directive that a rule's result is about, or of the partition."""
+    place = result.error.place or "" if result.error else ""
+    names = (*_PLACES.get(place, (place.removeprefix("--"),)), "partition")
+    lines = (directive.line for name in names for directive, _ in script.options(name))
+    return next(lines, script.directives[0].line)
 
 
 @check(
