@@ -157,7 +157,7 @@ CASES = (
         (3,),
         _batch("#SBATCH --nodes=1", "srun \\", "true"),
     ),
-    _command("assignment", "MASTER ADDR=$(hostname)", "MASTER_ADDR=$(hostname)"),
+    _command("assignment", "MASTER ADDR=$(hostname)", "export MASTER_ADDR=$(hostname)"),
     _command(
         "assignment",
         "export PATH=/home/${USER} /.local/bin:$PATH",
@@ -213,7 +213,11 @@ CASES = (
         "srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python t.py'",
         "CUDA_VISIBLE_DEVICES=0,1 srun python t.py",
     ),
-    _command("fixed-port", "MASTER_PORT=29500", "MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))"),
+    _command(
+        "fixed-port",
+        "export MASTER_PORT=29500",
+        "export MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))",
+    ),
     _command(
         "fixed-port",
         "srun torchrun --rdzv-endpoint=$host:29400 t.py",
@@ -335,6 +339,25 @@ CASES = (
         (3,),
     ),
     _command(
+        "export",
+        "MASTER_ADDR=$(hostname)\nsrun python t.py",
+        "export MASTER_ADDR=$(hostname)\nsrun python t.py",
+        mends=True,
+    ),
+    _command(  # what names it elsewhere may pass it on
+        "export",
+        'MASTER_ADDR=$(scontrol show hostnames "$(cat list)" | head -n 1)',
+        'MASTER_ADDR=$(scontrol show hostnames "$(cat list)" | head -n 1)\nexport MASTER_ADDR',
+    ),
+    _command("export", "NCCL_DEBUG=INFO", "set -a\nNCCL_DEBUG=INFO"),
+    _command("export", "  NCCL_DEBUG=INFO", "source env.sh; NCCL_DEBUG=INFO"),
+    _command("export", "WORLD_SIZE=$SLURM_NTASKS", "WORLD_SIZE=$SLURM_NTASKS srun true"),
+    _command(
+        "export",
+        "MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))",
+        "PORT=$((61000 + SLURM_JOB_ID % 4536))",
+    ),
+    _command(
         "local-rendezvous", "export MASTER_ADDR=localhost", "export MASTER_ADDR=localhost.site"
     ),
     _command(
@@ -354,18 +377,18 @@ CASES = (
     ),
     Case(
         "local-rendezvous",
-        _batch("#SBATCH -N 2", "MASTER_ADDR=localhost"),
+        _batch("#SBATCH -N 2", "export MASTER_ADDR=localhost"),
         _batch(
             "#SBATCH -N 2",
-            "MASTER_ADDR=localhost",
-            'MASTER_ADDR=$(scontrol show hostnames "$SLURM_NODELIST" | head -n1)',
+            "export MASTER_ADDR=localhost",
+            'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_NODELIST" | head -n1)',
         ),
         (3,),
     ),
     Case(
         "local-rendezvous",
-        _batch("#SBATCH -N 2", "MASTER_ADDR=::1"),
-        _batch("#SBATCH -N 1", "MASTER_ADDR=::1"),
+        _batch("#SBATCH -N 2", "export MASTER_ADDR=::1"),
+        _batch("#SBATCH -N 1", "export MASTER_ADDR=::1"),
         (3,),
     ),
     Case(

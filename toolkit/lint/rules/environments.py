@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from toolkit.checks import Result, at, check
+from toolkit.checks import Edit, Result, at, check
 from toolkit.lint.calls import call_at, calls, slurm_options
 from toolkit.lint.linter import LintCase
 from toolkit.lint.script import Script
@@ -103,6 +103,36 @@ def _has_gpus(script: Script) -> bool:
         return True
     gres = script.value("gres") or ""
     return "gpu" in gres and not re.search(r"gpu(?::[\w-]{1,64})?:0\b", gres)
+
+
+_OF_RANKS = re.compile(
+    r"\s*(?P<name>MASTER_ADDR|MASTER_PORT|WORLD_SIZE|(?:NCCL|GLOO|TORCH|HOROVOD)_[A-Z_]{1,64})="
+    r"(?:\$\((?:[^()]|\([^()]*\))*\)|[^\s;&|$]|\$(?!\())*\s*"
+)
+_EXPORTS_ALL = re.compile(r"\bset\s[^\n;]{0,80}?(?:-[a-z]{0,8}a|allexport)\b")
+
+
+@check(
+    "export",
+    "variables of the ranks are exported",
+    cause="it stays in the batch shell: the ranks do not see it",
+    source="bash(1), Environment; sbatch(1), --export",
+)
+def check_export(case: LintCase) -> Iterator[Result]:
+    """Find variables that only programs read, and that the script neither exports nor uses."""
+    commands = case.script.commands
+    every = "\n".join(command.text for command in commands)
+    if _EXPORTS_ALL.search(every) or _SOURCED.search(every):
+        return
+    for command in commands:
+        match = _OF_RANKS.fullmatch(command.plain)
+        if match and len(re.findall(rf"\b{match['name']}\b", every)) == 1:
+            line = case.script.lines[command.line - 1]
+            name = match.start("name")
+            new = f"{line[:name]}export {line[name:]}"
+            edits = [Edit(line=command.line, text=new)]
+            message = f"{match['name']} is set and not exported"
+            yield at(command.line, message, edits=edits, fix=new.strip())
 
 
 _KNOWN = re.compile(
