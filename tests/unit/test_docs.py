@@ -231,6 +231,13 @@ def test_links_of_a_printed_page_are_topics() -> None:
     assert set(pages._COMMANDS) <= set(reference.pages())
 
 
+@pytest.mark.parametrize("line", pages._COMMANDS.values())
+def test_a_command_that_stands_for_a_page_prints_something(line: str) -> None:
+    done = CliRunner().invoke(cli.cli, line.split()[1:])
+    assert done.exit_code == 0, done.output
+    assert len(done.stdout.splitlines()) > 5
+
+
 @pytest.mark.parametrize("topic", pages.topics())
 def test_a_page_fits_a_narrow_terminal(topic: str) -> None:
     """Only commands, output and words without a blank are wider; nothing else is lost."""

@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 SECTION = "Check and measure"
 
 
+def _list_rules(context: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
+    """Print the rules, and end the command, which needs files otherwise."""
+    del parameter
+    if is_wanted:
+        from toolkit.lint.linter import REGISTRY
+
+        rows = [(name, check.about) for name, check in REGISTRY.checks.items()]
+        console.out(console.table(("RULE", "WHAT MUST HOLD"), rows))
+        context.exit()
+
+
 @click.command("lint")
 @click.argument(
     "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
@@ -27,6 +38,14 @@ SECTION = "Check and measure"
     "--fix",
     is_flag=True,
     help="Fix what is mechanical, in the file; the original becomes FILE.orig, FILE.orig.2, ...",
+)
+@click.option(
+    "--rules",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_rules,
+    help="List the rules, and stop.",
 )
 @json_option
 @click.pass_context
