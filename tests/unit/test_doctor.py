@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from toolkit.checks import Result, passed
+from toolkit.doctor import node_jobs
 from toolkit.doctor.case import REGISTRY, DoctorCase, diagnose
 from toolkit.doctor.gather import DoctorOptions, probe_command
-from toolkit.doctor.items import allreduce, cluster, gpus, machine, network
+from toolkit.doctor.items import allreduce, cluster, gpus, image, machine, network
+from toolkit.errors import PlanError, ShapeError, UsageError
 from toolkit.images.host.space import Room
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ImageRunner, RankSum, ScriptRun
@@ -169,6 +171,9 @@ def test_nodes_that_take_no_jobs() -> None:
     assert "n2 drained: fan; n3 down*: Not responding" in found.message
     assert cluster.judge_states(states, 3, "main").outcome == "failed"
     assert cluster.judge_states({"n1": ("idle", "none")}, 1, "main").outcome == "passed"
+    few = cluster.judge_states({"n1": ("idle", "none"), "n4": ("mixed", "none")}, 3, "main")
+    assert few.message == "2 of 2 nodes of main take jobs, 3 are needed"
+    assert few.fix == "--nodes 2"
     assert [
         state
         for state in ("draining", "idle*", "allocated", "unknown", "mixed+drain", "reserved")
@@ -178,6 +183,29 @@ def test_nodes_that_take_no_jobs() -> None:
         "unknown",
         "reserved",
     ]
+
+
+def test_what_a_refused_job_lacks_is_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = [
+        UsageError("this site requires a comment", place="--comment", next_step="--comment etc"),
+        ShapeError("main has 2 nodes", place="--nodes", next_step="--nodes 2"),
+    ]
+
+    def refuse(*_: object) -> None:
+        raise PlanError("nothing was submitted", findings)
+
+    monkeypatch.setattr(node_jobs, "gather_inputs", refuse)
+    script = tmp_path / "x.py"
+    script.touch()
+    ran = node_jobs.run_script(script, {}, (), within=tmp_path)
+    asked = case({})
+    asked.run_probe = lambda: ran
+    refused = image.check_allocation.only(asked)
+    assert refused.outcome == "failed"
+    assert "--comment: this site requires a comment; --nodes: main has 2 nodes" in refused.message
+    assert refused.fix == "--comment etc, --nodes 2"
 
 
 def test_room() -> None:

@@ -150,5 +150,5 @@ def test_lint_needs_no_program(tmp_path: Path) -> None:
         for name in ("wrong", "right")
     )
     assert (wrong.returncode, right.returncode) == (1, 0), wrong.stderr + right.stderr
-    assert "a node of cas_v100_4 has 4 GPUs" in wrong.stdout
+    assert "a node of partition cas_v100_4 has 4 GPUs" in wrong.stdout
     assert "the live cluster was not checked" in right.stderr

@@ -119,6 +119,13 @@ def test_what_slurm_says_goes_before_what_is_written() -> None:
     )
 
 
+def test_of_several_limits_of_one_option_the_strictest_is_named_once() -> None:
+    live = replace(FACTS.partitions[1], nodes=3, max_nodes=2)
+    found = said(case({"nodes": 4}, facts=Facts(partitions=(live,)), partition=live))
+    cause = "partition cas_v100_4 has 2 nodes at most for one job, 4 were asked for"
+    assert found == [("--nodes", True, cause)]
+
+
 _NODES = {
     "nid001": NodeFacts(partitions=("cas_v100_4", "debug"), features=("intel", "rack1")),
     "nid002": NodeFacts(partitions=("cas_v100_4",), features=("intel", "rack2")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ from click.testing import CliRunner
 from toolkit import sites
 from toolkit.cli.site import command
 from toolkit.errors import ConfigError, UnknownSiteError
-from toolkit.model.site import CommentRule
+from toolkit.lint.linter import Context, lint
+from toolkit.model.job import Job
+from toolkit.model.site import CommentRule, Site
+from toolkit.planning import offline
+from toolkit.preflight.model import PreflightCase
+from toolkit.preflight.rules.site_options import check_comment
 from toolkit.sites.comment import problem
 from toolkit.slurm import hostlist
 
@@ -94,6 +100,26 @@ def test_a_comment_of_one_word() -> None:
     assert problem(rule, "etc") is None
     assert problem(rule, "pytroch") == "'pytroch' is not among this site's comments; close: pytorch"
     assert problem(CommentRule(required=False, words=("etc",)), None) is None
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        CommentRule(words=("pytorch", "etc")),
+        CommentRule(words=("two words; it's", "etc")),
+        CommentRule(fields={"field": ("nlp", "cv"), "project": ()}),
+        CommentRule(words=("pytorch", "etc"), example="jax"),  # breaks its own rule
+        CommentRule(),
+    ],
+)
+def test_the_comment_that_is_offered_passes_when_it_is_pasted(rule: CommentRule) -> None:
+    site = Site(name="ours", comment=rule)
+    (refused,) = check_comment(PreflightCase(job=Job(), site=site))
+    _, value = shlex.split(refused.fix)
+    assert problem(rule, value) is None
+    (fault,) = lint("#!/bin/bash\n#SBATCH --nodes=1\nsrun true\n", Context(site=site))
+    assert lint(f"#!/bin/bash\n{fault.fix}\nsrun true\n", Context(site=site)) == ()
+    assert offline.comment(site).values == {"comment": value}
 
 
 def test_sites_are_listed_and_shown() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import shell
+from toolkit.checks import next_step
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.images.verify.case import RunRanks, ScriptRun, SiteOffer
 from toolkit.model.run import Outcome
@@ -63,7 +64,7 @@ def run_script(
         try:
             ran = _run(script.name, Layer("flag", values), directory)
         except (ToolkitError, TimeoutError) as error:
-            return ScriptRun(refusal=_refusal(error))
+            return ScriptRun(refusal=_refusal(error), fix=_step(error))
         files = {path.name: _read(path) for path in sorted(directory.glob("*.json"))}
         known = {name: content for name, content in files.items() if content is not None}
         return ScriptRun(ran.outcome, files=known, fix=_fix(ran.outcome, ran.paths))
@@ -84,13 +85,20 @@ def _read(path: Path) -> Any:
 
 
 def _refusal(error: ToolkitError | TimeoutError) -> str:
-    """Return why a job never ran, with the first of several reasons, on one line."""
+    """Return why a job never ran, with all reasons, on one line."""
     if isinstance(error, TimeoutError):
         return str(error)
-    if isinstance(error, PlanError) and error.findings:
-        first = error.findings[0]
-        return f"{error.cause}: {first.place or first.kind}: {first.cause}"
-    return error.cause
+    findings = error.findings if isinstance(error, PlanError) else ()
+    reasons = (f"{each.place or each.kind}: {each.cause}" for each in findings)
+    return ": ".join(filter(None, (error.cause, "; ".join(reasons))))
+
+
+def _step(error: ToolkitError | TimeoutError) -> str:
+    """Return the next steps of an error, or of all its reasons; empty if it has none."""
+    if isinstance(error, TimeoutError):
+        return ""
+    steps = map(next_step, (error, *(error.findings if isinstance(error, PlanError) else ())))
+    return ", ".join(dict.fromkeys(filter(None, steps)))
 
 
 def _fix(outcome: Outcome, paths: Paths) -> str:

@@ -17,6 +17,7 @@ from toolkit.model.site import Facts, Site
 from toolkit.planning.settings import Layer
 from toolkit.preflight.model import HostFacts, source_of
 from toolkit.runtimes.shared.base import RuntimeFacts
+from toolkit.sites.comment import example
 
 
 def facts(site: Site) -> Facts:
@@ -32,10 +33,9 @@ def container_command(site: Site) -> str | None:
 
 
 def comment(site: Site) -> Layer:
-    """Return the site's example of a comment as settings if the site requires a comment."""
+    """Return an example of a comment as settings if the site requires a comment."""
     rule = site.comment
-    is_needed = rule is not None and rule.required and rule.example
-    values = {"comment": rule.example} if rule and is_needed else {}
+    values = {"comment": example(rule)} if rule and rule.required else {}
     return Layer(f"the example of site {site.name}", values)
 
 

@@ -45,6 +45,14 @@ def form(rule: CommentRule) -> str:
     )
 
 
+def example(rule: CommentRule) -> str:
+    """Return a comment that the rule allows: the site's own example, or the first allowed words."""
+    if rule.example and problem(rule, rule.example) is None:
+        return rule.example
+    first = (f"{key}={allowed[0] if allowed else key}" for key, allowed in rule.fields.items())
+    return ";".join(first) or next(iter(rule.words), "toolkit")
+
+
 def _close(value: str, allowed: tuple[str, ...]) -> str:
     close = nearest(value, allowed)
     return f"; close: {close}" if close else f"; one of {', '.join(sorted(allowed))}"

@@ -70,7 +70,7 @@ def show(name: str, as_json: bool) -> None:
 
 def _lines(site: Site, file: str) -> Iterator[str]:
     from toolkit.cli import console
-    from toolkit.sites.comment import form
+    from toolkit.sites.comment import example, form
 
     rows: dict[str, object] = {
         "site": f"{site.name}: {site.summary}",
@@ -96,7 +96,7 @@ def _lines(site: Site, file: str) -> Iterator[str]:
     }
     if site.comment:
         rows["--comment"] = (
-            f"{form(site.comment)}   such as {site.comment.example} "
+            f"{form(site.comment)}   such as {example(site.comment)} "
             f"({site.comment.source}, {site.comment.date})"
         )
     rows |= {

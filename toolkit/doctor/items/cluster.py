@@ -64,8 +64,10 @@ def judge_states(states: Mapping[str, tuple[str, str]], wanted: int, partition: 
     left = len(states) - len(away)
     detail = f"{left} of {len(states)} nodes of {partition} take jobs"
     if left < max(wanted, 1):
-        needed = f"{detail}, {max(wanted, 1)} are needed: {named}"
-        return failed(needed, "sinfo -R; ask the operators")
+        verb = "are" if wanted > 1 else "is"
+        needed = f"{detail}, {max(wanted, 1)} {verb} needed{f': {named}' if named else ''}"
+        fewer = f"--nodes {left}" if left and not away else ""
+        return failed(needed, fewer or "sinfo -R; ask the operators")
     if away:
         return warned(f"{detail}; {named}", "sinfo -R tells who took them out, and when")
     return passed(f"{left} nodes of {partition} take jobs")

@@ -41,7 +41,7 @@ def check_allocation(case: DoctorCase) -> Result:
     outcome = case.probe.outcome
     shape = counted(case.nodes, "node") + (f" x {case.gpus} GPUs" if case.gpus else "")
     if outcome is None:
-        step = "ask for less, or for another partition: toolkit cluster"
+        step = case.probe.fix or "ask for less, or for another partition: toolkit cluster show"
         return failed(f"{shape}: {case.probe.refusal}", step)
     if outcome.kind == "ok":
         return passed(f"{shape}: {outcome.nodes}, the job took {outcome.seconds:.0f} s")

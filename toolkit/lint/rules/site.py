@@ -15,7 +15,8 @@ from toolkit.model.slurm_options import OTHER_NAMES
 from toolkit.preflight.model import PreflightCase
 from toolkit.preflight.options import requested_memory, requested_minutes
 from toolkit.preflight.rules import gpus, partition
-from toolkit.sites.comment import form, problem
+from toolkit.quoting import sbatch
+from toolkit.sites.comment import example, problem
 
 
 @check(
@@ -37,15 +38,10 @@ def check_site_comment(case: LintCase) -> Iterator[Result]:
     if wrong and (
         given or not any("comment" in word for each in script.directives for word in each.strays)
     ):
-        example = (
-            f'#SBATCH --comment="{rule.example}"'
-            if rule.example
-            else f"#SBATCH --comment={form(rule)}"
-        )
         yield at(
             given[-1][0].line if given else script.directives[0].line,
             f"{wrong} ({case.site.name})",
-            fix=example,
+            fix=f"#SBATCH --comment={sbatch(example(rule))}",
         )
 
 

@@ -43,16 +43,18 @@ def check_size(case: PreflightCase) -> list[Result]:
     least, _ = job.node_range
     cpus = (job.cpus_per_task or 1) * (job.ntasks_per_node or job.most_gpus or 1)
     requested = {"--nodes": least, "--cpus-per-task": cpus, "--mem": case.memory or 0}
-    results = []
-    for place, what, has, source in _limits(case):
-        if has is not None and requested[place] > has:
+    results: dict[str, Result] = {}
+    known = (
+        (has, place, what, source) for place, what, has, source in _limits(case) if has is not None
+    )
+    for has, place, what, source in sorted(known):  # the strictest limit of each option counts
+        if requested[place] > has and place not in results:
             number = requested[place]
             verb = "were" if number != 1 else "was"
             cause = f"partition {name} has {_counted(has, what)}, {number} {verb} asked for"
-            results.append(
-                from_error(ShapeError(cause, place=place, next_step=_fit(place, has)), source)
-            )
-    return results
+            error = ShapeError(cause, place=place, next_step=_fit(place, has))
+            results[place] = from_error(error, source)
+    return list(results.values())
 
 
 def _counted(number: int, what: str) -> str:

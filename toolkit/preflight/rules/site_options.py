@@ -7,7 +7,8 @@ from toolkit.errors import UsageError
 from toolkit.model.job import Job
 from toolkit.model.slurm_options import OTHER_NAMES
 from toolkit.preflight.model import PreflightCase
-from toolkit.sites.comment import form, problem
+from toolkit.quoting import shell
+from toolkit.sites.comment import example, problem
 
 
 @check("options", "options that a site requires or forbids", order=80)
@@ -51,9 +52,7 @@ def check_comment(case: PreflightCase) -> list[Result]:
     source = ", ".join(filter(None, (rule.source or case.source, rule.date)))
     return [
         from_error(
-            UsageError(
-                wrong, place="--comment", next_step=f'--comment "{rule.example or form(rule)}"'
-            ),
+            UsageError(wrong, place="--comment", next_step=f"--comment {shell(example(rule))}"),
             source,
         )
     ]
