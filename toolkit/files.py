@@ -116,6 +116,7 @@ def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
     """Return the error for ``path``, with the line of the key if the file has it."""
     line = error.line or _line_of(text.splitlines(), error.key)
     place = f"{path}:{line}" if line else str(path)
+    others = (config_error(path, text, other) for other in error.others)
     step = f"valid keys: {', '.join(sorted(error.choices))}" if error.choices else None
     if not step and path.suffix == ".toml":
         step = f"correct {f'line {line} of ' if line else ''}{path.name}, and try again"
@@ -125,19 +126,25 @@ def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
         choices=error.choices,
         value=error.value,
         next_step=step,
+        details=[f"{other.place}: {other.cause}" for other in others],
     )
 
 
 def _line_of(rows: Sequence[str], key: str) -> int | None:
     """Return the line of a key such as ``steps[2].packages``.
 
-    Its tables are searched one after the other, then the key below them.
+    Its tables are searched one after the other, then the key below them. A table that is only part
+    of the name of others, as ``partitions``, has no line of its own.
     """
     line, number = None, 0
-    for part in re.finditer(r"(?P<name>[^.\[\]]+)(?:\[(?P<index>\d+)\])?", key):
-        name, index = re.escape(part["name"]), int(part["index"] or 0)
-        wanted = re.compile(rf"""\s*(?:\[+\s*(?:[\w-]+\.)*{name}\s*\]|["']?{name}["']?\s*=)""")
+    for part in re.finditer(r"""(?P<name>"[^"]+"|[^.\[\]"]+)(?:\[(?P<index>\d+)\])?""", key):
+        name, index = re.escape(part["name"].strip('"')), int(part["index"] or 0)
+        wanted = re.compile(
+            rf"""\s*(?:\[+\s*(?:[\w-]+\.)*["']?{name}["']?\s*\]|["']?{name}["']?\s*=)"""
+        )
         lines = [at for at in range(number, len(rows)) if wanted.match(rows[at])]
+        if not lines and line is None:
+            continue
         if not lines:
             break
         at = lines[index] if index < len(lines) else lines[0]

@@ -78,6 +78,50 @@ def test_what_is_no_toml(text: str, line: int, advice: str) -> None:
         assert (found.place or "").startswith(f"job.toml:{line}")
 
 
+def test_all_faults_of_a_file_are_told_at_once_each_with_its_line() -> None:
+    text = """name = "x"
+max_minutes = "2 hours"
+colour = "red"
+partition = 1
+
+[partitions.main]
+gpus = "many"
+
+[partitions.other]
+nodez = 3
+
+[partitions."a.b"]
+gpus = 1.5
+
+[gpu_types]
+v100 = "two words"
+
+[[notes]]
+text = "fine"
+source = "s"
+[[notes]]
+text = 3
+source = "s"
+"""
+    found = message_of(text, Site)
+    assert found.place == "job.toml:2, key max_minutes"
+    assert [line.partition(": ")[0] for line in found.details] == [
+        "job.toml:3, key colour",
+        "job.toml:4, key partition",
+        "job.toml:7, key partitions.main.gpus",
+        "job.toml:10, key partitions.other.nodez",
+        'job.toml:13, key partitions."a.b".gpus',
+        "job.toml:16, key gpu_types.v100",
+        "job.toml:22, key notes[1].text",
+    ]
+    assert found.details[2].endswith("expected a whole number, got text")
+
+
+def test_a_table_in_one_line_is_told_with_that_line() -> None:
+    text = 'name = "x"\npartitions = { main = { gpus = "x" } }\n[partition]\ngpus = 1\n'
+    assert message_of(text, Site).place == "job.toml:2, key partitions.main.gpus"
+
+
 @pytest.mark.parametrize(
     "key", ["nodes", "gpus", "time", "env", "bind", "init", "secret", "mem", "array", "summary"]
 )

@@ -138,6 +138,26 @@ def test_sites_are_listed_and_shown() -> None:
     assert CliRunner().invoke(command, ["show", "neurn"]).exception.close == "neuron"  # type: ignore[union-attr]
 
 
+def test_a_broken_site_has_a_row_and_the_others_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "toolkit" / "sites"
+    folder.mkdir(parents=True)
+    (folder / "broken.toml").write_text("name = \n")
+    (folder / "circle.toml").write_text('name = "circle"\nextends = "circle"\n')
+    (folder / "fine.toml").write_text('name = "fine"\nsummary = "ours"\n')
+    listed = CliRunner().invoke(command, ["list"])
+    assert listed.exit_code == 0, listed.output
+    rows = {line.split()[0]: line for line in listed.stdout.splitlines()}
+    assert {"fine", *SHIPPED} <= set(rows)
+    assert "ours" in rows["fine"]
+    assert "broken: this is not valid TOML" in rows["broken"]
+    assert "toolkit site check circle" in rows["circle"]
+    objects = json.loads(CliRunner().invoke(command, ["list", "--json"]).stdout)
+    assert [each["name"] for each in objects if "error" in each] == ["broken", "circle"]
+
+
 def test_a_site_counts_its_days_in_english() -> None:
     shown = CliRunner().invoke(command, ["show", "neuron"]).output
     assert "files unread for 15 days are removed" in shown

@@ -144,6 +144,7 @@ def test_differences_from_the_cluster() -> None:
     wrong = replace(
         site,
         mpi=("pmi2",),
+        defaults={"partition": "gone"},
         modules=("singularity/3",),
         partitions={
             "gpu": replace(
@@ -162,6 +163,7 @@ def test_differences_from_the_cluster() -> None:
     found = {one.key: one for one in compare.against(wrong, FOUND)}
     assert {key for key, one in found.items() if one.wrong} == {
         *("partitions.gone", "mpi", "modules"),
+        "defaults.partition",
         *(
             f"partitions.gpu.{key}"
             for key in ("gpus", "cpus", "max_minutes", "jobs_submitted", "arch")
@@ -181,7 +183,7 @@ def test_what_a_site_says_against_itself() -> None:
         required={"mem": OptionRule(why="w"), "oversubscribe": OptionRule(why="w")},
         forbidden={"mem": OptionRule(why="w")},
         partitions={"p": SitePartition(nodes="g[01")},
-        defaults={"ndoes": 1},
+        defaults={"ndoes": 1, "partition": "mian"},
     )
     found = {one.key: one.wrong for one in compare.within(site)}
     assert found == {
@@ -190,6 +192,7 @@ def test_what_a_site_says_against_itself() -> None:
         "required.oversubscribe": False,
         "partitions.p.nodes": True,
         "defaults.ndoes": True,
+        "defaults.partition": True,
     }
 
 

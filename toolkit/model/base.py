@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
-from typing import Literal, TypeVar, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -34,7 +36,10 @@ class BadDataError(ValueError):
         choices: the valid keys, where an unknown one was given.
         value: the unknown key.
         line: its line number; 0: unknown, so the caller searches for the key.
+        others: further faults of the same data.
     """
+
+    others: tuple[BadDataError, ...] = ()
 
     def __init__(
         self,
@@ -51,8 +56,8 @@ class BadDataError(ValueError):
         self.line = line
 
 
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
-_AT = re.compile(r" - at `\$?\.?(?P<path>[^`]*)`$")
+_AT = re.compile(r" - at `\$?(?P<path>[^`]*)`$")
+_MOST_FAULTS = 20  # of a file, for one message
 
 
 def field_names(model: type[Model]) -> tuple[str, ...]:
@@ -64,74 +69,68 @@ def convert(data: object, model: type[AnyModel]) -> AnyModel:
     """Validate plain data, as parsed from TOML or JSON, into a model.
 
     Raises:
-        BadDataError: with the path of the key and what was expected there.
+        BadDataError: of the first fault, with the path of its key; with those after it.
     """
     try:
         return msgspec.convert(data, model)
     except msgspec.ValidationError as error:
-        text = str(error)
-        at = _AT.search(text)
-        key = at["path"] if at else ""
-        message = _AT.sub("", text)
-        unknown = _UNKNOWN.search(message)
-        if unknown:
-            choices = field_names(_model_at(model, key))
-            name = unknown["name"]
-            raise BadDataError(
-                f"there is no key {name!r}", f"{key}.{name}".lstrip("."), choices, name
-            ) from None
-        from toolkit.model.messages import format_type_error
-
-        choices = _words_at(model, key)
-        raise BadDataError(format_type_error(message, _value_at(data, key), choices), key) from None
+        faults = [*islice(_faults(data, model, ""), _MOST_FAULTS)]
+        first = faults[0] if faults else BadDataError(str(error))
+        first.others = tuple(faults[1:])
+        raise first from None
 
 
-def _value_at(data: object, path: str) -> object:
-    """Return the value at a path such as ``steps[2].packages``; None if there is no such value."""
-    for part in re.findall(r"[\w-]+", path):
-        if isinstance(data, dict):
-            data = data.get(part)
-        elif isinstance(data, list) and part.isdigit() and int(part) < len(data):
-            data = data[int(part)]
+def _faults(data: object, kind: Any, key: str) -> Iterator[BadDataError]:
+    """Yield what does not fit the type of a key, of each part of its value by itself."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    model = next(
+        (each for each in kinds if isinstance(each, type) and issubclass(each, Model)), None
+    )
+    table = next((each for each in kinds if get_origin(each) is dict), None)
+    items = next(
+        (each for each in kinds if get_origin(each) is tuple and ... in get_args(each)), None
+    )
+    if isinstance(data, dict) and model is not None:
+        yield from _faults_of_keys(data, model, key)
+    elif isinstance(data, dict) and table is not None:
+        for name, entry in data.items():
+            yield from _faults(entry, get_args(table)[1], _below(key, name))
+    elif isinstance(data, list) and items is not None:
+        for number, entry in enumerate(data):
+            yield from _faults(entry, get_args(items)[0], f"{key}[{number}]")
+    else:
+        try:
+            msgspec.convert(data, kind)
+        except msgspec.ValidationError as error:
+            from toolkit.model.messages import format_type_error
+
+            at = _AT.search(str(error))
+            words = (
+                word for each in kinds if get_origin(each) is Literal for word in get_args(each)
+            )
+            message = format_type_error(_AT.sub("", str(error)), data, tuple(map(str, words)))
+            yield BadDataError(message, key + (at["path"] if at else ""))
+
+
+def _faults_of_keys(
+    data: Mapping[str, object], model: type[Model], key: str
+) -> Iterator[BadDataError]:
+    known = {field.encode_name: field for field in msgspec.structs.fields(model)}
+    for name, value in data.items():
+        if name in known:
+            yield from _faults(value, known[name].type, _below(key, name))
         else:
-            return None
-    return data
+            message = f"there is no key {name!r}"
+            yield BadDataError(message, _below(key, name), tuple(known), name)
+    for name, field in known.items():
+        if field.required and name not in data:
+            yield BadDataError(f"the key {name!r} is missing", key)
 
 
-def _words_at(model: type[Model], path: str) -> tuple[str, ...]:
-    """Return the words that a key accepts; empty if it accepts any value."""
-    above, _, name = path.rpartition(".")
-    hints = {
-        field.encode_name: field.type for field in msgspec.structs.fields(_model_at(model, above))
-    }
-    inner = (hints.get(name), *getattr(hints.get(name), "__args__", ()))
-    words = [word for hint in inner if get_origin(hint) is Literal for word in get_args(hint)]
-    return tuple(str(word) for word in words)
-
-
-def _model_at(model: type[Model], path: str) -> type[Model]:
-    """Return the model that the value at ``path`` belongs to.
-
-    If the path leads out of the models, return the last model on the way.
-    """
-    current: type[Model] = model
-    for part in re.findall(r"[A-Za-z_]\w*", path):
-        hints = {field.encode_name: field.type for field in msgspec.structs.fields(current)}
-        inner = _inner_model(hints.get(part))
-        if inner is None:
-            return current
-        current = inner
-    return current
-
-
-def _inner_model(hint: object) -> type[Model] | None:
-    if isinstance(hint, type) and issubclass(hint, Model):
-        return hint
-    for argument in getattr(hint, "__args__", ()):
-        inner = _inner_model(argument)
-        if inner is not None:
-            return inner
-    return None
+def _below(key: str, name: str) -> str:
+    """Return the path of a key in a table, as TOML writes it."""
+    last = name if re.fullmatch(r"[\w-]+", name) else toml_value(name)
+    return f"{key}.{last}" if key else last
 
 
 def from_toml(text: str, model: type[AnyModel]) -> AnyModel:

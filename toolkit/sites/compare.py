@@ -58,6 +58,9 @@ def _within(site: Site) -> Iterator[Difference]:
     for name in site.defaults:
         if name not in field_names(Job):
             yield Difference(key=f"defaults.{name}", text="toolkit run has no such option")
+    default = site.defaults.get("partition")
+    if default is not None and site.partitions and default not in site.partitions:
+        yield Difference(key="defaults.partition", text=f"there is no partition {default!r}")
 
 
 def against(site: Site, survey: Survey) -> tuple[Difference, ...]:
@@ -72,6 +75,10 @@ def _against(site: Site, survey: Survey) -> Iterator[Difference]:
             yield from _partition(name, written, site, survey)
         elif name not in queues and written.batch:
             yield Difference(key=f"partitions.{name}", text="the cluster has no such partition")
+    default = site.defaults.get("partition")
+    if default is not None and default not in queues:
+        text = f"the cluster has no partition {default!r}"
+        yield Difference(key="defaults.partition", text=text)
     for name in queues:
         if name not in site.partitions and site.partitions:
             yield Difference(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from toolkit.cli.shared import complete_sites, json_option
+from toolkit.errors import ToolkitError
 from toolkit.units import counted
 
 if TYPE_CHECKING:
@@ -29,25 +31,20 @@ def list_sites(as_json: bool) -> None:
     from toolkit import sites
     from toolkit.cli import console
 
-    listed = [sites.load(name) for name in sites.names()]
-    if as_json:
-        console.out_json(
-            [
-                {
-                    "name": site.name,
-                    "summary": site.summary,
-                    "date": site.date,
-                    "file": str(sites.path_of(site.name)),
-                }
-                for site in listed
-            ]
-        )
-        return
-    rows = [
-        (site.name, site.summary, site.date or "-", len(site.partitions) or "from Slurm")
-        for site in listed
-    ]
-    console.out(console.table(("NAME", "WHAT", "AS OF", "PARTITIONS"), rows))
+    listed, rows = [], []
+    for name in sites.names():
+        entry = {"name": name, "summary": "", "date": "", "file": str(sites.path_of(name))}
+        try:
+            site = sites.load(name)
+        except ToolkitError as error:
+            listed.append({**entry, "error": f"{error.place}: {error.cause}"})
+            rows.append((name, f"broken: {error.cause}; next: toolkit site check {name}", "-", "-"))
+            continue
+        listed.append({**entry, "summary": site.summary, "date": site.date})
+        count = len(site.partitions) or "from Slurm"
+        rows.append((name, site.summary, site.date or "-", count))
+    table = partial(console.table, ("NAME", "WHAT", "AS OF", "PARTITIONS"), rows)
+    console.result(listed, table, as_json=as_json)
 
 
 @click.command("show")
