@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -73,43 +73,42 @@ def convert(data: object, model: type[AnyModel]) -> AnyModel:
     """
     try:
         return msgspec.convert(data, model)
-    except msgspec.ValidationError as error:
-        faults = [*islice(_faults(data, model, ""), _MOST_FAULTS)]
-        first = faults[0] if faults else BadDataError(str(error))
-        first.others = tuple(faults[1:])
+    except msgspec.ValidationError:
+        first, *others = islice(_faults(data, model, ""), _MOST_FAULTS)
+        first.others = tuple(others)
         raise first from None
 
 
 def _faults(data: object, kind: Any, key: str) -> Iterator[BadDataError]:
-    """Yield what does not fit the type of a key, of each part of its value by itself."""
+    """Yield what does not fit the type of a key: the faults of its parts, or of it as a whole."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    model = next(
-        (each for each in kinds if isinstance(each, type) and issubclass(each, Model)), None
-    )
-    table = next((each for each in kinds if get_origin(each) is dict), None)
-    items = next(
-        (each for each in kinds if get_origin(each) is tuple and ... in get_args(each)), None
-    )
-    if isinstance(data, dict) and model is not None:
-        yield from _faults_of_keys(data, model, key)
-    elif isinstance(data, dict) and table is not None:
-        for name, entry in data.items():
-            yield from _faults(entry, get_args(table)[1], _below(key, name))
-    elif isinstance(data, list) and items is not None:
-        for number, entry in enumerate(data):
-            yield from _faults(entry, get_args(items)[0], f"{key}[{number}]")
-    else:
-        try:
-            msgspec.convert(data, kind)
-        except msgspec.ValidationError as error:
-            from toolkit.model.messages import format_type_error
+    parts = [*islice(_faults_of_parts(data, kinds, key), _MOST_FAULTS)]
+    yield from parts
+    if parts:
+        return
+    try:
+        msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        from toolkit.model.messages import format_type_error
 
-            at = _AT.search(str(error))
-            words = (
-                word for each in kinds if get_origin(each) is Literal for word in get_args(each)
-            )
-            message = format_type_error(_AT.sub("", str(error)), data, tuple(map(str, words)))
-            yield BadDataError(message, key + (at["path"] if at else ""))
+        at = _AT.search(str(error))
+        words = [word for each in kinds if get_origin(each) is Literal for word in get_args(each)]
+        message = format_type_error(_AT.sub("", str(error)), data, tuple(map(str, words)))
+        yield BadDataError(message, f"{key}{at['path'] if at else ''}".lstrip("."))
+
+
+def _faults_of_parts(data: object, kinds: Iterable[Any], key: str) -> Iterator[BadDataError]:
+    """Yield the faults of the keys of a model, and of the entries of a table or list."""
+    for kind in kinds:
+        inner = get_args(kind)
+        if isinstance(data, dict) and isinstance(kind, type) and issubclass(kind, Model):
+            yield from _faults_of_keys(data, kind, key)
+        elif isinstance(data, dict) and get_origin(kind) is dict:
+            for name, entry in data.items():
+                yield from _faults(entry, inner[1], _below(key, name))
+        elif isinstance(data, list) and get_origin(kind) is tuple and ... in inner:
+            for number, entry in enumerate(data):
+                yield from _faults(entry, inner[0], f"{key}[{number}]")
 
 
 def _faults_of_keys(
