@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ from msgspec.structs import replace
 from benchmarks.explain import Count, count, of_capture
 from tests.explain_evidence import GOLDEN, captured
 from tests.unit.samples import inputs
+from toolkit.cli.explain import _evidence
 from toolkit.cli.follow import lines_of
+from toolkit.errors import UnknownRunError
 from toolkit.explain import gather
 from toolkit.explain.entries import entries_of, evidence_of, pasted
 from toolkit.explain.explanation import explain
@@ -449,3 +452,22 @@ def test_a_huge_traceback_takes_the_memory_that_is_promised(tmp_path: Path) -> N
         done = subprocess.run(words, stdin=stream, capture_output=True, text=True, check=True)
     assert "ValueError: the last line" in done.stdout
     assert int(done.stdout.splitlines()[-1]) < 200, "excerpt.MOST says so, in MB"
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [("file", True), ("pipe", True), ("null", False)])
+def test_a_log_on_standard_input_that_is_not_read_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    is_told: bool,
+) -> None:
+    (tmp_path / "log").write_text("FATAL: boom\n")
+    read, write = os.pipe()
+    os.close(write)
+    place = {"file": tmp_path / "log", "pipe": read, "null": "/dev/null"}[kind]
+    with open(place) as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        with pytest.raises(UnknownRunError):
+            _evidence(None, tmp_path / "runs")
+    assert ("toolkit explain -" in capsys.readouterr().err) is is_told

@@ -6,6 +6,7 @@ import pytest
 
 from toolkit.explain.gather import of_waiting
 from toolkit.explain.waiting import Facts, Holder, explain
+from toolkit.model.run import Submission
 from toolkit.shell import Result
 from toolkit.slurm import overview
 
@@ -164,8 +165,27 @@ class Answers:
         return ""
 
 
+@pytest.mark.parametrize(
+    ("cluster", "before"),
+    [
+        (None, ""),
+        ("local", "toolkit cluster exec -- "),
+        ("two", "toolkit cluster exec --cluster two -- "),
+    ],
+)
+def test_a_command_of_slurm_can_be_pasted_on_a_local_cluster(
+    monkeypatch: pytest.MonkeyPatch, cluster: str | None, before: str
+) -> None:
+    monkeypatch.delenv("TOOLKIT_CLUSTER", raising=False)
+    submission = Submission(job_id=7, site="local", submitted="", cluster=cluster)
+    facts = of_waiting(Answers(), submission)  # type: ignore[arg-type]
+    held = said(facts._replace(job=job("JobHeldUser")))
+    assert held["change"] == [f"{before}scontrol release 7 lets it go"]
+
+
 def test_what_slurm_tells_is_gathered() -> None:
-    facts = of_waiting(Answers(), 7)  # type: ignore[arg-type]
+    submission = Submission(job_id=7, site="neuron", submitted="")
+    facts = of_waiting(Answers(), submission)  # type: ignore[arg-type]
     assert (facts.holders, facts.ahead) == (
         [Holder("3", "ann", "nid001", "2026-11-22T10:40:00")],
         1,

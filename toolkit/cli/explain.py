@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,8 +88,9 @@ def _shows_wait(paths: Paths, as_json: bool) -> bool:
         state, _ = status.current(paths)
         if state is None or state.state != "PENDING":
             return False
-        client = status.client_of(status.submission_of(paths))
-        lines = waiting.explain(gather.of_waiting(client, state.job_id), paths.name)
+        submission = status.submission_of(paths)
+        facts = gather.of_waiting(status.client_of(submission), submission)
+        lines = waiting.explain(facts, paths.name)
     except SlurmUnreachableError:
         return False
     if as_json:
@@ -105,6 +107,18 @@ def _shows_wait(paths: Paths, as_json: bool) -> bool:
     return True
 
 
+def _is_piped() -> bool:
+    """Return whether standard input is a file or a pipe, which may be a log."""
+    import stat
+    import sys
+
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # it is closed
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
+
+
 def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None, Paths | None]:
     from toolkit.explain.gather import of_file, of_run, of_stream
     from toolkit.records.store import find
@@ -115,6 +129,8 @@ def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None, P
         return of_stream(sys.stdin.buffer), None, None
     if what is not None and Path(what).is_file():
         return of_file(Path(what)), None, None
+    if what is None and _is_piped():
+        console.note("standard input was not read; a log there: toolkit explain -")
     paths, derived = find(what, runs), None
     if not paths.outcome.is_file():
         from toolkit.runs import status

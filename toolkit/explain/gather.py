@@ -12,8 +12,9 @@ from toolkit.explain.entries import entries_of, evidence_of, labelled
 from toolkit.explain.model import Evidence, Rule
 from toolkit.explain.waiting import Facts, Holder
 from toolkit.files import read_toml
+from toolkit.localcluster.paths import default_name
 from toolkit.model.plan import Plan
-from toolkit.model.run import Outcome
+from toolkit.model.run import Outcome, Submission
 from toolkit.quoting import shell
 from toolkit.records.store import Paths
 from toolkit.resources import package_directory
@@ -118,12 +119,14 @@ def of_stream(stream: BinaryIO) -> Evidence:
         return of_file(Path(copy.name))
 
 
-def of_waiting(client: Client, job_id: int) -> Facts:
+def of_waiting(client: Client, submission: Submission) -> Facts:
     """Return the facts about a waiting job, from Slurm.
 
     Raises:
         SlurmUnreachableError: Slurm does not answer.
     """
+    job_id, cluster = submission.job_id, submission.cluster
+    named = "" if cluster == default_name() else f" --cluster {cluster}"
     shown = client.ask("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
     job = overview.fields(next(iter(shown.splitlines()), ""))
     partition = job.get("Partition", "").partition(",")[0]
@@ -156,6 +159,7 @@ def of_waiting(client: Client, job_id: int) -> Facts:
         nodes=client.node_states(partition or None),
         reservations={fields["ReservationName"]: fields for fields in reservations},
         start=client.expected_start(job_id),
+        slurm=f"toolkit cluster exec{named} -- " if cluster else "",
     )
 
 

@@ -29,6 +29,7 @@ class Facts(NamedTuple):
         ahead: waiting jobs of its partition with a higher priority.
         nodes: nodes of its partition and their states.
         reservations: names of reservations, and their fields.
+        slurm: what is written before Slurm's commands, where they need it.
         start: when Slurm expects the job to start; empty if it does not know.
     """
 
@@ -38,6 +39,7 @@ class Facts(NamedTuple):
     nodes: Mapping[str, tuple[str, str]] = {}
     reservations: Mapping[str, Mapping[str, str]] = {}
     start: str = ""
+    slurm: str = ""
 
 
 class Line(NamedTuple):
@@ -50,7 +52,10 @@ class Line(NamedTuple):
 # Reason -> why the job waits, and what would change that. From job_reason_codes of Slurm's
 # documentation; names that end in * begin so.
 _REASONS: dict[str, tuple[str, str]] = {
-    "JobHeldUser": ("you, or your script, hold it back", "scontrol release {job} lets it go"),
+    "JobHeldUser": (
+        "you, or your script, hold it back",
+        "{slurm}scontrol release {job} lets it go",
+    ),
     "JobHeldAdmin": (
         "an administrator holds it back",
         "ask the administrator; only they can release it",
@@ -101,7 +106,7 @@ _REASONS: dict[str, tuple[str, str]] = {
     ),
     "InvalidAccount": (
         "Slurm does not know its account {account}",
-        "another --account: sacctmgr show associations user=$USER",
+        "another --account: {slurm}sacctmgr show associations user=$USER",
     ),
     "InvalidQOS": ("Slurm does not know its QOS {qos}", "another --qos"),
     "ReservationDeleted": (
@@ -164,7 +169,8 @@ def explain(facts: Facts, run: str) -> list[Line]:
     if reason == "Dependency":
         why, change = (
             _dependency(facts.job.get("Dependency", "")),
-            "it starts after that; to start it without them: scontrol update job={job} dependency=",
+            "it starts after that; to start it without them: "
+            "{slurm}scontrol update job={job} dependency=",
         )
     elif reason.startswith("ReqNodeNotAvail") or reason == "Reservation":
         why, change = (
@@ -198,6 +204,7 @@ def _words(facts: Facts, run: str) -> dict[str, str]:
     number = job.get("NumNodes", "?").partition("-")[0]
     return {
         "run": run,
+        "slurm": facts.slurm,
         "job": job.get("JobId", "?"),
         "reason": job.get("Reason", ""),
         "partition": job.get("Partition", "?"),
