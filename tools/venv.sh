@@ -20,6 +20,21 @@ ask() {
     exit 72
 }
 
+# The first directory above a file that users other than its owner and group may not enter; nothing where there is none.
+closed() {
+    place=$(dirname "$(readlink -f "$1")")
+    while [ "$place" != / ]; do
+        case $(ls -ld "$place") in ?????????[xt]*) ;; *) echo "$place" && return ;; esac
+        place=$(dirname "$place")
+    done
+}
+
+if [ -e .venv ] && ! [ -w .venv ]; then
+    echo "setup    .venv belongs to $(stat -c %U .venv), and $(id -un) may not change it" >&2
+    echo "         use it as it is, or a checkout of your own: git clone $PWD" >&2
+    exit 77
+fi
+
 if ! usable; then
     if ! command -v apt-get >/dev/null; then
         ask "Python 3.10 or newer with its module venv is missing; PYTHON=/path/to/python3 names another one" "dnf install python3.11  (or the like)"
@@ -45,3 +60,9 @@ fi
 echo "setup    installing toolkit${extras:+ with the extra $extras} into .venv"
 # PIP_USER in the environment or in pip's configuration must not send it elsewhere.
 PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1 .venv/bin/python -m pip install -qq --progress-bar off -e ".${extras:+[$extras]}"
+# Such as pyenv's in the home of root: others get "bad interpreter: Permission denied".
+hidden=$(closed .venv/bin/python)
+if [ -n "$hidden" ] && [ -z "$(closed tools/venv.sh)" ]; then
+    echo "note     other users cannot use this checkout: its Python is in $hidden, which they may not enter."
+    echo "         for all users: rm -r .venv && PYTHON=/usr/bin/python3 make setup"
+fi
