@@ -9,6 +9,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.errors import EXHAUSTED, BuildError, ForbiddenError, UsageError
+from toolkit.model.image import count_passed
 from toolkit.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -160,8 +161,8 @@ def _show_built(built: BuildResult, as_json: bool) -> None:
     if built.is_current:
         console.say("kept", f"{manifest.name}: unchanged since it was built, {manifest.built}")
     else:
-        passed = sum(check.passed for check in manifest.checks)
-        proven = f"; {passed} of {len(manifest.checks)} checks passed" if manifest.checks else ""
+        passed, made = count_passed(built.verdicts)
+        proven = f"; {passed} of {made} checks passed" if made else ""
         console.say("built", f"{human_size(manifest.size)} in {human_time(built.seconds)}{proven}")
     if contents:
         console.say("contains", contents)

@@ -10,6 +10,7 @@ from toolkit.errors import ImageMissingError
 from toolkit.images.recipe import library
 from toolkit.images.store import store
 from toolkit.model.base import Model
+from toolkit.model.image import count_passed
 
 BUILT, CHANGED, MISSING, BROKEN, FOREIGN = (
     "built",
@@ -80,8 +81,7 @@ def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
         state = FOREIGN
     elif resolved and library.hash_recipe(resolved) != manifest.recipe_hash:
         state = CHANGED
-    checked = [verdict for verdict in manifest.verdicts if verdict.outcome != "unchecked"]
-    passed = sum(verdict.outcome == "passed" for verdict in checked)
+    checks = count_passed(manifest.verdicts)
     return msgspec.structs.replace(
         listed,
         name=manifest.name,
@@ -90,5 +90,5 @@ def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
         size=manifest.size,
         built=manifest.built,
         frameworks=manifest.frameworks,
-        checks=(passed, len(checked)) if checked else None,
+        checks=checks if checks[1] else None,
     )
