@@ -63,9 +63,32 @@ def test_what_measures_memory_is_added_to_what_the_user_said() -> None:
         {"nodes": 2, "bind": ("/data:/data",), "env": {"A": "b"}}, ("--epochs", "3")
     ).values
     assert values["bind"] == ("/data:/data", f"{compare.HOOK}:{compare.HOOK}:ro")
-    assert values["env"] == {"A": "b", "PYTHONPATH": str(compare.HOOK)}
+    assert values["env"] == {"A": "b"}
     assert values["arguments"] == ("--epochs", "3")
     assert "arguments" not in compare.settings({}, ()).values
+
+
+@pytest.mark.parametrize(
+    ("env", "path"),
+    [({"PYTHONPATH": "/own:/lib"}, f"{compare.HOOK}:/own:/lib"), ({}, str(compare.HOOK))],
+)
+def test_the_users_pythonpath_stays_behind_the_hook(env: dict[str, str], path: str) -> None:
+    """From a flag as from a job.toml: it is that of the merged job."""
+    assert compare._remembering(inputs({"env": env})).job.env["PYTHONPATH"] == path
+
+
+def test_the_next_sitecustomize_is_imported_too(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.mark = __file__\n")
+    env = {
+        "PYTHONPATH": f"{compare.HOOK}:{tmp_path}",
+        "TOOLKIT_MEMORY": str(tmp_path / "memory"),
+    }
+    code = "import sitecustomize\nprint(mark, sitecustomize.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.split() == [str(tmp_path / "sitecustomize.py")] * 2
+    assert len(list((tmp_path / "memory").glob("*.json"))) == 1
 
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise ValueError"])

@@ -63,15 +63,17 @@ def settings(given: Mapping[str, Any], arguments: Sequence[str]) -> Layer:
     """Return the settings of all jobs: the user's, and those that measure memory."""
     binds = (*given.get("bind", ()), f"{HOOK}:{HOOK}:ro")
     words = {"arguments": tuple(arguments)} if arguments else {}
-    return Layer(
-        "bench compare",
-        {**given, **words, "bind": binds, "env": {**given.get("env", {}), "PYTHONPATH": str(HOOK)}},
-    )
+    return Layer("bench compare", {**given, **words, "bind": binds})
 
 
 def _remembering(given: Inputs) -> Inputs:
-    """Give each run a directory of its own for the records of its processes."""
-    env = {**given.job.env, "TOOLKIT_MEMORY": f"{given.run_directory}/{_MEMORY}"}
+    """Have the processes of a run write their records into a directory of its own."""
+    before = given.job.env.get("PYTHONPATH", "")
+    env = {
+        **given.job.env,
+        "PYTHONPATH": f"{HOOK}:{before}" if before else str(HOOK),
+        "TOOLKIT_MEMORY": f"{given.run_directory}/{_MEMORY}",
+    }
     return given._replace(job=replace(given.job, env=env))
 
 

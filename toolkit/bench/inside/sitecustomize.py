@@ -41,5 +41,21 @@ def _tell() -> None:
         )
 
 
+def _import_next() -> None:
+    """Import the module of this name that Python would have found without this one."""
+    ours, directory = sys.modules[__name__], str(Path(__file__).parent)
+    sys.path[:] = [path for path in sys.path if str(Path(path or ".").resolve()) != directory]
+    del sys.modules[__name__]
+    try:
+        __import__("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        sys.modules.setdefault(__name__, ours)
+
+
 if os.environ.get("TOOLKIT_MEMORY"):
     atexit.register(_tell)
+if __name__ == "sitecustomize":
+    _import_next()
