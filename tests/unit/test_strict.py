@@ -1,4 +1,4 @@
-"""In CI a skipped test of tests/cluster fails; elsewhere a skip stays one."""
+"""In CI a skipped test fails, but for those of GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SKIPS = {
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    for name in ("tests", "tests/unit", "tests/cluster"):
+    for name in ("tests", "tests/unit", "tests/cluster", "tests/faults", "tests/gpu"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     shutil.copy(HERE / "strict.py", tmp_path / "tests/strict.py")
@@ -39,14 +39,17 @@ def outcome(project: Path, where: str, text: str) -> shell.Result:
     return shell.run(argv, cwd=project, check=False)
 
 
-@pytest.mark.parametrize("text", SKIPS.values(), ids=SKIPS)
-def test_a_skip_of_the_cluster_fails(project: Path, text: str) -> None:
-    result = outcome(project, "cluster", text)
+@pytest.mark.parametrize(
+    ("where", "how"),
+    [("cluster", "mark"), ("cluster", "call"), ("unit", "module"), ("faults", "call")],
+)
+def test_a_skip_fails(project: Path, where: str, how: str) -> None:
+    result = outcome(project, where, SKIPS[how])
     assert not result.ok
     assert "skipped, which is not allowed in CI: " in result.stdout
     assert "no Slurm" in result.stdout
 
 
-def test_a_skip_elsewhere_does_not(project: Path) -> None:
-    result = outcome(project, "unit", SKIPS["mark"])
+def test_a_skip_of_a_gpu_does_not(project: Path) -> None:
+    result = outcome(project, "gpu", SKIPS["mark"])
     assert result.ok, result.stdout
