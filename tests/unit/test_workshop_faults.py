@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from tests.unit.test_workshops import END, X, entry, listed
 from tests.unit.workshop_fixtures import OWN, joined, packed_workshop
+from toolkit import shell
 from toolkit.cli.workshop import command
 from toolkit.errors import (
     CommandFailedError,
@@ -504,3 +505,21 @@ def test_an_image_that_was_not_built_from_the_lock_fails_the_check(
         assert result.outcome == outcome
     assert "not built from the lock" in result.message
     assert "--locked" in result.fix
+
+
+def test_the_copy_of_the_tool_has_all_that_the_tool_needs(tmp_path: Path) -> None:
+    """Whatever pyproject.toml names; readable by others, also where root's files are not."""
+    before = os.umask(0o077)
+    try:
+        tool = accounts._copy(tmp_path / "tool")
+    finally:
+        os.umask(before)
+    shown = shell.run([tool.python, "-m", "toolkit", "--version"], env=tool.env, cwd=tmp_path)
+    assert shown.stdout.strip()
+    modules = "click, cyclonedx, docker, jinja2, msgspec, packaging, spython.main, zstandard"
+    own = (tmp_path / "tool" / "packages").resolve()
+    code = f"import sys, {modules}; print(*sys.path); print(zstandard.__file__, docker.__file__)"
+    done = shell.run([tool.python, "-c", code], env=tool.env, cwd=tmp_path)
+    assert all(Path(word).is_relative_to(own) for word in done.stdout.splitlines()[1].split())
+    closed = [path for path in own.rglob("*") if not path.stat().st_mode & 0o004]
+    assert closed == []

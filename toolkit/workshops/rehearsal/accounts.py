@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import pwd
 import shutil
@@ -12,8 +11,12 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError, ForbiddenError
@@ -22,7 +25,7 @@ from toolkit.workshops.rehearsal.limited import mount, unmount
 
 _COMMENT = "toolkit rehearsal"
 _TRIES, _PAUSE = 40, 0.25  # while another program changes the machine's users
-_PACKAGES = ("click", "msgspec", "jinja2", "markupsafe", "spython", "packaging", "tomli")
+_DISTRIBUTION = "slurm-container-toolkit"
 _NOT_NEEDED = shutil.ignore_patterns(
     *("site-packages", "test", "tests", "__pycache__", "config-*", "idlelib", "tkinter"),
     *("ensurepip", "lib2to3"),
@@ -162,19 +165,38 @@ def _copy(place: Path) -> Tool:
     for library in Path(sys.base_prefix, "lib").glob("libpython3*.so*"):
         shutil.copy2(library, place / "lib")
     packages = place / "packages"
-    for name in _PACKAGES:
-        spec = importlib.util.find_spec(name)
-        for directory in (spec.submodule_search_locations or ()) if spec else ():
-            _copy_tree(Path(directory), packages / name)
+    for distribution in _needed(_DISTRIBUTION, {_DISTRIBUTION}):
+        _copy_files(distribution, packages)
     _copy_tree(package_directory(""), packages / "toolkit")
     for kind in ("recipes", "containers", "jobs"):
         if not (packages / "toolkit/data" / kind).exists():
             _copy_tree(shipped(kind), packages / "toolkit/data" / kind)
+    for path in (place, place / "bin", place / "lib", packages, *packages.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     env = {"LD_LIBRARY_PATH": str(place / "lib"), "PYTHONPATH": str(packages)}
     return Tool(str(place / "bin" / version), {**env, "PYTHONDONTWRITEBYTECODE": "1"})
 
 
+def _needed(name: str, known: set[str]) -> Iterator[metadata.Distribution]:
+    """Yield the installed distributions that one needs, and those that they need."""
+    for text in metadata.distribution(name).requires or ():
+        requirement = Requirement(text)
+        other = canonicalize_name(requirement.name)
+        is_used = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if is_used and other not in known:
+            known.add(other)
+            yield metadata.distribution(other)
+            yield from _needed(other, known)
+
+
+def _copy_files(distribution: metadata.Distribution, target: Path) -> None:
+    """Copy what a distribution has installed, but for its programs and compiled modules."""
+    for file in distribution.files or ():
+        if ".." not in file.parts and file.suffix != ".pyc":
+            copy = target / file
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(str(distribution.locate_file(file)), copy)
+
+
 def _copy_tree(source: Path, target: Path) -> None:
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.sif", "tests"))
-    for path in (target, *target.rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
