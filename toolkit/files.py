@@ -117,7 +117,8 @@ def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
     line = error.line or _line_of(text.splitlines(), error.key)
     place = f"{path}:{line}" if line else str(path)
     others = (config_error(path, text, other) for other in error.others)
-    step = f"valid keys: {', '.join(sorted(error.choices))}" if error.choices else None
+    is_key = error.key.rpartition(".")[2] == error.value
+    step = f"valid keys: {', '.join(sorted(error.choices))}" if is_key and error.choices else None
     if not step and path.suffix == ".toml":
         step = f"correct {f'line {line} of ' if line else ''}{path.name}, and try again"
     return ConfigError(

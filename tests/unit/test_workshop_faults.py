@@ -389,6 +389,35 @@ def test_the_report_has_the_first_accuracy_of_each_person_from_the_own_first_com
     assert lines["machine"] == "2 CPUs, 75% busy; 50.0 s of CPU for each participant"
 
 
+@pytest.mark.parametrize(
+    ("people", "cause", "wanted"),
+    [
+        (
+            ("tkw7-01", "tkw7-02"),
+            "no space: /srv/r/home/{}/mine/runs; user {} wrote",
+            "no space: /srv/r/home/USER/mine/runs; user USER wrote",
+        ),
+        (("01", "02"), "/w/{}/mine: exit 01, 02 of 10", "/w/USER/mine: exit 01, 02 of 10"),
+    ],
+)
+def test_one_cause_is_one_line_whoever_it_met(
+    people: tuple[str, ...], cause: str, wanted: str
+) -> None:
+    attempts = tuple(
+        attempt(person, "01-ddp", 0, 1, ok=False, cause=cause.format(person, person), fix="room")
+        for person in people
+    )
+    rehearsed = Report(
+        workshop="first",
+        people=2,
+        exercises=("01-ddp",),
+        cluster="",
+        seconds=1.0,
+        attempts=attempts,
+    )
+    assert list(report.causes(rehearsed)) == [("01-ddp (2 participants)", f"{wanted}; room")]
+
+
 def test_nine_of_ten_is_the_ninth_of_ten() -> None:
     assert report._spread([10.0 * number for number in range(1, 11)]) == (
         "0:55 (median), 1:30 (90 %), 1:40 (last)"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.unit.workshop_fixtures import OWN, joined, packed_workshop, write_folder
-from toolkit.cli.follow import _leave_results
+from toolkit.cli.follow import leave_results
 from toolkit.errors import (
     MalformedInputError,
     NoSpaceError,
@@ -29,6 +29,7 @@ from toolkit.files import temporary_beside, write_atomically
 from toolkit.images.registry import web
 from toolkit.model.base import to_json
 from toolkit.progress import Silent
+from toolkit.records.store import Paths
 from toolkit.workshops import archive, join, pack, results
 from toolkit.workshops.model import CONTENTS, Results
 
@@ -109,7 +110,7 @@ def test_a_file_with_consent_that_others_could_have_written_is_not_obeyed(
     mine.chmod(0o777)
     with pytest.raises(UntrustedError, match="every user"):
         results.leave(mine)
-    _leave_results(mine)
+    leave_results(Paths(mine / "runs" / "01-ddp-0001"))
     assert "not trusted" in capsys.readouterr().err
     assert results.read_all(drop, "first") == ([], [])
     mine.chmod(0o755)

@@ -15,11 +15,16 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from tests.unit.samples import inputs
 from tests.unit.workshop_fixtures import TEXT, joined, write_folder
+from toolkit.cli import notebook
+from toolkit.cli.follow import leave_results
 from toolkit.cli.workshop import command
 from toolkit.errors import (
     CommandFailedError,
@@ -37,13 +42,16 @@ from toolkit.files import hash_file
 from toolkit.model.base import from_json, to_json
 from toolkit.model.run import Outcome
 from toolkit.planning.layers import project_layers
+from toolkit.planning.plan import plan
 from toolkit.planning.settings import merge
 from toolkit.planning.target import resolve
 from toolkit.progress import Silent
+from toolkit.records.store import Paths
 from toolkit.workshops import archive, guide, join, pack, reading, results, signing
 from toolkit.workshops import fetch as fetching
 from toolkit.workshops.model import CONTENTS, Contents, Done, Results
 from toolkit.workshops.new import create
+from toolkit.workshops.rehearsal import rehearse
 
 
 @pytest.fixture
@@ -75,7 +83,7 @@ def test_a_new_workshop_can_be_read_and_its_exercises_can_be_run(
         ('"01-ddp"', '"../x"', "not a name of a folder"),
         ('"01-ddp"', '"02-own"', "two exercises are called 02-own"),
         ('folder = "own"', 'folder = "../own"', "not a folder beside"),
-        ('folder = "own"', 'folder = "jobs/digits-dpp"', "neither a job.toml nor a notebook"),
+        ('folder = "own"', 'folder = "jobs/digits-dpp"', "the folder jobs/digits-dpp does not exist"),
         ("text = {ko", "text = {ja", "not in the language 'ja'"),
         ("own.ko.md", "missing.md", "there is no file"),
         ("people = 4", "people = 0", "people|1"),
@@ -478,6 +486,101 @@ def test_results_are_left_and_read(member: join.Membership, drop: Path) -> None:
     first = each.exercises["01-ddp"]
     assert (first.state, first.tries, first.accuracy) == ("ok", 3, 0.95)
     assert each.exercises["02-own"].accuracy is None
+
+
+def test_a_run_that_is_no_exercise_is_told_that_it_does_not_count(
+    member: join.Membership, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as `toolkit run jobs/digits-ddp`, which runs the toolkit's own copy of the exercise."""
+    ran(member, "01-ddp-0001", "ok", 0.9)
+    leave_results(Paths(member.directory / "runs" / "01-ddp-0001"))
+    assert "result left in" in capsys.readouterr().err
+    ran(member, "digits-ddp-0001", "ok", 0.9)
+    leave_results(Paths(member.directory / "runs" / "digits-ddp-0001"))
+    told = capsys.readouterr().err
+    assert "result left in" not in told
+    assert "does not count: it is none of the exercises 01-ddp, 02-own" in told
+
+
+@pytest.mark.parametrize(
+    ("launcher", "kind", "state"),
+    [
+        ("notebook", "cancelled", "ok"),
+        ("notebook", "timeout", "ok"),
+        ("notebook", "failed", "failed"),
+        ("torchrun", "cancelled", "cancelled"),
+    ],
+)
+def test_a_notebook_that_its_user_has_ended_is_done(
+    member: join.Membership, drop: Path, launcher: str, kind: str, state: str
+) -> None:
+    ran(member, "02-own-0001", kind, None)
+    decided = plan(inputs({}))
+    decided = replace(decided, launch=replace(decided.launch, launcher=launcher))
+    (member.directory / "runs" / "02-own-0001" / "plan.json").write_text(to_json(decided))
+    results.leave(member.directory)
+    (each,), _ = results.read_all(drop, "first")
+    assert each.exercises["02-own"].state == state
+
+
+def test_a_notebook_of_a_workshop_is_called_after_its_exercise(
+    member: join.Membership, tmp_path: Path
+) -> None:
+    assert notebook._job_name(member.directory / "02-own") == "02-own"
+    assert notebook._job_name(tmp_path / "course") == "notebook"
+
+
+def test_the_texts_of_exercises_name_the_folders_that_participants_have(
+    folder: Path, tmp_path: Path
+) -> None:
+    """In the guide and in the copied README.md, also where one exercise speaks of another."""
+    text = "Run `jobs/own`, not jobs/digits-ddp-srun; then jobs/digits-ddp. ../jobs/own stays"
+    (folder / "own" / "README.md").write_text(text)
+    workshop = reading.load(folder)
+    pack.pack(folder, tmp_path / "first.tar", pack.Options(), Silent())
+    mine = joined(tmp_path / "first.tar", tmp_path / "mine").directory
+    assert "toolkit run 01-ddp" in (mine / "01-ddp" / "README.md").read_text()
+    assert "jobs/digits-ddp" not in (mine / "01-ddp" / "README.md").read_text()
+    wanted = "Run `02-own`, not jobs/digits-ddp-srun; then 01-ddp. ../jobs/own stays"
+    assert (mine / "02-own" / "README.md").read_text() == wanted
+    page = pack.pages(folder, workshop, "first.tar")["index.html"]
+    assert "not jobs/digits-ddp-srun; then 01-ddp." in page
+
+
+def test_what_participants_will_miss_is_told_by_show_and_pack(folder: Path) -> None:
+    (folder / "nb").mkdir()
+    (folder / "nb" / "a.ipynb").write_text("{}")
+    (folder / "own" / "job.toml").write_text('image = "mine"\nlauncher = "none"\n')
+    path = folder / "workshop.toml"
+    path.write_text(f'{path.read_text()}[[exercises]]\nname = "03-nb"\nfolder = "nb"\n')
+    for words in (["show", str(folder)], ["pack", str(folder), "--no-images"]):
+        told = CliRunner().invoke(command, words).output
+        assert "mine of 02-own is not in [images]" in told
+        assert "03-nb is a notebook" in told
+        assert "ko: 01-ddp, 03-nb in the language of README.md" in told
+    said: list[tuple[str, str]] = []
+    progress = SimpleNamespace(say=lambda *words: said.append(words))
+    options = rehearse.Options(1, 1, 1.0, ())
+    names = rehearse._exercises(folder, reading.load(folder), options, progress)  # type: ignore[arg-type]
+    assert names == ("01-ddp", "02-own")
+    assert [(subject, text[:6]) for subject, text in said] == [("left out", "03-nb:")]
+
+
+def test_a_folder_that_is_missing_is_told_with_the_nearest_one(folder: Path) -> None:
+    path = folder / "workshop.toml"
+    path.write_text(path.read_text().replace("jobs/digits-ddp", "jobs/digits-dpp"))
+    with pytest.raises(ConfigError, match="the folder jobs/digits-dpp does not exist") as caught:
+        reading.load(folder)
+    assert caught.value.close == "jobs/digits-ddp"
+    assert "valid keys" not in str(caught.value.next_step)
+
+
+def test_a_notebook_that_is_run_as_a_job_is_told_how_to_open_it(tmp_path: Path) -> None:
+    (tmp_path / "04-nb").mkdir()
+    (tmp_path / "04-nb" / "a.ipynb").touch()
+    with pytest.raises(ScriptMissingError) as caught:
+        resolve("04-nb", tmp_path)
+    assert "toolkit notebook 04-nb" in str(caught.value.next_step)
 
 
 def test_without_consent_nothing_is_left(

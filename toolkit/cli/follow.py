@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.cli import console
@@ -111,7 +110,7 @@ def show(
                 console.say(
                     "", "the disk is full, and the outcome is not recorded; make room there"
                 )
-            _leave_results(paths.directory.parent.parent)
+            leave_results(paths)
             if event.kind != "ok":
                 show_explanation(paths, event)
             if as_json:
@@ -141,19 +140,26 @@ def show_state(event: events.Changed, job_id: int, passed: float) -> None:
         console.say("running", f"{nodes:<56} {human_time(passed):>8}")
 
 
-def _leave_results(directory: Path) -> None:
+def leave_results(paths: Paths) -> None:
     """Leave the result for the instructor if a workshop was joined here, with consent."""
+    directory = paths.directory.parent.parent
     if not (directory / JOINED).is_file():
         return
+    from toolkit.files import read_json
+    from toolkit.workshops.model import Joined
     from toolkit.workshops.results import leave
 
     try:
         target = leave(directory)
+        exercises = read_json(directory / JOINED, Joined, searched=True).exercises
     except ToolkitError as error:
         console.say("workshop", f"{error.cause}; {error.next_step}")
-    else:
-        if target is not None:
-            console.say("workshop", f"result left in {target}")
+        return
+    if target is not None and paths.name.rpartition("-")[0] in exercises:
+        console.say("workshop", f"result left in {target}")
+    elif target is not None:
+        names = ", ".join(exercises)
+        console.say("workshop", f"this run does not count: it is none of the exercises {names}")
 
 
 def show_outcome(outcome: Outcome, paths: Paths) -> None:

@@ -101,7 +101,7 @@ def start(
     given = {
         **options,
         "launcher": notebook.LAUNCHER,
-        "job_name": options.get("job_name") or "notebook",
+        "job_name": options.get("job_name") or _job_name(shown),
     }
     entrance = Entrance(port or listen or _PORT, socket_path, listen)
     _require_entrance(entrance, str(given["job_name"]))
@@ -118,6 +118,13 @@ def start(
         console.note("")
         console.say("detached", f"job {job_id} goes on; {_next_steps(paths)}")
         return INTERRUPTED
+
+
+def _job_name(shown: Path) -> str:
+    """Return the name of the job: that of the exercise if the directory is one of a workshop."""
+    from toolkit.model.job import JOINED
+
+    return shown.name if (shown.parent / JOINED).is_file() else "notebook"
 
 
 def _require_directory(directory: Path) -> Path:
@@ -217,6 +224,7 @@ def _connect(paths: Paths, entrance: Entrance, *, by_ssh: bool, as_json: bool) -
 
 def _show_end(paths: Paths) -> None:
     """Print how the job ended, if Slurm knows it within a minute."""
+    from toolkit.cli.follow import leave_results
     from toolkit.model.run import Outcome
     from toolkit.runs import follow, status
     from toolkit.units import human_time
@@ -228,6 +236,7 @@ def _show_end(paths: Paths) -> None:
             if isinstance(event, Outcome):
                 word = "done" if event.kind == "ok" else event.kind
                 console.say(word, f"{human_time(event.seconds)}  {event.message}".rstrip())
+                leave_results(paths)
     console.say("", f"its messages: toolkit logs {paths.word}; again: toolkit notebook")
 
 

@@ -14,6 +14,7 @@ from toolkit.files import read_json, read_toml
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.job import Job
 from toolkit.planning.settings import Layer, layer
+from toolkit.quoting import shell
 from toolkit.records import secrets
 from toolkit.resources import shipped
 from toolkit.trust import require_trusted
@@ -81,6 +82,8 @@ def resolve(
     if program and _is_program(name) and (path.is_dir() or not path.exists()):
         return Target(name, str(cwd), Layer("program", {}), program=True)
     step = "toolkit run --help describes scripts and jobs"
+    if any(path.glob("*.ipynb")):
+        step = f"it has notebooks: toolkit notebook {shell(name)}"
     if _is_program(name) and not path.exists():
         step = f"if it is a program of the image: toolkit run --launcher none ... -- {name}"
     raise ScriptMissingError(

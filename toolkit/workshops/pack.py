@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -103,7 +104,12 @@ def _reduced(folder: Path, workshop: Workshop, only: tuple[str, ...]) -> Worksho
 
 def _exercises(folder: Path, workshop: Workshop, scratch: Path) -> dict[str, archive.Source]:
     for exercise in workshop.exercises:
-        copy_folder(source_of(folder, exercise), scratch / "exercises" / exercise.name)
+        copied = scratch / "exercises" / exercise.name
+        copy_folder(source_of(folder, exercise), copied)
+        for text in copied.glob("*.md"):
+            written = text.read_bytes().decode(errors="surrogateescape")
+            renamed = _renamed(written, exercise, workshop)
+            text.write_bytes(renamed.encode(errors="surrogateescape"))
     return {
         str(path.relative_to(scratch)): path
         for path in (scratch / "exercises").rglob("*")
@@ -163,21 +169,28 @@ def pages(folder: Path, workshop: Workshop, join: str) -> dict[str, str]:
         guide.page_name(workshop, language): guide.page(
             workshop,
             language,
-            [_section(folder, exercise, language) for exercise in workshop.exercises],
+            [_section(folder, exercise, workshop, language) for exercise in workshop.exercises],
             join,
         )
         for language in workshop.language
     }
 
 
-def _section(folder: Path, exercise: Exercise, language: str) -> guide.Section:
+def _renamed(text: str, exercise: Exercise, workshop: Workshop) -> str:
+    """Return a text with the folders that participants have: ``01-ddp`` for ``jobs/digits-ddp``."""
+    every = (*reversed(workshop.exercises), exercise)
+    names = {f"jobs/{each.folder.rpartition('/')[2]}": each.name for each in every}
+    return re.sub(r"(?<![\w./-])jobs/[\w-]+", lambda match: names.get(match[0], match[0]), text)
+
+
+def _section(folder: Path, exercise: Exercise, workshop: Workshop, language: str) -> guide.Section:
     source = source_of(folder, exercise)
     own = exercise.text.get(language)
     path = folder / own if own else source / "README.md"
     text = read_text(path) if path.is_file() else ""
     has_job = (source / "job.toml").is_file()
     command = f"toolkit run {exercise.name}" if has_job else f"toolkit notebook {exercise.name}"
-    return guide.Section(exercise.name, text.replace(f"jobs/{source.name}", exercise.name), command)
+    return guide.Section(exercise.name, _renamed(text, exercise, workshop), command)
 
 
 def publish(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.errors import ConfigError, UsageError
@@ -74,7 +75,9 @@ def _require_files(folder: Path, workshop: Workshop) -> None:
         key = f"exercises[{number}]"
         if not is_exercise(source_of(folder, exercise)):
             choices = tuple(f"jobs/{path.parent.name}" for path in _shipped_jobs())
-            message = f"{exercise.folder} has neither a job.toml nor a notebook"
+            is_there = source_of(folder, exercise).is_dir()
+            lacks = "has neither a job.toml nor a notebook" if is_there else "does not exist"
+            message = f"the folder {exercise.folder} {lacks}"
             raise BadDataError(message, f"{key}.folder", choices, exercise.folder)
         for name in exercise.text.values():
             _require(folder / name, f"{key}.text")
@@ -84,6 +87,23 @@ def _require_files(folder: Path, workshop: Workshop) -> None:
     for name, directory in workshop.data.items():
         if not data_directory(folder, directory).is_dir():
             raise BadDataError(f"there is no directory {directory}", f"data.{name}")
+
+
+def notes(folder: Path, workshop: Workshop) -> Iterator[tuple[str, str]]:
+    """Yield what participants will miss: a subject, and a text."""
+    jobs = {each.name: job_of(source_of(folder, each)) for each in workshop.exercises}
+    for name, job in jobs.items():
+        image = (job.image if job else None) or workshop.image
+        if image and image not in workshop.images and "/" not in image:
+            yield "not packed", f"{image} of {name} is not in [images]: the site must have it"
+        if job is None and not workshop.image:
+            text = f"{name} is a notebook, and {WORKSHOP} has no image for notebooks: image = NAME"
+            yield "no image", text
+    for language in workshop.language[1:]:
+        without = [each.name for each in workshop.exercises if language not in each.text]
+        if without:
+            text = f"{language}: {', '.join(without)} in the language of README.md"
+            yield "untranslated", text
 
 
 def _shipped_jobs() -> list[Path]:

@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from toolkit.errors import (
     ConfigError,
     ForbiddenError,
@@ -31,11 +33,13 @@ from toolkit.files import read_json, temporary_beside
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.model.run import Outcome
 from toolkit.records.store import Paths, all_runs
+from toolkit.runs import notebook
 from toolkit.units import counted
 from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, Done, Joined, Results
 
 _MOST = 64 << 10
 _MOST_UNREAD = 200
+_NOTEBOOK_ENDS = ("cancelled", "timeout")  # not one that Slurm or the server ended
 _MODE = 0o3733  # sticky and with the instructor's group; participants cannot list it
 _MARKER = ".toolkit-workshop"
 
@@ -144,8 +148,18 @@ def collect(exercises: Iterable[str], runs: Iterable[Paths]) -> dict[str, Done]:
         except ConfigError:
             outcome = None  # of another version of the toolkit
         if outcome is not None:
+            if outcome.kind in _NOTEBOOK_ENDS and outcome.seconds and _is_notebook(paths):
+                outcome = replace(outcome, kind="ok")
             done[name] = _better(done.get(name), _done(outcome, paths.outcome.stat().st_mtime))
     return done
+
+
+def _is_notebook(paths: Paths) -> bool:
+    """Return whether a run is a notebook, which ends when its user or its time limit ends it."""
+    try:
+        return paths.read_plan().launch.launcher == notebook.LAUNCHER
+    except ConfigError:
+        return False
 
 
 def _done(outcome: Outcome, finished: float) -> Done:
@@ -162,8 +176,6 @@ def _done(outcome: Outcome, finished: float) -> Done:
 def _better(first: Done | None, second: Done) -> Done:
     if first is None:
         return second
-    from msgspec.structs import replace
-
     key = max(first, second, key=lambda done: (done.state == "ok", done.accuracy or 0.0))
     return replace(key, tries=first.tries + second.tries)
 

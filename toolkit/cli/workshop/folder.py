@@ -57,7 +57,7 @@ def show(folder: Path, as_json: bool) -> None:
     Example:
       toolkit workshop show first-steps
     """
-    from toolkit.workshops.reading import job_of, load, source_of
+    from toolkit.workshops.reading import job_of, load, notes, source_of
 
     workshop = load(folder)
     if as_json:
@@ -78,6 +78,8 @@ def show(folder: Path, as_json: bool) -> None:
         job = job_of(source_of(folder, exercise))
         rows.append((exercise.name, (job.image or "-") if job else "-", _summary(job)))
     console.out(console.table(("EXERCISE", "IMAGE", "SHOWS"), rows))
+    for subject, text in notes(folder, workshop):
+        console.say(subject, text)
 
 
 def _summary(job: Job | None) -> str:
@@ -123,6 +125,7 @@ def pack(
       toolkit workshop pack first-steps --pages public --address https://example.org/course
     """
     from toolkit.workshops import pack as packing
+    from toolkit.workshops.reading import notes
 
     target = output or Path(f"{folder.resolve().name}.tar")
     options = packing.Options(images=not no_images, key=sign, ask=_ask)
@@ -132,6 +135,8 @@ def pack(
     console.out(
         console.subject("packed", f"{target}: {size}, {counted(len(contents.files), 'file')}")
     )
+    for subject, text in notes(folder, contents.workshop):
+        console.say(subject, text)
     digest = hash_file(target)
     console.fact("sha256", digest)
     if pages:

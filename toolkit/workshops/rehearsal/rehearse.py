@@ -63,7 +63,7 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
         UsageError: no exercise of the workshop has a job.
     """
     workshop = load(folder)
-    exercises = _exercises(folder, workshop, options)
+    exercises = _exercises(folder, workshop, options, progress)
     accounts.require_root()
     clean(_PARENT, progress)
     with (
@@ -109,7 +109,7 @@ def rehearse_on_site(folder: Path, options: Options, progress: Progress) -> Repo
         UsageError: no exercise of the workshop has a job.
     """
     workshop = load(folder)
-    exercises = _exercises(folder, workshop, options)
+    exercises = _exercises(folder, workshop, options, progress)
     client = Client(find_cluster(workshop.site or "auto").access)
     at_once = _at_once(folder, workshop, client)
     clean(Path.cwd(), progress)
@@ -157,7 +157,9 @@ def _home_quota(workshop: Workshop) -> int | None:
     return megabytes(quota) << 20 if quota else None
 
 
-def _exercises(folder: Path, workshop: Workshop, options: Options) -> tuple[str, ...]:
+def _exercises(
+    folder: Path, workshop: Workshop, options: Options, progress: Progress
+) -> tuple[str, ...]:
     """Return the exercises to run: jobs, and notebooks if the workshop has an image for them."""
     notebooks = _notebooks(folder, workshop)
     names = [each.name for each in workshop.exercises if each.name not in notebooks]
@@ -178,6 +180,10 @@ def _exercises(folder: Path, workshop: Workshop, options: Options) -> tuple[str,
             value=wrong,
             next_step=f"--only with one of: {', '.join(names)}",
         )
+    left_out = [] if workshop.image else sorted(notebooks)
+    if left_out and not options.only:
+        text = f"{', '.join(left_out)}: notebooks, and {WORKSHOP} has no image = NAME for them"
+        progress.say("left out", text)
     return tuple(name for name in names if name in options.only or not options.only)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from math import ceil
@@ -192,9 +193,16 @@ def causes(report: Report) -> Iterator[tuple[str, str]]:
     """Yield each cause of failures with its fix, the most frequent first."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for each in report.failures:
-        groups.setdefault((each.exercise, each.cause, each.fix), []).append(each.person)
+        cause, fix = (_of_anyone(text, each.person) for text in (each.cause, each.fix))
+        groups.setdefault((each.exercise, cause, fix), []).append(each.person)
     for (exercise, cause, fix), people in sorted(groups.items(), key=lambda item: -len(item[1])):
         yield f"{exercise} ({counted(len(people), 'participant')})", f"{cause}; {fix}".rstrip("; ")
+
+
+def _of_anyone(text: str, person: str) -> str:
+    """Return a text without the name of a participant; on a site it is a number, in paths only."""
+    before = "(?<=/)" if person.isdecimal() else r"(?<![\w-])"
+    return re.sub(rf"{before}{re.escape(person)}(?![\w-])", "USER", text)
 
 
 def to_html(report: Report) -> str:
