@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.lint_cases import CASES
 from toolkit.versions import compare
+from tools.docs.lint_cases import CASES
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

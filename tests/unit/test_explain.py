@@ -465,8 +465,8 @@ def test_a_log_on_standard_input_that_is_not_read_is_told(
     (tmp_path / "log").write_text("FATAL: boom\n")
     read, write = os.pipe()
     os.close(write)
-    place = {"file": tmp_path / "log", "pipe": read, "null": Path("/dev/null")}[kind]
-    with os.fdopen(place) if isinstance(place, int) else Path(place).open() as stream:
+    place = {"file": tmp_path / "log", "pipe": Path(f"/proc/self/fd/{read}")}
+    with place.get(kind, Path("/dev/null")).open() as stream:
         monkeypatch.setattr("sys.stdin", stream)
         with pytest.raises(UnknownRunError):
             _evidence(None, tmp_path / "runs")

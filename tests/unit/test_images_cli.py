@@ -121,9 +121,10 @@ def test_a_build_counts_its_checks_as_the_list_of_images_does(
     manifest = replace(
         MANIFEST,
         checks=(Check(name="own", passed=True),),
-        verified=tuple(
-            Verdict(name=name, outcome=outcome)
-            for name, outcome in (("exec", "passed"), ("mpi", "failed"), ("gpu", "unchecked"))
+        verified=(
+            Verdict(name="exec", outcome="passed"),
+            Verdict(name="mpi", outcome="failed"),
+            Verdict(name="gpu", outcome="unchecked"),
         ),
     )
     built = BuildResult(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 
 from benchmarks import layers
 
+ROOT = Path(__file__).parent.parent.parent
 # `toolkit.submit` is loaded at its first use, by the package itself.
 LAZY = ("toolkit", "toolkit.api.functions")
 
@@ -77,3 +80,16 @@ def test_the_picture_has_every_room_in_its_layer() -> None:
     }
     assert arrows
     assert set(arrows) <= known
+
+
+def test_the_tools_need_no_tests() -> None:
+    """The documentation is built without them."""
+    imported = {
+        name
+        for path in (ROOT / "tools").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for name in (getattr(node, "module", None), *(alias.name for alias in node.names))
+    }
+    assert not any(str(name).split(".")[0] == "tests" for name in imported)
+    assert "tools.docs.lint_cases" in imported

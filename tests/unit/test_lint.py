@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 from tests.hostile import HOSTILE
-from tests.lint_cases import CASES, Case
 from toolkit import sites
 from toolkit.cli.lint import command
 from toolkit.errors import NoSpaceError, UsageError, of_system
 from toolkit.lint.linter import FORMAT, REGISTRY, Context, fixed, lint
 from toolkit.lint.script import directive_words, parse
 from toolkit.model.site import Site, SitePartition
+from tools.docs.lint_cases import CASES, Case
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

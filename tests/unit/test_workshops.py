@@ -83,7 +83,11 @@ def test_a_new_workshop_can_be_read_and_its_exercises_can_be_run(
         ('"01-ddp"', '"../x"', "not a name of a folder"),
         ('"01-ddp"', '"02-own"', "two exercises are called 02-own"),
         ('folder = "own"', 'folder = "../own"', "not a folder beside"),
-        ('folder = "own"', 'folder = "jobs/digits-dpp"', "the folder jobs/digits-dpp does not exist"),
+        (
+            'folder = "own"',
+            'folder = "jobs/digits-dpp"',
+            "the folder jobs/digits-dpp does not exist",
+        ),
         ("text = {ko", "text = {ja", "not in the language 'ja'"),
         ("own.ko.md", "missing.md", "there is no file"),
         ("people = 4", "people = 0", "people|1"),
@@ -561,7 +565,7 @@ def test_what_participants_will_miss_is_told_by_show_and_pack(folder: Path) -> N
     said: list[tuple[str, str]] = []
     progress = SimpleNamespace(say=lambda *words: said.append(words))
     options = rehearse.Options(1, 1, 1.0, ())
-    names = rehearse._exercises(folder, reading.load(folder), options, progress)  # type: ignore[arg-type]
+    names = rehearse._exercises(folder, reading.load(folder), options, progress)
     assert names == ("01-ddp", "02-own")
     assert [(subject, text[:6]) for subject, text in said] == [("left out", "03-nb:")]
 

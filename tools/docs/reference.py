@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from tests.lint_cases import CASES, Case
 from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.doctor.case import REGISTRY as DOCTOR
@@ -31,6 +30,7 @@ from toolkit.sites import load, names
 from toolkit.sites.schema import described
 from toolkit.workshops.model import Workshop
 from tools.docs import tested
+from tools.docs.lint_cases import CASES, Case
 
 _FILES: Mapping[str, tuple[type[Model], str]] = {
     "job.toml": (

@@ -31,7 +31,8 @@ def list_sites(as_json: bool) -> None:
     from toolkit import sites
     from toolkit.cli import console
 
-    listed, rows = [], []
+    listed: list[dict[str, str]] = []
+    rows: list[tuple[object, ...]] = []
     for name in sites.names():
         entry = {"name": name, "summary": "", "date": "", "file": str(sites.path_of(name))}
         try:

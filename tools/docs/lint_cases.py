@@ -1,4 +1,7 @@
-"""Faults of scripts, each with the nearest script that has none; the real sbatch is asked about those that it refuses."""
+"""Faults of scripts, each with the nearest script that has none.
+
+Their pages and tests are made of them; the real sbatch is asked about those that it refuses.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ class Case(NamedTuple):
 
     @property
     def id(self) -> str:
+        """The name of the case in tests."""
         return f"{self.rule}-{self.bad.splitlines()[self.lines[0] - 1][:40].strip()}".replace(
             " ", "_"
         )
