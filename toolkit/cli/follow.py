@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from toolkit.cli import console
+from toolkit.cli.shared import INTERRUPTED
 from toolkit.errors import ToolkitError
 from toolkit.model.base import to_json
 from toolkit.model.job import JOINED
@@ -24,9 +25,7 @@ from toolkit.units import counted, human_time
 if TYPE_CHECKING:
     from toolkit.explain.model import Explanation
     from toolkit.model.run import JobAttempt, Outcome
-    from toolkit.records.store import Paths
 
-DETACHED = 130  # as a shell reports Ctrl-C: the job's own exit code is not known yet
 _MOST_HOSTS = 64  # that are named one by one
 _SECOND_CTRL_C = 3.0  # seconds in which a second Ctrl-C means the job
 
@@ -68,7 +67,7 @@ def _interrupted(client: Client, paths: Paths, job_id: int) -> int:
         client.cancel(job_id)
         console.note("")
         console.say("cancelled", f"job {job_id}; its logs are kept: toolkit logs {word}")
-    return DETACHED
+    return INTERRUPTED  # the job's own exit code is not known yet
 
 
 def show(

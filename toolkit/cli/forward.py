@@ -12,7 +12,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
-from toolkit.cli.shared import INTERRUPTED, complete_runs, json_option, runs_option
+from toolkit.cli.shared import FIRST_PORT, INTERRUPTED, complete_runs, json_option, runs_option
 from toolkit.errors import UsageError
 from toolkit.signals import interrupted_by_signals
 
@@ -110,7 +110,7 @@ def command(
     from toolkit.runs import forward
 
     door = forward.locate(find(run, runs), target, node=node, by_ssh=by_ssh)
-    own_port = port or listen or (int(door.target) if door.target.isdigit() else 8888)
+    own_port = port or listen or (int(door.target) if door.target.isdigit() else FIRST_PORT)
     return carry(door, Entrance(own_port, socket_path, listen), as_json=as_json)
 
 

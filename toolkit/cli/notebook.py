@@ -16,7 +16,14 @@ from toolkit.cli import console
 from toolkit.cli.forward import Entrance, carry, entrance_options, require_free
 from toolkit.cli.lazy import Group, cluster_option
 from toolkit.cli.options import flags, job_options
-from toolkit.cli.shared import INTERRUPTED, json_option, run_argument, runs_option, with_image
+from toolkit.cli.shared import (
+    FIRST_PORT,
+    INTERRUPTED,
+    json_option,
+    run_argument,
+    runs_option,
+    with_image,
+)
 from toolkit.errors import SlurmUnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
 
 SECTION = "Run"
 
-_PORT = 8888
 _END_SECONDS = 60.0  # for Slurm to say how a job ended
 _UNITS = {"": 60, "s": 1, "m": 60, "h": 3600}
 _IDLE = re.compile(r"([0-9]{1,6})([smh]?)\Z")
@@ -103,7 +109,7 @@ def start(
         "launcher": notebook.LAUNCHER,
         "job_name": options.get("job_name") or _job_name(shown),
     }
-    entrance = Entrance(port or listen or _PORT, socket_path, listen)
+    entrance = Entrance(port or listen or FIRST_PORT, socket_path, listen)
     _require_entrance(entrance, str(given["job_name"]))
     layer = flags(given, (str(idle_seconds(idle)), str(shown)))
     gather = partial(notebook.gather, layer, Path.cwd(), shown)
@@ -266,7 +272,7 @@ def connect(
       toolkit notebook connect
       toolkit notebook connect notebook-0002 --port 9999
     """
-    entrance = Entrance(port or listen or _PORT, socket_path, listen)
+    entrance = Entrance(port or listen or FIRST_PORT, socket_path, listen)
     return _connect(_find(run, runs), entrance, by_ssh=by_ssh, as_json=as_json)
 
 

@@ -66,6 +66,7 @@ def with_image(gathered: GatheredInputs, gather: Callable[[], GatheredInputs]) -
 
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C
+FIRST_PORT = 8888  # of the user's own machine, as Jupyter itself takes it
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 

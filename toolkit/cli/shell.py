@@ -14,7 +14,7 @@ import click
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import flags, job_options
-from toolkit.cli.shared import with_image
+from toolkit.cli.shared import INTERRUPTED, with_image
 from toolkit.cli.shell_forward import Wanted, beside, forward_options, wanted
 from toolkit.errors import SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.localcluster.access import local_name
@@ -96,9 +96,6 @@ def command(
     return run_interactively(prepared, servers=servers)
 
 
-CANCELLED = 130
-
-
 def run_interactively(
     prepared: GatheredInputs, *, servers: Wanted | None = None, as_json: bool = False
 ) -> int:
@@ -164,14 +161,14 @@ def _cancelled(client: Client, paths: Paths, decided: Plan) -> int:
     if not paths.allocation.is_file():
         shutil.rmtree(paths.directory)
         console.say("cancelled", "the request for nodes; nothing was started")
-        return CANCELLED
+        return INTERRUPTED
     try:
         if paths.submission.is_file():
-            interactive.finish(client, paths, decided, CANCELLED)
+            interactive.finish(client, paths, decided, INTERRUPTED)
         console.say("cancelled", f"{paths.name}; the nodes are free again")
     except SlurmUnreachableError as error:
         console.say(
             "cancelled",
             f"{paths.name}; {error.cause}: the nodes are free as soon as it does (toolkit ps)",
         )
-    return CANCELLED
+    return INTERRUPTED

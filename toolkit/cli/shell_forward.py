@@ -15,6 +15,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.forward import SSH_HELP, server_name
+from toolkit.cli.shared import FIRST_PORT
 from toolkit.errors import ToolkitError, UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from toolkit.relay.gate import Event
     from toolkit.runs.forward import Door
 
-_FIRST_PORT = 8888  # on the user's own machine, of the first socket
 _PAUSE = 0.2  # seconds between two checks for the number of the job
 _QUIET_SECONDS = 30.0  # in which the same message is not printed again
 
@@ -98,7 +98,7 @@ def beside(paths: Paths, wanted: Wanted) -> Iterator[Child]:
 def own_ports(targets: Sequence[str]) -> list[int]:
     """Return a port of the user's own machine for each server: its own, or a free one."""
     taken = {int(target) for target in targets if target.isdigit()}
-    free = (port for port in range(_FIRST_PORT, 65536) if port not in taken)
+    free = (port for port in range(FIRST_PORT, 65536) if port not in taken)
     return [int(target) if target.isdigit() else next(free) for target in targets]
 
 

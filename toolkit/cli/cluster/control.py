@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.cli.cluster.up import cluster_option, complete_nodes
+from toolkit.cli.cluster.up import complete_nodes, name_option
 from toolkit.cli.shared import json_option
 from toolkit.errors import SlurmUnreachableError
 from toolkit.units import human_size
@@ -20,7 +20,7 @@ SECTION = "The local cluster"
 
 
 @click.command("down")
-@cluster_option
+@name_option
 @click.option("--keep-logs", is_flag=True, help="Keep the logs; all other files are removed.")
 def down(name: str, keep_logs: bool) -> None:
     """Stop the cluster and end its jobs.
@@ -43,7 +43,7 @@ def down(name: str, keep_logs: bool) -> None:
 
 
 @click.command("status")
-@cluster_option
+@name_option
 @json_option
 def status(name: str, as_json: bool) -> int:
     """Show the nodes, partitions and daemons of the cluster.
@@ -115,7 +115,7 @@ def _show(cluster: Status, others: tuple[str, ...]) -> None:
 @click.command(
     "exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
-@cluster_option
+@name_option
 @click.option(
     "--node",
     metavar="NODE",
@@ -140,7 +140,7 @@ def execute(name: str, node: str | None, words: tuple[str, ...]) -> None:
 
 
 @click.command("shell")
-@cluster_option
+@name_option
 @click.option(
     "--node",
     metavar="NODE",

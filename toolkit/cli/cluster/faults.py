@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from toolkit.cli import console
-from toolkit.cli.cluster.up import cluster_option, complete_nodes
+from toolkit.cli.cluster.up import complete_nodes, name_option
 from toolkit.localcluster.control import Verb
 
 SECTION = "Faults of nodes"
@@ -32,7 +32,7 @@ def _switch_options(*, wait: bool) -> Callable[[Any], Any]:
             show_default=True,
             help=help_text,
         )
-        return cluster_option(waiting(node(function)))
+        return name_option(waiting(node(function)))
 
     return decorate
 

@@ -22,8 +22,8 @@ SECTION = "The local cluster"
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
-def cluster_option(function: AnyFunction) -> AnyFunction:
-    """Add the option that chooses a local cluster."""
+def name_option(function: AnyFunction) -> AnyFunction:
+    """Add the option that names the local cluster that a command acts on."""
     help_text = "The local cluster (default: $TOOLKIT_CLUSTER, else local)."
     return click.option(
         "--name",
@@ -49,7 +49,7 @@ def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 @click.command("up")
-@cluster_option
+@name_option
 @click.option(
     "--nodes",
     type=click.IntRange(1, 1000),
