@@ -116,7 +116,6 @@ def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
     """Return the error for ``path``, with the line of the key if the file has it."""
     line = error.line or _line_of(text.splitlines(), error.key)
     place = f"{path}:{line}" if line else str(path)
-    others = (config_error(path, text, other) for other in error.others)
     is_key = error.key.rpartition(".")[2] == error.value
     step = f"valid keys: {', '.join(sorted(error.choices))}" if is_key and error.choices else None
     if not step and path.suffix == ".toml":
@@ -127,7 +126,10 @@ def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
         choices=error.choices,
         value=error.value,
         next_step=step,
-        details=[f"{other.place}: {other.cause}" for other in others],
+        details=[
+            f"{fault.place}: {fault.cause}"
+            for fault in (config_error(path, text, other) for other in error.others)
+        ],
     )
 
 

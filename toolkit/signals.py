@@ -10,20 +10,12 @@ from types import FrameType
 
 # Those whose default action ends a process, by signal(7), without the real-time ones, which no
 # program of the field uses: other codes above 128 are a program's own, such as 255 of exit(-1).
-_ENDING = frozenset((*range(1, 17), *range(24, 28), *range(29, 32)))
+_ENDING = frozenset((*range(1, 16), *range(24, 28), *range(29, 32)))
 
 
 def signal_of(exit_code: int) -> int:
     """Return the signal of which a shell's exit code (128 + n) tells, or 0."""
     return exit_code - 128 if exit_code - 128 in _ENDING else 0
-
-
-def name_of(number: int) -> str:
-    """Return the name of a signal, or an empty string for an unknown number."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return ""
 
 
 @contextmanager

@@ -21,8 +21,9 @@ from toolkit.errors import (
 )
 from toolkit.images.build.build import BuildResult
 from toolkit.images.recipe import library
+from toolkit.images.store.listing import count_passed
 from toolkit.model.base import to_json
-from toolkit.model.image import Check, Verdict, count_passed
+from toolkit.model.image import Check, Verdict
 
 
 @pytest.fixture(autouse=True)

@@ -191,10 +191,14 @@ def _exception_match(failure: Failure, names: Mapping[str, str], evidence: Evide
 def _silent_match(failure: Failure, names: Mapping[str, str]) -> Match:
     """Return a cause for a rank that failed without an error; the others report consequences."""
     signal = signal_of(failure.exit_code)
-    how = f"ended with exit code {failure.exit_code}"
-    by = "os._exit(), native code, or a program that is not Python"
-    if signal:
-        how, by = f"was killed by signal {signal}", "another process, or the system"
+    how, by = (
+        (f"was killed by signal {signal}", "another process, or the system")
+        if signal
+        else (
+            f"ended with exit code {failure.exit_code}",
+            "os._exit(), native code, or a program that is not Python",
+        )
+    )
     who = failure.text.partition(":")[0] or "a rank"
     return _match_of(
         failure,

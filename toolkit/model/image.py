@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from toolkit.model.base import Model
@@ -24,12 +23,6 @@ class Verdict(Model, frozen=True, kw_only=True):
     detail: str = ""
     when: str = ""
     site: str = ""
-
-
-def count_passed(verdicts: Iterable[Verdict]) -> tuple[int, int]:
-    """Return how many checks passed, and how many were made."""
-    made = [verdict.outcome for verdict in verdicts if verdict.outcome != "unchecked"]
-    return made.count("passed"), len(made)
 
 
 class Check(Model, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ _BOUND = re.compile(r" (?P<sign>[<>]=?) (?P<number>-?[\d.]+)")
 _LENGTH = re.compile(r" of length (?P<sign>[<>]=?) (?P<number>\d+)")
 _REGEX = re.compile(r" matching regex '(?P<regex>.*)'")
 _ENUM = re.compile(r"Invalid enum value (?P<value>.*)")
-_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 _TYPES = {
     "int": "a whole number",
     "float": "a number",
@@ -55,8 +54,6 @@ def format_type_error(message: str, value: object = None, choices: tuple[str, ..
         value: the given value; None if it is unknown.
         choices: the valid words; empty if the key accepts any value.
     """
-    if missing := _MISSING.match(message):
-        return f"the key {missing['name']!r} is missing"
     if enum := _ENUM.match(message):
         return (
             f"{enum['value']} is not one of {', '.join(choices)}"

@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from signal import Signals
 from typing import Any
 
 from msgspec.structs import replace
 
-from toolkit import launchers, signals
+from toolkit import launchers
 from toolkit.errors import JobLostError
 from toolkit.launchers.shared.step_log import rank_failure
 from toolkit.model.plan import Plan
 from toolkit.model.run import Failure, JobState, Outcome, Report
 from toolkit.runs import blame, error_records
 from toolkit.runs.logs import Line, ranks
+from toolkit.signals import signal_of
 from toolkit.slurm.hostlist import expand
 
 OVER_MEMORY = "the job used more memory"  # the beginning of the message of such an outcome
@@ -114,7 +116,7 @@ def first_failure(
         _located(failure, hosts) for failure in launchers.get(launcher).failures(_by_host(lines))
     ]
     failure = blame.first(launcher, reports, reported) or next(iter(reported), None)
-    if failure is None or failure.words or not signals.signal_of(failure.exit_code):
+    if failure is None or failure.words or not signal_of(failure.exit_code):
         return failure
     return _crashed(failure, lines)
 
@@ -122,7 +124,7 @@ def first_failure(
 def _crashed(failure: Failure, lines: Iterable[Line]) -> Failure:
     """Add the place in the user's code at which a rank was killed, if faulthandler printed it."""
     place = error_records.place_of_crash(line.text for line in lines if line.rank == failure.rank)
-    name = signals.name_of(signals.signal_of(failure.exit_code))
+    name = Signals(signal_of(failure.exit_code)).name
     text = f"{failure.text} ({name})" + (f", {place}" if place else "")
     return replace(failure, text=text, place=place)
 

@@ -9,7 +9,6 @@ import click
 
 from toolkit.cli import console
 from toolkit.errors import EXHAUSTED, BuildError, ForbiddenError, UsageError
-from toolkit.model.image import count_passed
 from toolkit.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -145,6 +144,7 @@ def _refuse_failed(built: BuildResult) -> None:
 
 
 def _show_built(built: BuildResult, as_json: bool) -> None:
+    from toolkit.images.store.listing import count_passed
 
     manifest = built.manifest
     if as_json:

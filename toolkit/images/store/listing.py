@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ from toolkit.errors import ImageMissingError
 from toolkit.images.recipe import library
 from toolkit.images.store import store
 from toolkit.model.base import Model
-from toolkit.model.image import count_passed
+from toolkit.model.image import Verdict
 
 BUILT, CHANGED, MISSING, BROKEN, FOREIGN = (
     "built",
@@ -54,6 +55,12 @@ def listing() -> tuple[Listed, ...]:
     }
     names = sorted({*recipes, *places})
     return tuple(_listed(name, places.get(name, own), has_recipe=name in recipes) for name in names)
+
+
+def count_passed(verdicts: Iterable[Verdict]) -> tuple[int, int]:
+    """Return how many checks passed, and how many were made."""
+    made = [verdict.outcome for verdict in verdicts if verdict.outcome != "unchecked"]
+    return made.count("passed"), len(made)
 
 
 def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:

@@ -14,9 +14,9 @@ from toolkit.units import counted
 
 
 @check("partition", "the partition takes batch jobs and is up", order=10)
-def check_partition(case: PreflightCase) -> list[Result]:
+def check_partition(case: PreflightCase) -> Iterator[Result]:
     """Check that the partition takes batch jobs and is up."""
-    name, results = case.partition_name, []
+    name = case.partition_name
     if case.written is not None and not case.written.batch:
         others = ", ".join(other for other, each in case.site.partitions.items() if each.batch)
         error = UsageError(
@@ -24,13 +24,12 @@ def check_partition(case: PreflightCase) -> list[Result]:
             place="--partition",
             next_step=f"one of {others}" if others else None,
         )
-        results.append(from_error(error, case.source))
+        yield from_error(error, case.source)
     if case.partition is not None and not case.partition.available:
         error = UsageError(
             f"{name} is switched off for now", place="--partition", next_step="toolkit cluster show"
         )
-        results.append(from_error(error, "sinfo", stops=False))
-    return results
+        yield from_error(error, "sinfo", stops=False)
 
 
 @check("size", "as many nodes and CPUs as there are", order=20)

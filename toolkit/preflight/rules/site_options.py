@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import UsageError
 from toolkit.model.job import Job
@@ -12,18 +14,14 @@ from toolkit.sites.comment import example, problem
 
 
 @check("options", "options that a site requires or forbids", order=80)
-def check_options(case: PreflightCase) -> list[Result]:
+def check_options(case: PreflightCase) -> Iterator[Result]:
     """Check the options of sbatch that a site requires or forbids."""
-    site, results = case.site, []
+    site = case.site
     for name, rule in site.forbidden.items():
         for place in _given(name, case.job):
             cause = f"site {site.name} does not take it: {rule.why}"
-            results.append(
-                from_error(
-                    UsageError(cause, place=place, next_step=rule.instead or f"leave {place} out"),
-                    rule.source,
-                )
-            )
+            step = rule.instead or f"leave {place} out"
+            yield from_error(UsageError(cause, place=place, next_step=step), rule.source)
     for name, rule in site.required.items():
         if not _given(name, case.job):
             error = UsageError(
@@ -31,8 +29,7 @@ def check_options(case: PreflightCase) -> list[Result]:
                 place=f"--{name}",
                 next_step=rule.instead or None,
             )
-            results.append(from_error(error, rule.source))
-    return results
+            yield from_error(error, rule.source)
 
 
 def _given(name: str, job: Job) -> list[str]:
