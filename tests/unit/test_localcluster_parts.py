@@ -6,13 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from toolkit.errors import BusyError, ClusterError, SlurmUnreachableError, UsageError
-from toolkit.localcluster import directory, packages, processes
+from toolkit.localcluster import control, directory, packages, processes, supervisor
 from toolkit.localcluster.access import access, default_name, prefix
 from toolkit.localcluster.daemon_logs import fatal_errors, log_tails
 from toolkit.localcluster.lifecycle import down, shared_directories
@@ -250,3 +251,57 @@ def test_access_imports_nothing_heavy() -> None:
     code = "import sys, toolkit.localcluster.access; print([name for name in ('jinja2', 'click', 'rich') if name in sys.modules])"
     said = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"
+
+
+class StandIn:
+    """The daemons and nodes of a cluster, of which slurmd takes its time."""
+
+    def __init__(self) -> None:
+        self.power: dict[str, str] = {"nid001": "off"}
+        self.daemons = {"slurmctld": None}
+        self.nodes = self
+        self.listens, self.asked, self.over = (threading.Event() for _ in range(3))
+        self.reaped = 0
+
+    def reap(self) -> tuple[str, ...]:
+        self.reaped += 1
+        if self.over.is_set():
+            raise SystemExit
+        return ()
+
+    def switch_on(self, name: str) -> None:
+        self.power[name] = "on"
+
+    def await_slurmd(self, name: str) -> None:
+        assert name == "nid001"
+        self.asked.set()
+        if not self.listens.wait(20):
+            raise ClusterError("slurmd of nid001 did not start")
+
+
+def test_a_node_that_starts_slowly_keeps_no_other_request_waiting(paths: Paths) -> None:
+    paths.control.parent.mkdir(parents=True)
+    services = StandIn()
+    server = supervisor._listen(paths.control)
+    serving = threading.Thread(target=supervisor._serve, args=(paths, services, server))
+    replies: list[control.Reply] = []
+    start = control.Request(verb="start", node="nid001")
+    starting = threading.Thread(target=lambda: replies.append(control.ask(paths, start)))
+    serving.start()
+    try:
+        starting.start()
+        assert services.asked.wait(20)
+        before = services.reaped
+        assert control.ask(paths, control.Request(), timeout=5).nodes == {"nid001": "on"}
+        assert services.reaped > before, "orphans are reaped meanwhile"
+        assert not replies
+        with pytest.raises(ClusterError, match="there is no node nid009"):
+            control.ask(paths, control.Request(verb="start", node="nid009"), timeout=5)
+        services.listens.set()
+        starting.join(20)
+        assert [reply.nodes for reply in replies] == [{"nid001": "on"}]
+    finally:
+        services.listens.set()
+        services.over.set()
+        serving.join(20)
+        server.close()

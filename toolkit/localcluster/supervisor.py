@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.errors import ToolkitError
@@ -82,19 +83,27 @@ def _serve(paths: Paths, services: Services, server: socket.socket) -> int:
             print(f"{daemon} ended", file=sys.stderr, flush=True)
         for _ in selector.select(timeout=0.2):
             client, _ = server.accept()
-            with client, contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
                 client.settimeout(5)
-                client.sendall(
-                    to_json(_answer(services, client.makefile().readline()), indent=-1).encode()
-                )
+                # This thread alone starts programs, since it reaps whatever ends.
+                steps = _steps(services, client.makefile().readline())
+                reply = _answer(services, steps)
+                rest = threading.Thread(target=_reply, args=(services, client, steps, reply))
+                rest.daemon = True
+                rest.start()
 
 
-def _answer(services: Services, line: str) -> Reply:
+def _reply(services: Services, client: socket.socket, steps: Iterator[None], reply: Reply) -> None:
+    """Send a reply; before that, make the last step of a request, which only waits."""
+    with client, contextlib.suppress(OSError):
+        last = reply if reply.failed else _answer(services, steps)
+        client.sendall(to_json(last, indent=-1).encode())
+
+
+def _answer(services: Services, steps: Iterator[None]) -> Reply:
+    """Make the next step of a request."""
     try:
-        request = from_json(line, Request)
-        if request.node is not None and request.node not in services.nodes.power:
-            return Reply(failed=f"there is no node {request.node}")
-        _act(services, request)
+        next(steps, None)
     except BadDataError as error:
         return Reply(failed=str(error))
     except ToolkitError as error:
@@ -104,15 +113,20 @@ def _answer(services: Services, line: str) -> Reply:
     return Reply(nodes=services.nodes.power, daemons=dict.fromkeys(services.daemons, True))
 
 
-def _act(services: Services, request: Request) -> None:
+def _steps(services: Services, line: str) -> Iterator[None]:
+    """Do what a request wants; what comes after ``yield`` only waits."""
+    request = from_json(line, Request)
     if request.node is None:
         return
+    if request.node not in services.nodes.power:
+        raise BadDataError(f"there is no node {request.node}")
     if request.verb in ("cut", "join"):
         services.nodes.cable(request.node, plugged=request.verb == "join")
     elif request.verb == "kill":
         services.nodes.switch_off(request.node)
     elif request.verb == "start":
         services.nodes.switch_on(request.node)
+        yield
         services.nodes.await_slurmd(request.node)
 
 
