@@ -265,9 +265,7 @@ class StandIn:
 
     def reap(self) -> tuple[str, ...]:
         self.reaped += 1
-        if self.over.is_set():
-            raise SystemExit
-        return ()
+        return ("slurmctld",) if self.over.is_set() else ()  # which ends a cluster that starts
 
     def switch_on(self, name: str) -> None:
         self.power[name] = "on"
