@@ -12,6 +12,7 @@ from toolkit.files import config_error
 from toolkit.model.base import BadDataError, from_toml
 from toolkit.model.job import Job
 from toolkit.model.site import Site
+from toolkit.workshops.model import Workshop
 
 
 def message_of(text: str, model: type[Job] | type[Site] = Job) -> ConfigError:
@@ -115,6 +116,17 @@ source = "s"
         "job.toml:22, key notes[1].text",
     ]
     assert found.details[2].endswith("expected a whole number, got text")
+
+
+def test_a_list_with_bounds_is_told_with_the_keys_in_it() -> None:
+    text = 'title = "x"\n[[exercises]]\nname = "a"\nfolder = "a"\n[[exercises]]\nnmae = "b"\n'
+    with pytest.raises(BadDataError) as caught:
+        from_toml(text, Workshop)
+    found = config_error(Path("workshop.toml"), text, caught.value)
+    assert found.cause == "there is no key 'nmae'"
+    assert found.close == "name"
+    assert found.place == "workshop.toml:6, key exercises[1].nmae"
+    assert "the key 'folder' is missing" in found.details[1]
 
 
 def test_a_table_in_one_line_is_told_with_that_line() -> None:

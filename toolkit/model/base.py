@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -81,7 +81,8 @@ def convert(data: object, model: type[AnyModel]) -> AnyModel:
 
 def _faults(data: object, kind: Any, key: str) -> Iterator[BadDataError]:
     """Yield what does not fit the type of a key: the faults of its parts, or of it as a whole."""
-    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    bare = _bare(kind)
+    kinds = [*map(_bare, get_args(bare) if get_origin(bare) in (Union, UnionType) else (bare,))]
     parts = [*islice(_faults_of_parts(data, kinds, key), _MOST_FAULTS)]
     yield from parts
     if parts:
@@ -95,6 +96,11 @@ def _faults(data: object, kind: Any, key: str) -> Iterator[BadDataError]:
         words = [word for each in kinds if get_origin(each) is Literal for word in get_args(each)]
         message = format_type_error(_AT.sub("", str(error)), data, tuple(map(str, words)))
         yield BadDataError(message, f"{key}{at['path'] if at else ''}".lstrip("."))
+
+
+def _bare(kind: Any) -> Any:
+    """Return a type without its bounds."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _faults_of_parts(data: object, kinds: Iterable[Any], key: str) -> Iterator[BadDataError]:
