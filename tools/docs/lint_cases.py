@@ -16,7 +16,7 @@ class Case(NamedTuple):
         bad: the script that has it.
         good: the nearest that does not.
         lines: where it is found.
-        mended: what ``--fix`` makes of ``bad``; empty where nothing is mechanical.
+        fixed: what ``--fix`` makes of ``bad``; empty where nothing is mechanical.
         refused: sbatch itself refuses ``bad`` and takes ``good``.
         taken_since: version of Slurm whose sbatch takes ``bad`` after all; empty: none does.
         site: that both are for.
@@ -26,7 +26,7 @@ class Case(NamedTuple):
     bad: str
     good: str
     lines: tuple[int, ...] = (2,)
-    mended: str = ""
+    fixed: str = ""
     refused: bool = False
     taken_since: str = ""
     site: str = ""
@@ -46,14 +46,14 @@ def _batch(*lines: str) -> str:
 def _case(rule: str, bad: str, good: str, *, mends: bool = False, refused: bool = False) -> Case:
     """Build a fault in one directive."""
     fine = _batch(good, "srun true")
-    return Case(rule, _batch(bad, "srun true"), fine, mended=fine if mends else "", refused=refused)
+    return Case(rule, _batch(bad, "srun true"), fine, fixed=fine if mends else "", refused=refused)
 
 
 def _command(rule: str, bad: str, good: str, *, mends: bool = False) -> Case:
     """Build a fault in one command of a batch script."""
     fine = _batch("#SBATCH --nodes=2", good)
     return Case(
-        rule, _batch("#SBATCH --nodes=2", bad), fine, lines=(3,), mended=fine if mends else ""
+        rule, _batch("#SBATCH --nodes=2", bad), fine, lines=(3,), fixed=fine if mends else ""
     )
 
 
@@ -518,7 +518,7 @@ CASES = (
         _batch("#SBATCH --gres gpu", "RUN=$MAYBE", "singularity exec $RUN x.sif python t.py"),
         (4,),
     ),
-    # A fix that is none: what quotes hide, remarks, scripts that a script writes, contradictions.
+    # Nothing to fix: what quotes hide, remarks, scripts that a script writes, contradictions.
     Case(
         "dash",
         _batch('#SBATCH –N 1 --comment="a –b"'),
