@@ -19,10 +19,11 @@ from toolkit.slurm import inventory, overview, parse, queue
 
 GOLDEN = Path(__file__).parent / "golden" / "slurm"
 SEPARATOR = "<5eba7a70>"
-MARK = "toolkit-0123456789abcdef"
 NAME = "a | b\n<x> %s 'q' é"
 # The path is in the answers; every node of a local cluster sees it.
 PLACE = Path("/var/tmp/slurm-answers")
+# In the answers it has a mark, as the toolkit's scripts had when they were captured.
+SCRIPT = PLACE / "job.sbatch"
 SHAPE = (
     *(
         *"--nodes 3 --cpus-per-node 8 --mem-per-node 8G --gpus-per-node 4 --gpu-type".split(),
@@ -117,15 +118,14 @@ class Cluster:
 
     def submit(self, name: str, body: str, options: Sequence[str]) -> int:
         """Submit a script as the client does."""
-        script = PLACE / f"job.{MARK}.sbatch"
-        script.write_text(f"#!/bin/bash\n{body}\n")
+        SCRIPT.write_text(f"#!/bin/bash\n{body}\n")
         words = (
             "sbatch",
             "--parsable",
             f"--job-name={name}",
             "--output=/dev/null",
             *options,
-            str(script),
+            str(SCRIPT),
         )
         return int(self.call(*words))
 

@@ -17,7 +17,7 @@ from toolkit import scripts
 from toolkit.cli import follow as shown
 from toolkit.cli.console import json_too
 from toolkit.cli.main import cli
-from toolkit.errors import SlurmUnreachableError
+from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import of_run, rules
 from toolkit.model.base import to_json
@@ -206,3 +206,50 @@ def test_a_full_disk_is_an_error_for_programs_too(capsys: pytest.CaptureFixture[
     assert answer["exit_code"] == 73
     assert answer["findings"][0]["place"] == "runs/train-0001/plan.json"
     assert answer["findings"][0]["next_step"]
+
+
+class Answers:
+    """A Slurm that answers as told: a state, "" for no such job, or None for silence."""
+
+    def __init__(self, *states: str | None) -> None:
+        self.states = list(states)
+
+    def jobs(self, _: object) -> dict[int, JobState]:
+        state = self.states.pop(0)
+        if state is None:
+            raise SlurmUnreachableError("away")
+        return {7: JobState(job_id=7, state=state)} if state else {}
+
+    def expected_start(self, _: int) -> str:
+        return ""
+
+
+def followed(directory: Path, monkeypatch: pytest.MonkeyPatch, *states: str | None) -> list[str]:
+    """Return the events of a run as words."""
+    passed = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: passed[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: passed.__setitem__(0, passed[0] + seconds))
+    monkeypatch.setattr(follow, "finish", lambda *_: Outcome(state="x", exit_code=0, seconds=0.0))
+    events = follow.follow(cast(Any, Answers(*states)), Paths(directory), plan(inputs()), 7)
+    return [
+        event.state.state if isinstance(event, follow.Changed) else type(event).__name__
+        for event in events
+    ]
+
+
+def test_every_silence_of_slurm_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = ("RUNNING", None, None, "RUNNING", None, None, None, "RUNNING", "COMPLETED")
+    told = followed(tmp_path, monkeypatch, *states)
+    assert told == ["RUNNING", "Unreachable", "Unreachable", "COMPLETED", "Outcome"]
+
+
+def test_a_job_is_lost_after_several_answers_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller forgets a job some moments before the accounting has it."""
+    states = ("RUNNING", "", "", "RUNNING", "", None, "", "COMPLETED")
+    assert followed(tmp_path, monkeypatch, *states)[-1] == "Outcome"
+    with pytest.raises(JobLostError):
+        followed(tmp_path, monkeypatch, "RUNNING", "", "", "")

@@ -1,76 +1,97 @@
-"""Submitting once, against a stand-in for Slurm that loses answers in every way in which they can be lost."""
+"""Submit once, against a stand-in for Slurm that loses answers in every way in which they can be lost."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.unit.samples import inputs
-from toolkit.errors import SlurmSilentError, SubmissionError, UnrecordedError
+from toolkit.errors import SlurmSilentError, SlurmUnreachableError, SubmissionError, UnrecordedError
 from toolkit.model.base import to_json
-from toolkit.model.run import JobState, Submission, SubmissionAttempt
+from toolkit.model.run import JobState, Outcome, Submission, SubmissionAttempt
 from toolkit.model.site import Access
 from toolkit.planning.plan import plan
 from toolkit.records.store import Paths
-from toolkit.runs import once, status
+from toolkit.runs import once, parts, status, submit
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait, patiently
-from toolkit.slurm.queue import Snapshot
+from toolkit.slurm.queue import Entry, Snapshot
 
-SCRIPT = Path("job.sbatch")
+SINCE = "2026-11-21T00:00:00+00:00"
+ATTEMPT = SubmissionAttempt(site="local", submitted=SINCE)
+# As version 0.1 wrote them.
+OLD_ATTEMPT = '{"mark":"toolkit-0123456789abcdef","site":"local","submitted":"2026-11-21T00:00:00+00:00","host":"x","pid":7,"process_start":9}'
+OLD_RUN = '{"job_id":4,"site":"local","submitted":"2026-11-21T00:00:00+00:00","mark":"x/../../home","is_doubtful":true}'
 
 
 class Slurm(Client):
-    """A stand-in for Slurm's commands: ``script`` says what happens to each submission, ``looks`` when a job is seen."""
+    """A stand-in for Slurm's commands.
 
-    def __init__(self, *happens: str, late: int = 0, silent_looks: int = 0) -> None:
+    ``happens`` is what becomes of each call of sbatch, ``late`` how often a job is not shown before
+    it is. Nothing that a test calls here may cancel.
+    """
+
+    def __init__(self, *happens: str, late: int = 0, silent: int = 0) -> None:
         super().__init__(Access())
-        object.__setattr__(self, "happens", list(happens))
-        object.__setattr__(self, "taken", [])
-        object.__setattr__(self, "cancelled", [])
-        object.__setattr__(self, "late", late)
-        object.__setattr__(self, "silent_looks", silent_looks)
+        self.__dict__.update(happens=list(happens), calls=0, taken=[], late=late, silent=silent)
+        self.__dict__.update(queries=0, state="RUNNING", locked=[])
 
     happens: list[str]
-    taken: list[int]
-    cancelled: list[int]
+    calls: int
+    taken: list[JobState]
     late: int
-    silent_looks: int
+    silent: int
+    queries: int
+    state: str
+    locked: list[bool]
 
-    def submit(self, script: Path, mark: str) -> int:
-        assert (script, mark) == (SCRIPT, "mark")
-        what = self.happens.pop(0) if self.happens else "taken"
+    def add(self, script: Path, job_id: int = 0) -> int:
+        number = job_id or len(self.taken) + 1
+        self.taken.append(JobState(job_id=number, state=self.state, command=str(script)))
+        return number
+
+    def submit(self, script: Path, pass_fds: Sequence[int] = ()) -> int:
+        self.__dict__["calls"] += 1
+        self.locked.append(not once.is_over(Paths(script.parent)))
+        what = self.happens.pop(0)
         if what == "refused":
             raise SubmissionError("refused")
         if what == "away":
             raise SlurmSilentError("away")
         if what != "dies":
-            self.taken.append(len(self.taken) + 1)
+            self.add(script)
         if what in ("dies", "lost"):
             raise AnswerLostError("sbatch gave no answer")
-        return self.taken[-1]
+        assert pass_fds
+        return self.taken[-1].job_id
 
-    def marked(self, mark: str) -> tuple[int, ...]:
-        assert mark == "mark"
-        if self.silent_looks:
-            object.__setattr__(self, "silent_looks", self.silent_looks - 1)
+    def snapshot(self, ids: Sequence[int] = ()) -> Snapshot:
+        del ids
+        self.__dict__["queries"] += 1
+        if self.silent:
+            self.__dict__["silent"] -= 1
             raise SlurmSilentError("away")
         if self.late:
-            object.__setattr__(self, "late", self.late - 1)
-            return ()
-        return tuple(job for job in self.taken if job not in self.cancelled)
+            self.__dict__["late"] -= 1
+            return Snapshot({})
+        states = {job.job_id: job for job in self.taken}
+        return Snapshot(states, [Entry(job, 0, "") for job in self.taken])
+
+    def find(self, script: str, since: float, known: Snapshot | None = None) -> int | None:
+        from toolkit.slurm import queue
+
+        return queue.job_of((known or self.snapshot()).entries, script, since)
 
     def cancel(self, job_id: int) -> None:
-        self.cancelled.append(job_id)
-
-    @property
-    def jobs_left(self) -> list[int]:
-        return [job for job in self.taken if job not in self.cancelled]
+        raise AssertionError(f"job {job_id} is cancelled")
 
 
 @pytest.fixture(autouse=True)
@@ -81,53 +102,65 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: passed.__setitem__(0, passed[0] + seconds))
 
 
-def record(directory: Path, submitted: once.Submitted) -> Submission:
-    """Record a job as a run's."""
-    attempt = SubmissionAttempt(mark="mark", site="local", submitted="2026-11-21T00:00:00+00:00")
-    return once.record(Paths(directory), attempt, submitted)
+def new_run(directory: Path) -> Paths:
+    """Write a run that has not been submitted."""
+    paths = Paths(directory)
+    paths.logs.mkdir(parents=True)
+    decided = plan(inputs(run_directory=str(directory)))
+    paths.plan.write_text(to_json(decided))
+    paths.job.write_text(to_json(submit.repeatable(inputs(), decided)))
+    return paths
+
+
+def submitted(paths: Paths, slurm: Slurm, seconds: float = 60) -> Submission:
+    """Submit a run."""
+    return submit.submit(paths, paths.read_plan(), slurm, None, Wait(seconds))
 
 
 @pytest.mark.parametrize(
-    "slurm",
+    ("slurm", "calls"),
     [
-        Slurm("taken"),
-        Slurm("lost"),
-        Slurm("dies"),
-        Slurm("away", "away"),
-        Slurm("away", "lost"),
-        Slurm("dies", "dies"),
-        Slurm("lost", late=2),
-        Slurm("lost", silent_looks=3),
-        Slurm("dies", "lost"),
-        Slurm("lost", "lost", late=5),
-        Slurm(
-            "lost", late=4
-        ),  # seen only after it was submitted again: one of the two is cancelled
+        (Slurm("taken"), 1),
+        (Slurm("lost"), 1),
+        (Slurm("away", "away", "taken"), 3),
+        (Slurm("away", "lost"), 2),
+        (Slurm("lost", late=2), 1),
+        (Slurm("lost", silent=3), 1),
     ],
-    ids=lambda slurm: f"{slurm.happens}-{slurm.late}-{slurm.silent_looks}",
+    ids=lambda value: (
+        f"{value.happens}-{value.late}-{value.silent}" if isinstance(value, Slurm) else ""
+    ),
 )
-def test_slurm_has_one_job_in_the_end(slurm: Slurm, tmp_path: Path) -> None:
-    was_doubtful = bool({"lost", "dies"} & set(slurm.happens))
-    submitted = once.submit_once(slurm, SCRIPT, "mark", Wait(60))
-    once.cancel_duplicates(slurm, record(tmp_path, submitted), slurm.marked("mark"))
-    assert slurm.jobs_left == [submitted.job_id]
-    assert submitted.is_doubtful == was_doubtful
+def test_a_run_is_one_job(slurm: Slurm, calls: int, tmp_path: Path) -> None:
+    paths = new_run(tmp_path / "x-0001")
+    submission = submitted(paths, slurm)
+    assert (submission, slurm.calls) == (paths.read_submission(), calls)
+    assert [job.job_id for job in slurm.taken] == [submission.job_id]
+    assert all(slurm.locked)
+    assert not paths.attempt.exists()
 
 
 @pytest.mark.parametrize(
-    ("slurm", "error", "jobs"),
+    ("slurm", "error", "jobs", "is_known"),
     [
-        (Slurm("refused"), SubmissionError, 0),
-        (Slurm(*["away"] * 99), SlurmSilentError, 0),
-        (Slurm("dies", "dies", "dies"), AnswerLostError, 0),
-        (Slurm("lost", silent_looks=99), AnswerLostError, 1),
-        (Slurm("dies", *["away"] * 99), AnswerLostError, 0),
+        (Slurm("refused"), SubmissionError, 0, True),
+        (Slurm(*["away"] * 99), SlurmSilentError, 0, True),
+        (Slurm("dies"), AnswerLostError, 0, False),
+        (Slurm("lost", silent=99), AnswerLostError, 1, False),
+        (Slurm("lost", late=99), AnswerLostError, 1, False),
+        (Slurm("away", "dies"), AnswerLostError, 0, False),
     ],
 )
-def test_what_is_given_up_is_said(slurm: Slurm, error: type[Exception], jobs: int) -> None:
-    with pytest.raises(error):
-        once.submit_once(slurm, SCRIPT, "mark", Wait(60))
-    assert len(slurm.jobs_left) == jobs
+def test_what_is_not_known_is_never_submitted_again(
+    slurm: Slurm, error: type[Exception], jobs: int, is_known: bool, tmp_path: Path
+) -> None:
+    paths, left = new_run(tmp_path / "x-0001"), len(slurm.happens)
+    with pytest.raises(error) as caught:
+        submitted(paths, slurm)
+    assert len(slurm.taken) == jobs
+    assert slurm.calls == left or error is SlurmSilentError
+    assert paths.attempt.exists() != is_known
+    assert ("toolkit ps" in str(getattr(caught.value, "next_step", ""))) != is_known
 
 
 def test_a_silent_slurm_is_waited_for_once_with_a_message_and_for_so_long_again_after_an_answer() -> (
@@ -146,131 +179,203 @@ def _silent() -> int:
     raise SlurmSilentError("away")
 
 
-def test_a_run_whose_answer_was_lost_is_recovered_later(tmp_path: Path) -> None:
-    paths = Paths(tmp_path)
-    slurm = Slurm()
-    assert once.recovered(paths, lambda _: slurm) is None
-    paths.attempt.write_text(
-        to_json(SubmissionAttempt(mark="mark", site="local", submitted="2026-11-21T00:00:00+00:00"))
-    )
-    assert once.recovered(paths, lambda _: slurm) is None
-    slurm.taken.append(5)
-    found = once.recovered(paths, lambda _: slurm)
-    assert found is not None
-    assert found.job_id == 5
-    assert paths.read_submission() == found
+@pytest.mark.parametrize("text", [to_json(ATTEMPT), OLD_ATTEMPT])
+def test_a_job_that_surfaces_late_is_found_by_whoever_looks(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, slurm = new_run(tmp_path / "x-0001"), Slurm()
+    monkeypatch.setattr(status, "client_of", lambda _: slurm)
+    assert status.known_submission(paths) is None
+    assert slurm.queries == 0, "nothing was submitted"
+    paths.attempt.write_text(text)
+    assert status.known_submission(paths) is None
+    assert status.of(paths).state == "NOT SUBMITTED", "it is too long ago"
+    slurm.add(paths.script, 5)
+    assert status.of(paths)[:3] == ("x-0001", 5, "RUNNING")
+    assert paths.read_submission() == Submission(job_id=5, site="local", submitted=SINCE)
     assert not paths.attempt.exists()
 
 
-def test_a_job_that_surfaces_after_every_look_is_cancelled_when_somebody_looks_later(
-    tmp_path: Path,
+def test_a_run_that_was_moved_keeps_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first submission comes out of a busy controller minutes later: the mark is kept with the run."""
-    slurm = Slurm("dies", "taken")
-    submission = record(tmp_path, once.submit_once(slurm, SCRIPT, "mark", Wait(60)))
-    assert (submission.job_id, submission.is_doubtful, submission.mark) == (1, True, "mark")
-    slurm.taken.append(9)
-    assert once.cancel_duplicates(slurm, submission, slurm.marked("mark")) == [9]
-    assert slurm.jobs_left == [1]
+    paths, slurm = new_run(tmp_path / "runs/x-0001"), Slurm("taken")
+    monkeypatch.setattr(status, "client_of", lambda _: slurm)
+    submitted(paths, slurm)
+    moved = Paths(paths.directory.rename(tmp_path / "kept"))
+    assert status.of(moved).state == "RUNNING"
 
 
-def test_a_late_job_that_has_started_is_the_run_s(tmp_path: Path) -> None:
-    """What has begun to work is not cancelled for one that has not."""
-    paths = Paths(tmp_path)
-    paths.claim("mark").symlink_to("4")
-    submission = record(tmp_path, once.Submitted(9, True))
-    assert submission.job_id == 4
-    assert paths.read_submission() == submission
-
-
-@pytest.mark.parametrize("is_doubtful", [False, True])
-def test_an_ended_run_keeps_its_claim_only_where_a_second_job_may_surface(
-    tmp_path: Path, is_doubtful: bool
+def test_the_job_of_another_run_with_the_same_number_is_not_the_run_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claim is a link that leads nowhere: copies of the directory would stumble over it."""
-    paths = Paths(tmp_path)
-    record(tmp_path, once.Submitted(4, is_doubtful))
-    once.claim(paths, "mark", 4)
-    for _ in range(2):
-        once.release_claim(paths)
-        assert paths.claim("mark").is_symlink() == is_doubtful
+    """A new local cluster counts its jobs from 1 again."""
+    paths, slurm = new_run(tmp_path / "x-0001"), Slurm("taken")
+    monkeypatch.setattr(status, "client_of", lambda _: slurm)
+    submitted(paths, slurm)
+    slurm.taken.clear()
+    slurm.add(tmp_path / "y-0001/job.sbatch")
+    assert status.current(paths) == (None, None)
+
+
+def test_a_part_has_the_script_of_its_allocation(tmp_path: Path) -> None:
+    part, holder = new_run(tmp_path / "x-0001"), new_run(tmp_path / "x-allocation-0001")
+    part.submission.symlink_to(Path("..", holder.name, "run.json"))
+    state = JobState(job_id=1, state="RUNNING", command=str(holder.script))
+    assert parts.is_of(state, part, part.read_plan())
+    assert parts.is_of(state, holder, holder.read_plan())
+    (tmp_path / "y").mkdir()
+    hostile = Paths(tmp_path / "y")
+    hostile.submission.symlink_to("run.json")
+    assert not parts.is_of(state, hostile, part.read_plan())
+
+
+def test_runs_of_earlier_versions_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths, slurm = new_run(tmp_path / "x-0001"), Slurm()
+    monkeypatch.setattr(status, "client_of", lambda _: slurm)
+    paths.submission.write_text(OLD_RUN)
+    slurm.add(paths.script, 4)
+    slurm.add(paths.script, 9)
+    (row,) = status.of_all([paths])
+    assert (row.job_id, row.state) == (4, "RUNNING")
+
+
+def test_nothing_is_recorded_in_the_run_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads it neither writes, removes, cancels nor asks Slurm for what it names."""
+    slurm = Slurm()
+    monkeypatch.setattr(status, "client_of", lambda _: slurm)
+    monkeypatch.setattr(Paths, "is_own", False)
+    lost, ended = new_run(tmp_path / "x-0001"), new_run(tmp_path / "x-0002")
+    lost.attempt.write_text(OLD_ATTEMPT)
+    ended.submission.write_text(OLD_RUN)
+    slurm.add(lost.script, 5)
+    slurm.taken.append(JobState(job_id=4, state="COMPLETED", command=str(ended.script)))
+    before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
+    rows = status.of_all([lost, ended])
+    assert [(row.job_id, row.state) for row in rows] == [(0, "UNKNOWN"), (4, "COMPLETED")]
+    assert {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 def test_a_job_is_not_lost_where_its_record_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = Paths(tmp_path)
-    paths.attempt.write_text("{}")
+    paths = new_run(tmp_path / "x-0001")
+    paths.attempt.write_text(to_json(ATTEMPT))
 
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(once, "write_atomically", full)
     with pytest.raises(UnrecordedError, match="job 5 is queued, but cannot be recorded") as caught:
-        record(tmp_path, once.Submitted(5, False))
+        once.record(paths, ATTEMPT, 5)
     assert "toolkit ps" in (caught.value.next_step or "")
     assert paths.attempt.exists()
 
 
-def test_a_refusal_of_the_second_submission_does_not_hide_the_first() -> None:
-    """The first one may still surface: it is not known, and so not given up."""
-    with pytest.raises(AnswerLostError, match="it is not known whether Slurm has the job"):
-        once.submit_once(Slurm("dies", "refused"), SCRIPT, "mark", Wait(60))
+def test_the_lock_is_that_of_sbatch_too_and_nobody_else_can_take_it(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    with once.begun(paths, "local", None) as (attempt, lock):
+        assert not once.is_over(paths)
+        assert paths.attempt.stat().st_mode & 0o777 == 0o600
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=(lock,))
+    assert once.read(paths) == attempt
+    assert not once.is_over(paths, 1.0), "sbatch outlives the process that started it"
+    child.communicate()
+    assert once.is_over(paths)
+    assert [path.name for path in tmp_path.iterdir()] == ["attempt.json"]
 
 
-def test_a_process_that_submits_is_told_from_one_that_is_gone(tmp_path: Path) -> None:
-    attempt = once.begin(Paths(tmp_path), plan(inputs()), None)
-    assert once.is_under_way(attempt)
-    assert not once.is_under_way(replace(attempt, process_start=attempt.process_start + 1)), (
-        "another process has the number now"
-    )
-    assert not once.is_under_way(replace(attempt, host="elsewhere"))
-    assert not once.is_under_way(replace(attempt, pid=0, process_start=0))
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    paths, slurm = new_run(tmp_path / "x-0001"), Slurm("taken")
+    assert submitted(paths, slurm).job_id == 1
 
 
-class Queue(Slurm):
-    """A stand-in whose jobs all have one state, and that counts the questions."""
-
-    asked = 0
-
-    def snapshot(self, ids: Sequence[int] = ()) -> Snapshot:
-        del ids
-        object.__setattr__(self, "asked", self.asked + 1)
-        states = {job: JobState(job_id=job, state="RUNNING", mark="mark") for job in self.taken}
-        return Snapshot(states, {"mark": tuple(self.taken)})
-
-
-def run_in(
-    directory: Path, submitted: once.Submitted | None, attempt: SubmissionAttempt | None = None
-) -> Paths:
-    """A run's directory with a plan, and a job or an attempt."""
-    paths = Paths(directory)
-    paths.logs.mkdir(parents=True)
-    paths.plan.write_text(to_json(plan(inputs())))
-    if submitted:
-        record(directory, submitted)
-    if attempt:
-        paths.attempt.write_text(to_json(attempt))
-    return paths
+@pytest.fixture
+def repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Paths, Slurm, Any]:
+    """A run whose submission was interrupted, and what repeats its job."""
+    paths, slurm = new_run(tmp_path / "x-0001"), Slurm()
+    monkeypatch.setattr(status, "client_of", lambda _: slurm)
+    monkeypatch.setattr(submit, "_is_same", lambda run, _: run.attempt.exists())
+    with once.begun(paths, "local", None):
+        pass
+    return paths, slurm, inputs(run_directory=str(tmp_path / "x-0002"))
 
 
-def test_ps_asks_once_for_all_runs_cancels_a_late_job_and_survives_what_it_cannot_read(
+def test_a_repeated_command_takes_up_the_job(repeated: tuple[Paths, Slurm, Any]) -> None:
+    paths, slurm, again = repeated
+    slurm.__dict__["late"] = 2
+    slurm.add(paths.script, 5)
+    resumed = submit.resume(again, Wait())
+    assert resumed is not None
+    assert (resumed[0].directory, resumed[2].job_id) == (paths.directory, 5)
+    assert submit.resume(again, Wait()) is None, "its submission is known by now"
+
+
+def test_a_repeated_command_submits_what_slurm_does_not_have(
+    repeated: tuple[Paths, Slurm, Any],
+) -> None:
+    paths, slurm, again = repeated
+    assert submit.resume(again, Wait()) is None
+    assert slurm.queries == 4
+    assert paths.attempt.exists(), "the job may surface"
+    paths.attempt.write_text(OLD_ATTEMPT)
+    assert submit.resume(again, Wait()) is None
+    assert not paths.attempt.exists(), "nobody asks for it any more"
+
+
+def test_a_repeated_command_never_runs_ahead_of_sbatch(
+    repeated: tuple[Paths, Slurm, Any],
+) -> None:
+    paths, slurm, again = repeated
+    with paths.attempt.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(AnswerLostError, match="still being submitted"):
+            submit.resume(again, Wait())
+    assert slurm.queries == 0
+
+
+def test_ps_asks_once_for_all_runs_and_survives_what_it_cannot_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm = Queue()
-    slurm.taken.extend((3, 8))
+    slurm = Slurm()
     monkeypatch.setattr(status, "client_of", lambda _: slurm)
-    runs = [
-        run_in(tmp_path / f"x-{number}", once.Submitted(3, number == 1)) for number in range(30)
-    ]
+    runs = [new_run(tmp_path / f"x-{number}") for number in range(30)]
+    for number, paths in enumerate(runs):
+        if number % 2:
+            paths.attempt.write_text(to_json(ATTEMPT))
+        else:
+            once.record(paths, ATTEMPT, slurm.add(paths.script))
+    for number, paths in enumerate(runs):
+        if number % 2:
+            slurm.add(paths.script)
     (tmp_path / "x-7/plan.json").write_text("{")
-    (tmp_path / "x-9/run.json").write_text("not JSON")
+    (tmp_path / "x-8/run.json").write_text("not JSON")
     rows = status.of_all(runs)
-    assert slurm.asked == 1
-    assert slurm.cancelled == [8] * len(slurm.cancelled)
-    assert slurm.cancelled
+    assert slurm.queries == 1
     assert {row.run: row.state for row in rows if row.state != "RUNNING"} == {
         "x-7": "UNREADABLE",
-        "x-9": "UNREADABLE",
+        "x-8": "UNREADABLE",
     }
     assert "x-7/plan.json" in rows[7].message
+
+
+def test_a_refusal_is_an_outcome(tmp_path: Path) -> None:
+    paths = new_run(tmp_path / "x-0001")
+    with pytest.raises(SubmissionError):
+        submitted(paths, Slurm("refused"))
+    assert paths.read_outcome() == Outcome(
+        state="REFUSED", kind="refused", exit_code=76, seconds=0.0, message="refused"
+    )
+
+
+def test_an_error_of_the_search_is_not_an_answer() -> None:
+    def unreachable() -> int | None:
+        raise SlurmUnreachableError("no Slurm")
+
+    assert once.search(unreachable, Wait()) is None

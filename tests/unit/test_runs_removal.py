@@ -39,21 +39,19 @@ class Slurm:
         self.cancelled: list[int] = []
 
     def _job(self, number: int) -> JobState:
-        return JobState(
-            job_id=number, state=self.states[number], mark="m" if number < 100 else "other"
-        )
+        command = "" if number < 100 else "/other/job.sbatch"
+        return JobState(job_id=number, state=self.states[number], command=command)
 
     def snapshot(self, _: Sequence[int] = ()) -> Snapshot:
         if self.is_silent:
             raise SlurmUnreachableError("no Slurm controller answers")
-        return Snapshot({number: self._job(number) for number in self.states}, {})
+        return Snapshot({number: self._job(number) for number in self.states})
 
     def jobs(self, ids: Sequence[int]) -> dict[int, JobState]:
         return {number: job for number, job in self.snapshot().states.items() if number in ids}
 
-    def marked(self, _: str) -> tuple[int, ...]:
+    def find(self, *_: object) -> None:
         self.snapshot()
-        return ()
 
     def unhealthy_nodes(self, *_: object) -> dict[str, str]:
         return {}
@@ -82,7 +80,7 @@ def new_run(
     decided = plan(inputs(image=image, run_directory=str(directory)))
     paths = store.write(directory, decided, inputs().job, scripts.script(decided))
     if job_id:
-        job = Submission(job_id=job_id, site="x", submitted=WHEN, mark="m", cluster=cluster)
+        job = Submission(job_id=job_id, site="x", submitted=WHEN, cluster=cluster)
         write_atomically(paths.submission, to_json(job))
     if ended:
         came_out = Outcome(state="COMPLETED", exit_code=0, seconds=1.0)
@@ -163,17 +161,11 @@ def test_a_job_that_slurm_does_not_know_may_be_another_clusters() -> None:
 
 def test_a_submission_under_way_stays() -> None:
     paths = new_run()
-    attempt = SubmissionAttempt(
-        mark="m",
-        site="x",
-        submitted=once.now(),
-        host=os.uname().nodename,
-        pid=os.getpid(),
-        process_start=once.process_start(os.getpid()),
-    )
-    write_atomically(paths.attempt, to_json(attempt))
-    with pytest.raises(BusyError):
-        removal.remove([paths], cancel=True)
+    with once.begun(paths, "x", None), pytest.raises(BusyError, match="a run"):
+        removal.remove([paths], cancel=True, force=True)
+    with pytest.raises(BusyError) as caught:
+        removal.remove([paths])
+    assert "not known whether Slurm has its job" in caught.value.details[0]
     paths.attempt.unlink()
     os.utime(paths.plan)
     with pytest.raises(BusyError, match="a run"):
@@ -182,13 +174,12 @@ def test_a_submission_under_way_stays() -> None:
     removal.remove([paths])
 
 
-def test_what_waits_for_an_allocation_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_that_never_came_out_does_not_keep_its_run() -> None:
     paths = new_run()
-    words = b"salloc\0--nodes=1\0bash\0" + os.fsencode(paths.script)
-    monkeypatch.setattr(removal, "own_commands", lambda: iter([words]))
-    with pytest.raises(BusyError) as caught:
-        removal.remove([paths])
-    assert "allocation" in caught.value.details[0]
+    attempt = SubmissionAttempt(site="x", submitted=WHEN)
+    write_atomically(paths.attempt, to_json(attempt))
+    removal.remove([paths])
+    assert not paths.directory.exists()
 
 
 def test_links_are_removed_and_what_they_lead_to_stays(tmp_path: Path) -> None:
@@ -288,7 +279,7 @@ def image(tmp_path: Path) -> Path:
 def test_a_removed_run_holds_no_image(slurm: Slurm, image: Path) -> None:
     paths = new_run(7, ended=True, image=str(image))
     paths.outcome.unlink()
-    usage.note(image, usage.Use(paths.directory, 7, None, "m"))
+    usage.note(image, usage.Use(paths.directory, 7, None))
     slurm.states[7] = "RUNNING"
     with pytest.raises(BusyError):
         remove_image(image, holds=removal.holds_image)
@@ -302,7 +293,7 @@ def test_an_ended_run_holds_no_image_whatever_became_of_its_directory(
     slurm: Slurm, image: Path, way: str
 ) -> None:
     paths = new_run(7, image=str(image))
-    usage.note(image, usage.Use(paths.directory, 7, None, "m"))
+    usage.note(image, usage.Use(paths.directory, 7, None))
     if way == "deleted":
         paths.directory.rename("elsewhere")
     slurm.states[7] = "RUNNING"
@@ -315,7 +306,7 @@ def test_an_ended_run_holds_no_image_whatever_became_of_its_directory(
 
 
 def test_a_job_of_the_same_number_is_not_this_runs(slurm: Slurm, image: Path) -> None:
-    usage.note(image, usage.Use(Path("/gone"), 107, None, "m"))
+    usage.note(image, usage.Use(Path("/gone"), 107, None))
     slurm.states[107] = "RUNNING"
     assert usage.unfinished(image, removal.holds_image) == ()
 

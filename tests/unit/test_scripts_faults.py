@@ -19,8 +19,7 @@ from tests.unit.samples import inputs
 from tests.unit.test_scripts import CONTAINER
 from toolkit import scripts
 from toolkit.planning.plan import plan
-from toolkit.records.store import Paths
-from toolkit.runs import attempts, once
+from toolkit.runs import attempts
 from toolkit.runs.logs import Line
 
 # A step that goes on until the file "leave" is there, and then ends with the code in it. A second
@@ -55,7 +54,7 @@ class Job:
         directory: Path,
         job: dict[str, Any],
         away: dict[str, int],
-        *words: str,
+        *,
         job_id: int = 7,
         restarts: int = 0,
     ) -> None:
@@ -91,7 +90,7 @@ class Job:
         }
         (directory / "job.sbatch").write_text(text)
         self.process = subprocess.Popen(
-            ("bash", "job.sbatch", *words),
+            ("bash", "job.sbatch"),
             env=environment,
             cwd=directory,
             text=True,
@@ -252,34 +251,6 @@ def test_an_elastic_job_asks_a_controller_that_restarts_for_its_nodes_until_it_a
     assert len(job.asked("squeue")) >= 5
 
 
-def test_of_two_jobs_of_one_submission_only_the_first_does_the_work(tmp_path: Path) -> None:
-    mark = once.new_mark()
-    first = Job(tmp_path, {}, {}, mark)
-    first.wait_for("started")
-    (tmp_path / "started").unlink()
-    code, printed = Job(tmp_path, {}, {}, mark, job_id=8).end()
-    assert (code, printed) == (0, "job 7 does the work of this run\n")
-    assert not (tmp_path / "started").exists()
-    first.leave(3)
-    assert first.end()[0] == 3
-    again = Job(tmp_path, {}, {}, mark)  # requeued: the same job
-    again.wait_for("started")
-    assert again.end()[0] == 3
-
-
-def test_a_job_that_the_toolkit_has_chosen_is_the_one_that_works(tmp_path: Path) -> None:
-    mark = once.new_mark()
-    paths = Paths(tmp_path / "runs/x-0001")
-    paths.directory.mkdir(parents=True)
-    assert once.claim(paths, mark, 8) == 8
-    assert once.claim(paths, mark, 9) == 8
-    assert Job(tmp_path, {}, {}, mark).end() == (0, "job 8 does the work of this run\n")
-    chosen = Job(tmp_path, {}, {}, mark, job_id=8)
-    chosen.leave(0)
-    assert chosen.end()[0] == 0
-    assert (tmp_path / "started").exists()
-
-
 def test_a_script_that_is_submitted_by_hand_runs_as_often_as_it_is(tmp_path: Path) -> None:
     for number in (7, 8):
         job = Job(tmp_path, {}, {}, job_id=number)
@@ -288,11 +259,3 @@ def test_a_script_that_is_submitted_by_hand_runs_as_often_as_it_is(tmp_path: Pat
         assert job.end()[0] == 0
         (tmp_path / "started").unlink()
         (tmp_path / "leave").unlink()
-
-
-def test_a_directory_that_cannot_be_written_stops_no_job(tmp_path: Path) -> None:
-    """Where the claim cannot be made (a full disk), the work counts more."""
-    job = Job(tmp_path, {}, {}, "missing/toolkit-0123456789abcdef")
-    job.leave(0)
-    assert job.end()[0] == 0
-    assert (tmp_path / "started").exists()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from toolkit.slurm import parse
-from toolkit.slurm.client import without_slurm_defaults
+from toolkit.errors import SlurmSilentError, SubmissionError
+from toolkit.model.run import JobState
+from toolkit.model.site import Access, Use
+from toolkit.shell import Result
+from toolkit.slurm import failures, inventory, parse, queue
+from toolkit.slurm.client import Client, without_slurm_defaults
 from toolkit.slurm.hostlist import expand
 
 
@@ -94,6 +100,7 @@ def test_broken_host_lists(text: str) -> None:
 
 def test_variables_that_change_what_commands_do_do_not_reach_them() -> None:
     given = {"SBATCH_PARTITION": "x", "SQUEUE_STATES": "PD", "SACCT_FORMAT": "x", "SLURM_CONF": "y"}
+    given["SLURM_EXIT_ERROR"] = "137"
     assert without_slurm_defaults(given) == {"SLURM_CONF": "y"}
 
 
@@ -101,3 +108,144 @@ def test_pieces_of_lines_of_several_tasks_are_put_together() -> None:
     text = " 0: one: a\n11: eleven \n 0:  and more\nsrun: a warning\n11:  \n 0: .\n"
     assert parse.labelled(text) == ["one: a and more.", "eleven  "]
     assert parse.labelled("") == []
+
+
+SPOKEN = "site plugin: 3 of your jobs wait | see https://example.org"
+
+
+def test_lines_of_a_site_s_plugins_are_skipped() -> None:
+    """On every answer that is read line by line: before, between and after."""
+    line = "main*|up|infinite|1-infinite|2|idle|8|16000|gpu:v100:2"
+    assert [one.name for one in parse.partitions(f"{SPOKEN}\n\n{line}\n{SPOKEN}\n")] == ["main"]
+    usage = inventory.parse_usage(f"{SPOKEN}\nmain|R|2|gres/gpu:4|7\n{SPOKEN}", lambda _: "")
+    assert usage == {"main": Use(submitted=1, running=1, gpus=8)}
+    assert list(parse.nodes(f"{SPOKEN}\nnid001|main|(null)\n")) == ["nid001"]
+    assert list(parse.unhealthy_nodes(f"{SPOKEN}*\nnid1|down*|9|x | y\n", 0)) == ["nid1"]
+    assert parse.version(f"{SPOKEN}\nslurm-wlm 22.05.8\n{SPOKEN}\n") == "22.05.8"
+    assert parse.version(SPOKEN) == ""
+
+
+def answered(code: int, stderr: str, stdout: str = "") -> Result:
+    return Result(("sbatch",), code, stdout, stderr)
+
+
+FAILED = "sbatch: error: Batch job submission failed: "
+REFUSED = {
+    # 22.05, as it was printed.
+    (255, "sbatch: error: Invalid --signal specification"),
+    (
+        255,
+        "Invalid time specification (pos=0): garbage\nsbatch: error: Invalid --begin specification",
+    ),
+    (255, "sbatch: unrecognized option '--frobnicate'\nTry \"sbatch --help\" for more information"),
+    (255, "sbatch: error: Invalid --time specification"),
+    (1, 'sbatch: error: Invalid numeric value "--wrap" for --ntasks.'),
+    (1, "sbatch: error: Invalid generic resource (gres) specification"),
+    (1, "sbatch: error: Unable to open file /nonexistent"),
+    (1, FAILED + "More processors requested than permitted"),
+    # 24.11 to 26.05, from their sources (slurm_opt.c, opt.c, cli_filter.c, slurm_errno.c).
+    (255, "sbatch: error: Invalid --segment specification"),
+    (255, "sbatch: fatal: cli_filter plugin terminated with error"),
+    (1, "sbatch: fatal: --stepmgr requires slurmctld to be configured with slurm_cred"),
+    (1, FAILED + "Requested node configuration is not available"),
+    (1, FAILED + "Job dependency problem"),
+    (1, FAILED + "TLS missing but required for connection"),
+}
+LOST = {
+    (0, ""),  # without a number
+    (1, ""),
+    (255, ""),
+    (-9, "sbatch: error: Invalid --signal specification"),
+    (137, ""),
+    (143, "Terminated"),
+    (1, FAILED + "Socket timed out on send/recv operation"),
+    (1, FAILED + "Zero Bytes were transmitted or received"),
+    (1, FAILED + "Unable to contact slurm controller (receive failure)"),
+    (1, FAILED + "Unable to contact slurm controller (send failure)"),
+    (1, FAILED + "Unexpected message received"),
+    (1, FAILED + "Header lengths are longer than data received"),
+    (1, FAILED + "Protocol authentication error"),
+    (
+        1,
+        'sbatch: error: Munge decode failed: Failed to connect to "/run/munge.socket": Connection '
+        f"refused\nsbatch: error: auth_g_verify: REQUEST_X has authentication error\n{FAILED}"
+        "Protocol authentication error",
+    ),
+    (1, "sbatch: error: connect: Connection refused\n" + FAILED + "Socket timed out on send/recv"),
+}
+AWAY = {
+    (1, FAILED + "Unable to contact slurm controller (connect failure)"),
+    (1, "sbatch: error: Could not establish a configuration source"),
+    (1, FAILED + "Slurm backup controller in standby mode"),
+    (1, FAILED + "Rate limit exceeded, please retry momentarily"),
+    (
+        1,
+        "sbatch: error: If munged is up, restart with --num-threads=10\nsbatch: error: Munge encode "
+        'failed: Failed to connect to "/run/munge.socket": Connection refused\nsbatch: error: '
+        "slurm_send_node_msg: auth_g_create: REQUEST_SUBMIT_BATCH_JOB has authentication error\n"
+        + FAILED
+        + "Protocol authentication error",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "error"),
+    [
+        *((*answer, SubmissionError) for answer in sorted(REFUSED)),
+        *((*answer, failures.AnswerLostError) for answer in sorted(LOST)),
+        *((*answer, SlurmSilentError) for answer in sorted(AWAY)),
+    ],
+)
+def test_only_silence_is_silence(code: int, stderr: str, error: type[Exception]) -> None:
+    """A refusal ends after one call; what may have arrived is searched for; only the rest is repeated."""
+    with pytest.raises(error) as caught:
+        failures.submitted_id(answered(code, stderr), Path("job.sbatch"))
+    assert type(caught.value) is error
+
+
+def test_the_number_is_read_whatever_a_plugin_says() -> None:
+    result = answered(0, "sbatch: lua: welcome", f"{SPOKEN}\n4711;cluster\n")
+    assert failures.submitted_id(result, Path("job.sbatch")) == 4711
+
+
+class Spoken(Client):
+    """A client of commands that answer as a test says."""
+
+    def __init__(self, queued: list[queue.Entry], sacct: Result) -> None:
+        super().__init__(Access())
+        self.__dict__.update(queued=queued, sacct=sacct)
+
+    def _queued(self, job_id: int | None = None) -> list[queue.Entry]:
+        del job_id
+        return list(self.__dict__["queued"])
+
+    def _execute(self, *_: object) -> Result:
+        return self.__dict__["sacct"]  # type: ignore[no-any-return]
+
+
+REFUSING = "failed to open persistent connection to host:x:6819: Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "is_silent"),
+    [
+        (f"sacct: error: {REFUSING}\nsacct: error: Problem talking to the database: x", True),
+        ("Slurm accounting storage is disabled", False),
+    ],
+)
+def test_an_accounting_that_is_down_is_not_one_that_has_no_job(
+    stderr: str, is_silent: bool
+) -> None:
+    known = queue.Entry(JobState(job_id=7, state="RUNNING"), 0, "")
+    client = Spoken([known], answered(1, stderr))
+    assert list(client.jobs([7])) == [7]
+    assert list(client.snapshot([7, 8]).states) == [7], "ps shows what is known"
+    if is_silent:
+        with pytest.raises(SlurmSilentError, match="accounting does not answer"):
+            client.jobs([8])
+        with pytest.raises(SlurmSilentError):
+            client.find("/x/job.sbatch", 0.0)
+    else:
+        assert client.jobs([8]) == {}
+        assert client.find("/x/job.sbatch", 0.0) is None

@@ -10,7 +10,6 @@ from toolkit.model.run import JobState
 from toolkit.slurm import queue
 
 END = "<1f2e3d4c>"
-MARK = "toolkit-0123456789abcdef"
 HOSTILE = "a | b\n7<S>8\t%s <1f2e3d4> \x1f é"
 
 
@@ -31,7 +30,6 @@ def row(number: int, *, array: int = 0, task: str = "N/A", **values: str) -> lis
         "end": "160",
         "name": "train",
         "batch": "1",
-        "log": "/runs/a/logs/%j.log",
         "command": "/runs/a/job.sbatch",
         **values,
     }
@@ -45,11 +43,11 @@ def one(text: str) -> JobState:
 
 
 def test_any_name_and_path_is_read() -> None:
-    path = f"/runs/{HOSTILE}/job.{MARK}.sbatch"
-    text = squeue(row(7, name=HOSTILE, log=HOSTILE, command=path), row(8, name="next"))
+    path = f"/runs/{HOSTILE}/job.sbatch"
+    text = squeue(row(7, name=HOSTILE, command=path), row(8, name="next"))
     first, second = (entry.state for entry in queue.squeue_entries(text, END))
-    assert (first.name, first.log, first.mark) == (HOSTILE, HOSTILE, MARK)
-    assert (second.job_id, second.name, second.mark) == (8, "next", "")
+    assert (first.name, first.command) == (HOSTILE, path)
+    assert (second.job_id, second.name, second.command) == (8, "next", "/runs/a/job.sbatch")
 
 
 def test_what_a_plugin_prints_before_the_answer_is_left_out() -> None:
@@ -84,9 +82,8 @@ def test_times_that_slurm_only_expects_are_not_known() -> None:
     assert (pending.start, pending.end, running.start, running.end) == (0, 0, 100, 0)
 
 
-def test_salloc_has_no_log() -> None:
-    """22.05 prints the default name of a batch job's log."""
-    assert one(squeue(row(7, batch="0", log="/home/me/slurm-7.out"))).log == ""
+def test_salloc_has_no_script() -> None:
+    assert one(squeue(row(7, batch="0", command="/usr/bin/bash"))).command == ""
 
 
 @pytest.mark.parametrize(
@@ -153,10 +150,10 @@ def sacct(*rows: str) -> list[queue.Entry]:
 
 
 ACCOUNTS = (
-    "8|7_0|COMPLETED|None|nid001|main|0:0|5|9|x|sbatch /runs/a/job.toolkit-0123456789abcdef.sbatch",
+    "8|7_0|COMPLETED|None|nid001|main|0:0|5|9|x|sbatch --parsable /runs/a/job.sbatch",
     "9|7_1|FAILED|NonZeroExitCode|nid001|main|3:0|5|9|x|sbatch job.sbatch",
     "7_[2-3]|7_[2-3]|CANCELLED by 1000|None|None assigned|main|0:0|9|9|x|sbatch job.sbatch",
-    "12|12|RUNNING|None|nid001|main|0:0|5|Unknown|x|sbatch '/r/a b/job.toolkit-0123456789abcdef.sbatch'",
+    "12|12|RUNNING|None|nid001|main|0:0|5|Unknown|x|sbatch /r/a b/job.sbatch",
 )
 
 
@@ -171,7 +168,8 @@ def test_jobs_of_the_accounting() -> None:
         *("COMPLETED", "FAILED"),
         *("CANCELLED", "CANCELLED"),
     ]
-    assert queue.job_ids(entries, MARK) == (7, 12)
+    assert queue.job_of(entries, "/runs/a/job.sbatch", 0) == 7
+    assert queue.job_of(entries, "/r/a b/job.sbatch", 0) == 12
 
 
 def test_the_accounting_fills_in_what_the_queue_has_forgotten() -> None:
@@ -191,14 +189,50 @@ def test_the_accounting_is_late_and_does_not_bring_back_a_pending_task() -> None
     assert queue.job_states(queue.merge([], accounted))[7].state == "PENDING"
 
 
-def test_a_mark_is_found_also_where_it_is_one_of_many() -> None:
-    marked = f"/runs/a b/job.{MARK}.sbatch"
-    rows = [
-        row(12, command=marked),
-        row(9, array=7, task="1", command=marked),
-        row(7, array=7, task="2-3", command=marked),
-        row(3, command=marked.replace("0123", "9999")),
-        row(4, command="(null)"),
-        row(5, command=f"/runs/job.sbatch {MARK}"),
-    ]
-    assert queue.job_ids(queue.squeue_entries(squeue(*rows), END), MARK) == (7, 12)
+SCRIPT = "/runs/a b/x-0001/job.sbatch"
+OLD_MARK = "toolkit-0123456789abcdef"
+DURING = {"start": "1000", "end": "1060"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([row(9, command=SCRIPT, **DURING), row(12, command=SCRIPT, **DURING)], 12),
+        (
+            [
+                row(9, array=7, task="1", command=SCRIPT, **DURING),
+                row(7, array=7, task="2-3", command=SCRIPT, state="PENDING"),
+            ],
+            7,
+        ),
+        # As a run of an earlier version was submitted: 22.05 prints the argument, 24.11 does not.
+        ([row(7, command=SCRIPT.replace(".s", f".{OLD_MARK}.s") + f" {OLD_MARK}", **DURING)], 7),
+        ([row(7, command=SCRIPT.replace(".s", f".{OLD_MARK}.s"), **DURING)], 7),
+        ([row(7, command="(null)", **DURING)], None),
+        ([row(7, command=SCRIPT, batch="0", **DURING)], None),
+        ([row(7, command=SCRIPT + ".old", **DURING)], None),
+        ([row(7, command="/other" + SCRIPT, **DURING)], None),
+        ([row(7, command=f"{SCRIPT} --epochs 3", **DURING)], None),
+    ],
+)
+def test_a_job_is_found_by_its_script(rows: list[list[str]], expected: int | None) -> None:
+    assert queue.job_of(queue.squeue_entries(squeue(*rows), END), SCRIPT, 1000.7) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "is_found"),
+    [
+        ({"state": "COMPLETED", "start": "900", "end": "999"}, False),
+        ({"state": "CANCELLED", "start": "999", "end": "999"}, False),
+        ({"state": "COMPLETED", "start": "1000", "end": "1000"}, True),
+        ({"state": "PENDING", "start": "N/A", "end": "N/A"}, True),
+        ({"state": "RUNNING", "start": "2000", "end": "9999"}, True),
+        ({"state": "RUNNING", "start": "998", "end": "9999"}, True),  # the clocks differ
+        ({"state": "RUNNING", "start": "100", "end": "9999"}, False),
+    ],
+)
+def test_a_job_of_a_removed_run_of_the_same_name_is_not_the_run_s(
+    values: dict[str, str], is_found: bool
+) -> None:
+    entries = queue.squeue_entries(squeue(row(7, command=SCRIPT, **values)), END)
+    assert queue.job_of(entries, SCRIPT, 1000.0) == (7 if is_found else None)

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from tests.slurm_answers import JOBS, MARK, NAME, SEPARATOR, answer, versions
+from tests.slurm_answers import JOBS, NAME, SCRIPT, SEPARATOR, answer, versions
 from toolkit.model.overview import Queue
 from toolkit.model.run import JobState
 from toolkit.model.site import Limits, Use
@@ -53,7 +53,6 @@ def test_jobs(answers: Answers, command: str) -> None:
     jobs = {name: states[number] for name, number in IDS.items()}
     assert {name: state.state for name, state in jobs.items()} == STATES
     assert {state.name for state in states.values()} == set(JOBS)
-    assert {state.mark for state in states.values()} == {MARK}
     failed, killed = jobs[NAME], jobs["signal"]
     assert (failed.exit_code, failed.signal, failed.nodes) == (3, 0, "nid[001-002]")
     assert (killed.exit_code, killed.signal) == (0, 9)
@@ -83,9 +82,15 @@ def test_tasks_of_arrays(answers: Answers, command: str) -> None:
     assert {state.state for state in many.values()} == {"PENDING"}
 
 
-def test_jobs_are_found_by_their_mark(answers: Answers) -> None:
-    for command in ("squeue", "sacct"):
-        assert queue.job_ids(entries_of(answers, command), MARK) == tuple(IDS.values())
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_jobs_are_found_by_their_script(answers: Answers, command: str) -> None:
+    entries = entries_of(answers, command)
+    ids = {entry.array or entry.state.job_id for entry in entries}
+    assert ids == set(IDS.values())
+    for number in ids:
+        own = [entry for entry in entries if number in (entry.array, entry.state.job_id)]
+        assert queue.job_of(own, str(SCRIPT), 0) == number
+        assert queue.job_of(own, "/elsewhere" + str(SCRIPT), 0) is None
 
 
 def test_the_queue_and_the_accounting_agree(answers: Answers) -> None:

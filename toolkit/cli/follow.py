@@ -82,13 +82,12 @@ def show(
     """Show a run until its job has ended, and return its exit code."""
     began = time.monotonic()
     say = console.note if as_json else console.out
-    unreachable, queued = False, False
+    queued = False
     for event in events.follow(client, paths, plan, job_id):
         if isinstance(event, logs.Line):
             if wanted(event):
                 say(f"{event.label or 'batch'}| {event.text}")
         elif isinstance(event, events.Changed):
-            unreachable = False
             if not queued and event.state.state != "PENDING":  # it started before the first query
                 console.say(
                     "queued", f"job {job_id}, partition {event.state.partition}; it has started"
@@ -96,9 +95,7 @@ def show(
             queued = True
             show_state(event, job_id, time.monotonic() - began)
         elif isinstance(event, events.Unreachable):
-            if not unreachable:
-                console.say("waiting", f"{event.error.cause}; retrying for ten minutes")
-            unreachable = True
+            console.say("waiting", f"{event.error.cause}; retrying for ten minutes")
         else:
             if plan.points and not as_json:
                 from toolkit.cli.results import table

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from toolkit.planning.gather import GatheredInputs
     from toolkit.records.store import Paths
     from toolkit.slurm.client import Client
+    from toolkit.slurm.patience import Wait
 
 SECTION = "Run"
 
@@ -102,6 +103,7 @@ def start(
       toolkit notebook start --image mine --gpus-per-node 1 --idle 30m course/
     """
     from toolkit.runs import notebook
+    from toolkit.slurm.patience import configured_wait, patiently
 
     shown = _require_directory(directory)
     given = {
@@ -112,9 +114,10 @@ def start(
     entrance = Entrance(port or listen or FIRST_PORT, socket_path, listen)
     _require_entrance(entrance, str(given["job_name"]))
     layer = flags(given, (str(idle_seconds(idle)), str(shown)))
-    gather = partial(notebook.gather, layer, Path.cwd(), shown)
+    wait = configured_wait(partial(console.say, "waiting"))
+    gather = partial(patiently, partial(notebook.gather, layer, Path.cwd(), shown), wait)
     prepared = with_image(gather(), gather)
-    paths, decided, job_id = _submit(prepared, shown)
+    paths, decided, job_id = _submit(prepared, shown, wait)
     try:
         code = _await(prepared.client, paths, decided, job_id)
         if code is not None:
@@ -170,7 +173,7 @@ def idle_seconds(text: str | None) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def _submit(prepared: GatheredInputs, shown: Path) -> tuple[Paths, Plan, int]:
+def _submit(prepared: GatheredInputs, shown: Path, wait: Wait) -> tuple[Paths, Plan, int]:
     from toolkit.localcluster.access import local_name
     from toolkit.runs import notebook
     from toolkit.runs.submit import submit, write
@@ -184,7 +187,8 @@ def _submit(prepared: GatheredInputs, shown: Path) -> tuple[Paths, Plan, int]:
     for text in (*decided.notes, *decided.warnings):
         console.say("note", text)
     try:
-        submission = submit(paths, decided, prepared.client, local_name(prepared.inputs.site))
+        cluster = local_name(prepared.inputs.site)
+        submission = submit(paths, decided, prepared.client, cluster, wait)
     except KeyboardInterrupt:
         text = f"Slurm may have the job of {paths.name} already: toolkit notebook list"
         console.say("interrupted", text)

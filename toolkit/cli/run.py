@@ -23,7 +23,7 @@ from toolkit.planning.plan import plan
 from toolkit.planning.settings import slurm_origin
 from toolkit.records.store import Paths
 from toolkit.redaction import HIDDEN
-from toolkit.runs.submit import gather_run, submit, write
+from toolkit.runs.submit import gather_run, resume, submit, write
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.units import counted
 
@@ -162,29 +162,15 @@ def _print_queued(paths: Paths, job_id: int, *, as_json: bool) -> None:
         console.document(paths.name)
 
 
-def _resumed(gathered: GatheredInputs, wait: Wait) -> tuple[Paths, Plan, Submission] | None:
-    """Take up a submission of the same job that was interrupted, if Slurm has the job."""
-    runs = Path(gathered.inputs.run_directory).parent
-    if next(runs.glob("*/attempt.json"), None) is None:
-        return None
-    from toolkit.runs.submit import resume
-
-    resumed = resume(gathered.inputs, wait)
-    if resumed is not None:
-        text = (
-            f"job {resumed.submission.job_id} is in the queue already, as {resumed.paths.name}; "
-            "it is not submitted again"
-        )
-        console.say("resumed", text)
-    return resumed
-
-
 def _submitted(
     gathered: GatheredInputs, wait: Wait, *, explain: bool
 ) -> tuple[Paths, Plan, Submission]:
     """Submit a job, unless the same one was submitted by a command that was interrupted."""
-    resumed = _resumed(gathered, wait)
+    resumed = resume(gathered.inputs, wait)
     if resumed is not None:
+        paths, _, submission = resumed
+        text = f"job {submission.job_id} is in the queue already, as {paths.name}"
+        console.say("resumed", f"{text}; it is not submitted again")
         return resumed
     paths, decided = write(gathered.inputs)
     if explain:

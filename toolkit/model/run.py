@@ -38,9 +38,7 @@ class JobState(Model, frozen=True, kw_only=True):
         nodes: host list as Slurm writes it: ``nid[001-002]``.
         exit_code: of the batch script.
         signal: that ended the batch script; 0: none.
-        log: file that the batch shell writes to, with ``%j`` and the like; empty if Slurm does not
-            report it.
-        mark: word that identifies the job's run; empty if a script was submitted by hand.
+        command: the script, or a command that ends with it; empty if Slurm does not report it.
     """
 
     job_id: int
@@ -53,8 +51,7 @@ class JobState(Model, frozen=True, kw_only=True):
     signal: int = 0
     start: int = 0
     end: int = 0
-    log: str = ""
-    mark: str = ""
+    command: str = ""
 
     @property
     def ended(self) -> bool:
@@ -62,26 +59,31 @@ class JobState(Model, frozen=True, kw_only=True):
         return self.state in FINAL_STATES
 
 
-class Submission(Model, frozen=True, kw_only=True):
+class SubmissionAttempt(Model, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """``attempt.json`` of a run directory: a submission in progress.
+
+    It remains only if it is unknown whether Slurm has the job. Earlier versions of the toolkit
+    wrote more keys, which are ignored.
+
+    Attributes:
+        site: name of the site.
+        submitted: when the submission began: UTC, ISO 8601.
+        cluster: name of the local cluster, if the site is one.
+    """
+
+    site: str
+    submitted: str
+    cluster: str | None = None
+
+
+class Submission(SubmissionAttempt, frozen=True, kw_only=True):
     """``run.json`` of a run directory: its job.
 
     Attributes:
         job_id: Slurm's number.
-        site: name of the site.
-        submitted: UTC, ISO 8601.
-        cluster: name of the local cluster, if the site is one.
-        mark: word that Slurm shows with the run's job and with no other job; empty for a job of
-            salloc.
-        is_doubtful: an answer of sbatch was lost, so that a second job with the same mark may
-            appear.
     """
 
     job_id: int
-    site: str
-    submitted: str
-    cluster: str | None = None
-    mark: str = ""
-    is_doubtful: bool = False
 
 
 class PartTimes(Model, frozen=True, kw_only=True):
@@ -100,27 +102,6 @@ class PartTimes(Model, frozen=True, kw_only=True):
     nodes: str
     end: int = 0
     exit_code: int = 0
-
-
-class SubmissionAttempt(Model, frozen=True, kw_only=True):
-    """``attempt.json`` of a run directory: a submission in progress.
-
-    It remains only if it is unknown whether Slurm has the job.
-
-    Attributes:
-        mark, site, cluster, submitted: as of a ``Submission``.
-        host: name of the host of the submitting process.
-        pid: id of that process.
-        process_start: its start, in clock ticks since its host booted.
-    """
-
-    mark: str
-    site: str
-    submitted: str
-    cluster: str | None = None
-    host: str = ""
-    pid: int = 0
-    process_start: int = 0
 
 
 class ErrorRecord(Model, frozen=True, kw_only=True):

@@ -120,9 +120,10 @@ class Paths:
         """The record of a submission, for as long as it is not known whether Slurm has the job."""
         return self.directory / "attempt.json"
 
-    def claim(self, mark: str) -> Path:
-        """Return the link to the number of the job that runs, of all jobs with one mark."""
-        return self.directory / f".{mark}"
+    @property
+    def is_own(self) -> bool:
+        """Return whether the directory is this user's: only there a command that reads writes."""
+        return self.directory.stat().st_uid == os.geteuid()
 
     @property
     def allocation(self) -> Path:

@@ -13,7 +13,7 @@ from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, PointOutcome, Report
 from toolkit.records.store import Log, Paths
-from toolkit.runs import excerpt, logs, once
+from toolkit.runs import excerpt, logs
 from toolkit.runs.outcome import CANCELLED, mentions_node_failure, outcome, results
 from toolkit.runs.points import summary
 from toolkit.slurm import queue
@@ -21,7 +21,7 @@ from toolkit.slurm.client import Client
 
 
 def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome:
-    """Derive the outcome of a job that has ended, and write it into the run's directory.
+    """Derive the outcome of a job that has ended, and write it into the directory of an own run.
 
     On a full disk it is not written, and the next command derives it again: a job that fills the
     disk must not hide its own failure.
@@ -35,20 +35,19 @@ def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome
             client, plan, state, lines, excerpt.reports_of(paths, state.job_id, None, past)
         )
     came_out = replace(came_out, attempts=past.attempts)
-    if _write_if_room(paths.outcome, came_out):
-        once.release_claim(paths)
+    _write_if_room(paths, paths.outcome, came_out)
     return came_out
 
 
-def _write_if_room(path: Path, came_out: Outcome | PointOutcome) -> bool:
+def _write_if_room(paths: Paths, path: Path, came_out: Outcome | PointOutcome) -> None:
+    if not paths.is_own:
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_json(came_out, sort=False))  # results in the script's order
     except OSError as error:
         if error.errno not in NO_SPACE:
             raise
-        return False
-    return True
 
 
 def _of_job(
@@ -68,7 +67,7 @@ def _of_array(
     states = client.elements(state.job_id)
     points = read_elements(paths, plan, state.job_id, states, past, ended=True)
     for point in points if plan.points else ():
-        _write_if_room(paths.points / str(point.number) / "outcome.json", point)
+        _write_if_room(paths, paths.points / str(point.number) / "outcome.json", point)
     first = next(
         (point.number for point in points if point.exit_code != 0),
         points[0].number if points else None,

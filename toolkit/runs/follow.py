@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome
 from toolkit.records.store import Paths
-from toolkit.runs import logs, once, parts
+from toolkit.runs import logs, parts
 from toolkit.runs.finish import finish
 from toolkit.slurm.client import Client
 
@@ -21,6 +19,7 @@ _READ_SECONDS = 0.25  # between two reads of the logs, at least
 # Of a core, to look which of a job's logs have grown: a job of 8,000 ranks has as many.
 _READ_SHARE = 0.05
 _PATIENCE = 600.0  # a controller that restarts is back by then
+_MISSES = 3  # answers in a row without the job, until it counts as lost
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Unreachable:
-    """A query that Slurm did not answer; it is repeated."""
+    """Slurm does not answer; until it does, it is asked again."""
 
     error: SlurmUnreachableError
 
@@ -61,22 +60,30 @@ def follow(
     """
     tail = logs.Tail(paths, job_id)
     began = queried = answered = time.monotonic()
+    is_silent, misses = False, 0
     state: JobState | None = None
     while True:
         try:
-            new = _state(client, paths, job_id)
-            answered = time.monotonic()
-            if state is None or (new.state, new.reason) != (state.state, state.reason):
-                yield Changed(new, client.expected_start(job_id) if new.state == "PENDING" else "")
-            state = new
-            if state.ended:
-                yield from _lines(tail, plan, last=True)
-                yield finish(client, paths, plan, state)
-                return
+            new = _state(client, paths, plan, job_id)
+            answered, is_silent = time.monotonic(), False
+            misses = misses + 1 if new is None else 0
+            if misses >= _MISSES:
+                raise _lost(job_id)
+            if new is not None:
+                if state is None or (new.state, new.reason) != (state.state, state.reason):
+                    start = client.expected_start(job_id) if new.state == "PENDING" else ""
+                    yield Changed(new, start)
+                state = new
+                if state.ended:
+                    yield from _lines(tail, plan, last=True)
+                    yield finish(client, paths, plan, state)
+                    return
         except SlurmUnreachableError as error:
             if time.monotonic() - answered > _PATIENCE:
                 raise
-            yield Unreachable(error)
+            if not is_silent:
+                yield Unreachable(error)
+            is_silent = True
         queried = time.monotonic()
         if queried > until:
             raise TimeoutError(
@@ -87,40 +94,20 @@ def follow(
             yield from _lines(tail, plan)
 
 
-def is_of(state: JobState, paths: Paths, mark: str) -> bool:
-    """Return whether a job is this run's, by its mark.
-
-    A new local cluster counts its jobs from 1 again. For a job without a mark, the directories of
-    the logs are compared as files, since ``runs`` may be a symbolic link.
-    """
-    if mark and state.mark:
-        return mark == state.mark
-    if not state.log:
-        return True
-    own = os.path.realpath(paths.logs)
-    return own in {
-        os.path.realpath(Path(name).parent) for name in (state.log, state.log.replace("%%", "%"))
-    }
-
-
-def _state(client: Client, paths: Paths, job_id: int) -> JobState:
-    submission = paths.read_submission()
+def _state(client: Client, paths: Paths, plan: Plan, job_id: int) -> JobState | None:
+    """Return the state of a run; None if Slurm does not show its job."""
     if (ended := parts.ended_state(paths, job_id)) is not None:
         return ended
-    if submission is not None and submission.is_doubtful:
-        jobs = client.snapshot([job_id])
-        states = jobs.states
-        once.cancel_duplicates(client, submission, jobs.marks.get(submission.mark, ()))
-    else:
-        states = client.jobs([job_id])
-    if job_id not in states or not is_of(
-        states[job_id], paths, submission.mark if submission else ""
-    ):
-        raise JobLostError(
-            f"Slurm does not know job {job_id} any more, and keeps no accounts",
-            next_step="read what it printed: toolkit logs",
-        )
-    return parts.own_state(paths, states[job_id])
+    state = client.jobs([job_id]).get(job_id)
+    is_known = state is not None and parts.is_of(state, paths, plan)
+    return parts.own_state(paths, state) if state is not None and is_known else None
+
+
+def _lost(job_id: int) -> JobLostError:
+    return JobLostError(
+        f"Slurm does not know job {job_id} any more, and its accounting does not have it either",
+        next_step="read what it printed: toolkit logs",
+    )
 
 
 def _lines(tail: logs.Tail, plan: Plan, *, last: bool = False) -> Iterator[logs.Line]:

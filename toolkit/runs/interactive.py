@@ -9,18 +9,16 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
 
 from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import SlurmUnreachableError, SubmissionError
-from toolkit.files import write_atomically
-from toolkit.model.base import to_json
+from toolkit.files import read_json
 from toolkit.model.plan import Plan
-from toolkit.model.run import JobState, Outcome, Submission
+from toolkit.model.run import JobState, Outcome, Submission, SubmissionAttempt
 from toolkit.records.store import Paths
-from toolkit.runs import follow, status
+from toolkit.runs import once, parts, status
 from toolkit.runs.finish import finish as finish_job
 from toolkit.signals import interrupted_by_signals
 from toolkit.slurm.client import Client, without_job
@@ -39,7 +37,9 @@ def salloc_command(decided: Plan, script: str) -> tuple[str, ...]:
     return ("salloc", *options, "bash", script)
 
 
-def start(client: Client, paths: Paths, decided: Plan) -> subprocess.Popen[str]:
+def start(
+    client: Client, paths: Paths, decided: Plan, cluster: str | None
+) -> subprocess.Popen[str]:
     """Start salloc. With ``pty`` the script has the terminal; else it reads no input.
 
     Without ``pty``, Ctrl-C reaches only this process.
@@ -51,19 +51,19 @@ def start(client: Client, paths: Paths, decided: Plan) -> subprocess.Popen[str]:
         prefix = ("env", "--ignore-signal=INT", *prefix, "env", "--default-signal=INT")
     argv = (*prefix, *salloc_command(decided, str(paths.script)))
     stdin = None if decided.pty else subprocess.DEVNULL
-    return shell.start(
-        argv,
-        env=without_job(os.environ),
-        stdin=stdin,
-        stdout=None,
-        stderr=None,
-        new_session=not decided.pty,
-    )
+    with once.begun(paths, decided.site, cluster) as (_, lock):
+        return shell.start(
+            argv,
+            env=without_job(os.environ),
+            stdin=stdin,
+            stdout=None,
+            stderr=None,
+            new_session=not decided.pty,
+            pass_fds=(lock,),
+        )
 
 
-def granted(
-    process: subprocess.Popen[str], paths: Paths, decided: Plan, cluster: str | None
-) -> Submission:
+def granted(process: subprocess.Popen[str], paths: Paths) -> Submission:
     """Wait until the script has begun, and record the job's number.
 
     Raises:
@@ -78,14 +78,7 @@ def granted(
                 next_step="its message is above; toolkit cluster shows which nodes are free",
             )
         time.sleep(_PAUSE)
-    submission = Submission(
-        job_id=number,
-        site=decided.site,
-        submitted=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        cluster=cluster,
-    )
-    write_atomically(paths.submission, to_json(submission))
-    return submission
+    return once.record(paths, read_json(paths.attempt, SubmissionAttempt), number)
 
 
 def _allocated(paths: Paths) -> int | None:
@@ -97,14 +90,14 @@ def _allocated(paths: Paths) -> int | None:
     return int(text) if text.endswith("\n") else None
 
 
-def ended(client: Client, paths: Paths, job_id: int) -> JobState | None:
+def ended(client: Client, paths: Paths, decided: Plan, job_id: int) -> JobState | None:
     """Return the job's state once its script has ended, or None if Slurm has forgotten it."""
     until = time.monotonic() + _PATIENCE
     while True:
         state = client.jobs([job_id]).get(job_id)
         if (
             state is None
-            or not follow.is_of(state, paths, "")
+            or not parts.is_of(state, paths, decided)
             or state.ended
             or time.monotonic() > until
         ):
@@ -167,7 +160,7 @@ def finish(client: Client, paths: Paths, decided: Plan, code: int) -> Outcome:
     Its exit code is salloc's, unless Slurm itself ended the job.
     """
     submission = status.submission_of(paths)
-    state = ended(client, paths, submission.job_id)
+    state = ended(client, paths, decided, submission.job_id)
     if state is None or state.state in ("COMPLETED", "COMPLETING", "FAILED"):
         known = state or JobState(job_id=submission.job_id, state="COMPLETED")
         state = replace(known, state="FAILED" if code else "COMPLETED", exit_code=code, signal=0)

@@ -8,13 +8,35 @@ link to that of the allocation's run, and the allocation's script writes down wh
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from toolkit.errors import ConfigError
 from toolkit.files import read_json
+from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, PartTimes
 from toolkit.records.store import Paths
+from toolkit.slurm import queue
+
+
+def script_of(paths: Paths, plan: Plan) -> str:
+    """Return the script of a run's job as sbatch got it: that of its allocation, if it is a part.
+
+    The directory may have been moved since.
+    """
+    planned = Path(plan.run_directory)
+    if paths.is_part:
+        planned = planned.parent / paths.submission.readlink().parent.name
+    return str(Paths(planned).script)
+
+
+def is_of(state: JobState, paths: Paths, plan: Plan) -> bool:
+    """Return whether a job is a run's, by its script.
+
+    A new local cluster counts its jobs from 1 again. The script of a job of salloc is not known.
+    """
+    return not state.command or queue.is_command_of(state.command, script_of(paths, plan))
 
 
 def ended_state(paths: Paths, job_id: int) -> JobState | None:

@@ -23,9 +23,9 @@ from toolkit.errors import (
 from toolkit.images.store import usage
 from toolkit.model.base import Model
 from toolkit.records.store import Paths
-from toolkit.runs import status
-from toolkit.runs.once import own_commands
+from toolkit.runs import once, status
 from toolkit.runtimes import RUNTIMES
+from toolkit.slurm import queue
 
 _PAUSE = 0.5  # seconds between two questions to Slurm
 # Seconds for a canceled job to end; Slurm kills its processes after KillWait, 30 s.
@@ -97,15 +97,14 @@ def _reason(paths: Paths, refresh: status.Refresh | None = None) -> _Reason | No
 
 def _unsubmitted(paths: Paths) -> _Reason | None:
     """Return why a run without a job must stay: it is about to get one."""
+    if not once.is_over(paths):
+        return _Reason("it is being submitted, or waits for an allocation")
     if paths.attempt.is_file():
         if status.was_never_submitted(paths):
             return None
         return _Reason("it is not known whether Slurm has its job: toolkit ps", is_certain=False)
     if time.time() - paths.plan.stat().st_mtime < _BEING_WRITTEN:
         return _Reason("it is being submitted")
-    script = os.fsencode(paths.script)
-    if any(script in words for words in own_commands()):  # salloc has it among its arguments
-        return _Reason("it waits for an allocation")
     return None
 
 
@@ -317,5 +316,7 @@ def _is_in_slurm(use: usage.Use) -> bool:
 
     job = Submission(job_id=use.job_id, site="", submitted="", cluster=use.cluster)
     state = status.client_of(job).jobs([use.job_id]).get(use.job_id)
-    is_other = state is not None and bool(use.mark) and state.mark not in ("", use.mark)
-    return state is not None and not state.ended and not is_other
+    if state is None or state.ended:
+        return False
+    script = str(Paths(use.run).script)
+    return not state.command or queue.is_command_of(state.command, script)

@@ -5,10 +5,8 @@ If a run ended while no process followed it, its outcome is derived and recorded
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import NamedTuple
 
 from toolkit.errors import ConfigError, SlurmUnreachableError, UnknownRunError, UnrecordedError
@@ -25,14 +23,12 @@ from toolkit.model.run import (
 )
 from toolkit.model.site import Access
 from toolkit.records.store import Paths, find
-from toolkit.runs import excerpt, follow, once, parts
+from toolkit.runs import excerpt, once, parts
 from toolkit.runs.finish import finish, read_elements
 from toolkit.runs.outcome import headline
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import no_slurm
 from toolkit.slurm.queue import Snapshot
-
-_LATEST = 900.0  # seconds after which no job surfaces any more whose answer was lost
 
 
 class Status(NamedTuple):
@@ -55,7 +51,7 @@ class Status(NamedTuple):
     attempts: int = 1
 
 
-def client_of(submission: Submission | SubmissionAttempt) -> Client:
+def client_of(submission: SubmissionAttempt) -> Client:
     """Return the client of the cluster that a run was submitted to.
 
     Raises:
@@ -98,32 +94,38 @@ def current(paths: Paths, refresh: Refresh | None = None) -> tuple[JobState | No
 
     Both are None if it was never submitted, or if Slurm has forgotten it.
 
-    A second job of the same run, which surfaced after an answer of sbatch had been lost, is
-    cancelled.
+    Raises:
+        SlurmUnreachableError: Slurm does not answer.
+    """
+    refresh = refresh or Refresh([paths])
+    outcome = paths.read_outcome()
+    submission = None if outcome is not None else known_submission(paths, refresh)
+    if outcome is not None or submission is None:
+        return None, outcome
+    client, plan = client_of(submission), paths.read_plan()
+    if (ended := parts.ended_state(paths, submission.job_id)) is not None:
+        return ended, finish(client, paths, plan, ended)
+    state = refresh.jobs(client, submission.cluster).states.get(submission.job_id)
+    if state is None or not parts.is_of(state, paths, plan):
+        return None, None
+    state = parts.own_state(paths, state)
+    return state, finish(client, paths, plan, state) if state.ended else None
+
+
+def known_submission(paths: Paths, refresh: Refresh | None = None) -> Submission | None:
+    """Return the submission of a run; one that did not end is recorded if Slurm has the job.
 
     Raises:
         SlurmUnreachableError: Slurm does not answer.
     """
-    outcome = paths.read_outcome()
-    submission = (
-        None if outcome is not None else paths.read_submission() or once.recovered(paths, client_of)
-    )
-    if outcome is not None or submission is None:
-        return None, outcome
-    client = client_of(submission)
-    if (ended := parts.ended_state(paths, submission.job_id)) is not None:
-        return ended, finish(client, paths, paths.read_plan(), ended)
-    states, marks = (refresh or Refresh([paths])).jobs(client, submission.cluster)
-    once.cancel_duplicates(
-        client, submission, marks.get(submission.mark, ()) if submission.mark else ()
-    )
-    state = states.get(submission.job_id)
-    if state is not None and not follow.is_of(state, paths, submission.mark):
-        return None, None
-    state = parts.own_state(paths, state) if state is not None else None
-    if state is not None and state.ended:
-        return state, finish(client, paths, paths.read_plan(), state)
-    return state, None
+    submission = paths.read_submission()
+    attempt = once.read(paths) if submission is None else None
+    if attempt is None:
+        return submission
+    client = client_of(attempt)
+    jobs = (refresh or Refresh([paths])).jobs(client, attempt.cluster)
+    job = client.find(parts.script_of(paths, paths.read_plan()), once.began(attempt), jobs)
+    return once.record(paths, attempt, job) if job is not None else None
 
 
 def running(paths: Paths) -> list[JobState]:
@@ -170,13 +172,10 @@ def of(paths: Paths, refresh: Refresh | None = None) -> Status:
 def was_never_submitted(paths: Paths) -> bool:
     """Return whether a submission was interrupted before Slurm had the job.
 
-    The caller knows that Slurm has no job with its mark.
+    The caller knows that Slurm has no job of its script.
     """
-    if not paths.attempt.is_file() or any(paths.logs.glob("*.log")):
-        return False
-    attempt = read_json(paths.attempt, SubmissionAttempt)
-    is_old = time.time() - datetime.fromisoformat(attempt.submitted).timestamp() > _LATEST
-    return not once.is_under_way(attempt) and (is_old or attempt.host == socket.gethostname())
+    attempt = once.read(paths)
+    return attempt is not None and once.is_settled(attempt) and not any(paths.logs.glob("*.log"))
 
 
 def of_all(runs: Sequence[Paths]) -> list[Status]:
@@ -246,7 +245,7 @@ def submission_of(paths: Paths) -> Submission:
     Raises:
         SlurmUnreachableError: it was never submitted.
     """
-    submission = paths.read_submission() or once.recovered(paths, client_of)
+    submission = known_submission(paths)
     if submission is None:
         raise no_slurm(f"the run {paths.name} was never submitted", str(paths.directory))
     return submission

@@ -7,11 +7,9 @@ the next call for the same job takes up that submission.
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Iterator
-from datetime import datetime
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -30,7 +28,7 @@ from toolkit.localcluster.access import local_name
 from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
-from toolkit.model.run import Outcome, Submission, SubmissionAttempt
+from toolkit.model.run import Outcome, Submission
 from toolkit.planning.gather import GatheredInputs, gather_inputs
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
@@ -46,8 +44,6 @@ from toolkit.slurm.patience import Wait
 from toolkit.trust import require_trusted
 
 Adapt = Callable[[Inputs], Inputs]
-
-_SBATCH_SECONDS = 70.0  # sbatch itself gives up earlier
 
 
 def unchanged(inputs: Inputs) -> Inputs:
@@ -182,7 +178,7 @@ def repeatable(inputs: Inputs, decided: Plan) -> Job:
 
 
 def submit(
-    paths: store.Paths, decided: Plan, client: Client, cluster: str | None, wait: Wait | None = None
+    paths: store.Paths, decided: Plan, client: Client, cluster: str | None, wait: Wait
 ) -> Submission:
     """Submit a written run once. From now on its directory is never removed.
 
@@ -191,7 +187,7 @@ def submit(
         decided: its plan.
         client: of the cluster.
         cluster: name of the local cluster, if it is one.
-        wait: patience with a Slurm that does not answer; None: none.
+        wait: patience with a Slurm that does not answer.
 
     Raises:
         SubmissionError: Slurm refused the job; `toolkit ps` lists the run as refused.
@@ -199,16 +195,16 @@ def submit(
         AnswerLostError: it is not known whether Slurm has the job; `toolkit ps` searches for it.
         UnrecordedError: Slurm has the job, but its number could not be recorded; `toolkit ps` does.
     """
-    attempt = once.begin(paths, decided, cluster)
-    try:
-        submitted = once.submit_once(client, paths.script, attempt.mark, wait or Wait())
-    except (SubmissionError, SlurmUnreachableError) as error:
-        if not isinstance(error, AnswerLostError):
-            not_submitted(paths, error)
-        raise
-    submission = once.record(paths, attempt, submitted)
+    with once.begun(paths, decided.site, cluster) as (attempt, lock):
+        try:
+            job_id = once.submit_once(client, paths.script, once.began(attempt), lock, wait)
+        except (SubmissionError, SlurmUnreachableError) as error:
+            if not isinstance(error, AnswerLostError):
+                not_submitted(paths, error)
+            raise
+        submission = once.record(paths, attempt, job_id)
     if runtimes.get(decided.container.runtime).image == "sif":
-        use = usage.Use(paths.directory, submission.job_id, cluster, attempt.mark)
+        use = usage.Use(paths.directory, submission.job_id, cluster)
         usage.note(Path(decided.container.image), use)
     return submission
 
@@ -227,68 +223,46 @@ def not_submitted(paths: store.Paths, error: ToolkitError) -> None:
     error.details = (*error.details, again)
 
 
-class Resumed(NamedTuple):
-    """A run whose job Slurm has, although it was not recorded."""
-
-    paths: store.Paths
-    plan: Plan
-    submission: Submission
-
-
-def resume(inputs: Inputs, wait: Wait) -> Resumed | None:
+def resume(inputs: Inputs, wait: Wait) -> tuple[store.Paths, Plan, Submission] | None:
     """Return the run of the same job whose submission was interrupted, if Slurm has its job.
 
-    Any other interrupted run is left to `toolkit ps`.
+    Any other interrupted run is left to `toolkit ps`. A submission that goes on is waited for.
+
+    Raises:
+        AnswerLostError: it does not end.
     """
-    for paths, attempt in _interrupted(Path(inputs.run_directory).parent):
-        if not _is_same(paths, attempt, inputs):
+    for file in sorted(Path(inputs.run_directory).parent.glob("*/attempt.json")):
+        paths = store.Paths(file.parent)
+        if not _is_same(paths, inputs):
             continue
         wait.notify(
-            f"the submission of {paths.name} was interrupted; asking Slurm whether it has the job"
+            f"the submission of {paths.name} did not end; asking Slurm whether it has the job"
         )
-        _await_sbatch(attempt.mark)
-        try:
-            once.find_jobs(
-                status.client_of(attempt),
-                attempt.mark,
-                wait,
-                AnswerLostError("the submission was interrupted"),
+        if not once.is_over(paths, once.SBATCH_SECONDS):
+            raise AnswerLostError(
+                f"{paths.name}, the same job, is still being submitted",
+                place=str(paths.directory),
+                next_step="wait for it: toolkit ps",
             )
-            submission = once.recovered(paths, status.client_of)
-        except SlurmUnreachableError:
-            continue  # the new submission will report it, or reach another cluster
+        attempt = once.read(paths)
+        if attempt is None:  # another process has submitted it meanwhile
+            continue
+        submission = once.search(partial(status.known_submission, paths), wait)
         if submission is not None:
-            return Resumed(paths, paths.read_plan(), submission)
+            return paths, paths.read_plan(), submission
+        if once.is_settled(attempt):
+            paths.attempt.unlink()
     return None
 
 
-def _interrupted(runs: Path) -> Iterator[tuple[store.Paths, SubmissionAttempt]]:
-    for file in sorted(runs.glob("*/attempt.json")):
-        paths = store.Paths(file.parent)
-        try:
-            attempt = read_json(file, SubmissionAttempt)
-        except ConfigError:
-            continue
-        if not paths.submission.exists() and not once.is_under_way(attempt):
-            yield paths, attempt
-
-
-def _is_same(paths: store.Paths, attempt: SubmissionAttempt, inputs: Inputs) -> bool:
+def _is_same(paths: store.Paths, inputs: Inputs) -> bool:
     """Return whether a run is of the same settings and of a script that has not changed since."""
     try:
         require_trusted(paths.directory)
-        before = read_json(paths.job, Job)
+        before, attempt = read_json(paths.job, Job), once.read(paths)
         changed = 0.0 if inputs.program else Path(before.script or "").stat().st_mtime
     except (ConfigError, UntrustedError, OSError):
         return False
-    return (
-        before == repeatable(inputs, plan(inputs))
-        and changed <= datetime.fromisoformat(attempt.submitted).timestamp() + 1
-    )
-
-
-def _await_sbatch(mark: str) -> None:
-    """Wait for an sbatch that outlived the process that started it: it may be about to submit."""
-    until = time.monotonic() + _SBATCH_SECONDS
-    while time.monotonic() < until and any(mark.encode() in words for words in once.own_commands()):
-        time.sleep(0.2)
+    if attempt is None or before != repeatable(inputs, plan(inputs)):
+        return False
+    return changed <= once.began(attempt) + 1

@@ -6,29 +6,33 @@ cluster.
 
 from __future__ import annotations
 
-import contextlib
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import CommandFailedError, NeedsInstallError, SubmissionError
-from toolkit.files import write_atomically
+from toolkit.errors import (
+    CommandFailedError,
+    NeedsInstallError,
+    SlurmSilentError,
+    SubmissionError,
+)
 from toolkit.model.run import JobState
 from toolkit.model.site import Access, NodeFacts, Partition
 from toolkit.model.slurm_options import Takes
 from toolkit.slurm import failures, parse, queue
 
-_DEFAULTS = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")
-_ACCOUNTED_DAYS = 30  # how far back the accounting is searched for a job with a mark
+_DEFAULTS = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_EXIT_")
 _ANSWER_SECONDS = 60  # slurmctld under load is slow; a command that hangs longer does not return
 
 
 def without_slurm_defaults(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without the variables that change what Slurm's commands do by default.
 
-    ``SBATCH_*`` overrides the lines of a script, and ``SQUEUE_PARTITION`` and the like hide jobs.
+    ``SBATCH_*`` overrides the lines of a script, ``SQUEUE_PARTITION`` and the like hide jobs, and
+    ``SLURM_EXIT_ERROR`` is the exit code of what fails.
     """
     return {name: value for name, value in environment.items() if not name.startswith(_DEFAULTS)}
 
@@ -67,11 +71,15 @@ class Client:
             )
         return result
 
-    def _execute(self, argv: Sequence[str]) -> shell.Result:
+    def _execute(self, argv: Sequence[str], pass_fds: Sequence[int] = ()) -> shell.Result:
         environment = without_slurm_defaults(os.environ)
         try:
             result = shell.run(
-                [*self.access.prefix, *argv], env=environment, timeout=_ANSWER_SECONDS, check=False
+                [*self.access.prefix, *argv],
+                env=environment,
+                timeout=_ANSWER_SECONDS,
+                check=False,
+                pass_fds=pass_fds,
             )
         except NeedsInstallError as error:
             raise failures.no_slurm(f"{error.cause}", error.place) from None
@@ -106,53 +114,55 @@ class Client:
 
     def version(self) -> str:
         """Return the version of Slurm."""
-        return self._run(["sinfo", "--version"]).stdout.split()[-1]
+        return parse.version(self._run(["sinfo", "--version"]).stdout)
 
-    def submit(self, script: Path, mark: str) -> int:
+    def submit(self, script: Path, pass_fds: Sequence[int] = ()) -> int:
         """Submit a script and return the job's id.
 
         Args:
-            script: a batch script.
-            mark: a word that no other job has, of ``once.new_mark``. The script is submitted under
-                a name with the mark in it, for as long as sbatch runs: every version of Slurm shows
-                a job's owner the path of its script, as ``Command``. The name and the comment of
-                the job stay the user's and the site's. The script has the mark as its argument,
-                too, by which a second job knows that it is one.
+            script: a batch script; every version of Slurm shows a job's owner its path.
+            pass_fds: open files that sbatch gets.
 
         Raises:
             SubmissionError: Slurm refused the job; its message is in the details.
             AnswerLostError: it is unknown whether Slurm has the job.
             SlurmSilentError: no controller was reached, so Slurm cannot have the job.
         """
-        marked = _marked_name(script, mark)
-        try:
-            result = self._execute(["sbatch", "--parsable", str(marked), mark])
-        finally:
-            with contextlib.suppress(OSError):  # the answer counts, even if the name remains
-                marked.unlink()
-        return failures.submitted_id(result, script)
-
-    def marked(self, mark: str) -> tuple[int, ...]:
-        """Return the ids of the jobs that were submitted with a mark, in rising order.
-
-        Ended jobs are among them as long as Slurm or its accounting has them.
-        """
-        queued = queue.job_ids(self._queued(), mark)
-        return queued or queue.job_ids(
-            self._accounted(f"--starttime=now-{_ACCOUNTED_DAYS}days"), mark
+        return failures.submitted_id(
+            self._execute(["sbatch", "--parsable", str(script)], pass_fds), script
         )
 
+    def find(self, script: str, since: float, known: queue.Snapshot | None = None) -> int | None:
+        """Return the newest job of this user that runs a script, or None.
+
+        Ended jobs are found as long as Slurm or its accounting has them.
+
+        Args:
+            script: absolute path, as sbatch got it.
+            since: when the submission began, in seconds since the epoch.
+            known: the jobs in the queue; None: ask for them.
+        """
+        entries = self._queued() if known is None else known.entries
+        if (job := queue.job_of(entries, script, since)) is not None:
+            return job
+        minutes = max(time.time() - since, 0) / 60 + 10  # the clocks of two hosts
+        return queue.job_of(self._accounted(f"--starttime=now-{minutes:.0f}minutes"), script, since)
+
     def snapshot(self, ids: Sequence[int] = ()) -> queue.Snapshot:
-        """Return all jobs of this user, and their marks.
+        """Return all jobs of this user.
 
         This is one query about one user, whatever the number of jobs. Ended jobs are included for
         as long as the controller remembers them (MinJobAge).
 
         Args:
             ids: jobs that are looked up in the accounting, all at once, if the controller has
-                forgotten them.
+                forgotten them; they are missing if the accounting does not answer.
         """
-        return self._with_forgotten(self._queued(), ids)
+        queued = self._queued()
+        try:
+            return self._with_forgotten(queued, ids)
+        except SlurmSilentError:
+            return queue.snapshot(queued)
 
     def jobs(self, ids: Sequence[int]) -> dict[int, JobState]:
         """Return the states of jobs by job id, of ended ones too.
@@ -200,11 +210,19 @@ class Client:
         return queue.squeue_entries(result.stdout, separator)
 
     def _accounted(self, which: str) -> list[queue.Entry]:
-        """Ask the accounting about jobs; the answer is empty where a cluster keeps none."""
+        """Ask the accounting about jobs; the answer is empty where a cluster keeps none.
+
+        Raises:
+            SlurmSilentError: the accounting does not answer.
+        """
         separator = _new_separator()
         shape = ("--noheader", "--parsable", f"--delimiter={separator}", "--allocations")
         words = ("sacct", *shape, f"--format={queue.sacct_format()}", which)
-        result = self._run(["env", *queue.ENVIRONMENT, *words], check=False)
+        try:
+            result = self._run(["env", *queue.ENVIRONMENT, *words], check=False)
+        except SlurmSilentError as error:
+            cause = "Slurm's accounting does not answer"
+            raise failures.silent(cause, "sacct", error.details) from None
         return queue.sacct_entries(result.stdout, separator) if result.ok else []
 
     def expected_start(self, job_id: int) -> str:
@@ -212,8 +230,8 @@ class Client:
         result = self._run(
             ["squeue", "--noheader", "--start", f"--jobs={job_id}", "--format=%S"], check=False
         )
-        text = result.stdout.strip()
-        return "" if text in ("", "N/A") else text
+        text = (result.stdout.splitlines() or [""])[-1]  # a site's plugins may print lines before
+        return "" if text == "N/A" else text
 
     def unhealthy_nodes(self, hosts: str, since: int) -> dict[str, str]:
         """Return those of some nodes that are down or do not answer since a time, or since later.
@@ -225,7 +243,8 @@ class Client:
         Returns:
             node -> Slurm's state and reason: ``{"nid002": "down*: Not responding"}``.
         """
-        words = ["sinfo", "--noheader", "--Node", f"--nodes={hosts}", "--format=%N|%T|%H|%E"]
+        words = ["sinfo", "--noheader", "--Node", f"--nodes={hosts}"]
+        words.append(f"--format={parse.UNHEALTHY_FORMAT}")
         result = self._run(["env", "SLURM_TIME_FORMAT=%s", *words], check=False)
         return parse.unhealthy_nodes(result.stdout, since)
 
@@ -234,18 +253,10 @@ class Client:
 
         The state is Slurm's long form; with it is the reason that an administrator or Slurm gave.
         """
-        words = [
-            "sinfo",
-            "--noheader",
-            "--Node",
-            "--format=%N|%T|%E",
-            *((f"--partition={partition}",) if partition else ()),
-        ]
-        rows = [
-            line.split("|", 2)
-            for line in self._run(words).stdout.splitlines()
-            if line.count("|") >= 2
-        ]
+        shape = "%N|%T|%E"
+        words = ["sinfo", "--noheader", "--Node", f"--format={shape}"]
+        words += [f"--partition={partition}"] if partition else []
+        rows = parse.rows(self._run(words).stdout, shape)
         return {name.strip(): (state, reason.strip()) for name, state, reason in rows}
 
     def nodes(self) -> dict[str, NodeFacts]:
@@ -294,15 +305,3 @@ def _jobs_option(ids: Sequence[int]) -> str:
 def _new_separator() -> str:
     """Return a random word to end each value of an answer; no job's name or path contains it."""
     return f"<{os.urandom(4).hex()}>"
-
-
-def _marked_name(script: Path, mark: str) -> Path:
-    """Give a script a second name with the mark in it, in the same directory, and return that."""
-    marked = script.with_name(f"{script.stem}.{mark}{script.suffix}")
-    marked.unlink(missing_ok=True)  # left by a submission that was killed
-    try:
-        marked.hardlink_to(script)
-    except OSError:  # a file system without hard links
-        mode = script.stat().st_mode & 0o777
-        write_atomically(marked, script.read_text(encoding="utf-8"), mode=mode)
-    return marked

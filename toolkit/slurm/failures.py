@@ -9,21 +9,30 @@ from pathlib import Path
 from toolkit.errors import SlurmSilentError, SlurmUnreachableError, SubmissionError
 from toolkit.shell import Result
 
-# Messages of Slurm's commands that did not reach a controller: it received no request.
+# Messages of 22.05 to 26.05 (slurm_errno.c, slurm_protocol_api.c, auth_munge.c, conf.c) for what no
+# controller executed: it received no request, or is not the one that executes any.
 _UNREACHED = re.compile(
-    r"connect failure|Could not establish a configuration source|fetch_config|Connection refused"
-    r"|No route to host|Unable to establish control machine address|Protocol authentication error"
-    r"|munge.{0,100}(?:refused|No such file)",
+    r"connect failure|Communication connection failure|Connection refused|No route to host"
+    r"|Could not establish a configuration source|fetch_config|failed to fetch remote configs"
+    r"|Unable to establish control(?:ler)? machine|Munge encode failed|auth_g_create"
+    r"|in standby mode|Rate limit exceeded",
     re.IGNORECASE,
 )
-# Messages for a connection that broke after the request: the controller may have executed it, and
-# its answer was lost.
+# Messages for a connection that broke after the request, or for an answer that could not be read:
+# the controller may have executed it.
 _LOST = re.compile(
-    r"Unable to contact slurm controller|Zero Bytes were transmitted|Connection reset by peer"
-    r"|Socket timed out|Connection timed out|Message receive failure|Unexpected message received"
-    r"|Broken pipe|Transport endpoint is not connected|Insane message length",
+    r"Unable to contact slurm controller(?! \(connect)|Zero Bytes were transmitted"
+    r"|Connection reset by peer|Socket timed out|Connection timed out"
+    r"|Message (?:send|receive) failure"
+    r"|Communication shutdown failure|Unexpected m(?:essage received|issing socket)|Broken pipe"
+    r"|Transport endpoint is not connected|Insane message length|Header lengths are longer"
+    r"|Munge decode failed|auth_g_(?:verify|unpack)|closing all communications"
+    r"|Connection forced closed|delayed socket error|talking to the database",
     re.IGNORECASE,
 )
+# Whether the controller could not read the request, or the command not the answer, is not said.
+_EITHER = "Protocol authentication error"
+_MOST_SIGNALS = 64
 # Slurm's refusals (slurm_errno.c, getopt_long), and the command that lists the valid values.
 _REFUSALS = {
     "Invalid license specification": "scontrol show licenses lists those of the cluster",
@@ -44,7 +53,7 @@ _SILENT_STEP = "try again when sinfo gets an answer. On a local cluster: toolkit
 
 
 class AnswerLostError(SlurmUnreachableError):
-    """It is unknown whether Slurm has a job: search for its mark before you submit it again."""
+    """It is unknown whether Slurm has a job."""
 
     exit_code, kind = SlurmSilentError.exit_code, SlurmSilentError.kind
 
@@ -52,7 +61,11 @@ class AnswerLostError(SlurmUnreachableError):
 def is_silent(result: Result) -> bool:
     """Return whether a command failed because no controller answered."""
     stderr = result.stderr
-    return not result.ok and bool(_UNREACHED.search(stderr) or _LOST.search(stderr))
+    return not result.ok and bool(_UNREACHED.search(stderr) or _is_lost(stderr))
+
+
+def _is_lost(stderr: str) -> bool:
+    return bool(_LOST.search(stderr)) or (_EITHER in stderr and not _UNREACHED.search(stderr))
 
 
 def silent(cause: str, place: str | None = None, details: Sequence[str] = ()) -> SlurmSilentError:
@@ -89,11 +102,12 @@ def submitted_id(result: Result, script: Path) -> int:
     match = re.search(r"^(\d+)(?:;.*)?$", result.stdout, re.MULTILINE)
     if result.ok and match:
         return int(match[1])
-    if not result.ok and _UNREACHED.search(result.stderr):
-        raise silent("no Slurm controller answers", "sbatch", result.tail(3))
-    killed = result.returncode < 0 or result.returncode > 128
-    if result.ok or match or killed or not result.tail() or _LOST.search(result.stderr):
+    # sbatch ends with 255 for an option that it cannot read.
+    killed = result.returncode < 0 or 128 < result.returncode <= 128 + _MOST_SIGNALS
+    if result.ok or match or killed or not result.tail() or _is_lost(result.stderr):
         raise answer_lost("sbatch gave no answer", str(script), result.tail(3))
+    if _UNREACHED.search(result.stderr):
+        raise silent("no Slurm controller answers", "sbatch", result.tail(3))
     words = [re.sub(r"^sbatch: (?:error: )?", "", line) for line in result.tail()]
     raise SubmissionError(
         "Slurm refused the job; nothing was submitted",

@@ -12,7 +12,7 @@ from toolkit.model.site import Limits, Site, Use
 from toolkit.slurm import overview
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import no_slurm
-from toolkit.slurm.parse import gpus_in
+from toolkit.slurm.parse import gpus_in, rows
 
 USAGE_FORMAT = "%P|%t|%D|%b|%i"
 _ENDING = ("CG", "CD", "F", "CA", "TO", "NF", "OOM", "BF", "DL", "PR")
@@ -134,8 +134,7 @@ def parse_usage(text: str, details: Callable[[str], str]) -> dict[str, Use]:
             squeue does not print (those of ``--gpus``).
     """
     usage: dict[str, Use] = {}
-    for line in text.splitlines():
-        partitions, state, nodes, gres, job = line.split("|", 4)
+    for partitions, state, nodes, gres, job in rows(text, USAGE_FORMAT):
         if state in _ENDING:
             continue
         gpus = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from toolkit.model.site import NodeFacts, Partition
@@ -11,11 +11,30 @@ from toolkit.model.slurm_options import Takes
 
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
 NODE_FORMAT = "%N|%P|%f"
+UNHEALTHY_FORMAT = "%N|%T|%H|%E"
 _GPU = re.compile(r"gpu(?::(?P<type>[^:,=(\s]+))?[:=](?P<count>\d+)")
 _HELP_OPTION = re.compile(r"^ {2,8}(?:-\w,? +)?--([A-Za-z][\w-]*)(\[=)?(=)?", re.MULTILINE)
 # States of nodes that no job can start on, in sinfo's short form. Not "unk": so are all nodes for a
 # moment after the controller's start.
 _GONE = ("down", "drain", "drng", "fail", "futr", "pow_dn", "boot")
+
+
+def rows(text: str, shape: str) -> Iterator[list[str]]:
+    """Yield the values of each line that a ``--format`` of fields between bars printed.
+
+    Other lines are skipped: a site's plugins and a login over ssh print such.
+    """
+    bars = shape.count("|")
+    for line in text.splitlines():
+        values = line.split("|", bars)
+        if len(values) > bars:
+            yield values
+
+
+def version(text: str) -> str:
+    """Return the version in the output of ``sinfo --version``; empty if there is none."""
+    match = re.search(r"^slurm\S* (\d\S*)$", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def minutes(text: str) -> int | None:
@@ -60,8 +79,8 @@ def partitions(text: str) -> tuple[Partition, ...]:
     It has one line for each partition, node state and kind of node.
     """
     by_name: dict[str, dict[str, Any]] = {}
-    for line in text.splitlines():
-        name, available, limit, size, count, state, cpus, memory, gres = line.split("|")
+    for row in rows(text, SINFO_FORMAT):
+        name, available, limit, size, count, state, cpus, memory, gres = row
         entry = by_name.setdefault(
             name.rstrip("*"),
             {
@@ -93,15 +112,9 @@ def partitions(text: str) -> tuple[Partition, ...]:
 
 
 def nodes(text: str) -> dict[str, NodeFacts]:
-    """Parse the output of ``sinfo --Node --format=NODE_FORMAT``: lines of node and partition.
-
-    Other lines, as a login over ssh prints them, are skipped.
-    """
+    """Parse the output of ``sinfo --Node --format=NODE_FORMAT``: lines of node and partition."""
     known: dict[str, NodeFacts] = {}
-    for line in text.splitlines():
-        if line.count("|") < 2:
-            continue
-        name, partition, features = line.split("|", 2)
+    for name, partition, features in rows(text, NODE_FORMAT):
         before = known.get(name, NodeFacts())
         known[name] = NodeFacts(
             partitions=(*before.partitions, partition.rstrip("*")),
@@ -191,8 +204,8 @@ def unhealthy_nodes(text: str, since: int) -> dict[str, str]:
     time: it stopped answering too recently.
     """
     unhealthy = {}
-    for line in text.splitlines():
-        name, state, when, reason = (part.strip() for part in (*line.split("|", 3), "", "", "")[:4])
+    for row in rows(text, UNHEALTHY_FORMAT):
+        name, state, when, reason = (part.strip() for part in row)
         down = state.startswith(("down", "fail")) or state.endswith("*")
         if name and down and (not when.isdigit() or int(when) >= since):
             unhealthy[name] = f"{state}: {reason}"

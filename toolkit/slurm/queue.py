@@ -18,7 +18,7 @@ from toolkit.model.run import JobState
 
 _SQUEUE = (
     *("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "NodeList", "Partition"),
-    *("exit_code", "StartTime", "EndTime", "Name", "BatchFlag", "StdOut", "Command"),
+    *("exit_code", "StartTime", "EndTime", "Name", "BatchFlag", "Command"),
 )
 _SACCT = (
     *("JobIDRaw", "JobID", "State", "Reason", "NodeList", "Partition"),
@@ -27,9 +27,11 @@ _SACCT = (
 # Times as seconds since the epoch; task ids in full, which Slurm otherwise cuts after 64
 # characters.
 ENVIRONMENT = ("SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0")
-# Newer versions quote words; older ones show the script's argument, which is the mark once more.
-_MARKED = re.compile(r"\.(toolkit-[0-9a-f]{16})\.sbatch['\"]?(?: ['\"]?\1['\"]?)?$")
+# Runs of earlier versions of the toolkit were submitted as `job.MARK.sbatch MARK`.
+_MARKED = re.compile(r"\.(toolkit-[0-9a-f]{16})\.sbatch(?: \1)?$")
 LAST_TASK = 4_000_000  # slurm.conf(5), MaxArraySize
+# Seconds by which the clocks of two hosts may differ; munge refuses credentials of others.
+_CLOCK_SKEW = 300
 _TASK_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 
 
@@ -54,12 +56,11 @@ class Snapshot(NamedTuple):
     Attributes:
         states: job id -> state; a job array is one job under the array's id, and each of its tasks
             one under its own.
-        marks: mark -> ids of the jobs that were submitted with it, in rising order; a job array is
-            one job.
+        entries: what the states were made from.
     """
 
     states: dict[int, JobState]
-    marks: dict[str, tuple[int, ...]]
+    entries: Sequence[Entry] = ()
 
 
 def squeue_format(separator: str) -> str:
@@ -94,10 +95,10 @@ def _rows(text: str, separator: str, width: int) -> Iterator[list[str]]:
 
 
 def _squeue_entry(row: Sequence[str]) -> Entry:
-    number, array, task, *common, batch, log, command = row
+    number, array, task, *common, batch, command = row
     job = _job(number, *common)
-    if batch != "0":  # squeue of 22.05 also prints a log for salloc, which has none
-        job = replace(job, log=log, mark=mark_of(command))
+    if batch != "0":  # a job of salloc has no script
+        job = replace(job, command=_without_mark(_word(command)))
     return Entry(job, int(array) if task != "N/A" else 0, "" if task == "N/A" else task)
 
 
@@ -105,7 +106,7 @@ def _sacct_entry(row: Sequence[str]) -> Entry:
     raw, number, *common, submit_line = row
     array, _, task = number.partition("_")
     # The raw id of tasks that were cancelled together is written with their range, too.
-    job = replace(_job(raw.partition("_")[0], *common), mark=mark_of(submit_line))
+    job = replace(_job(raw.partition("_")[0], *common), command=_without_mark(submit_line))
     return Entry(job, int(array) if task else 0, task.strip("[]"))
 
 
@@ -136,13 +137,17 @@ def _job(
     return replace(job, start=started, end=_seconds(end) if job.ended else 0)
 
 
-def mark_of(command: str) -> str:
-    """Return the mark in the path of the submitted script; empty if there is none.
+def _without_mark(command: str) -> str:
+    """Return a command as it would be without the mark that older versions of the toolkit added."""
+    return _MARKED.sub(".sbatch", command)
 
-    The path is the last word of the command.
+
+def is_command_of(command: str, script: str) -> bool:
+    """Return whether a command is a script, or ends with it as ``sbatch --parsable SCRIPT`` does.
+
+    Every version of Slurm prints the words as they are given, and quotes none.
     """
-    match = _MARKED.search(command)
-    return match[1] if match else ""
+    return command == script or command.endswith(f" {script}")
 
 
 def base_state(text: str) -> str:
@@ -258,14 +263,34 @@ def task_states(entries: Iterable[Entry], array: int) -> dict[int, JobState]:
     return {task: states[task] for task in sorted(states)}
 
 
-def job_ids(entries: Iterable[Entry], mark: str) -> tuple[int, ...]:
-    """Return the ids of the jobs with a mark in rising order; a job array is one job."""
-    return tuple(
-        sorted({entry.array or entry.state.job_id for entry in entries if entry.state.mark == mark})
+def job_of(entries: Iterable[Entry], script: str, since: float) -> int | None:
+    """Return the newest job that runs a script, or None; a job array is one job.
+
+    Jobs of a removed run, whose name a later run may get, are left out: they had started or ended
+    before.
+
+    Args:
+        entries: jobs of this user.
+        script: absolute path, as sbatch got it.
+        since: when the submission began, in seconds since the epoch.
+    """
+    return max(
+        (
+            entry.array or entry.state.job_id
+            for entry in entries
+            if is_command_of(entry.state.command, script) and not _is_older(entry.state, since)
+        ),
+        default=None,
     )
 
 
+def _is_older(job: JobState, since: float) -> bool:
+    """Return whether a job was in Slurm before a time of this host's clock."""
+    if job.ended:
+        return job.end < int(since)
+    return 0 < job.start < since - _CLOCK_SKEW
+
+
 def snapshot(entries: Sequence[Entry]) -> Snapshot:
-    """Return the jobs of some entries by job id and by mark."""
-    marks = {entry.state.mark for entry in entries if entry.state.mark}
-    return Snapshot(job_states(entries), {mark: job_ids(entries, mark) for mark in sorted(marks)})
+    """Return the jobs of some entries by job id."""
+    return Snapshot(job_states(entries), entries)

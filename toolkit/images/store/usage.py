@@ -32,13 +32,11 @@ class Use(NamedTuple):
         run: its directory, which may be gone by now.
         job_id: Slurm's number; 0: not known.
         cluster: name of the local cluster, if it runs on one.
-        mark: word by which Slurm's job is recognized.
     """
 
     run: Path
     job_id: int = 0
     cluster: str | None = None
-    mark: str = ""
 
 
 def note(image: Path, use: Use) -> None:
@@ -46,7 +44,7 @@ def note(image: Path, use: Use) -> None:
 
     Do nothing, silently, if the image's directory belongs to another user.
     """
-    text = "\0".join((str(use.run), str(use.job_id), use.cluster or "", use.mark))
+    text = "\0".join((str(use.run), str(use.job_id), use.cluster or ""))
     try:
         file = _file(image, use.run)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -70,8 +68,8 @@ def _file(image: Path, run: Path) -> Path:
 def _read(file: Path) -> Use | None:
     """Read a note; older ones have the run's directory only."""
     try:
-        run, job_id, cluster, mark, *_ = (*read_text(file, _LONGEST).split("\0"), "0", "", "")
-        return Use(Path(run), int(job_id), cluster or None, mark)
+        run, job_id, cluster, *_ = (*read_text(file, _LONGEST).split("\0"), "0", "")
+        return Use(Path(run), int(job_id), cluster or None)
     except (OSError, ValueError):  # it is not one of our notes
         return None
 

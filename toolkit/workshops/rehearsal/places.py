@@ -118,7 +118,7 @@ def _remove(place: Path, progress: Progress) -> None:
 def cancel_jobs(directories: list[Path]) -> None:
     """Cancel the jobs whose `toolkit run` was ended before they were, wait, and remove their runs.
 
-    A job is found by its mark, too, if `toolkit run` was ended before it recorded the number.
+    A job is found by its script, too, if `toolkit run` was ended before it recorded the number.
     """
     left = [
         run for directory in directories for run in all_runs(directory) if not run.outcome.is_file()
