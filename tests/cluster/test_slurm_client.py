@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 from tests.cluster.image_fixtures import wait_for
 from toolkit.errors import SubmissionError
 from toolkit.localcluster.access import access
-from toolkit.runs.once import new_mark
 from toolkit.slurm.client import Client
 
 HOSTILE = "a | b\n7<S>8 %s é 'q' $(x) \"d\""
@@ -37,9 +37,13 @@ class Cluster:
         path.write_text("\n".join(("#!/bin/bash", *lines, body, "")))
         return path
 
-    def submit(self, body: str, *options: str, mark: str | None = None) -> int:
-        """Submit a script with a mark."""
-        return self.client.submit(self.script(body, *options), mark or new_mark())
+    def submit(self, body: str, *options: str, name: str = "job.sbatch") -> int:
+        """Submit a script."""
+        return self.client.submit(self.script(body, *options, name=name))
+
+    def find(self, name: str = "job.sbatch") -> int | None:
+        """Return the job of a script that was submitted within the last minutes."""
+        return self.client.find(str(self.place / name), time.time() - 600)
 
     def call(self, *words: str) -> str:
         """Run one of Slurm's commands as a user types it."""
@@ -96,59 +100,67 @@ def test_how_a_job_ended(
     )
     assert (found.name, found.partition, found.nodes) == ("ends", "main", "nid[001-002]")
     assert 0 < found.start <= found.end
-    assert found.log.startswith(f"{slurm.place}/")
+    assert found.command == f"{slurm.place}/job.sbatch"
     assert slurm.client.snapshot().states[job_id] == found
 
 
-def test_a_job_is_found_by_its_mark_in_all_its_life(slurm: Cluster) -> None:
+def test_a_job_is_found_by_its_script_in_all_its_life(slurm: Cluster) -> None:
     """Held, running, requeued by an administrator, ended; the name and the comment stay the user's."""
-    mark, other = new_mark(), new_mark()
     options = ("--hold", "--requeue", "--job-name=mine", "--comment=theirs")
-    job_id = slurm.submit("sleep 60", *options, mark=mark)
-    slurm.submit("true", mark=other)
-    assert slurm.client.marked(mark) == (job_id,)
+    job_id = slurm.submit("sleep 60", *options)
+    slurm.submit("true", name="other/job.sbatch")
+    assert slurm.find() == job_id
     slurm.call("scontrol", "release", str(job_id))
     slurm.started(job_id)
-    assert slurm.client.marked(mark) == (job_id,)
+    assert slurm.find() == job_id
     slurm.call("scontrol", "requeue", str(job_id))
     wait_for(
         lambda: slurm.client.jobs([job_id])[job_id].state == "PENDING",
         "the job to be in the queue again",
     )
-    assert slurm.client.marked(mark) == (job_id,)
-    assert slurm.client.jobs([job_id])[job_id].mark == mark
+    assert slurm.find() == job_id
     slurm.client.cancel(job_id)
     assert slurm.ended(job_id).state == "CANCELLED"
-    assert slurm.client.marked(mark) == (job_id,)
+    assert slurm.find() == job_id
     assert (
         slurm.call("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%j|%k")
         == "mine|theirs"
     )
-    assert slurm.client.marked(new_mark()) == ()
+    assert slurm.find("none.sbatch") is None
 
 
-def test_the_name_with_the_mark_is_gone_after_the_submission(slurm: Cluster) -> None:
+def test_nothing_is_left_beside_the_script(slurm: Cluster) -> None:
     slurm.submit("true")
     with pytest.raises(SubmissionError):
         slurm.submit("true", "--nodes=99")
     assert [path.name for path in slurm.place.glob("*.sbatch")] == ["job.sbatch"]
 
 
-def test_a_script_that_is_submitted_by_hand_has_no_mark(slurm: Cluster) -> None:
-    mark = new_mark()
-    job_id = slurm.submit("true", mark=mark)
-    by_hand = int(slurm.call("sbatch", "--parsable", f"{slurm.place}/job.sbatch"))
-    assert slurm.client.marked(mark) == (job_id,)
-    assert slurm.client.snapshot().states[by_hand].mark == ""
+@pytest.mark.parametrize(
+    "option", ["--signal=B:USR1@60 --hold", "--begin=garbage", "--frobnicate", "--time=x", "--mem"]
+)
+def test_an_option_that_sbatch_cannot_read_is_refused(
+    slurm: Cluster, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_EXIT_ERROR", "143")
+    with pytest.raises(SubmissionError) as caught:
+        slurm.submit("true", option)
+    assert caught.value.details
+
+
+def test_a_script_that_is_submitted_by_hand_is_found_by_its_path(slurm: Cluster) -> None:
+    slurm.script("true")
+    by_hand = int(slurm.call("sbatch", "--parsable", "job.sbatch"))
+    assert slurm.find() == by_hand
 
 
 def test_names_and_paths_may_contain_anything(slurm: Cluster) -> None:
-    mark = new_mark()
-    script = slurm.script("true", name=f"x,y:0 {HOSTILE}/job.sbatch".replace("\n", " "))
+    name = f"x,y:0 {HOSTILE}/job.sbatch".replace("\n", " ")
+    script = slurm.script("true", name=name)
     script.write_text("#!/bin/bash\n#SBATCH --output=/dev/null --hold\n")
-    job_id = slurm.client.submit(script, mark)
+    job_id = slurm.client.submit(script)
     slurm.call("scontrol", "update", f"JobId={job_id}", f"JobName={HOSTILE}")
-    assert slurm.client.marked(mark) == (job_id,)
+    assert slurm.find(name) == job_id
     assert slurm.client.snapshot().states[job_id].name == HOSTILE
     slurm.call("scancel", str(job_id))
 
@@ -161,21 +173,9 @@ def test_a_long_path_and_a_symbolic_link(slurm: Cluster) -> None:
     script = slurm.script("true", name=str((deep / "job.sbatch").relative_to(slurm.place)))
     script.write_text("#!/bin/bash\n#SBATCH --output=/dev/null\n")
     for path in (script, link / "job.sbatch"):
-        mark = new_mark()
-        job_id = slurm.client.submit(path, mark)
-        assert slurm.client.marked(mark) == (job_id,)
+        job_id = slurm.client.submit(path)
+        assert slurm.find(str(path)) == job_id
     shutil.rmtree(deep)
-
-
-def test_a_file_system_without_hard_links(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(path: Path, target: Path) -> None:
-        raise PermissionError(path, target)
-
-    monkeypatch.setattr(Path, "hardlink_to", refused)
-    mark = new_mark()
-    job_id = slurm.submit("true", mark=mark)
-    assert slurm.client.marked(mark) == (job_id,)
-    assert sorted(path.name for path in slurm.place.glob("*.sbatch")) == ["job.sbatch"]
 
 
 def test_variables_of_the_user_hide_no_job(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,19 +186,17 @@ def test_variables_of_the_user_hide_no_job(slurm: Cluster, monkeypatch: pytest.M
         ("FORMAT2", "jobid"),
     ):
         monkeypatch.setenv(f"SQUEUE_{name}", value)
-    mark = new_mark()
-    job_id = slurm.submit("true", mark=mark)
+    job_id = slurm.submit("true")
     assert slurm.ended(job_id).state == "COMPLETED"
-    assert slurm.client.marked(mark) == (job_id,)
+    assert slurm.find() == job_id
 
 
 def test_an_array_that_is_cancelled_keeps_all_its_tasks(slurm: Cluster) -> None:
     """Slurm keeps tasks that never started in one entry; the points of a sweep are run again by it."""
-    mark = new_mark()
     body = (
         "[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 3; [ $SLURM_ARRAY_TASK_ID = 1 ] && exit 0; sleep 60"
     )
-    job_id = slurm.submit(body, "--array=0-3,10-90:2%2", mark=mark)
+    job_id = slurm.submit(body, "--array=0-3,10-90:2%2")
     running = "the first two tasks to end and two others to run"
 
     def states() -> list[str]:
@@ -207,7 +205,7 @@ def test_an_array_that_is_cancelled_keeps_all_its_tasks(slurm: Cluster) -> None:
     wait_for(
         lambda: states()[:5] == ["FAILED", "COMPLETED", "RUNNING", "RUNNING", "PENDING"], running
     )
-    assert slurm.client.marked(mark) == (job_id,)
+    assert slurm.find() == job_id
     assert slurm.client.jobs([job_id])[job_id].state == "RUNNING"
     slurm.client.cancel(job_id)
     found = slurm.ended(job_id)
@@ -215,7 +213,7 @@ def test_an_array_that_is_cancelled_keeps_all_its_tasks(slurm: Cluster) -> None:
     assert list(tasks) == [0, 1, 2, 3, *range(10, 91, 2)]
     assert [state.state for state in tasks.values()] == ["FAILED", "COMPLETED", *["CANCELLED"] * 43]
     assert (tasks[0].exit_code, found.job_id, found.end > 0) == (3, job_id, True)
-    assert slurm.client.marked(mark) == (job_id,)
+    assert slurm.find() == job_id
 
 
 def test_tasks_are_not_cut_off_however_many_there_are(slurm: Cluster) -> None:
@@ -226,10 +224,10 @@ def test_tasks_are_not_cut_off_however_many_there_are(slurm: Cluster) -> None:
     slurm.client.cancel(job_id)
 
 
-def test_an_interactive_job_has_neither_log_nor_mark(slurm: Cluster) -> None:
+def test_an_interactive_job_has_no_script(slurm: Cluster) -> None:
     said = slurm.call("salloc", "--quiet", "--ntasks=1", "bash", "-c", "echo $SLURM_JOB_ID")
     found = slurm.ended(int(re.findall(r"\d+", said)[-1]))
-    assert (found.state, found.log, found.mark) == ("COMPLETED", "", "")
+    assert (found.state, found.command) == ("COMPLETED", "")
 
 
 def test_jobs_that_slurm_does_not_know_are_missing(slurm: Cluster) -> None:
@@ -262,10 +260,9 @@ def forgetful(
 
 def test_the_accounting_knows_what_the_controller_has_forgotten(forgetful: Cluster) -> None:
     """Also the tasks of an array that ended long before the last one."""
-    mark, array_mark = new_mark(), new_mark()
-    job_id = forgetful.submit("exit 3", mark=mark)
+    job_id = forgetful.submit("exit 3")
     body = "[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 4; [ $SLURM_ARRAY_TASK_ID = 1 ] && sleep 600"
-    array = forgetful.submit(body, "--array=0-5%1", mark=array_mark)
+    array = forgetful.submit(body, "--array=0-5%1", name="array/job.sbatch")
     # It forgets once a minute, and the task may have ended too late for the same time.
     queue = ("squeue", "--array", "--noheader", "--states=all", "--format=%i")
     wait_for(
@@ -276,8 +273,8 @@ def test_the_accounting_knows_what_the_controller_has_forgotten(forgetful: Clust
     assert job_id not in forgetful.client.snapshot().states
 
     state = forgetful.client.jobs([job_id])[job_id]
-    assert (state.state, state.exit_code, state.mark) == ("FAILED", 3, mark)
-    assert forgetful.client.marked(mark) == (job_id,)
+    assert (state.state, state.exit_code) == ("FAILED", 3)
+    assert forgetful.find() == job_id
     tasks = forgetful.client.elements(array)
     assert [tasks[task].state for task in range(6)] == ["FAILED", "RUNNING", *["PENDING"] * 4]
     assert tasks[0].exit_code == 4
@@ -292,4 +289,4 @@ def test_the_accounting_knows_what_the_controller_has_forgotten(forgetful: Clust
     tasks = forgetful.client.elements(array)
     assert [tasks[task].state for task in range(6)] == ["FAILED", *["CANCELLED"] * 5]
     assert forgetful.client.jobs([array])[array].state == "FAILED"
-    assert forgetful.client.marked(array_mark) == (array,)
+    assert forgetful.find("array/job.sbatch") == array

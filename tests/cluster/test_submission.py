@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.image_fixtures import wait_for
+from toolkit.records.store import Paths
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -103,16 +104,38 @@ def test_a_job_whose_answer_is_lost_is_found_and_not_submitted_again(
     assert not (lossy.place / "runs/once-0001/attempt.json").exists()
 
 
-def test_an_sbatch_that_dies_before_it_submits_is_started_again(lossy: Lossy) -> None:
+def test_an_sbatch_that_dies_before_it_submits_is_never_started_again(lossy: Lossy) -> None:
+    """Whether Slurm has the job is not known; the user decides, and then gets one job."""
     lossy.sbatch("kill -9 $$")
     done = lossy.run()
+    assert done.returncode == 89, done.stderr
+    assert "toolkit ps, which looks for the job again" in done.stderr
+    assert lossy.jobs() == []
+    (row,) = json.loads(lossy.toolkit("ps", "--json", env=lossy.env, cwd=lossy.place).stdout)
+    assert (row["state"], row["job_id"]) == ("UNKNOWN", 0)
+    done = lossy.toolkit("run", "--detach", "runs/once-0001", cwd=lossy.place, env=lossy.env)
     assert done.returncode == 0, done.stderr
-    assert "submitting it again" in done.stderr
-    assert lossy.jobs() == [lossy.job_id()]
+    assert "the submission of once-0001 did not end" in done.stderr
+    assert len(lossy.jobs()) == 1
 
 
-def test_what_slurm_refuses_is_not_asked_twice(lossy: Lossy) -> None:
-    lossy.sbatch(f'echo "$@" >> {lossy.bin}/asked; rm {lossy.bin}/been; $real --nodes=77 "$@"')
+def test_a_run_that_is_repeated_is_the_job_that_slurm_has(lossy: Lossy) -> None:
+    """As if its submission had been killed before the job was recorded."""
+    assert lossy.run().returncode == 0
+    paths = Paths(lossy.place / "runs/once-0001")
+    record = json.loads(paths.submission.read_text())
+    job_id = record.pop("job_id")
+    paths.attempt.write_text(json.dumps(record))
+    paths.submission.unlink()
+    done = lossy.toolkit("run", "--detach", "runs/once-0001", cwd=lossy.place, env=lossy.env)
+    assert done.returncode == 0, done.stderr
+    assert "it is not submitted again" in done.stderr
+    assert lossy.jobs() == [lossy.job_id()] == [job_id]
+
+
+@pytest.mark.parametrize("option", ["--nodes=77", "--begin=garbage", "--frobnicate"])
+def test_what_slurm_refuses_is_not_asked_twice(option: str, lossy: Lossy) -> None:
+    lossy.sbatch(f'echo "$@" >> {lossy.bin}/asked; rm {lossy.bin}/been; $real {option} "$@"')
     done = lossy.run()
     assert done.returncode == 76, done.stderr
     assert len((lossy.bin / "asked").read_text().splitlines()) == 1
@@ -120,6 +143,9 @@ def test_what_slurm_refuses_is_not_asked_twice(lossy: Lossy) -> None:
     (row,) = json.loads(lossy.toolkit("ps", "--json", env=lossy.env, cwd=lossy.place).stdout)
     assert (row["state"], row["exit_code"]) == ("REFUSED", 76)
     assert (lossy.place / "runs/once-0001/job.sbatch").is_file()
+    assert not (lossy.place / "runs/once-0001/attempt.json").exists()
+    (lossy.bin / "sbatch").unlink()
+    assert "did not end" not in lossy.run().stderr
 
 
 class Controller:

@@ -110,8 +110,8 @@ class Place:
             return [int(line) for line in (self.directory / "worked").read_text().split()]
         return []
 
-    def settle(self, tally: Row, runs: int = 1) -> None:
-        """Wait until all has ended, and count what is wrong: each run has one job that did the work, and one row that says so."""
+    def settle(self, tally: Row, runs: int = 1, ignored: int = 0) -> None:
+        """Wait until all has ended, and count what is wrong: each run has one job, which did the work, and a row that says so."""
         wait_for(
             lambda: all(
                 state in ("COMPLETED", "CANCELLED", "FAILED") for state in self.jobs().values()
@@ -119,9 +119,13 @@ class Place:
             "the jobs to end",
             seconds=90,
         )
-        rows = [row for row in self.ps() if row["state"] != "NOT SUBMITTED"]
+        rows = [row for row in self.ps() if row["job_id"]]
         worked = self.worked()
-        right = sorted(row["job_id"] for row in rows) == sorted(worked)
+        right = (
+            sorted(row["job_id"] for row in rows)
+            == sorted(worked)
+            == sorted({*self.jobs()} - {ignored})
+        )
         right = right and all((row["state"], row["exit_code"]) == ("COMPLETED", 0) for row in rows)
         tally.trials += 1
         tally.doubled += max(0, len(worked) - runs)
@@ -182,31 +186,63 @@ def test_sbatch_outlives_the_toolkit(moment: str, tally: Row, place: Place) -> N
     place.settle(tally)
 
 
-@pytest.mark.parametrize(("delay", "jobs"), [(4, 1), (12, 2)])
-def test_late(delay: int, jobs: int, tally: Row, place: Place) -> None:
-    """The first submission delayed for 4 s, or past every look, and nobody watches."""
-    keep = 'link=${words[1]}; cp -p "$link" "$place/kept"'
-    later = f'( sleep {delay}; ln -f "$place/kept" "$link"; $real "$@" >/dev/null; rm -f "$link" ) </dev/null >/dev/null 2>&1 &'
-    place.sbatch('if ((count > 0)); then exec $real "$@"; fi', keep, later, "exit 0")
+# The first call of sbatch answers at once and submits later; others are as they are.
+LATER = (
+    'if ((count > 0)); then exec $real "$@"; fi',
+    '( {wait}; exec $real "$@" ) </dev/null >/dev/null 2>&1 &',
+    "exit 0",
+)
+
+
+@pytest.mark.parametrize(("seconds", "code"), [(4, 0), (12, 89)])
+def test_late(seconds: int, code: int, tally: Row, place: Place) -> None:
+    """The submission delayed for 4 s, or past every search, and nobody watches."""
+    place.sbatch(*(line.format(wait=f"sleep {seconds}") for line in LATER))
+    done = place.run()
+    assert done.returncode == code, done.stderr
+    assert ("toolkit ps" in done.stderr) == (code == 89)
+    wait_for(lambda: len(place.jobs()) == 1, "the late job", seconds=60)
+    place.settle(tally)
+
+
+def test_late_and_repeated(tally: Row, place: Place) -> None:
+    """The submission delayed past every search, and the command repeated before it comes."""
+    place.sbatch(
+        *(line.format(wait="until [[ -e $place/go ]]; do sleep 0.1; done") for line in LATER)
+    )
+    assert place.run().returncode == 89
+    again = subprocess.Popen(
+        (sys.executable, "-m", "toolkit", "run", "--detach", *JOB, "work.py"),
+        cwd=place.directory,
+        env=place.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert again.stderr is not None
+    assert any("did not end" in line for line in again.stderr)
+    (place.directory / "go").touch()
+    assert again.wait(timeout=100) == 0
+    place.settle(tally)
+
+
+def test_a_name_that_comes_back(tally: Row, place: Place) -> None:
+    """A run removed, and its name given to one whose sbatch dies before it submits, which is repeated."""
+    assert place.run().returncode == 0
+    wait_for(lambda: set(place.jobs().values()) == {"COMPLETED"}, "the job to end", seconds=60)
+    removed = place.toolkit("rm", "once-0001", cwd=place.directory, env=place.env)
+    assert removed.returncode == 0, removed.stderr
+    (place.directory / "worked").unlink()
+    place.sbatch('if ((count > 0)); then exec $real "$@"; fi', "kill -9 $$")
+    done = place.run()
+    assert done.returncode == 89, done.stderr
+    assert [row["job_id"] for row in place.ps()] == [0]
     done = place.run()
     assert done.returncode == 0, done.stderr
-    wait_for(lambda: len(place.jobs()) == jobs, "the late job", seconds=60)
-    place.settle(tally)
-
-
-def test_late_and_followed(tally: Row, place: Place) -> None:
-    """The first submission delayed past every look, while the run is followed."""
-    (place.directory / "work.py").write_text(WORK.replace("sleep(2)", "sleep(25)"))
-    keep = 'link=${words[1]}; cp -p "$link" "$place/kept"'
-    later = '( sleep 12; ln -f "$place/kept" "$link"; $real "$@" >/dev/null; rm -f "$link" ) </dev/null >/dev/null 2>&1 &'
-    place.sbatch('if ((count > 0)); then exec $real "$@"; fi', keep, later, "exit 0")
-    whole = (
-        *"--nodelist nid001 --exclusive".split(),
-    )  # so that the late job waits; one that starts ends at once by itself
-    done = place.toolkit("run", *JOB, *whole, "work.py", cwd=place.directory, env=place.env)
-    assert done.returncode == 0, done.stderr
-    assert sorted(place.jobs().values())[0] == "CANCELLED", place.jobs()
-    place.settle(tally)
+    first, *others = sorted(place.jobs())
+    place.settle(tally, ignored=first)
+    assert len(others) == 1
 
 
 def test_together(tally: Row, place: Place) -> None:
