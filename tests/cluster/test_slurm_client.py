@@ -137,7 +137,8 @@ def test_nothing_is_left_beside_the_script(slurm: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", ["--signal=B:USR1@60 --hold", "--begin=garbage", "--frobnicate", "--time=x", "--mem"]
+    "option",
+    ["--signal='B:USR1@60 --hold'", "--begin=garbage", "--frobnicate", "--time=x", "--mem"],
 )
 def test_an_option_that_sbatch_cannot_read_is_refused(
     slurm: Cluster, option: str, monkeypatch: pytest.MonkeyPatch

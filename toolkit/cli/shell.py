@@ -132,10 +132,10 @@ def _run(
 ) -> int:
     """Run the script in an allocation that lives as long as this process."""
     cluster = local_name(prepared.inputs.site)
-    process = interactive.start(prepared.client, paths, decided, cluster)
+    process, attempt = interactive.start(prepared.client, paths, decided, cluster)
     try:
         with interactive.released_after(prepared.client, process, paths, pty=decided.pty):
-            submission = interactive.granted(process, paths)
+            submission = interactive.granted(process, paths, attempt)
             console.say("script", os.path.relpath(paths.script))
             if decided.pty:
                 code = process.wait()

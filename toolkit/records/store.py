@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,8 +123,10 @@ class Paths:
 
     @property
     def is_own(self) -> bool:
-        """Return whether the directory is this user's: only there a command that reads writes."""
-        return self.directory.stat().st_uid == os.geteuid()
+        """Return whether the run belongs to the caller: only there a command that reads writes."""
+        with suppress(OSError):
+            return self.directory.stat().st_uid == os.geteuid()
+        return False
 
     @property
     def allocation(self) -> Path:

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import SlurmUnreachableError, SubmissionError
-from toolkit.files import read_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Submission, SubmissionAttempt
 from toolkit.records.store import Paths
@@ -39,8 +38,8 @@ def salloc_command(decided: Plan, script: str) -> tuple[str, ...]:
 
 def start(
     client: Client, paths: Paths, decided: Plan, cluster: str | None
-) -> subprocess.Popen[str]:
-    """Start salloc. With ``pty`` the script has the terminal; else it reads no input.
+) -> tuple[subprocess.Popen[str], SubmissionAttempt]:
+    """Start salloc, and record that. With ``pty`` the script has the terminal, else no input.
 
     Without ``pty``, Ctrl-C reaches only this process.
     """
@@ -51,8 +50,8 @@ def start(
         prefix = ("env", "--ignore-signal=INT", *prefix, "env", "--default-signal=INT")
     argv = (*prefix, *salloc_command(decided, str(paths.script)))
     stdin = None if decided.pty else subprocess.DEVNULL
-    with once.begun(paths, decided.site, cluster) as (_, lock):
-        return shell.start(
+    with once.begun(paths, decided.site, cluster) as (attempt, lock):
+        process = shell.start(
             argv,
             env=without_job(os.environ),
             stdin=stdin,
@@ -61,9 +60,10 @@ def start(
             new_session=not decided.pty,
             pass_fds=(lock,),
         )
+    return process, attempt
 
 
-def granted(process: subprocess.Popen[str], paths: Paths) -> Submission:
+def granted(process: subprocess.Popen[str], paths: Paths, attempt: SubmissionAttempt) -> Submission:
     """Wait until the script has begun, and record the job's number.
 
     Raises:
@@ -78,7 +78,7 @@ def granted(process: subprocess.Popen[str], paths: Paths) -> Submission:
                 next_step="its message is above; toolkit cluster shows which nodes are free",
             )
         time.sleep(_PAUSE)
-    return once.record(paths, read_json(paths.attempt, SubmissionAttempt), number)
+    return once.record(paths, attempt, number)
 
 
 def _allocated(paths: Paths) -> int | None:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from msgspec.structs import asdict
 
 from toolkit.errors import SlurmUnreachableError, UnrecordedError
-from toolkit.files import read_json, write_atomically
+from toolkit.files import open_regular, read_json, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.run import Submission, SubmissionAttempt
 from toolkit.records.store import Paths
@@ -69,7 +69,7 @@ def is_over(paths: Paths, seconds: float = 0.0) -> bool:
     until = time.monotonic() + seconds
     while True:
         try:
-            with paths.attempt.open("rb") as file:
+            with open_regular(paths.attempt) as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= until:
