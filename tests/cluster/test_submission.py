@@ -193,9 +193,9 @@ def test_a_controller_that_is_away_is_waited_for(
     assert not (shared_dir / "runs").exists(), (
         "Slurm was asked for its partitions first, and nothing was written"
     )
-    words = ("notebook", "start", "--image", str(pytorch_image))
     impatient = {**lossy.env, "TOOLKIT_WAIT_FOR_SLURM": "1"}
-    done = lossy.toolkit(*words, cwd=shared_dir, env=impatient)
+    notebook = ("notebook", "start", "--image", str(pytorch_image))
+    done = lossy.toolkit(*notebook, cwd=shared_dir, env=impatient)
     assert done.returncode == 89, done.stderr
     assert "the query was repeated for 0:01" in done.stderr
 

@@ -6,92 +6,28 @@ import errno
 import fcntl
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.lossy_slurm import LossySlurm as Slurm
 from tests.unit.samples import inputs
 from toolkit.errors import SlurmSilentError, SlurmUnreachableError, SubmissionError, UnrecordedError
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Outcome, Submission, SubmissionAttempt
-from toolkit.model.site import Access
 from toolkit.planning.plan import plan
 from toolkit.records.store import Paths
 from toolkit.runs import once, parts, status, submit
-from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait, patiently
-from toolkit.slurm.queue import Entry, Snapshot
 
 SINCE = "2026-11-21T00:00:00+00:00"
 ATTEMPT = SubmissionAttempt(site="local", submitted=SINCE)
 # As version 0.1 wrote them.
 OLD_ATTEMPT = '{"mark":"toolkit-0123456789abcdef","site":"local","submitted":"2026-11-21T00:00:00+00:00","host":"x","pid":7,"process_start":9}'
 OLD_RUN = '{"job_id":4,"site":"local","submitted":"2026-11-21T00:00:00+00:00","mark":"x/../../home","is_doubtful":true}'
-
-
-class Slurm(Client):
-    """A stand-in for Slurm's commands.
-
-    ``happens`` is what becomes of each call of sbatch, ``late`` how often a job is not shown before
-    it is. Nothing that a test calls here may cancel.
-    """
-
-    def __init__(self, *happens: str, late: int = 0, silent: int = 0) -> None:
-        super().__init__(Access())
-        self.__dict__.update(happens=list(happens), calls=0, taken=[], late=late, silent=silent)
-        self.__dict__.update(queries=0, state="RUNNING", locked=[])
-
-    happens: list[str]
-    calls: int
-    taken: list[JobState]
-    late: int
-    silent: int
-    queries: int
-    state: str
-    locked: list[bool]
-
-    def add(self, script: Path, job_id: int = 0) -> int:
-        number = job_id or len(self.taken) + 1
-        self.taken.append(JobState(job_id=number, state=self.state, command=str(script)))
-        return number
-
-    def submit(self, script: Path, pass_fds: Sequence[int] = ()) -> int:
-        self.__dict__["calls"] += 1
-        self.locked.append(not once.is_over(Paths(script.parent)))
-        what = self.happens.pop(0)
-        if what == "refused":
-            raise SubmissionError("refused")
-        if what == "away":
-            raise SlurmSilentError("away")
-        if what != "dies":
-            self.add(script)
-        if what in ("dies", "lost"):
-            raise AnswerLostError("sbatch gave no answer")
-        assert pass_fds
-        return self.taken[-1].job_id
-
-    def snapshot(self, ids: Sequence[int] = ()) -> Snapshot:
-        del ids
-        self.__dict__["queries"] += 1
-        if self.silent:
-            self.__dict__["silent"] -= 1
-            raise SlurmSilentError("away")
-        if self.late:
-            self.__dict__["late"] -= 1
-            return Snapshot({})
-        states = {job.job_id: job for job in self.taken}
-        return Snapshot(states, [Entry(job, 0, "") for job in self.taken])
-
-    def find(self, script: str, since: float, known: Snapshot | None = None) -> int | None:
-        from toolkit.slurm import queue
-
-        return queue.job_of((known or self.snapshot()).entries, script, since)
-
-    def cancel(self, job_id: int) -> None:
-        raise AssertionError(f"job {job_id} is cancelled")
 
 
 @pytest.fixture(autouse=True)

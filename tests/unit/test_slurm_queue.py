@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -191,7 +192,7 @@ def test_the_accounting_is_late_and_does_not_bring_back_a_pending_task() -> None
 
 SCRIPT = "/runs/a b/x-0001/job.sbatch"
 OLD_MARK = "toolkit-0123456789abcdef"
-DURING = {"start": "1000", "end": "1060"}
+DURING: dict[str, Any] = {"start": "1000", "end": "1060"}
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_a_job_is_found_by_its_script(rows: list[list[str]], expected: int | Non
     ],
 )
 def test_a_job_of_a_removed_run_of_the_same_name_is_not_the_run_s(
-    values: dict[str, str], is_found: bool
+    values: dict[str, Any], is_found: bool
 ) -> None:
     entries = queue.squeue_entries(squeue(row(7, command=SCRIPT, **values)), END)
     assert queue.job_of(entries, SCRIPT, 1000.0) == (7 if is_found else None)

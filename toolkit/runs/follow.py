@@ -68,7 +68,10 @@ def follow(
             answered, is_silent = time.monotonic(), False
             misses = misses + 1 if new is None else 0
             if misses >= _MISSES:
-                raise _lost(job_id)
+                raise JobLostError(
+                    f"neither Slurm nor its accounting knows job {job_id} any more",
+                    next_step="read what it printed: toolkit logs",
+                )
             if new is not None:
                 if state is None or (new.state, new.reason) != (state.state, state.reason):
                     start = client.expected_start(job_id) if new.state == "PENDING" else ""
@@ -101,13 +104,6 @@ def _state(client: Client, paths: Paths, plan: Plan, job_id: int) -> JobState | 
     state = client.jobs([job_id]).get(job_id)
     is_known = state is not None and parts.is_of(state, paths, plan)
     return parts.own_state(paths, state) if state is not None and is_known else None
-
-
-def _lost(job_id: int) -> JobLostError:
-    return JobLostError(
-        f"Slurm does not know job {job_id} any more, and its accounting does not have it either",
-        next_step="read what it printed: toolkit logs",
-    )
 
 
 def _lines(tail: logs.Tail, plan: Plan, *, last: bool = False) -> Iterator[logs.Line]:

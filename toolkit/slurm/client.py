@@ -162,7 +162,7 @@ class Client:
         try:
             return self._with_forgotten(queued, ids)
         except SlurmSilentError:
-            return queue.snapshot(queued)
+            return queue.Snapshot(queue.job_states(queued), queued)
 
     def jobs(self, ids: Sequence[int]) -> dict[int, JobState]:
         """Return the states of jobs by job id, of ended ones too.
@@ -183,7 +183,8 @@ class Client:
         arrays = {entry.array for entry in entries if entry.array and states[entry.array].ended}
         if incomplete := [number for number in ids if number not in states or number in arrays]:
             entries = queue.merge(entries, self._accounted(_jobs_option(incomplete)))
-        return queue.snapshot(entries)
+            states = queue.job_states(entries)
+        return queue.Snapshot(states, entries)
 
     def elements(self, job_id: int) -> dict[int, JobState]:
         """Return the states of the tasks of a job array by task id.

@@ -289,8 +289,3 @@ def _is_older(job: JobState, since: float) -> bool:
     if job.ended:
         return job.end < int(since)
     return 0 < job.start < since - _CLOCK_SKEW
-
-
-def snapshot(entries: Sequence[Entry]) -> Snapshot:
-    """Return the jobs of some entries by job id."""
-    return Snapshot(job_states(entries), entries)
