@@ -30,7 +30,7 @@ _LOST = re.compile(
     r"|Connection forced closed|delayed socket error|talking to the database",
     re.IGNORECASE,
 )
-# Whether the controller could not read the request, or the command not the answer, is not said.
+# Either the controller could not read the request, or the command could not read the answer.
 _EITHER = "Protocol authentication error"
 _MOST_SIGNALS = 64
 # Slurm's refusals (slurm_errno.c, getopt_long), and the command that lists the valid values.
