@@ -19,36 +19,60 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 64 << 20  # of a file that is read whole; ours have at most some megabytes
 _CHUNK = 1 << 20
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path, *, below: Path | None = None) -> BinaryIO:
     """Open a regular file for reading, and never wait, as opening another user's pipe would.
+
+    Args:
+        path: the file.
+        below: the directory that the file, or the folder that it is in, is an entry of, and no
+            symbolic link; None: links are followed.
 
     Raises:
         OSError: it cannot be opened, or is something else than a regular file.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    handle = _open_below(path, below) if below else os.open(path, _READ)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return os.fdopen(handle, "rb")
 
 
-def read_text(path: Path, most: int = _MOST_BYTES, *, errors: str = "strict") -> str:
+def _open_below(path: Path, below: Path) -> int:
+    is_link_allowed = path.parent == below
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | (0 if is_link_allowed else os.O_NOFOLLOW)
+    try:
+        parent = os.open(path.parent, flags)
+        try:
+            return os.open(path.name, _READ | os.O_NOFOLLOW, dir_fd=parent)
+        finally:
+            os.close(parent)
+    except OSError as error:
+        reason = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise OSError(error.errno, reason, str(path)) from None
+
+
+def read_text(
+    path: Path, most: int = _MOST_BYTES, *, errors: str = "strict", below: Path | None = None
+) -> str:
     """Return the text of a file of at most ``most`` bytes, with its line ends as they are.
+
+    ``below`` is as of ``open_regular``.
 
     Raises:
         OSError: it cannot be read, or is larger.
         UnicodeDecodeError: it is not UTF-8.
     """
-    return read_bytes(path, most).decode("utf-8", errors)
+    return read_bytes(path, most, below=below).decode("utf-8", errors)
 
 
-def read_bytes(path: Path, most: int) -> bytes:
+def read_bytes(path: Path, most: int, *, below: Path | None = None) -> bytes:
     """Return a file of at most ``most`` bytes; errors as ``read_text``."""
     data = bytearray()
-    with open_regular(path) as stream:
+    with open_regular(path, below=below) as stream:
         while len(data) <= most and (chunk := stream.read(_CHUNK)):  # read(most) takes that memory
             data += chunk
     if len(data) > most:
@@ -72,20 +96,30 @@ def read_toml(path: Path, model: type[AnyModel], *, named: bool = False) -> AnyM
     return _read(path, model, is_json=False, is_searched=not named)
 
 
-def read_json(path: Path, model: type[AnyModel], *, searched: bool = False) -> AnyModel:
+def read_json(
+    path: Path, model: type[AnyModel], *, searched: bool = False, below: Path | None = None
+) -> AnyModel:
     """Read a JSON file that we wrote into a model; errors as ``read_toml``.
 
     Args:
         path: the file.
         model: the model of its content.
         searched: the file was found by searching, so that its owner must be trusted.
+        below: as of ``open_regular``.
     """
-    return _read(path, model, is_json=True, is_searched=searched)
+    return _read(path, model, is_json=True, is_searched=searched, below=below)
 
 
-def _read(path: Path, model: type[AnyModel], *, is_json: bool, is_searched: bool) -> AnyModel:
+def _read(
+    path: Path,
+    model: type[AnyModel],
+    *,
+    is_json: bool,
+    is_searched: bool,
+    below: Path | None = None,
+) -> AnyModel:
     try:
-        text = _searched_text(path) if is_searched else read_text(path)
+        text = _searched_text(path) if is_searched else read_text(path, below=below)
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in EXHAUSTED:
             raise

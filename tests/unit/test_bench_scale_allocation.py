@@ -114,7 +114,7 @@ def test_all_runs_have_the_submission_of_their_allocation(tmp_path: Path) -> Non
     for paths in written.parts:
         assert paths.is_part
         assert paths.read_submission() is None
-        assert allocation.holder_of(paths) == Paths(written.paths.directory.resolve())
+        assert paths.holder == Paths(written.paths.directory.resolve())
     submission = Submission(job_id=9, site="local", submitted="now")
     written.paths.submission.write_text(to_json(submission))
     assert all(paths.read_submission() == submission for paths in written.parts)

@@ -24,7 +24,7 @@ from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.planning.gather import GatheredInputs
 from toolkit.planning.plan import plan
-from toolkit.records import store
+from toolkit.records import access, store
 from toolkit.records.store import Paths
 from toolkit.runs import completion, finish, follow, status
 from toolkit.runs.logs import Line
@@ -185,7 +185,7 @@ def test_a_full_disk_hides_no_outcome(
     paths = store.write(directory, decided, inputs().job, scripts.script(decided))
     submission = Submission(job_id=7, site="local", submitted="2026-11-22T00:00:00Z")
     paths.submission.write_text(to_json(submission))
-    monkeypatch.setattr(finish, "write_atomically", full)
+    monkeypatch.setattr(access, "write_atomically", full)
     state = JobState(state="FAILED", job_id=7, exit_code=1)
     outcome = finish.finish(cast(Any, None), paths, decided, state)
     assert (outcome.state, outcome.exit_code) == ("FAILED", 1)

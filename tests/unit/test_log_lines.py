@@ -57,7 +57,8 @@ def test_the_last_drawing_of_a_long_progress_bar_is_kept() -> None:
 def test_both_ends_of_a_log_are_read(count: int, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("".join(f"line {number}\n" for number in range(count)))
-    rows = list(ends(log, 4096))
+    with log.open("rb") as file:
+        rows = list(ends(file, 4096))
     assert rows[0] == "line 0"
     assert rows[-1] == f"line {count - 1}"
     assert sum(len(row) + 1 for row in rows) <= 4096
@@ -72,7 +73,8 @@ def test_both_ends_of_a_log_are_read(count: int, tmp_path: Path) -> None:
 def test_a_log_that_is_one_line_has_an_end(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"Traceback " + b"x" * 3_000_000 + b" KeyError")
-    rows = list(ends(log, 1 << 20))
+    with log.open("rb") as file:
+        rows = list(ends(file, 1 << 20))
     assert rows[0].startswith("Traceback ")
     assert len(rows) == 2
 
@@ -82,9 +84,10 @@ def test_lines_are_found_with_their_offsets(words: list[str]) -> None:
     import tempfile
 
     data = "\n".join(words).encode()
-    with tempfile.NamedTemporaryFile() as file:
-        Path(file.name).write_bytes(data)
-        found = list(find_lines(Path(file.name), b"MARK"))
+    with tempfile.TemporaryDirectory() as name:
+        log = store.Log(Path(name, "7.log"), 7, None, "")
+        log.path.write_bytes(data)
+        found = list(find_lines(log, b"MARK"))
     assert [text for _, text in found] == [word for word in words if "MARK" in word]
     assert all(data[offset:].startswith(text.encode()) for offset, text in found)
 

@@ -21,7 +21,7 @@ from toolkit.model.run import JobState, Outcome
 from toolkit.model.source import Option, Source
 from toolkit.planning import requeue, sweep
 from toolkit.planning.plan import plan
-from toolkit.records import store
+from toolkit.records import access, store
 from toolkit.runs import (
     attempts,
     dependencies,
@@ -68,7 +68,7 @@ def run_with(directory: Path, files: dict[str, str]) -> store.Paths:
 
 def parsed(name: str) -> store.Log:
     """A log as a run's directory knows it by its name."""
-    match = store._LOG.match(name)
+    match = access._LOG.match(name)
     assert match
     element = int(match["element"]) if match["element"] else None
     task = int(match["task"]) if match["task"] else None

@@ -107,14 +107,14 @@ def test_logs_that_have_not_grown_are_not_opened(
     tail = logs.Tail(paths, 7)
     assert len(list(tail.read())) == 3
     opened: list[str] = []
-    really_open = Path.open
+    really_open = store.Log.open
 
-    def open_counted(path: Path, *words: Any, **more: Any) -> Any:
-        opened.append(path.name)
-        return really_open(path, *words, **more)
+    def open_counted(log: store.Log) -> Any:
+        opened.append(log.path.name)
+        return really_open(log)
 
     (paths.logs / "7-1-nid001.log").write_text("begun\nmore\n")
-    monkeypatch.setattr(Path, "open", open_counted)
+    monkeypatch.setattr(store.Log, "open", open_counted)
     assert [text for _, text in tail.read()] == ["more"]
     assert list(tail.read()) == []
     assert opened == ["7-1-nid001.log"]

@@ -338,11 +338,7 @@ def test_prune_leaves_runs_of_others_and_goes_on_after_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second, third = (new_run(number, ended=True) for number in (1, 2, 3))
-    monkeypatch.setattr(
-        removal,
-        "_foreign",
-        lambda paths: "it is another user's" if paths.name == first.name else "",
-    )
+    monkeypatch.setattr(store.Paths, "is_own", property(lambda paths: paths.name != first.name))
     real = removal._remove
 
     def fails(paths: store.Paths) -> int:
@@ -353,6 +349,6 @@ def test_prune_leaves_runs_of_others_and_goes_on_after_a_failure(
     monkeypatch.setattr(removal, "_remove", fails)
     done = CliRunner().invoke(prune, ["--keep", "0", "--yes"])
     assert done.exit_code == 0
-    assert "kept: it is another user's" in done.stdout
+    assert "kept: it belongs to another user" in done.stdout
     assert "kept: it could not be removed" in done.stdout
     assert [paths.directory.exists() for paths in (first, second, third)] == [True, True, False]

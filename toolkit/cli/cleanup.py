@@ -34,6 +34,7 @@ def cancel(run_names: tuple[str, ...], runs: Path) -> None:
       toolkit cancel 4711
     """
     for paths in [find(name, runs) for name in run_names]:
+        paths.require_own()
         state, outcome = status.current(paths)
         if outcome is not None or state is None:
             state_name = outcome.state if outcome else "Slurm has forgotten it"

@@ -57,6 +57,8 @@ def follow_run(
 
 def _interrupted(client: Client, paths: Paths, job_id: int) -> int:
     word = paths.word
+    if not paths.is_own:
+        return INTERRUPTED
     again = f"Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it"
     try:  # a second Ctrl-C may come before the messages have been printed
         console.note("")
@@ -102,11 +104,12 @@ def show(
 
                 console.out(table(plan.points, event.points))
             show_outcome(event, paths)
-            if not paths.outcome.is_file():
+            if paths.is_own and not paths.outcome.is_file():
                 console.say(
-                    "", "the disk is full, and the outcome is not recorded; make room there"
+                    "", "the outcome could not be recorded; make room there, and see ls -ld"
                 )
-            leave_results(paths)
+            if paths.is_own:
+                leave_results(paths)
             if event.kind != "ok":
                 show_explanation(paths, event)
             if as_json:

@@ -318,6 +318,7 @@ def stop(run: str | None, runs: Path) -> None:
 
     paths = _find(run, runs)
     notebook.require_notebook(paths)
+    paths.require_own()
     state, outcome = status.current(paths)
     if state is None or outcome is not None:  # its number may be that of another job by now
         console.fact("ended", f"{paths.name} has ended already")

@@ -11,6 +11,7 @@ from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import json_option, runs_option
 from toolkit.records import index
+from toolkit.records.access import RunDirectory
 from toolkit.records.store import Paths, all_runs, newest_first
 from toolkit.runs import status
 from toolkit.units import human_time
@@ -40,7 +41,7 @@ def command(show_all: bool, all_directories: bool, runs: Path, as_json: bool) ->
       toolkit ps --all --json
     """
     known = _everywhere() if all_directories else all_runs(runs)
-    if known and not all_directories:
+    if known and not all_directories and RunDirectory(runs).is_own:
         index.remember(runs)  # which may have been moved here
     shown = known if show_all else known[:_MOST]
     rows = status.of_all(shown)

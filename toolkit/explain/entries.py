@@ -96,7 +96,7 @@ def shows_failure(
 
 
 # The prefix of torch for each line of an exception once a rank belongs to a group.
-_RAISED = re.compile(r"\[rank(?P<rank>\d+)\]: ?(?P<text>.*)")
+_RAISED = re.compile(r"\[rank(?P<rank>\d{1,9})\]: ?(?P<text>.*)")
 
 
 def entries_of(lines: Iterable[tuple[str, str, int | None]]) -> tuple[Entry, ...]:
@@ -138,7 +138,7 @@ _LABELLED = re.compile(
     r"[|:] ?(?P<text>.*)"
 )
 # Not "[0]:" alone, which begins an entry of torchrun's summary.
-_TORCH = re.compile(r"\[(?:default)?(?P<rank>\d+)\]:(?P<text>.+)")
+_TORCH = re.compile(r"\[(?:default)?(?P<rank>\d{1,9})\]:(?P<text>.+)")
 
 
 def pasted(text: str) -> tuple[Entry, ...]:

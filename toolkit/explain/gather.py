@@ -11,7 +11,7 @@ from toolkit.errors import ConfigError
 from toolkit.explain.entries import entries_of, evidence_of, labelled
 from toolkit.explain.model import Evidence, Rule
 from toolkit.explain.waiting import Facts, Holder
-from toolkit.files import read_toml
+from toolkit.files import open_regular, read_toml
 from toolkit.localcluster.paths import default_name
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
@@ -64,7 +64,7 @@ def of_run(paths: Paths, derived: Outcome | None = None) -> tuple[Evidence, Outc
             first_host=(failure.host or "") if failure else "",
             first_text=_first_text(outcome),
             failure=failure,
-            unrecorded=recorded is None,
+            unrecorded=recorded is None and paths.is_own,
         ),
         outcome,
     )
@@ -99,7 +99,8 @@ def of_file(path: Path) -> Evidence:
         ConfigError: it cannot be read.
     """
     try:
-        return evidence_of(labelled(ends(path, excerpt.MOST)))
+        with open_regular(path) as file:
+            return evidence_of(labelled(ends(file, excerpt.MOST)))
     except OSError as error:
         raise ConfigError(
             f"the log cannot be read: {error.strerror}",

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 # What the driver prints when it has put the ranks together, and when a rank has failed; at its end
 # it repeats the first failure since it last put them together.
-_STARTED = re.compile(r"elastic: \d+ ranks on ")
+_STARTED = re.compile(r"elastic: \d{1,9} ranks on ")
 _FAILED = re.compile(
-    r"elastic: (?P<is_last>failed: )?rank (?P<rank>\d+) on (?P<host>\S+): "
-    r"(?:exit code (?P<code>\d+)|killed by signal (?P<signal>\d+))"
+    r"elastic: (?P<is_last>failed: )?rank (?P<rank>\d{1,9}) on (?P<host>\S+): "
+    r"(?:exit code (?P<code>\d{1,9})|killed by signal (?P<signal>\d{1,9}))"
 )
 
 

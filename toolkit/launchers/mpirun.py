@@ -30,17 +30,17 @@ from toolkit.model.site import Facts
 if TYPE_CHECKING:
     from toolkit.slurm.client import Client
 
-_OPEN_MPI = re.compile(r"Open MPI\)? (\d+)\.(\d+)")
+_OPEN_MPI = re.compile(r"Open MPI\)? (\d{1,9})\.(\d{1,9})")
 _TRIED = (("5", "4"),)  # of the host, of the image: ranks of 4.1.4 under mpirun 5.0.7, over PMIx
 _KILLED = re.compile(
-    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) "
-    r"exited on\s+signal (?P<signal>\d+)"
+    r"process rank (?P<rank>\d{1,9}) with PID \d{1,9} on node (?P<host>\S+) "
+    r"exited on\s+signal (?P<signal>\d{1,9})"
 )
 # Open MPI 4: [[25134,1],1], and 5: [prterun-nid001-681@1,1].
-_NAMED = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[^\s\[\]]+@\d+),(?P<rank>\d+)\]")
-_CODE = re.compile(r"Exit code:\s+(?P<code>\d+)")
-_ABORTED = re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+)")
-_ERROR_CODE = re.compile(r"with errorcode (?P<code>\d+)")
+_NAMED = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[^\s\[\]]+@\d+),(?P<rank>\d{1,9})\]")
+_CODE = re.compile(r"Exit code:\s+(?P<code>\d{1,9})")
+_ABORTED = re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d{1,9})")
+_ERROR_CODE = re.compile(r"with errorcode (?P<code>\d{1,9})")
 
 
 class Mpirun(Launcher):

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from toolkit.model.run import Report
 
 _ENDED = re.compile(
-    r"process (?P<rank>\d+) terminated with "
-    r"(?:exit code (?P<code>\d+)|signal (?P<signal>SIG\w+))"
+    r"process (?P<rank>\d{1,9}) terminated with "
+    r"(?:exit code (?P<code>\d{1,9})|signal (?P<signal>SIG\w+))"
 )
 # How a parent reports a process that torch.multiprocessing.spawn started.
 _CHILD = re.compile(r"[Pp]rocess (?P<index>\d{1,6}) terminated")

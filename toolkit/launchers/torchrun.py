@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _RESTARTS = 3  # default of an elastic run
 _FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (.*)$")
-_NUMBER = re.compile(r"-?\d+")
+_NUMBER = re.compile(r"-?\d{1,9}")
 
 
 class Torchrun(Launcher):

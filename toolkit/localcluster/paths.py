@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import ClusterError, UntrustedError, UsageError
+from toolkit.model.run import CLUSTER_NAME
 
 # The longest path within is <directory>/node/<node>/spool/<node>_<job>.<step>, the socket of a
 # step, and the kernel takes 108 bytes.
 LONGEST = 60
 LONGEST_NAME = 20
 PRIVATE = ("/tmp", "/dev/shm")  # of which each node has its own
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\Z")
 _SHORTER = "a name of at most {} characters; or "
 # A directory that others cannot guess and create first; short, since it has sockets.
 _ELSEWHERE = (
@@ -111,7 +111,7 @@ def _named_root() -> Path:
 
 def is_name(name: str) -> bool:
     """Return whether a cluster can have a name."""
-    return bool(_NAME.match(name)) and len(name) <= LONGEST_NAME
+    return bool(re.match(CLUSTER_NAME, name))
 
 
 def require_name(name: str, place: str) -> None:

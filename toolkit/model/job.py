@@ -9,6 +9,7 @@ from msgspec import Meta
 from toolkit.model.base import Model
 
 Positive = Annotated[int, Meta(ge=1)]
+RunName = Annotated[str, Meta(pattern=r"^(?!\.\.?\Z)[^/\0]+\Z")]
 NotNegative = Annotated[int, Meta(ge=0)]
 Range = Annotated[str, Meta(pattern=r"^[1-9][0-9]*([:-][1-9][0-9]*)?$")]
 # 8,4 for nodes that differ; a100:4 or 1g.10gb:2 for a type.
@@ -125,7 +126,7 @@ class Job(Model, frozen=True, kw_only=True):
     interactive: bool | None = None
     pty: bool | None = None
     sweep: tuple[str, ...] = ()
-    rerun_of: str | None = None
+    rerun_of: RunName | None = None
     after: tuple[str, ...] = ()
     require_signed: bool | None = None
     signature_key: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -23,6 +23,12 @@ FINAL_STATES = frozenset(
         "TIMEOUT",
     )
 )
+
+# What is read of a run may be another user's: numbers are numbers of Slurm, names are no paths.
+JobNumber = Annotated[int, msgspec.Meta(ge=1, le=(1 << 32) - 2)]
+ElementNumber = Annotated[int, msgspec.Meta(ge=0, le=1 << 32)]
+CLUSTER_NAME = r"^[a-z0-9][a-z0-9_-]{0,19}\Z"
+ClusterName = Annotated[str, msgspec.Meta(pattern=CLUSTER_NAME)]
 
 
 class JobState(Model, frozen=True, kw_only=True):
@@ -73,7 +79,7 @@ class SubmissionAttempt(Model, frozen=True, kw_only=True, forbid_unknown_fields=
 
     site: str
     submitted: str
-    cluster: str | None = None
+    cluster: ClusterName | None = None
 
 
 class Submission(SubmissionAttempt, frozen=True, kw_only=True):
@@ -83,7 +89,7 @@ class Submission(SubmissionAttempt, frozen=True, kw_only=True):
         job_id: Slurm's number.
     """
 
-    job_id: int
+    job_id: JobNumber
 
 
 class PartTimes(Model, frozen=True, kw_only=True):
@@ -233,7 +239,7 @@ class PointOutcome(Model, frozen=True, kw_only=True):
         message: the error, if it failed.
     """
 
-    number: int
+    number: ElementNumber
     state: str
     exit_code: int | None = None
     seconds: float = 0.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from toolkit import git
 from toolkit.errors import ConfigError
-from toolkit.files import read_json, write_atomically
+from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.code import Code, ScriptFile
 from toolkit.records.store import Paths
@@ -93,7 +93,7 @@ def repeat(before: Path, paths: Paths) -> None:
 def change_since(run: Path, script: ScriptFile | None) -> str:
     """Return a warning if a script is not the one that an earlier run had; else nothing."""
     try:
-        code = read_json(Paths(run).code, Code)
+        code = Paths(run).read(Paths(run).code, Code) or Code()
     except ConfigError:
         return ""
     if script is None or code.script is None or code.script.sha256 == script.sha256:

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from toolkit.files import open_regular, read_text
 from toolkit.quoting import shell
 
 NAME = "secrets"
@@ -33,12 +34,14 @@ def write(directory: Path, prefix: str, values: Mapping[str, str]) -> None:
 
 
 def read(directory: Path) -> dict[str, str]:
-    """Return the variables of a run, to repeat it; empty if it has none, or they are unreadable."""
+    """Return the variables of a run, to repeat it; empty if it has none that the caller wrote."""
     try:
-        text = (directory / NAME).read_bytes().decode()  # a carriage return belongs to its value
-        prefix = json.loads((directory / "plan.json").read_text(encoding="utf-8"))["container"][
-            "prefix"
-        ]
+        with open_regular(directory / NAME, below=directory) as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
+                return {}
+            text = file.read().decode()  # a carriage return belongs to its value
+        plan = json.loads(read_text(directory / "plan.json", below=directory))
+        prefix = plan["container"]["prefix"]
     except (OSError, ValueError, KeyError):
         return {}
     pairs = [word.removeprefix(prefix).partition("=") for word in shlex.split(text) if "=" in word]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from toolkit import git
 from toolkit.errors import ConfigError, NoSpaceError, UsageError
-from toolkit.files import read_json, write_atomically
+from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.code import Snapshot, Tree
 from toolkit.records.code import SECRET_FILES
@@ -58,7 +58,7 @@ def tree_of(folder: Path, cwd: Path) -> Tree:
 def of_run(run: Path) -> Snapshot | None:
     """Return the snapshot of a run; None if it has none."""
     paths = Paths(run)
-    return read_json(paths.snapshot, Snapshot) if paths.snapshot.is_file() else None
+    return paths.read(paths.snapshot, Snapshot)
 
 
 def take(paths: Paths, tree: Tree, directory: str, folder: str) -> Snapshot:

@@ -14,43 +14,27 @@ from pathlib import Path
 
 from toolkit.errors import ConfigError, UnknownRunError
 from toolkit.files import read_json, write_atomically
+from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.quoting import shell
+from toolkit.records.access import Log as Log
+from toolkit.records.access import RunDirectory
 from toolkit.trust import require_trusted
 
 _NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d{4,})\Z")
-_LOG = re.compile(
-    r"(?P<job>\d+)(?:_(?P<element>\d+))?(?:\.(?P<restart>\d+))?(?:-(?P<task>\d+)-(?P<host>.+))?\.log\Z"
-)
 # Whatever the umask is: a group may share a directory of runs, and only its owner writes to a run.
 _RUNS_MODE, _RUN_MODE = 0o775, 0o755
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")
+# The job of a part is that of a run in the same directory, and in no other.
+_HOLDER = re.compile(r"\.\./(?!\.\.?/)(?P<name>[^/]+)/run\.json\Z")
 _JOB_ID = re.compile(r"(?P<job>[1-9]\d{0,9})(?:_\d+)?\Z")  # 4711, or an element of an array: 4711_3
 
 
 @dataclass(frozen=True)
-class Log:
-    """One log of a job: of the batch shell (no host), or of one task.
-
-    ``element`` is the number in a job array. A requeued job has logs of its tasks for each
-    ``attempt``, from 1; its batch shell has one for all attempts.
-    """
-
-    path: Path
-    job_id: int
-    task: int | None
-    host: str
-    element: int | None = None
-    attempt: int = 1
-
-
-@dataclass(frozen=True)
-class Paths:
+class Paths(RunDirectory):
     """The files of one run."""
-
-    directory: Path
 
     @property
     def name(self) -> str:
@@ -122,13 +106,6 @@ class Paths:
         return self.directory / "attempt.json"
 
     @property
-    def is_own(self) -> bool:
-        """Return whether the run belongs to the caller: only there a command that reads writes."""
-        with suppress(OSError):
-            return self.directory.stat().st_uid == os.geteuid()
-        return False
-
-    @property
     def allocation(self) -> Path:
         """The number of a job that salloc got, written by its script."""
         return self.directory / "allocation"
@@ -153,34 +130,28 @@ class Paths:
         """The folder of failing processes' records, and of the module that writes them."""
         return self.directory / "report"
 
-    def logs_of(self, job_id: int) -> list[Log]:
-        """Return the logs of a job: the batch shell's first, then by task."""
-        logs = []
-        for path in self.logs.glob(f"{job_id}*.log"):
-            match = _LOG.match(path.name)
-            if match and int(match["job"]) == job_id:
-                element = int(match["element"]) if match["element"] else None
-                task, attempt = (
-                    int(match["task"]) if match["task"] else None,
-                    int(match["restart"] or 0) + 1,
-                )
-                logs.append(Log(path, job_id, task, match["host"] or "", element, attempt))
-        return sorted(
-            logs,
-            key=lambda log: (log.element or 0, log.task is not None, log.attempt, log.task or 0),
-        )
+    @property
+    def holder(self) -> Paths | None:
+        """The run of the allocation that this run is a part of; None if it is no part."""
+        match = _HOLDER.match(str(self.submission.readlink())) if self.is_part else None
+        holder = match and Paths(self.directory.resolve().parent / match["name"])
+        with suppress(OSError):
+            if holder and holder.directory.lstat().st_uid == self.directory.stat().st_uid:
+                return holder
+        return None
 
     def read_plan(self) -> Plan:
         """Return the plan."""
-        return read_json(self.plan, Plan)
+        return read_json(self.plan, Plan, below=self.directory)
 
     def read_submission(self) -> Submission | None:
         """Return the submission, or None if Slurm has no job of the run."""
-        return read_json(self.submission, Submission) if self.submission.is_file() else None
+        holder = self.holder or self
+        return holder.read(holder.submission, Submission)
 
     def read_outcome(self) -> Outcome | None:
         """Return the outcome, or None if it is not known yet."""
-        return read_json(self.outcome, Outcome) if self.outcome.is_file() else None
+        return self.read(self.outcome, Outcome)
 
 
 def next_directory(runs: Path, name: str) -> Path:
@@ -230,8 +201,6 @@ def create(directory: Path) -> bool:
 
 def write(directory: Path, plan: Plan, job: Job, script: str) -> Paths:
     """Write plan, settings and script of a run into its directory."""
-    from toolkit.model.base import to_json
-
     paths = Paths(directory)
     write_atomically(paths.plan, to_json(plan))
     write_atomically(paths.job, to_json(job))
@@ -258,7 +227,13 @@ def _planned(paths: Paths) -> float:
 
 def _is_run(directory: Path) -> bool:
     """Return whether a directory is a run; the name of a run being removed begins with a dot."""
-    return not directory.name.startswith(".") and (directory / "plan.json").is_file()
+    return not directory.name.startswith(".") and _has_plan(directory)
+
+
+def _has_plan(directory: Path) -> bool:
+    with suppress(OSError):  # the directory is private to another user
+        return (directory / "plan.json").is_file()
+    return False
 
 
 def find(name: str | None, runs: Path) -> Paths:
@@ -274,7 +249,7 @@ def find(name: str | None, runs: Path) -> Paths:
         return known[0]
     if name is not None:
         for directory in (Path(name), runs / name):
-            if (directory / "plan.json").is_file():
+            if _has_plan(directory):
                 return Paths(directory.resolve())
         if match := _JOB_ID.match(name):
             run = _of_job(int(match["job"]), known, runs)

@@ -127,10 +127,3 @@ def _create(runs: Path, name: str) -> Path:
     while not store.create(directory := store.next_directory(runs, name)):
         pass
     return directory
-
-
-def holder_of(paths: Paths) -> Paths | None:
-    """Return the run of the allocation that a run is a part of; None if it is no part."""
-    if not paths.is_part:
-        return None
-    return Paths((paths.directory / paths.submission.readlink()).parent.resolve())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timezone
+from datetime import datetime
 
 from toolkit.model.run import JobAttempt
 from toolkit.runs.logs import Line
@@ -30,11 +30,11 @@ def read_attempts(lines: Iterable[Line]) -> tuple[JobAttempt, ...]:
         if not match:
             continue
         key = (line.element, int(match["number"]))
-        when = int(
-            datetime.strptime(match["when"], "%Y-%m-%dT%H:%M:%SZ")
-            .replace(tzinfo=timezone.utc)
-            .timestamp()
-        )
+        try:
+            began = datetime.strptime(match["when"] + "+0000", "%Y-%m-%dT%H:%M:%SZ%z")
+        except ValueError:  # a script has printed it
+            continue
+        when = int(began.timestamp())
         if match["what"] == "begins":
             attempts[key] = JobAttempt(
                 number=key[1], began=when, nodes=match["nodes"] or "", element=line.element

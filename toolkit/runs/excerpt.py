@@ -5,16 +5,14 @@ Of large logs only the beginning and the end are read.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
-from pathlib import Path
+from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
+from toolkit.files import open_regular
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobAttempt, Report
 from toolkit.records.store import Log, Paths
@@ -62,7 +60,7 @@ def history(paths: Paths, plan: Plan, job_id: int) -> History:
     marked = [
         (offset, logs.line(text, log, plan.launch))
         for log in batch
-        for offset, text in logs.find_lines(log.path, attempts.MARK.encode())
+        for offset, text in logs.find_lines(log, attempts.MARK.encode())
     ]
     starts = {line.element: offset for offset, line in marked if attempts.begins(line)}
     return History(attempts.read_attempts(line for _, line in marked), starts)
@@ -84,15 +82,12 @@ def of_logs(paths: Paths, plan: Plan, given: Sequence[Log], past: History) -> Ex
         if log.task is None or log.attempt == last.get(log.element, log.attempt)
     ]
     offsets = [past.starts.get(log.element, 0) if log.task is None else 0 for log in chosen]
-    sizes = [
-        max(0, log.path.stat().st_size - offset)
-        for log, offset in zip(chosen, offsets, strict=True)
-    ]
+    sizes = [max(0, log.size - offset) for log, offset in zip(chosen, offsets, strict=True)]
     shares = fair_shares(sizes)
     lines = [
         logs.line(hide(text), log, plan.launch)
         for log, offset, share in zip(chosen, offsets, shares, strict=True)
-        for text in logs.ends(log.path, share, offset)
+        for text in logs.ends_of(log, share, offset)
     ]
     return Excerpt(lines, len(chosen), sum(sizes), sum(map(min, sizes, shares)))
 
@@ -125,7 +120,7 @@ def fair_shares(sizes: Sequence[int], most: int = MOST) -> list[int]:
     return shares
 
 
-_MOST_FILES, _MOST_BYTES = 5000, 1 << 18
+_MOST_RECORDS, _MOST_BYTES = 64 << 20, 1 << 18  # bytes of all records, and of one
 
 
 def read_reports(
@@ -139,7 +134,7 @@ def read_reports(
         element: of a job array; None: not an array.
         attempt: of a requeued job, from 1; None: the last attempt that has written a record.
     """
-    own = [report for report in _decoded(paths.reports) if _is_of(report, job_id, element)]
+    own = [report for report in _decoded(paths) if _is_of(report, job_id, element)]
     last = max((_attempt(report) for report in own), default=1) if attempt is None else attempt
     return tuple(
         sorted(
@@ -168,20 +163,18 @@ def _attempt(report: Report) -> int:
     return int(count) + 1 if count.isascii() and count.isdecimal() and len(count) < 9 else 1
 
 
-def _decoded(directory: Path) -> Iterator[Report]:
-    """Yield the readable records; a process may have been killed while it wrote one."""
-    for path in islice(sorted(directory.glob("*.json")), _MOST_FILES):
-        data = _content(path)
-        try:
-            yield msgspec.json.decode(data, type=Report)
-        except (msgspec.DecodeError, ValueError):
-            continue
+def _decoded(paths: Paths) -> Iterator[Report]:
+    """Yield the readable records, those that were written first before others.
 
-
-def _content(path: Path) -> bytes:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    with os.fdopen(handle, "rb") as file:
-        return file.read(_MOST_BYTES) if stat.S_ISREG(os.fstat(handle).st_mode) else b""
+    A process may have been killed while it wrote one.
+    """
+    left = _MOST_RECORDS
+    with suppress(OSError):  # the folder is its owner's alone
+        files = [paths.reports / name for name in paths.names(paths.reports)]
+        for path in sorted(files, key=lambda path: path.lstat().st_mtime_ns):
+            with suppress(OSError, ValueError, msgspec.DecodeError):
+                if path.suffix == ".json":
+                    with open_regular(path, below=paths.directory) as file:
+                        data = file.read(min(left, _MOST_BYTES))
+                    left -= len(data)
+                    yield msgspec.json.decode(data, type=Report)

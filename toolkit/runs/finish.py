@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.errors import NO_SPACE
-from toolkit.files import write_atomically
-from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, PointOutcome, Report
 from toolkit.records.store import Log, Paths
@@ -21,10 +17,9 @@ from toolkit.slurm.client import Client
 
 
 def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome:
-    """Derive the outcome of a job that has ended, and write it into the directory of an own run.
+    """Derive the outcome of a job that has ended, and write it into a run of the caller.
 
-    On a full disk it is not written, and the next command derives it again: a job that fills the
-    disk must not hide its own failure.
+    Where it cannot be written, the next command derives it again.
     """
     past = excerpt.history(paths, plan, state.job_id)
     if plan.array:
@@ -35,19 +30,8 @@ def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome
             client, plan, state, lines, excerpt.reports_of(paths, state.job_id, None, past)
         )
     came_out = replace(came_out, attempts=past.attempts)
-    _write_if_room(paths, paths.outcome, came_out)
+    paths.keep(paths.outcome, came_out)
     return came_out
-
-
-def _write_if_room(paths: Paths, path: Path, came_out: Outcome | PointOutcome) -> None:
-    if not paths.is_own:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, to_json(came_out, sort=False))  # results in the script's order
-    except OSError as error:
-        if error.errno not in NO_SPACE:
-            raise
 
 
 def _of_job(
@@ -67,7 +51,7 @@ def _of_array(
     states = client.elements(state.job_id)
     points = read_elements(paths, plan, state.job_id, states, past, ended=True)
     for point in points if plan.points else ():
-        _write_if_room(paths, paths.points / str(point.number) / "outcome.json", point)
+        paths.keep(paths.points / str(point.number) / "outcome.json", point)
     first = next(
         (point.number for point in points if point.exit_code != 0),
         points[0].number if points else None,

@@ -9,6 +9,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -23,6 +24,7 @@ from toolkit.units import human_size
 
 LONGEST = 64 * 1024  # bytes kept of one line; a rank that prints a tensor writes megabytes
 _CHUNK = 1 << 20
+_MOST = 256 << 20  # bytes of one log that are searched
 _EQUAL = 500  # characters of a line that may be printed again, at most
 _SHORT, _FEW = 32, 256  # a log of n bytes may have n / 32 lines and a few more
 
@@ -90,42 +92,55 @@ def split(chunks: Iterable[bytes]) -> Iterator[str]:
     yield from splitter.rest()
 
 
-def ends(path: Path, most: int, start: int = 0) -> Iterator[str]:
-    """Yield the lines of a log from ``start`` on; of a large log only its beginning and its end.
+def ends(file: BinaryIO, most: int, start: int = 0) -> Iterator[str]:
+    """Yield the lines of an open log from ``start`` on; of a large log only both of its ends.
 
     A quarter of ``most`` is read from the beginning, where a job is set up, and the rest from the
     end, where the reason for a failure is.
 
     Args:
-        path: of the log.
+        file: the log.
         most: bytes that are read; of very short lines fewer, since each costs memory of its own.
         start: offset in bytes.
     """
     lines = most // _SHORT + _FEW
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(start)
-        if size - start <= most:
-            rows = split(stream(file, size))
-            yield from islice(rows, lines // 4)
-            yield from deque(rows, lines * 3 // 4)
-            return
-        yield from islice(split(stream(file, start + most // 4)), lines // 4)
-        file.seek(size - most * 3 // 4)
-        tail = deque(split(stream(file, size)), lines * 3 // 4)
-        if len(tail) > 1:  # it begins in the middle of a line
-            tail.popleft()
-        yield from tail
+    size = file.seek(0, 2)
+    file.seek(start)
+    if size - start <= most:
+        rows = split(stream(file, size))
+        yield from islice(rows, lines // 4)
+        yield from deque(rows, lines * 3 // 4)
+        return
+    yield from islice(split(stream(file, start + most // 4)), lines // 4)
+    file.seek(size - most * 3 // 4)
+    tail = deque(split(stream(file, size)), lines * 3 // 4)
+    if len(tail) > 1:  # it begins in the middle of a line
+        tail.popleft()
+    yield from tail
 
 
-def find_lines(path: Path, word: bytes) -> Iterator[tuple[int, str]]:
-    """Yield the offset and the text of each line that has ``word``.
+def ends_of(log: Log, most: int, start: int = 0) -> Iterator[str]:
+    """Yield the lines of a run's log as ``ends``; of one that cannot be read a line with why."""
+    try:
+        with log.open() as file:
+            yield from ends(file, most, start)
+    except OSError as error:
+        yield _refused(log, error)
 
-    It is fast, since most chunks are not split.
+
+def _refused(log: Log, error: OSError) -> str:
+    return f"toolkit: {log.path.name} is not read: {error.strerror}"
+
+
+def find_lines(log: Log, word: bytes) -> Iterator[tuple[int, str]]:
+    """Yield the offset and the text of each line that has ``word``; only the end of a huge log.
+
+    It is fast, since most chunks are not split. A log that cannot be read has none.
     """
-    with path.open("rb") as file:
-        carried, offset = b"", 0
-        for data in stream(file):
+    with suppress(OSError), log.open() as file:
+        carried, offset = b"", max(0, log.size - _MOST)
+        file.seek(offset)
+        for data in stream(file, offset + _MOST):
             block = carried + data
             whole, newline, carried = block.rpartition(b"\n")
             if word in whole:
@@ -220,28 +235,34 @@ class Tail:
         self._job_id = job_id
         self._hide = secret_filter(paths)
         self._open: dict[Path, tuple[int, Splitter]] = {}
+        self._refused: set[Path] = set()
 
     def read(self, *, last: bool = False) -> Iterator[tuple[Log, str]]:
         """Yield new complete lines; with ``last`` also a last one that has no newline."""
         began = time.process_time()
-        logs = [log for log in self._paths.logs_of(self._job_id) if last or self._has_new(log.path)]
+        logs = [log for log in self._paths.logs_of(self._job_id) if last or self._has_new(log)]
         self.cost = time.process_time() - began
         for log in logs:
-            for text in self._new(log.path, last=last):
+            for text in self._new(log, last=last):
                 yield log, self._hide(text)
 
-    def _has_new(self, path: Path) -> bool:
-        offset, _ = self._open.get(path, (0, None))
-        return path.stat().st_size > offset
+    def _has_new(self, log: Log) -> bool:
+        offset, _ = self._open.get(log.path, (0, None))
+        return log.size > offset
 
-    def _new(self, path: Path, *, last: bool) -> Iterator[str]:
-        offset, splitter = self._open.get(path, (0, Splitter()))
-        with path.open("rb") as file:
-            file.seek(offset)
-            for data in stream(file):
-                offset += len(data)
-                self._open[path] = offset, splitter
-                yield from splitter.feed(data)
+    def _new(self, log: Log, *, last: bool) -> Iterator[str]:
+        offset, splitter = self._open.get(log.path, (0, Splitter()))
+        try:
+            with log.open() as file:
+                file.seek(offset)
+                for data in stream(file):
+                    offset += len(data)
+                    self._open[log.path] = offset, splitter
+                    yield from splitter.feed(data)
+        except OSError as error:
+            if log.path not in self._refused:
+                self._refused.add(log.path)
+                yield _refused(log, error)
         if last:
             yield from splitter.rest()
 

@@ -137,8 +137,8 @@ def server(paths: Paths, *, by_ssh: bool = False) -> Server:
     require_notebook(paths)
     require_trusted(paths.directory)  # it says which server gets the token
     try:
-        place = read_json(place_file(paths), Place)
-        token = read_text(token_file(paths)).strip()
+        place = read_json(place_file(paths), Place, below=paths.directory)
+        token = read_text(token_file(paths), below=paths.directory).strip()
     except (ConfigError, OSError) as error:
         forward.require_running(paths)
         raise JobLostError(

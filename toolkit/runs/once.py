@@ -21,7 +21,7 @@ from typing import TypeVar
 from msgspec.structs import asdict
 
 from toolkit.errors import SlurmUnreachableError, UnrecordedError
-from toolkit.files import open_regular, read_json, write_atomically
+from toolkit.files import open_regular, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.run import Submission, SubmissionAttempt
 from toolkit.records.store import Paths
@@ -60,8 +60,7 @@ def begun(paths: Paths, site: str, cluster: str | None) -> Iterator[tuple[Submis
 
 def read(paths: Paths) -> SubmissionAttempt | None:
     """Return the submission of this user's run that has no known end; None if there is none."""
-    is_there = paths.is_own and paths.attempt.is_file()
-    return read_json(paths.attempt, SubmissionAttempt) if is_there else None
+    return paths.read(paths.attempt, SubmissionAttempt) if paths.is_own else None
 
 
 def is_over(paths: Paths, seconds: float = 0.0) -> bool:

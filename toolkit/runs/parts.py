@@ -13,11 +13,11 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit.errors import ConfigError
-from toolkit.files import read_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, PartTimes
 from toolkit.records.store import Paths
 from toolkit.slurm import queue
+from toolkit.slurm.hostlist import expand
 
 
 def script_of(paths: Paths, plan: Plan) -> str:
@@ -25,9 +25,9 @@ def script_of(paths: Paths, plan: Plan) -> str:
 
     The directory may have been moved since.
     """
-    planned = Path(plan.run_directory)
-    if paths.is_part:
-        planned = planned.parent / paths.submission.readlink().parent.name
+    planned, holder = Path(plan.run_directory), paths.holder
+    if holder is not None:
+        planned = planned.parent / holder.name
     return str(Paths(planned).script)
 
 
@@ -54,9 +54,10 @@ def own_state(paths: Paths, state: JobState) -> JobState:
 
 def read_times(paths: Paths) -> PartTimes | None:
     """Return when a part ran; None if it has not begun."""
-    if paths.is_part and paths.part.is_file():
-        with suppress(ConfigError):  # such as one that a full disk has cut off
-            return read_json(paths.part, PartTimes)
+    with suppress(ConfigError, ValueError):  # such as one that a full disk has cut off
+        times = paths.read(paths.part, PartTimes) if paths.is_part else None
+        expand(times.nodes if times else "")
+        return times
     return None
 
 

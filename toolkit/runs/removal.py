@@ -121,11 +121,12 @@ def remove(runs: Sequence[Paths], *, cancel: bool = False, force: bool = False) 
 
     Raises:
         BusyError: a run has not ended.
-        ForbiddenError: a run is not a directory of its own, or a file cannot be removed.
+        ForbiddenError: a run is not a directory of its own or is another user's, or a file cannot
+            be removed.
     """
     for paths in runs:
         _check(paths, is_forced=force)
-    refresh = status.Refresh(paths for paths in runs if status.is_readable(paths))
+    refresh = status.Refresh(runs)
     reasons = {paths: reason for paths in runs if (reason := _reason(paths, refresh))}
     if cancel:
         _cancel(paths for paths, reason in reasons.items() if reason.has_job)
@@ -142,9 +143,10 @@ def _check(paths: Paths, *, is_forced: bool) -> None:
     Raises:
         ConfigError: its plan cannot be read.
     """
+    require_no_link(paths.directory)
+    paths.require_own()
     if not (is_forced and paths.script.is_file()):
         paths.read_plan()
-    require_no_link(paths.directory)
     if Path.cwd().is_relative_to(paths.directory.resolve()):
         raise ForbiddenError(
             f"the current directory is in {paths.name}",
@@ -255,7 +257,7 @@ def candidates(
         older_than: only runs that ended more seconds ago than this.
         keep: never this many of the newest.
     """
-    refresh = status.Refresh(paths for paths in runs if status.is_readable(paths))
+    refresh = status.Refresh(runs)
     ages = ((paths, _age(paths)) for paths in runs[keep or 0 :])
     return tuple(
         Removal(
@@ -263,19 +265,13 @@ def candidates(
             directory=str(paths.directory.absolute()),
             size=size_of(paths.directory),
             age=age,
-            reason=_foreign(paths) or reason_to_stay(paths, refresh),
+            reason="it belongs to another user"
+            if not paths.is_own
+            else reason_to_stay(paths, refresh),
         )
         for paths, age in ages
         if older_than is None or age > older_than
     )
-
-
-def _foreign(paths: Paths) -> str:
-    """Return why this user does not prune a run: a directory of runs may be a group's."""
-    with suppress(OSError):
-        if paths.directory.lstat().st_uid not in (os.geteuid(), 0):
-            return "it belongs to another user"
-    return ""
 
 
 def _age(paths: Paths) -> float:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from toolkit.errors import ConfigError, SlurmUnreachableError, UnknownRunError, UnrecordedError
-from toolkit.files import read_json
+from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError
 from toolkit.localcluster.access import access as local_access
 from toolkit.model.job import Job
 from toolkit.model.run import (
@@ -22,7 +22,7 @@ from toolkit.model.run import (
     SubmissionAttempt,
 )
 from toolkit.model.site import Access
-from toolkit.records.store import Paths, find
+from toolkit.records.store import Paths
 from toolkit.runs import excerpt, once, parts
 from toolkit.runs.finish import finish, read_elements
 from toolkit.runs.outcome import headline
@@ -68,9 +68,10 @@ class Refresh:
         self._jobs: dict[str | None, list[int]] = {}
         self._snapshots: dict[str | None, Snapshot | SlurmUnreachableError] = {}
         for paths in runs:
-            submission = None if paths.outcome.is_file() else paths.read_submission()
-            if submission is not None:
-                self._jobs.setdefault(submission.cluster, []).append(submission.job_id)
+            with suppress(ConfigError, OSError):  # the row of that run has the error
+                submission = None if paths.outcome.is_file() else paths.read_submission()
+                if submission is not None:
+                    self._jobs.setdefault(submission.cluster, []).append(submission.job_id)
 
     def jobs(self, client: Client, cluster: str | None) -> Snapshot:
         """Return the jobs on a cluster.
@@ -179,29 +180,21 @@ def was_never_submitted(paths: Paths) -> bool:
 
 
 def of_all(runs: Sequence[Paths]) -> list[Status]:
-    """Return the state of each run; Slurm is queried once for all of them."""
-    rows = []
-    refresh = Refresh(paths for paths in runs if is_readable(paths))
-    for paths in runs:
-        try:
-            rows.append(of(paths, refresh))
-        except SlurmUnreachableError:
-            rows.append(unknown(paths))
-        except (ConfigError, UnrecordedError, OSError) as error:
-            place = getattr(error, "place", None)
-            message = f"{error} ({place})" if place else str(error)
-            rows.append(Status(paths.name, 0, "UNREADABLE", 0.0, None, "", "", message))
-    return rows
+    """Return the state of each run, bad ones too; Slurm is queried once for all of them."""
+    refresh = Refresh(runs)
+    return [_of_any(paths, refresh) for paths in runs]
 
 
-def is_readable(paths: Paths) -> bool:
-    """Return whether the files of a run can be read."""
+def _of_any(paths: Paths, refresh: Refresh) -> Status:
     try:
-        paths.read_plan()
-        paths.read_submission()
-    except (ConfigError, OSError):
-        return False
-    return True
+        try:
+            return of(paths, refresh)
+        except SlurmUnreachableError:
+            return unknown(paths)
+    except (ToolkitError, OSError) as error:
+        place = getattr(error, "place", None)
+        message = f"{error} ({place})" if place else str(error)
+        return Status(paths.name, 0, "UNREADABLE", 0.0, None, "", "", message)
 
 
 def unknown(paths: Paths) -> Status:
@@ -272,11 +265,13 @@ def elements_with_earlier(paths: Paths) -> list[tuple[str, PointOutcome]]:
     A rerun of failed points has the elements that succeeded in the earlier run, too.
     """
     by_number = {point.number: (paths.name, point) for point in elements(paths)}
-    earlier = read_json(paths.job, Job).rerun_of
-    if earlier:
-        try:
-            before = elements_with_earlier(find(earlier, paths.directory.parent))
-        except (UnknownRunError, SlurmUnreachableError):
-            before = []
-        by_number = {point.number: (name, point) for name, point in before} | by_number
+    names = {paths.name}
+    with suppress(ToolkitError, OSError):  # the earlier run has been removed, or cannot be read
+        job = paths.read(paths.job, Job)
+        while job and job.rerun_of and job.rerun_of not in names:
+            names.add(job.rerun_of)
+            earlier = Paths(paths.directory.parent / job.rerun_of)
+            before = {point.number: (earlier.name, point) for point in elements(earlier)}
+            by_number = before | by_number
+            job = earlier.read(earlier.job, Job)
     return [by_number[number] for number in sorted(by_number)]

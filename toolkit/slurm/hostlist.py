@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Iterable
+
+_MOST = 100_000  # hosts; text that a few bytes of a log make huge is no host list
 
 
 def expand(text: str) -> tuple[str, ...]:
@@ -13,31 +15,33 @@ def expand(text: str) -> tuple[str, ...]:
     The widths of numbers are kept.
 
     Raises:
-        ValueError: a bracket is not closed, or a range runs backwards.
+        ValueError: a bracket is not closed, a range runs backwards, or it names too many hosts.
     """
     if text.count("[") != text.count("]"):
         raise ValueError(f"{text!r} is not a host list: a bracket is not closed")
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         texts = re.split(r"\[([^\]]*)\]", part)
-        choices = [
-            [text] if index % 2 == 0 else list(_numbers(text)) for index, text in enumerate(texts)
-        ]
+        choices = [[text] if index % 2 == 0 else _numbers(text) for index, text in enumerate(texts)]
+        if len(names) + math.prod(map(len, choices)) > _MOST:
+            raise ValueError(f"more than {_MOST} hosts are no host list")
         names += ["".join(combination) for combination in itertools.product(*choices)]
     return tuple(names)
 
 
-def _numbers(ranges: str) -> Iterable[str]:
+def _numbers(ranges: str) -> list[str]:
+    numbers: list[str] = []
     for item in ranges.split(","):
         first, dash, last = item.partition("-")
         if (
             not first.isdigit()
             or (dash and not last.isdigit())
-            or (dash and int(last) < int(first))
+            or (dash and not 0 <= int(last) - int(first) < _MOST)
         ):
             raise ValueError(f"{item!r} is not a range of a host list")
         for number in range(int(first), int(last or first) + 1):
-            yield str(number).zfill(len(first))
+            numbers.append(str(number).zfill(len(first)))
+    return numbers
 
 
 def count(nodes: str | int | None) -> int | None:

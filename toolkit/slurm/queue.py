@@ -32,7 +32,7 @@ _MARKED = re.compile(r"\.(toolkit-[0-9a-f]{16})\.sbatch(?: \1)?$")
 LAST_TASK = 4_000_000  # slurm.conf(5), MaxArraySize
 # Seconds by which the clocks of two hosts may differ; munge refuses credentials of others.
 _CLOCK_SKEW = 300
-_TASK_RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_TASK_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 
 
 class Entry(NamedTuple):

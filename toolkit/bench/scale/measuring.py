@@ -132,7 +132,7 @@ class Measuring:
         if run is None:
             return None
         paths = Paths(run)
-        if (holder := allocation.holder_of(paths)) is not None and paths.read_submission() is None:
+        if (holder := paths.holder) is not None and paths.read_submission() is None:
             status.current(holder)  # finds its job if the submission was interrupted
         job, outcome = status.current(paths)
         submission = paths.read_submission()

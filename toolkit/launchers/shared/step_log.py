@@ -9,7 +9,7 @@ from toolkit.model.run import Failure
 from toolkit.signals import signal_of
 
 _SRUN_EXIT = re.compile(r"srun: error: (?P<host>[^:\s]+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
-_CODE = re.compile(r"Exited with exit code (\d+)")
+_CODE = re.compile(r"Exited with exit code (\d{1,9})")
 # srun names a signal as strsignal(3) does; these are the ones that end ranks.
 _SIGNALS = {
     "Killed": 9,
