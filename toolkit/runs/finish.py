@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from toolkit.errors import ConfigError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, PointOutcome, Report
 from toolkit.records.store import Log, Paths
@@ -14,6 +15,8 @@ from toolkit.runs.outcome import CANCELLED, mentions_node_failure, outcome, resu
 from toolkit.runs.points import summary
 from toolkit.slurm import queue
 from toolkit.slurm.client import Client
+
+_MOST_ELEMENTS = 100_000  # of an array
 
 
 def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome:
@@ -87,6 +90,12 @@ def read_elements(
     """
     logs_of = _logs_by_element(paths, job_id)
     numbers = sorted({*states, *queue.task_ids(dict(plan.directives).get("array", ""))})
+    if len(numbers) > _MOST_ELEMENTS:
+        raise ConfigError(
+            f"the array has {len(numbers)} elements; at most {_MOST_ELEMENTS} are read",
+            place=str(paths.plan),
+            next_step="ask Slurm: sacct",
+        )
     return tuple(
         _point(
             paths,

@@ -1,0 +1,73 @@
+"""Which commands only show, and how tests call them; every command of the tree is in one of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+# Commands that show: words after the command, several times where it has several ways. RUN stands for
+# the name of a run, DIR for a directory of another user with anything in it.
+SHOWING: dict[str, tuple[str, ...]] = {
+    "bench history": ("DIR/study",),
+    "cluster": ("",),
+    "cluster show": ("", "--json"),
+    "cluster status": ("", "--json"),
+    "docs": ("", "run"),
+    "explain": ("RUN", "--json RUN", "--rules", "DIR/fifo", "DIR/log", "DIR/link"),
+    "image cache": ("",),
+    "image diff": ("DIR/images/fifo.sif DIR/images/link.sif",),
+    "image list": ("", "--json"),
+    "image path": ("fifo", "link"),
+    "image render": ("DIR/fifo.toml",),
+    "image sbom": ("fifo", "broken"),
+    "image search": ("pytorch",),
+    "image show": ("fifo", "link", "broken", "DIR/images/broken.sif"),
+    "jobs list": ("", "--json"),
+    "lint": ("DIR/fifo", "DIR/link", "DIR/job.sbatch"),
+    "logs": ("RUN", "--raw --rank 0 RUN"),
+    "notebook list": ("", "--json"),
+    "ps": ("", "--all", "--all --json", "--all-directories --all"),
+    "results": ("RUN", "--json RUN"),
+    "site check": ("DIR/fifo.toml",),
+    "site list": ("",),
+    "site rules": ("",),
+    "site schema": ("",),
+    "site show": ("local", "DIR/fifo.toml"),
+    "top": ("RUN",),
+    "workshop schema": ("",),
+    "workshop show": ("DIR/workshop", "DIR"),
+    "workshop status": ("DIR/workshop", "DIR"),
+}
+# Commands that end or remove, and refuse the runs of another user.
+REFUSING: dict[str, tuple[str, ...]] = {
+    "cancel": ("RUN",),
+    "notebook rotate": ("RUN",),
+    "notebook stop": ("RUN",),
+    "prune": ("--keep 0", "--keep 0 --yes"),
+    "rm": ("RUN", "--cancel --force RUN"),
+}
+# Commands that write, start or submit; showing is not what they are for.
+ACTING = frozenset(
+    (
+        *("demo", "doctor", "forward", "run", "setup", "shell", "notebook connect"),
+        *("bench allreduce", "bench compare", "bench scale", "jobs copy", "notebook start"),
+        *(f"cluster {name}" for name in "cut down exec join kill shell start up".split()),
+        *(f"image {name}" for name in "build check copy flatten import lock new".split()),
+        *(f"image {name}" for name in "prune pull push remove sign verify".split()),
+        *("image verify-signature", "site init", "site use"),
+        *(f"workshop {name}" for name in "close join new open pack rehearse reset unpack".split()),
+    )
+)
+
+
+def commands(command: click.Command, name: str = "") -> Iterator[str]:
+    """Every command that can be typed, by its words."""
+    if not isinstance(command, click.Group) or (command.invoke_without_command and name):
+        yield name
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for word in command.list_commands(context):
+            below = command.get_command(context, word)
+            assert below is not None
+            yield from commands(below, f"{name} {word}".strip())
