@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SUBJECT = 11  # width of the first column: "plan", "script", "queued", "controller"
 # Seconds after which a step is announced before its end, if no terminal shows it counting.
 _LONG = 3.0
+_WIDEST = 4096  # characters of a cell: all cells of its column are as wide
 
 _ERASE = "\r\033[K"  # what the line of a step is drawn over with
 
@@ -86,7 +87,7 @@ def columns() -> int:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Format columns as wide as they need to be; the last one is not padded."""
-    cells = [[one_line(str(cell)) for cell in row] for row in (header, *rows)]
+    cells = [[one_line(str(cell)[:_WIDEST]) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -27,6 +27,7 @@ FINAL_STATES = frozenset(
 # What is read of a run may be another user's: numbers are numbers of Slurm, names are no paths.
 JobNumber = Annotated[int, msgspec.Meta(ge=1, le=(1 << 32) - 2)]
 ElementNumber = Annotated[int, msgspec.Meta(ge=0, le=1 << 32)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1 << 40)]
 CLUSTER_NAME = r"^[a-z0-9][a-z0-9_-]{0,19}\Z"
 ClusterName = Annotated[str, msgspec.Meta(pattern=CLUSTER_NAME)]
 
@@ -242,7 +243,7 @@ class PointOutcome(Model, frozen=True, kw_only=True):
     number: ElementNumber
     state: str
     exit_code: int | None = None
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     results: dict[str, object] = {}
     message: str = ""
 
@@ -266,7 +267,7 @@ class Outcome(Model, frozen=True, kw_only=True):
 
     state: str
     exit_code: int
-    seconds: float
+    seconds: Seconds
     nodes: str = ""
     ranks: dict[str, tuple[int, ...]] = {}
     results: dict[str, object] = {}
