@@ -136,7 +136,7 @@ class Paths(RunDirectory):
         match = _HOLDER.match(str(self.submission.readlink())) if self.is_part else None
         holder = match and Paths(self.directory.resolve().parent / match["name"])
         with suppress(OSError):
-            if holder and holder.directory.lstat().st_uid == self.directory.stat().st_uid:
+            if holder and holder.directory.stat().st_uid == self.directory.stat().st_uid:
                 return holder
         return None
 
