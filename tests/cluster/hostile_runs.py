@@ -70,7 +70,8 @@ def run(name: str, plan: dict[str, Any] | None = None, **files: object) -> Path:
     made = TOP / "runs" / name
     (made / "logs").mkdir(parents=True)
     (made / "report").mkdir()
-    own = {**GIVEN["plan"], "name": name, "run_directory": str(made), **(plan or {})}
+    # The victim's own directory: by it, or by the mark, the victim's job seems to be this run's.
+    own = {**GIVEN["plan"], "name": name, "run_directory": WRITABLE, **(plan or {})}
     base = {"plan.json": own, "run.json": ENDED, "job.json": {"script": "train.py"}}
     given = {key.replace("__", "/").replace("_", "."): value for key, value in files.items()}
     for file, value in (base | given).items():
@@ -107,7 +108,7 @@ def fields() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     for mark in ("../" * 9 + GIVEN["thesis"].lstrip("/"), "x\n", "--all"):
         yield {"run_json": {**RUNNING, "mark": mark}}, {}
         yield {"run_json": None, "attempt_json": {"mark": mark, "site": "s", "submitted": "x"}}, {}
-    attempt = {key: RUNNING[key] for key in ("mark", "site", "submitted", "cluster")}
+    attempt = {key: RUNNING.get(key) for key in ("mark", "site", "submitted", "cluster")}
     yield {"run_json": None, "attempt_json": attempt}, {}
     yield {"run_json": None, "attempt_json": {**attempt, "pid": -1, "host": "../x"}}, {}
     for earlier in ("../..", "/etc", "a/b", "", ".", "fields-0", "\n"):
@@ -173,7 +174,14 @@ def links_of_folders() -> None:
         (made / name).rmdir()
         (made / name).symlink_to(WRITABLE)
     (run("out-points", {"array": True}) / "points").symlink_to(WRITABLE)
-    for name in ("a\nb", "--force", "\x1b]0;x\x07", "4711", str(RUNNING["job_id"])):
+    for name in (
+        "a\nb",
+        os.fsdecode(b"x\xff"),
+        "--force",
+        "\x1b]0;x\x07",
+        "4711",
+        str(RUNNING["job_id"]),
+    ):
         run(name)
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import click
 import pytest
 
 from tests.unit.samples import inputs
+from toolkit.cli.main import cli
+from toolkit.cli.shared import complete_runs
 from toolkit.errors import ConfigError, ForbiddenError
 from toolkit.launchers.shared.step_log import failures_of_step
 from toolkit.model.base import to_json
@@ -175,3 +179,28 @@ def test_a_circle_of_reruns_ends(run: Paths, monkeypatch: pytest.MonkeyPatch) ->
     for name in (run.name, "../..", "/etc", "none"):
         run.job.write_text(f'{{"rerun_of": "{name}"}}')
         assert status.elements_with_earlier(run) == []
+
+
+def test_no_name_of_a_run_is_obeyed_by_the_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bash gets a completion as it is, and users paste the next step."""
+    monkeypatch.chdir(tmp_path)
+    names = (
+        "x-0001",
+        "x-$(id)",
+        "x;id",
+        "x\nplain,id",
+        "x y",
+        "--force",
+        "x\x1b[2J",
+        os.fsdecode(b"x\xff"),
+    )
+    for name in names:
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "plan.json").write_text(to_json(plan(inputs())))
+    assert complete_runs(click.Context(cli), click.Argument(["run"]), "x") == ["x-0001"]
+    for name in names:
+        (word,) = shlex.split(Paths(tmp_path / "runs" / name).word)
+        assert word in (name, f"runs/{name}")
+        assert not word.startswith("-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,9 +22,12 @@ def completion(
     names: Callable[[], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return the tab completion that offers these names, sorted."""
-    return lambda _ctx, _param, incomplete: sorted(
-        name for name in names() if name.startswith(incomplete)
-    )
+    return lambda _ctx, _param, incomplete: sorted(_offered(names(), incomplete))
+
+
+def _offered(names: Iterable[str], incomplete: str) -> list[str]:
+    """Return the names to offer: none that the shell, which gets them as they are, would obey."""
+    return [name for name in names if name.startswith(incomplete) and shlex.quote(name) == name]
 
 
 @completion
@@ -47,11 +51,8 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     del param
     from toolkit.records.store import all_runs
 
-    return [
-        paths.name
-        for paths in all_runs(ctx.params.get("runs") or Path("runs"))
-        if paths.name.startswith(incomplete)
-    ]
+    runs = all_runs(ctx.params.get("runs") or Path("runs"))
+    return _offered((paths.name for paths in runs), incomplete)
 
 
 def with_image(gathered: GatheredInputs, gather: Callable[[], GatheredInputs]) -> GatheredInputs:

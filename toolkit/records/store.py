@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,7 +49,10 @@ class Paths(RunDirectory):
             is_in_runs = self.directory.parent.samefile("runs")
         except OSError:
             is_in_runs = False
-        return self.name if is_in_runs else shell(os.path.relpath(self.directory))
+        is_option = self.name.startswith("-")
+        return shlex.quote(
+            self.name if is_in_runs and not is_option else os.path.relpath(self.directory)
+        )
 
     @property
     def script(self) -> Path:
