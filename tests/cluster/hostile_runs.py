@@ -60,7 +60,14 @@ THINGS = {
     **{"deep": text(DEEP), "list": text([1]), "words": text("\x1b]0;owned\x07 no JSON")},
     **{"large": text({"name": ["x"] * 3_000_000}), "number": text("9" * 100_000)},
 }
-FILES = ("plan.json", "run.json", "outcome.json", "job.json", "attempt.json", "part.json")
+FILES: tuple[str, ...] = (
+    "plan.json",
+    "run.json",
+    "outcome.json",
+    "job.json",
+    "attempt.json",
+    "part.json",
+)
 FILES += ("place.json", "token", "secrets", "code.json", "snapshot.json", "points")
 FILES += (f"logs/{JOB}.log", f"logs/{JOB}-0-nid001.log", "logs", "report", "report/a.json")
 
@@ -123,13 +130,9 @@ def fields() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
         yield {}, {"container": {**GIVEN["plan"]["container"], "runtime": name}}
     for more in ({"nodes": -(1 << 62)}, {"gpus_by_node": [1] * 100_000}, {"gpu_type": "x\n" * 9}):
         yield {}, more
-    for more in (
-        {"state": "x\ny\x1b[2J"},
-        {"seconds": 1e300},
-        {"exit_code": 1 << 62},
-        {"kind": "?"},
-    ):
-        yield {"outcome_json": {**OUTCOME, **more}}, {}
+    wrong = {"state": "x\ny\x1b[2J", "seconds": 1e300, "exit_code": 1 << 62, "kind": "?"}
+    for key, value in wrong.items():
+        yield {"outcome_json": {**OUTCOME, key: value}}, {}
     yield {"outcome_json": {**OUTCOME, "message": "m" * 5_000_000, "results": {"a\nb": [[1]]}}}, {}
     yield {"outcome_json": {**OUTCOME, "points": [{"number": -1, "state": "x"}]}}, {"array": True}
     odd = {"number": 1, "began": -(1 << 62), "nodes": "\x1b", "ended": 1 << 62}
@@ -157,7 +160,12 @@ def fields() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 def parts() -> None:
     """Submissions that are links, as those of parts of an allocation: to the secret, to the victim's run, into a circle."""
-    targets = (SECRET, f"../../../..{SECRET}", f"{WRITABLE}/run.json", "../parts-0/run.json")
+    targets: tuple[str, ...] = (
+        SECRET,
+        f"../../../..{SECRET}",
+        f"{WRITABLE}/run.json",
+        "../parts-0/run.json",
+    )
     targets += ("../../run.json", "../parts-5/run.json", "../fields-0/run.json")
     mark = "x/" + "../" * 9 + GIVEN["thesis"].lstrip("/")
     run("part-holder", run_json={**RUNNING, "mark": mark})

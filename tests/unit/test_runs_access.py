@@ -22,7 +22,7 @@ from toolkit.model.run import JobState, Submission
 from toolkit.planning.plan import plan
 from toolkit.records import secrets
 from toolkit.records.store import Paths
-from toolkit.runs import excerpt, finish, logs, parts, status
+from toolkit.runs import attempts, finish, logs, parts, status
 from toolkit.slurm import hostlist, queue
 
 SUBMISSION = Submission(job_id=7, site="local", submitted="2026-11-22T00:00:00Z")
@@ -170,7 +170,7 @@ def test_no_line_and_no_field_makes_a_reader_huge_slow_or_fail(run: Paths) -> No
     line = f"srun: error: nid001: task {nines},0-{nines}: Exited with exit code {nines}"
     assert failures_of_step([line], task="rank") is not None
     mark = "toolkit: attempt 1 of at most 2 begins 2026-99-99T99:99:99Z"
-    assert excerpt.attempts.read_attempts([logs.Line(mark, "", None)]) == ()
+    assert attempts.read_attempts([logs.Line(mark, "", None)]) == ()
     assert time.monotonic() - began < 10
 
 
