@@ -212,7 +212,7 @@ def all_words(course: Path) -> list[list[str]]:
         turns = cycle([some for some in given if "RUN" in some])
         words += [
             [f"runs/{name}" if word == "RUN" else word for word in next(turns)]
-            for name in names[len(table) % 2 :: 6]
+            for name in names[len(table) % 2 :: 9]
         ]
     return [[word.replace("DIR", str(course)) for word in some] for some in words]
 
