@@ -28,6 +28,7 @@ from toolkit.images.host import privilege, sharing, workspace
 from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.remove import remove
 from toolkit.images.host.workspace import Owner
+from toolkit.images.verify.own_checks import Results
 from toolkit.model.image import Check
 from toolkit.model.recipe import Space
 from toolkit.progress import Silent
@@ -45,15 +46,17 @@ INFO:    Starting build...
 + pip install torch==2.13.0
 ERROR: No matching distribution found for torch==2.13.0
 """
+END = """\
+==> clean: x
+INFO:    Creating SIF file...
+INFO:    Non-gzip squashfs compression might not work with some installations
+"""
 CHECKS = """\
 ==> clean: x
-INFO:    Running testscript
 toolkit-fact: framework torch 2.13.0+cpu
 toolkit-check: imports passed: torch 2.13.0+cpu
 toolkit-fact: mpi pmix
 toolkit-check: ranks-gloo failed: [0]<stdout>:the sum is wrong: 1
-INFO:    Creating SIF file...
-INFO:    Non-gzip squashfs compression might not work with some installations
 """
 
 
@@ -71,26 +74,32 @@ def test_a_log_tells_the_step_the_command_and_the_end() -> None:
 
 
 def test_a_log_tells_what_the_checks_said() -> None:
-    reader = Reader(["clean"])
-    assert fed(reader, CHECKS) == [
-        ("step", "clean"),
-        ("step", "checks"),
-        ("check", "checks"),
-        ("check", "checks"),
-        ("step", "pack"),
-    ]
+    reader = Reader(["clean", "pack"])
+    assert fed(reader, END) == [("step", "clean"), ("step", "pack")]
+    assert list(reader.tail) == []
+    reader.enter("checks")
+    assert fed(reader, CHECKS) == [("check", "checks"), ("check", "checks")]
     assert reader.results.frameworks == {"torch": "2.13.0+cpu"}
     assert reader.results.mpi == ["pmix"]
     assert reader.results.failed == [
         Check(name="ranks-gloo", passed=False, detail="the sum is wrong: 1")
     ]
-    assert list(reader.tail) == []
 
 
-def test_results_are_believed_from_the_checks_alone() -> None:
-    reader = Reader(["run"])
-    fed(reader, "==> run: x\ntoolkit-check: imports passed: a lie\n")
-    assert reader.results.checks == []
+@pytest.mark.parametrize("steps", [["run", "clean", "pack"], []])
+def test_what_a_step_prints_is_no_result_and_no_later_step(steps: list[str]) -> None:
+    """It prints the lines of Apptainer's own tests and packing, of the checks, and of other steps."""
+    reader = Reader(steps, "run")
+    lies = "INFO:    Running testscript\nINFO:    Creating SIF file...\n==> pack: x\n"
+    lies += "==> checks: x\ntoolkit-check: imports passed: a lie\ntoolkit-fact: framework torch 9\n"
+    assert fed(reader, f"==> run: x\n{lies}") in ([("step", "run")], [])
+    assert (reader.step, reader.results) == ("run", Results())
+
+
+def test_a_full_disk_of_an_earlier_step_explains_no_failure() -> None:
+    reader = Reader(["first", "second"])
+    fed(reader, "==> first: x\nNo space left on device\n==> second: x\nno such file\n")
+    assert not reader.no_space
 
 
 def test_a_full_disk_is_recognised() -> None:

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from toolkit.images.build.apptainer import carry, side_by_side
-from toolkit.images.build.apptainer.protocol import Added, CheckTask, CheckTasks, Reach
+from toolkit.images.build.apptainer.protocol import CARRIED, Added, CheckTask, CheckTasks, Reach
 from toolkit.images.recipe.block import CHECKS, CheckCall, Needs, shell_checks
 from toolkit.images.recipe.blocks.horovod import Horovod
 from toolkit.images.recipe.stages import runner
@@ -101,6 +101,7 @@ def manifest(*layers: str, **check: Any) -> Manifest:
     )
 
 
+TOKEN = "0f3c"
 LAYERS = ["base", "torch", "pip", "more", "clean-new"]
 
 
@@ -268,7 +269,7 @@ def test_a_check_that_asks_by_the_way_counts_as_any_other(
     assert side_by_side.run(only) == 1
     out = capfd.readouterr().out
     assert "toolkit-check: imports failed" in out
-    assert "toolkit-carried: second\n" in out
+    assert f"{TOKEN}{CARRIED}second\n" in out
     assert "\ntoolkit-json" not in f"\n{out}"
 
 
@@ -287,7 +288,7 @@ def tasks_in(place: Path, reach: str) -> CheckTasks:
     calls = (
         CheckCall(
             name="first",
-            command=f"sh -c 'touch {place}/first; echo toolkit-carried: other; echo done'",
+            command=f"sh -c 'touch {place}/first; echo {CARRIED}other; echo done'",
         ),
         CheckCall(name="second", command=f"sh -c 'touch {place}/second; echo done'"),
         CheckCall(name="bad", command=f"sh -c 'ls {place}; exit 3'"),
@@ -302,6 +303,7 @@ def tasks_in(place: Path, reach: str) -> CheckTasks:
         for call in calls
     )
     return CheckTasks(
+        token=TOKEN,
         command=("env",),
         reach=("env",),
         asked=("sh", "-c", reach),
@@ -333,8 +335,8 @@ def test_all_checks_run_or_are_carried_over_and_a_failure_is_the_exit_code(
     out = capfd.readouterr().out
     ran = {path.name for path in tmp_path.iterdir()}
     assert ran == ({"first"} if is_carried else {"first", "second"})
-    assert ("toolkit-carried: second\n" in out) == is_carried
-    assert "\n toolkit-carried: other" in f"\n{out}"  # an image cannot say so itself
+    assert (f"{TOKEN}{CARRIED}second\n" in out) == is_carried
+    assert f"\n{CARRIED}other" in f"\n{out}", "a check does not know the token"
     assert "toolkit-check: first passed: done\n" in out
     # The recipe's own check ran when all others had ended.
     assert f"toolkit-check: bad failed: {'first' if is_carried else 'second'}\n" in out

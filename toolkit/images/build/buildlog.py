@@ -15,7 +15,7 @@ from toolkit.images.verify.own_checks import Results
 TAIL = 15  # lines of the log that a failure shows
 
 _STEP = re.compile(re.escape(STEP) + r"(?P<name>[^ :]+): (?P<detail>.*)")
-_TESTS, _PACKING = "Running testscript", "Creating SIF file"
+_PACKING = "Creating SIF file"
 _NOISE = ("Non-gzip squashfs compression", "To see mksquashfs output")
 # As pip explains a conflict.
 _REASON = re.compile(r" {4}(?P<text>\S.{0,300}(?: depends on |\(constraint\) ).{1,300})")
@@ -41,7 +41,8 @@ class Reader:
     """Follow a build.
 
     Attributes:
-        steps: The names of the coming steps of %post, in order; only the next one is believed.
+        steps: The names of the coming steps that a program says begin, in order: those of %post,
+            and ``pack``. Only the next one is believed; none, while a program with messages runs.
         step: The current step: ``base``, a step of %post, ``checks`` or ``pack``.
         command: The last command that %post began.
         no_space: A file system was full.
@@ -66,7 +67,7 @@ class Reader:
     def enter(self, step: str) -> None:
         """Begin a step that the build itself does not announce."""
         if step != self.step:
-            self.step, self.command = step, ""
+            self.step, self.command, self.no_space = step, "", False
             self.tail.clear()
 
     def feed(self, line: str) -> Literal["step", "check"] | None:
@@ -74,11 +75,11 @@ class Reader:
         self.no_space = self.no_space or _NO_SPACE in line
         self._feed_conflict(line)
         step = _STEP.match(line)
-        if step and self.steps and step["name"] == self.steps[0]:
+        name = step["name"] if step else ""
+        if line.startswith("INFO:") and _PACKING in line:
+            name = "pack"
+        if name and self.steps[:1] == [name]:
             self.enter(self.steps.pop(0))
-            return "step"
-        if line.startswith("INFO:") and (_TESTS in line or _PACKING in line):
-            self.enter("checks" if _TESTS in line else "pack")
             return "step"
         if line.startswith("+ pip install ") and _INDEX in line:
             self.index = line.partition(_INDEX)[2].split(" ")[0]

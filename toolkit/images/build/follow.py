@@ -18,6 +18,7 @@ from toolkit.errors import BuildError, NoSpaceError, ToolkitError
 from toolkit.images.build.buildlog import Reader, pin_fitting
 from toolkit.images.host.host_mounts import mask_secrets
 from toolkit.images.host.workspace import Workspace
+from toolkit.images.recipe.definitions import STEP
 from toolkit.model.image import Check
 from toolkit.progress import Progress
 from toolkit.units import human_time
@@ -78,9 +79,10 @@ class Follower:
         place: Workspace,
         *,
         steps: Collection[str] = (),
-        hidden: Collection[str] = (),
         on_step: Callable[[str, int], object] | None = None,
         on_line: Callable[[str], object] | None = None,
+        token: str = "",
+        on_message: Callable[[str], object] | None = None,
         cwd: Path | str = "/",
         mark: str = "",
     ) -> int:
@@ -92,9 +94,10 @@ class Follower:
             place: The guard removes its directories after an interruption, and holds its locks
                 until all processes have ended.
             steps: The steps that the program will announce, in their order.
-            hidden: Steps that count as part of the one before and are not shown.
             on_step: Called when a step begins, with its name and the guard's process id.
             on_line: Called with every line of the output.
+            token: Begins the messages of a program of ours; empty if it has none.
+            on_message: Called with every message.
             cwd: The program's current directory.
             mark: A word in the environment of processes that a service starts for the program; they
                 end when the program is stopped. Empty if there are none.
@@ -113,12 +116,17 @@ class Follower:
         )
         try:
             for line in process.stdout or ():
-                line = mask_secrets(self._secrets, line)
-                self._stream.write(line)
-                if on_line:
-                    on_line(line)
-                if self._take_line(line, hidden) and on_step:
-                    on_step(self.reader.step, process.pid)
+                # What was left of a line without an end is before a message.
+                line, is_message, message = line.partition(token) if token else (line, "", "")
+                if line:
+                    line = mask_secrets(self._secrets, f"{line.rstrip(chr(10))}\n")
+                    self._stream.write(line)
+                    if on_line:
+                        on_line(line)
+                    if self._take_line(line) and on_step:
+                        on_step(self.reader.step, process.pid)
+                if is_message and on_message:
+                    on_message(message.strip())
             return process.wait()
         finally:
             # When this pipe ends, the guard ends everything, whatever happened here.
@@ -137,15 +145,12 @@ class Follower:
                 f" process {process.pid} removes what they leave",
             )
 
-    def _take_line(self, line: str, hidden: Collection[str]) -> bool:
-        before = self.reader.step
+    def _take_line(self, line: str) -> bool:
         event = self.reader.feed(line.rstrip("\n"))
-        if event == "step" and self.reader.step in hidden:
-            self.reader.step = before
-        elif event == "step":
+        if event == "step":
             self.begin(self.reader.step)
             return True
-        elif event == "check":
+        if event == "check":
             check = self.reader.results.checks[-1]
             outcome = "passed" if check.passed else "failed"
             self._progress.say("check", f"{check.name} {outcome}: {check.detail}")
@@ -154,6 +159,11 @@ class Follower:
     def say(self, subject: str, text: str) -> None:
         """Show a fact about the current step."""
         self._progress.say(subject, text)
+
+    def announce(self, step: str) -> None:
+        """Begin a step, and say so in the log."""
+        self.begin(step)
+        self.log_line(f"{STEP}{step}: {self._details.get(step, '')}")
 
     def log_line(self, line: str) -> None:
         """Add a line of ours to the log."""
@@ -176,11 +186,6 @@ class Follower:
         del self.seconds["end"]
         self._stream.close()
         self._progress.end()
-
-    def give_up(self) -> None:
-        """Close the log; the caller falls back to a flat build."""
-        self._stream.close()
-        self._progress.end("left")
 
     def _time(self, step: str) -> None:
         """Stop the clock of the current step and start that of the next."""

@@ -14,7 +14,7 @@ from toolkit.errors import BuildError, ForbiddenError, NeedsInstallError, Toolki
 from toolkit.images.build.apptainer import apptainer, layered
 from toolkit.images.build.apptainer.apptainer import BuildOutcome
 from toolkit.images.build.apptainer.entries import DamagedError
-from toolkit.images.build.apptainer.programs import LayersUnavailableError
+from toolkit.images.build.apptainer.programs import why_no_layers
 from toolkit.images.build.docker import docker
 from toolkit.images.build.docker.clients import find_client
 from toolkit.images.build.follow import BuildContext
@@ -133,7 +133,7 @@ def run(
     build = _build_flat
     if not task.lock and choose_engine(task.options.engine, task.progress) == "docker":
         build = _build_by_docker
-    elif not task.options.flat:
+    elif not task.options.flat and _layers_are_possible(task):
         while True:
             try:
                 with workspace(directory) as place:
@@ -141,12 +141,18 @@ def run(
             except DamagedError as error:
                 # The entry is removed, so the next attempt makes it again.
                 task.progress.say("damaged", f"in the caches: {error}; it is made again")
-            except LayersUnavailableError as error:
-                note = _NOT_EQUAL if task.lock else ""
-                task.progress.say("flat", f"no layers on this machine: {error}{note}")
-                break
     with workspace(directory) as place:
         return finish(build(task, base, place), base, place)
+
+
+def _layers_are_possible(task: BuildTask) -> bool:
+    """Return whether this machine can build in layers; say why not. No step has run yet."""
+    with workspace(task.log.parent) as place:
+        reason = why_no_layers(place, task.context(place).follower({}, ()))
+    if reason:
+        note = _NOT_EQUAL if task.lock else ""
+        task.progress.say("flat", f"no layers on this machine: {reason}{note}")
+    return not reason
 
 
 def _build_flat(task: BuildTask, base: RemoteBase | None, place: Workspace) -> BuildOutcome:

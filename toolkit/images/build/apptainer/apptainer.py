@@ -32,8 +32,9 @@ from toolkit.images.build.apptainer.programs import (
     SOURCE,
     clean_environment,
     program_version,
+    run_image_checks,
 )
-from toolkit.images.build.apptainer.protocol import CANNOT, Fence
+from toolkit.images.build.apptainer.protocol import Fence
 from toolkit.images.build.follow import LAST_STEPS, BuildContext, Follower
 from toolkit.images.build.guard import descendants
 from toolkit.images.host import host_config
@@ -127,7 +128,8 @@ def build(
         if step == next(iter(names), None):
             _lower_priority(guard)
 
-    _run(task, place, follower, steps=list(names), on_step=on_step)
+    _run(task, place, follower, steps=[*names, "pack"], on_step=on_step)
+    _check(task, place, follower)
     follower.end()
     version = program_version(command.program)
     return BuildOutcome(follower.reader.results, version, follower.seconds)
@@ -154,13 +156,13 @@ def build_base(
         arguments=_temporary_mounts(place),
         environment=environment or {},
     )
-    _run(task, place, follower, hidden=("pack", "checks"))
+    _run(task, place, follower)
 
 
 def pack_archive(
     base: Base, definition: str, place: Workspace, follower: Follower, cwd: Path
 ) -> str:
-    """Build ``place.sif`` of another engine's archive in ``cwd``; return the program that did it.
+    """Build and check ``place.sif`` of another engine's archive; return the program that did it.
 
     A user without subordinate ids may do this, too: no step changes an owner. Errors as of
     ``build``.
@@ -171,7 +173,8 @@ def pack_archive(
         command = BuildCommand(shell.find_apptainer() or "apptainer")
     arguments = _temporary_mounts(place)
     task = _Task(command, base, definition, place.sif, arguments=arguments, cwd=cwd)
-    _run(task, place, follower)
+    _run(task, place, follower, steps=["pack"])
+    _check(task, place, follower)
     return program_version(command.program)
 
 
@@ -203,44 +206,53 @@ def _run(
     follower: Follower,
     *,
     steps: Collection[str] = (),
-    hidden: Collection[str] = (),
     on_step: Callable[[str, int], object] | None = None,
 ) -> None:
-    """Run ``apptainer build`` behind the fence; without it if the user may not have one.
+    """Run ``apptainer build`` behind the fence, but for the image's checks.
 
     Raises:
         BuildError, NoSpaceError: It failed.
+        ForbiddenError: There is no fence for root here.
     """
     definition = place.output / "image.def"
     definition.write_text(task.definition, encoding="utf-8")
     # --force: it replaces no file, but only so may a definition's labels replace Apptainer's own.
-    command = [task.command.program, "build", "--force"]
+    command = [task.command.program, "build", "--force", "--notest"]
     command += ["--mksquashfs-args", " ".join(task.packing)]
     command += [*_base_arguments(task.base, place), *task.arguments]
     files = (str(task.target), str(definition))
     environment = {**_environment(place, task.command), **task.environment}
-    for fenced in (True, False):
-        # Behind the fence, a user is root already and may change owners.
-        options = task.command.options if may_mount() or not fenced else ()
-        fence = _fence(task, place) if fenced else ()
-        code = follower.follow(
-            [*fence, *command, *options, *files],
-            environment,
-            place,
-            steps=steps,
-            hidden=hidden,
-            on_step=on_step,
-            cwd=task.cwd,
-        )
-        if code != CANNOT or may_mount():
-            break
-        follower.log_line("toolkit: Apptainer runs with all rights of this user to write")
+    fence = _fence(task, place, follower)
+    # Behind the fence, a user is root already and may change owners.
+    options = task.command.options if may_mount() or not fence else ()
+    code = follower.follow(
+        [*fence, *command, *options, *files],
+        environment,
+        place,
+        steps=steps,
+        on_step=on_step,
+        cwd=task.cwd,
+    )
     if code != 0:
         raise follower.error(code)
 
 
-def _fence(task: _Task, place: Workspace) -> tuple[str, ...]:
-    """Return the words before a command that may write to the directories of this build only."""
+def _check(task: _Task, place: Workspace, follower: Follower) -> None:
+    """Run the checks of the finished image."""
+    follower.begin("checks")
+    if (code := run_image_checks(task.command.program, place, follower)) != 0:
+        raise follower.error(code)
+
+
+def _fence(task: _Task, place: Workspace, follower: Follower) -> tuple[str, ...]:
+    """Return the words before a command that may write to the directories of this build only.
+
+    None if this machine does not let this user have a fence, which is found out before the command
+    begins, and said.
+
+    Raises:
+        ForbiddenError: Root has no fence: it could write to every file of this machine.
+    """
     file = place.output / "fence.json"
     try:
         users, groups = ((), ()) if may_mount() else namespace_ids()
@@ -249,7 +261,7 @@ def _fence(task: _Task, place: Workspace) -> tuple[str, ...]:
     replaced = {}
     for directory in _REPLACED:
         empty = place.scratch / f"fenced{directory.replace('/', '-')}"
-        empty.mkdir(mode=0o777)
+        empty.mkdir(mode=0o777, exist_ok=True)
         replaced[directory] = str(empty)
     fence = Fence(
         users=users,
@@ -260,7 +272,21 @@ def _fence(task: _Task, place: Workspace) -> tuple[str, ...]:
     )
     file.write_text(to_json(fence), encoding="utf-8")
     module = "toolkit.images.build.apptainer.fence"
-    return ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", module, str(file), "--")
+    words = ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", module, str(file), "--")
+    probe = shell.run([*words, "true"], env=clean_environment(), cwd=task.cwd, check=False)
+    if probe.ok:
+        return words
+    reason = " ".join(probe.tail(1))
+    if may_mount():
+        raise ForbiddenError(
+            f"Apptainer cannot be kept from writing to this machine's files here: {reason}",
+            next_step="build as an ordinary user, or on another machine",
+        )
+    follower.say(
+        "warning",
+        f"Apptainer may write to all files that you may write to, not only to the image: {reason}",
+    )
+    return ()
 
 
 def _base_arguments(base: Base, place: Workspace) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolkit.images.build.apptainer import seeds
-from toolkit.images.build.apptainer.protocol import PACKED, WHOLE
+from toolkit.images.build.apptainer.protocol import WHOLE
 from toolkit.images.build.apptainer.tasks import TaskPlan
 
 if TYPE_CHECKING:
@@ -29,10 +29,8 @@ class Collector:
     taken: int = 0
     has_products: bool = False
 
-    def collect(self, line: str = PACKED) -> None:
-        """Keep what is complete, if a line of the log announces that."""
-        if not line.startswith(PACKED):
-            return
+    def collect(self) -> None:
+        """Keep what is complete."""
         for path, link in list(self.plan.layers.items())[self.taken :]:
             whole = Path(f"{path}{WHOLE}")
             if not whole.exists():

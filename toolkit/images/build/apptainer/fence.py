@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from toolkit.images.build.apptainer.protocol import CANNOT, Fence
+from toolkit.images.build.apptainer.protocol import Fence
 from toolkit.images.host.kernel import CannotError, enter, make_read_only, replace
 from toolkit.model.base import from_json
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Become the program behind the fence of a file; exit with ``CANNOT`` if that is impossible."""
+    """Become the program behind the fence of a file; exit with 1 if that is impossible."""
     fence = from_json(Path(arguments[0]).read_text(encoding="utf-8"), Fence)
     command = list(arguments[2:])
     try:
@@ -33,8 +33,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
             replace(directory, empty, (*fence.writable, *fence.readable))
         make_read_only((*fence.writable, *fence.replaced))
     except (CannotError, OSError) as error:
-        print(f"toolkit: {error}", flush=True)
-        sys.exit(CANNOT)
+        sys.exit(f"no fence: {error}")
     os.execvp(command[0], command)
 
 

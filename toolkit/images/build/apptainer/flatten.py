@@ -15,7 +15,6 @@ from toolkit.errors import ImageMissingError
 from toolkit.images.build.apptainer import compose
 from toolkit.images.build.apptainer.programs import (
     COMPRESSION,
-    LayersUnavailableError,
     run_image_checks,
     run_sandbox,
 )
@@ -70,14 +69,7 @@ def flatten(image: str, progress: Progress) -> Flattened:
             pack=("mksquashfs",),
             packing=("-noappend", "-no-progress", "-quiet", *COMPRESSION),
         )
-        try:
-            code = run_sandbox(tasks, place, follower)
-        except LayersUnavailableError as error:
-            raise ImageMissingError(
-                f"it cannot be unpacked here: {error}",
-                next_step=f"toolkit image build --flat --force {image}",
-            ) from None
-        if code != 0:
+        if (code := run_sandbox(tasks, place, follower)) != 0:
             raise follower.error(code)
         texts = [read_text_object(path, which) for which in (sif.DEFINITION, sif.LABELS)]
         sif_id, size = uuid.uuid4().bytes, packed.stat().st_size

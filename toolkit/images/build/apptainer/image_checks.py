@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -87,23 +88,24 @@ def run(
         candidates=tuple(earlier),
         added=added,
         workers=min(_MOST_AT_ONCE, len(os.sched_getaffinity(0))),
+        token=secrets.token_hex(),
     )
     file = place.output / "checks.json"
     file.write_text(to_json(tasks), encoding="utf-8")
     carried: list[Check] = []
 
-    def take(line: str) -> None:
-        if line.startswith(CARRIED):
-            check = earlier[line.removeprefix(CARRIED).strip()]
-            carried.append(replace(check, carried=check.carried or source))
-            follower.say("check", f"{check.name} carried over from {source}, {check.when}")
+    def take(message: str) -> None:
+        check = earlier[message.removeprefix(CARRIED)]
+        carried.append(replace(check, carried=check.carried or source))
+        follower.say("check", f"{check.name} carried over from {source}, {check.when}")
 
     settings = dict.fromkeys(VARIABLES, str(place.output / "config"))
     code = follower.follow(
         [sys.executable, "-m", _MODULE, str(file)],
         clean_environment() | settings,
         place,
-        on_line=take,
+        token=tasks.token,
+        on_message=take,
     )
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     results = follower.reader.results

@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import NO_SPACE, NeedsInstallError, ToolkitError
+from toolkit.errors import NO_SPACE, ToolkitError
 from toolkit.images.build.apptainer import compose, identity, image_checks
 from toolkit.images.build.apptainer.apptainer import BuildOutcome, build_base
 from toolkit.images.build.apptainer.collector import Collector
@@ -86,7 +86,6 @@ def build(
         locked: Build exactly what a lock says.
 
     Raises:
-        LayersUnavailableError: The image must be built flat; nothing has been done.
         DamagedError: A cache entry was damaged; it is removed, and the next build makes it again.
     """
     run = LayeredBuild(context, chain, definition, fresh, locked)
@@ -118,11 +117,6 @@ class LayeredBuild:
         locked: LockedBuild | None,
     ) -> None:
         self.program = build_command().program
-        if shell.which("mksquashfs") is None:
-            raise NeedsInstallError(
-                "mksquashfs is not installed here",
-                next_step="toolkit setup (package squashfs-tools)",
-            )
         self.place, self.chain, self.definition = context.place, chain, definition
         self.locked = locked
         lock = locked.lock if locked else None
@@ -159,8 +153,6 @@ class LayeredBuild:
             self._reuse("base")
         else:
             self.follower.begin("base")
-            probe = SandboxTasks(directory=str(_make(self.place.scratch / "probe")))
-            run_sandbox(probe, self.place, self.follower)  # before the base takes long
             made, began = self.place.output / "base.sif", int(time.time()) - 1
             build_base(self.chain.base, self.place, made, self.follower, environment=login)
             compose.normalize_times(made, began, EPOCH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from toolkit import shell
-from toolkit.images.build.apptainer.protocol import CANNOT, SandboxTasks
+from toolkit.errors import NeedsInstallError
+from toolkit.images.build.apptainer.protocol import PACKED, STEP_BEGINS, Lower, SandboxTasks
 from toolkit.images.build.apptainer.seeds import COMPILEALL
 from toolkit.images.build.apptainer.tasks import SCRIPTS
 from toolkit.images.build.follow import Follower
@@ -45,25 +47,42 @@ _BYTE_CODE = (
 SOURCE = Path(__file__).resolve().parents[4]  # the directory of our own package
 
 
-class LayersUnavailableError(Exception):
-    """This machine does not let this user mount what layers need; gives the reason."""
+def why_no_layers(place: Workspace, follower: Follower) -> str:
+    """Return why steps cannot be confined to layers here, found out before any runs; else empty.
+
+    Raises:
+        ForbiddenError: This user has no subordinate ids.
+        NeedsInstallError: ``mksquashfs`` is not installed.
+    """
+    if shell.which("mksquashfs") is None:
+        raise NeedsInstallError(
+            "mksquashfs is not installed here",
+            next_step="toolkit setup (package squashfs-tools)",
+        )
+    directory, layer = place.scratch / "probe", place.output / "probe.sqfs"
+    directory.mkdir()
+    shell.run(["mksquashfs", directory, layer, *LAYER_PACKING])
+    tasks = SandboxTasks(directory=str(directory), lowers=(Lower(path=str(layer), offset=0),))
+    code = run_sandbox(tasks, place, follower)
+    lines = (line.removeprefix("toolkit: ") for line in follower.reader.tail)
+    return "; ".join(lines) or f"the test of it ended with {code}" if code else ""
 
 
 def run_sandbox(
     tasks: SandboxTasks,
     place: Workspace,
     follower: Follower,
-    on_line: Callable[[str], object] | None = None,
+    on_packed: Callable[[], object] | None = None,
 ) -> int:
     """Run tasks in the sandbox under the guard; return the first failed step's exit code, or 0.
 
     Raises:
-        LayersUnavailableError: Nothing has been done.
         ForbiddenError: This user has no subordinate ids.
     """
     file = place.output / "tasks.json"
     users, groups = ((), ()) if may_mount() else namespace_ids()
-    tasks = msgspec.structs.replace(tasks, users=users, groups=groups)
+    token = secrets.token_hex()
+    tasks = msgspec.structs.replace(tasks, users=users, groups=groups, token=token)
     file.write_text(to_json(tasks), encoding="utf-8")
     command = [
         "env",
@@ -73,13 +92,14 @@ def run_sandbox(
         "toolkit.images.build.apptainer.sandbox",
         str(file),
     ]
-    names = [task.name for task in tasks.tasks]
-    code = follower.follow(command, clean_environment(), place, steps=names, on_line=on_line)
-    if code == CANNOT:
-        follower.give_up()
-        reasons = (line.removeprefix("toolkit: ") for line in follower.reader.tail)
-        raise LayersUnavailableError("; ".join(reasons))
-    return code
+
+    def hear(message: str) -> None:
+        if message.startswith(STEP_BEGINS):
+            follower.announce(message.removeprefix(STEP_BEGINS))
+        elif message == PACKED and on_packed:
+            on_packed()
+
+    return follower.follow(command, clean_environment(), place, token=token, on_message=hear)
 
 
 def run_image_checks(program: str, place: Workspace, follower: Follower) -> int:

@@ -1,4 +1,9 @@
-"""The files by which a build tells its sandbox and its fence what to do."""
+"""The files by which a build tells its programs what to do, and the messages by which they answer.
+
+A message is a line that begins with the build's token, a random word. The programs share their
+output with the steps and checks that they run, none of which can know the token: whatever these
+print, and whatever code they exit with, is no message.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,8 @@ from toolkit.images.recipe.block import Needs
 from toolkit.model.base import Model
 
 WHOLE = ".whole"  # is added to the name of a complete result
-PACKED = "toolkit: a layer is packed"  # printed by the sandbox
-CARRIED = "toolkit-carried: "  # begins the line that names a check that need not run
-CANNOT = 124  # exit code: this machine does not let this user have the namespaces or mounts
+# Messages; a name follows the first and the last.
+STEP_BEGINS, PACKED, CARRIED = "step ", "packed", "carried "
 
 
 class Lower(Model, frozen=True, kw_only=True):
@@ -50,10 +54,11 @@ class Task(Model, frozen=True, kw_only=True):
 
 
 class SandboxTasks(Model, frozen=True, kw_only=True):
-    """The tasks for one run of the sandbox.
+    """The tasks for one run of the sandbox; none: it tests whether steps can be confined here.
 
     Attributes:
         directory: The empty directory in which it works.
+        token: Begins its messages.
         lowers: By their place they are ``l0``, ``l1``, ... in the directory.
         repack: A file that ``l0`` is packed into, unchanged.
         users: The arguments of ``newuidmap`` that follow the process; empty for root, who needs no
@@ -71,6 +76,7 @@ class SandboxTasks(Model, frozen=True, kw_only=True):
     """
 
     directory: str
+    token: str = ""
     lowers: tuple[Lower, ...] = ()
     tasks: tuple[Task, ...] = ()
     repack: str = ""
@@ -134,6 +140,7 @@ class CheckTasks(Model, frozen=True, kw_only=True):
         candidates: names of those that may be carried over from an earlier image.
         added: what was added to that image.
         workers: how many run at once.
+        token: Begins messages.
     """
 
     command: tuple[str, ...]
@@ -143,6 +150,7 @@ class CheckTasks(Model, frozen=True, kw_only=True):
     candidates: tuple[str, ...] = ()
     added: Added | None = None
     workers: int = 1
+    token: str = ""
 
 
 class Fence(Model, frozen=True, kw_only=True):

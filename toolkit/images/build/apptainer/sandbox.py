@@ -32,8 +32,8 @@ from toolkit.images.build.apptainer.contain import confine
 from toolkit.images.build.apptainer.inroot import resolve, walk
 from toolkit.images.build.apptainer.overlays import overlay, show, tidy
 from toolkit.images.build.apptainer.protocol import (
-    CANNOT,
     PACKED,
+    STEP_BEGINS,
     WHOLE,
     SandboxTasks,
     Task,
@@ -52,7 +52,6 @@ from toolkit.images.host.kernel import (
     wait_for,
 )
 from toolkit.images.host.remove import remove
-from toolkit.images.recipe.definitions import STEP
 from toolkit.images.recipe.reproducible import EPOCH, is_dropped
 from toolkit.model.base import from_json
 
@@ -166,7 +165,7 @@ def _separate(task: Task, tasks: SandboxTasks, script: str) -> NoReturn:
 def _become(task: Task, tasks: SandboxTasks, script: str) -> NoReturn:
     """Become the shell of a script, confined to the image before any of it runs.
 
-    Without a script, only test whether that works.
+    Without a script, end with 0 instead.
     """
     die_with_parent()
     try:
@@ -191,7 +190,7 @@ def _pack(task: Task, tasks: SandboxTasks) -> subprocess.Popen[bytes]:
 
     The packing announces its own end, because the next task may take long.
     """
-    script = f'"$@" && mv -- "$0" "$0{WHOLE}" && echo "{PACKED}"'
+    script = f'"$@" && mv -- "$0" "$0{WHOLE}" && echo "{tasks.token}{PACKED}"'
     argv = ["sh", "-c", script, task.layer, *tasks.pack, task.upper, task.layer, *tasks.packing]
     return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT)
 
@@ -205,7 +204,7 @@ def run_all(tasks: SandboxTasks) -> int:
     packing: list[tuple[Task, subprocess.Popen[bytes]]] = []
     code = 0
     for task in tasks.tasks:
-        print(f"{STEP}{task.name}: {task.detail}", flush=True)
+        print(f"{tasks.token}{STEP_BEGINS}{task.name}", flush=True)
         code = run(task, tasks)
         if code != 0:
             break
@@ -239,30 +238,27 @@ def _copy_products(task: Task) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the tasks of a file; return ``CANNOT`` if this machine does not allow it."""
+    """Run the tasks of a file; return the exit code of the first that failed, 1 if none can run.
+
+    Without tasks there are no steps: the code tells only whether steps can be confined here.
+    """
     tasks = from_json(Path(arguments[0]).read_text(encoding="utf-8"), SandboxTasks)
     os.chdir(tasks.directory)
     try:
         enter(tasks.users, tasks.groups)
         for number, lower in enumerate(tasks.lowers):
             show(lower, Path(f"l{number}"))
-        Path("root").mkdir()
-        _probe(tasks)
     except CannotError as error:
         print(f"toolkit: {error}", flush=True)
-        return CANNOT
+        return 1
     if tasks.repack:
         argv = [*tasks.pack, "l0", tasks.repack, *tasks.packing]
         return subprocess.run(argv, check=False).returncode
+    Path("root").mkdir()
+    if not tasks.tasks:
+        probe = Task(name="probe", detail="", script="", lowers=("l0",), upper="u0")
+        return _run_in_image(probe, tasks, probe.script)
     return run_all(tasks)
-
-
-def _probe(tasks: SandboxTasks) -> None:
-    """Test whether a step can be confined to an overlay here, before anything depends on it."""
-    Path("lower").mkdir()
-    probe = Task(name="probe", detail="", script="", lowers=("lower",), upper="probe")
-    if _run_in_image(probe, SandboxTasks(directory=tasks.directory), "") != 0:
-        raise CannotError("a step cannot be confined to an overlay file system")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def run(tasks: CheckTasks) -> int:
             executor.submit(_run, tasks, task) for task in doubtful if task.name not in carried
         ]
         for name in carried:
-            _print(f"{CARRIED}{name}\n")
+            _print(f"{tasks.token}{CARRIED}{name}\n")
     ended = [code, *(code.result() for code in codes)]
     ended += [_run(tasks, task) for task in tasks.checks if task.is_alone]
     return next((code for code in ended if code != 0), 0)
@@ -48,7 +48,7 @@ def run(tasks: CheckTasks) -> int:
 
 def _run(tasks: CheckTasks, task: CheckTask) -> int:
     done = _call((*tasks.command, "/bin/sh", "-c", task.script))
-    _print_output(done.stdout)
+    _print(done.stdout)
     return done.returncode
 
 
@@ -63,18 +63,12 @@ def _ask(tasks: CheckTasks, asking: CheckTask | None) -> tuple[int, str]:
     if asking:
         done = _call((*tasks.reach, "/bin/sh", "-c", asking.script))
         lines = done.stdout.splitlines(keepends=True)
-        _print_output("".join(line for line in lines if not line.startswith(_MARK)))
+        _print("".join(line for line in lines if not line.startswith(_MARK)))
         return done.returncode, done.stdout
     try:
         return 0, _call((*tasks.reach, *tasks.asked), _PATIENCE).stdout
     except subprocess.TimeoutExpired:
         return 0, ""
-
-
-def _print_output(text: str) -> None:
-    """Print what a check printed. Only we say what is carried over, and no program of the image."""
-    lines = text.splitlines(keepends=True)
-    _print("".join(f" {line}" if line.startswith(CARRIED) else line for line in lines))
 
 
 def _call(argv: Sequence[str], timeout: float | None = None) -> subprocess.CompletedProcess[str]:

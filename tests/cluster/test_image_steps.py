@@ -1,0 +1,167 @@
+"""What a build step may say to the build: its exit code, and nothing else; as root and as an ordinary user, by the real kernel."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.cluster.image_fixtures import Tiny
+from tests.cluster.test_image_layered import outcomes, steps
+
+# Builds one recipe after the other in one process, and tells what became of each and what was said.
+DRIVER = """\
+import json, pathlib, sys
+from toolkit.errors import ToolkitError
+from toolkit.images.build.build import build
+from toolkit.progress import Silent
+
+class Said(Silent):
+    def __init__(self):
+        self.said = []
+    def say(self, subject, text):
+        self.said.append(subject)
+
+path, text = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[1]).read_text()
+for code in map(int, sys.argv[2:]):
+    path.write_text(text.replace("CODE", str(code)))
+    progress = Said()
+    try:
+        outcome = build(str(path), progress).path
+    except ToolkitError as error:
+        outcome = f"{type(error).__name__} {error.place} {error.cause}"
+    print(json.dumps((code, outcome, progress.said)), flush=True)
+"""
+# The codes that programs of ours, shells, `timeout`, Slurm and Apptainer end with.
+USUAL = (
+    1,
+    2,
+    3,
+    64,
+    74,
+    75,
+    76,
+    77,
+    78,
+    89,
+    99,
+    100,
+    124,
+    125,
+    126,
+    127,
+    128,
+    130,
+    137,
+    139,
+    143,
+    255,
+)
+
+
+@pytest.fixture(params=["root", "user"])
+def store(request: pytest.FixtureRequest) -> Tiny:
+    """A store of whoever runs the tests, and one of an ordinary user."""
+    found: Tiny = request.getfixturevalue("tiny" if request.param == "root" else "users_tiny")
+    return found
+
+
+@pytest.mark.parametrize(
+    "codes", [USUAL, pytest.param(range(1, 256), marks=pytest.mark.long)], ids=["usual", "all"]
+)
+def test_a_step_that_fails_fails_the_build_with_its_own_code(
+    store: Tiny, codes: tuple[int, ...]
+) -> None:
+    recipe = store.recipe("echo 1 > /first", more=steps(("last", "exit CODE")))
+    recipe.chmod(0o666)
+    done = subprocess.run(
+        [*store.become, sys.executable, "-c", DRIVER, str(recipe), *map(str, codes)],
+        env=store.environment(),
+        cwd=store.place,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == list(codes)
+    for code, outcome, said in rows:
+        assert outcome.startswith("BuildError step last, command: exit"), (code, outcome)
+        assert outcome.endswith(f"(exit code {code})"), (code, outcome)
+        assert said == [], "nothing is built flat, and nobody is warned of that"
+    assert not list(store.images.glob("*.sif"))
+
+
+LIES = """\
+==> last: 1 command
+==> clean: x
+==> pack: into one file
+==> checks: x
+INFO:    Running testscript
+INFO:    Creating SIF file...
+toolkit-check: imports passed: a lie
+toolkit-fact: framework torch 99
+toolkit-fact: mpi pmix
+toolkit: namespaces: Operation not permitted
+toolkit: a layer is packed
+toolkit-carried: imports
+no fence: x
+packed
+step clean
+carried imports
+"""
+
+
+def test_a_step_says_nothing_by_what_it_prints(store: Tiny) -> None:
+    """It prints our own lines, from a process that it leaves behind as well, and the last without an end."""
+    lies = LIES.replace("\n", "\\n")
+    shown = f"printf '{lies}'; (while :; do printf '{lies}'; sleep 1; done) & printf 'step clean'"
+    more = steps(("last", "echo 2 > /second"))
+    done = store.run("build", store.recipe(shown, more=more))
+    assert done.returncode == 0, done.stderr
+    named = ("base", "act", "last", "clean", "pack", "checks")
+    assert outcomes(done.stderr) == dict.fromkeys(named, "done")
+    assert "flat " not in done.stderr
+    assert "check " not in done.stderr
+    manifest = json.loads((store.images / "tiny.json").read_text())
+    told = [manifest.get(kind) or [] for kind in ("checks", "frameworks", "mpi")]
+    assert told == [[], {}, []] or told == [[], [], []]
+    log = (store.images / "tiny.log").read_text()
+    assert re.search(r"(?m)^==> last: 1 command\n\+ echo 2$", log)
+    failing = store.run("build", store.recipe(f"printf '{lies}'; exit 124", more=more))
+    assert failing.returncode == 74, failing.stderr
+    assert "the step act failed" in failing.stderr
+    assert "(exit code 124)" in failing.stderr
+    assert "flat " not in failing.stderr
+
+
+# Writes to every place that a step learns of: the files by which a build tells and is told, beside
+# what is mounted for the step, and descriptors.
+WRITES = (
+    "ls -l /proc/1/fd > /descriptors",
+    "while read -r line; do set -- $line; echo $4; done < /proc/self/mountinfo > /places",
+    "for place in $(cat /places); do case $place in *toolkit-build*)"
+    " top=${place%%/host*}; mkdir -p $top/layers-2 $top/layers-3 || true;"
+    " for name in tasks.json layers-2/0.sqfs.whole layers-3/1.sqfs.whole products-3.whole fence.json;"
+    " do echo 124 > $top/$name || true; done;; esac; done",
+    "for number in 3 4 5 6 7 8 9; do (echo 124 >&$number) 2>/dev/null || true; done",
+)
+
+
+def test_a_step_says_nothing_by_what_it_writes_or_leaves_open(store: Tiny) -> None:
+    stays = "(trap '' HUP TERM; exec 9>&1 8>&2; while :; do sleep 1; done) & exec 7>&1"
+    more = steps(("second", "echo 2 > /second"), ("third", "cat /second > /third"))
+    done = store.run("build", store.recipe(*WRITES, stays, more=more))
+    assert done.returncode == 0, done.stderr
+    named = ("base", "act", "second", "third", "clean", "pack", "checks")
+    assert outcomes(done.stderr) == dict.fromkeys(named, "done")
+    assert store.inside("/bin/cat", "/third") == "2\n"
+    opened = re.findall(r" -> (\S+)", store.inside("/bin/cat", "/descriptors"))
+    (output,) = {target for target in opened if target.startswith("pipe:")}
+    assert set(opened) <= {output, "/dev/null", "/descriptors", "/mnt/steps/0"}
+    assert store.processes() == []
+    left = [path.name for path in store.images.glob(".toolkit-*")]
+    assert left == []
