@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -253,29 +254,10 @@ def _fence(task: _Task, place: Workspace, follower: Follower) -> tuple[str, ...]
     Raises:
         ForbiddenError: Root has no fence: it could write to every file of this machine.
     """
-    file = place.output / "fence.json"
-    try:
-        users, groups = ((), ()) if may_mount() else namespace_ids()
-    except ForbiddenError:
-        users, groups = (), ()
-    replaced = {}
-    for directory in _REPLACED:
-        empty = place.scratch / f"fenced{directory.replace('/', '-')}"
-        empty.mkdir(mode=0o777, exist_ok=True)
-        replaced[directory] = str(empty)
-    fence = Fence(
-        users=users,
-        groups=groups,
-        replaced=replaced,
-        readable=(str(task.cwd), *task.base.output().reads, *(bind.source for bind in task.binds)),
-        writable=tuple(str(directory) for directory in place.directories),
-    )
-    file.write_text(to_json(fence), encoding="utf-8")
-    module = "toolkit.images.build.apptainer.fence"
-    words = ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", module, str(file), "--")
-    probe = shell.run([*words, "true"], env=clean_environment(), cwd=task.cwd, check=False)
+    words = [*_fence_words(task, place), "true"]
+    probe = shell.run(words, env=clean_environment(), cwd=task.cwd, check=False)
     if probe.ok:
-        return words
+        return _fence_words(task, place)
     reason = " ".join(probe.tail(1))
     if may_mount():
         raise ForbiddenError(
@@ -287,6 +269,29 @@ def _fence(task: _Task, place: Workspace, follower: Follower) -> tuple[str, ...]
         f"Apptainer may write to all files that you may write to, not only to the image: {reason}",
     )
     return ()
+
+
+def _fence_words(task: _Task, place: Workspace) -> tuple[str, ...]:
+    try:
+        users, groups = ((), ()) if may_mount() else namespace_ids()
+    except ForbiddenError:
+        users, groups = (), ()
+    directory = Path(tempfile.mkdtemp(prefix="fence-", dir=place.scratch))
+    replaced = {name: directory / name.strip("/").replace("/", "-") for name in _REPLACED}
+    for empty in replaced.values():
+        empty.mkdir()
+        empty.chmod(0o777)
+    fence = Fence(
+        users=users,
+        groups=groups,
+        replaced={name: str(empty) for name, empty in replaced.items()},
+        readable=(str(task.cwd), *task.base.output().reads, *(bind.source for bind in task.binds)),
+        writable=tuple(str(directory) for directory in place.directories),
+    )
+    file = directory / "fence.json"
+    file.write_text(to_json(fence), encoding="utf-8")
+    module = "toolkit.images.build.apptainer.fence"
+    return ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", module, str(file), "--")
 
 
 def _base_arguments(base: Base, place: Workspace) -> list[str]:
