@@ -277,11 +277,15 @@ def test_an_image_says_what_its_definition_does(tmp_path: Path) -> None:
     assert labels["org.label-schema.build-arch"] == "own"
     assert labels["org.label-schema.build-date"] == "Friday_2_January_2026_3:4:5_UTC"
     assert "wrong" not in labels
-    metadata = identity.write(tmp_path, _DEFINITION, labels, {"/opt/checks/run": "true\n"})
+    docker, own = (f"/.singularity.d/env/{name}.sh" for name in ("10-docker", "90-environment"))
+    before = {docker: "export C=1", own: "#!/bin/sh\nexport BASE=1"}
+    metadata = identity.write(tmp_path, _DEFINITION, labels, {"/opt/checks/run": "true\n"}, before)
     assert (tmp_path / "opt/checks/run").read_text() == "true\n"
     assert (tmp_path / ".singularity.d/runscript").read_text().endswith('exec "$@"\n')
     assert os.access(tmp_path / ".singularity.d/runscript", os.X_OK)
-    assert "export A=b" in (tmp_path / ".singularity.d/env/90-environment.sh").read_text()
+    variables = (tmp_path / own[1:]).read_text()
+    assert variables.split("\n\n    export A=b")[0] == before[own], "the base's come first"
+    assert parse_inspection(metadata)["environment"] == {**before, own: variables}
     assert json.loads((tmp_path / ".singularity.d/labels.json").read_text()) == labels
     assert parse_inspection(metadata)["labels"] == labels
     assert parse_inspection("nothing") == {"labels": {}, "environment": {}}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.errors import EXHAUSTED, BuildError, ForbiddenError, UsageError
+from toolkit.errors import EXHAUSTED, ForbiddenError, UsageError
 from toolkit.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -104,7 +104,6 @@ def build(
         if not built.is_current:
             _tell_verdicts(built, progress)
     _show_built(built, as_json)
-    _refuse_failed(built)
 
 
 def _tell_verdicts(built: BuildResult, progress: Progress) -> None:
@@ -123,24 +122,6 @@ def _tell_verdicts(built: BuildResult, progress: Progress) -> None:
     }
     words = [f"{', '.join(names)} {outcome}" for outcome, names in groups.items() if names]
     progress.say("verified", f"{'; '.join(words)} (toolkit image show {built.manifest.name})")
-
-
-def _refuse_failed(built: BuildResult) -> None:
-    """Raise if a check of the image failed.
-
-    A mismatch with this cluster is no fault of the image.
-    """
-    failed = [
-        verdict for verdict in built.verdicts if verdict.outcome == "failed" and not verdict.site
-    ]
-    if failed:
-        raise BuildError(
-            f"{built.manifest.name} was built, but did not pass {len(failed)} of "
-            f"{len(built.verdicts)} external checks",
-            place=", ".join(verdict.name for verdict in failed),
-            details=[f"{verdict.name}: {verdict.detail}" for verdict in failed],
-            next_step=f"toolkit image verify {built.manifest.name}",
-        )
 
 
 def _show_built(built: BuildResult, as_json: bool) -> None:

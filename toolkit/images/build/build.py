@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
+import msgspec
+
 from toolkit.errors import BuildError, ForbiddenError, UsageError
 from toolkit.files import write_atomically
 from toolkit.images.build import methods
@@ -19,6 +21,8 @@ from toolkit.images.host.workspace import Workspace, require_space, scratch_pare
 from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import list_differences
 from toolkit.images.recipe import library
+from toolkit.images.recipe.bases import LocalImage
+from toolkit.images.recipe.stages import list_missing, promised_variables
 from toolkit.images.store import sbom, store
 from toolkit.images.store.contents import read_contents
 from toolkit.images.store.provenance import (
@@ -26,16 +30,20 @@ from toolkit.images.store.provenance import (
     base_state,
     describe_base,
     find_existing,
+    find_manifest,
     hash_lock,
     hash_recipe,
 )
+from toolkit.images.store.settings import read_variables
 from toolkit.images.store.sif_files import normalize, partition_digest
-from toolkit.images.verify.verdicts import finish, record
+from toolkit.images.verify.case import ImageRunner
+from toolkit.images.verify.verdicts import finish, merged, record
 from toolkit.model.base import Model
 from toolkit.model.image import Manifest, Verdict
 from toolkit.model.lock import Lock
 from toolkit.progress import Progress
 from toolkit.runtimes.discover.docker_engine import VERSIONS
+from toolkit.units import counted
 
 
 class BuildResult(Model, frozen=True, kw_only=True):
@@ -153,8 +161,9 @@ def _make_directories(images: Path) -> None:
 def _finish(
     task: BuildTask, outcome: BuildOutcome, base: RemoteBase | None, place: Workspace
 ) -> BuildResult:
-    """Publish a built image with its manifest, verify it, and write its bill of materials."""
+    """Verify a built image, publish it with its manifest, and write its bill of materials."""
     name, lock = task.resolved.name, task.lock
+    outcome.results.frameworks |= _keep_promises(task, outcome, place)
     contents = outcome.contents or read_contents(str(place.sif))
     if lock and (wrong := list_differences(lock, contents)):
         raise BuildError(
@@ -172,17 +181,67 @@ def _finish(
     if lock and outcome.unequal:
         reason = _explain_unequal(lock, outcome.unequal, manifest.tools)
         task.progress.say("differs", reason)
-    path = store.publish(place.sif, manifest, task.log.parent)
-    task.log.replace(task.log.with_name(f"{name}.log"))
     with ThreadPoolExecutor(1) as executor:  # verification mostly waits for the image
         bill = executor.submit(sbom.cyclonedx, manifest, contents)
-        image = store.StoredImage(name=name, path=str(path), manifest=manifest)
+        image = store.StoredImage(name=name, path=str(place.sif), manifest=manifest)
         verdicts = finish(image, task.options.find_site)
+        _require_passed(task, verdicts)
+        manifest = msgspec.structs.replace(manifest, verified=merged(manifest.verified, verdicts))
+        path = store.publish(place.sif, manifest, task.log.parent)
+        task.log.replace(task.log.with_name(f"{name}.log"))
         write_atomically(path.with_name(f"{name}{sbom.ENDING}"), bill.result())
     seconds = round(sum(outcome.seconds.values()), 1)
     return BuildResult(
         path=str(path), manifest=manifest, is_current=False, seconds=seconds, verdicts=verdicts
     )
+
+
+def _keep_promises(task: BuildTask, outcome: BuildOutcome, place: Workspace) -> dict[str, str]:
+    """Start the finished image as a user does; return the frameworks that are its base's.
+
+    Raises:
+        BuildError: It lacks variables of its recipe or its base, or cannot import a framework that
+            the manifest of its base names.
+    """
+    image, base = str(place.sif), task.resolved.base
+    promised = promised_variables(library.build_stages(task.resolved), outcome.base_variables)
+    wrong = list_missing(promised, read_variables(image))
+    existing = find_manifest(Path(base.path)) if isinstance(base, LocalImage) else None
+    names = set(existing.frameworks if existing else ()) - set(outcome.results.frameworks)
+    versions: dict[str, str] = {}
+    if names and not wrong:
+        report, result = ImageRunner(image).report_of("modules.py", *sorted(names))
+        if report is None:
+            wrong = [f"importing {', '.join(sorted(names))}: {' '.join(result.tail(1))}"]
+        else:
+            wrong = [f"{name}: {error}" for name, error in report["errors"].items()]
+            versions = {name: str(version) for name, version in report["versions"].items()}
+    if wrong:
+        raise BuildError(
+            f"{task.resolved.name} was built, but lacks what its recipe and its base promise; it is"
+            " not kept",
+            place=base.output().detail,
+            details=wrong,
+            next_step=f"a step may have removed it; the log: {task.log}",
+        )
+    return versions
+
+
+def _require_passed(task: BuildTask, verdicts: Iterable[Verdict]) -> None:
+    """Raise if a check of the image failed; a mismatch with this cluster is no fault of the image.
+
+    Raises:
+        BuildError: A check failed.
+    """
+    failed = [verdict for verdict in verdicts if verdict.outcome == "failed" and not verdict.site]
+    if failed:
+        raise BuildError(
+            f"{task.resolved.name} was built, but did not pass {counted(len(failed), 'check')}; it"
+            " is not kept",
+            place=", ".join(verdict.name for verdict in failed),
+            details=[f"{verdict.name}: {verdict.detail}" for verdict in failed],
+            next_step=f"the log: {task.log}",
+        )
 
 
 def _describe(task: BuildTask, outcome: BuildOutcome, place: Workspace) -> Manifest:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from toolkit.errors import ToolkitError
 from toolkit.images.recipe.block import (
     DOCKER_VARIABLES,
+    SIF_VARIABLES,
     require_debian_packages,
     require_directory,
 )
@@ -20,10 +21,10 @@ _REFERENCE = re.compile(
     r"[a-z0-9][A-Za-z0-9._-]*(?::\d+)?(?:/[a-z0-9][a-z0-9._-]*)*(?::[A-Za-z0-9_][A-Za-z0-9._-]*)?"
 )
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_PRELUDE_OF_DOCKER = (
-    DOCKER_VARIABLES,
-    "if [ -f /etc/pip/constraint.txt ]; then export PIP_CONSTRAINT=/etc/pip/constraint.txt; fi",
+_CONSTRAINT_OF_NGC = (
+    "if [ -f /etc/pip/constraint.txt ]; then export PIP_CONSTRAINT=/etc/pip/constraint.txt; fi"
 )
+_PRELUDE_OF_DOCKER = (DOCKER_VARIABLES, _CONSTRAINT_OF_NGC)
 _RELEASE = re.compile(r"[a-z]+\Z")
 
 
@@ -143,6 +144,7 @@ class LocalImage(Base, frozen=True, kw_only=True):
             detail=self.path,
             header=("Bootstrap: localimage", f"From: {self.path}"),
             holds=frozenset(self.has),
+            prelude=(SIF_VARIABLES, _CONSTRAINT_OF_NGC),
             reads=(self.path,),
         )
 

@@ -13,10 +13,14 @@ VENV = (
     "/opt/venv"  # where an image keeps what pip installs, unless its base has a Python of its own
 )
 WHEELS = "/opt/wheels"  # where a build puts what it compiled, and takes it from
-# Apptainer keeps the variables of a Docker image (PATH above all) in files that its %post does not
-# read.
+# Apptainer keeps the variables of a base (PATH above all) in files that its %post does not read:
+# those of a Docker image, and those of a SIF.
 DOCKER_VARIABLES = (
     'for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done'
+)
+SIF_VARIABLES = (
+    "set +e; for file in /.singularity.d/env/10-docker*.sh /.singularity.d/env/90-environment.sh; "
+    'do if [ -f "$file" ]; then . "$file"; fi; done; set -e'
 )
 HOST_WHEELS = "/mnt/wheels"  # where wheels of an earlier build are mounted, if there are any
 

@@ -298,3 +298,29 @@ def runner(calls: Iterable[CheckCall]) -> str:
     """Return the script that runs checks in an image, and prints the result of each."""
     lines = "".join(f"check {call.name} {call.command}\n" for call in calls)
     return f"{_RUNNER}{lines}exit $status\n"
+
+
+def promised_variables(stages: Stages, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that an image must have.
+
+    The values matter only of those that are lists of directories.
+
+    Args:
+        stages: of the image.
+        base: the variables of its base; a recipe may replace them.
+    """
+    own = dict.fromkeys(stages.expanding, "") | stages.environment
+    promised = {**base, **own}
+    if "PATH" not in own:
+        promised["PATH"] = ":".join(filter(None, (*stages.path, base.get("PATH"))))
+    return promised
+
+
+def list_missing(promised: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """Return what an image lacks of the variables that were promised, for people."""
+    missing = [f"the variable {name} is not set" for name in promised if name not in found]
+    for name in (name for name in promised if name.endswith("PATH") and name in found):
+        parts = found[name].split(":")
+        lost = [part for part in promised[name].split(":") if part and part not in parts]
+        missing += [f"{name} lacks {part}" for part in lost]
+    return missing

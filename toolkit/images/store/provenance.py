@@ -63,11 +63,16 @@ def base_state(resolved: Resolved) -> str:
 def find_existing(directory: Path, name: str) -> tuple[Path, Manifest] | None:
     """Return the image in the store with its manifest, if it is complete and has one."""
     path = directory / f"{name}.sif"
+    manifest = find_manifest(path)
+    return (path, manifest) if manifest else None
+
+
+def find_manifest(path: Path) -> Manifest | None:
+    """Return the manifest of a SIF, if it is whole and has one."""
     try:
-        manifest = store.manifest_of(path, store.whole_header(path))
+        return store.manifest_of(path, store.whole_header(path))
     except ImageMissingError:
         return None
-    return (path, manifest) if manifest else None
 
 
 def describe_base(base: Base, *, digest: bool = False) -> BaseImage:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from toolkit import shell
+from toolkit.errors import BuildError
 
+# Variables of Apptainer and of the shell.
+_RUNTIME = re.compile(
+    r"APPTAINER_|SINGULARITY_|(?:HOME|PWD|OLDPWD|SHLVL|PROMPT_COMMAND|PS1|TERM|_)\Z"
+)
+_PATIENCE = 120.0  # seconds
 VARIABLES = ("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR")
 
 
@@ -64,6 +71,22 @@ def run_in_image(
             timeout=timeout,
             check=False,
         )
+
+
+def read_variables(image: str | Path) -> dict[str, str]:
+    """Return the variables that an image gives to a program, but for those of Apptainer's own.
+
+    Raises:
+        BuildError: The image does not run.
+        NeedsInstallError: Apptainer is not installed.
+    """
+    result = run_in_image(image, ["/bin/sh", "-c", "cat /proc/self/environ"], timeout=_PATIENCE)
+    if not result.ok:
+        raise BuildError(
+            "the image could not list its variables", place=str(image), details=result.tail()
+        )
+    pairs = (entry.partition("=") for entry in result.stdout.split("\0"))
+    return {name: value for name, _, value in pairs if name and not _RUNTIME.match(name)}
 
 
 def inspect(path: str | Path) -> dict[str, dict[str, str]]:

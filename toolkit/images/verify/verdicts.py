@@ -100,7 +100,7 @@ def no_site() -> tuple[None, str]:
 
 
 def finish(image: StoredImage, find_site: FindSite = no_site) -> tuple[Verdict, ...]:
-    """Verify an image that was just built, and save the verdicts in its manifest.
+    """Verify an image that was just built.
 
     Checks that take longer, or jobs on nodes, are left to `toolkit image verify`.
     """
@@ -110,9 +110,7 @@ def finish(image: StoredImage, find_site: FindSite = no_site) -> tuple[Verdict, 
     case = local_case(image, site=site, no_site=reason, mpi=manifest.mpi)
     with ThreadPoolExecutor() as ahead:  # each starts the image, while another check does
         ahead.submit(lambda: case.contents)
-        made = (*manifest.verdicts, *verdicts(case, only=at_build()))
-    record(image, made)
-    return made
+        return (*manifest.verdicts, *verdicts(case, only=at_build()))
 
 
 def record(image: StoredImage, made: tuple[Verdict, ...]) -> None:

@@ -20,8 +20,6 @@ with the processes that they started. It serves where a command is short and onl
 from __future__ import annotations
 
 import os
-import sys
-import tempfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,33 +28,31 @@ from toolkit import shell
 from toolkit.errors import ForbiddenError
 from toolkit.images.build.apptainer.programs import (
     COMPRESSION,
-    SOURCE,
     clean_environment,
+    fence_command,
     program_version,
     run_image_checks,
 )
-from toolkit.images.build.apptainer.protocol import Fence
 from toolkit.images.build.follow import LAST_STEPS, BuildContext, Follower
 from toolkit.images.build.guard import descendants
 from toolkit.images.host import host_config
 from toolkit.images.host.host_mounts import Bind, HostConfig, mount_options
-from toolkit.images.host.privilege import BuildCommand, build_command, may_mount, namespace_ids
+from toolkit.images.host.privilege import BuildCommand, build_command, may_mount
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe import library
-from toolkit.images.recipe.bases import Base, Debootstrap
+from toolkit.images.recipe.bases import Base, Debootstrap, LocalImage
 from toolkit.images.recipe.definitions.apptainer import list_steps
 from toolkit.images.recipe.reproducible import EPOCH
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.store.contents import Contents
+from toolkit.images.store.settings import read_variables
 from toolkit.images.verify.own_checks import Results
-from toolkit.model.base import to_json
 from toolkit.model.image import Layer
 from toolkit.quoting import shell_words
 
 BUILD_DATE = "org.label-schema.build-date"
 _MIRROR = "{{ mirror }}"
-_REPLACED = ("/tmp", "/dev/shm")  # every user may write there
 
 
 @dataclass
@@ -69,6 +65,7 @@ class BuildOutcome:
         seconds: The seconds that each step took.
         cached: The steps that came from a cache.
         contents: The contents of the image, if they are known already.
+        base_variables: The variables of the image's base, if it is an image of this machine.
         layers: The layers, as of a manifest.
         products: The digest of what the build stage made, as of a manifest.
         unequal: The layers that differ from the lock, though they were built from it.
@@ -79,6 +76,7 @@ class BuildOutcome:
     seconds: dict[str, float] = field(default_factory=dict)
     cached: tuple[str, ...] = ()
     contents: Contents | None = None
+    base_variables: Mapping[str, str] = field(default_factory=dict)
     layers: tuple[Layer, ...] = ()
     products: str = ""
     unequal: tuple[str, ...] = ()
@@ -133,7 +131,10 @@ def build(
     _check(task, place, follower)
     follower.end()
     version = program_version(command.program)
-    return BuildOutcome(follower.reader.results, version, follower.seconds)
+    outcome = BuildOutcome(follower.reader.results, version, follower.seconds)
+    if isinstance(resolved.base, LocalImage) and Path(resolved.base.path).is_file():
+        outcome.base_variables = read_variables(resolved.base.path)
+    return outcome
 
 
 def build_base(
@@ -223,7 +224,8 @@ def _run(
     command += [*_base_arguments(task.base, place), *task.arguments]
     files = (str(task.target), str(definition))
     environment = {**_environment(place, task.command), **task.environment}
-    fence = _fence(task, place, follower)
+    readable = (*task.base.output().reads, *(bind.source for bind in task.binds))
+    fence = fence_command(place, follower, readable, task.cwd)
     # Behind the fence, a user is root already and may change owners.
     options = task.command.options if may_mount() or not fence else ()
     code = follower.follow(
@@ -243,55 +245,6 @@ def _check(task: _Task, place: Workspace, follower: Follower) -> None:
     follower.begin("checks")
     if (code := run_image_checks(task.command.program, place, follower)) != 0:
         raise follower.error(code)
-
-
-def _fence(task: _Task, place: Workspace, follower: Follower) -> tuple[str, ...]:
-    """Return the words before a command that may write to the directories of this build only.
-
-    None if this machine does not let this user have a fence, which is found out before the command
-    begins, and said.
-
-    Raises:
-        ForbiddenError: Root has no fence: it could write to every file of this machine.
-    """
-    words = [*_fence_words(task, place), "true"]
-    probe = shell.run(words, env=clean_environment(), cwd=task.cwd, check=False)
-    if probe.ok:
-        return _fence_words(task, place)
-    reason = " ".join(probe.tail(1))
-    if may_mount():
-        raise ForbiddenError(
-            f"Apptainer cannot be kept from writing to this machine's files here: {reason}",
-            next_step="build as an ordinary user, or on another machine",
-        )
-    follower.say(
-        "warning",
-        f"Apptainer may write to all files that you may write to, not only to the image: {reason}",
-    )
-    return ()
-
-
-def _fence_words(task: _Task, place: Workspace) -> tuple[str, ...]:
-    try:
-        users, groups = ((), ()) if may_mount() else namespace_ids()
-    except ForbiddenError:
-        users, groups = (), ()
-    directory = Path(tempfile.mkdtemp(prefix="fence-", dir=place.scratch))
-    replaced = {name: directory / name.strip("/").replace("/", "-") for name in _REPLACED}
-    for empty in replaced.values():
-        empty.mkdir()
-        empty.chmod(0o777)
-    fence = Fence(
-        users=users,
-        groups=groups,
-        replaced={name: str(empty) for name, empty in replaced.items()},
-        readable=(str(task.cwd), *task.base.output().reads, *(bind.source for bind in task.binds)),
-        writable=tuple(str(directory) for directory in place.directories),
-    )
-    file = directory / "fence.json"
-    file.write_text(to_json(fence), encoding="utf-8")
-    module = "toolkit.images.build.apptainer.fence"
-    return ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", module, str(file), "--")
 
 
 def _base_arguments(base: Base, place: Workspace) -> list[str]:

@@ -45,29 +45,34 @@ def labels(
 
 
 def write(
-    directory: Path, definition: str, image_labels: Mapping[str, str], files: Mapping[str, str]
+    directory: Path,
+    definition: str,
+    image_labels: Mapping[str, str],
+    files: Mapping[str, str],
+    environment: Mapping[str, str],
 ) -> str:
     """Write the metadata files into a directory that becomes a layer.
+
+    As in Apptainer, the definition's variables are set after those of the base.
 
     Args:
         directory: An empty directory.
         definition: The image's definition.
         image_labels: The image's labels.
         files: The texts of further files of the image, by path.
+        environment: The scripts of the base that set variables, by path.
 
     Returns:
         The text of ``inspect-metadata.json``, which holds the same facts.
     """
     parts = sections(definition)
-    environment = (
-        "#!/bin/sh\n# Custom environment shell code should follow\n\n"
-        f"{parts.get('environment', '')}\n"
-    )
+    before = environment.get(f"/{_ENVIRONMENT}") or "#!/bin/sh"
+    variables = f"{before}\n\n{parts.get('environment', '')}\n"
     scripts: dict[str, str] = {
         name: f"#!/bin/sh\n\n{parts[name]}\n" for name in ("runscript", "test") if name in parts
     }
     programs = {
-        _ENVIRONMENT: environment,
+        _ENVIRONMENT: variables,
         **{f".singularity.d/{name}": text for name, text in scripts.items()},
     }
     texts = {
@@ -85,7 +90,7 @@ def write(
     for path in (directory, *directory.rglob("*")):
         os.utime(path, (EPOCH, EPOCH))
     attributes: dict[str, object] = {
-        "environment": {f"/{_ENVIRONMENT}": environment},
+        "environment": {**environment, f"/{_ENVIRONMENT}": variables},
         "labels": image_labels,
         "deffile": definition,
         **scripts,

@@ -45,9 +45,11 @@ from toolkit.images.host.privilege import build_command
 from toolkit.images.host.remove import remove
 from toolkit.images.recipe.chain import Chain
 from toolkit.images.recipe.reproducible import ENVIRONMENT, EPOCH
+from toolkit.images.sif import header as sif
 from toolkit.images.store.cache import Cache, CacheEntry
 from toolkit.images.store.contents import Contents, read_contents
-from toolkit.images.store.settings import inspect
+from toolkit.images.store.settings import inspect, parse_inspection, read_variables
+from toolkit.images.store.sif_files import read_text_object
 from toolkit.model.lock import Lock
 
 
@@ -131,6 +133,7 @@ class LayeredBuild:
         self.cached: list[str] = []
         self.copier: compose.Copier | None = None
         self.contents: Contents | None = None
+        self.base_variables: dict[str, str] = {}
         threading.Thread(target=prepare_end, daemon=True).start()
 
     def outcome(self) -> BuildOutcome:
@@ -141,6 +144,7 @@ class LayeredBuild:
             self.follower.seconds,
             tuple(self.cached),
             self.contents,
+            self.base_variables,
             layers=self.entries.layers,
             products=self.entries.products,
             unequal=tuple(self.entries.unequal),
@@ -271,7 +275,8 @@ class LayeredBuild:
         layer = self.place.output / "identity.sqfs"
         directory = self.place.output / "identity"
         directory.mkdir(mode=0o755)
-        metadata = identity.write(directory, self.definition, labels, self.chain.files)
+        environment = parse_inspection(read_text_object(Path(base.path), sif.LABELS))["environment"]
+        metadata = identity.write(directory, self.definition, labels, self.chain.files, environment)
         shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
         compose.graft_file(tables, str(layer), only_adds=True)
         self.copier.append(*compose.data_range(str(layer)))
@@ -303,6 +308,7 @@ class LayeredBuild:
     def _ask_contents(self) -> None:
         with suppress(ToolkitError):  # the caller asks again, and reports the error
             self.contents = read_contents(str(self.place.sif))
+            self.base_variables = read_variables(self.entries.used[0].path)
 
     def _tidy(self) -> None:
         """Remove what the steps wrote, which is in the image now."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -13,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from toolkit import shell
-from toolkit.errors import NeedsInstallError
-from toolkit.images.build.apptainer.protocol import PACKED, STEP_BEGINS, Lower, SandboxTasks
+from toolkit.errors import ForbiddenError, NeedsInstallError
+from toolkit.images.build.apptainer.protocol import PACKED, STEP_BEGINS, Fence, Lower, SandboxTasks
 from toolkit.images.build.apptainer.seeds import COMPILEALL
 from toolkit.images.build.apptainer.tasks import SCRIPTS
 from toolkit.images.build.follow import Follower
@@ -44,6 +45,7 @@ _BYTE_CODE = (
     "if command -v python3 >/dev/null 2>&1; then"
     f" exec python3 -I -S -B {STEP_SCRIPTS}/byte-code.py {STEP_SCRIPTS}/changed; fi"
 )
+_REPLACED = ("/tmp", "/dev/shm")  # every user may write there
 SOURCE = Path(__file__).resolve().parents[4]  # the directory of our own package
 
 
@@ -100,6 +102,64 @@ def run_sandbox(
             on_packed()
 
     return follower.follow(command, clean_environment(), place, token=token, on_message=hear)
+
+
+def fence_command(
+    place: Workspace, follower: Follower, readable: Iterable[str], cwd: Path | str
+) -> tuple[str, ...]:
+    """Return the words before Apptainer that let it write to the directories of this build only.
+
+    None if this machine does not let this user have a fence: that is found out before Apptainer
+    starts, and shown.
+
+    Args:
+        place: The directories of this build.
+        follower: Shows that there is no fence.
+        readable: What Apptainer reads, wherever it is.
+        cwd: Its current directory.
+
+    Raises:
+        ForbiddenError: Root has no fence, and could write to every file of this machine.
+    """
+    readable = (str(cwd), *readable)
+    words = [*_fence_words(place, readable), "true"]
+    probe = shell.run(words, env=clean_environment(), cwd=cwd, check=False)
+    if probe.ok:
+        return _fence_words(place, readable)
+    reason = " ".join(probe.tail(1))
+    if may_mount():
+        raise ForbiddenError(
+            f"Apptainer cannot be kept from writing to this machine's files here: {reason}",
+            next_step="build as an ordinary user, or on another machine",
+        )
+    follower.say(
+        "warning",
+        f"Apptainer may write to all files that you may write to, not only to the image: {reason}",
+    )
+    return ()
+
+
+def _fence_words(place: Workspace, readable: Iterable[str]) -> tuple[str, ...]:
+    try:
+        users, groups = ((), ()) if may_mount() else namespace_ids()
+    except ForbiddenError:
+        users, groups = (), ()
+    directory = Path(tempfile.mkdtemp(prefix="fence-", dir=place.scratch))
+    replaced = {name: directory / name.strip("/").replace("/", "-") for name in _REPLACED}
+    for empty in replaced.values():
+        empty.mkdir()
+        empty.chmod(0o777)
+    fence = Fence(
+        users=users,
+        groups=groups,
+        replaced={name: str(empty) for name, empty in replaced.items()},
+        readable=tuple(readable),
+        writable=tuple(map(str, place.directories)),
+    )
+    file = directory / "fence.json"
+    file.write_text(to_json(fence), encoding="utf-8")
+    module = "toolkit.images.build.apptainer.fence"
+    return ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", module, str(file), "--")
 
 
 def run_image_checks(program: str, place: Workspace, follower: Follower) -> int:
