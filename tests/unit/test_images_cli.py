@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
@@ -21,6 +22,7 @@ from toolkit.errors import (
 )
 from toolkit.images.build.build import BuildResult
 from toolkit.images.recipe import library
+from toolkit.images.recipe.bases import Base, LocalImage
 from toolkit.images.store.listing import count_passed
 from toolkit.model.base import to_json
 from toolkit.model.image import Check, Verdict
@@ -89,6 +91,45 @@ def test_an_image_that_is_not_built_names_the_command(verb: str) -> None:
     error = refused(verb, "pytorch_cpu")
     assert isinstance(error, ImageMissingError)
     assert error.next_step == "toolkit image build pytorch_cpu"
+
+
+def test_a_recipe_beside_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tv.toml").write_text('summary = "x"\nextends = "pytorch_cpu"\n')
+    for verb in ("build", "lock", "render"):
+        assert "./tv.toml" in str(refused(verb, "tv").next_step)
+
+
+def test_an_image_has_no_lock_but_its_recipe(images: Path) -> None:
+    images.mkdir()
+    fake_sif(images / "nuimg.sif")
+    built = msgspec.structs.replace(manifest("nuimg"), command="toolkit image build ./nu.toml")
+    (images / "nuimg.json").write_text(to_json(built))
+    assert "toolkit image build ./nu.toml" in str(refused("lock", "nuimg").next_step)
+
+
+@pytest.mark.parametrize("directory", [".", "other"])
+def test_a_new_recipe_is_on_a_recipe_a_stored_image_or_a_file(
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, directory: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / directory).mkdir(exist_ok=True)
+    images.mkdir()
+    fake_sif(images / "nuimg.sif")
+    (images / "nuimg.json").write_text(to_json(manifest("nuimg")))
+    (tmp_path / "x.toml").write_text('summary = "x"\nextends = "pytorch_cpu"\n')
+
+    def base_of(name: str, origin: str) -> Base:
+        done = image("new", name, "--from", origin, "--directory", directory)
+        assert done.exit_code == 0, done.exception
+        return library.load(f"{directory}/{name}.toml").base
+
+    assert base_of("a", "nuimg") == LocalImage(path=str(images / "nuimg.sif"))
+    assert base_of("b", "x.toml") == library.load("pytorch_cpu").base
+    assert base_of("c", str(tmp_path / "x.toml")) == library.load("pytorch_cpu").base
+    assert base_of("d", "mine.sif") == LocalImage(path=str(tmp_path / "mine.sif"))
+    unknown = refused("new", "e", "--from", "nuimgg")
+    assert isinstance(unknown, UnknownImageError)
 
 
 def listed() -> dict[str, dict[str, object]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.errors import EXHAUSTED, ForbiddenError, UsageError
+from toolkit.errors import EXHAUSTED, ForbiddenError, UnknownImageError, UsageError
 from toolkit.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -179,7 +179,10 @@ def lock(name: str, output: Path | None) -> None:
     from toolkit.images.lockfile.make import make
     from toolkit.model.lock import to_toml
 
-    path = output or lock_path(name)
+    try:
+        path = output or lock_path(name)
+    except UnknownImageError as error:
+        raise _without_recipe(name, error) from None
     console.say("locking", name)
     lock = make(name, int(time.time()))
     try:
@@ -195,6 +198,20 @@ def lock(name: str, output: Path | None) -> None:
     debian = f"{len(lock.apt)} + {len(lock.apt_build)} packages of Debian"
     console.say("locked", f"{debian}, {len(lock.files)} files of Python")
     console.document(str(path))
+
+
+def _without_recipe(name: str, error: UnknownImageError) -> UnknownImageError:
+    """Return the error about a name of no recipe; if an image has it, name the image's recipe."""
+    from toolkit.images.store.provenance import find_manifest
+    from toolkit.images.store.store import images_directory
+
+    manifest = find_manifest(images_directory() / f"{name}.sif")
+    if manifest is None or not manifest.command:
+        return error
+    return UnknownImageError(
+        f"{name} is an image, and a lock is made of the recipe that it was built from",
+        next_step=f"toolkit image lock RECIPE; {name} was built by: {manifest.command}",
+    )
 
 
 @click.command("flatten")

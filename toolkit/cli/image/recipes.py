@@ -25,7 +25,8 @@ SECTION = "Build"
     "origin",
     required=True,
     metavar="IMAGE",
-    help="A reference (nvcr.io/nvidia/pytorch:25.06-py3), a recipe, or a .sif file.",
+    help="A reference (nvcr.io/nvidia/pytorch:25.06-py3), a recipe or its .toml file, an image of "
+    "`image list`, or a .sif file.",
 )
 @click.option(
     "--with",
@@ -62,12 +63,33 @@ def new(
     from toolkit.images.recipe.drafts import draft
 
     path = _new_file(directory, name, place="NAME")
-    resolved = _write_recipe(path, draft(name, origin, features, packages, cwd=str(Path.cwd())))
+    text = draft(name, _file_of(origin, directory), features, packages, cwd=str(Path.cwd()))
+    resolved = _write_recipe(path, text)
     console.say("written", str(path))
     if resolved.dropped:
         console.say("", f"the base has already: {', '.join(resolved.dropped)}")
     console.say("next", f"toolkit image build {path}")
     console.document(str(path))
+
+
+def _file_of(origin: str, directory: Path) -> str:
+    """Return the file of a built image, or of a recipe as seen from a directory; else the name."""
+    import os
+
+    from toolkit.errors import UnknownImageError
+    from toolkit.images.recipe import catalogue
+    from toolkit.images.recipe.names import list_recipes
+    from toolkit.images.store import store
+
+    if origin.endswith(".toml"):
+        return os.path.relpath(Path(origin).expanduser(), directory)
+    is_known = origin in list_recipes() or catalogue.find_by_name(origin) is not None
+    if is_known or origin.endswith(".sif") or set(origin) & set("/:"):
+        return origin
+    try:
+        return store.find(origin).path
+    except UnknownImageError:
+        return origin
 
 
 @click.command("import")

@@ -22,8 +22,8 @@ def draft(
 
     Args:
         name: of the recipe.
-        origin: the base of the image: a recipe's name, a SIF, an NGC release, or any reference of
-            a registry.
+        origin: the base of the image: a recipe's name or file, a SIF, an NGC release, or any
+            reference of a registry.
         wanted_features: ``horovod``, and names of features.
         packages: requirements for pip.
         cwd: the directory that a relative path of a SIF is from.
@@ -49,7 +49,7 @@ def draft(
         f"# After a change: toolkit image build {name}.toml",
         f"summary = {toml_value(', '.join((origin, *wanted)))}",
     ]
-    is_recipe = origin in list_recipes()
+    is_recipe = origin in list_recipes() or origin.endswith(".toml")
     lines += [f"extends = {toml_value(origin)}"] if is_recipe else []
     lines += [f"features = {toml_value(features)}"] if features else []
     lines += [] if is_recipe else _base(origin, release, cwd)
@@ -102,7 +102,7 @@ def _base(origin: str, release: Release | None, cwd: str) -> list[str]:
     reference = origin.removeprefix("docker://")
     if "/" not in reference and ":" not in reference:
         raise UnknownImageError(
-            f"no recipe or release is called {origin}",
+            f"no recipe, release or image is called {origin}",
             place="--from",
             choices=(*list_recipes(), *(release.name for release in catalogue.list_releases())),
             value=origin,

@@ -30,11 +30,14 @@ def recipe_path(recipe: str) -> Path:
         return Path(recipe).expanduser()
     names = list_recipes()
     if recipe not in names:
+        file = Path(f"{recipe}.toml")
         raise UnknownImageError(
             f"no recipe is called {recipe}",
             choices=names,
             value=recipe,
-            next_step="toolkit image list",
+            next_step=f"./{file}, if you mean the file in this directory"
+            if file.is_file()
+            else "toolkit image list",
         )
     return shipped("recipes") / f"{recipe}.toml"
 
