@@ -14,7 +14,7 @@ from tests.cluster.test_image_layered import outcomes, steps
 
 # Builds one recipe after the other in one process, and tells what became of each and what was said.
 DRIVER = """\
-import json, pathlib, sys
+import json, os, pathlib, sys, threading
 from toolkit.errors import ToolkitError
 from toolkit.images.build.build import build
 from toolkit.progress import Silent
@@ -33,7 +33,11 @@ for code in map(int, sys.argv[2:]):
         outcome = build(str(path), progress).path
     except ToolkitError as error:
         outcome = f"{type(error).__name__} {error.place} {error.cause}"
-    print(json.dumps((code, outcome, progress.said)), flush=True)
+    left = [thread.name for thread in threading.enumerate() if type(thread).__name__ == "Copier"]
+    for number in os.listdir("/proc/self/fd"):
+        link = pathlib.Path("/proc/self/fd", number)
+        left += [str(link.readlink())] if link.is_symlink() and "deleted" in str(link.readlink()) else []
+    print(json.dumps((code, outcome, progress.said, left)), flush=True)
 """
 # The codes that programs of ours, shells, `timeout`, Slurm and Apptainer end with.
 USUAL = (
@@ -88,10 +92,11 @@ def test_a_step_that_fails_fails_the_build_with_its_own_code(
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row[0] for row in rows] == list(codes)
-    for code, outcome, said in rows:
+    for code, outcome, said, left in rows:
         assert outcome.startswith("BuildError step last, command: exit"), (code, outcome)
         assert outcome.endswith(f"(exit code {code})"), (code, outcome)
         assert said == [], "nothing is built flat, and nobody is warned of that"
+        assert left == [], "no thread copies, and no file that is removed is open"
     assert not list(store.images.glob("*.sif"))
 
 

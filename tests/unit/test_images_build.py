@@ -14,13 +14,16 @@ import tempfile
 import time
 import uuid
 from collections import namedtuple
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from toolkit import shell
-from toolkit.errors import BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
+from toolkit.errors import BuildError, BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
+from toolkit.images.build import methods
+from toolkit.images.build.apptainer import compose
 from toolkit.images.build.buildlog import Reader
 from toolkit.images.build.guard import descendants
 from toolkit.images.host import host_config as host
@@ -28,6 +31,7 @@ from toolkit.images.host import privilege, sharing, workspace
 from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.remove import remove
 from toolkit.images.host.workspace import Owner
+from toolkit.images.recipe import library
 from toolkit.images.verify.own_checks import Results
 from toolkit.model.image import Check
 from toolkit.model.recipe import Space
@@ -114,6 +118,66 @@ class Said(Silent):
 
     def say(self, subject: str, text: str) -> None:
         self.lines.append(f"{subject} {text}")
+
+
+def decided(
+    monkeypatch: pytest.MonkeyPatch, place: Path, reason: str, layered: object
+) -> tuple[list[str], list[str]]:
+    """Build on a machine without layers for this reason; return which ways were tried, and what was said."""
+    tried: list[str] = []
+
+    def in_layers(*_: object) -> object:
+        tried.append("layers")
+        if isinstance(layered, BaseException):
+            raise layered
+        return layered
+
+    monkeypatch.setattr(methods, "why_no_layers", lambda *_: reason)
+    monkeypatch.setattr(methods, "_build_layered", in_layers)
+    monkeypatch.setattr(methods, "_build_flat", lambda *_: tried.append("flat"))
+    said = Said()
+    task = methods.BuildTask(
+        resolved=library.load("pytorch_cpu"),
+        recipe="pytorch_cpu",
+        options=methods.BuildOptions(engine="apptainer"),
+        lock=None,
+        state="",
+        log=place / "x.failed.log",
+        expected={},
+        progress=said,
+    )
+    with suppress(BuildError):
+        methods.run(task, lambda outcome, *_: outcome)
+    return tried, said.lines
+
+
+def test_a_build_is_flat_if_layers_are_impossible_which_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tried, said = decided(monkeypatch, tmp_path, "no overlays", None)
+    assert tried == ["flat"]
+    assert said == ["flat no layers on this machine: no overlays"]
+
+
+@pytest.mark.parametrize("cause", ["exit code 124", "namespaces: Operation not permitted"])
+def test_a_build_that_fails_in_layers_is_never_repeated_flat(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cause: str
+) -> None:
+    assert decided(monkeypatch, tmp_path, "", BuildError(cause)) == (["layers"], [])
+
+
+def test_what_copies_an_image_ends_with_the_build_that_failed(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"x" * 100_000)
+    image = tmp_path / "image"
+    copier = compose.Copier(image)
+    for _ in range(1000):
+        copier.append(str(tmp_path / "data"), 0, 100_000)
+    copier.close()
+    copier.close()
+    assert not copier.is_alive()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(copier.handle)
+    assert image.stat().st_size < 100_000_000
 
 
 def test_the_lock_says_who_has_it(tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ class Copier(threading.Thread):
         self.end = sif.DATA_START
         self._ranges: SimpleQueue[tuple[str, int, int] | None] = SimpleQueue()
         self._error: OSError | None = None
+        self._is_closed = False
         self.start()
 
     def append(self, path: str, start: int, end: int) -> None:
@@ -87,7 +88,7 @@ class Copier(threading.Thread):
     def _copy(self, path: str, start: int, end: int) -> None:
         source = os.open(path, os.O_RDONLY)
         try:
-            while start < end:
+            while start < end and not self._is_closed:
                 count = _copy_range(source, start, self.handle, self.end, min(_CHUNK, end - start))
                 if count == 0:
                     raise OSError(f"{path} is shorter than it was")
@@ -112,7 +113,15 @@ class Copier(threading.Thread):
         os.pwrite(self.handle, b"".join(texts), sif.DATA_START + size)
         header = sif.build_header(sizes, sif_id, time, platform.machine())
         os.pwrite(self.handle, header, 0)
-        os.close(self.handle)
+        self.close()
+
+    def close(self) -> None:
+        """Copy no more, and close the image; again, this does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._ranges.put(None)
+            self.join()
+            os.close(self.handle)
 
 
 def _copy_range(source: int, start: int, target: int, end: int, length: int) -> int:

@@ -16,6 +16,7 @@ in the file system.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import stat
 from collections.abc import Sequence
@@ -185,7 +186,10 @@ def _forget_inherited() -> None:
     os.dup2(null, 0)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     if os.uname().machine in _KEYCTL:
-        LIBC.syscall(_KEYCTL[os.uname().machine], _JOIN_SESSION, None)
+        joined = LIBC.syscall(_KEYCTL[os.uname().machine], _JOIN_SESSION, None)
+        # Where the call is missing or filtered, the step has no way to keys either.
+        if joined < 0 and (code := ctypes.get_errno()) not in (errno.ENOSYS, errno.EPERM):
+            raise OSError(code, f"keyctl: {os.strerror(code)}")
 
 
 def _drop_privileges() -> None:

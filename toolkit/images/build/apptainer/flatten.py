@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -73,10 +74,10 @@ def flatten(image: str, progress: Progress) -> Flattened:
             raise follower.error(code)
         texts = [read_text_object(path, which) for which in (sif.DEFINITION, sif.LABELS)]
         sif_id, size = uuid.uuid4().bytes, packed.stat().st_size
-        copier = compose.Copier(place.sif)
-        copier.append(str(packed), 0, size)
-        copier.finish()
-        copier.complete(size, texts, sif_id, int(time.time()))
+        with closing(compose.Copier(place.sif)) as copier:
+            copier.append(str(packed), 0, size)
+            copier.finish()
+            copier.complete(size, texts, sif_id, int(time.time()))
         follower.begin("checks")
         if (code := run_image_checks(build_command().program, place, follower)) != 0:
             raise follower.error(code)

@@ -31,8 +31,8 @@ from toolkit.images.build.apptainer.programs import (
     STEPS,
     SYSTEM_PATH,
     image_command,
-    parse_version,
     prepare_end,
+    program_version,
     run_sandbox,
     write_step_config,
 )
@@ -103,6 +103,9 @@ def build(
             raise
         run.follower.reader.no_space |= error.errno in NO_SPACE
         raise run.follower.error(error.errno or 1) from None
+    finally:
+        if run.copier:
+            run.copier.close()
     run.follower.end()
     return run.outcome()
 
@@ -129,7 +132,6 @@ class LayeredBuild:
         secrets = host_config.collect_secrets(self._host_config)
         self.follower = context.follower(details, secrets)
         self.builder = ""
-        self._version = shell.start([self.program, "--version"])  # read when it is composed
         self.cached: list[str] = []
         self.copier: compose.Copier | None = None
         self.contents: Contents | None = None
@@ -144,7 +146,7 @@ class LayeredBuild:
             self.follower.seconds,
             tuple(self.cached),
             self.contents,
-            self.base_variables,
+            self.base_variables or read_variables(self.entries.used[0].path),
             layers=self.entries.layers,
             products=self.entries.products,
             unequal=tuple(self.entries.unequal),
@@ -267,7 +269,7 @@ class LayeredBuild:
         self.follower.begin("pack")
         base = self.entries.used[0]
         tables = compose.graft_layers(self.entries.cache, base, self.layers, self.place.output)
-        self.builder = parse_version(self._version.communicate()[0])
+        self.builder = program_version(self.program)
         lock = self.locked.lock if self.locked else None
         now = datetime.fromtimestamp(lock.epoch if lock else time.time(), timezone.utc)
         machine = platform.machine()
@@ -306,7 +308,7 @@ class LayeredBuild:
             raise self.follower.error(code)
 
     def _ask_contents(self) -> None:
-        with suppress(ToolkitError):  # the caller asks again, and reports the error
+        with suppress(ToolkitError):  # who needs them asks again, and reports the error
             self.contents = read_contents(str(self.place.sif))
             self.base_variables = read_variables(self.entries.used[0].path)
 

@@ -195,11 +195,7 @@ def prepare_end() -> None:
 
 def program_version(program: str) -> str:
     """Return ``apptainer 1.4.5``."""
-    return parse_version(shell.run([program, "--version"], check=False, timeout=30).stdout)
-
-
-def parse_version(output: str) -> str:
-    """Return ``apptainer 1.4.5`` from the output of ``--version``."""
+    output = shell.run([program, "--version"], check=False, timeout=30).stdout
     return output.replace(" version ", " ").strip()
 
 
