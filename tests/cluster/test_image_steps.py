@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +101,17 @@ def test_a_step_that_fails_fails_the_build_with_its_own_code(
         assert said == [], "nothing is built flat, and nobody is warned of that"
         assert left == [], "no thread copies, and no file that is removed is open"
     assert not list(store.images.glob("*.sif"))
+
+
+def test_a_store_below_tmp_is_seen_through_the_fence(store: Tiny) -> None:
+    """Apptainer gets another /tmp, in which it sees the directories of its build alone."""
+    with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/tmp") as images:
+        shutil.copystat(store.images, images)
+        shutil.chown(images, store.images.stat().st_uid, store.images.stat().st_gid)
+        store.extra = {"TOOLKIT_IMAGES": images}
+        done = store.run("build", store.recipe("true"))
+        assert done.returncode == 0, done.stderr
+        assert (Path(images) / "tiny.sif").exists()
 
 
 LIES = """\

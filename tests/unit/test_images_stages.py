@@ -12,8 +12,9 @@ from tests.hostile import HOSTILE
 from toolkit.cli.image import command
 from toolkit.errors import ConfigError, ToolkitError, UnknownImageError, UsageError
 from toolkit.images.recipe import library
+from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.names import list_features, list_recipes
-from toolkit.images.recipe.stages import Stages
+from toolkit.images.recipe.stages import Stages, list_missing, promised_variables
 
 
 def staged(path: Path, text: str, *features: str) -> Stages:
@@ -214,3 +215,44 @@ def test_the_recipes_that_guides_need_are_there() -> None:
         "ray_cpu",
     }
     assert wanted <= set(list_recipes())
+
+
+@pytest.mark.parametrize(
+    ("found", "lacks"),
+    [
+        ({}, []),
+        ({"OF_BASE": None}, ["the variable OF_BASE is not set"]),
+        ({"MINE": None}, ["the variable MINE is not set"]),
+        ({"PATH": "/bin"}, ["PATH lacks /opt/venv/bin", "PATH lacks /opt/base/bin"]),
+        ({"LD_LIBRARY_PATH": "/x:/.singularity.d/libs"}, ["LD_LIBRARY_PATH lacks /opt/lib"]),
+        ({"OF_BASE": "", "TIME": "another", "HOME": None}, []),
+    ],
+)
+def test_an_image_lacks_what_its_recipe_or_base_promised(
+    found: dict[str, str | None], lacks: list[str]
+) -> None:
+    """The values matter only of lists of directories: others may differ each time, or the recipe replaces them."""
+    stages = Stages(
+        base=LocalImage(path="/base.sif"),
+        prelude=(),
+        common=(),
+        build=(),
+        final=(),
+        files={},
+        checks=(),
+        path=("/opt/venv/bin",),
+        environment={"MINE": "1", "CPATH": "/mine"},
+        expanding={"LIBRARY_PATH": "${LIBRARY_PATH}:/more"},
+    )
+    base = {
+        **{"OF_BASE": "a", "TIME": "now", "PATH": "/opt/base/bin:/bin", "CPATH": "/theirs"},
+        **{"LD_LIBRARY_PATH": "/opt/lib:/.singularity.d/libs", "HOME": "/root"},
+        **{"APPTAINER_NAME": "base.sif"},
+    }
+    whole = {
+        **{"OF_BASE": "a", "TIME": "later", "PATH": "/opt/venv/bin:/opt/base/bin:/bin"},
+        **{"MINE": "1", "CPATH": "/mine", "LIBRARY_PATH": ":/more", "HOME": "/root"},
+        **{"LD_LIBRARY_PATH": "/opt/lib:/.singularity.d/libs"},
+    }
+    has = {name: value for name, value in {**whole, **found}.items() if value is not None}
+    assert list_missing(promised_variables(stages, base), has) == lacks

@@ -67,8 +67,9 @@ class Reader:
     def enter(self, step: str) -> None:
         """Begin a step that the build itself does not announce."""
         if step != self.step:
-            self.step, self.command, self.no_space = step, "", False
+            self.step, self.command, self.no_space, self.conflict = step, "", False, ""
             self.tail.clear()
+            self.reasons.clear()
 
     def feed(self, line: str) -> Literal["step", "check"] | None:
         """Take a line without its end; return whether a step began or a check ended."""

@@ -7,6 +7,7 @@ of that stage stays.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 
@@ -18,6 +19,10 @@ from toolkit.model.base import Model
 
 _DPKG = "/etc/dpkg/dpkg.cfg.d/build"
 _INSTALL = "apt-get -qq -y install --no-install-recommends"
+# Variables of Apptainer and of the shell, not of an image.
+_RUNTIME = re.compile(
+    r"(APPTAINER|SINGULARITY)_|(HOME|PWD|OLDPWD|SHLVL|PROMPT_COMMAND|PS1|TERM|_)$"
+)
 _CLEAN_APT = ("apt-get clean", "rm -rf /var/lib/apt/lists/*")
 
 
@@ -310,7 +315,8 @@ def promised_variables(stages: Stages, base: Mapping[str, str]) -> dict[str, str
         base: the variables of its base; a recipe may replace them.
     """
     own = dict.fromkeys(stages.expanding, "") | stages.environment
-    promised = {**base, **own}
+    of_base = {name: value for name, value in base.items() if not _RUNTIME.match(name)}
+    promised = {**of_base, **own}
     if "PATH" not in own:
         promised["PATH"] = ":".join(filter(None, (*stages.path, base.get("PATH"))))
     return promised

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,10 +13,6 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import BuildError
 
-# Variables of Apptainer and of the shell.
-_RUNTIME = re.compile(
-    r"APPTAINER_|SINGULARITY_|(?:HOME|PWD|OLDPWD|SHLVL|PROMPT_COMMAND|PS1|TERM|_)\Z"
-)
 _PATIENCE = 120.0  # seconds
 VARIABLES = ("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR")
 
@@ -74,7 +69,7 @@ def run_in_image(
 
 
 def read_variables(image: str | Path) -> dict[str, str]:
-    """Return the variables that an image gives to a program, but for those of Apptainer's own.
+    """Return the variables that a program has in an image.
 
     Raises:
         BuildError: The image does not run.
@@ -86,7 +81,7 @@ def read_variables(image: str | Path) -> dict[str, str]:
             "the image could not list its variables", place=str(image), details=result.tail()
         )
     pairs = (entry.partition("=") for entry in result.stdout.split("\0"))
-    return {name: value for name, _, value in pairs if name and not _RUNTIME.match(name)}
+    return {name: value for name, _, value in pairs if name}
 
 
 def inspect(path: str | Path) -> dict[str, dict[str, str]]:
