@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,12 @@ def test_what_is_wrong_with_an_image_is_found(tiny: Tiny) -> None:
     built = tiny.run("build", tiny.recipe("mkdir -p /.singularity.d/env", noisy))
     assert built.returncode == 74
     assert "| entrypoint: by exec: it prints 1 line of its own, first: welcome" in built.stderr
-    done = tiny.run("verify", "tiny", "--json")
+    assert not (tiny.images / "tiny.sif").exists()
+    definition = tiny.place / "noisy.def"
+    definition.write_text(f"Bootstrap: localimage\nFrom: {tiny.base}\n%post\n    {noisy}\n")
+    image = tiny.images / "noisy.sif"
+    subprocess.run(["apptainer", "build", image, definition], check=True, capture_output=True)
+    done = tiny.run("verify", image, "--json")
     found = outcomes(done.stdout)
     assert found["entrypoint"] == (
         "failed",

@@ -75,12 +75,14 @@ def read_variables(image: str | Path) -> dict[str, str]:
         BuildError: The image does not run.
         NeedsInstallError: Apptainer is not installed.
     """
-    result = run_in_image(image, ["/bin/sh", "-c", "cat /proc/self/environ"], timeout=_PATIENCE)
+    # Before the first zero is what the image prints when it is started.
+    script = "printf '\\000'; cat /proc/self/environ"
+    result = run_in_image(image, ["/bin/sh", "-c", script], timeout=_PATIENCE)
     if not result.ok:
         raise BuildError(
             "the image could not list its variables", place=str(image), details=result.tail()
         )
-    pairs = (entry.partition("=") for entry in result.stdout.split("\0"))
+    pairs = (entry.partition("=") for entry in result.stdout.split("\0")[1:])
     return {name: value for name, _, value in pairs if name}
 
 
