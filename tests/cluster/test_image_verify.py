@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -51,26 +50,17 @@ def test_the_real_image_is_proven_on_two_nodes(
     assert "local" in {one.get("site") for one in kept if one["name"] == "nodes-mpi"}
 
 
-def test_what_is_wrong_with_an_image_is_found(tiny: Tiny) -> None:
+def test_an_image_that_is_wrong_is_found_before_it_is_kept(tiny: Tiny) -> None:
     noisy = 'printf "#!/bin/sh\\necho welcome\\n" > /.singularity.d/env/99-noise.sh'
     built = tiny.run("build", tiny.recipe("mkdir -p /.singularity.d/env", noisy))
     assert built.returncode == 74
     assert "| entrypoint: by exec: it prints 1 line of its own, first: welcome" in built.stderr
     assert not (tiny.images / "tiny.sif").exists()
-    definition = tiny.place / "noisy.def"
-    definition.write_text(f"Bootstrap: localimage\nFrom: {tiny.base}\n%post\n    {noisy}\n")
-    image = tiny.images / "noisy.sif"
-    subprocess.run(["apptainer", "build", image, definition], check=True, capture_output=True)
-    done = tiny.run("verify", image, "--json")
-    found = outcomes(done.stdout)
-    assert found["entrypoint"] == (
-        "failed",
-        "by exec: it prints 1 line of its own, first: welcome",
-    ), found
+    assert tiny.run("build", tiny.recipe("true")).returncode == 0
+    found = outcomes(tiny.run("verify", "tiny", "--json").stdout)
+    assert found["entrypoint"] == ("passed", "prints nothing of its own"), found
     assert found["imports"][0] == "unchecked"
     assert found["ranks-mpi"][0] == "unchecked"
-    assert done.returncode == 74
-    assert "entrypoint" in done.stderr
 
 
 def test_a_manifest_that_promises_too_much_is_found(tiny: Tiny) -> None:
