@@ -190,7 +190,7 @@ def _pack(task: Task, tasks: SandboxTasks) -> subprocess.Popen[bytes]:
 
     The packing announces its own end, because the next task may take long.
     """
-    script = f'"$@" && mv -- "$0" "$0{WHOLE}" && echo "$TOKEN{PACKED}"'
+    script = f'"$@" && mv -- "$0" "$0{WHOLE}" && echo "${{TOKEN}}{PACKED}"'
     argv = ["sh", "-c", script, task.layer, *tasks.pack, task.upper, task.layer, *tasks.packing]
     environment = {**os.environ, "TOKEN": tasks.token}  # its arguments could be seen by all users
     return subprocess.Popen(
