@@ -322,11 +322,11 @@ def promised_variables(stages: Stages, base: Mapping[str, str]) -> dict[str, str
     return promised
 
 
-def list_missing(promised: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+def list_missing(promised: Mapping[str, str], variables: Mapping[str, str]) -> list[str]:
     """Return what an image lacks of the variables that were promised, for people."""
-    missing = [f"the variable {name} is not set" for name in promised if name not in found]
-    for name in (name for name in promised if name.endswith("PATH") and name in found):
-        parts = found[name].split(":")
+    missing = [f"the variable {name} is not set" for name in promised if name not in variables]
+    for name in (name for name in promised if name.endswith("PATH") and name in variables):
+        parts = variables[name].split(":")
         lost = [part for part in promised[name].split(":") if part and part not in parts]
         missing += [f"{name} lacks {part}" for part in lost]
     return missing
