@@ -103,12 +103,13 @@ def test_an_image_is_copied_to_a_directory(
     target = f"site:{there}" if far else str(there)
     done = built.run("copy", "tiny", target, "--mode", "640")
     assert done.returncode == 0, done.stderr
-    assert {path.name for path in there.iterdir()} == {"tiny.sif", "tiny.json", "tiny.cdx.json"}
+    copied = {".tiny.lock", "tiny.sif", "tiny.json", "tiny.cdx.json"}
+    assert {path.name for path in there.iterdir()} == copied
     assert (there / "tiny.sif").read_bytes() == (built.images / "tiny.sif").read_bytes()
     assert (there / "tiny.sif").stat().st_mode & 0o777 == 0o640
     missing = built.run("copy", "tiny", f"{target}/not-there")
     assert missing.returncode in (68, 71), missing.stderr
-    assert {path.name for path in there.iterdir()} == {"tiny.sif", "tiny.json", "tiny.cdx.json"}
+    assert {path.name for path in there.iterdir()} == copied
 
 
 def test_images_go_by_age_and_use_and_never_below_a_run(built: Tiny) -> None:

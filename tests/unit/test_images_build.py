@@ -181,17 +181,17 @@ def test_what_copies_an_image_ends_with_the_build_that_failed(tmp_path: Path) ->
 
 
 def test_the_lock_says_who_has_it(tmp_path: Path) -> None:
-    with hold_image(tmp_path, "x", wait=True, progress=Silent()):
+    with hold_image(tmp_path / "x.sif", "built"):
         with (
             pytest.raises(
                 BusyError, match=rf"being built by process {os.getpid()} on \S+, for 0:0\d"
             ),
-            hold_image(tmp_path, "x", wait=False, progress=Silent()),
+            hold_image(tmp_path / "x.sif", "built"),
         ):
             pass
-        with hold_image(tmp_path, "y", wait=False, progress=Silent()):
+        with hold_image(tmp_path / "y.sif", "built"):
             pass
-    with hold_image(tmp_path, "x", wait=False, progress=Silent()):
+    with hold_image(tmp_path / "x.sif", "built"):
         pass
 
 
@@ -218,9 +218,9 @@ def test_the_lock_is_waited_for_and_that_is_said(tmp_path: Path) -> None:
         time.sleep(0.01)
     time.sleep(0.1)
     said = Said()
-    with hold_image(tmp_path, "x", wait=True, progress=said):
+    with hold_image(tmp_path / "x.sif", "built", wait=said):
         pass
-    assert said.lines == ["waiting x is being built by another process"]
+    assert said.lines == ["waiting x is being used by another process"]
     assert holder.wait() == 0
 
 
@@ -234,7 +234,7 @@ def test_a_lock_signed_by_nobody_knows_whom(tmp_path: Path, text: str) -> None:
         fcntl.flock(stream, fcntl.LOCK_EX)
         with (
             pytest.raises(BusyError, match="by another process"),
-            hold_image(tmp_path, "x", wait=False, progress=Silent()),
+            hold_image(tmp_path / "x.sif", "built"),
         ):
             pass
 
@@ -278,8 +278,8 @@ HERE = Owner(store="/images", host="nid001", boot="b", pid=1, started=5)
         (replace(HERE, host="nid002"), False, 8, True),
         (replace(HERE, store="/others"), False, 6, False),
         (replace(HERE, store="/others"), False, 8, True),
-        (None, False, 6, False),
-        (None, False, 8, True),
+        (None, False, 0.01, False),  # it is being made
+        (None, False, 1, True),
     ],
 )
 def test_whose_directories_are_removed(
@@ -374,7 +374,7 @@ def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path: Path)
             directory = tmp_path / oct(mode)
             directory.mkdir()
             directory.chmod(mode)
-            with hold_image(directory, "x", wait=False, progress=Silent()):
+            with hold_image(directory / "x.sif", "built"):
                 pass
             assert stat.S_IMODE((directory / ".x.lock").stat().st_mode) == expected
             sharing.make_directory(directory / ".cache" / "layers")

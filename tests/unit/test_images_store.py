@@ -226,7 +226,7 @@ def test_settling_gives_a_manifest_its_name_and_clears_what_was_half_written(ima
     mine, others = (images / name for name in (".x.cdx.json.abcd_123", ".x.y.json.abcd_123"))
     mine.touch()
     others.touch()
-    store.settle(images / "x.sif", manifest("x"))
+    store.settle(images / "x.sif")
     assert (images / "x.json").read_text() == to_json(manifest("x"))
     assert sorted(path.name for path in images.glob(".*")) == [others.name]
 

@@ -8,7 +8,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.shared import json_option
-from toolkit.errors import ForbiddenError, ImageMissingError
+from toolkit.errors import ForbiddenError
 from toolkit.units import counted, human_age, human_size
 
 SECTION = "Remove"
@@ -38,8 +38,6 @@ def remove(name: str, force: bool) -> None:
             place=str(path),
             next_step=f"rm {path}, if it is yours",
         )
-    if not path.exists():
-        raise ImageMissingError(f"the image {name} is not there", next_step="toolkit image list")
     console.say(
         "removed", f"{path.name}: {human_size(prune.remove(path, force=force, holds=holds_image))}"
     )
@@ -60,7 +58,8 @@ def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json
     """Remove old or unused images, and old logs of failed builds.
 
     Logs of builds go a week after the failure. Without an age no image is removed, and an image of
-    a run that has not ended is never removed. For the cache of builds, see toolkit image cache.
+    a run that has not ended, or that another process works on, is never removed. What killed builds
+    and transfers have left goes, too. For the cache of builds, see toolkit image cache.
 
     \b
     Examples:
@@ -74,15 +73,8 @@ def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json
         "older_than": prune.seconds(older_than, "--older-than") if older_than else None,
         "unused_for": prune.seconds(unused_for, "--unused-for") if unused_for else None,
     }
-    candidates = prune.candidates(store.images_directory(), holds=holds_image, **ages)
-    freed = 0
-    for candidate in candidates:
-        if not candidate.reason_to_keep:
-            freed += candidate.size
-            if not dry_run and candidate.name.endswith(prune.FAILED_LOG):
-                Path(candidate.paths[0]).unlink(missing_ok=True)
-            elif not dry_run:
-                prune.remove(Path(candidate.paths[0]), holds=holds_image)
+    candidates = prune.prune(store.images_directory(), holds=holds_image, dry_run=dry_run, **ages)
+    freed = sum(candidate.size for candidate in candidates if not candidate.reason_to_keep)
     if as_json:
         console.out_json({"freed": freed, "dry_run": dry_run, "found": candidates})
         return

@@ -57,7 +57,7 @@ def verify(
     from toolkit.doctor.node_jobs import find_site, rank_runner
     from toolkit.images.store.store import find
     from toolkit.images.verify.case import VerifyOptions, local_case
-    from toolkit.images.verify.verdicts import record, verdicts
+    from toolkit.images.verify.verdicts import save, verdicts
     from toolkit.shell import require_apptainer
 
     image = find(name)
@@ -77,7 +77,7 @@ def verify(
         made = verdicts(
             case, lambda verdict: steps.say(verdict.outcome, f"{verdict.name}: {verdict.detail}")
         )
-    record(image, made)
+        save(image, made, steps)
     if as_json:
         console.out_json({"path": image.path, "verdicts": made})
     rows = [(verdict.name, verdict.outcome, verdict.detail) for verdict in made]
@@ -102,7 +102,8 @@ def check(name: str, as_json: bool) -> None:
     image = find(name)
     if not as_json:
         console.say("checking", image.path)
-    checks = run_checks(image)
+    with console.Steps() as progress:
+        checks = run_checks(image, progress)
     if as_json:
         console.out_json(checks)
     rows = [(each.name, "passed" if each.passed else "failed", each.detail) for each in checks]

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit.errors import BuildError, ForbiddenError, UsageError
+from toolkit.errors import BuildError, UsageError
 from toolkit.files import write_atomically
 from toolkit.images.build import methods
 from toolkit.images.build.apptainer.apptainer import BuildOutcome
 from toolkit.images.build.methods import BuildOptions, BuildTask, Engine
 from toolkit.images.build.remote_base import RemoteBase
 from toolkit.images.host.mutex import hold_image
-from toolkit.images.host.sharing import require_writable
-from toolkit.images.host.workspace import Workspace, require_space, scratch_parent, sweep
+from toolkit.images.host.workspace import Workspace, make_directories, require_space, sweep
 from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import list_differences
 from toolkit.images.recipe import library
@@ -86,8 +85,13 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
     resolved = library.load(recipe)
     lock = lockfile.read(Path(options.lock), resolved) if options.lock else None
     directory = store.images_directory()
-    _make_directories(directory)
-    with hold_image(directory, resolved.name, wait=options.wait, progress=progress):
+    make_directories(directory)
+    with hold_image(
+        directory / f"{resolved.name}.sif",
+        "built",
+        wait=progress if options.wait else None,
+        next_step="leave --no-wait out to wait for it",
+    ):
         existing = find_existing(directory, resolved.name)
         state = base_state(resolved)
         if existing and not options.force:
@@ -133,7 +137,7 @@ def _describe_interruption(task: BuildTask, *, has_image: bool) -> str:
 
 def _complete_existing(directory: Path, path: Path, manifest: Manifest) -> None:
     """Do the last work of an earlier build that may have been stopped before it."""
-    store.settle(path, manifest)
+    store.settle(path)
     sweep(directory)
     image = store.StoredImage(name=manifest.name, path=str(path), manifest=manifest)
     sbom.complete(image)
@@ -143,18 +147,6 @@ def _complete_existing(directory: Path, path: Path, manifest: Manifest) -> None:
 
 def _is_built_by(engine: Engine, manifest: Manifest) -> bool:
     return engine == "auto" or manifest.builder.startswith(VERSIONS) == (engine == "docker")
-
-
-def _make_directories(images: Path) -> None:
-    for directory in (images, scratch_parent(images)):
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ForbiddenError(
-                f"the directory {directory} cannot be made: {error.strerror}",
-                next_step="set TOOLKIT_IMAGES to a directory of your own",
-            ) from None
-        require_writable(directory)
 
 
 def _finish(

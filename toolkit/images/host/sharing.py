@@ -21,7 +21,8 @@ from toolkit.quoting import shell
 # Errors of file systems that are mounted without locks, of NFS without its lock daemon, and of
 # kernels or gateways without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def open_lock(path: Path) -> int:
@@ -31,11 +32,11 @@ def open_lock(path: Path) -> int:
         ForbiddenError: this user may not; the message names the missing permission.
     """
     try:
-        return _opened(path)
-    except PermissionError:
-        pass
-    try:  # a handle that only reads can hold a lock on most file systems; NFS refuses it later
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            return _opened(path)
+        except PermissionError:
+            # A handle that only reads can hold a lock on most file systems; NFS refuses it later.
+            return os.open(path, _READ)
     except OSError as error:
         raise forbidden(path, error) from None
 

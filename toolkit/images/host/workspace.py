@@ -18,9 +18,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.errors import NoSpaceError
+from toolkit.errors import ForbiddenError, NoSpaceError
 from toolkit.images.host.host_mounts import Bind
 from toolkit.images.host.remove import remove
+from toolkit.images.host.sharing import require_writable
 from toolkit.images.host.space import read_room, warnings
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.model.recipe import Space
@@ -28,11 +29,12 @@ from toolkit.units import human_size
 
 TMP_VARIABLE = "TOOLKIT_BUILD_TMP"
 MARKER = ".toolkit-workspace.json"
-_PREFIX = ".toolkit-build-"
+PREFIX = ".toolkit-build-"
 _UNFINISHED = ".toolkit-making-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MEGABYTE = 10**6
 _MAX_AGE = 7 * 86400.0  # seconds; no build takes so long
+_UNMARKED_AGE = 3600.0  # between the making of a directory and its marker; nothing works in it then
 
 
 class Owner(Model, frozen=True, kw_only=True):
@@ -95,6 +97,23 @@ def scratch_parent(images: Path) -> Path:
     return Path(directory).expanduser().absolute() if directory else images
 
 
+def make_directories(images: Path) -> None:
+    """Make the directory of the images, and the one to unpack in.
+
+    Raises:
+        ForbiddenError: This user may not make them, or not write to them.
+    """
+    for directory in (images, scratch_parent(images)):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ForbiddenError(
+                f"the directory {directory} cannot be made: {error.strerror}",
+                next_step="set TOOLKIT_IMAGES to a directory of your own",
+            ) from None
+        require_writable(directory)
+
+
 def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[str, ...]:
     """Refuse a build that would fill a disk or a quota; return warnings.
 
@@ -138,7 +157,14 @@ def sweep(images: Path) -> None:
 
 @contextmanager
 def workspace(images: Path) -> Iterator[Workspace]:
-    """Make the directories of one build, and remove them and those of dead builds."""
+    """Make the directories of one build, and remove them and those of dead builds.
+
+    Transfers, signatures and packing use them as builds do.
+
+    Raises:
+        ForbiddenError: This user may not make them.
+    """
+    make_directories(images)
     sweep(images)
     owner, made, locks = describe_process(images), {}, []
     try:
@@ -163,7 +189,7 @@ def _make(parent: Path, owner: Owner) -> tuple[Path, int]:
         with suppress(OSError):  # without locks on the file system, the marker must do
             fcntl.flock(lock, fcntl.LOCK_EX)
         mark(new, owner)
-        return new.rename(new.with_name(new.name.replace(_UNFINISHED, _PREFIX, 1))), lock
+        return new.rename(new.with_name(new.name.replace(_UNFINISHED, PREFIX, 1))), lock
     except BaseException:
         os.close(lock)
         remove(new)
@@ -171,7 +197,7 @@ def _make(parent: Path, owner: Owner) -> tuple[Path, int]:
 
 
 def _remove_abandoned(parent: Path, reader: Owner) -> None:
-    for directory in (*parent.glob(f"{_PREFIX}*"), *parent.glob(f"{_UNFINISHED}*")):
+    for directory in (*parent.glob(f"{PREFIX}*"), *parent.glob(f"{_UNFINISHED}*")):
         try:
             lock = os.open(directory, _DIRECTORY)
         except OSError:
@@ -215,7 +241,9 @@ def is_abandoned(owner: Owner | None, reader: Owner, *, lives: bool, age: float)
     """
     if age > _MAX_AGE:
         return True
-    if owner is None or owner.store != reader.store or owner.host != reader.host:
+    if owner is None:
+        return age > _UNMARKED_AGE
+    if owner.store != reader.store or owner.host != reader.host:
         return False
     return owner.boot != reader.boot or not lives
 

@@ -1,13 +1,14 @@
 """Copy an image and its files into a directory of this machine, or of another one by ssh.
 
-No file gets its own name before all of them have arrived and are equal to what was sent.
+All arrive in a directory of their own there, are compared with what was sent, and get their names
+under the image's lock of that directory. The next build or `image prune` there removes what a
+killed copy left.
 """
 
 from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,14 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.files import hash_file
-from toolkit.images.store.prune import FAILED_LOG, files_of
+from toolkit.images.host.mutex import hold_for_reading, hold_image, lock_path
+from toolkit.images.host.workspace import MARKER, PREFIX, describe_process, workspace
+from toolkit.images.store import sbom, store
 from toolkit.images.store.store import StoredImage
+from toolkit.model.base import to_json
 from toolkit.progress import Progress
 from toolkit.quoting import shell as quoted
+from toolkit.quoting import shell_words
 from toolkit.units import human_size
 
 _PATIENCE = 6 * 3600.0  # seconds
@@ -35,8 +40,7 @@ _PATIENCE = 6 * 3600.0  # seconds
 def copy(image: StoredImage, target: str, progress: Progress, *, mode: int = 0o644) -> str:
     """Copy an image and its files into a directory of this machine, or of another by ssh.
 
-    All files arrive under names that begin with a dot, are compared with the originals, and only
-    then get their own names. If that fails or is interrupted, none of them is left.
+    If that fails or is interrupted, the directory has what it had before.
 
     Args:
         image: the image to copy.
@@ -49,66 +53,33 @@ def copy(image: StoredImage, target: str, progress: Progress, *, mode: int = 0o6
         ImageMissingError: the directory does not exist.
     """
     host, colon, directory = target.partition(":")
-    remote = bool(colon) and "/" not in host
-    place = _RemoteDirectory(host, directory or ".") if remote else _LocalDirectory(Path(target))
-    names = {
-        path: _temporary(path, image)
-        for path in files_of(Path(image.path))
-        if not path.name.startswith(".") and not path.name.endswith((".log", FAILED_LOG))
-    }
-    try:
-        for path, name in names.items():
-            progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
-            place.send(path, name, mode)
-            progress.end()
-        # The SIF is first: until the manifest has its own name, readers find it by the SIF's id.
-        place.name({name: path.name for path, name in names.items()})
-    except BaseException:
-        place.discard(tuple(names.values()))
-        raise
+    if colon and "/" not in host:
+        _Remote(host, directory or ".").copy(image, progress, mode)
+    else:
+        _copy_here(image, Path(target), progress, mode)
     return f"{target.rstrip('/')}/{Path(image.path).name}"
 
 
-def _temporary(path: Path, image: StoredImage) -> str:
-    """Return the name that a file has while it arrives; that of a manifest holds the SIF's id."""
-    name = Path(image.path).name.removesuffix(".sif")
-    if image.manifest and path.name == f"{name}.json":
-        return f".{name}.{image.manifest.sif_id}.json"
-    return f".{path.name}.{secrets.token_hex(4)}"
-
-
-@dataclass(frozen=True)
-class _LocalDirectory:
-    """A directory of this machine."""
-
-    directory: Path
-
-    def send(self, path: Path, name: str, mode: int) -> None:
-        """Copy a file; errors as of ``copy``."""
-        if not self.directory.is_dir():
-            reason = f"the directory {self.directory} does not exist"
-            raise ImageMissingError(
-                reason, place=str(self.directory), next_step=f"mkdir -p {self.directory}"
-            )
-        temporary = self.directory / name
-        try:
-            shutil.copyfile(path, temporary)
-        except OSError as error:
-            raise _not_copied(path, temporary, error) from None
-        if hash_file(temporary) != hash_file(path):
-            raise CommandFailedError(f"what arrived as {temporary} differs from what was sent")
-        temporary.chmod(mode)
-
-    def name(self, names: Mapping[str, str]) -> None:
-        """Rename the files."""
-        for temporary, name in names.items():
-            (self.directory / temporary).replace(self.directory / name)
-
-    def discard(self, names: Sequence[str]) -> None:
-        """Remove the files."""
-        for name in names:
-            with suppress(OSError):
-                (self.directory / name).unlink(missing_ok=True)
+def _copy_here(image: StoredImage, directory: Path, progress: Progress, mode: int) -> None:
+    if not directory.is_dir():
+        reason = f"the directory {directory} does not exist"
+        raise ImageMissingError(reason, place=str(directory), next_step=f"mkdir -p {directory}")
+    path, target = Path(image.path), directory / Path(image.path).name
+    with workspace(directory) as place:
+        with hold_for_reading(path, "copied", progress):
+            image = store.find(image.path)
+            bill = sbom.beside(image)
+            progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
+            try:
+                shutil.copyfile(path, place.sif)
+            except OSError as error:
+                raise _not_copied(path, target, error) from None
+            if hash_file(place.sif) != hash_file(path):
+                raise CommandFailedError(f"what arrived as {place.sif} differs from what was sent")
+            progress.end()
+        place.sif.chmod(mode)
+        with hold_image(target, "copied", wait=progress):
+            store.replace_image(place.sif, target, image.manifest, bill, mode=mode)
 
 
 def _not_copied(path: Path, target: Path, error: OSError) -> ToolkitError:
@@ -120,7 +91,7 @@ def _not_copied(path: Path, target: Path, error: OSError) -> ToolkitError:
 
 
 @dataclass(frozen=True)
-class _RemoteDirectory:
+class _Remote:
     """A directory of another machine, by ssh."""
 
     host: str
@@ -133,17 +104,48 @@ class _RemoteDirectory:
     def _path(self, name: str) -> str:
         return f"{self.directory.rstrip('/')}/{name}"
 
-    def _shell(self, script: str, patience: float = 3600) -> shell.Result:
-        return shell.run(
-            ["ssh", "-o", "BatchMode=yes", self.host, script], check=False, timeout=patience
-        )
+    def _shell(self, script: str, patience: float = 3600, text: str = "") -> shell.Result:
+        words = ["ssh", "-o", "BatchMode=yes", self.host, script]
+        return shell.run(words, input=text, check=False, timeout=patience)
 
-    def send(self, path: Path, name: str, mode: int) -> None:
-        """Send a file; errors as of ``copy``."""
-        there = f"{self.host}:{self._path(name)}"
+    def copy(self, image: StoredImage, progress: Progress, mode: int) -> None:
+        """Copy an image; errors as of ``copy``."""
+        path, scratch = Path(image.path), self._path(f"{PREFIX}{secrets.token_hex(4)}")
+        try:
+            # With the marker of a build, so that a build or a prune there removes it in the end.
+            marker = to_json(describe_process(Path(self.directory)))
+            self._write(f"{scratch}/{MARKER}", marker, f"mkdir -m 700 {quoted(scratch)}")
+            with hold_for_reading(path, "copied", progress):
+                image = store.find(image.path)
+                bill = sbom.beside(image)
+                progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
+                self._send(path, f"{scratch}/sif", mode)
+            moves = [(f"{scratch}/sif", self._path(path.name))]
+            name = path.name.removesuffix(".sif")
+            for text, own in ((bill, f"{name}{sbom.ENDING}"), (_json(image), f"{name}.json")):
+                if text:
+                    self._write(f"{scratch}/{own}", text, "true", f"{mode:o}")
+                    moves.append((f"{scratch}/{own}", self._path(own)))
+            if image.manifest:  # until it has its own name, readers find it by the SIF's id
+                announced = self._path(f".{name}.{image.manifest.sif_id}.json")
+                moves = [(moves[-1][0], announced), *moves[:-1], (announced, moves[-1][1])]
+            self._name(path, moves)
+            progress.end()
+        finally:
+            with suppress(ToolkitError):
+                self._shell(f"rm -rf {quoted(scratch)}", patience=60)
+
+    def _write(self, path: str, text: str, before: str, mode: str = "600") -> None:
+        target = quoted(path)
+        done = self._shell(f"{before} && cat > {target} && chmod {mode} {target}", text=text)
+        if not done.ok:
+            raise self._failed(f"the files could not be written on {self.host}", done)
+
+    def _send(self, path: Path, target: str, mode: int) -> None:
+        there = f"{self.host}:{target}"
         if shell.which("rsync"):
             # --protect-args: the remote shell does not interpret the name. --inplace: there is no
-            # second file of another name, which an interruption would leave.
+            # second file of another name.
             ssh = "ssh -o BatchMode=yes"
             words = ["rsync", "--inplace", "--protect-args", "-e", ssh, "--", str(path), there]
         else:
@@ -151,28 +153,25 @@ class _RemoteDirectory:
         sent = shell.run(words, check=False, timeout=_PATIENCE)
         if not sent.ok:
             raise self._failed(f"{path.name} could not be sent to {self.host}", sent)
-        temporary = quoted(self._path(name))
-        compared = f"test \"$(sha256sum < {temporary} | cut -d' ' -f1)\" = {hash_file(path)}"
-        arrived = self._shell(f"{compared} && chmod {mode:o} {temporary}")
+        compared = f"test \"$(sha256sum < {quoted(target)} | cut -d' ' -f1)\" = {hash_file(path)}"
+        arrived = self._shell(f"{compared} && chmod {mode:o} {quoted(target)}")
         if not arrived.ok:
             raise self._failed(f"what arrived on {self.host} differs from what was sent", arrived)
 
-    def name(self, names: Mapping[str, str]) -> None:
-        """Rename the files, all of them in one command."""
-        pairs = ((quoted(self._path(old)), quoted(self._path(new))) for old, new in names.items())
-        done = self._shell(" && ".join(f"mv -f {old} {new}" for old, new in pairs))
+    def _name(self, image: Path, moves: list[tuple[str, str]]) -> None:
+        """Rename the files, all of them in one command, under the lock of the image there."""
+        lock = quoted(self._path(lock_path(image).name))
+        script = " && ".join(shell_words(["mv", "-f", old, new]) for old, new in moves)
+        done = self._shell(f"exec 9>> {lock} && flock -w 3000 9 && {script}")
         if not done.ok:
             raise self._failed(f"the files could not be named on {self.host}", done)
-
-    def discard(self, names: Sequence[str]) -> None:
-        """Remove the files, if the machine answers."""
-        with suppress(ToolkitError):
-            self._shell(
-                "rm -f " + " ".join(quoted(self._path(name)) for name in names), patience=60
-            )
 
     def _failed(self, reason: str, result: shell.Result) -> CommandFailedError:
         step = f"ssh {self.host} ls -a {quoted(self.directory)}"
         return CommandFailedError(
             reason, place=f"{self.host}:{self.directory}", details=result.tail(), next_step=step
         )
+
+
+def _json(image: StoredImage) -> str:
+    return to_json(image.manifest) if image.manifest else ""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -24,19 +22,20 @@ from toolkit.errors import (
     NoSpaceError,
     UsageError,
 )
-from toolkit.files import read_text, write_atomically
+from toolkit.images.host.host_config import proxies
+from toolkit.images.host.mutex import hold_for_reading, hold_image
+from toolkit.images.host.workspace import make_directories, workspace
 from toolkit.images.recipe.names import require_image_name
 from toolkit.images.registry import foreign
 from toolkit.images.registry.auth import find_credentials
 from toolkit.images.registry.references import Reference, is_loopback
 from toolkit.images.registry.source import Source, resolve_source
 from toolkit.images.sif import header as sif
-from toolkit.images.store import store
-from toolkit.images.store.prune import files_of
+from toolkit.images.store import sbom, store
 from toolkit.images.store.sbom import ENDING
 from toolkit.images.store.sif_files import read_text_object
 from toolkit.images.store.store import StoredImage
-from toolkit.model.base import from_json
+from toolkit.model.base import from_json, to_json
 from toolkit.model.image import Manifest
 from toolkit.progress import Progress
 from toolkit.units import human_size
@@ -52,8 +51,13 @@ def fetch(image: str, progress: Progress) -> StoredImage:
     Raises:
         ToolkitError: as ``pull``.
     """
-    stored = foreign.find_stored(image)
-    return stored or store.find(str(pull(image, foreign.derive_name(image), progress)))
+    if stored := foreign.find_stored(image):
+        return stored
+    path = foreign.locate(image)
+    make_directories(path.parent)
+    with hold_image(path, "pulled", wait=progress):
+        stored = foreign.find_stored(image)  # by whoever had the lock
+        return stored or store.find(str(_pull(image, foreign.derive_name(image), progress)))
 
 
 def push(image: StoredImage, target: str, progress: Progress) -> Reference:
@@ -68,7 +72,12 @@ def push(image: StoredImage, target: str, progress: Progress) -> Reference:
             f"{target!r} cannot be pushed to", place="TO", next_step="oras://registry/path:tag"
         )
     place = foreign.parse_image(target, "TO")
-    with _private() as directory:
+    path = Path(image.path)
+    with (
+        workspace(store.images_directory()) as space,
+        hold_for_reading(path, "pushed", progress),
+    ):
+        image, directory = store.find(image.path), space.scratch
         environment = _environment(place, directory)
         progress.begin("push", f"{image.name}, {human_size(Path(image.path).stat().st_size)}")
         words = ["push", *_plain(place), image.path, f"oras://{place.pinned}"]
@@ -107,21 +116,31 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
     """
     if name is not None:
         require_image_name(name, "--name", error=UsageError)
-    scheme = origin.partition("://")[0]
     if not foreign.is_reference(origin):
         raise UsageError(
             f"{origin!r} is not the address of an image in a registry",
             place="FROM",
             next_step="oras://registry/path:tag, or docker://registry/path:tag",
         )
-    wanted = foreign.parse_image(origin, "FROM")
+    return _pull(origin, name, progress, force=force, wait=progress)
+
+
+def _pull(
+    origin: str,
+    name: str | None,
+    progress: Progress,
+    *,
+    force: bool = False,
+    wait: Progress | None = None,
+) -> Path:
+    """Pull as ``pull`` does. Without ``wait`` the caller holds the lock of the image ``name``."""
+    scheme, wanted = origin.partition("://")[0], foreign.parse_image(origin, "FROM")
     # A tag may move on, so that a foreign image is fetched by the digest that its tag has now.
     place = resolve_source(str(wanted), written="FROM").place if scheme == "docker" else wanted
     directory = store.images_directory()
-    directory.mkdir(parents=True, exist_ok=True)
-    with _private(directory) as scratch:
+    with workspace(directory) as space:
+        scratch, sif = space.scratch, space.sif
         environment = _environment(place, scratch)
-        sif = scratch / "image.sif"
         progress.begin("pull", str(wanted))
         words = ["pull", *_plain(place), str(sif), f"{scheme}://{place.pinned}"]
         _apptainer(words, environment, place, directory=directory)
@@ -143,33 +162,21 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
             progress.begin("inspect", "contents of the image")
             manifest = foreign.describe(sif, origin, place.digest)
             progress.end()
-        manifest = msgspec.structs.replace(manifest, origin=origin)
-        return _appear(sif, chosen, manifest, beside, directory, force=force)
+        manifest = msgspec.structs.replace(manifest, name=chosen, origin=origin)
+        target = directory / f"{chosen}.sif"
+        with hold_image(target, "pulled", wait=wait) if wait else nullcontext():
+            return _appear(sif, target, manifest, beside.get(ENDING, ""), force=force)
 
 
-def _appear(
-    sif: Path,
-    name: str,
-    manifest: Manifest,
-    beside: dict[str, str],
-    directory: Path,
-    *,
-    force: bool,
-) -> Path:
-    target = directory / f"{name}.sif"
+def _appear(sif: Path, target: Path, manifest: Manifest, bill: str, *, force: bool) -> Path:
     if target.exists() and not force:
         raise UsageError(
-            f"an image {name} exists already",
+            f"an image {manifest.name} exists already",
             place="--name",
             next_step="--force replaces it; --name gives the new one another name",
         )
     sif.chmod(0o755)
-    store.publish(sif, msgspec.structs.replace(manifest, name=name), directory)
-    bill = target.with_name(f"{name}{ENDING}")
-    if ENDING in beside:
-        write_atomically(bill, beside[ENDING])
-    else:
-        bill.unlink(missing_ok=True)
+    store.replace_image(sif, target, manifest, bill)
     return target
 
 
@@ -178,15 +185,11 @@ def _plain(place: Reference) -> list[str]:
 
 
 def _bundle(image: StoredImage) -> dict[str, str]:
-    """Return the texts of the files that go along, by the endings of their names."""
-    path = Path(image.path)
+    """Return the texts that go along, by the endings of their files."""
     if image.manifest is None:
         return {}
-    stem = path.name.removesuffix(".sif")
-    texts = (
-        file for file in files_of(path) if file.suffix == ".json" and not file.name.startswith(".")
-    )
-    return {file.name.removeprefix(stem): read_text(file) for file in texts}
+    bill = sbom.beside(image)
+    return {".json": to_json(image.manifest), **({ENDING: bill} if bill else {})}
 
 
 def _about(
@@ -250,9 +253,7 @@ def _environment(place: Reference, directory: Path) -> dict[str, str]:
     """Return Apptainer's environment: caches in a temporary directory, and the user's login."""
     login = find_credentials(place.registry)
     known = {
-        name: os.environ[name]
-        for name in ("PATH", "HOME", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
-        if name in os.environ
+        name: os.environ[name] for name in ("PATH", "HOME", "SSL_CERT_FILE") if name in os.environ
     }
     places = {
         f"{tool}_{what}": str(directory / what.lower())
@@ -261,16 +262,10 @@ def _environment(place: Reference, directory: Path) -> dict[str, str]:
     }
     for path in set(places.values()):
         Path(path).mkdir(exist_ok=True)
-    return {**known, "LC_ALL": "C.UTF-8", **places, **Source(place, place, login).environment()}
-
-
-@contextmanager
-def _private(parent: Path | None = None) -> Iterator[Path]:
-    """Yield a temporary directory, and remove it with the read-only ones that Apptainer makes."""
-    from toolkit.images.host.remove import remove
-
-    directory = Path(tempfile.mkdtemp(prefix=".toolkit-transfer-", dir=parent))
-    try:
-        yield directory
-    finally:
-        remove(directory)
+    return {
+        **known,
+        **proxies(),
+        "LC_ALL": "C.UTF-8",
+        **places,
+        **Source(place, place, login).environment(),
+    }

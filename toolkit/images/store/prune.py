@@ -1,20 +1,24 @@
 """Removal of images by age and use.
 
-All files of an image are removed together, and never an image that a run uses.
+All files of an image are removed together, but for its lock, which stays for ever; and never an
+image that a run uses, or that another process works on.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from toolkit.errors import BusyError, UsageError
-from toolkit.images.store import usage
-from toolkit.images.store.sbom import ENDING
+from toolkit.errors import BusyError, ForbiddenError, ImageMissingError, UsageError
+from toolkit.images.host.mutex import hold_image, lock_path
+from toolkit.images.host.sharing import require_writable
+from toolkit.images.host.workspace import sweep
+from toolkit.images.store import store, usage
 from toolkit.model.base import Model
 from toolkit.units import human_age
 
@@ -63,27 +67,18 @@ def seconds(age: str, place: str) -> float:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def files_of(image: Path) -> tuple[Path, ...]:
-    """Return the existing files of an image.
-
-    They are the image itself, its manifest, bill of materials, logs, and the lock file of builds.
-    """
-    name = image.name.removesuffix(".sif")
-    beside = (
-        image,
-        *(image.with_name(f"{name}{ending}") for ending in (".json", ENDING, ".log", FAILED_LOG)),
-    )
-    return tuple(path for path in (*beside, image.with_name(f".{name}.lock")) if path.exists())
-
-
-def candidates(
+def prune(
     directory: Path,
     *,
     older_than: float | None,
     unused_for: float | None,
     holds: Holds | None = None,
+    dry_run: bool = False,
 ) -> tuple[Removal, ...]:
-    """Return the images and logs that can be removed.
+    """Remove images by age and use, old logs, and what killed processes left.
+
+    Each image is judged and removed under its lock. The returned images and logs were removed, or
+    have a reason to be kept, such as a process that works on them.
 
     Args:
         directory: of the images.
@@ -91,47 +86,94 @@ def candidates(
         unused_for: images that nothing used for so many seconds; None: not by use. If both are
             given, both must hold.
         holds: returns whether a run that left no outcome still uses its image.
+        dry_run: remove nothing.
+
+    Raises:
+        ForbiddenError: this user may not write to the directory.
     """
-    now = time.time()
-    images = (
-        sorted(directory.glob("*.sif")) if older_than is not None or unused_for is not None else []
-    )
-    removals = [
-        removal
-        for image in images
-        if (removal := _image(image, now, (older_than, unused_for), holds))
-    ]
-    return (*removals, *_logs(directory, now))
+    if not directory.is_dir():
+        return ()
+    if not dry_run:
+        require_writable(directory)
+        sweep(directory)
+    found: list[Removal] = []
+    for image in _images(directory):
+        judge = partial(_judge, image, (older_than, unused_for), holds)
+        removals = judge()
+        if not dry_run and (lock_path(image).exists() or any(map(_can_go, removals))):
+            try:
+                with hold_image(image, "removed"):
+                    removals = judge()
+                    for removal in filter(_can_go, removals):
+                        _unlink(removal)
+                    _settle(image)
+            except (BusyError, ForbiddenError) as error:
+                reason = error.cause
+                removals = [
+                    msgspec.structs.replace(each, reason_to_keep=each.reason_to_keep or reason)
+                    for each in removals
+                ]
+        found += removals
+    return tuple(found)
 
 
-def _image(
+def _images(directory: Path) -> list[Path]:
+    """Return the paths of images that exist, that failed to build, or that have a lock."""
+    patterns = (("", ".sif"), ("", FAILED_LOG), (".", ".lock"))
+    names = {
+        path.name[len(start) : -len(end)]
+        for start, end in patterns
+        for path in directory.glob(f"{start}*{end}")
+    }
+    return [directory / f"{name}.sif" for name in sorted(names)]
+
+
+def _can_go(removal: Removal) -> bool:
+    return not removal.reason_to_keep
+
+
+def _judge(
+    image: Path, ages: tuple[float | None, float | None], holds: Holds | None
+) -> list[Removal]:
+    now, log = time.time(), _failed_log(image)
+    if image.exists() and (removal := _judge_image(image, now, ages, holds)):
+        return [removal]
+    age = now - log.stat().st_mtime if log.exists() else 0.0
+    why = f"a build that failed {human_age(age)} ago"
+    return [_removal(log.name, (log,), why)] if age > _LOG_DAYS * _DAY else []
+
+
+def _judge_image(
     image: Path, now: float, ages: tuple[float | None, float | None], holds: Holds | None
 ) -> Removal | None:
     older_than, unused_for = ages
     age, idle = now - image.stat().st_mtime, now - usage.last_used(image)
-    if (older_than is not None and age < older_than) or (
-        unused_for is not None and idle < unused_for
+    if (
+        ages == (None, None)
+        or (older_than is not None and age < older_than)
+        or (unused_for is not None and idle < unused_for)
     ):
         return None
     runs = usage.unfinished(image, holds)
     why = f"built {human_age(age)} ago, used {human_age(idle)} ago"
-    return _removal(
-        image.name.removesuffix(".sif"), files_of(image), why, f"used by {runs[0]}" if runs else ""
-    )
+    name, reason = image.name.removesuffix(".sif"), f"used by {runs[0]}" if runs else ""
+    return _removal(name, _files(image), why, reason)
 
 
-def _logs(directory: Path, now: float) -> Iterator[Removal]:
-    for log in sorted(directory.glob(f"*{FAILED_LOG}")):
-        age = now - log.stat().st_mtime
-        if age > _LOG_DAYS * _DAY:
-            yield _removal(log.name, (log,), f"a build that failed {human_age(age)} ago")
+def _failed_log(image: Path) -> Path:
+    return image.with_name(f"{image.name.removesuffix('.sif')}{FAILED_LOG}")
+
+
+def _files(image: Path) -> tuple[Path, ...]:
+    log = _failed_log(image)
+    return (*store.files_of(image), *((log,) if log.exists() else ()))
 
 
 def _removal(name: str, paths: tuple[Path, ...], why: str, reason_to_keep: str = "") -> Removal:
     return Removal(
         name=name,
         paths=tuple(map(str, paths)),
-        size=sum(path.stat().st_size for path in paths),
+        size=sum(path.lstat().st_size for path in paths),
         why=why,
         reason_to_keep=reason_to_keep,
     )
@@ -146,19 +188,34 @@ def remove(image: Path, *, force: bool = False, holds: Holds | None = None) -> i
         holds: returns whether a run that left no outcome still uses its image.
 
     Raises:
-        BusyError: a run that has not ended uses it.
+        BusyError: a run that has not ended uses it, or another process works on it.
+        ImageMissingError: it does not exist.
     """
-    runs = () if force else usage.unfinished(image, holds)
-    if runs:
-        raise BusyError(
-            f"{image.name} is used by a run that has not ended, as far as is known",
-            place=str(runs[0]),
-            next_step="toolkit ps shows its state; --force removes the image all the same",
-        )
-    removal = _removal(image.name, files_of(image), "")
-    # The manifest goes first: a SIF without one is another tool's image, but a manifest without a
-    # SIF would be false.
-    for path in sorted(map(Path, removal.paths), key=lambda path: path.suffix != ".json"):
-        path.unlink(missing_ok=True)
-    usage.forget(image)
+    with hold_image(image, "removed"):
+        runs = () if force else usage.unfinished(image, holds)
+        if runs:
+            raise BusyError(
+                f"{image.name} is used by a run that has not ended, as far as is known",
+                place=str(runs[0]),
+                next_step="toolkit ps shows its state; --force removes the image all the same",
+            )
+        if not image.exists():
+            raise ImageMissingError(
+                f"the image {image.name} does not exist", next_step="toolkit image list"
+            )
+        removal = _removal(image.name, _files(image), "")
+        _unlink(removal)
+        _settle(image)
     return removal.size
+
+
+def _unlink(removal: Removal) -> None:
+    """Remove files, the SIF first: a manifest without its image is not believed by any reader."""
+    for path in map(Path, removal.paths):
+        path.unlink(missing_ok=True)
+
+
+def _settle(image: Path) -> None:
+    store.settle(image)
+    if not image.exists():
+        usage.forget(image)

@@ -157,12 +157,17 @@ def materials(image: StoredImage) -> str:
         BuildError: the image does not run, or does not list its contents.
         NeedsInstallError: Apptainer is not installed.
     """
-    document = _read(image)
-    if image.manifest and belongs(document, image.manifest):
+    if document := beside(image):
         return document
     contents = read_contents(image.path)
     manifest = image.manifest or _foreign(Path(image.path), image.name)
     return cyclonedx(msgspec.structs.replace(manifest, horovod=contents.horovod), contents)
+
+
+def beside(image: StoredImage) -> str:
+    """Return the bill of materials beside an image; empty if there is none of this very build."""
+    document = _read(image)
+    return document if image.manifest and belongs(document, image.manifest) else ""
 
 
 def complete(image: StoredImage) -> None:

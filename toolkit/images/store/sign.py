@@ -71,16 +71,13 @@ def sign(
         NeedsInstallError, ForbiddenError, NoSpaceError, BuildError: this machine cannot sign it.
     """
     path = Path(image.path).resolve()
-    if is_signed(path) and not replace:
-        raise SignatureError(
-            f"{image.name} is signed already",
-            place=str(path),
-            next_step="toolkit image sign --replace ... to sign it again",
-        )
+    _require_unsigned(path, replace=replace)
     if not os.access(path.parent, os.W_OK):
         raise ForbiddenError(f"the directory of the image cannot be written to: {path.parent}")
     private = None if key is None else read_private(key, ask)
-    with hold_image(path.parent, image.name, wait=True, progress=progress):
+    with hold_image(path, "signed", wait=progress):
+        image = store.find(str(path))  # as it is now
+        _require_unsigned(path, replace=replace)
         require_space(path.parent, Space(image=path.stat().st_size // 10**6 + 1, build=0))
         with workspace(path.parent) as place:
             shell.run(["cp", "--reflink=auto", "--", path, place.sif])
@@ -90,6 +87,15 @@ def sign(
             )
             _publish(place.sif, path, image.manifest, digest, sif_id, made)
     return made
+
+
+def _require_unsigned(path: Path, *, replace: bool) -> None:
+    if is_signed(path) and not replace:
+        raise SignatureError(
+            f"{path.name.removesuffix('.sif')} is signed already",
+            place=str(path),
+            next_step="toolkit image sign --replace ... to sign it again",
+        )
 
 
 def _prepare(path: Path) -> tuple[str, str]:

@@ -12,10 +12,12 @@ reader gets anything but the old image or the new one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from glob import escape
 from pathlib import Path
 
-from toolkit.errors import ConfigError, ImageMissingError, UnknownImageError
+from toolkit.errors import ConfigError, ImageMissingError, MalformedInputError, UnknownImageError
 from toolkit.files import open_regular, read_json, sync, write_atomically
 from toolkit.images.recipe.names import list_recipes as list_recipes
 from toolkit.images.recipe.names import require_image_name
@@ -128,6 +130,8 @@ def _open(path: Path) -> StoredImage:
     name = path.name.removesuffix(".sif")
     header = whole_header(path)
     manifest = manifest_of(path, header)
+    while manifest is None and (now := whole_header(path)).sif_id != header.sif_id:
+        header, manifest = now, manifest_of(path, now)  # another was published meanwhile
     if (
         manifest is None
         and path.absolute().parent == images_directory()
@@ -170,7 +174,8 @@ def manifest_of(path: Path, header: sif.Header) -> Manifest | None:
 
     It is the one beside it, or that of a build that was stopped while putting it there.
     """
-    for candidate in (_manifest_path(path), _announced_path(path, header.sif_id)):
+    own = _manifest_path(path)  # which can get its name between the first look and the second
+    for candidate in (own, _announced_path(path, header.sif_id), own):
         try:
             manifest = read_json(candidate, Manifest)
         except ConfigError:
@@ -188,15 +193,18 @@ def _announced_path(path: Path, sif_id: str) -> Path:
     return path.with_name(f".{path.name.removesuffix('.sif')}.{sif_id}.json")
 
 
-def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | None = None) -> Path:
+def publish(
+    built: Path, manifest: Manifest, directory: Path, *, name: str | None = None, mode: int = 0o644
+) -> Path:
     """Publish a built SIF as the image ``name`` (else the recipe's), and return its path.
 
-    The SIF must be on the file system of ``directory``.
+    The SIF must be on the file system of ``directory``, and the caller must hold the image's lock.
+    ``mode`` are the permissions of the manifest.
     """
     target = directory / f"{require_image_name(name or manifest.name, str(built))}.sif"
     sync(built)
     announced = _announced_path(target, manifest.sif_id)
-    write_atomically(announced, to_json(manifest))
+    write_atomically(announced, to_json(manifest), mode=mode)
     before = os.open(target, os.O_RDONLY) if target.is_file() else None
     built.replace(target)
     announced.replace(_manifest_path(target))
@@ -212,19 +220,46 @@ def publish(built: Path, manifest: Manifest, directory: Path, *, name: str | Non
     return target
 
 
-def settle(path: Path, manifest: Manifest) -> None:
-    """Clean up after a build that was stopped just after it had published.
+def replace_image(
+    made: Path, target: Path, manifest: Manifest | None, bill: str, *, mode: int = 0o644
+) -> None:
+    """Give a copied image its name, with its manifest and its bill of materials if it has them.
 
-    The manifest gets its final name, and half-written files are removed. The caller must hold the
-    image's lock.
+    As ``publish``: the caller must hold the image's lock.
     """
-    announced, name = _announced_path(path, manifest.sif_id), path.name.removesuffix(".sif")
-    if announced.exists():
-        announced.replace(_manifest_path(path))
+    if manifest:
+        publish(made, manifest, target.parent, name=target.name.removesuffix(".sif"), mode=mode)
+    else:
+        sync(made)
+        made.replace(target)
+    beside = target.with_name(f"{target.name.removesuffix('.sif')}.cdx.json")
+    if bill:
+        write_atomically(beside, bill, mode=mode)
+    else:
+        beside.unlink(missing_ok=True)
+
+
+def settle(path: Path) -> None:
+    """Put the files of an image in order after processes that were killed.
+
+    A manifest that was announced gets its final name, and half-written files are removed; if there
+    is no image, so are the files about it. The caller must hold the image's lock.
+    """
+    with suppress(ImageMissingError, MalformedInputError, FileNotFoundError):
+        _announced_path(path, whole_header(path).sif_id).replace(_manifest_path(path))
+    name = escape(path.name.removesuffix(".sif"))
     half_written = (f".{name}.json", f".{name}.cdx.json", f"..{name}.{'?' * 32}.json")
-    halves = (half for pattern in half_written for half in path.parent.glob(f"{pattern}.????????"))
-    for stale in (*_announced(path), *halves):
+    halves = (half for each in half_written for half in path.parent.glob(f"{each}.????????"))
+    gone = () if os.path.lexists(path) else files_of(path)
+    for stale in (*_announced(path), *halves, *gone):
         stale.unlink(missing_ok=True)
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Return the existing files of an image: itself, its manifest, bill of materials, and log."""
+    name = path.name.removesuffix(".sif")
+    beside = (path.with_name(f"{name}{ending}") for ending in (".json", ".cdx.json", ".log"))
+    return tuple(each for each in (path, *beside) if os.path.lexists(each))
 
 
 def rewrite_manifest(path: Path, manifest: Manifest) -> None:
@@ -232,10 +267,15 @@ def rewrite_manifest(path: Path, manifest: Manifest) -> None:
     write_atomically(_manifest_path(path), to_json(manifest))
 
 
-def _announced(target: Path) -> Iterator[Path]:
-    name = target.name.removesuffix(".sif")
-    return (
-        path
-        for path in target.parent.glob(f".{name}.*.json")
-        if len(path.name) == len(f".{name}.") + 32 + len(".json")
-    )
+def reread(image: StoredImage) -> StoredImage | None:
+    """Return an image with its manifest as it is now; None if another file has taken its place."""
+    with suppress(ImageMissingError, MalformedInputError, UnknownImageError):
+        now = _open(Path(image.path))
+        if now.manifest and image.manifest and now.manifest.sif_id == image.manifest.sif_id:
+            return now
+    return None
+
+
+def _announced(target: Path) -> tuple[Path, ...]:
+    name = escape(target.name.removesuffix(".sif"))
+    return tuple(target.parent.glob(f".{name}.{'?' * 32}.json"))

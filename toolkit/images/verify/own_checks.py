@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit.errors import BuildError
+from toolkit.images.host.mutex import hold_image
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.store import store
 from toolkit.images.store.settings import run_in_image
@@ -17,6 +18,7 @@ from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import local_case
 from toolkit.images.verify.checks.image_file import check_labels
 from toolkit.model.image import Check
+from toolkit.progress import Progress
 
 _TIMEOUT = 900.0  # seconds for all checks together
 _CHECK = re.compile(r"toolkit-check: (?P<name>\S+) (?P<outcome>passed|failed): (?P<detail>.*)")
@@ -59,8 +61,12 @@ class Results:
         return [check for check in self.checks if not check.passed]
 
 
-def run_checks(image: StoredImage) -> tuple[Check, ...]:
+def run_checks(image: StoredImage, progress: Progress) -> tuple[Check, ...]:
     """Run the image's checks at ``CHECKS``; also save the results in its manifest, if it has one.
+
+    Args:
+        image: The image.
+        progress: Announces a wait for the image's lock.
 
     Raises:
         BuildError: The image has no checks, or did not run.
@@ -86,5 +92,7 @@ def run_checks(image: StoredImage) -> tuple[Check, ...]:
             "checks": tuple(results.checks),
             "frameworks": results.frameworks or image.manifest.frameworks,
         }
-        store.rewrite_manifest(path, replace(image.manifest, **facts))
+        with hold_image(path, "verified", wait=progress):
+            if (now := store.reread(image)) and now.manifest:
+                store.rewrite_manifest(path, replace(now.manifest, **facts))
     return tuple(results.checks)

@@ -17,11 +17,13 @@ from msgspec.structs import replace
 
 from toolkit.checks import Check, Registry, Result, failed
 from toolkit.errors import ToolkitError
+from toolkit.images.host.mutex import hold_image
 from toolkit.images.store import store
 from toolkit.images.store.contents import read_contents
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, SiteOffer, local_case
 from toolkit.model.image import Python, Verdict
+from toolkit.progress import Progress
 
 # Returns what the default site offers, or None and why that is not known. Sites are planned for
 # above images, so that the caller passes it in.
@@ -113,8 +115,20 @@ def finish(image: StoredImage, find_site: FindSite = no_site) -> tuple[Verdict, 
         return (*manifest.verdicts, *verdicts(case, only=at_build()))
 
 
+def save(image: StoredImage, made: tuple[Verdict, ...], progress: Progress) -> None:
+    """Save verdicts as ``record`` does, under the lock, unless the image was replaced meanwhile."""
+    path = Path(image.path)
+    if image.manifest is not None and os.access(path.parent, os.W_OK):
+        with hold_image(path, "verified", wait=progress):
+            if now := store.reread(image):
+                record(now, made)
+
+
 def record(image: StoredImage, made: tuple[Verdict, ...]) -> None:
-    """Save verdicts to the manifest if the image directory is writable."""
+    """Save verdicts to the manifest if the image directory is writable.
+
+    The caller must hold the image's lock.
+    """
     path, manifest = Path(image.path), image.manifest
     if manifest is not None and os.access(path.parent, os.W_OK):
         pythons = manifest.pythons or _pythons(image.path)

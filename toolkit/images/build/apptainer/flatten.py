@@ -47,15 +47,15 @@ def flatten(image: str, progress: Progress) -> Flattened:
         BuildError, NoSpaceError, ForbiddenError, NeedsInstallError: It cannot be packed, or fails
             its checks.
     """
-    source = store.find(image)
-    path, directory = Path(source.path), store.images_directory()
-    if source.manifest is None or path.parent != directory:
-        raise ImageMissingError(
-            f"{image} was not built here", place=source.path, next_step="toolkit image list"
-        )
-    name = source.name
-    log = directory / f"{name}.failed.log"
-    with hold_image(directory, name, wait=True, progress=progress), workspace(directory) as place:
+    path, directory = Path(store.find(image).path), store.images_directory()
+    if path.parent != directory:
+        raise _not_built_here(path)
+    with hold_image(path, "packed", wait=progress), workspace(directory) as place:
+        source = store.find(str(path))  # as it is now
+        if source.manifest is None:
+            raise _not_built_here(path)
+        name = source.name
+        log = directory / f"{name}.failed.log"
         details = {"pack": "without hidden files", "checks": "run the image's checks"}
         follower = Follower(name, details, log, progress)
         packed = place.output / "flat.sqfs"
@@ -89,3 +89,9 @@ def flatten(image: str, progress: Progress) -> Flattened:
         published = store.publish(place.sif, manifest, directory)
         log.unlink(missing_ok=True)
     return Flattened(path=str(published), before=before, after=manifest.size)
+
+
+def _not_built_here(path: Path) -> ImageMissingError:
+    return ImageMissingError(
+        f"{path.name} was not built here", place=str(path), next_step="toolkit image list"
+    )
