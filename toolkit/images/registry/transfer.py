@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,7 @@ from toolkit.errors import (
 )
 from toolkit.images.host.host_config import proxies
 from toolkit.images.host.mutex import hold_for_reading, hold_image
-from toolkit.images.host.workspace import make_directories, workspace
+from toolkit.images.host.workspace import workspace
 from toolkit.images.recipe.names import require_image_name
 from toolkit.images.registry import foreign
 from toolkit.images.registry.auth import find_credentials
@@ -51,13 +50,15 @@ def fetch(image: str, progress: Progress) -> StoredImage:
     Raises:
         ToolkitError: as ``pull``.
     """
-    if stored := foreign.find_stored(image):
-        return stored
-    path = foreign.locate(image)
-    make_directories(path.parent)
-    with hold_image(path, "pulled", wait=progress):
-        stored = foreign.find_stored(image)  # by whoever had the lock
-        return stored or store.find(str(_pull(image, foreign.derive_name(image), progress)))
+    stored = foreign.find_stored(image)
+    if stored is None:
+        try:
+            stored = store.find(str(pull(image, foreign.derive_name(image), progress)))
+        except UsageError:
+            stored = foreign.find_stored(image)  # another command has fetched it meanwhile
+            if stored is None:
+                raise
+    return stored
 
 
 def push(image: StoredImage, target: str, progress: Progress) -> Reference:
@@ -122,18 +123,6 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
             place="FROM",
             next_step="oras://registry/path:tag, or docker://registry/path:tag",
         )
-    return _pull(origin, name, progress, force=force, wait=progress)
-
-
-def _pull(
-    origin: str,
-    name: str | None,
-    progress: Progress,
-    *,
-    force: bool = False,
-    wait: Progress | None = None,
-) -> Path:
-    """Pull as ``pull`` does. Without ``wait`` the caller holds the lock of the image ``name``."""
     scheme, wanted = origin.partition("://")[0], foreign.parse_image(origin, "FROM")
     # A tag may move on, so that a foreign image is fetched by the digest that its tag has now.
     place = resolve_source(str(wanted), written="FROM").place if scheme == "docker" else wanted
@@ -164,7 +153,7 @@ def _pull(
             progress.end()
         manifest = msgspec.structs.replace(manifest, name=chosen, origin=origin)
         target = directory / f"{chosen}.sif"
-        with hold_image(target, "pulled", wait=wait) if wait else nullcontext():
+        with hold_image(target, "pulled", wait=progress):
             return _appear(sif, target, manifest, beside.get(ENDING, ""), force=force)
 
 

@@ -1,0 +1,209 @@
+"""What works on one image at the same time: each waits or is refused, and a kill leaves the old image or the new one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.engine_fixtures import TestRegistry
+from tests.cluster.image_fixtures import Tiny, wait_for
+from tests.cluster.test_image_sign import key
+from toolkit.images.store import store
+
+HOLDER = r"being {} by process {} on \S+, for \d:\d\d"
+IMAGE = {"tiny.sif", "tiny.json", "tiny.cdx.json", "tiny.log"}
+
+
+@pytest.fixture
+def built(tiny: Tiny) -> Tiny:
+    """A store with one image, whose greeting is `old`, and a key."""
+    done = tiny.run("build", tiny.recipe("echo old > /greeting", checks='greeting = "true"'))
+    assert done.returncode == 0, done.stderr
+    key(tiny.place, "ec")
+    return tiny
+
+
+@pytest.fixture
+def building(built: Tiny) -> Iterator[subprocess.Popen[str]]:
+    """A second build of the image, which is in the middle of its step."""
+    recipe = built.recipe("sleep 300 || true", "echo new > /greeting")
+    process = built.started("--force", recipe, until="+ sleep 300")
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def lock(images: Tiny) -> int:
+    return (images.images / ".tiny.lock").stat().st_ino
+
+
+def greeting(images: Tiny) -> str:
+    """The greeting of the image, which must be whole: its file, its manifest, its start."""
+    assert store.find(str(images.images / "tiny.sif")).manifest is not None
+    return images.inside("/bin/cat", "/greeting").strip()
+
+
+def left_after_prune(images: Tiny) -> set[str]:
+    done = images.run("prune")
+    assert done.returncode == 0, done.stderr
+    return set(images.left()) - {"tiny.failed.log"}
+
+
+def kill(images: Tiny, process: subprocess.Popen[str]) -> None:
+    """Kill the toolkit alone, as when a node kills it; its guard ends the rest of a build."""
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not images.processes(), "what works for the store to end")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("remove", "tiny"), 75), (("remove", "tiny", "--force"), 75), (("prune", "--older-than", "0d"), 0)],
+)  # fmt: skip
+def test_an_image_that_is_built_is_not_removed(
+    built: Tiny, building: subprocess.Popen[str], words: tuple[str, ...], code: int
+) -> None:
+    inode = lock(built)
+    done = built.run(*words)
+    assert done.returncode == code, done.stderr
+    assert re.search(HOLDER.format("built", building.pid), done.stdout + done.stderr)
+    second = built.run("build", built.place / "tiny.toml", "--no-wait")
+    assert second.returncode == 75, "the lock is still that of the first build"
+    assert greeting(built) == "old"
+    built.wake()
+    _, said = building.communicate(timeout=60)
+    assert (building.returncode, "bug" in said) == (0, False), said
+    assert greeting(built) == "new"
+    assert lock(built) == inode
+    assert left_after_prune(built) == IMAGE
+
+
+def test_a_killed_build_leaves_the_old_image_and_a_lock_for_the_next(
+    built: Tiny, building: subprocess.Popen[str]
+) -> None:
+    inode = lock(built)
+    kill(built, building)
+    assert left_after_prune(built) == IMAGE
+    assert greeting(built) == "old"
+    again = built.run("build", built.recipe("echo again > /greeting"), "--no-wait")
+    assert again.returncode == 0, again.stderr
+    assert (greeting(built), lock(built)) == ("again", inode)
+    assert built.run("remove", "tiny").returncode == 0
+    assert (left_after_prune(built), lock(built)) == (set(), inode)
+
+
+def test_of_builds_that_wait_one_goes_on_when_the_first_is_killed(
+    built: Tiny, building: subprocess.Popen[str]
+) -> None:
+    recipe = built.recipe("echo next > /greeting")
+    waiting = [built.start("build", recipe, "--json") for _ in range(2)]
+    for process in waiting:
+        assert process.stderr is not None
+        assert "waiting" in process.stderr.readline()
+    building.kill()
+    outputs = [process.communicate(timeout=120)[0] for process in waiting]
+    assert [process.returncode for process in waiting] == [0, 0]
+    assert sorted('"kept": true' in re.sub(r":\s*", ": ", output) for output in outputs) == [False, True]  # fmt: skip
+    assert greeting(built) == "next"
+    wait_for(lambda: not built.processes(), "what works for the store to end")
+    assert left_after_prune(built) == IMAGE
+
+
+def _verifies(built: Tiny) -> bool:
+    return built.run("verify-signature", "tiny", "--key", built.place / "ec.pub").returncode == 0
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["ends", "killed"])
+@pytest.mark.parametrize("action", ["sign", "pull", "flatten", "copy", "check", "push"])
+def test_who_works_on_an_image_waits_for_its_build(
+    action: str, killed: bool, built: Tiny, registry: TestRegistry
+) -> None:
+    """Each then works on what the build left: the new image, or after a kill the old one."""
+    place, there = f"oras://{registry.name}/at-once/{action}{killed:d}:1", built.place / "there"
+    there.mkdir()
+    if action == "pull":
+        built.recipe("echo pulled > /greeting", name="other")
+        assert built.run("build", built.place / "other.toml").returncode == 0
+        assert built.run("push", "other", place).returncode == 0
+    recipe = built.recipe("sleep 300 || true", "echo new > /greeting", checks='greeting = "true"')
+    building = built.started("--force", recipe, until="+ sleep 300")
+    words = {
+        "sign": ("sign", "tiny", "--key", built.place / "ec.pem"),
+        "pull": ("pull", place, "--name", "tiny", "--force"),
+        "flatten": ("flatten", "tiny"),
+        "copy": ("copy", "tiny", there),
+        "check": ("check", "tiny"),
+        "push": ("push", "tiny", place),
+    }[action]
+    other = built.start(*words)
+    assert other.stderr is not None
+    lines = iter(other.stderr.readline, "")
+    said = next((line for line in lines if line.startswith("waiting")), "")
+    assert re.search(HOLDER.format("built", building.pid), said), said
+    assert other.poll() is None
+    if killed:
+        building.kill()
+    else:
+        built.wake()
+    assert other.wait(120) == 0, other.stderr.read()
+    building.communicate(timeout=60)
+    wait_for(lambda: not built.processes(), "what works for the store to end")
+    expected = "pulled" if action == "pull" else "old" if killed else "new"
+    assert greeting(built) == expected
+    assert action != "sign" or _verifies(built)
+    if action == "copy":
+        assert (there / "tiny.sif").read_bytes() == (built.images / "tiny.sif").read_bytes()
+        assert store.find(str(there / "tiny.sif")).manifest is not None
+    if action == "push":
+        assert built.run("pull", place, "--name", "tiny", "--force").returncode == 0
+        assert greeting(built) == expected
+    assert left_after_prune(built) - {f"other.{end}" for end in ("sif", "json", "cdx.json", "log")} == IMAGE  # fmt: skip
+
+
+@pytest.fixture
+def held(built: Tiny) -> Callable[[], Path]:
+    """Have every `cp` of the store's commands wait until its FIFO is opened for writing."""
+    programs, fifo = built.place / "programs", built.place / "fifo"
+    programs.mkdir()
+    os.mkfifo(fifo)
+    (programs / "cp").write_text(
+        f'#!/bin/sh\n: > {programs}/begun\n: < {fifo}\nexec /bin/cp "$@"\n'
+    )
+    (programs / "cp").chmod(0o755)
+    built.extra["PATH"] = f"{programs}:{os.environ['PATH']}"
+
+    def begun() -> Path:
+        wait_for((programs / "begun").exists, "cp to begin")
+        return fifo
+
+    return begun
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["ends", "killed"])
+def test_an_image_that_is_signed_is_not_removed(
+    killed: bool, built: Tiny, held: Callable[[], Path]
+) -> None:
+    inode = lock(built)
+    signing = built.start("sign", "tiny", "--key", built.place / "ec.pem")
+    fifo = held()
+    refused = built.run("remove", "tiny")
+    assert refused.returncode == 75
+    assert re.search(HOLDER.format("signed", signing.pid), refused.stderr), refused.stderr
+    assert "kept" in built.run("prune", "--older-than", "0d").stdout
+    if killed:
+        os.killpg(signing.pid, signal.SIGKILL)
+        signing.communicate()
+    else:
+        fifo.write_text("")
+        assert signing.wait(60) == 0, signing.communicate()
+    assert greeting(built) == "old"
+    assert _verifies(built) is not killed
+    assert left_after_prune(built) == IMAGE
+    assert built.run("remove", "tiny").returncode == 0
+    assert (built.left(), lock(built)) == ([], inode)
