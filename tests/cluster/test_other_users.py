@@ -89,6 +89,40 @@ def test_one_waits_for_the_other(shared_store: tuple[Tiny, Tiny]) -> None:
     assert building.wait(60) == 0
 
 
+def test_what_one_builds_another_neither_removes_nor_reads_by_half(
+    shared_store: tuple[Tiny, Tiny],
+) -> None:
+    """Two users of a group; one who only reads the directory copies from it all the same."""
+    first, second = shared_store
+    assert first.run("build", first.recipe("echo one > /greeting")).returncode == 0
+    lock = (first.images / ".tiny.lock").stat()
+    recipe = first.recipe("sleep 300 || true", "echo two > /greeting")
+    building = first.started("--force", recipe, until="+ sleep 300")
+    refused = second.run("remove", "tiny")
+    assert refused.returncode == 75, refused.stderr
+    assert f"tiny is being built by process {building.pid}" in refused.stderr
+    pruned = second.run("prune", "--older-than", "0d")
+    assert (pruned.returncode, "kept: the image tiny is being built" in pruned.stdout) == (0, True)
+    copying = second.start("copy", "tiny", f"/var/tmp/{USERS[1]}")
+    assert copying.stderr is not None
+    assert "waiting" in copying.stderr.readline()
+    first.wake()
+    assert (building.wait(60), copying.wait(60)) == (0, 0)
+    copied = Path("/var/tmp", USERS[1], "tiny.sif")
+    assert copied.read_bytes() == (first.images / "tiny.sif").read_bytes()
+    signed = second.run("prune", "--older-than", "0d")
+    assert signed.returncode == 0, signed.stderr
+    assert second.left() == []
+    assert (first.images / ".tiny.lock").stat().st_ino == lock.st_ino
+
+    assert first.run("build", first.recipe("echo three > /greeting")).returncode == 0
+    (first.images / ".tiny.lock").chmod(0o600)
+    first.images.chmod(0o755)
+    again = second.run("copy", "tiny", f"/var/tmp/{USERS[1]}")
+    assert again.returncode == 0, again.stderr
+    assert copied.read_bytes() == (first.images / "tiny.sif").read_bytes()
+
+
 def test_who_may_not_is_told_which_permission_is_missing(shared_store: tuple[Tiny, Tiny]) -> None:
     first, second = shared_store
     recipe = first.recipe("true")

@@ -1,0 +1,285 @@
+"""The locks of images: whoever changes an image holds its lock, which is never deleted."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.faults.steps import kill_at_each
+from tests.unit.test_images_store import ID, OTHER, fake_sif, manifest, put
+from toolkit.errors import BusyError, ForbiddenError, ImageMissingError
+from toolkit.images.host.mutex import hold_for_reading, hold_image
+from toolkit.images.registry import copies
+from toolkit.images.store import prune, store, usage
+from toolkit.images.verify.verdicts import save
+from toolkit.model.base import to_json
+from toolkit.model.image import Verdict
+from toolkit.progress import Silent
+
+PASSED = (Verdict(name="labels", outcome="passed", detail="", when="now"),)
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    directory = tmp_path / "images"
+    directory.mkdir()
+    monkeypatch.setenv("TOOLKIT_IMAGES", str(directory))
+    monkeypatch.delenv("TOOLKIT_BUILD_TMP", raising=False)
+    put(directory, "x")
+    return directory
+
+
+class Waiting(Silent):
+    """A holder of the lock of ``x``, which does something and lets go as soon as another waits."""
+
+    def __init__(self, images: Path, then: Callable[[], object] = bool) -> None:
+        self.handle = os.open(images / ".x.lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self.handle, fcntl.LOCK_EX)
+        self.then = then
+        self.lines: list[str] = []
+
+    def say(self, subject: str, text: str) -> None:
+        self.lines.append(f"{subject} {text}")
+        self.then()
+        os.close(self.handle)
+
+
+def test_nobody_removes_what_another_works_on(images: Path) -> None:
+    inode = os.fstat(Waiting(images).handle).st_ino
+    old = time.time() - 100 * 86400
+    (images / "x.failed.log").touch()
+    for path in images.iterdir():
+        os.utime(path, (old, old))
+    before = sorted(images.iterdir())
+    with pytest.raises(BusyError, match="the image x is being used by another process"):
+        prune.remove(images / "x.sif", force=True)
+    (kept,) = prune.prune(images, older_than=0.0, unused_for=None)
+    assert "used by another process" in kept.reason_to_keep
+    (kept,) = prune.prune(images, older_than=None, unused_for=None)
+    assert (kept.name, bool(kept.reason_to_keep)) == ("x.failed.log", True)
+    assert sorted(images.iterdir()) == before
+    assert (images / ".x.lock").stat().st_ino == inode
+
+
+@pytest.mark.parametrize("way", ["remove", "prune"])
+def test_the_lock_of_a_removed_image_stays(images: Path, way: str) -> None:
+    with hold_image(images / "x.sif", "built"):
+        inode = (images / ".x.lock").stat().st_ino
+    usage.note(images / "x.sif", usage.Use(images / "gone"))
+    if way == "remove":
+        assert prune.remove(images / "x.sif", force=True) > 4096
+        with pytest.raises(ImageMissingError):
+            prune.remove(images / "x.sif")
+    else:
+        prune.prune(images, older_than=0.0, unused_for=None, holds=lambda _: False)
+    assert [path.name for path in images.iterdir() if path.is_file()] == [".x.lock"]
+    assert [path for path in images.rglob("*") if path.is_file()] == [images / ".x.lock"]
+    assert (images / ".x.lock").stat().st_ino == inode
+
+
+def test_an_image_that_is_built_while_prune_looks_is_judged_again(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at its age and the lock, another build of it ends."""
+    old = time.time() - 100 * 86400
+    os.utime(images / "x.sif", (old, old))
+    real = prune.hold_image
+
+    def late(image: Path, action: str) -> object:
+        fake_sif(images / "new.part", OTHER)
+        store.publish(images / "new.part", manifest("x", OTHER), images)
+        return real(image, action)
+
+    monkeypatch.setattr(prune, "hold_image", late)
+    assert prune.prune(images, older_than=86400.0, unused_for=None) == ()
+    assert store.find("x").manifest == manifest("x", OTHER)
+
+
+def test_verdicts_are_not_given_to_an_image_that_took_the_place_of_the_verified(
+    images: Path, tmp_path: Path
+) -> None:
+    verified = store.find("x")
+
+    def publish() -> None:
+        store.publish(fake_sif(tmp_path / "new", OTHER), manifest("x", OTHER), images)
+
+    waiting = Waiting(images, publish)
+    save(verified, PASSED, waiting)
+    assert waiting.lines == ["waiting x is being used by another process"]
+    assert store.find("x").manifest == manifest("x", OTHER)
+
+
+def test_verdicts_are_added_to_what_another_has_written_meanwhile(images: Path) -> None:
+    verified = store.find("x")
+    changed = msgspec.structs.replace(manifest("x"), origin="docker://a", pythons=())
+
+    save(
+        verified, PASSED, Waiting(images, lambda: store.rewrite_manifest(images / "x.sif", changed))
+    )
+    now = store.find("x").manifest
+    assert now
+    assert (now.origin, [each.name for each in now.verified]) == ("docker://a", ["labels"])
+
+
+def test_readers_share_and_who_changes_waits_for_them(images: Path, tmp_path: Path) -> None:
+    image = images / "x.sif"
+    with (
+        hold_for_reading(image, "copied", Silent()),
+        hold_for_reading(image, "pushed", Silent()),
+        pytest.raises(BusyError, match=f"x is being pushed by process {os.getpid()} on "),
+        hold_image(image, "built"),
+    ):
+        pass
+    waiting = Waiting(images)
+    (tmp_path / "there").mkdir()
+    copies.copy(store.find("x"), str(tmp_path / "there"), waiting)
+    assert len(waiting.lines) == 1
+
+
+def test_a_copy_waits_for_the_image_of_its_name_there(images: Path, tmp_path: Path) -> None:
+    assert images.exists()
+    there = tmp_path / "there"
+    there.mkdir()
+    waiting = Waiting(there)
+    copies.copy(store.find("x"), str(there), waiting)
+    assert waiting.lines == ["waiting x is being used by another process"]
+    assert store.find(str(there / "x.sif")).manifest == manifest("x")
+
+
+@pytest.mark.parametrize("kind", ["directory", "link", "fifo"])
+def test_a_lock_that_is_no_file_is_neither_waited_for_nor_followed(kind: str, images: Path) -> None:
+    lock, target = images / ".x.lock", images / "target"
+    if kind == "directory":
+        lock.mkdir()
+    elif kind == "link":
+        lock.symlink_to(target)
+    else:
+        os.mkfifo(lock)
+    try:
+        with hold_image(images / "x.sif", "built"):
+            assert kind == "fifo"
+    except ForbiddenError:
+        assert kind != "fifo"
+    assert not target.exists()
+
+
+KILLED = {
+    "remove": "prune.remove(images / 'x.sif', force=True)",
+    "prune": "prune.prune(images, older_than=0.0, unused_for=None)",
+    "replace": """\
+with hold_image(images / 'x.sif', 'pulled'):
+    store.replace_image(Path(place) / 'work', images / 'x.sif', manifest('x', OTHER), 'bill')""",
+}
+ACTION = """\
+from pathlib import Path
+from tests.unit.test_images_store import OTHER, manifest
+from toolkit.images.host.mutex import hold_image
+from toolkit.images.store import prune, store
+images = Path(place) / "images"
+"""
+
+
+@pytest.mark.parametrize("action", KILLED)
+def test_a_kill_leaves_the_old_image_or_the_new_one_and_nothing_else(
+    action: str, tmp_path: Path
+) -> None:
+    def prepare(place: Path) -> None:
+        (place / "images").mkdir()
+        put(place / "images", "x")
+        for ending in ("cdx.json", "log", "failed.log"):
+            (place / f"images/x.{ending}").touch()
+        fake_sif(place / "work", OTHER)
+        (place / "images/.x.lock").touch()
+
+    seen = set()
+    for killed in kill_at_each(prepare, ACTION + KILLED[action], tmp_path):
+        images = killed.place / "images"
+        lock = (images / ".x.lock").stat().st_ino
+        sif_id = ""
+        if (images / "x.sif").exists():
+            found = store.find(str(images / "x.sif")).manifest
+            assert found, killed
+            sif_id = found.sif_id
+        assert sif_id in {ID, OTHER if action == "replace" else ""}, killed
+        seen.add(sif_id)
+        assert not killed.ended or sif_id != ID
+        prune.prune(images, older_than=None, unused_for=None)
+        left = {path.name for path in images.iterdir() if path.name != ".used"}
+        expected = {"x.sif", "x.json", "x.cdx.json", "x.log"} if sif_id else set()
+        assert left - {"x.failed.log"} == expected | {".x.lock"}, killed
+        assert (images / ".x.lock").stat().st_ino == lock
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("name", ["x", "x.y", "a[b]c*"])
+def test_prune_tidies_up_after_a_kill_and_touches_nothing_of_others(
+    images: Path, name: str
+) -> None:
+    """Of names without a lock nothing is ours: a directory of images may hold a user's own files."""
+    others = {"y.json", "y.log", ".y.json.abcd1234", "x.y.z.json"}
+    for other in others:
+        (images / other).touch()
+    gone = (f"{name}.json", f"{name}.cdx.json", f"{name}.log", f".{name}.{OTHER}.json")
+    halves = (f".{name}.json.abcd_123", f"..{name}.{OTHER}.json.abcd_123")
+    for each in (*gone, *halves, f".{name}.lock"):
+        (images / each).touch()
+    (images / f"{name}.sif").unlink(missing_ok=True)
+    dead = images / ".toolkit-build-dead"
+    dead.mkdir()
+    (dead / ".toolkit-workspace.json").write_text(
+        json.dumps(
+            {
+                "store": str(images),
+                "host": os.uname().nodename,
+                "boot": "before",
+                "pid": 1,
+                "started": 1,
+            }
+        )
+    )
+    prune.prune(images, older_than=None, unused_for=None, dry_run=True)
+    assert dead.exists()
+    prune.prune(images, older_than=None, unused_for=None)
+    kept = {"x.sif", "x.json"} if name != "x" else set()
+    assert {path.name for path in images.iterdir()} == others | kept | {f".{name}.lock"}
+
+
+def test_a_reader_finds_the_image_while_it_is_replaced(images: Path, tmp_path: Path) -> None:
+    """A new image is published between the look at the old one's header and at its manifest."""
+    real = store.manifest_of
+    moved = []
+
+    def late(path: Path, header: object) -> object:
+        if not moved:
+            moved.append(
+                store.publish(fake_sif(tmp_path / "new", OTHER), manifest("x", OTHER), images)
+            )
+        return real(path, header)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store, "manifest_of", late)
+        assert store.find("x").manifest == manifest("x", OTHER)
+
+
+def test_a_manifest_that_gets_its_name_between_two_looks_is_found(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (images / "x.json").rename(images / f".x.{ID}.json")
+    (images / "x.json").write_text(to_json(manifest("x", OTHER)))
+    real = store._announced_path
+
+    def late(path: Path, sif_id: str) -> Path:
+        announced = real(path, sif_id)
+        if announced.exists():
+            announced.replace(images / "x.json")
+        return announced
+
+    monkeypatch.setattr(store, "_announced_path", late)
+    assert store.find("x").manifest == manifest("x")
