@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import REGISTRY_PASSWORD, REGISTRY_USER, TestEngine, TestRegistry
-from tests.cluster.image_fixtures import command_lines, wait_for
+from tests.cluster.image_fixtures import Tiny, command_lines, wait_for
+from tests.unit.test_images_registry import standing_in
 from toolkit.images.build.docker.archives import write_layout
 
 ENGINES = ("docker", "apptainer")
@@ -156,3 +159,54 @@ def test_a_locked_build_takes_the_image_that_was_locked_wherever_its_tag_is_now(
     assert docked.manifest["base"] == locked
     assert docked.run("build", recipe, "--engine", "apptainer", "--force").returncode == 0
     assert docked.manifest["base"] != locked
+
+
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy"])
+def test_a_pull_goes_through_the_proxy_of_the_environment(tiny: Tiny, variable: str) -> None:
+    """Apptainer itself asks the proxy, whatever the case of the variable's name."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.settimeout(60)
+        tiny.extra = dict.fromkeys(("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"), "")
+        tiny.extra[variable] = f"http://127.0.0.1:{proxy.getsockname()[1]}"
+        pulling = tiny.start("pull", "oras://registry.example.org/tiny:1")
+        connection, _ = proxy.accept()
+        with connection:
+            assert connection.recv(4096).startswith(b"CONNECT registry.example.org:443 ")
+            proxy.close()
+        pulling.communicate(timeout=60)
+    assert pulling.returncode == 71
+    assert tiny.left() == []
+
+
+@pytest.mark.parametrize("scheme", ["docker", "oras"])
+def test_apptainer_logs_in_with_an_identity_token(tiny: Tiny, scheme: str) -> None:
+    with standing_in() as stand_in:
+
+        def guarded(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+            challenge = f'Bearer realm="http://{stand_in.name}/token",service="tests"'
+            if request.headers.get("Authorization") != "Bearer given":
+                return 401, {"WWW-Authenticate": challenge}, b""
+            return 200, {"Docker-Content-Digest": f"sha256:{'ab' * 32}"}, b""
+
+        stand_in.answers = dict.fromkeys(("/v2/", "/v2/a/b/manifests/1"), guarded)
+        stand_in.answers["/token"] = lambda request: (
+            (
+                200,
+                {"Content-Type": "application/json"},
+                b'{"access_token": "given", "token": "given"}',
+            )
+            if request.command == "POST"
+            else (401, {}, b"")
+        )
+        (tiny.place / ".docker").mkdir()
+        entry = {"auth": "PHRva2VuPjo=", "identitytoken": "t0ken"}  # <token>:
+        (tiny.place / ".docker/config.json").write_text(
+            json.dumps({"auths": {stand_in.name: entry}})
+        )
+        pulled = tiny.run("pull", f"{scheme}://{stand_in.name}/a/b:1")
+        assert pulled.returncode != 0, "the stand-in has no image"
+        asked = [body for path, _, body in stand_in.asked if path.startswith("/token")]
+        by_apptainer = [body for body in asked if "client_id=toolkit" not in body]
+        assert by_apptainer, pulled.stderr
+    assert "t0ken" not in pulled.stderr
+    assert not list(tiny.place.rglob("docker-config.json"))

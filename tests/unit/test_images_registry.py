@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import stat
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from toolkit.errors import (
 from toolkit.images.registry import client as registry
 from toolkit.images.registry.auth import Credentials, find_credentials
 from toolkit.images.registry.references import Reference, parse, parse_mirrors, redirect
-from toolkit.images.registry.source import read_mirrors, resolve_source
+from toolkit.images.registry.source import Source, read_mirrors, resolve_source
 
 DIGEST = "sha256:" + "ab" * 32
 OTHER = "sha256:" + "cd" * 32
@@ -165,6 +166,38 @@ def test_logins_of_docker_and_apptainer(tmp_path: Path) -> None:
     assert find_credentials("c.site", environment) is None
 
 
+def test_where_logins_are_looked_for(tmp_path: Path) -> None:
+    """The named file first, then the engines' own, as containers-auth.json(5) says."""
+    places: tuple[tuple[str, dict[str, str]], ...] = (
+        ("named.json", {"REGISTRY_AUTH_FILE": str(tmp_path / "named.json")}),
+        (".docker/config.json", {}),
+        (".apptainer/docker-config.json", {}),
+        ("run/containers/auth.json", {"XDG_RUNTIME_DIR": str(tmp_path / "run")}),
+        (".config/containers/auth.json", {}),
+    )
+    environment: dict[str, str] = {}
+    for number, (where, variables) in reversed(list(enumerate(places))):
+        data = {"auths": {"a.site": {"auth": encoded(f"user{number}", "one")}}}
+        environment |= configured(tmp_path, data, where) | variables
+        found = find_credentials("a.site", environment)
+        assert (found and found.user, found and found.origin) == (f"user{number}", str(tmp_path / where))  # fmt: skip
+    moved = configured(tmp_path / "other", data, "containers/auth.json")
+    assert find_credentials("a.site", moved) is None
+    assert find_credentials("a.site", {**moved, "XDG_CONFIG_HOME": str(tmp_path / "other")})
+
+
+def test_an_identity_token_reaches_apptainer_by_its_settings(tmp_path: Path) -> None:
+    place = parse("a.site/b:1")
+    source = Source(place, place, Credentials(user="me", secret="one", token="t0ken"))
+    variables = source.environment(tmp_path)
+    assert set(variables) == {"APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR"}
+    file = Path(variables["APPTAINER_CONFIGDIR"], "docker-config.json")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    found = find_credentials("a.site", {"HOME": "/none", "REGISTRY_AUTH_FILE": str(file)})
+    assert found
+    assert (found.token, found.secret) == ("t0ken", "")
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -284,12 +317,22 @@ def has(digest: str) -> Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, 
     return lambda _: (200, {"Docker-Content-Digest": digest}, b"")
 
 
-def test_a_tag_becomes_its_digest(stand_in: StandIn) -> None:
+def test_a_tag_becomes_its_digest(stand_in: StandIn, tmp_path: Path) -> None:
     stand_in.answers["/v2/a/b/manifests/1"] = has(DIGEST)
     found = resolve_source("nvcr.io/a/b:1", known={"nvcr.io": stand_in.name})
     assert str(found.wanted) == f"nvcr.io/a/b:1@{DIGEST}"
     assert found.place.pinned == f"{stand_in.name}/a/b@{DIGEST}"
-    assert found.environment() == {}
+    assert found.environment(tmp_path) == {}
+
+
+def test_a_registry_that_names_no_digest_is_asked_for_the_manifest(stand_in: StandIn) -> None:
+    """The specification says that a registry SHOULD name it in its answer to HEAD."""
+    stand_in.answers["/v2/a/b/manifests/1"] = lambda _: (200, {}, b'{"schemaVersion": 2}')
+    digest = hashlib.sha256(b'{"schemaVersion": 2}').hexdigest()
+    assert resolve_source(f"{stand_in.name}/a/b:1").place.digest == f"sha256:{digest}"
+    stand_in.answers["/v2/a/b/manifests/1"] = has("sha256:no")
+    with pytest.raises(CommandFailedError, match="has no digest"):
+        resolve_source(f"{stand_in.name}/a/b:1")
 
 
 def test_another_digest_than_the_recipe_pins_is_refused(stand_in: StandIn) -> None:
@@ -348,7 +391,7 @@ def test_basic_authorization(stand_in: StandIn, tmp_path: Path) -> None:
         json.dumps({"auths": {stand_in.name: {"auth": encoded("me", "t0psecret")}}})
     )
     found = resolve_source(f"{stand_in.name}/a/b:1")
-    assert found.environment()["APPTAINER_DOCKER_USERNAME"] == "me"
+    assert found.environment(tmp_path)["APPTAINER_DOCKER_USERNAME"] == "me"
     assert stand_in.asked[0][1] == ""  # nobody is told who we are who does not ask
     (tmp_path / "config.json").write_text(
         json.dumps({"auths": {stand_in.name: {"auth": encoded("me", "wrong")}}})

@@ -161,7 +161,7 @@ def _build_flat(task: BuildTask, base: RemoteBase | None, place: Workspace) -> B
         "Apptainer does not confine the steps of a flat build: they can read what you can read on"
         " this machine",
     )
-    context, login = task.context(place), base.environment if base else {}
+    context, login = task.context(place), base.environment(place) if base else {}
     if task.lock:
         return _build_flat_locked(task, task.lock, base, place)
     definition = library.render(task.resolved)
@@ -224,7 +224,7 @@ def _build_flat_locked(
     environment |= {
         f"APPTAINERENV_{name}": value for name, value in (ENVIRONMENT | environment).items()
     }
-    environment |= base.environment if base else {}
+    environment |= base.environment(place) if base else {}
     context = task.context(place)
     try:
         return apptainer.build(
@@ -253,7 +253,7 @@ def _build_layered(task: BuildTask, base: RemoteBase | None, place: Workspace) -
             task.context(place),
             links,
             definition,
-            login=base.environment if base else {},
+            login=base.environment(place) if base else {},
             fresh=task.options.force,
             locked=locked,
         )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from toolkit.errors import ConfigError, ImageMissingError
 from toolkit.files import hash_file
+from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, BaseOutput
 from toolkit.images.registry.references import parse
 from toolkit.images.registry.source import Source, resolve_source
@@ -48,14 +49,16 @@ class RemoteBase:
         image: The base for the manifest: the recipe's reference, and the digest.
         source: The place in a registry; None for an archive.
         archive: The file; None for a registry.
-        environment: The variables that Apptainer needs to fetch it; holds a login.
     """
 
     base: PinnedBase
     image: BaseImage
     source: Source | None = None
     archive: Path | None = None
-    environment: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def environment(self, place: Workspace) -> dict[str, str]:
+        """Return the variables that Apptainer needs to fetch it; they hold a login."""
+        return self.source.environment(place.output) if self.source else {}
 
     def definition(self, text: str, base: Base) -> str:
         """Return a recipe's definition with this base instead of its own."""
@@ -94,7 +97,6 @@ def resolve_base(base: Base, *, digest: str = "") -> RemoteBase | None:
         PinnedBase(bootstrap="docker", place=resolved.place.pinned, description=output.detail),
         BaseImage(reference=name, digest=resolved.place.digest),
         source=resolved,
-        environment=resolved.environment(),
     )
 
 

@@ -63,15 +63,19 @@ def find_credentials(
 
 
 def list_configuration_files(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the files in which Docker, Apptainer and Podman keep logins."""
+    """Yield the files in which Docker, Apptainer and Podman keep logins (containers-auth.json(5)).
+
+    The one that the user names for Podman and Skopeo comes first.
+    """
     home = Path(environment.get("HOME") or Path.home())
+    if environment.get("REGISTRY_AUTH_FILE"):
+        yield Path(environment["REGISTRY_AUTH_FILE"])
     yield Path(environment.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
     yield home / ".apptainer/docker-config.json"
     yield home / ".singularity/docker-config.json"
-    if environment.get("REGISTRY_AUTH_FILE"):
-        yield Path(environment["REGISTRY_AUTH_FILE"])
     if environment.get("XDG_RUNTIME_DIR"):
         yield Path(environment["XDG_RUNTIME_DIR"]) / "containers/auth.json"
+    yield Path(environment.get("XDG_CONFIG_HOME") or home / ".config") / "containers/auth.json"
 
 
 def _read_login(path: Path, registry: str) -> Credentials | None:

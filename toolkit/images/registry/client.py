@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import urllib.error
 import urllib.parse
@@ -66,10 +67,12 @@ def find_digest(reference: Reference, credentials: Credentials | None) -> str:
         MalformedInputError: the answer does not follow the protocol.
     """
     session = Session(reference, credentials)
-    answer = session.request(
-        "HEAD", f"manifests/{reference.digest or reference.tag}", accept=", ".join(_KINDS)
-    )
+    manifest, kinds = f"manifests/{reference.digest or reference.tag}", ", ".join(_KINDS)
+    answer = session.request("HEAD", manifest, accept=kinds)
     digest = answer.headers.get("docker-content-digest", "")
+    if answer.status == 200 and not digest:  # a registry should name it there, but need not
+        answer = session.request("GET", manifest, accept=kinds)
+        digest = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
     if answer.status == 200 and re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         return digest
     if answer.status in (401, 403):

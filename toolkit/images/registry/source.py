@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ import msgspec
 
 from toolkit.configuration import settings_files
 from toolkit.errors import BuildError, ConfigError, UsageError
-from toolkit.files import read_toml
+from toolkit.files import read_toml, write_atomically
 from toolkit.images.registry import client as registry
 from toolkit.images.registry.auth import Credentials, find_credentials
 from toolkit.images.registry.references import (
@@ -24,6 +26,8 @@ from toolkit.images.registry.references import (
 from toolkit.model.job import Project
 
 VARIABLE = "TOOLKIT_REGISTRIES"
+_TOOLS = ("APPTAINER", "SINGULARITY")
+_NO_USER = base64.b64encode(b"<token>:").decode()  # as credential helpers mark a token
 
 
 @dataclass(frozen=True)
@@ -40,16 +44,27 @@ class Source:
     place: Reference
     login: Credentials | None = None
 
-    def environment(self) -> dict[str, str]:
-        """Return the environment by which Apptainer gets the login."""
-        if self.login is None or not self.login.secret:
+    def environment(self, private: Path) -> dict[str, str]:
+        """Return the environment by which Apptainer gets the login.
+
+        Args:
+            private: A directory of this user alone. Apptainer has no variable for an identity
+                token, and reads it from a file of its settings, which is written there.
+        """
+        if self.login is None:
             return {}
-        names = ("APPTAINER_DOCKER", "SINGULARITY_DOCKER")
-        return {
-            f"{name}_{key}": value
-            for name in names
-            for key, value in (("USERNAME", self.login.user), ("PASSWORD", self.login.secret))
-        }
+        values = {"DOCKER_USERNAME": self.login.user, "DOCKER_PASSWORD": self.login.secret}
+        if self.login.token:
+            settings = private / "login"
+            settings.mkdir(mode=0o700, exist_ok=True)
+            entry = {"auth": _NO_USER, "identitytoken": self.login.token}
+            write_atomically(
+                settings / "docker-config.json",
+                json.dumps({"auths": {self.place.registry: entry}}),
+                mode=0o600,
+            )
+            values = {"CONFIGDIR": str(settings)}
+        return {f"{tool}_{key}": text for tool in _TOOLS for key, text in values.items()}
 
 
 def resolve_source(

@@ -256,5 +256,5 @@ def _environment(place: Reference, directory: Path) -> dict[str, str]:
         **proxies(),
         "LC_ALL": "C.UTF-8",
         **places,
-        **Source(place, place, login).environment(),
+        **Source(place, place, login).environment(directory),
     }
