@@ -25,6 +25,7 @@ from toolkit.errors import BuildError, BusyError, ForbiddenError, NeedsInstallEr
 from toolkit.images.build import methods
 from toolkit.images.build.apptainer import compose
 from toolkit.images.build.buildlog import Reader
+from toolkit.images.build.follow import Follower
 from toolkit.images.build.guard import descendants
 from toolkit.images.host import host_config as host
 from toolkit.images.host import privilege, sharing, workspace
@@ -578,3 +579,37 @@ def test_the_guard_misses_nobody_who_begins_while_it_looks(tmp_path: Path) -> No
         process = guarded("sleep 1000 & exit 5", tmp_path)
         process.communicate(timeout=20)
         assert process.returncode in (5, 137)
+
+
+def test_a_step_may_be_called_end(tmp_path: Path) -> None:
+    follower = Follower("x", {}, tmp_path / "log", Silent())
+    follower.begin("end")
+    follower.begin("last")
+    follower.end()
+    assert list(follower.seconds) == ["end", "last"]
+
+
+HASHING = """
+import sys, threading
+from types import SimpleNamespace
+from toolkit.images.build.apptainer.entries import Entries
+begun = threading.Event()
+def hash_for_ever(entry):
+    begun.set()
+    threading.Event().wait()
+note = SimpleNamespace(digest="")
+entry = SimpleNamespace(note=note, kind="bases")
+cache = SimpleNamespace(find=lambda *_: entry, touch=bool, is_undamaged=hash_for_ever)
+base = SimpleNamespace(output=lambda: SimpleNamespace(detail=""))
+entries = Entries(cache, SimpleNamespace(base=base, base_key="", links=()))
+assert entries.take_next() is entry
+begun.wait()
+raise KeyboardInterrupt
+"""
+
+
+def test_an_interrupted_build_does_not_wait_for_hashes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HASHING], capture_output=True, timeout=30, check=False
+    )
+    assert b"KeyboardInterrupt" in done.stderr, done.stderr

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
@@ -90,14 +91,13 @@ def test_an_image_that_is_built_while_prune_looks_is_judged_again(
     """Between the look at its age and the lock, another build of it ends."""
     old = time.time() - 100 * 86400
     os.utime(images / "x.sif", (old, old))
-    real = prune.hold_image
 
-    def late(image: Path, action: str) -> object:
+    def late(image: Path, action: str) -> AbstractContextManager[None]:
         fake_sif(images / "new.part", OTHER)
         store.publish(images / "new.part", manifest("x", OTHER), images)
-        return real(image, action)
+        return hold_image(image, action)
 
-    monkeypatch.setattr(prune, "hold_image", late)
+    monkeypatch.setattr("toolkit.images.store.prune.hold_image", late)
     assert prune.prune(images, older_than=86400.0, unused_for=None) == ()
     assert store.find("x").manifest == manifest("x", OTHER)
 
@@ -254,7 +254,7 @@ def test_prune_tidies_up_after_a_kill_and_touches_nothing_of_others(
 def test_a_reader_finds_the_image_while_it_is_replaced(images: Path, tmp_path: Path) -> None:
     """A new image is published between the look at the old one's header and at its manifest."""
     real = store.manifest_of
-    moved = []
+    moved: list[Path] = []
 
     def late(path: Path, header: object) -> object:
         if not moved:

@@ -102,6 +102,24 @@ BROKEN = (
         None,
     ),
     (
+        "the name of what another step compiles",
+        HEAD
+        + '[[steps]]\nblock = "run"\ncommands = ["true"]\nname = "horovod-build"\n'
+        + '[[steps]]\nblock = "horovod"\nversion = "0.28.1"\n',
+        8,
+        "steps[0].name",
+        None,
+    ),
+    (
+        "the name of what another step adds from Debian",
+        HEAD
+        + '[[steps]]\nblock = "apt"\npackages = ["git"]\n'
+        + '[[steps]]\nblock = "run"\ncommands = ["true"]\nname = "apt-more"\n',
+        11,
+        "steps[1].name",
+        None,
+    ),
+    (
         "two steps of one name",
         HEAD + '[[steps]]\nblock = "python"\n[[steps]]\nblock = "python"\n',
         7,

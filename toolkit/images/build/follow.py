@@ -171,7 +171,8 @@ class Follower:
 
     def begin(self, step: str) -> None:
         """End the current step and begin the next."""
-        self._time(step)
+        self._stop_clock()
+        self.seconds[step] = 0.0
         self.reader.enter(step)
         self._progress.begin(step, self._details.get(step, ""), self._expected.get(step))
 
@@ -182,19 +183,17 @@ class Follower:
 
     def end(self) -> None:
         """End the build."""
-        self._time("end")
-        del self.seconds["end"]
+        self._stop_clock()
         self._stream.close()
         self._progress.end()
 
-    def _time(self, step: str) -> None:
-        """Stop the clock of the current step and start that of the next."""
+    def _stop_clock(self) -> None:
+        """Stop the clock of the current step, and start that of the next."""
         now = time.monotonic()
         if self.seconds:
             last = next(reversed(self.seconds))
             self.seconds[last] = round(now - self._began, 1)
         self._began = now
-        self.seconds[step] = 0.0
 
     def error(self, code: int) -> ToolkitError:
         """Return the error to raise after the current step failed with an exit code."""

@@ -162,7 +162,10 @@ def _require_printable(key: str, text: str) -> None:
 
 
 def _require_different_names(outputs: tuple[BlockOutput, ...]) -> None:
-    taken = set(RESERVED)
+    # The steps that `stages` adds to a step are called after it.
+    built = {f"{output.name}-build" for output in outputs if output.build_lines}
+    more = {f"{output.name}-more" for output in outputs if output.packages and not output.lines}
+    taken = {*RESERVED, *built, *more}
     for number, output in enumerate(outputs):
         if output.lines and output.name in taken:
             raise BadDataError(

@@ -11,8 +11,10 @@ An entry is hashed again before it gets into an image, in parallel with the rest
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 
 from toolkit.images.build.apptainer import seeds
 from toolkit.images.recipe.chain import Chain
@@ -52,7 +54,9 @@ class Entries:
         self.products = ""
         self._lock_hash = hash_lock(lock)
         self._checks: list[tuple[CacheEntry, Future[bool]]] = []
-        self._executor = ThreadPoolExecutor(1)
+        self._unhashed: SimpleQueue[tuple[CacheEntry, Future[bool]]] = SimpleQueue()
+        # An executor would have an interrupted build wait for the hashes of many gigabytes.
+        Thread(target=self._hash, daemon=True).start()
 
     def take_next(self) -> CacheEntry | None:
         """Take the next entry from the cache, if there is one that may be used."""
@@ -63,11 +67,19 @@ class Entries:
             entry = self.cache.find(kind, candidate)
             if entry and digest in ("", entry.note.digest):
                 self.cache.touch(entry)
-                check = self._executor.submit(self.cache.is_undamaged, entry)
-                self._checks.append((entry, check))
+                self._checks.append((entry, Future()))
+                self._unhashed.put(self._checks[-1])
                 self._take(entry)
                 return entry
         return None
+
+    def _hash(self) -> None:
+        while True:
+            entry, check = self._unhashed.get()
+            try:
+                check.set_result(self.cache.is_undamaged(entry))
+            except BaseException as error:
+                check.set_exception(error)
 
     def keep_next(self, made: Path, facts: dict[str, str] | None = None) -> CacheEntry:
         """Keep what was made as the next entry, and take it."""
