@@ -198,11 +198,10 @@ def test_apptainer_logs_in_with_an_identity_token(tiny: Tiny, scheme: str) -> No
             if request.command == "POST"
             else (401, {}, b"")
         )
-        (tiny.place / ".docker").mkdir()
+        (tiny.place / "own").mkdir()  # where Apptainer does not look by itself
+        tiny.extra["DOCKER_CONFIG"] = str(tiny.place / "own")
         entry = {"auth": "PHRva2VuPjo=", "identitytoken": "t0ken"}  # <token>:
-        (tiny.place / ".docker/config.json").write_text(
-            json.dumps({"auths": {stand_in.name: entry}})
-        )
+        (tiny.place / "own/config.json").write_text(json.dumps({"auths": {stand_in.name: entry}}))
         pulled = tiny.run("pull", f"{scheme}://{stand_in.name}/a/b:1")
         assert pulled.returncode != 0, "the stand-in has no image"
         asked = [body for path, _, body in stand_in.asked if path.startswith("/token")]

@@ -337,6 +337,34 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -
     assert set(tmp_path.iterdir()) == {abroad}
 
 
+_PACK = """
+import os, signal, sys
+from pathlib import Path
+from toolkit.progress import Silent
+from toolkit.workshops import pack
+class Killed(Silent):
+    def begin(self, step, detail="", expected=None):
+        if step == "images":
+            os.kill(os.getpid(), signal.SIGKILL)
+pack.pack(Path(sys.argv[1]), Path(sys.argv[2]), pack.Options(), Killed())
+"""
+
+
+def test_what_a_killed_pack_left_is_removed_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    folder, target = write_folder(tmp_path / "first"), tmp_path / "there/workshop.tar"
+    words = (sys.executable, "-c", _PACK, str(folder), str(target))
+    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    assert [path.name[:14] for path in target.parent.iterdir()] == [".workshop.tar."]
+    pack.pack(folder, target, pack.Options(), Silent())
+    assert list(target.parent.iterdir()) == [target]
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
 def test_a_temporary_directory_that_is_removed_before_it_is_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

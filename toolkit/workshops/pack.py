@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, SignatureError, UsageError
 from toolkit.exercises import copy_folder
-from toolkit.files import read_text, read_toml, write_atomically
+from toolkit.files import read_text, read_toml, temporary_beside, write_atomically
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.images.store.sign import Ask
@@ -67,7 +66,7 @@ def pack(folder: Path, target: Path, options: Options, progress: Progress) -> Co
     if options.only:
         workshop = _reduced(folder, workshop, options.only)
     with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="toolkit-workshop-")))
+        scratch = stack.enter_context(temporary_beside(target))
         progress.begin("exercises", f"{len(workshop.exercises)} of {name}")
         sources: dict[str, archive.Source] = {WORKSHOP: folder / WORKSHOP}
         sources |= _exercises(folder, workshop, scratch)

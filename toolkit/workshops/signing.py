@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +14,7 @@ from toolkit.images.store.signatures import memory_file
 from toolkit.workshops.archive import Verify
 
 PATIENCE = 60.0  # seconds
+_PATH = "/proc/self/fd/{}"
 
 
 def sign(data: bytes, key: Path, ask: Ask) -> bytes:
@@ -24,13 +25,11 @@ def sign(data: bytes, key: Path, ask: Ask) -> bytes:
         NeedsInstallError: OpenSSL is not installed.
     """
     private = read_private(key, ask)
-    with ExitStack() as stack, tempfile.TemporaryDirectory() as directory:
-        handle = memory_file(private, stack)
-        content, signature = Path(directory, "data"), Path(directory, "signature")
-        content.write_bytes(data)
-        done = _openssl(
-            ("-sign", f"/proc/self/fd/{handle}", "-out", str(signature), str(content)), (handle,)
-        )
+    with ExitStack() as stack:
+        signature = memory_file(b"", stack)
+        handles = (memory_file(private.encode(), stack), signature, memory_file(data, stack))
+        secret, signed, content = map(_PATH.format, handles)
+        done = _openssl(("-sign", secret, "-out", signed, content), handles)
         if not done.ok:
             raise ConfigError(
                 "OpenSSL cannot sign with this key",
@@ -38,7 +37,7 @@ def sign(data: bytes, key: Path, ask: Ask) -> bytes:
                 details=done.tail(2),
                 next_step="openssl ecparam -name prime256v1 -genkey -noout -out KEY.pem",
             )
-        return signature.read_bytes()
+        return os.pread(signature, os.fstat(signature).st_size, 0)
 
 
 def verifier(key: Path) -> Verify:
@@ -48,12 +47,10 @@ def verifier(key: Path) -> Verify:
         step = "ask the instructor for the file and the key again"
         if not signature:
             raise SignatureError("the workshop is not signed", place=str(key), next_step=step)
-        with tempfile.TemporaryDirectory() as directory:
-            content, signed = Path(directory, "data"), Path(directory, "signature")
-            content.write_bytes(data)
-            signed.write_bytes(signature)
-            options = ("-verify", str(key), "-signature", str(signed), str(content))
-            done = _openssl(options)
+        with ExitStack() as stack:
+            handles = (memory_file(signature, stack), memory_file(data, stack))
+            signed, content = map(_PATH.format, handles)
+            done = _openssl(("-verify", str(key), "-signature", signed, content), handles)
         if not done.ok:
             raise SignatureError(
                 "the workshop is not signed by this key, or was changed since",
@@ -64,7 +61,7 @@ def verifier(key: Path) -> Verify:
     return verify
 
 
-def _openssl(options: Sequence[str], handles: Sequence[int] = ()) -> shell.Result:
+def _openssl(options: Sequence[str], handles: Sequence[int]) -> shell.Result:
     program = shell.which("openssl")
     if program is None:
         raise NeedsInstallError(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from toolkit import shell
@@ -17,14 +15,9 @@ _PATIENCE = 120.0  # seconds
 VARIABLES = ("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR")
 
 
-@contextmanager
-def temporary_settings() -> Iterator[dict[str, str]]:
-    """Yield variables that name a temporary directory for Apptainer's settings.
-
-    Without them Apptainer creates a directory in the user's home.
-    """
-    with tempfile.TemporaryDirectory(prefix="toolkit-") as directory:
-        yield dict.fromkeys(VARIABLES, directory)
+# Apptainer creates a directory of settings, in the user's home unless it is named; one that nobody
+# can create it does without.
+_NO_SETTINGS = dict.fromkeys(VARIABLES, "/proc/apptainer")
 
 
 def run_in_image(
@@ -58,14 +51,13 @@ def run_in_image(
         **variables,
     }
     fixed = [program, "--silent", action, "--cleanenv", "--containall"]
-    with temporary_settings() as settings:
-        return shell.run(
-            [*fixed, *options, image, *command],
-            env=environment | settings,
-            cwd="/",
-            timeout=timeout,
-            check=False,
-        )
+    return shell.run(
+        [*fixed, *options, image, *command],
+        env=environment | _NO_SETTINGS,
+        cwd="/",
+        timeout=timeout,
+        check=False,
+    )
 
 
 def read_variables(image: str | Path) -> dict[str, str]:
@@ -99,9 +91,11 @@ def inspect(path: str | Path) -> dict[str, dict[str, str]]:
     from spython.utils import run_command
 
     command = [shell.require_apptainer(), "inspect", "--json", "--labels", "--environment", path]
-    with temporary_settings() as settings, contextlib.suppress(UnicodeDecodeError):
+    with contextlib.suppress(UnicodeDecodeError):
         answer = run_command(
-            [os.fspath(part) for part in command], quiet=True, environ={**os.environ, **settings}
+            [os.fspath(part) for part in command],
+            quiet=True,
+            environ={**os.environ, **_NO_SETTINGS},
         )
         return parse_inspection("".join(answer["message"][:1]))
     return parse_inspection("")

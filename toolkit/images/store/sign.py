@@ -185,7 +185,7 @@ def _sign_pem(path: Path, private: str) -> Signature:
     if not public:
         raise ConfigError("the key has no public part", details=complaint.splitlines()[-2:])
     with ExitStack() as stack:
-        handle = memory_file(private, stack)
+        handle = memory_file(private.encode(), stack)
         arguments = ["sign", "--key", f"/proc/self/fd/{handle}", str(path)]
         done = run_apptainer(arguments, pass_fds=(handle,))
     if done.returncode != 0:

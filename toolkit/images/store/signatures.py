@@ -95,16 +95,16 @@ def check_pem(path: Path, public: str) -> Signature:
     digest = fingerprint(public)
     _require_signed(path)
     with ExitStack() as stack:
-        handle = memory_file(public, stack)
+        handle = memory_file(public.encode(), stack)
         run_verify(path, ["--key", f"/proc/self/fd/{handle}"], pass_fds=(handle,))
     return Signature(kind="pem", fingerprint=digest)
 
 
-def memory_file(text: str, stack: ExitStack) -> int:
+def memory_file(data: bytes, stack: ExitStack) -> int:
     """Create a file that is in memory only; return its descriptor."""
     handle = os.memfd_create("toolkit")
     stack.callback(os.close, handle)
-    os.write(handle, text.encode())
+    os.write(handle, data)
     os.lseek(handle, 0, os.SEEK_SET)
     return handle
 
