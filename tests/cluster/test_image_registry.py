@@ -157,8 +157,18 @@ def test_a_locked_build_takes_the_image_that_was_locked_wherever_its_tag_is_now(
     built = docked.run("build", recipe, "--locked", "--force")
     assert built.returncode == 0, built.stderr
     assert docked.manifest["base"] == locked
-    assert docked.run("build", recipe, "--engine", "apptainer", "--force").returncode == 0
+    kept = docked.run("build", recipe, "--engine", "apptainer")
+    assert "kept" in kept.stderr, "of an unchanged recipe no registry is asked"
+    again = docked.run("build", recipe, "--engine", "apptainer", "--force")
+    assert again.returncode == 0, again.stderr
     assert docked.manifest["base"] != locked
+    moved, before = docked.manifest["base"], locked
+    assert isinstance(moved, dict)
+    assert isinstance(before, dict)
+    said = (
+        f"{moved['reference']} is {moved['digest']}, and was {before['digest']} in the build before"
+    )
+    assert said in again.stderr
 
 
 @pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy"])

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.faults.steps import kill_at_each
 from tests.unit.test_images_store import ID, OTHER, fake_sif, manifest, put
 from toolkit.errors import BusyError, ForbiddenError, ImageMissingError
+from toolkit.images.host import workspace
 from toolkit.images.host.mutex import hold_for_reading, hold_image
 from toolkit.images.registry import copies
 from toolkit.images.store import prune, store, usage
@@ -118,7 +118,7 @@ def test_verdicts_are_not_given_to_an_image_that_took_the_place_of_the_verified(
 
 def test_verdicts_are_added_to_what_another_has_written_meanwhile(images: Path) -> None:
     verified = store.find("x")
-    changed = msgspec.structs.replace(manifest("x"), origin="docker://a", pythons=())
+    changed = replace(manifest("x"), origin="docker://a", pythons=())
 
     save(
         verified, PASSED, Waiting(images, lambda: store.rewrite_manifest(images / "x.sif", changed))
@@ -220,7 +220,7 @@ def test_a_kill_leaves_the_old_image_or_the_new_one_and_nothing_else(
 
 @pytest.mark.parametrize("name", ["x", "x.y", "a[b]c*"])
 def test_prune_tidies_up_after_a_kill_and_touches_nothing_of_others(
-    images: Path, name: str
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Of names without a lock nothing is ours: a directory of images may hold a user's own files."""
     others = {"y.json", "y.log", ".y.json.abcd1234", "x.y.z.json"}
@@ -231,22 +231,16 @@ def test_prune_tidies_up_after_a_kill_and_touches_nothing_of_others(
     for each in (*gone, *halves, f".{name}.lock"):
         (images / each).touch()
     (images / f"{name}.sif").unlink(missing_ok=True)
-    dead = images / ".toolkit-build-dead"
-    dead.mkdir()
-    (dead / ".toolkit-workspace.json").write_text(
-        json.dumps(
-            {
-                "store": str(images),
-                "host": os.uname().nodename,
-                "boot": "before",
-                "pid": 1,
-                "started": 1,
-            }
-        )
-    )
+    scratch = tmp_path / "scratch"
+    monkeypatch.setenv("TOOLKIT_BUILD_TMP", str(scratch))
+    dead = [parent / ".toolkit-build-dead" for parent in (images, scratch)]
+    for directory in dead:
+        directory.mkdir(parents=True)
+        workspace.mark(directory, replace(workspace.describe_process(images), boot="before"))
     prune.prune(images, older_than=None, unused_for=None, dry_run=True)
-    assert dead.exists()
+    assert all(directory.exists() for directory in dead)
     prune.prune(images, older_than=None, unused_for=None)
+    assert list(scratch.iterdir()) == []
     kept = {"x.sif", "x.json"} if name != "x" else set()
     assert {path.name for path in images.iterdir()} == others | kept | {f".{name}.lock"}
 
@@ -283,3 +277,14 @@ def test_a_manifest_that_gets_its_name_between_two_looks_is_found(
 
     monkeypatch.setattr(store, "_announced_path", late)
     assert store.find("x").manifest == manifest("x")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_the_directories_of_another_user_stay(images: Path) -> None:
+    mine, others = (images / f".toolkit-build-{owner}" for owner in ("mine", "others"))
+    for directory in (mine, others):
+        directory.mkdir()
+        workspace.mark(directory, replace(workspace.describe_process(images), boot="before"))
+    os.chown(others, 65534, 65534)
+    workspace.sweep(images)
+    assert (mine.exists(), others.exists()) == (False, True)

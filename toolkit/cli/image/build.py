@@ -66,6 +66,9 @@ def build(
     before the first changed one (toolkit image cache). The image gets its name only when it is
     complete and has passed its checks. Then it is verified externally, as by `image verify`.
 
+    The tag of a base is looked up when an image is built, not to see whether one is unchanged:
+    --force builds on what the tag names now, and `digest` in the recipe's [base] pins it.
+
     Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or
     in $TOOLKIT_BUILD_TMP.
 

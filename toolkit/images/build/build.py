@@ -38,7 +38,7 @@ from toolkit.images.store.sif_files import normalize, partition_digest
 from toolkit.images.verify.case import ImageRunner
 from toolkit.images.verify.verdicts import finish, merged, record
 from toolkit.model.base import Model
-from toolkit.model.image import Manifest, Verdict
+from toolkit.model.image import BaseImage, Manifest, Verdict
 from toolkit.model.lock import Lock
 from toolkit.progress import Progress
 from toolkit.runtimes.discover.docker_engine import VERSIONS
@@ -119,13 +119,25 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
         )
         task.log.unlink(missing_ok=True)
         try:
-            return methods.run(
+            built = methods.run(
                 task, lambda outcome, base, place: _finish(task, outcome, base, place)
             )
         except KeyboardInterrupt:
             progress.end("stopped")
             progress.say("stopped", _describe_interruption(task, has_image=existing is not None))
             raise
+        if existing:
+            _tell_moved_base(existing[1].base, built.manifest.base, progress)
+        return built
+
+
+def _tell_moved_base(before: BaseImage | None, now: BaseImage | None, progress: Progress) -> None:
+    """Print that the tag of the base names another image than in the build before."""
+    if before is None or now is None or "" in (before.digest, now.digest):
+        return
+    if before.reference == now.reference and before.digest != now.digest:
+        text = f"{now.reference} is {now.digest}, and was {before.digest} in the build before"
+        progress.say("base", text)
 
 
 def _describe_interruption(task: BuildTask, *, has_image: bool) -> str:

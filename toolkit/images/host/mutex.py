@@ -1,6 +1,6 @@
 """The lock of an image, on this machine and on all that share the directory.
 
-It is an flock(2) on ``.NAME.lock`` beside the image. Nobody ever deletes that file: who waits for a
+It is an flock(2) on ``.NAME.lock`` beside the image. That file is never deleted: who waits for a
 lock has its file open already, and would share nothing with those who create another one. The
 kernel drops the lock with the process that has it.
 """

@@ -96,7 +96,7 @@ def prune(
     if not dry_run:
         require_writable(directory)
         sweep(directory)
-    found: list[Removal] = []
+    results: list[Removal] = []
     for image in _images(directory):
         judge = partial(_judge, image, (older_than, unused_for), holds)
         removals = judge()
@@ -113,8 +113,8 @@ def prune(
                     msgspec.structs.replace(each, reason_to_keep=each.reason_to_keep or reason)
                     for each in removals
                 ]
-        found += removals
-    return tuple(found)
+        results += removals
+    return tuple(results)
 
 
 def _images(directory: Path) -> list[Path]:

@@ -15,8 +15,8 @@ _PATIENCE = 120.0  # seconds
 VARIABLES = ("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR")
 
 
-# Apptainer creates a directory of settings, in the user's home unless it is named; one that nobody
-# can create it does without.
+# Apptainer creates a directory of settings, in the user's home unless it is named; it works without
+# one that cannot be created. A file in its place, such as /dev/null, would get other permissions.
 _NO_SETTINGS = dict.fromkeys(VARIABLES, "/proc/apptainer")
 
 
