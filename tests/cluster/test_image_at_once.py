@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -207,3 +208,17 @@ def test_an_image_that_is_signed_is_not_removed(
     assert left_after_prune(built) == IMAGE
     assert built.run("remove", "tiny").returncode == 0
     assert (built.left(), lock(built)) == ([], inode)
+
+
+def test_what_a_killed_pull_leaves_goes_with_the_next_prune(tiny: Tiny) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        pulling = tiny.start("pull", f"oras://127.0.0.1:{silent.getsockname()[1]}/a/b:1")
+        connection, _ = silent.accept()  # by Apptainer, in the directories of the pull
+        with connection:
+            assert tiny.left() != []
+            tiny.run("prune")
+            assert tiny.left() != [], "of a living process nothing is removed"
+            os.killpg(pulling.pid, signal.SIGKILL)
+            pulling.communicate()
+    assert left_after_prune(tiny) == set()

@@ -157,8 +157,6 @@ def test_a_locked_build_takes_the_image_that_was_locked_wherever_its_tag_is_now(
     built = docked.run("build", recipe, "--locked", "--force")
     assert built.returncode == 0, built.stderr
     assert docked.manifest["base"] == locked
-    kept = docked.run("build", recipe, "--engine", "apptainer")
-    assert "kept" in kept.stderr, "of an unchanged recipe no registry is asked"
     again = docked.run("build", recipe, "--engine", "apptainer", "--force")
     assert again.returncode == 0, again.stderr
     assert docked.manifest["base"] != locked

@@ -130,6 +130,9 @@ def test_verdicts_are_added_to_what_another_has_written_meanwhile(images: Path) 
 
 def test_readers_share_and_who_changes_waits_for_them(images: Path, tmp_path: Path) -> None:
     image = images / "x.sif"
+    with hold_for_reading(image, "copied", Silent()):
+        assert not (images / ".x.lock").exists(), "of a file of the user's no lock is made"
+    (images / ".x.lock").touch()
     with (
         hold_for_reading(image, "copied", Silent()),
         hold_for_reading(image, "pushed", Silent()),

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -71,20 +71,18 @@ def hold_image(
 def hold_for_reading(image: Path, action: str, wait: Progress) -> Iterator[None]:
     """Keep others from changing an image while it is read; those who also read may.
 
-    Images that this user may not lock, or without locks on the file system, are read all the same.
+    An image is read all the same if it has no lock, since nothing has ever changed it, if this
+    user may not use its lock, or if the file system has no locks.
     """
-    try:
-        handle = open_lock(lock_path(image))
-    except ForbiddenError:
-        yield
-        return
-    try:
+    path = lock_path(image)
+    with ExitStack() as stack:
         with suppress(BuildError, ForbiddenError):
-            _take(handle, fcntl.LOCK_SH, image, wait, "")
-            _sign(handle, action)
+            if path.exists():
+                handle = open_lock(path)
+                stack.callback(os.close, handle)
+                _take(handle, fcntl.LOCK_SH, image, wait, "")
+                _sign(handle, action)
         yield
-    finally:
-        os.close(handle)
 
 
 def _take(handle: int, how: int, image: Path, wait: Progress | None, next_step: str) -> None:

@@ -12,19 +12,28 @@ reader gets anything but the old image or the new one.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from glob import escape
 from pathlib import Path
 
-from toolkit.errors import ConfigError, ImageMissingError, MalformedInputError, UnknownImageError
+from toolkit.errors import (
+    BuildError,
+    ConfigError,
+    ForbiddenError,
+    ImageMissingError,
+    MalformedInputError,
+    UnknownImageError,
+)
 from toolkit.files import open_regular, read_json, sync, write_atomically
+from toolkit.images.host.mutex import hold_image
 from toolkit.images.recipe.names import list_recipes as list_recipes
 from toolkit.images.recipe.names import require_image_name
 from toolkit.images.sif import header as sif
 from toolkit.images.store.sif_files import not_a_sif, sif_errors
 from toolkit.model.base import Model, to_json
 from toolkit.model.image import Manifest
+from toolkit.progress import Progress
 from toolkit.units import human_size
 
 
@@ -267,13 +276,25 @@ def rewrite_manifest(path: Path, manifest: Manifest) -> None:
     write_atomically(_manifest_path(path), to_json(manifest))
 
 
-def reread(image: StoredImage) -> StoredImage | None:
-    """Return an image with its manifest as it is now; None if another file has taken its place."""
-    with suppress(ImageMissingError, MalformedInputError, UnknownImageError):
-        now = _open(Path(image.path))
-        if now.manifest and image.manifest and now.manifest.sif_id == image.manifest.sif_id:
-            return now
-    return None
+def update_manifest(
+    image: StoredImage, change: Callable[[Manifest], Manifest], progress: Progress
+) -> None:
+    """Change the manifest of an image that was examined, under its lock.
+
+    Nothing is changed if another file has taken its place meanwhile, or this user may not.
+
+    Args:
+        image: The image that was examined.
+        change: Returns the new manifest from the current one.
+        progress: Announces a wait for the lock.
+    """
+    path = Path(image.path)
+    if image.manifest is None or not os.access(path.parent, os.W_OK):
+        return
+    with suppress(BuildError, ForbiddenError), hold_image(path, "verified", wait=progress):
+        now = manifest_of(path, whole_header(path)) if path.exists() else None
+        if now and now.sif_id == image.manifest.sif_id:
+            rewrite_manifest(path, change(now))
 
 
 def _announced(target: Path) -> tuple[Path, ...]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from msgspec.structs import replace
 
 from toolkit.errors import BuildError
-from toolkit.images.host.mutex import hold_image
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.store import store
 from toolkit.images.store.settings import run_in_image
@@ -86,13 +83,10 @@ def run_checks(image: StoredImage, progress: Progress) -> tuple[Check, ...]:
             place=image.path,
             details=result.tail(),
         )
-    path = Path(image.path)
-    if image.manifest is not None and os.access(path.parent, os.W_OK):
-        facts = {
-            "checks": tuple(results.checks),
-            "frameworks": results.frameworks or image.manifest.frameworks,
-        }
-        with hold_image(path, "verified", wait=progress):
-            if (now := store.reread(image)) and now.manifest:
-                store.rewrite_manifest(path, replace(now.manifest, **facts))
-    return tuple(results.checks)
+    checks = tuple(results.checks)
+    store.update_manifest(
+        image,
+        lambda now: replace(now, checks=checks, frameworks=results.frameworks or now.frameworks),
+        progress,
+    )
+    return checks

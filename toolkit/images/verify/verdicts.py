@@ -6,7 +6,6 @@ from outside, also of images that were built elsewhere.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,12 +16,11 @@ from msgspec.structs import replace
 
 from toolkit.checks import Check, Registry, Result, failed
 from toolkit.errors import ToolkitError
-from toolkit.images.host.mutex import hold_image
 from toolkit.images.store import store
 from toolkit.images.store.contents import read_contents
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, SiteOffer, local_case
-from toolkit.model.image import Python, Verdict
+from toolkit.model.image import Manifest, Python, Verdict
 from toolkit.progress import Progress
 
 # Returns what the default site offers, or None and why that is not known. Sites are planned for
@@ -116,24 +114,20 @@ def finish(image: StoredImage, find_site: FindSite = no_site) -> tuple[Verdict, 
 
 
 def save(image: StoredImage, made: tuple[Verdict, ...], progress: Progress) -> None:
-    """Save verdicts as ``record`` does, under the lock, unless the image was replaced meanwhile."""
-    path = Path(image.path)
-    if image.manifest is not None and os.access(path.parent, os.W_OK):
-        with hold_image(path, "verified", wait=progress):
-            if now := store.reread(image):
-                record(now, made)
+    """Save verdicts to the manifest, under the lock, unless the image was replaced meanwhile."""
+    store.update_manifest(image, lambda manifest: _verified(image.path, manifest, made), progress)
 
 
 def record(image: StoredImage, made: tuple[Verdict, ...]) -> None:
-    """Save verdicts to the manifest if the image directory is writable.
+    """Save verdicts to the manifest of an image whose lock the caller holds."""
+    if image.manifest is not None:
+        manifest = _verified(image.path, image.manifest, made)
+        store.rewrite_manifest(Path(image.path), manifest)
 
-    The caller must hold the image's lock.
-    """
-    path, manifest = Path(image.path), image.manifest
-    if manifest is not None and os.access(path.parent, os.W_OK):
-        pythons = manifest.pythons or _pythons(image.path)
-        verified = merged(manifest.verified, made)
-        store.rewrite_manifest(path, replace(manifest, verified=verified, pythons=pythons))
+
+def _verified(path: str, manifest: Manifest, made: tuple[Verdict, ...]) -> Manifest:
+    pythons = manifest.pythons or _pythons(path)
+    return replace(manifest, verified=merged(manifest.verified, made), pythons=pythons)
 
 
 def _pythons(image: str) -> tuple[Python, ...]:
