@@ -162,7 +162,12 @@ def test_an_image_is_pulled_by_its_manifest(
 ) -> None:
     apptainer(tmp_path, monkeypatch, {".json": manifest(name="x"), ".cdx.json": "{}"})
     assert pull(monkeypatch, capsys)[0] == 0
-    assert sorted(path.name for path in images.iterdir()) == ["x.cdx.json", "x.json", "x.sif"]
+    assert sorted(path.name for path in images.iterdir()) == [
+        ".x.lock",
+        "x.cdx.json",
+        "x.json",
+        "x.sif",
+    ]
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
@@ -204,7 +209,7 @@ def test_a_registry_cannot_choose_further_files(
 ) -> None:
     apptainer(tmp_path, monkeypatch, {".json": manifest(name="x"), ending: "hostile"})
     pull(monkeypatch, capsys)
-    assert set(images.iterdir()) <= {images / "x.sif", images / "x.json"}
+    assert set(images.iterdir()) <= {images / name for name in (".x.lock", "x.sif", "x.json")}
     assert (images / "x.sif").read_bytes() == READERS["sif"].seeds[0]
 
 
@@ -374,4 +379,4 @@ def test_copying_and_pulling_make_no_path_of_a_manifest(images: Path, tmp_path: 
         def end(self, *_: object) -> None: ...
 
     copies.copy(found, str(target), Quiet())  # type: ignore[arg-type]
-    assert sorted(path.name for path in target.iterdir()) == ["x.json", "x.sif"]
+    assert sorted(path.name for path in target.iterdir()) == [".x.lock", "x.json", "x.sif"]
