@@ -28,6 +28,7 @@ from toolkit.planning.cluster import Cluster, find_cluster, node_local_paths
 from toolkit.planning.image_file import ImageFinder, runtime_facts
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.layers import merge_layers, project_layers, with_variables
+from toolkit.planning.repeat import not_taken
 from toolkit.planning.settings import DEFAULTS, Layer, Settings, demands, from_environment, layer
 from toolkit.planning.target import Target, python_target, resolve
 from toolkit.preflight.host_facts import read_host_facts
@@ -92,7 +93,15 @@ def gather_inputs(
     known = merge_layers([*files, variables, flags]).job
     target, flags = _resolve_target(target_name, flags, cwd, known)
     findings: list[ToolkitError] = []
-    cluster, settings = _merge_settings([*files, target.layer, variables, flags], dry_run=dry_run)
+    recorded = store.Paths(target.run).read_plan() if target.run else None
+    layers = [*files, target.layer, variables, flags]
+    if recorded:  # its settings are those of the files and variables of its day
+        layers = [target.layer, flags]
+    cluster, settings = _merge_settings(layers, is_recorded=bool(recorded), dry_run=dry_run)
+    note = ""
+    if recorded:
+        today = merge_layers([_site_layer(cluster), *files, variables])
+        note = not_taken(recorded, settings.job, today)
     settings = with_variables(settings, findings)
     client, images = Client(cluster.access), ImageFinder(settings.job, cluster)
     runtime = runtime_facts(settings.job, cluster, client, images, findings)
@@ -105,6 +114,9 @@ def gather_inputs(
     runs = cwd / (job.runs or "runs")
     run = _Run(target, cluster, job, origins, cwd, runs, script, runtime, images)
     inputs = _inputs(run, client, source, findings)
+    inputs = inputs._replace(notes=(*inputs.notes, *((note,) if note else ())))
+    if recorded and not flags.values and recorded.site == cluster.site.name:
+        inputs = inputs._replace(repeats=recorded)
     if not cluster.is_reachable:
         warning = offline.warning(job, cluster.site, runtime, settings.origins)
         inputs = inputs._replace(unchecked=warning, is_recipe=offline.is_recipe(job))
@@ -129,15 +141,25 @@ def _resolve_target(name: str, flags: Layer, cwd: Path, known: Job) -> tuple[Tar
     return resolve(name, cwd, runs=runs, program=is_program, is_live=is_live), flags
 
 
-def _merge_settings(layers: Sequence[Layer], *, dry_run: bool) -> tuple[Cluster, Settings]:
-    """Return the cluster that the settings choose, and the settings with those of its site."""
+def _merge_settings(
+    layers: Sequence[Layer], *, is_recorded: bool, dry_run: bool
+) -> tuple[Cluster, Settings]:
+    """Return the cluster that the settings choose, and the settings with those of its site.
+
+    Recorded settings have those of the site of their day.
+    """
     default = layer("default", DEFAULTS)
     chosen = merge_layers([default, *layers]).job.site or "auto"
     cluster = find_cluster(chosen, dry_run=dry_run)
-    values = {**cluster.site.defaults, "slurm": cluster.site.slurm}
-    site = Layer(f"site {cluster.site.name}", values)
+    site = _site_layer(cluster)
     example = [] if cluster.is_reachable else [offline.comment(cluster.site)]
-    return cluster, merge_layers([default, *example, site, *layers, demands(site)])
+    below = [] if is_recorded else [*example, site]
+    return cluster, merge_layers([default, *below, *layers, demands(site)])
+
+
+def _site_layer(cluster: Cluster) -> Layer:
+    values = {**cluster.site.defaults, "slurm": cluster.site.slurm}
+    return Layer(f"site {cluster.site.name}", values)
 
 
 def _with_launcher(

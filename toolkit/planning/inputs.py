@@ -10,6 +10,7 @@ from toolkit.model.code import ScriptFile, Tree
 from toolkit.model.environment import Engine, Environment
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job
+from toolkit.model.plan import Plan
 from toolkit.model.site import Facts, Site
 from toolkit.model.source import Shown, Source
 from toolkit.preflight.model import HostFacts
@@ -45,6 +46,7 @@ class Inputs(NamedTuple):
         is_recipe: the image comes from one of our recipes, even if it is not on this machine.
         shown: further directories that the ranks must see, such as the git work tree.
         is_part: the run has the first nodes of a larger allocation.
+        repeats: the recorded plan of the run that is repeated without a change; else None.
     """
 
     job: Job
@@ -73,3 +75,4 @@ class Inputs(NamedTuple):
     is_recipe: bool = False
     shown: tuple[Shown, ...] = ()
     is_part: bool = False
+    repeats: Plan | None = None

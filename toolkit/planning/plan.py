@@ -22,6 +22,7 @@ from toolkit.planning import gpus, requeue, slurm_options, sweep
 from toolkit.planning.binds import binds
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.origins import with_origins
+from toolkit.planning.repeat import as_recorded
 from toolkit.preflight.judge import judge
 from toolkit.preflight.model import PreflightCase
 from toolkit.preflight.options import (
@@ -111,7 +112,8 @@ def plan(inputs: Inputs) -> Plan:
         reports=_writes_reports(inputs),
         is_part=inputs.is_part,
     )
-    return with_origins(draft, inputs, partition)
+    fresh = with_origins(draft, inputs, partition)
+    return as_recorded(inputs.repeats, fresh) if inputs.repeats else fresh
 
 
 def _option_errors(job: Job, inputs: Inputs) -> list[ToolkitError]:
