@@ -69,6 +69,22 @@ count(state)
 if hvd.rank() == 0:
     print(json.dumps({"worlds": state.worlds}), flush=True)
 """
+# Each rank puts into and gets from the window of the next one.
+WINDOWS = """\
+import array
+from mpi4py import MPI
+comm, following = MPI.COMM_WORLD, (MPI.COMM_WORLD.rank + 1) % MPI.COMM_WORLD.size
+memory, got = array.array("i", [-1]), array.array("i", [-1])
+window = MPI.Win.Create(memory, 4, comm=comm)
+window.Fence()
+window.Put([array.array("i", [comm.rank]), MPI.INT], following)
+window.Fence()
+window.Lock(following)
+window.Get([got, 1, MPI.INT], following)
+window.Unlock(following)
+print(f"rank {comm.rank} of {comm.size} was given {memory[0]}, and got {got[0]}", flush=True)
+window.Free()
+"""
 
 
 def outcome(directory: Path, name: str) -> dict[str, Any]:
@@ -122,6 +138,21 @@ def test_a_script_of_mpi4py(
     results = outcome(shared_dir, "mpi-hello-0001")["results"]
     assert (results["world_size"], results["sum"]) == (4, 6)
     assert "Open MPI" in results["mpi"]
+
+
+@pytest.mark.parametrize("launcher", ["mpi", "mpirun"])
+def test_one_sided_communication(
+    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    """What is exported for Open MPI replaces the image's own list of components."""
+    (shared_dir / "windows.py").write_text(WINDOWS)
+    options = ("--launcher", launcher, "--nodes", "2", "--ntasks-per-node", "2")
+    done = toolkit("run", "--image", str(pytorch_image), *options, "windows.py", cwd=shared_dir)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = re.findall(r"rank .*got \d", logs_of(shared_dir, "windows-0001"))
+    assert sorted(said) == [
+        f"rank {rank} of 4 was given {(rank - 1) % 4}, and got {rank}" for rank in range(4)
+    ]
 
 
 def test_a_script_of_mpirun_runs_without_us(

@@ -58,12 +58,15 @@ def parameters(interface: str | None) -> dict[str, str]:
     """Return Open MPI's settings for messages over plain TCP, on the site's interface if known.
 
     No InfiniBand verbs and no hcoll: the host's versions do not fit the image's, and Horovod's own
-    advice is to leave the heavy traffic to NCCL.
+    advice is to leave the heavy traffic to NCCL. These values replace those of the image's
+    openmpi-mca-params.conf: like Debian's, they exclude ``uct`` and ``ofi``, with which one-sided
+    communication aborts. ``osc_rdma`` has no atomics over TCP, so windows are left to UCX.
     """
     return {
         "pml": "ob1",
-        "btl": "^openib",
+        "btl": "^uct,openib,ofi",
         "coll": "^hcoll",
+        "osc": "^rdma",
         **({"btl_tcp_if_include": interface} if interface else {}),
     }
 
