@@ -25,6 +25,24 @@ if os.environ["SLURM_PROCID"] == "1":
     sys.exit(3)
 time.sleep(300)
 """
+# Meets by MPI, and tells torch.distributed what it has learned.
+DIST_UTIL = """\
+import os
+import torch, torch.distributed as dist
+from mpi4py import MPI
+
+def main():
+    comm = MPI.COMM_WORLD
+    os.environ["MASTER_ADDR"] = comm.bcast(os.uname().nodename, root=0)
+    os.environ.update(MASTER_PORT="29400", RANK=str(comm.rank), WORLD_SIZE=str(comm.size))
+    dist.init_process_group("gloo")
+    total = torch.tensor(comm.rank)
+    dist.all_reduce(total)
+    dist.barrier()
+    dist.destroy_process_group()
+    if comm.rank == 0:
+        print("sum of", comm.size, "ranks", total.item(), flush=True)
+"""
 
 
 def test_a_rank_that_saves_is_not_ended_because_the_others_have_ended(
@@ -63,6 +81,40 @@ def test_a_rank_that_fails_ends_the_others_at_once(
         timeout=60,
     )
     assert done.returncode == 3, done.stdout + done.stderr
+
+
+def test_copies_that_never_meet_are_refused_before_the_queue(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "alone.py").write_text("import torch\nprint(torch.ones(2).sum().item())\n")
+    options = ("--image", str(pytorch_image), *"--nodes 2 --ntasks-per-node 2".split())
+    refused = toolkit("run", *options, "alone.py", cwd=shared_dir)
+    assert refused.returncode == 86, refused.stderr
+    assert "2 nodes x 2 would be 4 copies" in refused.stderr
+    assert not (shared_dir / "runs").exists()
+    done = toolkit("run", *options, "--launcher", "srun", "alone.py", cwd=shared_dir)
+    assert (done.returncode, done.stdout.count("2.0")) == (0, 4), done.stdout + done.stderr
+
+
+def test_a_package_that_meets_through_mpi_is_started_by_mpi(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    """As in public diffusion models: the script itself names neither MPI nor torch.distributed."""
+    for folder in ("scripts", "diffusion"):
+        (shared_dir / folder).mkdir()
+    (shared_dir / "scripts/train.py").write_text(
+        "from diffusion import dist_util\ndist_util.main()\n"
+    )
+    (shared_dir / "diffusion/__init__.py").touch()
+    (shared_dir / "diffusion/dist_util.py").write_text(DIST_UTIL)
+    done = toolkit(
+        *("run", "--image", str(pytorch_image), *"--nodes 2 --ntasks-per-node 2".split()),
+        *("--env", f"PYTHONPATH={shared_dir}", "scripts/train.py"),
+        cwd=shared_dir,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "mpi (train.py imports mpi4py (in diffusion/dist_util.py))" in done.stderr
+    assert "sum of 4 ranks 6" in done.stdout
 
 
 def planned_lines(shared_dir: Path, name: str) -> list[str]:

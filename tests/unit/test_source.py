@@ -112,6 +112,62 @@ def test_the_launcher_follows_from_what_the_script_imports_and_calls(
     assert choice(text, tmp_path) == (launcher, f"train.py {why}")
 
 
+# What on two nodes x two ranks is refused, by a word of the message; all else is left alone.
+COPIES = [
+    ("import torch\nprint(torch.ones(1))", {}, "4 copies"),
+    ("import torch\nmodel = torch.nn.DataParallel(model)", {}, "4 copies"),
+    ("import numpy, helper", {"helper.py": "import torch"}, "4 copies"),
+    ("import os, torch.multiprocessing as mp\nos.environ['MASTER_ADDR'] = 'localhost'\nmp.spawn(f)", {}, "train alone"),
+    ("import os, torch.multiprocessing as mp\nos.environ.setdefault('MASTER_ADDR', 'localhost')\nmp.spawn(f)", {}, ""),
+    ("import torch.distributed", {}, ""),
+    ("import torch\ntorch.distributed.init_process_group()", {}, ""),
+    ("import torch, helper", {"helper.py": "from torch import distributed"}, ""),
+    ("import torch, helper", {"helper.py": "def broken(:"}, ""),
+    ("import torch, pkg.sub", {"pkg/sub.py": "from . import deep", "pkg/deep.py": "import torch.distributed"}, ""),
+    ("import torch, unknown_trainer", {}, ""),
+    ("import os\nrank = int(os.environ['SLURM_PROCID'])", {}, ""),
+    ("import subprocess\nsubprocess.run(['torchrun', 'x.py'])", {}, ""),
+    ("import argparse\np = argparse.ArgumentParser()\np.add_argument('--local_rank')", {}, ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "modules", "refused"), COPIES)
+def test_copies_that_never_meet_are_refused_where_the_script_tells(
+    text: str, modules: dict[str, str], refused: str, tmp_path: Path
+) -> None:
+    for name, content in modules.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "train.py").write_text(text)
+    source = read(tmp_path / "train.py")
+    for job, is_many in (
+        (Job(nodes=2, ntasks_per_node=2), True),
+        (Job(nodes=1), False),
+        (Job(nodes=2, ntasks_per_node=2, array="0-3"), False),
+        (Job(nodes=2, ntasks_per_node=2, sweep=("lr=1,2",)), False),
+    ):
+        script = Script("train.py", source, None, job)
+        error = launchers.copies(script, launchers.choose(script))
+        assert (error is not None) == bool(refused and is_many)
+        assert error is None or refused in error.cause
+
+
+def test_a_package_chooses_the_launcher_and_is_named(tmp_path: Path) -> None:
+    """As in diffusion models: scripts/train.py imports a package beside it, which imports mpi4py."""
+    package = tmp_path / "diffusion"
+    (tmp_path / "scripts").mkdir()
+    package.mkdir()
+    (tmp_path / "scripts/train.py").write_text("from diffusion import dist_util, logger")
+    (package / "__init__.py").touch()
+    (package / "logger.py").touch()
+    (package / "dist_util.py").write_text("import torch.distributed\nfrom mpi4py import MPI")
+    source = read(tmp_path / "scripts/train.py", tmp_path)
+    assert launchers.choose(Script("train.py", source)) == (
+        "mpi",
+        "train.py imports mpi4py (in diffusion/dist_util.py)",
+    )
+
+
 def test_nothing_is_run(tmp_path: Path) -> None:
     choice(f"open({str(tmp_path / 'ran')!r}, 'w')", tmp_path)
     assert not (tmp_path / "ran").exists()

@@ -8,10 +8,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from toolkit.errors import UnknownLauncherError
+from toolkit.errors import LauncherMismatchError, UnknownLauncherError
 from toolkit.launchers.shared.base import Launcher, Script
 from toolkit.model.source import Source
 from toolkit.registry import Registry
+from toolkit.units import counted
+
+# Packages that spread no work over ranks by themselves.
+_ALONE = {
+    *("PIL", "cv2", "einops", "h5py", "matplotlib", "numpy", "pandas", "psutil", "requests"),
+    *("scipy", "seaborn", "sklearn", "tensorboard", "torch", "torchaudio", "torchvision", "tqdm"),
+    "yaml",
+}
+# What a program that is started, or a module that is found by name, does is not known.
+_STARTS_OTHERS = (
+    *("os.system", "os.execv", "os.execvp", "os.fork", "exec", "eval", "__import__"),
+    *("importlib.import_module", "runpy.run_path", "runpy.run_module"),
+    *("subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.Popen"),
+)
 
 LAUNCHERS: Registry[Launcher] = Registry(
     __name__, "launcher", UnknownLauncherError, is_offered=lambda launcher: not launcher.is_internal
@@ -37,7 +51,52 @@ def choose(script: Script) -> Choice:
         if (claim := launcher.recognize(script)) is not None
     ]
     _, name, reason = min(claims)
-    return Choice(name, f"{script.name} {reason}")
+    return Choice(name, f"{script.name} {reason}{_importer(script.source, reason)}")
+
+
+def _importer(source: Source, reason: str) -> str:
+    """Return the user's module that imports what a claim names, if the script itself does not."""
+    module = reason.partition("imports ")[2].partition(",")[0]
+    files = (file for name, file in source.where.items() if f"{name}.".startswith(f"{module}."))
+    file = next(files, "") if module else ""
+    return f" (in {file})" if file else ""
+
+
+def copies(script: Script, choice: Choice) -> LauncherMismatchError | None:
+    """Return an error if each rank would do the whole work alone, as far as the script tells.
+
+    A script that imports packages of which that is not known, starts other programs or looks for
+    its rank is left alone, and so are the elements of an array.
+    """
+    source, job, launcher = script.source, script.job, LAUNCHERS[choice.launcher]
+    per_node = job.ntasks_per_node or (1 if launcher.takes_node else job.most_gpus) or 1
+    nodes = job.node_range[1]
+    meets_alone = "MASTER_ADDR=localhost" in source.texts and nodes > 1
+    if not source.python or job.array is not None or job.sweep or nodes * per_node == 1:
+        return None
+    if choice.launcher == "spawn" and meets_alone:
+        return LauncherMismatchError(
+            f"{script.name} sets MASTER_ADDR to localhost: "
+            f"each of {counted(nodes, 'node')} would train alone",
+            place="--nodes",
+            next_step="--nodes 1; or os.environ.setdefault('MASTER_ADDR', ...) in the script",
+        )
+    spreads = (
+        set(source.packages) - _ALONE
+        or source.texts
+        or source.imports_any("torch.distributed", "torch.multiprocessing")
+        or any(".distributed." in f".{name}" for name in source.calls)
+        or source.calls_any("DistributedDataParallel", *_STARTS_OTHERS)
+        or source.option("rank", "local-rank", "world-size", "node-rank")
+    )
+    if spreads:
+        return None
+    return LauncherMismatchError(
+        f"nothing in {script.name} connects its ranks: {counted(nodes, 'node')} x {per_node} would "
+        f"be {nodes * per_node} copies that each do the whole work",
+        place="--nodes" if nodes > 1 else "--ntasks-per-node",
+        next_step="--nodes 1 --ntasks-per-node 1; copies on purpose: --launcher srun",
+    )
 
 
 def warnings(script: str, source: Source, name: str) -> tuple[str, ...]:

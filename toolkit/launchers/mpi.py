@@ -29,9 +29,14 @@ class Mpi(Launcher):
     waits_for_failed = True
 
     def recognize(self, script: Script) -> Recognition | None:
-        """Claim scripts that import mpi4py."""
+        """Claim scripts that import mpi4py.
+
+        One that certainly does may have torch.distributed meet by it: under torchrun each of its
+        ranks would be alone in MPI.
+        """
         if script.source.imports_any("mpi4py"):
-            return Recognition(70, "imports mpi4py")
+            is_certain = any(f"{name}.".startswith("mpi4py.") for name in script.source.certain)
+            return Recognition(48 if is_certain else 70, "imports mpi4py")
         return None
 
     def discover(self, facts: Facts, client: Client) -> Facts:

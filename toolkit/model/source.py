@@ -44,6 +44,12 @@ class Source(Model, frozen=True, kw_only=True):
             ``torch.multiprocessing.spawn``, also if the script writes ``mp.spawn``.
         options: the options that its argparse defines.
         constructions: the objects of imported classes that it makes.
+        certain: imports by statements of the modules themselves, which every run executes.
+        packages: imported packages that are not Python's own, but for files of the user that were
+            read.
+        texts: texts in it that name a rank's variable, and ``MASTER_ADDR=localhost`` if it sets
+            that.
+        where: module or member -> the file that imports it, if the script itself does not.
     """
 
     python: bool = False
@@ -51,6 +57,10 @@ class Source(Model, frozen=True, kw_only=True):
     calls: tuple[str, ...] = ()
     options: tuple[Option, ...] = ()
     constructions: tuple[Construction, ...] = ()
+    certain: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    where: dict[str, str] = {}
 
     def imports_any(self, *modules: str) -> bool:
         """Return whether one of the modules, or a submodule of one, is imported."""

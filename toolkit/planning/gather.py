@@ -106,8 +106,8 @@ def gather_inputs(
     client, images = Client(cluster.access), ImageFinder(settings.job, cluster)
     runtime = runtime_facts(settings.job, cluster, client, images, findings)
     script = None if target.program else Path(target.folder) / Path(target.script).name
-    source = Source() if script is None else script_source.read(script)
-    settings = _with_launcher(settings, target, source, runtime)
+    source = Source() if script is None else script_source.read(script, cwd)
+    settings = _with_launcher(settings, target, source, runtime, findings)
     job, origins = settings.job, dict(settings.origins)
     if job.site == "auto" or "site" not in origins:
         origins["site"] = cluster.origin if job.site == "auto" else "default"
@@ -163,7 +163,11 @@ def _site_layer(cluster: Cluster) -> Layer:
 
 
 def _with_launcher(
-    settings: Settings, target: Target, source: Source, facts: RuntimeFacts
+    settings: Settings,
+    target: Target,
+    source: Source,
+    facts: RuntimeFacts,
+    findings: list[ToolkitError],
 ) -> Settings:
     """Return the settings with a launcher in place of ``auto``, and the reason as its origin."""
     if settings.job.launcher != "auto":
@@ -171,7 +175,9 @@ def _with_launcher(
     runtime = settings.job.runtime
     frameworks = facts.manifest.frameworks if facts.manifest else None
     name = PurePosixPath(target.script).name
-    chosen = launchers.choose(Script(name, source, frameworks, settings.job, noun(runtime)))
+    script = Script(name, source, frameworks, settings.job, noun(runtime))
+    chosen = launchers.choose(script)
+    findings += filter(None, (launchers.copies(script, chosen),))
     launcher = compatible_launcher(runtime, chosen.launcher)
     origins = {**settings.origins, "launcher": chosen.reason}
     return Settings(replace(settings.job, launcher=launcher), origins)

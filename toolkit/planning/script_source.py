@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,34 +16,71 @@ from toolkit.model.source import Construction, Option, Source
 _MOST_SCRIPT = 16 << 20  # bytes of a script that is hashed
 # Modules of the user that are read; more of them do not make the choice of a launcher better.
 _MOST_FILES = 50
+# Variables by which a script learns which of the ranks it is.
+_RANK_TEXT = re.compile(
+    r"(?:SLURM|OMPI|PMIX?|MV2|PALS|HOROVOD|FLUX)_[A-Z_]{1,40}\Z|"
+    r"(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_ADDR|INIT_METHOD|TF_CONFIG)\Z"
+)
 _SHEBANG = re.compile(rb"#![^\n]{0,200}python[\d.]*\s")
 _LONGEST_SHEBANG = 256  # bytes, as Linux reads them
 _SWITCHES = ("store_true", "store_false", "store_const", "count", "help", "version", "append_const")
 
 
-def read(path: Path) -> Source:
-    """Read a script and the modules beside it that it imports, as far as they can be parsed."""
+def read(path: Path, *roots: Path) -> Source:
+    """Read a script and the modules of the user that it imports, as far as they can be parsed.
+
+    Args:
+        path: of the script.
+        roots: directories that are searched for its modules, after the script's own.
+    """
     script = _parsed(path)
     if script is None:
         return Source()
-    visited, todo, trees = {path}, _local_modules(script, path.parent), [script]
-    while todo and len(visited) < _MOST_FILES:
-        module = todo.pop()
-        if module in visited:
-            continue
-        visited.add(module)
-        tree = _parsed(module)
-        if tree is not None:
-            trees.append(tree)
-            todo += _local_modules(tree, path.parent)
-    parts = [module_source(tree) for tree in trees]
+    places = tuple(dict.fromkeys((path.parent, *roots)))
+    parts: dict[Path, Source] = {}
+    unread: set[str] = set()
+    todo = [(path, script)]
+    while todo:
+        file, tree = todo.pop(0)
+        parts[file] = module_source(tree)
+        for module in _local_modules(tree, file, places):
+            known = {*parts, *(other for other, _ in todo)}
+            if module in known:
+                continue
+            parsed = _parsed(module) if len(known) < _MOST_FILES else None
+            if parsed is not None:
+                todo.append((module, parsed))
+            else:
+                unread.add(module.stem)
+    where = {name: _shown(file, places) for file, part in parts.items() for name in part.imports}
+    own = parts[path]
     return Source(
         python=True,
-        imports=_sorted(name for part in parts for name in part.imports),
-        calls=_sorted(name for part in parts for name in part.calls),
-        options=tuple({option.flag: option for part in parts for option in part.options}.values()),
-        constructions=tuple(made for part in parts for made in part.constructions),
+        imports=_sorted(name for part in parts.values() for name in part.imports),
+        calls=_sorted(name for part in parts.values() for name in part.calls),
+        options=tuple(
+            {option.flag: option for part in parts.values() for option in part.options}.values()
+        ),
+        constructions=tuple(made for part in parts.values() for made in part.constructions),
+        certain=_sorted(name for part in parts.values() for name in part.certain),
+        packages=_sorted({*_packages(parts.values(), places), *unread}),
+        texts=_sorted(text for part in parts.values() for text in part.texts),
+        where={name: file for name, file in where.items() if name not in own.imports},
     )
+
+
+def _shown(file: Path, places: Iterable[Path]) -> str:
+    """Return the path of a module below the directory that it was found in."""
+    return str(next((file.relative_to(at) for at in places if file.is_relative_to(at)), file))
+
+
+def _packages(parts: Iterable[Source], places: Iterable[Path]) -> set[str]:
+    names = {name.partition(".")[0] for part in parts for name in part.imports}
+    return {
+        name
+        for name in names - sys.stdlib_module_names
+        if not any((at / name).is_dir() or (at / f"{name}.py").is_file() for at in places)
+    }
 
 
 def script_file(path: Path) -> ScriptFile | None:
@@ -66,17 +104,22 @@ def _parsed(path: Path) -> ast.Module | None:
         return None
 
 
-def _local_modules(tree: ast.Module, folder: Path) -> list[Path]:
-    """Return the files of the imported modules that are beside the script."""
-    named = {name for name, _ in _imported(tree)}
-    parts = {prefix for name in named for prefix in (name, name.rpartition(".")[0]) if prefix}
-    places = [folder.joinpath(*name.split(".")) for name in sorted(parts)]
-    return [
+def _local_modules(tree: ast.Module, file: Path, roots: Iterable[Path]) -> list[Path]:
+    """Return the files of the user that a module imports, by absolute and by relative names."""
+    wanted = [(root, name) for name, _ in _imported(tree) for root in roots]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and 0 < node.level <= len(file.parents):
+            base, name = file.parents[node.level - 1], node.module or ""
+            wanted += [(base, name), *((base, f"{name}.{alias.name}") for alias in node.names)]
+    found = dict.fromkeys(
         path
-        for place in places
+        for root, name in wanted
+        if (parts := [part for part in name.split(".") if part])
+        for place in (root.joinpath(*parts[:-1]), root.joinpath(*parts))
         for path in (place.with_suffix(".py"), place / "__init__.py")
-        if path.is_file()
-    ]
+        if place != root and path.is_file()
+    )
+    return list(found)
 
 
 def module_source(tree: ast.Module) -> Source:
@@ -94,6 +137,37 @@ def module_source(tree: ast.Module) -> Source:
         ),
         options=tuple(option for node in calls if (option := _option(node))),
         constructions=tuple(made for node in calls if (made := _construction(node, meaning))),
+        certain=_sorted(name for name, _ in _imported(_statements(tree))),
+        texts=_sorted(_texts(tree)),
+    )
+
+
+def _statements(tree: ast.Module) -> ast.Module:
+    """Return the imports of a module that every run executes."""
+    imports = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return ast.Module(body=[*imports], type_ignores=[])
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if _RANK_TEXT.match(node.value):
+                yield node.value
+        elif isinstance(node, ast.Assign) and _sets_local_address(node):
+            yield "MASTER_ADDR=localhost"
+
+
+def _sets_local_address(node: ast.Assign) -> bool:
+    """Return whether a statement is ``os.environ["MASTER_ADDR"] = "localhost"``."""
+    return (
+        isinstance(node.value, ast.Constant)
+        and node.value.value in ("localhost", "127.0.0.1")
+        and any(
+            isinstance(target, ast.Subscript)
+            and isinstance(target.slice, ast.Constant)
+            and target.slice.value == "MASTER_ADDR"
+            for target in node.targets
+        )
     )
 
 
