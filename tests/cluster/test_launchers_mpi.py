@@ -69,6 +69,25 @@ count(state)
 if hvd.rank() == 0:
     print(json.dumps({"worlds": state.worlds}), flush=True)
 """
+# The first rank gives work to the others until each of them has had some.
+POOL = """\
+import os
+from mpi4py import MPI
+from mpi4py.futures import MPIPoolExecutor
+
+def square(number):
+    return number * number
+
+def where(_):
+    return MPI.COMM_WORLD.rank, os.uname().nodename
+
+if __name__ == "__main__":
+    with MPIPoolExecutor() as pool:
+        squares, seen = list(pool.map(square, range(4))), set()
+        while len(seen) < 3:
+            seen |= set(pool.map(where, range(20)))
+        print("squares", squares, "by", len(seen), "others on", len(dict(map(reversed, seen))), "nodes")
+"""
 # Each rank puts into and gets from the window of the next one.
 WINDOWS = """\
 import array
@@ -100,7 +119,7 @@ def hello(base: Path) -> Path:
     return program
 
 
-@pytest.mark.parametrize("launcher", ["mpi", "mpirun"])
+@pytest.mark.parametrize("launcher", ["mpi", "mpirun", "auto"])
 @pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_a_program_in_c(
     launcher: str, nodes: int, hello: Path, toolkit: Any, pytorch_image: Path, shared_dir: Path
@@ -138,6 +157,22 @@ def test_a_script_of_mpi4py(
     results = outcome(shared_dir, "mpi-hello-0001")["results"]
     assert (results["world_size"], results["sum"]) == (4, 6)
     assert "Open MPI" in results["mpi"]
+
+
+def test_commands_of_mpi_are_understood(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    """A pool of mpi4py needs all ranks in one MPI; what mpirun is told of ranks is taken over."""
+    (shared_dir / "pool.py").write_text(POOL)
+    ranks = ("--image", str(pytorch_image), "--nodes", "2")
+    for command in (
+        "--ntasks-per-node 2 -- python3 -m mpi4py.futures pool.py",
+        "-- mpirun -np 4 --oversubscribe python3 -m mpi4py.futures pool.py",
+    ):
+        done = toolkit("run", *ranks, *command.split(), cwd=shared_dir)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "2 nodes x 2 ranks, mpi" in done.stderr
+        assert "squares [0, 1, 4, 9] by 3 others on 2 nodes" in done.stdout
 
 
 @pytest.mark.parametrize("launcher", ["mpi", "mpirun"])

@@ -117,6 +117,23 @@ def test_a_package_that_meets_through_mpi_is_started_by_mpi(
     assert "sum of 4 ranks 6" in done.stdout
 
 
+def test_a_pasted_command_starts_the_ranks_that_it_names(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "tell.py").write_text(
+        "import os, sys, torch.distributed\n"
+        "print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], sys.argv[1:])\n"
+    )
+    command = "torchrun --nnodes 2 --nproc-per-node 2 --rdzv-endpoint other:1 tell.py --x"
+    done = toolkit(
+        "run", "--image", str(pytorch_image), "--", *command.split(), "a b", cwd=shared_dir
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "understood as --nodes 2 --ntasks-per-node 2 --launcher torchrun" in done.stderr
+    said = sorted(line.partition("| ")[2] for line in done.stdout.splitlines())
+    assert said == [f"rank {rank} of 4 ['--x', 'a b']" for rank in range(4)]
+
+
 def planned_lines(shared_dir: Path, name: str) -> list[str]:
     """Return a run's script without what names the run itself."""
     text = (shared_dir / "runs" / name / "job.sbatch").read_text()

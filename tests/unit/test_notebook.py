@@ -151,7 +151,7 @@ def test_a_directory_that_is_called_as_the_server_is_no_job(
 ) -> None:
     (tmp_path / "jupyter").mkdir()
     known, flags = Job(launcher="notebook"), Layer("flag", {})
-    target, _ = gather._resolve_target("jupyter", flags, tmp_path, known)
+    target, *_ = gather._resolve_target("jupyter", flags, tmp_path, known, is_command=False)
     assert (target.script, target.program) == ("jupyter", True)
 
 

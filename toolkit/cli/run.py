@@ -30,8 +30,22 @@ from toolkit.units import counted
 SECTION = "Run"
 
 
+class _RunCommand(click.Command):
+    """A command that knows whether ``--`` stood before SCRIPT."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and note whether a command follows ``--``."""
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        after = given[given.index("--") + 1 :] if "--" in given else []
+        ctx.meta["is_command"] = after[:1] == [ctx.params.get("script")]
+        return rest
+
+
 @click.command(
-    "run", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False}
+    "run",
+    cls=_RunCommand,
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
 )
 @job_options
 @click.option(
@@ -126,9 +140,11 @@ def command(
     if as_module:
         options["python_module"] = script
     wait = Wait(0 if dry_run else wait_for_slurm, _note_waiting)
+    is_command = bool(click.get_current_context().meta["is_command"])
 
     def gather() -> GatheredInputs:
-        gathered = gather_run(script, flags(options, arguments), Path.cwd(), dry_run=dry_run)
+        layer, cwd = flags(options, arguments), Path.cwd()
+        gathered = gather_run(script, layer, cwd, dry_run=dry_run, is_command=is_command)
         return gathered._replace(inputs=gathered.inputs._replace(force=_reason(force)))
 
     gathered = patiently(gather, wait)

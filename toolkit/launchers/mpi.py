@@ -34,6 +34,10 @@ class Mpi(Launcher):
         One that certainly does may have torch.distributed meet by it: under torchrun each of its
         ranks would be alone in MPI.
         """
+        if script.is_program and script.job.arguments[:2] == ("-m", "mpi4py.futures"):
+            return Recognition(-2, "-m mpi4py.futures gives the work of rank 0 to the others")
+        if script.source.imports_any("libmpi"):
+            return Recognition(-2, "is a program that is linked with MPI")
         if script.source.imports_any("mpi4py"):
             is_certain = any(f"{name}.".startswith("mpi4py.") for name in script.source.certain)
             return Recognition(48 if is_certain else 70, "imports mpi4py")

@@ -43,7 +43,14 @@ class Srun(Launcher):
     rank_variables = ("RANK", "SLURM_PROCID")
 
     def recognize(self, script: Script) -> Recognition | None:
-        """Claim scripts whose trainer wants a task of Slurm for each device."""
+        """Claim scripts whose trainer wants a task of Slurm for each device.
+
+        A program of an image with torch may be a trainer, too: each of its ranks is told who it is.
+        """
+        ranks = (script.job.ntasks_per_node or script.job.most_gpus or 1) * script.job.node_range[1]
+        has_torch = "torch" in (script.frameworks or ())
+        if script.is_program and has_torch and ranks > 1 and script.name not in ("bash", "sh"):
+            return Recognition(-1, f"is a program, and the {script.noun} holds torch")
         reason = srun_reason(script)
         return Recognition(45, reason) if reason else None
 

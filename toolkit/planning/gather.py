@@ -23,7 +23,7 @@ from toolkit.model.job import Job
 from toolkit.model.site import Facts
 from toolkit.model.slurm_options import Takes
 from toolkit.model.source import Imports, Shown, Source
-from toolkit.planning import offline, script_source
+from toolkit.planning import commands, offline, script_source
 from toolkit.planning.cluster import Cluster, find_cluster, node_local_paths
 from toolkit.planning.image_file import ImageFinder, runtime_facts
 from toolkit.planning.inputs import Inputs
@@ -74,7 +74,12 @@ class _Run(NamedTuple):
 
 
 def gather_inputs(
-    target_name: str, flags: Layer, cwd: Path, *, dry_run: bool = False
+    target_name: str,
+    flags: Layer,
+    cwd: Path,
+    *,
+    dry_run: bool = False,
+    is_command: bool = False,
 ) -> GatheredInputs:
     """Gather the inputs of one run.
 
@@ -84,6 +89,7 @@ def gather_inputs(
         cwd: the current working directory.
         dry_run: nothing will be submitted, so a named site can be planned for whose Slurm cannot be
             called from this machine.
+        is_command: what is neither a file nor a job is a program of the image.
 
     Raises:
         ToolkitError: there is nothing to plan from: no script, no cluster, a broken file. All other
@@ -91,17 +97,19 @@ def gather_inputs(
     """
     files, variables = project_layers(cwd), from_environment(os.environ)
     known = merge_layers([*files, variables, flags]).job
-    target, flags = _resolve_target(target_name, flags, cwd, known)
+    target, flags, understood = _resolve_target(
+        target_name, flags, cwd, known, is_command=is_command
+    )
     findings: list[ToolkitError] = []
     recorded = store.Paths(target.run).read_plan() if target.run else None
     layers = [*files, target.layer, variables, flags]
     if recorded:  # its settings are those of the files and variables of its day
         layers = [target.layer, flags]
     cluster, settings = _merge_settings(layers, is_recorded=bool(recorded), dry_run=dry_run)
-    note = ""
+    changed = ""
     if recorded:
         today = merge_layers([_site_layer(cluster), *files, variables])
-        note = not_taken(recorded, settings.job, today)
+        changed = not_taken(recorded, settings.job, today)
     settings = with_variables(settings, findings)
     client, images = Client(cluster.access), ImageFinder(settings.job, cluster)
     runtime = runtime_facts(settings.job, cluster, client, images, findings)
@@ -114,7 +122,8 @@ def gather_inputs(
     runs = cwd / (job.runs or "runs")
     run = _Run(target, cluster, job, origins, cwd, runs, script, runtime, images)
     inputs = _inputs(run, client, source, findings)
-    inputs = inputs._replace(notes=(*inputs.notes, *((note,) if note else ())))
+    notes = (*inputs.notes, *filter(None, (changed,)))
+    inputs = inputs._replace(notes=notes, understood=understood)
     if recorded and not flags.values and recorded.site == cluster.site.name:
         inputs = inputs._replace(repeats=recorded)
     if not cluster.is_reachable:
@@ -126,19 +135,31 @@ def gather_inputs(
     return GatheredInputs(inputs, client)
 
 
-def _resolve_target(name: str, flags: Layer, cwd: Path, known: Job) -> tuple[Target, Layer]:
-    """Resolve a target with the settings that are ``known`` before its own."""
-    launcher = LAUNCHERS.get(known.launcher or "")
+def _resolve_target(
+    name: str, flags: Layer, cwd: Path, known: Job, *, is_command: bool
+) -> tuple[Target, Layer, str]:
+    """Resolve a target with the settings that are ``known`` before its own.
+
+    The third value is what was understood of another launcher's command.
+    """
+    words, note = (name, *flags.values.get("arguments", ())), ""
+    if "launcher" not in flags.values and not (cwd / name).exists():
+        pasted = commands.translate(words, flags)
+        if pasted is not None:
+            name, flags, note = pasted.words[0], pasted.over(flags), pasted.note
+    launcher = LAUNCHERS.get(flags.values.get("launcher") or known.launcher or "")
     if launcher is not None and launcher.has_own_program:
-        return Target(name, str(cwd), Layer("program", {}), program=True), flags
-    is_command = any(name in other.commands for other in LAUNCHERS.values())
-    is_program = is_command if launcher is None else launcher.takes_programs
+        return Target(name, str(cwd), Layer("program", {}), program=True), flags, note
+    is_other = any(name in other.commands for other in LAUNCHERS.values())
+    is_program = is_other if launcher is None else launcher.takes_programs
     # A launcher of programs runs "python -m pkg.train" as it is written, but -m asks for a module.
     if not is_program or flags.values.get("python_module"):
         name, flags = python_target(name, flags, cwd)
+    is_program = is_program or is_command or commands.starts_something(name)
     is_live = flags.values.get("snapshot") is False
     runs = known.runs or "runs"
-    return resolve(name, cwd, runs=runs, program=is_program, is_live=is_live), flags
+    target = resolve(name, cwd, runs=runs, program=is_program, is_live=is_live)
+    return target, flags, note
 
 
 def _merge_settings(
@@ -175,7 +196,7 @@ def _with_launcher(
     runtime = settings.job.runtime
     frameworks = facts.manifest.frameworks if facts.manifest else None
     name = PurePosixPath(target.script).name
-    script = Script(name, source, frameworks, settings.job, noun(runtime))
+    script = Script(name, source, frameworks, settings.job, noun(runtime), target.program)
     chosen = launchers.choose(script)
     findings += filter(None, (launchers.copies(script, chosen),))
     launcher = compatible_launcher(runtime, chosen.launcher)

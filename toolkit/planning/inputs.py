@@ -46,6 +46,7 @@ class Inputs(NamedTuple):
         is_recipe: the image comes from one of our recipes, even if it is not on this machine.
         shown: further directories that the ranks must see, such as the git work tree.
         is_part: the run has the first nodes of a larger allocation.
+        understood: what a pasted command of another launcher means; empty: it is none.
         repeats: the recorded plan of the run that is repeated without a change; else None.
     """
 
@@ -75,4 +76,5 @@ class Inputs(NamedTuple):
     is_recipe: bool = False
     shown: tuple[Shown, ...] = ()
     is_part: bool = False
+    understood: str = ""
     repeats: Plan | None = None

@@ -104,7 +104,11 @@ def plan(inputs: Inputs) -> Plan:
         interactive=bool(job.interactive),
         pty=bool(job.pty),
         points=sweep.points(job),
-        notes=(*gpu_notes, *slurm_options.notes(job, inputs.facts.sbatch_options)),
+        notes=(
+            *filter(None, (inputs.understood,)),
+            *gpu_notes,
+            *slurm_options.notes(job, inputs.facts.sbatch_options),
+        ),
         warnings=_warnings(job, inputs, launch, judged.warnings, runtime_request),
         forced=judged.forced,
         script_file=None if job.interactive else inputs.script_file,

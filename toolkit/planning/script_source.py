@@ -21,6 +21,8 @@ _RANK_TEXT = re.compile(
     r"(?:SLURM|OMPI|PMIX?|MV2|PALS|HOROVOD|FLUX)_[A-Z_]{1,40}\Z|"
     r"(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_ADDR|INIT_METHOD|TF_CONFIG)\Z"
 )
+# Names of shared objects in an ELF are strings that end with a NUL byte.
+_LIBMPI = re.compile(rb"\0lib(?:mpi|mpich|mpi_cxx|mpicxx|mpi_mpifh)\.so(?:\.\d+)?\0")
 _SHEBANG = re.compile(rb"#![^\n]{0,200}python[\d.]*\s")
 _LONGEST_SHEBANG = 256  # bytes, as Linux reads them
 _SWITCHES = ("store_true", "store_false", "store_const", "count", "help", "version", "append_const")
@@ -35,7 +37,7 @@ def read(path: Path, *roots: Path) -> Source:
     """
     script = _parsed(path)
     if script is None:
-        return Source()
+        return Source(imports=("libmpi",)) if _links_mpi(path) else Source()
     places = tuple(dict.fromkeys((path.parent, *roots)))
     parts: dict[Path, Source] = {}
     unread: set[str] = set()
@@ -102,6 +104,16 @@ def _parsed(path: Path) -> ast.Module | None:
             return ast.parse(stream.read(_MOST_SCRIPT))
     except (OSError, SyntaxError, ValueError):  # Python reports it, with the line.
         return None
+
+
+def _links_mpi(path: Path) -> bool:
+    """Return whether a compiled program names an MPI library among those that it needs."""
+    try:
+        with open_regular(path) as stream:
+            data = stream.read(_MOST_SCRIPT)
+    except OSError:
+        return False
+    return data.startswith(b"\x7fELF") and _LIBMPI.search(data) is not None
 
 
 def _local_modules(tree: ast.Module, file: Path, roots: Iterable[Path]) -> list[Path]:

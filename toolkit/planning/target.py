@@ -72,7 +72,7 @@ def resolve(
         job = read_json(path / "job.json", Job, searched=True)
         job = replace(job, env={**job.env, **secrets.read(path)})
         snapshot = None if is_live else _snapshot(path.resolve(), job)
-        return snapshot or _job(path.name, job, cwd, cwd)._replace(run=path)
+        return snapshot or _job(path.name, job, cwd, cwd, is_run=True)._replace(run=path)
     if (path / "job.toml").is_file():
         settings = read_toml(path / "job.toml", Job, named=not _hides_shipped(name))
         return _job("job.toml", settings, path.resolve(), cwd)
@@ -85,7 +85,7 @@ def resolve(
     if any(path.glob("*.ipynb")):
         step = f"it has notebooks: toolkit notebook {shell(name)}"
     if _is_program(name) and not path.exists():
-        step = f"if it is a program of the image: toolkit run --launcher none ... -- {name}"
+        step = f"if it is a program of the image: toolkit run ... -- {name}"
     raise ScriptMissingError(
         f"folder {name} has no job.toml" if path.is_dir() else f"no script or job {name}",
         place="SCRIPT",
@@ -157,6 +157,9 @@ def parse_python(words: Sequence[str], cwd: Path) -> tuple[str, str, tuple[str, 
     ):
         return None
     if rest[0] == "-m" and len(rest) > 1:
+        top = rest[1].partition(".")[0]
+        if not ((cwd / top).exists() or (cwd / f"{top}.py").exists()):
+            return None  # a module of the image, such as mpi4py.futures
         return module_file(rest[1], cwd), rest[1], tuple(rest[2:])
     is_script = rest[0].endswith(".py") and not rest[0].startswith("-")
     return (rest[0], "", tuple(rest[1:])) if is_script else None
@@ -181,10 +184,10 @@ def module_file(name: str, cwd: Path) -> str:
     return _short(module.file, cwd)
 
 
-def _job(origin: str, job: Job, folder: Path, cwd: Path) -> Target:
+def _job(origin: str, job: Job, folder: Path, cwd: Path, *, is_run: bool = False) -> Target:
     script = folder / (job.script or "train.py")
     launcher = LAUNCHERS.get(job.launcher or "")
-    takes_programs = launcher is not None and launcher.takes_programs
+    takes_programs = is_run or (launcher is not None and launcher.takes_programs)
     if not script.is_file() and takes_programs and _is_program(job.script or ""):
         return Target(job.script or "", str(folder), layer(origin, job), program=True)
     if not script.is_file():

@@ -126,12 +126,14 @@ def frozen(inputs: Inputs) -> Inputs:
     )
 
 
-def gather_run(target: str, flags: Layer, cwd: Path, *, dry_run: bool = False) -> GatheredInputs:
+def gather_run(
+    target: str, flags: Layer, cwd: Path, *, dry_run: bool = False, is_command: bool = False
+) -> GatheredInputs:
     """Gather the inputs of a run, with the jobs that ``--after`` names and errors in these names.
 
     Planning does not know the states of other runs: its ``gather_inputs`` leaves ``--after`` open.
     """
-    gathered = gather_inputs(target, flags, cwd, dry_run=dry_run)
+    gathered = gather_inputs(target, flags, cwd, dry_run=dry_run, is_command=is_command)
     if not gathered.inputs.job.after:
         return gathered
     return gathered._replace(inputs=_with_dependencies(gathered.inputs))

@@ -106,6 +106,7 @@ class Script(NamedTuple):
         frameworks: what the image holds; None if it is not known.
         job: how many nodes and ranks are asked for.
         noun: ``image`` or ``environment``, as messages call what ranks run in.
+        is_program: it is a program of the image or environment, which was not read.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Script(NamedTuple):
     frameworks: Collection[str] | None = None
     job: Job = Job()
     noun: str = "image"
+    is_program: bool = False
 
 
 class Recognition(NamedTuple):

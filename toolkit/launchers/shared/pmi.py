@@ -41,7 +41,18 @@ def chosen(request: Request) -> str:
 
 
 def require_mpi(launcher: Launcher, request: Request) -> Sequence[LauncherMismatchError]:
-    """Return an error if an image is known to hold no MPI that could be started."""
+    """Return an error if an image is known to hold no MPI, or if a script starts ranks itself."""
+    source = request.source
+    if source.imports_any("mpi4py") and source.calls_any("Spawn", "MPIPoolExecutor"):
+        return [
+            LauncherMismatchError(
+                f"{request.script} has MPI start processes, which Slurm's PMI does not do, "
+                "and mpirun would do outside of the container",
+                place="SCRIPT",
+                next_step=f"for MPIPoolExecutor: -- python3 -m mpi4py.futures {request.script}; "
+                "in place of Spawn: start all ranks, and split MPI.COMM_WORLD",
+            )
+        ]
     if request.manifest is None or request.manifest.mpi:
         return []
     recipe = ', or add block = "openmpi" to its recipe' if request.noun == "image" else ""

@@ -1,0 +1,86 @@
+"""Commands of other launchers, as people paste them after ``--``."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from toolkit.cli.main import cli
+
+NEURON = ["--site", "neuron", "--image", "pytorch_22.03", "--partition", "amd_a100nv_8"]
+
+# What was typed after the options of toolkit run; nodes, ranks on each, the launcher and the program that follow.
+PASTED = [
+    ("torchrun --nproc-per-node 2 --nnodes=2 --rdzv-backend=c10d --rdzv_endpoint=h:29500 train.py -x 'a b'", (2, 2, "torchrun", ["train.py", "-x", "a b"])),
+    ("torchrun --standalone --nproc_per_node=4 -m pkg.train --lr 1", (1, 4, "torchrun", ["-m", "pkg.train", "--lr", "1"])),
+    ("torchrun --nnodes 1:3 --max-restarts 2 --nproc-per-node 1 train.py", ("1:3", 1, "torchrun", ["train.py"])),
+    ("python -m torch.distributed.run --nproc-per-node=2 train.py", (1, 2, "torchrun", ["train.py"])),
+    ("python3 -m torch.distributed.launch --nproc_per_node=2 --use_env train.py", (1, 2, "torchrun", ["train.py"])),
+    ("horovodrun -np 4 -H a:2,b:2 --verbose python hvd.py", (2, 2, "horovod", ["python3", "hvd.py"])),
+    ("mpirun -np 4 --allow-run-as-root --mca btl tcp,self -x A=1 python hvd.py", (1, 4, "mpi", ["python3", "hvd.py"])),
+    ("mpiexec -n 2 -ppn 1 -hosts a,b ./train.py", (2, 1, "mpi", ["python3", "train.py"])),
+    ("srun -N 2 --ntasks-per-node=4 --mpi=pmix python -u train.py", (2, 4, "srun", ["python3", "train.py"])),
+    ("composer -n 2 train.py", (1, 2, "torchrun", ["train.py"])),
+    ("fabric run --num-nodes=2 --devices=4 train.py", (2, 4, "srun", ["python3", "train.py"])),
+    ("ray job submit --address http://h:8265 --working-dir . -- python ray_train.py", (1, 1, "ray", ["python3", "ray_train.py"])),
+    ("bash train.sh 1", (1, 1, "none", ["bash", "train.sh", "1"])),
+    ("mytool fit --x 1", (1, 1, "none", ["mytool", "fit", "--x", "1"])),
+    ("python -m mytool.cli fit", (1, 1, "none", ["python", "-m", "mytool.cli", "fit"])),
+]  # fmt: skip
+REFUSED = [
+    ("--nodes 3 -- torchrun --nnodes 2 train.py", "torchrun says --nodes 2, and the command line says --nodes 3"),
+    ("-- torchrun --nproc-per-nodes 2 train.py", "--nproc-per-nodes is not known here"),
+    ("-- torchrun --nproc-per-node 2", "nothing to start"),
+    ("--nodes 2 -- mpirun -np 3 python hvd.py", "3 ranks, which 2 nodes cannot have in equal numbers"),
+    ("-- python -m pkg.trian", "no module pkg.trian"),
+    ("digits-dpp", "no script or job digits-dpp"),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pkg").mkdir()
+    for name, framework in {
+        **dict.fromkeys(("train.py", "pkg/train.py", "pkg/__init__.py"), "torch.distributed"),
+        **{"hvd.py": "horovod.torch", "ray_train.py": "ray"},
+    }.items():
+        (tmp_path / name).write_text(f"import {framework}\n")
+
+
+def dry_run(words: list[str]) -> Result:
+    return CliRunner().invoke(cli, ["run", *NEURON, "--dry-run", "--json", *words])
+
+
+@pytest.mark.parametrize(("text", "expected"), PASTED)
+def test_a_pasted_command_becomes_the_launcher_that_does_the_same(
+    text: str, expected: tuple[int | str, int, str, list[str]]
+) -> None:
+    done = dry_run(["--", *shlex.split(text)])
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.stdout)["plan"]
+    nodes = dict(plan["directives"])["nodes"].replace("-", ":")
+    program = plan["launch"]["program"]
+    launcher = plan["launch"]["launcher"]
+    assert (nodes, plan["ranks_per_node"], launcher) == (str(expected[0]), *expected[1:3])
+    assert program[-len(expected[3]) :] == expected[3]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED)
+def test_what_contradicts_or_is_not_known_is_refused(text: str, message: str) -> None:
+    done = dry_run(text.split())
+    assert done.exit_code != 0
+    assert message in f"{done.output} {done.exception}"
+
+
+@pytest.mark.parametrize(
+    "text", ["MPI.COMM_SELF.Spawn('x')", "from mpi4py.futures import MPIPoolExecutor as P\nP()"]
+)
+def test_a_script_that_has_mpi_start_processes_is_refused(text: str) -> None:
+    Path("spawning.py").write_text(f"from mpi4py import MPI\n{text}\n")
+    done = dry_run(["spawning.py"])
+    assert "-- python3 -m mpi4py.futures spawning.py" in f"{done.output} {done.exception}"

@@ -1,0 +1,278 @@
+"""Commands of other launchers, as people paste them: ``torchrun --nproc-per-node 2 train.py``.
+
+What such a command says of nodes and ranks is taken over; addresses and ports are the plan's. The
+program that it starts is then run by the launcher, and never by two inside each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from toolkit.errors import UsageError
+from toolkit.planning.settings import Layer
+
+NODES, PER_NODE, RANKS, RESTARTS = "nodes", "ntasks_per_node", "ranks", "max_restarts"
+HOSTS, ENV, MCA, MODULE = "hosts", "env", "mca", "module"
+# Options that take a value and say how ranks meet, what is logged, and where ranks are placed.
+_LEFT_OUT = ""
+_PYTHON = re.compile(r"python(?:\d(?:\.\d+)?)?\Z")
+
+
+class Command(NamedTuple):
+    """The options of a program that starts ranks.
+
+    Attributes:
+        launcher: that does the same here; empty: the one that the script's imports choose.
+        values: option that takes a value -> what it says; empty: it is left out.
+        switches: options without a value, which are left out, but for that of a module.
+    """
+
+    launcher: str
+    values: Mapping[str, str]
+    switches: Mapping[str, str] = {}
+
+
+def _options(names: str, **said: str) -> dict[str, str]:
+    given = {name.replace("_", "-"): meaning for name, meaning in said.items()}
+    return dict.fromkeys(names.split(), _LEFT_OUT) | given
+
+
+_TORCHRUN = Command(
+    "torchrun",
+    _options(
+        "rdzv-backend rdzv-endpoint rdzv-id rdzv-conf node-rank master-addr master-port local-addr "
+        "monitor-interval start-method role log-dir redirects r tee t logs-specs event-log-handler "
+        "local-ranks-filter numa-binding",
+        nnodes=NODES,
+        nproc_per_node=PER_NODE,
+        max_restarts=RESTARTS,
+    ),
+    _options("standalone run-path use-env", m=MODULE, module=MODULE),
+)
+_LAUNCH = _TORCHRUN._replace(switches=_options("standalone use-env", m=MODULE, module=MODULE))
+_DEEPSPEED = Command(
+    "",
+    _options(
+        "hostfile H include i exclude e master-port master-addr launcher launcher-args ssh-port "
+        "bind-core-list elastic-training",
+        num_nodes=NODES,
+        num_gpus=PER_NODE,
+    ),
+    _options("force-multi no-ssh no-ssh-check save-pid no-local-rank", module=MODULE),
+)
+_HOROVODRUN = Command(
+    "horovod",
+    _options(
+        "hostfile network-interface ssh-port p start-timeout output-filename mpi-args fusion-"
+        "threshold-mb cycle-time-ms cache-capacity log-level gloo-timeout-seconds nics",
+        np=RANKS,
+        num_proc=RANKS,
+        H=HOSTS,
+        hosts=HOSTS,
+    ),
+    _options("mpi gloo verbose disable-cache autotune mpi-threads-disable"),
+)
+_MPIRUN = Command(
+    "mpi",
+    _options(
+        "hostfile machinefile f bind-to map-by rank-by wdir wd output-filename prefix",
+        np=RANKS,
+        n=RANKS,
+        c=RANKS,
+        N=PER_NODE,
+        npernode=PER_NODE,
+        ppn=PER_NODE,
+        map_by=_LEFT_OUT,
+        H=HOSTS,
+        host=HOSTS,
+        hosts=HOSTS,
+        x=ENV,
+        mca=MCA,
+    ),
+    _options("allow-run-as-root oversubscribe tag-output report-bindings display-map q v"),
+)
+_SRUN = Command(
+    "srun",
+    _options(
+        "cpu-bind mpi label output o error e gpu-bind kill-on-bad-exit export gres gpus-per-task "
+        "cpus-per-task c partition p time t account A job-name J",
+        nodes=NODES,
+        N=NODES,
+        ntasks=RANKS,
+        n=RANKS,
+        ntasks_per_node=PER_NODE,
+    ),
+    _options("l u unbuffered exclusive overlap"),
+)
+_LIGHTNING = Command(
+    "srun",
+    _options("node-rank main-address main-port", num_nodes=NODES, devices=PER_NODE),
+    {"model": _LEFT_OUT},
+)
+_COMPOSER = Command(
+    "torchrun",
+    _options(
+        "base-rank node-rank master-addr master-port stdout stderr",
+        nproc=PER_NODE,
+        n=PER_NODE,
+        world_size=RANKS,
+    ),
+    _options("verbose v", m=MODULE, module_mode=MODULE),
+)
+_RAY = Command(
+    "ray",
+    _options("address working-dir runtime-env runtime-env-json submission-id"),
+    _options("no-wait"),
+)
+COMMANDS: dict[tuple[str, ...], Command] = {
+    ("torchrun",): _TORCHRUN,
+    ("python", "-m", "torch.distributed.run"): _TORCHRUN,
+    ("python", "-m", "torch.distributed.launch"): _LAUNCH,
+    ("deepspeed",): _DEEPSPEED,
+    ("horovodrun",): _HOROVODRUN,
+    ("mpirun",): _MPIRUN,
+    ("mpiexec",): _MPIRUN,
+    ("srun",): _SRUN,
+    ("lightning", "run", "model"): _LIGHTNING,
+    ("lightning", "run"): _LIGHTNING,
+    ("fabric", "run", "model"): _LIGHTNING,
+    ("fabric", "run"): _LIGHTNING,
+    ("composer",): _COMPOSER,
+    ("ray", "job", "submit"): _RAY,
+}
+
+
+class Pasted(NamedTuple):
+    """A command that was translated.
+
+    Attributes:
+        words: what the ranks run.
+        settings: what the command says of the job.
+        note: what was understood.
+    """
+
+    words: tuple[str, ...]
+    settings: dict[str, Any]
+    note: str
+
+    def over(self, flags: Layer) -> Layer:
+        """Return the flags of the command line with what the command says."""
+        env = {**self.settings.get("env", {}), **flags.values.get("env", {})}
+        values = {**self.settings, **flags.values, "arguments": self.words[1:]}
+        return flags._replace(values=values | ({"env": env} if env else {}))
+
+
+def starts_something(name: str) -> bool:
+    """Return whether a word is a shell or a Python, whose arguments say what it runs."""
+    return name in ("bash", "sh") or _PYTHON.match(name) is not None
+
+
+def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
+    """Return what the command of another launcher starts, and what it says of the job.
+
+    Return None for a command that starts no ranks.
+
+    Raises:
+        UsageError: it has an option that is not known here, starts nothing, or contradicts a flag.
+    """
+    plain = ("python", *words[1:]) if words and _PYTHON.match(words[0]) else tuple(words)
+    name = next((name for name in COMMANDS if plain[: len(name)] == name), None)
+    if name is None:
+        return None
+    command, rest = COMMANDS[name], list(words[len(name) :])
+    said: dict[str, list[str]] = {}
+    place = " ".join(name)
+    while rest and rest[0].startswith("-") and rest[0] != "--":
+        _take(place, command, rest, said)
+    if rest[:1] == ["--"]:
+        del rest[0]
+    if not rest:
+        raise UsageError(
+            f"{place} is given nothing to start", place="SCRIPT", next_step=f"{place} ... train.py"
+        )
+    settings = _settings(place, said, flags)
+    is_python = MODULE in said or rest[0].endswith(".py") or _PYTHON.match(rest[0])
+    if command.launcher and (
+        is_python or command is not _SRUN
+    ):  # what srun starts may be a program
+        settings["launcher"] = command.launcher
+    if MODULE in said:
+        rest = ["python", "-m", *rest]
+    variables = (*settings.get("pass_env", ()), *settings.get("env", ()))
+    shown = [
+        *(f"--{key.replace('_', '-')} {settings[key]}" for key in settings if "env" not in key),
+        *(f"--env {variable}" for variable in variables),
+    ]
+    return Pasted(tuple(rest), settings, f"{place} is understood as {' '.join(shown) or rest[0]}")
+
+
+def _take(place: str, command: Command, rest: list[str], said: dict[str, list[str]]) -> None:
+    """Take one option, and its value, from the front of the words."""
+    word = rest.pop(0)
+    option, equals, value = word.lstrip("-").partition("=")
+    option = option.replace("_", "-")
+    if option in command.switches:
+        said.setdefault(command.switches[option], []).append(value)
+        return
+    if option not in command.values:
+        raise UsageError(
+            f"{place} {word} is not known here",
+            place=word,
+            choices=[f"--{name}" for name in (*command.values, *command.switches)],
+            value=word,
+            next_step="leave it out, or say it by an option of toolkit run",
+        )
+    meaning = command.values[option]
+    count = 0 if equals else 2 if meaning == MCA else 1
+    values = [value] if equals else rest[:count]
+    del rest[:count]
+    said.setdefault(meaning, []).extend(["=".join(values)])
+
+
+def _settings(place: str, said: Mapping[str, Sequence[str]], flags: Layer) -> dict[str, Any]:
+    """Return the settings that a command's options amount to."""
+    settings: dict[str, Any] = {}
+    for key in (NODES, PER_NODE, RESTARTS):
+        text = said.get(key, [""])[-1]
+        if re.fullmatch(r"\d+(?::\d+)?", text):  # "auto" and "gpu" are the plan's to decide
+            settings[key] = int(text) if text.isdigit() else text
+    hosts = [host for text in said.get(HOSTS, ()) for host in text.split(",") if host]
+    if hosts:
+        settings.setdefault(NODES, len(hosts))
+    ranks = said.get(RANKS, [""])[-1]
+    if ranks.isdigit():
+        nodes = settings.get(NODES) or flags.values.get(NODES) or 1
+        if isinstance(nodes, int) and int(ranks) % nodes == 0:
+            settings.setdefault(PER_NODE, int(ranks) // nodes)
+        _compare(place, ranks, nodes, settings.get(PER_NODE))
+    for key, value in settings.items():
+        if str(flags.values.get(key, value)) != str(value):
+            raise _conflict(place, key, value, flags.values[key])
+    variables = [*said.get(ENV, ()), *(f"OMPI_MCA_{text}" for text in said.get(MCA, ()))]
+    if env := dict(text.split("=", 1) for text in variables if "=" in text):
+        settings["env"] = env
+    if passed := tuple(text for text in variables if "=" not in text):
+        settings["pass_env"] = passed
+    return settings
+
+
+def _compare(place: str, ranks: str, nodes: object, per_node: object) -> None:
+    if not (
+        isinstance(nodes, int) and isinstance(per_node, int) and nodes * per_node == int(ranks)
+    ):
+        raise UsageError(
+            f"{place} asks for {ranks} ranks, which {nodes} nodes cannot have in equal numbers",
+            place=place,
+            next_step="--nodes N with as many ranks on each",
+        )
+
+
+def _conflict(place: str, key: str, value: object, flag: object) -> UsageError:
+    option = f"--{key.replace('_', '-')}"
+    return UsageError(
+        f"{place} says {option} {value}, and the command line says {option} {flag}",
+        place=option,
+        next_step="leave one of them out",
+    )
