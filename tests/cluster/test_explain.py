@@ -139,7 +139,7 @@ FAILURES = {
         GROUP
         + "dist.init_process_group('gloo', world_size=3, rank=rank, timeout=timedelta(seconds=4))",
     ),
-    "no GPU": Failure("no-gpu", GROUP + "torch.ones(1).cuda()"),
+    "no GPU": Failure("cpu-torch", GROUP + "torch.ones(1).cuda()"),
     "Horovod for TensorFlow": Failure(
         "horovod-not-built",
         "import importlib\nhvd = importlib.import_module('horovod.tensorflow')\nhvd.init()",

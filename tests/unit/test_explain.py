@@ -163,7 +163,7 @@ def test_the_message_of_an_exception_comes_before_the_code_that_raised_it() -> N
 AssertionError: Torch not compiled with CUDA enabled"""
     found = explain(Evidence(pasted(text), "FAILED", 1), RULES)
     assert found.match is not None
-    assert found.match.rule == "no-gpu"
+    assert found.match.rule == "cpu-torch"
     assert found.match.line == "AssertionError: Torch not compiled with CUDA enabled"
 
 
