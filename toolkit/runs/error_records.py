@@ -93,11 +93,11 @@ _OTHER_STARTERS = ("accelerate", "deepspeed", "horovodrun", "lightning")
 _STARTER_FILES = re.compile(
     r"/torch/distributed/(?:run|launch|launcher/\w+)\.py$|/(?:site|dist)-packages/ray/|/horovod/runner/"
 )
-_FRAME = re.compile(
+FRAME = re.compile(
     r'^ {0,40}File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})'
     r"(?:,? in (?P<function>\S{1,200}))?"
 )
-_PACKAGED = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
+PACKAGED = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
 _ERROR_LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200})(?:: (?P<message>.{0,4000}))?$")
 
 
@@ -108,7 +108,7 @@ def unwrap(error: ErrorRecord) -> ErrorRecord:
     process that waits for them.
     """
     lines = error.message.splitlines()
-    frames = [(number, frame) for number, text in enumerate(lines) if (frame := _FRAME.match(text))]
+    frames = [(number, frame) for number, text in enumerate(lines) if (frame := FRAME.match(text))]
     if not frames:
         return error
     after = [
@@ -121,7 +121,7 @@ def unwrap(error: ErrorRecord) -> ErrorRecord:
         (
             (number, frame)
             for number, frame in reversed(frames)
-            if not _PACKAGED.search(frame["file"])
+            if not PACKAGED.search(frame["file"])
         ),
         None,
     )
@@ -130,7 +130,7 @@ def unwrap(error: ErrorRecord) -> ErrorRecord:
         number, frame = own
         source = (
             lines[number + 1].strip()
-            if number + 1 < len(lines) and not _FRAME.match(lines[number + 1])
+            if number + 1 < len(lines) and not FRAME.match(lines[number + 1])
             else ""
         )
         place = {"file": frame["file"], "function": frame["function"] or "", "source": source}
@@ -290,8 +290,8 @@ def place_of_crash(lines: Iterable[str]) -> str:
     for text in lines:
         if _CRASH.match(text):
             has_crashed = True
-        frame = _FRAME.match(text) if has_crashed else None
-        if frame and not _PACKAGED.search(frame["file"]):
+        frame = FRAME.match(text) if has_crashed else None
+        if frame and not PACKAGED.search(frame["file"]):
             return place_of(
                 ErrorRecord(
                     type="",

@@ -134,17 +134,18 @@ def read_reports(
         element: of a job array; None: not an array.
         attempt: of a requeued job, from 1; None: the last attempt that has written a record.
     """
-    own = [report for report in _decoded(paths) if _is_of(report, job_id, element)]
-    last = max((_attempt(report) for report in own), default=1) if attempt is None else attempt
+    own = [report for report in _decoded(paths) if is_of(report, job_id, element)]
+    last = max((attempt_of(report) for report in own), default=1) if attempt is None else attempt
     return tuple(
         sorted(
-            (report for report in own if _attempt(report) == last),
+            (report for report in own if attempt_of(report) == last),
             key=lambda report: report.time_ns,
         )
     )
 
 
-def _is_of(report: Report, job_id: int, element: int | None) -> bool:
+def is_of(report: Report, job_id: int, element: int | None) -> bool:
+    """Return whether a process belongs to a job, or to an element of a job array."""
     env = report.env
     if element is not None and env.get("SLURM_ARRAY_TASK_ID") != str(element):
         return False
@@ -158,7 +159,8 @@ def _is_of(report: Report, job_id: int, element: int | None) -> bool:
     return str(job_id) in numbers
 
 
-def _attempt(report: Report) -> int:
+def attempt_of(report: Report) -> int:
+    """Return the attempt of a requeued job that a process belongs to, from 1."""
     count = report.env.get("SLURM_RESTART_COUNT", "")
     return int(count) + 1 if count.isascii() and count.isdecimal() and len(count) < 9 else 1
 

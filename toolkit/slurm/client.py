@@ -286,6 +286,14 @@ class Client:
         printed = parse.labelled(self._run(["srun", *how, "bash", "-c", joined]).stdout)
         return "".join(printed).replace("\036", "\n")
 
+    def signal(self, job_id: int, name: str) -> None:
+        """Send a signal to all processes of a job's steps; the batch shell does not get it.
+
+        Raises:
+            SubmissionError: the job does not run, or belongs to another user.
+        """
+        self._run(["scancel", f"--signal={name}", str(job_id)])
+
     def cancel(self, job_id: int) -> None:
         """Cancel a job; if it has ended already, that is no error."""
         result = self._run(["scancel", str(job_id)], check=False)
