@@ -107,7 +107,7 @@ def _show(paths: Paths, reading: Reading, *, as_json: bool) -> int:
 
     noun = launchers.get(plan.launch.launcher).task_noun
     stands = standings.standings(reading.answers, plan, code)
-    groups = standings.equal_stacks(reading.answers, stands, noun)
+    groups = standings.equal_stacks(reading.answers, stands)
     text = standings.summary(stands, plan)
     moved = standings.moved_text(stands, noun)
     if as_json:
@@ -132,9 +132,8 @@ def _show(paths: Paths, reading: Reading, *, as_json: bool) -> int:
         at = datetime.fromtimestamp(reading.before).strftime("%H:%M:%S")
         console.fact("since", f"{at}, {reading.written - reading.before:.0f} s before: {moved}")
     for group in groups:
-        owners = ", ".join(group.owners[:4]) + (", ..." if len(group.owners) > 4 else "")
         console.out()
-        console.out(owners if group.is_main else f"{owners}: another thread")
+        console.out(group.owners(noun))
         for frame in group.frames:
             console.out(_line(frame, plan, code(frame)))
     return 0

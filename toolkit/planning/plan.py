@@ -86,7 +86,13 @@ def plan(inputs: Inputs) -> Plan:
         gpus_per_node=job.most_gpus,
         cpus_per_rank=request.cpus_per_rank,
         directives=slurm_options.directives(
-            job, name, launch, request.cpus_per_rank, gpu_type.name, requeueing
+            job,
+            name,
+            launch,
+            request.cpus_per_rank,
+            gpu_type.name,
+            requeueing,
+            reports=_writes_reports(inputs),
         ),
         slurm=slurm_options.passed(job),
         gpu_type=job.gpu_type,

@@ -11,6 +11,8 @@ from toolkit.model.plan import Launch, Requeue
 from toolkit.model.slurm_options import OPTIONS, SHORT, Takes
 from toolkit.planning import requeue
 
+_ASKED_SECONDS = 40  # before the time limit, at the latest
+
 
 def directives(
     job: Job,
@@ -19,6 +21,8 @@ def directives(
     cpus_per_rank: int,
     gpu_type: str,
     requeueing: Requeue | None,
+    *,
+    reports: bool = False,
 ) -> tuple[tuple[str, str], ...]:
     """Return the options of a plan's script in the order of the table; "" for one without a value.
 
@@ -31,6 +35,7 @@ def directives(
         cpus_per_rank: CPUs of each rank.
         gpu_type: the type of the GPUs as Slurm names it; empty: any.
         requeueing: how the job is requeued; None: it is not.
+        reports: the ranks may be Python, which writes its stacks when it gets SIGURG.
     """
     least, most = job.node_range
     is_equal, is_fixed = not job.gpus_by_node, least == most
@@ -39,6 +44,9 @@ def directives(
         *([f"gpu:{kind}{job.most_gpus}"] if job.most_gpus and is_equal else []),
         *([str(job.slurm["gres"])] if "gres" in job.slurm else []),
     ]
+    # A job that reaches its time limit says where each rank was; who does not know SIGURG ignores it.
+    asks = reports and not job.interactive and "signal" not in job.slurm
+    asked = f"URG@{_ASKED_SECONDS}" if asks else None
     decided: dict[str, object] = {
         "job-name": name,
         "nodes": most if is_fixed else f"{least}-{most}",
@@ -55,7 +63,7 @@ def directives(
         "kill-on-invalid-dep": job.slurm.get(
             "kill-on-invalid-dep", "yes" if job.after and job.dependency else None
         ),
-        "signal": requeue.directive(requeueing) if requeueing else job.signal,
+        "signal": requeue.directive(requeueing) if requeueing else job.signal or asked,
         "requeue": None,
     }
     rows: list[tuple[str, object]] = [

@@ -229,28 +229,44 @@ class Group(NamedTuple):
     """Threads with equal stacks.
 
     Attributes:
-        owners: who they are of.
+        ranks: labels of the ranks that they are of.
+        others: names of other processes that they are of.
         frames: the innermost first.
         is_main: they are main threads.
     """
 
-    owners: tuple[str, ...]
+    ranks: tuple[str, ...]
+    others: tuple[str, ...]
     frames: tuple[Frame, ...]
     is_main: bool
 
+    def owners(self, noun: str) -> str:
+        """Return whose they are: ``ranks 0, 1, 3``."""
+        numbers = [int(label) for label in self.ranks if label.isdigit()]
+        few = ", ".join(self.ranks[:8]) if len(numbers) < len(self.ranks) else numbers_text(numbers)
+        ranks = [f"{noun}{'s' if len(self.ranks) > 1 else ''} {few}"] if self.ranks else []
+        more = ["..."] if len(self.others) > 4 else []
+        thread = "" if self.is_main else ": another thread"
+        return ", ".join([*ranks, *self.others[:4], *more]) + thread
 
-def equal_stacks(answers: Iterable[Answer], stands: Sequence[Standing], noun: str) -> list[Group]:
-    """Return the stacks of all threads, equal ones together; those of main threads come first."""
-    names = {
-        id(stand.answer): f"{noun} {stand.label}" for stand in stands if stand.rank is not None
-    }
-    groups: dict[tuple[bool, tuple[Frame, ...]], dict[str, None]] = {}
-    for answer in answers:
-        report = answer.process.report
-        other = f"process {report.pid} on {report.host}"
-        name = names.get(id(answer)) or f"{other} ({report.process or report.program})"
+
+def equal_stacks(answers: Iterable[Answer], stands: Sequence[Standing]) -> list[Group]:
+    """Return the stacks of all threads, equal ones together; those of ranks' main threads first."""
+    labels = {id(stand.answer): stand.label for stand in stands if stand.rank is not None}
+    groups: dict[tuple[bool, tuple[Frame, ...]], tuple[list[str], list[str]]] = {}
+    for answer in sorted(answers, key=lambda answer: _order_of_label(labels.get(id(answer)))):
+        report, label = answer.process.report, labels.get(id(answer))
+        name = f"process {report.pid} on {report.host} ({report.process or report.program})"
         for ident, frames in (answer.stacks or {}).items():
-            key = (ident == answer.process.main and id(answer) in names, frames)
-            groups.setdefault(key, {})[name] = None
-    ordered = sorted(groups.items(), key=lambda item: (not item[0][0], -len(item[1])))
-    return [Group(tuple(owners), frames, is_main) for (is_main, frames), owners in ordered]
+            ranks, others = groups.setdefault((ident == answer.process.main, frames), ([], []))
+            names = others if label is None else ranks
+            names += [label or name] if not names or names[-1] != (label or name) else []
+    ordered = sorted(groups.items(), key=lambda item: (not item[1][0], not item[0][0]))
+    return [
+        Group(tuple(ranks), tuple(others), frames, is_main)
+        for (is_main, frames), (ranks, others) in ordered
+    ]
+
+
+def _order_of_label(label: str | None) -> tuple[int, ...]:
+    return tuple(map(int, label.split("."))) if label else (1 << 62,)
