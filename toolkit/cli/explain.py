@@ -72,11 +72,22 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
         lines = lines_of(explanation)
         if paths is not None and outcome is None:
             lines.append(console.subject("", "the run has not ended"))
+            lines += _silent(paths)
         console.out("\n".join(lines))
         for number, text in enumerate(evidence.forced):
             console.fact("" if number else "forced", text)
         if outcome is not None:
             show_attempts(outcome.attempts)
+
+
+def _silent(paths: Paths) -> list[str]:
+    """Return what to type if a running run of Python has printed nothing for a while."""
+    from toolkit.cli.follow import silent_text
+    from toolkit.runs import follow, logs, status
+
+    seconds = logs.silence(paths, status.submission_of(paths).job_id)
+    is_silent = seconds > follow.SILENT_SECONDS and paths.read_plan().reports
+    return [console.subject("silent", silent_text(paths, seconds))] if is_silent else []
 
 
 def _shows_wait(paths: Paths, as_json: bool) -> bool:

@@ -98,6 +98,9 @@ def show(
             show_state(event, job_id, time.monotonic() - began)
         elif isinstance(event, events.Unreachable):
             console.say("waiting", f"{event.error.cause}; retrying for ten minutes")
+        elif isinstance(event, events.Silent):
+            if plan.reports:
+                console.say("silent", silent_text(paths, event.seconds))
         else:
             if plan.points and not as_json:
                 from toolkit.cli.results import table
@@ -123,6 +126,12 @@ def show(
                 )
             return event.exit_code
     raise AssertionError("a run that is followed ends with an outcome")
+
+
+def silent_text(paths: Paths, seconds: float) -> str:
+    """Return what to type when a run prints nothing."""
+    passed = counted(int(seconds // 60), "minute")
+    return f"nothing was printed for {passed}; where the ranks are: toolkit stacks {paths.word}"
 
 
 def show_state(event: events.Changed, job_id: int, passed: float) -> None:
@@ -258,6 +267,8 @@ def lines_of(explanation: Explanation) -> list[str]:
         if explanation.suspicious:
             lines.append(subject("lines", "the earliest that look like errors:"))
             lines += [subject("", line) for line in explanation.suspicious]
+    for number, text in enumerate(explanation.stacks):
+        lines.append(subject("" if number else "stacks", text))
     lines.append(subject("searched", "; ".join(explanation.searched)))
     return lines
 

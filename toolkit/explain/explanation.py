@@ -61,7 +61,7 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         evidence = evidence._replace(entries=entries)
     searched = _searched(evidence, len(rules), long)
     if _is_healthy(evidence, rules):
-        return Explanation(first=NO_FAILURE, match=None, searched=searched)
+        return Explanation(first=NO_FAILURE, match=None, searched=searched, stacks=evidence.stacks)
     ranked = _of_first_rank(evidence, rules) or sorted(
         matches(evidence, rules), key=lambda match: _order(match, evidence)
     )
@@ -82,6 +82,7 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         suspicious=() if has_cause else tuple(_suspicious(evidence)),
         searched=searched,
         last="" if has_cause else _last(evidence),
+        stacks=evidence.stacks,
         every_line=f"toolkit logs --raw {evidence.names['run']}" if "run" in evidence.names else "",
     )
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from datetime import datetime
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,18 +16,22 @@ from toolkit.explain.entries import entries_of, evidence_of, labelled
 from toolkit.explain.model import Evidence, Rule
 from toolkit.explain.waiting import Facts, Holder
 from toolkit.files import open_regular, read_toml
+from toolkit.launchers.shared import recorder
 from toolkit.localcluster.paths import default_name
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.quoting import shell
 from toolkit.records.store import Paths
 from toolkit.resources import package_directory
-from toolkit.runs import excerpt, logs, status
+from toolkit.runs import excerpt, logs, stack_files, standings, status
 from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
+from toolkit.runs.stacks import numbers_text
 from toolkit.slurm import overview
 from toolkit.slurm.client import Client
 
+_MAY_HANG = ("timeout", "cancelled")
+_MOST_TRACES = 100_000
 _HOLDERS = 200  # the first to end of a large partition
 
 
@@ -51,6 +59,11 @@ def of_run(paths: Paths, derived: Outcome | None = None) -> tuple[Evidence, Outc
     )
     recorded = paths.read_outcome()
     outcome = recorded or derived
+    if outcome is None or outcome.kind in _MAY_HANG:
+        stacks = (*_stacks(paths, plan, submission.job_id), *_recorded(paths))
+        evidence = evidence._replace(stacks=stacks)
+    elif outcome.kind != "ok":
+        evidence = evidence._replace(stacks=_recorded(paths))
     if outcome is None:
         return evidence, None
     # A rank that fails because its node is gone is a consequence: the node comes first.
@@ -68,6 +81,33 @@ def of_run(paths: Paths, derived: Outcome | None = None) -> tuple[Evidence, Outc
         ),
         outcome,
     )
+
+
+def _stacks(paths: Paths, plan: Plan, job_id: int) -> tuple[str, ...]:
+    """Return where each rank was when it was asked last; empty if it never was."""
+    reading = stack_files.read(paths, plan, job_id)
+    if not reading.written:
+        return ()
+    stands = standings.standings(reading.answers, plan, partial(stack_files.source_of, plan))
+    at = datetime.fromtimestamp(reading.written).strftime("%Y-%m-%d %H:%M:%S")
+    return (f"at {at}: {standings.summary(stands, plan)}",)
+
+
+def _recorded(paths: Paths) -> tuple[str, ...]:
+    """Return which ranks NCCL's flight recorder left files of; they are pickles and not read."""
+    names = (path.name.removeprefix(recorder.PREFIX) for path in _traces(paths))
+    ranks = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 9]
+    if not ranks:
+        return ()
+    directory = shell(os.path.relpath(paths.reports))
+    return (
+        f"NCCL's flight recorder has the last collectives of ranks {numbers_text(ranks)}: in the "
+        f"image, torchfrtrace --prefix {recorder.PREFIX} {directory}",
+    )
+
+
+def _traces(paths: Paths) -> Iterator[Path]:
+    return islice(paths.reports.glob(f"{recorder.PREFIX}*"), _MOST_TRACES)
 
 
 def _first_text(outcome: Outcome) -> str:

@@ -144,6 +144,7 @@ class Evidence(NamedTuple):
         failure: the first failing rank by its record or its launcher; None if only lines tell.
         names: values of placeholders in fixes: ``run``, ``image``, ``job``.
         unrecorded: the outcome found no room in the run's directory; logs may be cut off as well.
+        stacks: where each rank was when it was asked, and what NCCL left.
     """
 
     entries: tuple[Entry, ...]
@@ -159,6 +160,7 @@ class Evidence(NamedTuple):
     failure: Failure | None = None
     names: dict[str, str] = {}
     unrecorded: bool = False
+    stacks: tuple[str, ...] = ()
 
 
 class Match(Model, frozen=True, kw_only=True):
@@ -200,6 +202,7 @@ class Explanation(Model, frozen=True, kw_only=True):
         searched: what was read; its key in JSON is ``looked_at``.
         last: the last line of the rank that failed first, if only its exit code is known.
         every_line: the command that shows every line; empty for a pasted log.
+        stacks: where each rank was when it was asked, and what NCCL left.
     """
 
     first: str
@@ -211,3 +214,4 @@ class Explanation(Model, frozen=True, kw_only=True):
     searched: tuple[str, ...] = msgspec.field(name="looked_at", default=())
     last: str = ""
     every_line: str = ""
+    stacks: tuple[str, ...] = ()

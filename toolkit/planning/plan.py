@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from toolkit import __version__, launchers, runtimes
 from toolkit.errors import PlanError, ToolkitError, UnknownPartitionError
 from toolkit.launchers import LAUNCHERS
+from toolkit.launchers.shared import recorder
 from toolkit.launchers.shared.base import Request
 from toolkit.model.job import Job
 from toolkit.model.plan import Container, Launch, Plan
@@ -100,7 +101,7 @@ def plan(inputs: Inputs) -> Plan:
         run_directory=inputs.run_directory,
         container=container,
         launch=launch,
-        environment=_environment(job, launch, inputs.site),
+        environment=_environment(job, launch, inputs),
         secrets=_secret_names(job),
         modules=(*inputs.site.modules, *job.modules),
         least_nodes=job.node_range[0] if job.node_range[0] != request.nodes else None,
@@ -291,7 +292,14 @@ def _container(inputs: Inputs, request: RuntimeRequest, errors: list[ToolkitErro
     return runtime.container(request)
 
 
-def _environment(job: Job, launch: Launch, site: Site) -> dict[str, str]:
+def _recorder(launch: Launch, inputs: Inputs) -> dict[str, str]:
+    """Return the settings of torch's flight recorder if its ranks use torch.distributed."""
+    is_torch = launchers.get(launch.launcher).framework == "torch.distributed"
+    is_reported = is_torch and _writes_reports(inputs)
+    return recorder.environment(_request(inputs, None)) if is_reported else {}
+
+
+def _environment(job: Job, launch: Launch, inputs: Inputs) -> dict[str, str]:
     """Return the variables of the ranks whose values may be shown."""
     secrets = _secret_names(job)
     has_user_site = runtimes.get(job.runtime).has_user_site
@@ -301,7 +309,8 @@ def _environment(job: Job, launch: Launch, site: Site) -> dict[str, str]:
         **({} if has_user_site else {"PYTHONNOUSERSITE": "1"}),
         # Ranks write to files, where Python would hold lines back until its buffer is full.
         "PYTHONUNBUFFERED": "1",
+        **_recorder(launch, inputs),
         **launch.environment,
-        **site.environment,
+        **inputs.site.environment,
         **{name: value for name, value in job.env.items() if name not in secrets},
     }

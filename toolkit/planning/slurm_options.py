@@ -44,9 +44,9 @@ def directives(
         *([f"gpu:{kind}{job.most_gpus}"] if job.most_gpus and is_equal else []),
         *([str(job.slurm["gres"])] if "gres" in job.slurm else []),
     ]
-    # A job that reaches its time limit says where each rank was; who does not know SIGURG ignores it.
-    asks = reports and not job.interactive and "signal" not in job.slurm
-    asked = f"URG@{_ASKED_SECONDS}" if asks else None
+    # A job that reaches its limit says where each rank was; who does not know SIGURG ignores it.
+    is_free = not {"signal"} & {*job.slurm, *dict(launch.directives)}
+    asked = f"URG@{_ASKED_SECONDS}" if reports and is_free and not job.interactive else None
     decided: dict[str, object] = {
         "job-name": name,
         "nodes": most if is_fixed else f"{least}-{most}",

@@ -18,6 +18,7 @@ from toolkit.slurm.client import Client
 _READ_SECONDS = 0.25  # between two reads of the logs, at least
 # Of a core, to look which of a job's logs have grown: a job of 8,000 ranks has as many.
 _READ_SHARE = 0.05
+SILENT_SECONDS = 300.0  # a training that hangs prints nothing; most others do each few minutes
 _PATIENCE = 600.0  # a controller that restarts is back by then
 _MISSES = 3  # answers in a row without the job, until it counts as lost
 
@@ -37,7 +38,14 @@ class Unreachable:
     error: SlurmUnreachableError
 
 
-Event = Changed | Unreachable | logs.Line | Outcome
+@dataclass(frozen=True)
+class Silent:
+    """A running job that has printed nothing for ``SILENT_SECONDS``; it is reported once."""
+
+    seconds: float
+
+
+Event = Changed | Unreachable | Silent | logs.Line | Outcome
 
 
 def _pause(waited: float) -> float:
@@ -62,6 +70,7 @@ def follow(
     began = queried = answered = time.monotonic()
     is_silent, misses = False, 0
     state: JobState | None = None
+    is_told = False
     while True:
         try:
             new = _state(client, paths, plan, job_id)
@@ -87,6 +96,11 @@ def follow(
             if not is_silent:
                 yield Unreachable(error)
             is_silent = True
+        if state is not None and state.state == "RUNNING" and not is_told:
+            seconds = logs.silence(paths, job_id)
+            is_told = seconds > SILENT_SECONDS
+            if is_told:
+                yield Silent(seconds)
         queried = time.monotonic()
         if queried > until:
             raise TimeoutError(

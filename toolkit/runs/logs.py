@@ -5,6 +5,7 @@ Bytes are split into lines, and each line is attributed to the rank or the node 
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import deque
@@ -265,6 +266,12 @@ class Tail:
                 yield _refused(log, error)
         if last:
             yield from splitter.rest()
+
+
+def silence(paths: Paths, job_id: int) -> float:
+    """Return for how many seconds nothing has been printed; 0 if there are no logs."""
+    written = max((log.path.stat().st_mtime for log in paths.logs_of(job_id)), default=math.inf)
+    return max(0.0, time.time() - written)
 
 
 def secret_filter(paths: Paths) -> Callable[[str], str]:

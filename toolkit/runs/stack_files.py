@@ -96,15 +96,11 @@ def read(
         text = _text(file, size, file.size)
         dumps = parse(text, file.process.main)
         earlier = parse(_text(file, 0, size), file.process.main) if size else dumps[:-1]
-        answers.append(
-            Answer(
-                file.process,
-                dumps[-1] if dumps else None,
-                earlier[-1] if earlier else None,
-                has_ended(text) or (bool(size) and has_ended(_text(file, 0, size))),
-            )
-        )
-        written = max(written, file.written) if dumps else written
+        ended = has_ended(text) or (bool(size) and has_ended(_text(file, 0, size)))
+        now, was = dumps[-1] if dumps else None, earlier[-1] if earlier else None
+        answers.append(Answer(file.process, now, was, ended))
+        # The file of a process that has ended since was written to once more.
+        written = max(written, file.written) if dumps and (not ended or not written) else written
         before = max(before, when) if earlier else before
     launcher, reports = (
         launchers.get(plan.launch.launcher),
