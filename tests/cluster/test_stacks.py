@@ -1,0 +1,238 @@
+"""`toolkit stacks`: where the ranks of a run that hangs are, by several launchers, and what stays of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.ranks import logs_of, none_left, wait_for
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+# Each script has one rank that waits for a file, while the others wait for it.
+_READ = """\
+import os, pathlib, sys, time
+
+def read_shard():
+    while not pathlib.Path("go").exists():
+        time.sleep(0.05)
+"""
+SCRIPTS = {
+    "torchrun": f"""{_READ}
+import torch, torch.distributed as dist
+
+def train():
+    print("ready", flush=True)
+    if dist.get_rank() == 2:
+        read_shard()
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    print("sum", int(x), flush=True)
+
+dist.init_process_group("gloo")
+train()
+dist.barrier()
+dist.destroy_process_group()
+""",
+    "horovod": f"""{_READ}
+import torch, horovod.torch as hvd
+
+def train():
+    print("ready", flush=True)
+    if hvd.rank() == 2:
+        read_shard()
+    print("sum", int(hvd.allreduce(torch.ones(1), op=hvd.Sum)), flush=True)
+
+hvd.init()
+train()
+hvd.shutdown()
+""",
+    "mpi": f"""{_READ}
+from mpi4py import MPI
+
+def train():
+    print("ready", flush=True)
+    if MPI.COMM_WORLD.rank == 2:
+        read_shard()
+    print("sum", MPI.COMM_WORLD.allreduce(1), flush=True)
+
+train()
+""",
+}
+SCRIPTS["srun"] = SCRIPTS["torchrun"]
+SCRIPTS["horovod-gloo"] = SCRIPTS["horovod"]
+_COLLECTIVE = {"torchrun": "all_reduce", "srun": "all_reduce"}
+_LONG = {"srun", "horovod-gloo"}
+_LAUNCHERS = [
+    pytest.param(name, marks=[pytest.mark.long] if name in _LONG else []) for name in SCRIPTS
+]
+
+
+def start(toolkit: Any, directory: Path, image: Path, *words: str) -> None:
+    shape = ("--nodes", "2", "--ntasks-per-node", "2", "--nodelist", "nid[001-002]")
+    done = toolkit("run", "--detach", "--image", str(image), *shape, *words, cwd=directory)
+    assert done.returncode == 0, done.stderr
+
+
+def await_word(directory: Path, run: str, word: str, count: int) -> None:
+    wait_for(
+        lambda: logs_of(directory, run).count(word) >= count,
+        f"{count} times {word!r}",
+        seconds=180,
+        says=lambda: logs_of(directory, run)[-4000:],
+    )
+
+
+def standing(answer: dict[str, Any]) -> list[str]:
+    return [rank["text"] for rank in answer["ranks"]]
+
+
+@pytest.mark.parametrize("launcher", _LAUNCHERS)
+def test_the_rank_that_the_others_wait_for_is_named_and_the_run_goes_on(
+    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "train.py").write_text(SCRIPTS[launcher])
+    start(toolkit, shared_dir, pytorch_image, "--time", "5", "--launcher", launcher, "train.py")
+    await_word(shared_dir, "train-0001", "ready", 4)
+    name = _COLLECTIVE.get(launcher, "allreduce")
+    waits = re.compile(rf"waits in {name} \(train\.py:\d+\)")
+
+    def answer() -> dict[str, Any]:
+        done = toolkit("stacks", "--json", "train-0001", cwd=shared_dir)
+        assert done.returncode == 0, done.stderr
+        given: dict[str, Any] = json.loads(done.stdout)
+        return given
+
+    # A rank that has printed "ready" may need a moment until it waits.
+    wait_for(lambda: sum(map(bool, map(waits.match, standing(answer())))) == 3, "three that wait")
+    given = answer()
+    assert [rank["rank"] for rank in given["ranks"]] == [0, 1, 2, 3]
+    assert given["ranks"][2]["text"].startswith("is in read_shard (train.py:")
+    assert given["missing"] == []
+    shown = toolkit("stacks", "--twice", "1", cwd=shared_dir).stdout
+    assert re.search(rf"stacks +ranks 0, 1, 3 wait in {name} \(train\.py:\d+\); rank 2 is", shown)
+    assert re.search(r"since .*: (nothing has moved|rank 2 was elsewhere)", shown)
+    assert "\nranks 0, 1, 3\n" in shown
+    assert re.search(r"  read_shard +train\.py:\d", shown)
+    running = toolkit("explain", cwd=shared_dir).stdout
+    assert f"ranks 0, 1, 3 wait in {name}" in running
+    (shared_dir / "go").touch()
+    followed = toolkit("logs", "-f", cwd=shared_dir, timeout=240)
+    assert followed.returncode == 0, followed.stdout + followed.stderr
+    assert logs_of(shared_dir, "train-0001").count("sum 4") == 4
+    refused = toolkit("stacks", cwd=shared_dir)
+    assert refused.returncode != 0
+    assert "is not running" in refused.stderr
+
+
+def test_a_job_that_ends_at_its_time_limit_says_where_each_rank_was(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "train.py").write_text(SCRIPTS["mpi"])
+    start(toolkit, shared_dir, pytorch_image, "--time", "1", "train.py")
+    followed = toolkit("logs", "-f", cwd=shared_dir, timeout=240)
+    assert followed.returncode == 124, followed.stderr
+    said = json.loads(toolkit("explain", "--json", cwd=shared_dir).stdout)
+    assert said["match"]["rule"].startswith("time-limit")
+    assert "ranks 0, 1, 3 wait in allreduce (train.py:" in said["stacks"][0]
+    assert "rank 2 is in read_shard (train.py:" in said["stacks"][0]
+    none_left(shared_dir)
+
+
+OWN = """\
+import faulthandler, os, pathlib, signal, time
+rank = int(os.environ["SLURM_PROCID"])
+if rank == 0:
+    signal.signal(signal.SIGURG, lambda *_: print("own handler", flush=True))
+if rank == 1:
+    faulthandler.register(signal.SIGURG, file=open("own", "w"), chain=False)
+print("ready", flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.05)
+print("end", flush=True)
+"""
+
+
+def test_what_a_program_does_with_the_signal_itself_goes_on(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "own.py").write_text(OWN)
+    start(toolkit, shared_dir, pytorch_image, "--launcher", "none", "--time", "5", "own.py")
+    await_word(shared_dir, "own-0001", "ready", 4)
+    given = json.loads(toolkit("stacks", "--json", "--wait", "5", cwd=shared_dir).stdout)
+    states = [rank["state"] for rank in given["ranks"]]
+    assert states == ["silent", "silent", "code", "code"]
+    assert "tasks 0, 1 do not answer" in given["summary"]
+    await_word(shared_dir, "own-0001", "own handler", 1)
+    assert "own.py" in (shared_dir / "own").read_text()
+    (shared_dir / "go").touch()
+    assert toolkit("logs", "-f", cwd=shared_dir, timeout=120).returncode == 0
+    assert logs_of(shared_dir, "own-0001").count("end") == 4
+
+
+# Of four tasks one is gone, one is a shell, one waits for its data loader and one for a program.
+MIXED_SHELL = """\
+case $SLURM_PROCID in
+0) python3 mixed.py & wait ;;
+1) echo ready; until [ -e go ]; do sleep 0.1; done ;;
+*) python3 mixed.py ;;
+esac
+"""
+MIXED = """\
+import os, pathlib, subprocess, sys, time
+
+def read_shard(path):
+    while not pathlib.Path(path).exists():
+        time.sleep(0.05)
+
+class Shards:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        print("ready", flush=True)
+        read_shard("go")
+        return index
+
+if __name__ == "__main__":
+    rank = int(os.environ["SLURM_PROCID"])
+    if rank == 0:
+        pid = os.getpid()
+        print("ready", flush=True)
+        os.kill(pid, 9)
+    if rank == 2:
+        from torch.utils.data import DataLoader
+        for batch in DataLoader(Shards(), num_workers=1):
+            print(batch, flush=True)
+    if rank == 3:
+        code = "import pathlib, time; print('ready', flush=True)\\n"
+        code += "while not pathlib.Path('go').exists(): time.sleep(0.05)"
+        subprocess.run([sys.executable, "-c", code], check=True)
+"""
+
+
+def test_each_of_several_states_is_told(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "mixed.py").write_text(MIXED)
+    script = MIXED_SHELL.replace("& wait ;;", "|| until [ -e go ]; do sleep 0.1; done ;;")
+    (shared_dir / "mixed.sh").write_text(script)
+    (shared_dir / "mixed.sh").chmod(0o755)
+    start(toolkit, shared_dir, pytorch_image, "--launcher", "none", "--time", "5", "./mixed.sh")
+    await_word(shared_dir, "mixed-0001", "ready", 4)
+    given = json.loads(toolkit("stacks", "--json", "--wait", "5", cwd=shared_dir).stdout)
+    texts = {rank["rank"]: rank["text"] for rank in given["ranks"]}
+    assert texts[0] == "does not answer: its process is gone or stopped"
+    assert given["missing"] == [1]
+    assert "task 1 has written no file" in given["summary"]
+    loader = (
+        r"waits for its data loader \(mixed\.py:\d+\), whose worker is in read_shard \(mixed\.py:"
+    )
+    assert re.match(loader, texts[2]), texts[2]
+    assert set(texts) == {0, 2, 3}
+    (shared_dir / "go").touch()
+    assert toolkit("logs", "-f", cwd=shared_dir, timeout=120).returncode == 0
