@@ -17,7 +17,7 @@ from toolkit.model.job import JOINED
 from toolkit.model.plan import Plan
 from toolkit.records.store import Paths
 from toolkit.runs import follow as events
-from toolkit.runs import logs
+from toolkit.runs import logs, stack_files
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
 from toolkit.units import counted, human_time
@@ -99,7 +99,7 @@ def show(
         elif isinstance(event, events.Unreachable):
             console.say("waiting", f"{event.error.cause}; retrying for ten minutes")
         elif isinstance(event, events.Silent):
-            if plan.reports:
+            if stack_files.can_answer(plan):
                 console.say("silent", silent_text(paths, event.seconds))
         else:
             if plan.points and not as_json:

@@ -31,7 +31,7 @@ SECTION = "Follow runs"
     "--twice",
     metavar="SECONDS",
     type=click.IntRange(1, 3600),
-    help="Ask again after so many seconds, and tell what has moved.",
+    help="Ask again after so many seconds, and show what has moved.",
 )
 @click.option(
     "--wait",
@@ -45,11 +45,11 @@ SECTION = "Follow runs"
 @runs_option
 @cluster_option()
 def command(run: str | None, twice: int | None, wait: int, as_json: bool, runs: Path) -> int:
-    """Ask the ranks of a running job where they are: why it hangs.
+    """Ask the ranks of a running job where they are, such as one that hangs.
 
     Each process of Python writes the stacks of its threads, and goes on. The stacks stay in the
-    run's directory, for `toolkit explain`. RUN is a run of yours (default: the newest). Whoever
-    asks a second time is told what has moved since the first.
+    run's directory, for `toolkit explain`. RUN is a run of yours (default: the newest). The second
+    time the command also shows what has moved since the first.
 
     \b
     Examples:
@@ -77,7 +77,7 @@ def _ask(paths: Paths, wait: int) -> Reading:
             next_step=f"what its owner has asked: toolkit explain {paths.word}",
         )
     plan = paths.read_plan()
-    if not plan.reports or plan.container.runtime in ("docker", "podman"):
+    if not stack_files.can_answer(plan):
         cause = "the ranks run in containers of an engine, which Slurm's signals do not reach"
         raise LauncherMismatchError(
             cause if plan.reports else "what this run starts is not known to be Python",

@@ -93,7 +93,7 @@ def plan(inputs: Inputs) -> Plan:
             request.cpus_per_rank,
             gpu_type.name,
             requeueing,
-            reports=_writes_reports(inputs),
+            reports=_writes_reports(inputs) and runtimes.get(job.runtime).image != "docker",
         ),
         slurm=slurm_options.passed(job),
         gpu_type=job.gpu_type,

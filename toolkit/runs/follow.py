@@ -70,7 +70,7 @@ def follow(
     began = queried = answered = time.monotonic()
     is_silent, misses = False, 0
     state: JobState | None = None
-    is_told = False
+    is_reported = False
     while True:
         try:
             new = _state(client, paths, plan, job_id)
@@ -96,10 +96,10 @@ def follow(
             if not is_silent:
                 yield Unreachable(error)
             is_silent = True
-        if state is not None and state.state == "RUNNING" and not is_told:
+        if state is not None and state.state == "RUNNING" and not is_reported:
             seconds = logs.silence(paths, job_id)
-            is_told = seconds > SILENT_SECONDS
-            if is_told:
+            is_reported = seconds > SILENT_SECONDS
+            if is_reported:
                 yield Silent(seconds)
         queried = time.monotonic()
         if queried > until:

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit import launchers
+from toolkit import launchers, runtimes
 from toolkit.errors import ToolkitError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState
@@ -27,7 +27,7 @@ _MOST_FILES = 100_000
 _HEAD, _TAIL = 8 << 10, 256 << 10  # bytes of a file that are read
 _MOST_SOURCE = 1 << 20
 _LOOK_SECONDS, _LOOK_SHARE = 0.2, 0.2  # between two looks; of a core, for many files
-_SLOW_SECONDS = 3.0  # then the nodes are told to write what they hold back
+_SLOW_SECONDS = 3.0  # then the nodes write what their caches hold back
 
 
 class _File(NamedTuple):
@@ -63,6 +63,14 @@ def _text(file: _File, start: int, end: int) -> str:
         begin = max(start, len(head[0]) + len(head[1]), end - _TAIL)
         stream.seek(begin)
         return stream.read(max(0, end - begin)).decode("utf-8", "replace")
+
+
+def can_answer(plan: Plan) -> bool:
+    """Return whether a run's ranks write their stacks: Python that Slurm's signals reach.
+
+    The processes of a container of Docker or podman are not in the job's steps.
+    """
+    return plan.reports and runtimes.get(plan.container.runtime).image != "docker"
 
 
 class Reading(NamedTuple):
@@ -107,8 +115,8 @@ def read(
         [each.process.report for each in answers],
     )
     last = {id(report) for report in launcher.of_last_start(reports, ())}
-    kept = [answer for answer in answers if id(answer.process.report) in last]
-    return Reading(kept, written, before)
+    own = [answer for answer in answers if id(answer.process.report) in last]
+    return Reading(own, written, before)
 
 
 def ask(paths: Paths, plan: Plan, client: Client, state: JobState, limit: float) -> Reading:
@@ -122,9 +130,9 @@ def ask(paths: Paths, plan: Plan, client: Client, state: JobState, limit: float)
     began = time.monotonic()
     client.signal(state.job_id, "URG")
     sizes: dict[Path, int] = {}
-    is_told = False
+    is_synced = False
     while True:
-        looked = time.process_time()
+        began_cpu = time.process_time()
         files = _files(paths, state.job_id)
         now = {file.path: file.size for file in files}
         silent = [file for file in files if now[file.path] == asked.get(file.path, (0, 0.0))[0]]
@@ -133,12 +141,12 @@ def ask(paths: Paths, plan: Plan, client: Client, state: JobState, limit: float)
         if (now == sizes and files and not silent) or passed > limit:
             return read(paths, plan, state.job_id, asked)
         sizes = now
-        if passed > _SLOW_SECONDS and not is_told:
-            is_told = True
+        if passed > _SLOW_SECONDS and not is_synced:
+            is_synced = True
             with suppress(ToolkitError):  # a node's page cache of NFS is written after 30 seconds
                 nodes = len(expand(state.nodes))
                 client.on_nodes(state.job_id, nodes, f"sync -f {shell(paths.reports)}")
-        time.sleep(max(_LOOK_SECONDS, (time.process_time() - looked) / _LOOK_SHARE))
+        time.sleep(max(_LOOK_SECONDS, (time.process_time() - began_cpu) / _LOOK_SHARE))
 
 
 def source_of(plan: Plan, frame: Frame) -> str:

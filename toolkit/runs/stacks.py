@@ -1,4 +1,4 @@
-"""Parse the stacks that Python's faulthandler writes, and tell what each process is doing. Pure.
+"""Parse the stacks that Python's faulthandler writes: what each process is doing. Pure.
 
 A process writes the stacks of all of its threads when it gets SIGURG: the module in
 ``scripts/report`` has asked for that. The text is another program's, and may be cut off anywhere.
@@ -86,7 +86,7 @@ class Process(NamedTuple):
 
 
 class Position(NamedTuple):
-    """What a process is doing.
+    """The activity of a process, and its place.
 
     Attributes:
         kind: ``collective``, ``loader``, ``gpu`` or ``code``.

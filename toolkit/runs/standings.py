@@ -1,4 +1,4 @@
-"""Tell what all processes of a run are doing, from their stacks. Pure."""
+"""Report what all processes of a run are doing, from their stacks. Pure."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MOST_GROUPS = 12  # in the summary; all stacks follow it
 
 
 class Answer(NamedTuple):
-    """What a process wrote about itself.
+    """The answer of one process.
 
     Attributes:
         process: whose it is.
         stacks: of its threads; None if it has not written them.
-        before: those that it had written before; None if nobody had asked.
+        before: those that it had written before; None if it was not asked.
         has_ended: it noted its end.
     """
 
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What one rank is doing, or another process of a run without ranks.
+    """The activity of one rank, or of another process of a run without ranks.
 
     Attributes:
         label: ``3``, in an array ``2.3``; of another process ``1234 on nid001``.

@@ -309,7 +309,7 @@ def _leave_stacks() -> None:
 
 @_quiet
 def _close_stacks(is_rank: bool) -> None:
-    """Note the end of a rank in its file; remove the file of another process if nobody asked."""
+    """Note the end of a rank in its file; remove the file of another process that was not asked."""
     descriptor = _stacks.get("descriptor", -1)
     if _stacks.get("pid") != os.getpid() or _identity(descriptor) != _stacks["identity"]:
         return
