@@ -88,3 +88,32 @@ def test_a_rank_reads_from_its_image_after_the_signal_to_save(
     assert followed.returncode == 0, (followed.stderr, logs_of(place, run))
     assert (place / "saved").exists(), logs_of(place, run)
     assert "goes on" in logs_of(place, run)
+
+
+STUCK = """\
+import pathlib, time
+def read_shard():
+    while not pathlib.Path("go").exists():
+        time.sleep(0.1)
+print("ready", flush=True)
+read_shard()
+import sqlite3, xml.dom.minidom, sklearn.linear_model
+print("end", flush=True)
+"""
+
+
+def test_a_rank_that_is_asked_for_its_stacks_reads_from_its_image_afterwards(
+    user: User, place: Path
+) -> None:
+    (place / "stuck.py").write_text(STUCK)
+    (place / "go").unlink(missing_ok=True)
+    words = ("--image", "pytorch_cpu", "--launcher", "none", "stuck.py")
+    assert user.toolkit("run", "--detach", *words).returncode == 0
+    wait_for(lambda: "ready" in logs_of(place, "stuck-0001"), "the script to run", seconds=120)
+    for _ in range(2):
+        shown = user.toolkit("stacks", "stuck-0001")
+        assert "task 0 is in read_shard (stuck.py:" in shown.stdout, shown.stderr
+    user.run("touch", str(place / "go"))
+    followed = user.toolkit("logs", "-f", "stuck-0001", timeout=180)
+    assert followed.returncode == 0, (followed.stderr, logs_of(place, "stuck-0001"))
+    assert "end" in logs_of(place, "stuck-0001")
