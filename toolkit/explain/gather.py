@@ -13,7 +13,7 @@ from typing import BinaryIO
 from toolkit import configuration, runtimes
 from toolkit.errors import ConfigError
 from toolkit.explain.entries import entries_of, evidence_of, labelled
-from toolkit.explain.model import Evidence, Rule
+from toolkit.explain.model import Entry, Evidence, Rule
 from toolkit.explain.waiting import Facts, Holder
 from toolkit.files import open_regular, read_toml
 from toolkit.launchers.shared import recorder
@@ -66,6 +66,8 @@ def of_run(paths: Paths, derived: Outcome | None = None) -> tuple[Evidence, Outc
         evidence = evidence._replace(stacks=_recorded(paths))
     if outcome is None:
         return evidence, None
+    if outcome.kind == "apart":  # what it is seen by is no line of a log
+        evidence = evidence._replace(entries=(*entries, Entry(outcome.message, "", None, 0)))
     # A rank that fails because its node is gone is a consequence: the node comes first.
     failure = None if outcome.kind == "lost" else outcome.failure
     return (
@@ -112,6 +114,8 @@ def _traces(paths: Paths) -> Iterator[Path]:
 
 def _first_text(outcome: Outcome) -> str:
     failure = outcome.failure
+    if outcome.kind == "apart":
+        return outcome.message
     if outcome.kind == "lost" or (outcome.kind == "timeout" and failure and failure.words):
         return outcome.message
     if failure and not failure.words and outcome.message.startswith(OVER_MEMORY):

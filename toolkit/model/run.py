@@ -276,4 +276,4 @@ class Outcome(Model, frozen=True, kw_only=True):
     unhealthy: dict[str, str] = msgspec.field(name="unwell", default_factory=dict)
     attempts: tuple[JobAttempt, ...] = msgspec.field(name="stints", default=())
     points: tuple[PointOutcome, ...] = ()
-    kind: Literal["ok", "failed", "lost", "cancelled", "timeout", "refused"] = "ok"
+    kind: Literal["ok", "failed", "lost", "cancelled", "timeout", "refused", "apart"] = "ok"

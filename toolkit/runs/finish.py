@@ -10,7 +10,7 @@ from toolkit.errors import ConfigError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, PointOutcome, Report
 from toolkit.records.store import Log, Paths
-from toolkit.runs import excerpt, logs
+from toolkit.runs import excerpt, logs, stack_files, standings
 from toolkit.runs.outcome import CANCELLED, mentions_node_failure, outcome, results
 from toolkit.runs.points import summary
 from toolkit.slurm import queue
@@ -32,6 +32,9 @@ def finish(client: Client, paths: Paths, plan: Plan, state: JobState) -> Outcome
         came_out = _of_job(
             client, plan, state, lines, excerpt.reports_of(paths, state.job_id, None, past)
         )
+        if came_out.kind == "ok" and plan.reports:
+            text = standings.apart_text(stack_files.worlds(paths, plan, state.job_id), plan)
+            came_out = replace(came_out, message=text, kind="apart") if text else came_out
     came_out = replace(came_out, attempts=past.attempts)
     paths.keep(paths.outcome, came_out)
     return came_out

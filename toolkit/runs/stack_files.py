@@ -18,7 +18,8 @@ from toolkit.model.run import JobState
 from toolkit.quoting import shell
 from toolkit.records.store import Paths
 from toolkit.runs import excerpt
-from toolkit.runs.stacks import Frame, Process, has_ended, parse, read_process
+from toolkit.runs.blame import rank_of
+from toolkit.runs.stacks import Frame, Process, has_ended, parse, read_process, world_of
 from toolkit.runs.standings import Answer
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
@@ -117,6 +118,20 @@ def read(
     last = {id(report) for report in launcher.of_last_start(reports, ())}
     own = [answer for answer in answers if id(answer.process.report) in last]
     return Reading(own, written, before)
+
+
+def worlds(paths: Paths, plan: Plan, job_id: int) -> list[int]:
+    """Return with how many ranks each rank of a job has trained, as far as they noted it."""
+    launcher, files = launchers.get(plan.launch.launcher), _files(paths, job_id)
+    last = launcher.of_last_start([file.process.report for file in files], ())
+    by_rank: dict[tuple[str, int], int] = {}
+    for file in files:
+        report = file.process.report
+        if report in last and (size := world_of(_text(file, 0, file.size))):
+            rank = rank_of(report, plan.launch.launcher)
+            key = (report.host, report.pid) if rank is None else ("", rank)
+            by_rank[key] = max(size, by_rank.get(key, 0))
+    return list(by_rank.values())
 
 
 def ask(paths: Paths, plan: Plan, client: Client, state: JobState, limit: float) -> Reading:

@@ -20,7 +20,8 @@ _THREAD = re.compile(
 )
 _MOST_LINES = 20_000
 _ENDED = "ended"
-_HOOK = "/report/sitecustomize.py"  # around each process of multiprocessing
+_HOOKS = ("/report/sitecustomize.py", "/report/stacks.py")  # around functions of others
+_WORLD = re.compile(r"^world=(\d{1,9})$", re.MULTILINE)
 
 # Functions of communication libraries that return when other ranks have called them, too.
 _TORCH = (
@@ -150,6 +151,11 @@ def has_ended(text: str) -> bool:
     return text.endswith(f"{_ENDED}\n")
 
 
+def world_of(text: str) -> int:
+    """Return the size of the largest world that a process noted; 0 if it noted none."""
+    return max(map(int, _WORLD.findall(text)), default=0)
+
+
 Stacks = Mapping[str, tuple[Frame, ...]]  # id of a thread -> its frames, the innermost first
 
 
@@ -177,7 +183,7 @@ def parse(text: str, main: str) -> list[Stacks]:
 def is_own(frame: Frame) -> bool:
     """Return whether a frame is in the user's code."""
     packaged = PACKAGED.search(frame.file) or frame.file.startswith(("<", "/usr/lib/python"))
-    return not packaged and not frame.file.endswith(_HOOK)
+    return not packaged and not frame.file.endswith(_HOOKS)
 
 
 def position(frames: Sequence[Frame], code: Callable[[Frame], str]) -> Position:

@@ -19,6 +19,7 @@ from toolkit.runs.stacks import (
     position,
 )
 
+_SEPARATE = ("none", "ray", "submitit")
 _MOST_GROUPS = 12  # in the summary; all stacks follow it
 
 
@@ -223,6 +224,27 @@ def moved_text(stands: Sequence[Standing], noun: str) -> str:
     if stayed:
         parts.append(f"{subject(stayed, noun)} {'have' if len(stayed) > 1 else 'has'} not moved")
     return "; ".join(parts)
+
+
+def apart_text(worlds: Sequence[int], plan: Plan) -> str:
+    """Return how ranks trained that did not all meet; empty if they did, or were not meant to.
+
+    Args:
+        worlds: with how many ranks each rank has trained.
+        plan: of the run. Tasks of the launcher none, and elements of an array, are on purpose.
+    """
+    is_one = not (plan.array or plan.least_nodes) and plan.launch.launcher not in _SEPARATE
+    size = max(worlds, default=0)
+    if not is_one or size >= len(worlds):
+        return ""
+    if size == 1:
+        return f"{len(worlds)} ranks trained alone: world size 1 each"
+    sizes = sorted(set(worlds), reverse=True)
+    if len(sizes) > 1:
+        shown = ", ".join(f"{worlds.count(each)} in worlds of {each}" for each in sizes)
+        return f"{len(worlds)} ranks trained apart: {shown}"
+    groups = -(-len(worlds) // size)
+    return f"{len(worlds)} ranks trained in {groups} groups of {size}, which never met"
 
 
 class Group(NamedTuple):

@@ -160,10 +160,10 @@ def _with_dependencies(inputs: Inputs) -> Inputs:
 
 
 def _place_hook(directory: Path) -> None:
-    """Copy the modules that record failures to where the processes of a run import it."""
+    """Copy the modules of the ranks to where the processes of a run import them."""
     target = store.Paths(directory).reports
     target.mkdir(mode=0o700)
-    for name in ("sitecustomize.py", "failure.py"):
+    for name in ("sitecustomize.py", "failure.py", "stacks.py"):
         source = package_directory("scripts") / "report" / name
         (target / name).write_bytes(source.read_bytes())
 

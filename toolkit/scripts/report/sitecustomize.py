@@ -52,22 +52,28 @@ def _quiet(function: "Callable[..., None]") -> "Callable[..., None]":
     return call
 
 
+def _load(file: str) -> "Any":
+    """Return a module beside this one, whose name no other module has."""
+    name = "_toolkit_" + file
+    if name not in sys.modules:
+        from importlib.machinery import SourceFileLoader
+
+        module = type(sys)(name)
+        path = os.path.join(_HERE, file + ".py")
+        module.__file__ = path
+        SourceFileLoader(name, path).exec_module(module)
+        sys.modules[name] = module
+    return sys.modules[name]
+
+
 @_quiet
 def _record(function: str, *arguments: "Any", **named: "Any") -> None:
     """Call a function of the module that describes failures."""
     if any(isinstance(argument, KeyboardInterrupt) for argument in arguments):
         # The user stopped it; and imports here would change the exit code that Python then has.
         return
-    name = "_toolkit_failure"
-    module = sys.modules.get(name)  # type: Any
-    if module is None:
-        import importlib.util
-
-        spec = importlib.util.spec_from_file_location(name, os.path.join(_HERE, "failure.py"))  # type: Any
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        module.ENVIRONMENT = _ENVIRONMENT
-        sys.modules[name] = module
+    module = _load("failure")
+    module.ENVIRONMENT = _ENVIRONMENT
     getattr(module, function)(*arguments, **named)
 
 
@@ -205,11 +211,14 @@ def _patch_processes() -> None:
         target = getattr(self, "_target", None)
         values = list(getattr(self, "_args", ()))
         is_rank = str(getattr(target, "__module__", "")).startswith("torch.multiprocessing")
-        _open_stacks(self.name, values[1] if is_rank and len(values) > 1 else "")
+        stacks = sys.modules.get("_toolkit_stacks")  # type: Any
+        if stacks is not None:
+            stacks.begin(self.name, values[1] if is_rank and len(values) > 1 else "")
         try:
             return bootstrap(self, *arguments, **named)
         finally:
-            _close_stacks(is_rank)
+            if stacks is not None:
+                stacks.end(is_rank)
 
     module.BaseProcess._toolkit_recorded = True
     module.BaseProcess._bootstrap = recorded
@@ -222,102 +231,10 @@ def _watch_crashes() -> None:
         faulthandler.enable()
 
 
-# What of Python has no stack that anybody asks for.
-_SIGURG = 23  # of Linux: the module signal would cost every start a millisecond
-_HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.semaphore_tracker")
-# Programs that import one of these are ranks, or start ranks.
-_FRAMEWORKS = ("torch.distributed", "horovod", "mpi4py", "tensorflow", "jax", "ray")
-_stacks = {}  # type: dict[str, Any]  # of this process: descriptor, inode, path, pid, size
-
-
 def _watch_hangs() -> None:
-    """Have SIGURG write the stacks of all threads to a file beside this one.
-
-    A program that does not know the signal ignores it, and a handler of the program's own, or its
-    own file for faulthandler, takes the place of this one.
-    """
-    with open("/proc/self/cmdline", "rb") as file:
-        command = file.read(4096)
-    if "SLURM_JOB_ID" not in os.environ or any(helper in command for helper in _HELPERS):
-        return
-    import atexit
-    import faulthandler
-
-    words = command.decode("utf-8", "replace").split("\0")[1:]
-    while words and words[0].startswith("-") and words[0] not in ("-c", "-"):
-        words.pop(0)  # of -m the module follows
-    _stacks["program"] = words[0] if words else ""
-    _open_stacks("", "")
-    faulthandler.register(_SIGURG, file=_stacks["descriptor"], all_threads=True)
-    atexit.register(lambda: _close_stacks(any(name in sys.modules for name in _FRAMEWORKS)))
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_quiet(_leave_stacks))
-
-
-def _identity(descriptor: int) -> "tuple[int, int]":
-    status = os.fstat(descriptor)
-    return status.st_dev, status.st_ino
-
-
-def _exchange_stacks(descriptor: int) -> None:
-    """Have the handler write to another file from now on, unless the program has closed its own."""
-    if "descriptor" not in _stacks:
-        _stacks["descriptor"] = descriptor
-    elif _identity(_stacks["descriptor"]) == _stacks["identity"]:
-        os.dup2(descriptor, _stacks["descriptor"], False)
-        os.close(descriptor)
-    else:
-        os.close(descriptor)
-        raise OSError("the file is closed")
-    _stacks["identity"] = _identity(_stacks["descriptor"])
-
-
-@_quiet
-def _open_stacks(process: str, index: "Any") -> None:
-    """Open the file of this process, which begins with what tells whose it is."""
-    import _thread
-    import time
-
-    if "program" not in _stacks:
-        return
-    _close_stacks(False)
-    host = os.environ.get("SLURMD_NODENAME") or os.uname()[1]
-    facts = [("host", host), ("pid", os.getpid()), ("parent", os.getppid())]  # type: list[tuple[str, Any]]
-    facts += [("main", "0x%016x" % _thread.get_ident()), ("process", process), ("index", index)]
-    facts += [("program", _stacks["program"]), ("time", int(time.time() * 1e9))]
-    facts += [("env." + name, value) for name, value in _ENVIRONMENT.items()]
-    lines = ["%s=%s\n" % (name, str(value)[:500].replace("\n", " ")) for name, value in facts]
-    data = "".join(lines).encode("utf-8", "replace") + b"\n"
-    for number in range(100):  # containers may count their processes alike
-        name = "%s-%d-%d.stacks" % (host.replace(os.sep, "_"), os.getpid(), number)
-        path = os.path.join(_HERE, name)
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            continue
-        os.write(descriptor, data)
-        _stacks.update(pid=os.getpid(), path=path, size=len(data))
-        _exchange_stacks(descriptor)
-        return
-
-
-@_quiet
-def _leave_stacks() -> None:
-    """Have a forked process write nothing to the file of its parent."""
-    _exchange_stacks(os.open(os.devnull, os.O_WRONLY))
-
-
-@_quiet
-def _close_stacks(is_rank: bool) -> None:
-    """Note the end of a rank in its file; remove the file of another process that was not asked."""
-    descriptor = _stacks.get("descriptor", -1)
-    if _stacks.get("pid") != os.getpid() or _identity(descriptor) != _stacks["identity"]:
-        return
-    _stacks["pid"] = 0
-    if is_rank:
-        os.write(descriptor, b"ended\n")
-    elif os.fstat(descriptor).st_size == _stacks["size"]:
-        os.unlink(_stacks["path"])
+    """Have SIGURG write the stacks of this process, and note how many ranks it trains with."""
+    if os.environ.get("SLURM_JOB_ID"):
+        _load("stacks").watch(_ENVIRONMENT)
 
 
 def _import_next() -> None:

@@ -1,0 +1,76 @@
+"""Ranks that never met: the outcome says in how many groups they trained, wherever they say how many they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.ranks import logs_of
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+_TORCH = """\
+import os, torch.distributed as dist
+rank, local = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+dist.init_process_group("gloo", {})
+print("size", dist.get_world_size(), flush=True)
+dist.barrier()
+dist.destroy_process_group()
+os._exit(0)
+"""
+MEET = _TORCH.format('init_method="env://"')
+ALONE = _TORCH.format('init_method="file:///tmp/alone-%d" % rank, rank=0, world_size=1')
+# Each node has a "localhost", where only its own ranks meet.
+ON_NODES = _TORCH.format('init_method="tcp://localhost:29400", rank=local, world_size=2')
+HOROVOD = """\
+import horovod.torch as hvd
+hvd.init()
+print("size", hvd.size(), flush=True)
+hvd.shutdown()
+"""
+MPI = "from mpi4py import MPI\nprint('size', MPI.COMM_WORLD.size, flush=True)\n"
+CASES = [
+    ("torchrun", MEET, "", "size 4"),
+    ("torchrun", ALONE, "4 ranks trained alone: world size 1 each", "size 1"),
+    ("srun", ON_NODES, "4 ranks trained in 2 groups of 2, which never met", "size 2"),
+    ("horovod", HOROVOD, "", "size 4"),
+    ("srun", HOROVOD, "4 ranks trained alone: world size 1 each", "size 1"),
+    ("mpi", MPI, "", "size 4"),
+    ("srun", MPI, "4 ranks trained alone: world size 1 each", "size 1"),
+    ("none", MPI, "", "size 1"),  # tasks of their own are on purpose
+]
+_IDS = ["meet", "alone", "nodes", "horovod", "horovod-alone", "mpi", "mpi-alone", "on-purpose"]
+
+
+@pytest.mark.parametrize(("launcher", "script", "message", "printed"), CASES, ids=_IDS)
+def test_the_outcome_says_in_how_many_groups_the_ranks_trained(
+    launcher: str,
+    script: str,
+    message: str,
+    printed: str,
+    toolkit: Any,
+    pytorch_image: Path,
+    shared_dir: Path,
+) -> None:
+    (shared_dir / "train.py").write_text(script)
+    shape = ("--nodes", "2", "--ntasks-per-node", "2", "--nodelist", "nid[001-002]", "--time", "5")
+    words = ("--image", str(pytorch_image), "--launcher", launcher, *shape, "train.py")
+    done = toolkit("run", *words, cwd=shared_dir, timeout=240)
+    assert logs_of(shared_dir, "train-0001").count(printed) == 4, done.stdout + done.stderr
+    outcome = json.loads((shared_dir / "runs/train-0001/outcome.json").read_text())
+    assert done.returncode == outcome["exit_code"] == 0
+    assert outcome.get("message", "") == message
+    assert outcome["kind"] == ("apart" if message else "ok")
+    (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
+    assert row["message"] == message
+    word = "apart" if message else "done"
+    assert any(line.startswith(word) and message in line for line in done.stderr.splitlines())
+    explained = toolkit("explain", cwd=shared_dir)
+    if message:
+        assert f"first      {message}" in explained.stdout
+        assert "rule alone" in explained.stdout
+    else:
+        assert "succeeded" in explained.stderr
