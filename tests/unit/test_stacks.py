@@ -27,8 +27,15 @@ from toolkit.planning.plan import plan
 from toolkit.records import store
 from toolkit.resources import package_directory
 from toolkit.runs import follow, stack_files
-from toolkit.runs.stacks import Frame, numbers_text, parse, position, read_process
-from toolkit.runs.standings import Answer, equal_stacks, moved_text, standings, summary
+from toolkit.runs.stacks import Frame, numbers_text, parse, position, read_process, world_of
+from toolkit.runs.standings import (
+    Answer,
+    apart_text,
+    equal_stacks,
+    moved_text,
+    standings,
+    summary,
+)
 
 HOOK = package_directory("scripts") / "report" / "sitecustomize.py"
 MAIN = "0x00007f0000000001"
@@ -442,3 +449,56 @@ def test_silence_is_reported_once_with_what_to_type(
     assert silent == [
         "silent     nothing was printed for 6 minutes; where the ranks are: toolkit stacks train-0001"
     ]
+
+
+# With how many ranks each rank trains.
+
+
+@pytest.mark.parametrize(
+    ("worlds", "settings", "expected"),
+    [
+        ([4, 4, 4, 4], {}, ""),
+        ([1, 1, 1, 1], {}, "4 ranks trained alone: world size 1 each"),
+        ([2, 2, 2, 2], {}, "4 ranks trained in 2 groups of 2, which never met"),
+        ([2, 2, 1, 1], {}, "4 ranks trained apart: 2 in worlds of 2, 2 in worlds of 1"),
+        ([1], {}, ""),  # one rank alone may have a world of its own
+        ([], {}, ""),
+        ([1, 1], {"array": "0-3"}, ""),
+        ([1, 1], {"launcher": "none"}, ""),
+        ([8, 8], {}, ""),  # the others ended before they could note it
+    ],
+)
+def test_ranks_that_never_met_are_counted(
+    worlds: list[int], settings: dict[str, Any], expected: str
+) -> None:
+    assert apart_text(worlds, decided(**settings)) == expected
+
+
+_FAKE = {
+    "torch/__init__.py": "",
+    "torch/distributed/__init__.py": "from torch.distributed.distributed_c10d import *\n",
+    "torch/distributed/distributed_c10d.py": (
+        "def get_world_size():\n    return 3\n"
+        "def init_process_group(backend=None):\n    'Initialize.'\n    return backend\n"
+    ),
+}
+
+
+def test_the_size_of_a_world_is_noted_and_the_module_is_as_it_was(tmp_path: Path) -> None:
+    for name, text in _FAKE.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    script = """\
+    import inspect, torch.distributed as dist
+    from torch.distributed import distributed_c10d as module
+    assert dist.init_process_group("gloo") == "gloo"
+    assert dist.init_process_group is module.init_process_group
+    assert str(inspect.signature(dist.init_process_group)) == "(backend=None)"
+    assert dist.init_process_group.__doc__ == "Initialize."
+    assert type(module.__loader__).__name__ == "SourceFileLoader"
+    assert inspect.getsource(module).startswith("def get_world_size")
+    """
+    (text,) = ask(tmp_path, script)
+    assert world_of(text) == 3
+    assert world_of("world=" + "9" * 100_000) == 0
