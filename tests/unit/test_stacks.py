@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from tests.unit.samples import inputs
 from toolkit import scripts
 from toolkit.cli import follow as shown
+from toolkit.cli.explain import command as explain_command
 from toolkit.cli.stacks import command
 from toolkit.errors import ForbiddenError
 from toolkit.model.base import to_json
@@ -26,7 +27,7 @@ from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.planning.plan import plan
 from toolkit.records import store
 from toolkit.resources import package_directory
-from toolkit.runs import follow, stack_files
+from toolkit.runs import follow, stack_files, status
 from toolkit.runs.stacks import Frame, numbers_text, parse, position, read_process, world_of
 from toolkit.runs.standings import (
     Answer,
@@ -177,6 +178,13 @@ def test_mixed_states_are_reported_together() -> None:
     several = [answer(0, **{"env.SLURM_ARRAY_TASK_ID": str(number)}) for number in (0, 1)]
     text = summary(standings(several, array, lambda _: ""), array)
     assert text == "ranks 0.0, 1.0 wait in all_reduce (train.py:31)"
+
+
+def test_agents_are_named_where_no_rank_has_started() -> None:
+    stack = REDUCE.replace("all_reduce", "next_rendezvous")
+    agent = answer(9, stack, program="torch.distributed.run", **{"env.RANK": ""})
+    text = summary(standings([agent], decided(), lambda _: ""), decided())
+    assert text == "process 109 on nid001 waits in next_rendezvous (train.py:31)"
 
 
 def test_what_has_moved_since_the_last_time_is_reported() -> None:
@@ -502,3 +510,28 @@ def test_the_size_of_a_world_is_noted_and_the_module_is_as_it_was(tmp_path: Path
     (text,) = ask(tmp_path, script)
     assert world_of(text) == 3
     assert world_of("world=" + "9" * 100_000) == 0
+
+
+def test_explain_names_the_command_for_a_silent_run_and_shows_stacks_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = run_of(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    log = paths.logs / "7.log"
+    log.write_text("begins\n")
+    os.utime(log, (time.time() - 400,) * 2)
+    for rank, stack in enumerate((REDUCE, REDUCE, NAMED)):
+        (paths.reports / f"nid001-{rank}-0.stacks").write_text(head(rank, pid=rank) + stack)
+    for name in ("0", "12", "x", "0.json"):
+        (paths.reports / f"nccl_trace_rank_{name}").write_bytes(b"cos\nsystem\n(S'touch run'\ntR.")
+    state = JobState(job_id=7, state="RUNNING", nodes="nid001")
+    monkeypatch.setattr(status, "current", lambda *_: (state, None))
+    shown_lines = CliRunner().invoke(explain_command, ["train-0001"]).output.splitlines()
+    (stacks,) = [line for line in shown_lines if line.startswith("stacks")]
+    assert "ranks 0, 1 wait in all_reduce (train.py:31); rank 2 is in read_shard" in stacks
+    assert "rank 3 has written no file" in stacks
+    assert any("torchfrtrace" in line and "ranks 0, 12:" in line for line in shown_lines)
+    assert any(
+        line.startswith("silent ") and "toolkit stacks train-0001" in line for line in shown_lines
+    )
+    assert not (tmp_path / "run").exists()

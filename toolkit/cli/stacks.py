@@ -63,7 +63,10 @@ def command(run: str | None, twice: int | None, wait: int, as_json: bool, runs: 
     reading = _ask(paths, wait)
     if twice is not None:
         time.sleep(twice)
-        reading = _ask(paths, wait)
+        try:
+            reading = _ask(paths, wait)
+        except JobLostError:
+            console.note(f"{paths.name} has ended meanwhile")
     return _show(paths, reading, as_json=as_json)
 
 

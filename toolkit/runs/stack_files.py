@@ -123,11 +123,12 @@ def read(
 def worlds(paths: Paths, plan: Plan, job_id: int) -> list[int]:
     """Return with how many ranks each rank of a job has trained, as far as they noted it."""
     launcher, files = launchers.get(plan.launch.launcher), _files(paths, job_id)
-    last = launcher.of_last_start([file.process.report for file in files], ())
+    reports = [file.process.report for file in files]
+    last = {id(report) for report in launcher.of_last_start(reports, ())}
     by_rank: dict[tuple[str, int], int] = {}
     for file in files:
         report = file.process.report
-        if report in last and (size := world_of(_text(file, 0, file.size))):
+        if id(report) in last and (size := world_of(_text(file, 0, file.size))):
             rank = rank_of(report, plan.launch.launcher)
             key = (report.host, report.pid) if rank is None else ("", rank)
             by_rank[key] = max(size, by_rank.get(key, 0))

@@ -175,15 +175,16 @@ def parse(text: str, main: str) -> list[Stacks]:
                 dumps.append({})
             last, frames = thread["ident"], []
             dumps[-1][last] = frames
-        elif frames is not None and (frame := FRAME.match(line)):
+        elif frames is None or not (frame := FRAME.match(line)):
+            continue
+        elif not frame["file"].endswith(_HOOKS):
             frames.append(Frame(frame["file"], int(frame["line"]), frame["function"] or ""))
     return [{ident: tuple(rows) for ident, rows in dump.items()} for dump in dumps]
 
 
 def is_own(frame: Frame) -> bool:
     """Return whether a frame is in the user's code."""
-    packaged = PACKAGED.search(frame.file) or frame.file.startswith(("<", "/usr/lib/python"))
-    return not packaged and not frame.file.endswith(_HOOKS)
+    return not (PACKAGED.search(frame.file) or frame.file.startswith("<"))
 
 
 def position(frames: Sequence[Frame], code: Callable[[Frame], str]) -> Position:

@@ -72,12 +72,14 @@ def standings(answers: Sequence[Answer], plan: Plan, code: Code) -> list[Standin
     """Return what each rank is doing, in order; of each rank one process is chosen."""
     by_rank: dict[tuple[int, int], list[Answer]] = {}
     others: list[Answer] = []
+    starters: list[Answer] = []
     for answer in answers:
         rank = rank_of(answer.process.report, plan.launch.launcher)
         if rank is not None:
             by_rank.setdefault((_element(answer), rank), []).append(answer)
-        elif not is_starter(answer.process.report.program):
-            others.append(answer)
+        else:
+            is_agent = is_starter(answer.process.report.program)
+            (starters if is_agent else others).append(answer)
     if by_rank:
         chosen = [
             (f"{element}.{rank}" if plan.array else str(rank), rank, _chosen(several, code))
@@ -86,7 +88,7 @@ def standings(answers: Sequence[Answer], plan: Plan, code: Code) -> list[Standin
         return [_standing(label, rank, answer, answers, code) for label, rank, answer in chosen]
     return [
         _standing(f"{answer.process.report.pid} on {answer.process.report.host}", None, *rest)
-        for answer in others
+        for answer in others or starters  # such as agents that wait for each other
         if answer.stacks is not None
         for rest in ((answer, answers, code),)
     ]
