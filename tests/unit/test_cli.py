@@ -158,8 +158,8 @@ def test_everything_after_the_script_belongs_to_it(monkeypatch: pytest.MonkeyPat
     class StoppedError(Exception):
         pass
 
-    def remember(script: str, flags: object, here: object, *, dry_run: bool) -> None:
-        del here, dry_run
+    def remember(script: str, flags: object, here: object, **options: bool) -> None:
+        del here, options
         seen.extend((script, flags))
         raise StoppedError
 

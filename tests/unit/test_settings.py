@@ -281,7 +281,7 @@ def test_broken_settings_complete_nothing_and_print_nothing(tmp_path: Path) -> N
 
 
 def test_the_launcher_of_the_settings_is_known_before_the_script_is_judged(tmp_path: Path) -> None:
-    words = "run --site generic --dry-run --image /x.sif -- hostname -f".split()
+    words = "run --site generic --dry-run --image /x.sif hostname -f".split()
     assert typed(tmp_path, *words).returncode == 66
     for variables, text in (({"TOOLKIT_LAUNCHER": "none"}, ""), ({}, 'launcher = "none"\n')):
         (tmp_path / "toolkit.toml").write_text(text)

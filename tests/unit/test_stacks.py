@@ -431,10 +431,11 @@ class _Client:
 
     def __init__(self, paths: store.Paths) -> None:
         self._states = iter(("RUNNING", "RUNNING", "RUNNING", "COMPLETED"))
-        self._log = str(paths.logs / "7.log")
+        self._command = str(paths.script)
 
     def jobs(self, ids: list[int]) -> dict[int, JobState]:
-        state = JobState(job_id=ids[0], state=next(self._states), nodes="nid001", log=self._log)
+        state = JobState(job_id=ids[0], state=next(self._states), nodes="nid001")
+        state = replace(state, command=self._command)
         return {ids[0]: state}
 
 
