@@ -30,6 +30,7 @@ def limited(
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("TOOLKIT_")},
         **{"HOME": str(place), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+        "PATH": f"{place}/bin:{os.environ['PATH']}",
     }
     return subprocess.run(
         [sys.executable, "-m", "toolkit", *words],
@@ -51,6 +52,10 @@ def place() -> Iterator[Path]:
         (place / "train.py").write_text("print(1)\n")
         (place / "job.sh").write_text("#!/bin/bash\n#SBATCH –-nodes=2\nsrun hostname\n")
         (place / ".local/state/toolkit/clusters/local").mkdir(parents=True, mode=0o700)
+        (place / "bin").mkdir()
+        for name in ("sinfo", "sbatch", "squeue", "scontrol"):  # to start one takes descriptors
+            (place / "bin" / name).write_text("#!/bin/sh\nexit 1\n")
+            (place / "bin" / name).chmod(0o755)
         yield place
 
 
@@ -58,7 +63,6 @@ def place() -> Iterator[Path]:
     ("kind", "most", "line"),
     [
         (FILES, 6, "lint job.sh"),
-        (FILES, 5, "cluster status"),
         (FILES, 5, RUN),
         (FILES, 5, f"{RUN} --json"),
         (SIZE, 100, "jobs copy digits-ddp"),
@@ -79,7 +83,7 @@ def test_a_limit_is_the_cause(kind: int, most: int, line: str, place: Path) -> N
 def test_too_little_memory_is_the_cause(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path
 ) -> None:
-    def read(*_: object) -> bytes:
+    def read(*_: object, **__: object) -> bytes:
         raise MemoryError
 
     monkeypatch.setattr(files, "read_bytes", read)

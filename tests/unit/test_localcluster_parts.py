@@ -290,7 +290,8 @@ def test_a_node_that_starts_slowly_keeps_no_other_request_waiting(paths: Paths) 
         starting.start()
         assert services.asked.wait(20)
         before = services.reaped
-        assert control.ask(paths, control.Request(), timeout=5).nodes == {"nid001": "on"}
+        for _ in range(2):  # the second one is accepted after orphans were reaped once more
+            assert control.ask(paths, control.Request(), timeout=5).nodes == {"nid001": "on"}
         assert services.reaped > before, "orphans are reaped meanwhile"
         assert not replies
         with pytest.raises(ClusterError, match="there is no node nid009"):

@@ -182,13 +182,13 @@ def test_nothing_is_recorded_in_the_run_of_another_user(
     """Whoever reads it neither writes, removes, cancels nor asks Slurm for what it names."""
     slurm = Slurm()
     monkeypatch.setattr(status, "client_of", lambda _: slurm)
-    monkeypatch.setattr(Paths, "is_own", False)
     lost, ended = new_run(tmp_path / "x-0001"), new_run(tmp_path / "x-0002")
     lost.attempt.write_text(OLD_ATTEMPT)
     ended.submission.write_text(OLD_RUN)
     slurm.add(lost.script, 5)
     slurm.taken.append(JobState(job_id=4, state="COMPLETED", command=str(ended.script)))
     before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     rows = status.of_all([lost, ended])
     assert [(row.job_id, row.state) for row in rows] == [(0, "UNKNOWN"), (4, "COMPLETED")]
     assert {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")} == before
