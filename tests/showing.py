@@ -46,6 +46,7 @@ REFUSING: dict[str, tuple[str, ...]] = {
     "notebook stop": ("RUN",),
     "prune": ("--keep 0", "--keep 0 --yes"),
     "rm": ("RUN", "--cancel --force RUN"),
+    "stacks": ("RUN",),
 }
 # Commands that write, start or submit; showing is not what they are for.
 ACTING = frozenset(

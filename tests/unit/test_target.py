@@ -51,7 +51,7 @@ def test_a_missing_script_names_the_nearest(tmp_path: Path) -> None:
 def test_a_program_of_the_image_is_shown_its_launcher(tmp_path: Path) -> None:
     with pytest.raises(ScriptMissingError) as caught:
         resolve("hostname", tmp_path)
-    assert "--launcher none ... -- hostname" in (caught.value.next_step or "")
+    assert "toolkit run ... -- hostname" in (caught.value.next_step or "")
     with pytest.raises(ScriptMissingError) as caught:
         resolve("trian.py", tmp_path)
     assert "--launcher none" not in (caught.value.next_step or "")

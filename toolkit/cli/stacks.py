@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from datetime import datetime
 from pathlib import Path, PurePath
@@ -13,7 +12,7 @@ import click
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import json_option, run_argument, runs_option
-from toolkit.errors import ForbiddenError, JobLostError, LauncherMismatchError
+from toolkit.errors import JobLostError, LauncherMismatchError
 
 if TYPE_CHECKING:
     from toolkit.model.plan import Plan
@@ -73,12 +72,7 @@ def command(run: str | None, twice: int | None, wait: int, as_json: bool, runs: 
 def _ask(paths: Paths, wait: int) -> Reading:
     from toolkit.runs import stack_files, status
 
-    if paths.directory.stat().st_uid != os.geteuid():
-        raise ForbiddenError(
-            f"{paths.name} is another user's run: only its owner asks its ranks",
-            place="RUN",
-            next_step=f"what its owner has asked: toolkit explain {paths.word}",
-        )
+    paths.require_own()
     plan = paths.read_plan()
     if not stack_files.can_answer(plan):
         cause = "the ranks run in containers of an engine, which Slurm's signals do not reach"

@@ -45,7 +45,7 @@ class Srun(Launcher):
     def recognize(self, script: Script) -> Recognition | None:
         """Claim scripts whose trainer wants a task of Slurm for each device.
 
-        A program of an image with torch may be a trainer, too: each of its ranks is told who it is.
+        A program of an image with torch may be a trainer, too: each of its ranks gets its number.
         """
         ranks = (script.job.ntasks_per_node or script.job.most_gpus or 1) * script.job.node_range[1]
         has_torch = "torch" in (script.frameworks or ())

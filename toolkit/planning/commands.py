@@ -34,8 +34,8 @@ class Command(NamedTuple):
     switches: Mapping[str, str] = {}
 
 
-def _options(names: str, **said: str) -> dict[str, str]:
-    given = {name.replace("_", "-"): meaning for name, meaning in said.items()}
+def _options(names: str, **meanings: str) -> dict[str, str]:
+    given = {name.replace("_", "-"): meaning for name, meaning in meanings.items()}
     return dict.fromkeys(names.split(), _LEFT_OUT) | given
 
 
@@ -182,23 +182,23 @@ def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
     if name is None:
         return None
     command, rest = COMMANDS[name], list(words[len(name) :])
-    said: dict[str, list[str]] = {}
+    given: dict[str, list[str]] = {}
     place = " ".join(name)
     while rest and rest[0].startswith("-") and rest[0] != "--":
-        _take(place, command, rest, said)
+        _take(place, command, rest, given)
     if rest[:1] == ["--"]:
         del rest[0]
     if not rest:
         raise UsageError(
             f"{place} is given nothing to start", place="SCRIPT", next_step=f"{place} ... train.py"
         )
-    settings = _settings(place, said, flags)
-    is_python = MODULE in said or rest[0].endswith(".py") or _PYTHON.match(rest[0])
+    settings = _settings(place, given, flags)
+    is_python = MODULE in given or rest[0].endswith(".py") or _PYTHON.match(rest[0])
     if command.launcher and (
         is_python or command is not _SRUN
     ):  # what srun starts may be a program
         settings["launcher"] = command.launcher
-    if MODULE in said:
+    if MODULE in given:
         rest = ["python", "-m", *rest]
     variables = (*settings.get("pass_env", ()), *settings.get("env", ()))
     shown = [
@@ -208,13 +208,13 @@ def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
     return Pasted(tuple(rest), settings, f"{place} is understood as {' '.join(shown) or rest[0]}")
 
 
-def _take(place: str, command: Command, rest: list[str], said: dict[str, list[str]]) -> None:
+def _take(place: str, command: Command, rest: list[str], given: dict[str, list[str]]) -> None:
     """Take one option, and its value, from the front of the words."""
     word = rest.pop(0)
     option, equals, value = word.lstrip("-").partition("=")
     option = option.replace("_", "-")
     if option in command.switches:
-        said.setdefault(command.switches[option], []).append(value)
+        given.setdefault(command.switches[option], []).append(value)
         return
     if option not in command.values:
         raise UsageError(
@@ -228,20 +228,20 @@ def _take(place: str, command: Command, rest: list[str], said: dict[str, list[st
     count = 0 if equals else 2 if meaning == MCA else 1
     values = [value] if equals else rest[:count]
     del rest[:count]
-    said.setdefault(meaning, []).extend(["=".join(values)])
+    given.setdefault(meaning, []).extend(["=".join(values)])
 
 
-def _settings(place: str, said: Mapping[str, Sequence[str]], flags: Layer) -> dict[str, Any]:
+def _settings(place: str, given: Mapping[str, Sequence[str]], flags: Layer) -> dict[str, Any]:
     """Return the settings that a command's options amount to."""
     settings: dict[str, Any] = {}
     for key in (NODES, PER_NODE, RESTARTS):
-        text = said.get(key, [""])[-1]
+        text = given.get(key, [""])[-1]
         if re.fullmatch(r"\d+(?::\d+)?", text):  # "auto" and "gpu" are the plan's to decide
             settings[key] = int(text) if text.isdigit() else text
-    hosts = [host for text in said.get(HOSTS, ()) for host in text.split(",") if host]
+    hosts = [host for text in given.get(HOSTS, ()) for host in text.split(",") if host]
     if hosts:
         settings.setdefault(NODES, len(hosts))
-    ranks = said.get(RANKS, [""])[-1]
+    ranks = given.get(RANKS, [""])[-1]
     if ranks.isdigit():
         nodes = settings.get(NODES) or flags.values.get(NODES) or 1
         if isinstance(nodes, int) and int(ranks) % nodes == 0:
@@ -250,7 +250,7 @@ def _settings(place: str, said: Mapping[str, Sequence[str]], flags: Layer) -> di
     for key, value in settings.items():
         if str(flags.values.get(key, value)) != str(value):
             raise _conflict(place, key, value, flags.values[key])
-    variables = [*said.get(ENV, ()), *(f"OMPI_MCA_{text}" for text in said.get(MCA, ()))]
+    variables = [*given.get(ENV, ()), *(f"OMPI_MCA_{text}" for text in given.get(MCA, ()))]
     if env := dict(text.split("=", 1) for text in variables if "=" in text):
         settings["env"] = env
     if passed := tuple(text for text in variables if "=" not in text):

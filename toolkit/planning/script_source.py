@@ -123,7 +123,7 @@ def _local_modules(tree: ast.Module, file: Path, roots: Iterable[Path]) -> list[
         if isinstance(node, ast.ImportFrom) and 0 < node.level <= len(file.parents):
             base, name = file.parents[node.level - 1], node.module or ""
             wanted += [(base, name), *((base, f"{name}.{alias.name}") for alias in node.names)]
-    found = dict.fromkeys(
+    files = dict.fromkeys(
         path
         for root, name in wanted
         if (parts := [part for part in name.split(".") if part])
@@ -131,7 +131,7 @@ def _local_modules(tree: ast.Module, file: Path, roots: Iterable[Path]) -> list[
         for path in (place.with_suffix(".py"), place / "__init__.py")
         if place != root and path.is_file()
     )
-    return list(found)
+    return list(files)
 
 
 def module_source(tree: ast.Module) -> Source:

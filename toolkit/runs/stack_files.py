@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import NamedTuple
 
 from toolkit import launchers, runtimes
 from toolkit.errors import ToolkitError
+from toolkit.files import open_regular
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState
 from toolkit.quoting import shell
@@ -44,10 +44,9 @@ def _files(paths: Paths, job_id: int) -> list[_File]:
     files = []
     for path in islice(paths.reports.glob("*.stacks"), _MOST_FILES):
         with suppress(OSError):
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with os.fdopen(handle, "rb") as file:
-                status = os.fstat(handle)
-                if not stat.S_ISREG(status.st_mode) or status.st_uid != owner:
+            with open_regular(path, below=paths.directory) as file:
+                status = os.fstat(file.fileno())
+                if status.st_uid != owner:
                     continue
                 process = read_process(file.read(_HEAD).decode("utf-8", "replace"))
             if process is not None and excerpt.is_of(process.report, job_id, None):
@@ -59,7 +58,7 @@ def _files(paths: Paths, job_id: int) -> list[_File]:
 
 def _text(file: _File, start: int, end: int) -> str:
     """Return a part of a file, or the end of that part; without what begins the file."""
-    with file.path.open("rb") as stream:
+    with open_regular(file.path, below=file.path.parent.parent) as stream:
         head = stream.read(_HEAD).partition(b"\n\n")
         begin = max(start, len(head[0]) + len(head[1]), end - _TAIL)
         stream.seek(begin)
@@ -171,10 +170,7 @@ def source_of(plan: Plan, frame: Frame) -> str:
     if not path.is_relative_to(plan.directory):
         return ""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                return ""
+        with open_regular(path, below=path.parent) as file:
             lines = file.read(_MOST_SOURCE).split(b"\n")
     except OSError:
         return ""
