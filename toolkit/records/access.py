@@ -72,7 +72,8 @@ class RunDirectory:
         """Raise ForbiddenError if the run is another user's, who may have written any number."""
         if not self.is_own:
             raise ForbiddenError(
-                f"{self.directory.name} belongs to another user; only its owner ends it, removes it or asks its ranks",
+                f"{self.directory.name} belongs to another user: only its owner ends it, "
+                "removes it or asks its ranks",
                 place=str(self.directory),
                 next_step="see whose it is: ls -ld; a job of your own: scancel JOB",
             )
