@@ -242,7 +242,7 @@ def test_what_cannot_run_is_refused_and_nothing_is_submitted(
     pytorch_image: Path,
     shared_dir: Path,
 ) -> None:
-    (shared_dir / "train.py").touch()
+    (shared_dir / "train.py").write_text("import torch.distributed\n")
     before = jobs_known(toolkit)
     image = () if "--image" in options else ("--image", str(pytorch_image))
     done = toolkit("run", *image, *options, "train.py", cwd=shared_dir)
