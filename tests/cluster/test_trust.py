@@ -130,10 +130,16 @@ def test_a_run_that_another_user_prepared_is_neither_repeated_nor_resumed(
     (scratch / "runs").chmod(0o1777)
     as_adversary(PREPARED, scratch)
     before = everything(scratch / "runs/train-0001")
-    for name in ("runs/train-0001", "train-0002", f"{scratch}/runs/train-0001"):
-        code, said = victim.run(scratch, name)
+    for words in (
+        ["runs/train-0001"],
+        ["train-0002"],
+        [f"{scratch}/runs/train-0001"],
+        ["--failed", "runs/train-0001"],
+        ["--after", "train-0001", f"{scratch.parent}/train.py"],
+    ):
+        code, said = victim.run(scratch, *words)
         assert code == 94, said
-        assert f"runs/{Path(name).name} is not trusted: it belongs to user {ADVERSARY}" in said
+        assert f"is not trusted: it belongs to user {ADVERSARY}" in said
     code, said = victim.run(scratch, f"{scratch.parent}/train.py")
     assert (code, "trained False" in said) == (0, True), said
     assert (scratch / "runs/train-0003/job.sbatch").owner() == victim.user.name

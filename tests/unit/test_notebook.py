@@ -208,7 +208,9 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> forward.Door:
     monkeypatch.setattr(status, "running", lambda _: states)
     monkeypatch.setattr(status, "submission_of", lambda _: None)
     monkeypatch.setattr(status, "client_of", lambda _: Client(Access()))
-    return forward.locate(Paths(tmp_path / "runs/notebook-0001"), "8888")
+    run = tmp_path / "runs/notebook-0001"
+    run.mkdir(parents=True)
+    return forward.locate(Paths(run), "8888")
 
 
 def test_the_first_element_of_an_array_is_reached(door: forward.Door) -> None:
@@ -265,7 +267,6 @@ def test_no_token_goes_to_a_server_that_others_could_have_named(
     door: forward.Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = door.paths.directory
-    run.mkdir(parents=True)
     (run / "place.json").write_text('{"node": "nid001", "socket": "/tmp/a.sock"}')
     (run / "token").write_text("secret")
     monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)

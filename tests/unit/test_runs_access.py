@@ -14,15 +14,26 @@ import pytest
 
 from tests.unit.samples import inputs
 from toolkit.cli.main import cli
+from toolkit.cli.run import _failed_points as failed_points
 from toolkit.cli.shared import complete_runs
-from toolkit.errors import ConfigError, ForbiddenError
+from toolkit.errors import ConfigError, ForbiddenError, UntrustedError
 from toolkit.launchers.shared.step_log import failures_of_step
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Submission
 from toolkit.planning.plan import plan
 from toolkit.records import secrets
 from toolkit.records.store import Paths
-from toolkit.runs import attempts, finish, logs, parts, status
+from toolkit.runs import (
+    attempts,
+    dependencies,
+    finish,
+    forward,
+    logs,
+    notebook,
+    parts,
+    removal,
+    status,
+)
 from toolkit.slurm import hostlist, queue
 
 SUBMISSION = Submission(job_id=7, site="local", submitted="2026-11-22T00:00:00Z")
@@ -113,6 +124,26 @@ def test_in_a_run_of_another_user_nothing_is_kept_and_nothing_ended(
     assert sorted(run.directory.rglob("*")) == before
     with pytest.raises(ForbiddenError, match="belongs to another user"):
         run.require_own()
+
+
+@pytest.mark.parametrize("writable", [".", "..", "../.."])
+def test_a_run_that_others_can_exchange_counts_as_theirs(writable: str, run: Paths) -> None:
+    """Else what was read of another user's files is kept, or removed, where they lead it meanwhile."""
+    (run.directory / writable).chmod(0o777)
+    assert came_out(run).state == "FAILED"
+    assert not run.outcome.exists()
+    assert not run.is_own
+    for act in (
+        run.require_own,
+        lambda: removal.remove([run], force=True),
+        lambda: forward.locate(run, "6006"),
+        lambda: notebook.server(run),
+        lambda: failed_points(str(run.directory)),
+    ):
+        with pytest.raises(UntrustedError, match="every user of this machine can write"):
+            act()
+    (finding,) = dependencies.dependencies([run.name], run.directory.parent, None)[1]
+    assert isinstance(finding, UntrustedError)
 
 
 def test_what_is_learned_goes_through_no_link(run: Paths, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from toolkit.records.store import Paths
 from toolkit.redaction import HIDDEN
 from toolkit.runs.submit import gather_run, resume, submit, write
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
+from toolkit.trust import require_trusted
 from toolkit.units import counted
 
 SECTION = "Run"
@@ -203,12 +204,14 @@ def _failed_points(name: str) -> dict[str, Any]:
 
     Raises:
         UsageError: the run is not a sweep, or none of its points has failed.
+        UntrustedError: another user could have written the run.
     """
     from toolkit.planning.layers import chosen_runs
     from toolkit.records.store import find
     from toolkit.runs import points, status
 
     paths = find(name, chosen_runs(Path.cwd()))
+    require_trusted(paths.directory)
     numbers = points.failed_points(status.elements(paths))
     if not numbers:
         raise UsageError(

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from toolkit.errors import ConfigError, ForbiddenError
+from toolkit.errors import ConfigError, ForbiddenError, ToolkitError, UnknownRunError
 from toolkit.files import open_regular, read_json, write_atomically
 from toolkit.model.base import AnyModel, to_json
+from toolkit.trust import require_trusted
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -63,20 +64,35 @@ class RunDirectory:
 
     @property
     def is_own(self) -> bool:
-        """Return whether the run belongs to the caller."""
-        with suppress(OSError):
-            return self.directory.stat().st_uid == os.geteuid()
+        """Return whether the run belongs to the caller, and no other user can exchange it."""
+        with suppress(ToolkitError, OSError):
+            self.require_own()
+            return True
         return False
 
     def require_own(self) -> None:
-        """Raise ForbiddenError if the run is another user's, who may have written any number."""
-        if not self.is_own:
+        """Check that no other user wrote the run, or can exchange it while it is used.
+
+        Raises:
+            ForbiddenError: it belongs to another user, who may have written any number.
+            UntrustedError: another user could exchange it.
+            UnknownRunError: it has been removed.
+        """
+        try:
+            owner = self.directory.stat().st_uid
+        except OSError as error:
+            cause = f"{self.directory.name} cannot be used: {error.strerror}"
+            raise UnknownRunError(
+                cause, place=str(self.directory), next_step="toolkit ps"
+            ) from None
+        if owner != os.geteuid():
             raise ForbiddenError(
                 f"{self.directory.name} belongs to another user: only its owner ends it, "
                 "removes it or asks its ranks",
                 place=str(self.directory),
                 next_step="see whose it is: ls -ld; a job of your own: scancel JOB",
             )
+        require_trusted(self.directory)
 
     def read(self, path: Path, model: type[AnyModel]) -> AnyModel | None:
         """Read a JSON file of the run; return None if there is none.
@@ -115,7 +131,7 @@ class RunDirectory:
         with suppress(OSError):
             handle = os.open(self.directory, _DIRECTORY)
             try:
-                if os.fstat(handle).st_uid != os.geteuid():
+                if os.fstat(handle).st_uid != os.geteuid() or not self.is_own:
                     return False
                 for folder in path.relative_to(self.directory).parts[:-1]:
                     with suppress(FileExistsError):

@@ -9,6 +9,7 @@ from pathlib import Path
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.records.store import Paths, find
 from toolkit.runs import status
+from toolkit.trust import require_trusted
 
 _HOW = ("afterok", "afterany", "afternotok")
 _ENTRY = re.compile(rf"(?:(?P<how>{'|'.join(_HOW)}):)?(?P<run>[^:]+)\Z")
@@ -51,6 +52,7 @@ def _word(text: str, runs: Path, cluster: str | None) -> str | None:
     if name.isdigit():
         return f"{how}:{name}"
     paths = find(name, runs)
+    require_trusted(paths.directory)
     state, came_out = status.current(paths)
     if came_out is not None:
         _check(how, paths, well=came_out.kind == "ok")

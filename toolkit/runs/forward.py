@@ -101,7 +101,10 @@ def locate(paths: Paths, where: str, *, node: str | None = None, by_ssh: bool = 
     Raises:
         JobLostError: the run is not running.
         UsageError: it has no such node.
+        ForbiddenError: it is another user's, who may have written the number of any job.
+        UntrustedError: another user could exchange it.
     """
+    paths.require_own()
     states = require_running(paths)
     nodes = [(name, state.job_id) for state in states for name in expand(state.nodes)]
     chosen = node or nodes[0][0]

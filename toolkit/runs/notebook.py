@@ -18,7 +18,6 @@ from toolkit.records.store import Paths, all_runs
 from toolkit.runs import forward, status
 from toolkit.runs.submit import gather_run
 from toolkit.slurm.client import without_job
-from toolkit.trust import require_trusted
 
 LAUNCHER = "notebook"
 _ANSWER_SECONDS = 30  # for a server to answer, or to take up a new token
@@ -132,10 +131,11 @@ def server(paths: Paths, *, by_ssh: bool = False) -> Server:
     Raises:
         UsageError: the run is not a notebook.
         JobLostError: it is not running, or its server does not listen yet.
-        UntrustedError: another user could have written the run.
+        ForbiddenError: the run is another user's.
+        UntrustedError: another user could exchange it.
     """
+    paths.require_own()  # it says which server gets the token
     require_notebook(paths)
-    require_trusted(paths.directory)  # it says which server gets the token
     try:
         place = read_json(place_file(paths), Place, below=paths.directory)
         token = read_text(token_file(paths), below=paths.directory).strip()

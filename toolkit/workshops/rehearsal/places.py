@@ -121,7 +121,10 @@ def cancel_jobs(directories: list[Path]) -> None:
     A job is found by its script, too, if `toolkit run` was ended before it recorded the number.
     """
     left = [
-        run for directory in directories for run in all_runs(directory) if not run.outcome.is_file()
+        run
+        for directory in directories
+        for run in all_runs(directory)
+        if run.is_own and not run.outcome.is_file()
     ]
     for paths in left:
         with contextlib.suppress(ToolkitError):
