@@ -11,6 +11,7 @@ job, and programs use the low ones.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterable, Sequence
 
 # The topic about errors that are not those of a job, an image, a site or a cluster.
@@ -334,6 +335,7 @@ _SYSTEM: dict[int | None, tuple[type[ToolkitError], str, str]] = {
         (errno.EACCES, errno.EPERM, errno.EROFS),
         (ForbiddenError, "a file cannot be used", "see whose it is: ls -ld"),
     ),
+    errno.EAGAIN: (LimitError, "no more processes can be started", "ps -u $USER; ulimit -u"),
     errno.EMFILE: (LimitError, "no more files can be opened", "ulimit -n 1024"),
     errno.EFBIG: (LimitError, "a file cannot become larger", "ulimit -f unlimited"),
     errno.ENOMEM: (
@@ -351,6 +353,8 @@ def of_system(error: Exception) -> ToolkitError | None:
     """
     if isinstance(error, MemoryError) or "failed to map segment" in str(error):  # an ImportError
         error = OSError(errno.ENOMEM, "Cannot allocate memory")
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        error = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     if not isinstance(error, OSError) or error.errno not in _SYSTEM:
         return None
     kind, cause, step = _SYSTEM[error.errno]
