@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from toolkit.errors import ImageMissingError, UnknownImageError
 from toolkit.images.sif import header as sif
-from toolkit.images.store import store
+from toolkit.images.store import store, usage
 from toolkit.model.base import to_json
 from toolkit.model.image import Manifest
 
@@ -239,3 +240,49 @@ def test_the_way_to_a_registry_is_shown_for_what_may_be_there(image: str, is_off
     with pytest.raises(UnknownImageError) as caught:
         store.find(image)
     assert (f"docker://{image}" in (caught.value.next_step or "")) == is_offered
+
+
+# What another user can put where the notes on an image's use are, or where the next one will be.
+PLANTED: dict[str, Callable[[Path, Path], object]] = {
+    "a link for the next note": lambda notes, own: (notes / usage._name(RUN)).symlink_to(own / "a"),
+    "a link for the last use": lambda notes, own: (notes / "ended").symlink_to(own / "a"),
+    "a link to nothing": lambda notes, own: (notes / "ended").symlink_to(own / "new"),
+    "a link for the notes": lambda notes, own: (notes.rmdir(), notes.symlink_to(own)),
+    "a link for all notes": lambda notes, own: (
+        notes.parent.rename(notes.parent.with_name("away")),
+        (own / notes.name).mkdir(),
+        notes.parent.symlink_to(own),
+    ),
+    "a pipe": lambda notes, _: os.mkfifo(notes / "a"),
+    "a directory": lambda notes, _: (notes / "a").mkdir(),
+    "a long path": lambda notes, _: (notes / "a").write_text(f"{LONG}\0007\0local"),
+    "no path": lambda notes, _: (notes / "a").write_text("a\0007\0local"),
+    "no number": lambda notes, _: (notes / "a").write_text("/a\000-7\0local"),
+    "no cluster": lambda notes, _: (notes / "a").write_text("/a\0007\000../../evil"),
+    "no text": lambda notes, _: (notes / "a").write_bytes(b"/\xff"),
+}
+RUN, LONG = Path("/runs/x-0001"), Path("/" + "a" * 300)
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_notes_on_the_use_of_an_image_lead_nowhere_else(planted: str, tmp_path: Path) -> None:
+    image, own = tmp_path / "images/x.sif", tmp_path / "own"
+    own.mkdir()
+    (own / "a").write_text("thesis")
+    (tmp_path / "images/.used/x").mkdir(parents=True)
+    image.touch()
+    PLANTED[planted](tmp_path / "images/.used/x", own)
+    before = {path: path.stat().st_mtime_ns for path in own.rglob("*")}
+
+    def holds(use: usage.Use) -> bool:
+        assert (use.job_id, use.cluster) == (7, "local")
+        return (use.run / "plan.json").is_file()
+
+    usage.note(image, usage.Use(RUN, 7, "local"))
+    assert usage.last_used(image) > 0
+    assert set(usage.unfinished(image)) <= {RUN, LONG}
+    assert set(usage.unfinished(image, holds)) <= {LONG}
+    usage.release(image, RUN)
+    usage.forget(image)
+    assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == before
+    assert (own / "a").read_text() == "thesis"

@@ -3,24 +3,29 @@
 `toolkit run` leaves a note of each run beside the image, so that no image is removed while a run
 uses it.
 
-The notes are in ``.used/<image>/``, one small file for each run, with a name that no other
-user could guess or needs to write: a directory of images that several people share is only read by
-most of them, and which images these use is then unknown.
+The notes are in ``.used/<image>/``, one small file for each run: a directory of images that several
+people share is only read by most of them, and which images these use is then unknown. Those who can
+write there may put anything in its place: no symbolic link is followed, and what a note says is
+checked.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.files import read_text
+from toolkit.errors import ToolkitError
+from toolkit.files import read_text, write_atomically
 from toolkit.images.recipe.digests import hash_bytes
+from toolkit.model.run import CLUSTER_NAME
 
 _DIRECTORY = ".used"
-_LONGEST = 1 << 16  # bytes of a note, which is a path
+_LONGEST = 4095  # bytes of a note, which is a path
 # Seconds after which a run is forgotten that left no trace of its end and has no directory.
 _FINISHED = 3600.0
 
@@ -42,42 +47,68 @@ class Use(NamedTuple):
 def note(image: Path, use: Use) -> None:
     """Record that a run uses an image.
 
-    Do nothing, silently, if the image's directory belongs to another user.
+    Do nothing, silently, if this user cannot write to the image's directory.
     """
     text = "\0".join((str(use.run), str(use.job_id), use.cluster or ""))
-    try:
-        file = _file(image, use.run)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-    except (OSError, ValueError):
-        return
+    with suppress(OSError, ValueError):
+        for directory in (_directory(image).parent, _directory(image)):
+            with suppress(FileExistsError):
+                directory.mkdir()
+        with _opened(image) as notes:
+            write_atomically(notes / _name(use.run), text)
 
 
 def release(image: Path, run: Path) -> None:
     """Forget a run that was removed; the time of the last use is kept."""
-    file = _file(image, run)
-    if file.exists():
-        _keep_time_only(file)
+    with suppress(OSError), _opened(image) as notes:
+        _keep_time_only(notes / _name(run))
 
 
-def _file(image: Path, run: Path) -> Path:
-    directory = image.parent / _DIRECTORY / image.name.removesuffix(".sif")
-    return directory / hash_bytes(os.fsencode(run))[:16]
+def _directory(image: Path) -> Path:
+    return image.parent / _DIRECTORY / image.name.removesuffix(".sif")
+
+
+@contextmanager
+def _opened(image: Path) -> Iterator[Path]:
+    """Open the directory of notes, through no symbolic link; yield a path to what was opened.
+
+    Raises:
+        OSError: there is none.
+    """
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    above = os.open(_directory(image).parent, flags | os.O_PATH)
+    try:
+        handle = os.open(_directory(image).name, flags, dir_fd=above)
+    finally:
+        os.close(above)
+    try:
+        yield Path(f"/proc/self/fd/{handle}")
+    finally:
+        os.close(handle)
+
+
+def _name(run: Path) -> str:
+    return hash_bytes(os.fsencode(run))[:16]
 
 
 def _read(file: Path) -> Use | None:
     """Read a note; older ones have the run's directory only."""
     try:
-        run, job_id, cluster, *_ = (*read_text(file, _LONGEST).split("\0"), "0", "")
-        return Use(Path(run), int(job_id), cluster or None)
-    except (OSError, ValueError):  # it is not one of our notes
+        text = read_text(file, _LONGEST, below=file.parent)
+        run, job_id, cluster, *_ = (*text.split("\0"), "0", "")
+        use = Use(Path(run), int(job_id), cluster or None)
+    except (OSError, ValueError):
         return None
+    is_note = use.run.is_absolute() and 0 <= use.job_id < 1 << 32
+    return use if is_note and re.match(CLUSTER_NAME, use.cluster or "local") else None
 
 
 def last_used(image: Path) -> float:
     """Return the time of an image's last use by a run, or of its build, in seconds since 1970."""
-    times = [path.stat().st_mtime for path in _notes(image)]
-    return max((*times, image.stat().st_mtime))
+    times = [image.stat().st_mtime]
+    with suppress(OSError), _opened(image) as notes:
+        times += [path.lstat().st_mtime for path in notes.iterdir()]
+    return max(times)
 
 
 def unfinished(image: Path, holds: Callable[[Use], bool] | None = None) -> tuple[Path, ...]:
@@ -89,31 +120,34 @@ def unfinished(image: Path, holds: Callable[[Use], bool] | None = None) -> tuple
             is taken to go on, and one whose directory is gone for an hour.
     """
     runs: list[Path] = []
-    for path in _notes(image):
-        use = None if path.name == "ended" else _read(path)
-        if use is None:
-            continue
-        if (use.run / "outcome.json").exists() or not (
-            holds(use) if holds else _may_hold(use, path)
-        ):
-            _keep_time_only(path)
-        else:
-            runs.append(use.run)
+    with suppress(FileNotFoundError, NotADirectoryError), _opened(image) as notes:
+        for path in sorted(notes.iterdir()):
+            use = None if path.name == "ended" else _read(path)
+            if use is None:
+                continue
+            try:
+                has_ended = (use.run / "outcome.json").exists() or not (
+                    holds(use) if holds else _may_hold(use, path)
+                )
+            except (ToolkitError, OSError):  # such as a run in a private directory
+                has_ended = False
+            if has_ended:
+                _keep_time_only(path)
+            else:
+                runs.append(use.run)
     return tuple(sorted(runs))
 
 
 def _may_hold(use: Use, note: Path) -> bool:
-    return use.run.exists() or time.time() - note.stat().st_mtime <= _FINISHED
+    return use.run.exists() or time.time() - note.lstat().st_mtime <= _FINISHED
 
 
 def forget(image: Path) -> None:
     """Remove the notes on an image that is being removed."""
-    for path in (image.parent / _DIRECTORY / image.name.removesuffix(".sif")).glob("*"):
-        path.unlink(missing_ok=True)
-
-
-def _notes(image: Path) -> list[Path]:
-    return sorted((image.parent / _DIRECTORY / image.name.removesuffix(".sif")).glob("*"))
+    with suppress(FileNotFoundError, NotADirectoryError), _opened(image) as notes:
+        for path in notes.iterdir():
+            with suppress(OSError):
+                path.unlink()
 
 
 def _keep_time_only(path: Path) -> None:
@@ -122,12 +156,8 @@ def _keep_time_only(path: Path) -> None:
     No more is needed of ended runs, so one file serves all of them.
     """
     last = path.with_name("ended")
-    try:
-        state = path.stat()
-        if path != last:
-            newer = max(state.st_mtime, last.stat().st_mtime if last.exists() else 0.0)
-            last.touch()
-            os.utime(last, (newer, newer))
+    with suppress(OSError):
+        if os.path.lexists(last) and last.lstat().st_mtime > path.lstat().st_mtime:
             path.unlink()
-    except OSError:
-        return
+        else:
+            path.replace(last)
