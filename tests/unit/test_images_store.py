@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ImageMissingError, UnknownImageError
+from toolkit.images.build.follow import Follower
 from toolkit.images.sif import header as sif
 from toolkit.images.store import store, usage
 from toolkit.model.base import to_json
 from toolkit.model.image import Manifest
+from toolkit.progress import Silent
 
 ID, OTHER = "0123456789abcdef" * 2, "f" * 32
 
@@ -286,3 +288,11 @@ def test_notes_on_the_use_of_an_image_lead_nowhere_else(planted: str, tmp_path: 
     usage.forget(image)
     assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == before
     assert (own / "a").read_text() == "thesis"
+
+
+def test_the_log_of_a_build_is_written_through_no_link(tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("thesis")
+    (tmp_path / "x.failed.log").symlink_to(tmp_path / "own")
+    Follower("x", {}, tmp_path / "x.failed.log", Silent())
+    assert (tmp_path / "own").read_text() == "thesis"
+    assert not (tmp_path / "x.failed.log").is_symlink()

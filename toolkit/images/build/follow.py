@@ -69,8 +69,9 @@ class Follower:
         self._name, self._details, self._progress = name, details, progress
         self._expected, self._secrets = expected or {}, secrets
         self._began = time.monotonic()
+        log.unlink(missing_ok=True)  # who else can write there may have put a link in its place
         # Line by line, for users who watch it.
-        self._stream = log.open("w", buffering=1, encoding="utf-8")
+        self._stream = log.open("x", buffering=1, encoding="utf-8")
 
     def follow(
         self,
