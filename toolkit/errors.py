@@ -335,6 +335,7 @@ _SYSTEM: dict[int | None, tuple[type[ToolkitError], str, str]] = {
         (errno.EACCES, errno.EPERM, errno.EROFS),
         (ForbiddenError, "a file cannot be used", "see whose it is: ls -ld"),
     ),
+    errno.ENAMETOOLONG: (UsageError, "a path cannot be used", "give a shorter one"),
     errno.EAGAIN: (LimitError, "no more processes can be started", "ps -u $USER; ulimit -u"),
     errno.EMFILE: (LimitError, "no more files can be opened", "ulimit -n 1024"),
     errno.EFBIG: (LimitError, "a file cannot become larger", "ulimit -f unlimited"),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from toolkit.errors import UntrustedError
+from toolkit.errors import UntrustedError, UsageError
 from toolkit.model.job import PROJECT_FILE
 from toolkit.quoting import shell
 
@@ -37,16 +37,14 @@ def require_trusted(path: Path) -> None:
 
     Raises:
         UntrustedError: another user controls a directory, link or file on the way; the first one.
+        UsageError: TOOLKIT_TRUST has a relative path, which would trust another directory in each.
         OSError: the path cannot be followed.
     """
     path = Path.cwd() / path
     with suppress(FileNotFoundError, PermissionError):  # the kernel may refuse links of others
         path.stat()  # links in a circle are an error here
     target = Path(os.path.realpath(path))
-    trusted = [
-        Path(os.path.realpath(Path(directory).expanduser()))
-        for directory in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
-    ]
+    trusted = [*_trusted()]
     for entry in _way(path):
         place = Path(os.path.realpath(entry.parent), entry.name)
         if any(
@@ -62,6 +60,18 @@ def require_trusted(path: Path) -> None:
         writers = _foreign_writers(place, status, is_way=place != target)
         if writers:
             raise _error(path, target, place, status, writers)
+
+
+def _trusted() -> Iterator[Path]:
+    for text in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        directory = os.path.expanduser(text)  # noqa: PTH111 - pathlib fails on unknown users
+        if not directory.startswith("/"):
+            raise UsageError(
+                f"{text!r} is not an absolute path",
+                place=VARIABLE,
+                next_step=f"export {VARIABLE}=/DIR:/OTHER",
+            )
+        yield Path(os.path.realpath(directory))
 
 
 def _way(path: Path) -> Iterator[Path]:

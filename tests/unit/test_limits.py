@@ -16,7 +16,7 @@ import pytest
 
 from toolkit import errors, files
 from toolkit.cli.main import main
-from toolkit.errors import LimitError, NoSpaceError, of_system
+from toolkit.errors import LimitError, NoSpaceError, UsageError, of_system
 
 ROOT = Path(files.__file__).parents[1]
 FILES, SIZE = resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE
@@ -110,6 +110,7 @@ def test_a_small_file_takes_little_memory_whatever_the_limit_is(place: Path) -> 
         (OSError(errno.ENOMEM, "fork"), LimitError),
         (OSError(errno.EMFILE, "open"), LimitError),
         (BlockingIOError(errno.EAGAIN, "fork"), LimitError),
+        (OSError(errno.ENAMETOOLONG, "open"), UsageError),
         (RuntimeError("can't start new thread"), LimitError),
         (RuntimeError("a fault of ours"), None),
         (OSError(errno.EFBIG, "write"), LimitError),

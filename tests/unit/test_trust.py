@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.test_cli import said
 from toolkit import sites, trust
-from toolkit.errors import ConfigError, ScriptMissingError, UntrustedError
+from toolkit.errors import ConfigError, ScriptMissingError, UntrustedError, UsageError
 from toolkit.files import read_toml
 from toolkit.images.registry import source as registry_source
 from toolkit.images.store.signatures import signature
@@ -463,3 +463,12 @@ def test_the_key_of_a_signature_is_not_taken_from_another_user(
     (found,) = signature(job, "/image.sif", here, folder, "site strict")
     assert isinstance(found, UntrustedError)
     assert verified == [str(above), str(above), str(folder / "key.pub")]
+
+
+@pytest.mark.parametrize("trusted", [".", "ours", "/a:ours", "~no-such-user/ours"])
+def test_a_relative_path_is_not_trusted_wherever_the_user_is(
+    trusted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLKIT_TRUST", trusted)
+    with pytest.raises(UsageError, match="is not an absolute path"):
+        require_trusted(tmp_path)
