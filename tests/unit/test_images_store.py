@@ -14,6 +14,7 @@ from toolkit.errors import ImageMissingError, UnknownImageError
 from toolkit.images.build.follow import Follower
 from toolkit.images.sif import header as sif
 from toolkit.images.store import store, usage
+from toolkit.images.store.cache import Cache
 from toolkit.model.base import to_json
 from toolkit.model.image import Manifest
 from toolkit.progress import Silent
@@ -296,3 +297,11 @@ def test_the_log_of_a_build_is_written_through_no_link(tmp_path: Path) -> None:
     Follower("x", {}, tmp_path / "x.failed.log", Silent())
     assert (tmp_path / "own").read_text() == "thesis"
     assert not (tmp_path / "x.failed.log").is_symlink()
+
+
+def test_a_pipe_in_the_cache_is_no_entry(tmp_path: Path) -> None:
+    cache = Cache(tmp_path)
+    note = cache._note("layers", "a" * 64)
+    note.parent.mkdir(parents=True)
+    os.mkfifo(note)
+    assert cache.find("layers", "a" * 64) is None

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from toolkit.errors import BusyError
-from toolkit.files import hash_file, sync, write_atomically
+from toolkit.files import hash_file, read_text, sync, write_atomically
 from toolkit.images.host.remove import remove
 from toolkit.images.host.sharing import lock, make_directory, open_lock
 from toolkit.model.base import BadDataError, Model, from_json, to_json
@@ -86,7 +86,7 @@ class Cache:
     def _find(self, kind: str, key: str) -> CacheEntry | None:
         path, note_path = self.path(kind, key), self._note(kind, key)
         try:
-            note = from_json(note_path.read_text(encoding="utf-8"), Note)
+            note = from_json(read_text(note_path), Note)
         except (OSError, UnicodeDecodeError, BadDataError):
             return None
         if not _agrees(path, note):
