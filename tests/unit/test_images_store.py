@@ -245,17 +245,22 @@ def test_the_way_to_a_registry_is_shown_for_what_may_be_there(image: str, is_off
     assert (f"docker://{image}" in (caught.value.next_step or "")) == is_offered
 
 
+RUN, LONG = Path("/runs/x-0001"), Path("/" + "a" * 300)
+
+
+def link_directory(directory: Path, own: Path) -> None:
+    directory.rename(directory.with_name("away"))
+    (own / "x").mkdir(exist_ok=True)
+    directory.symlink_to(own)
+
+
 # What another user can put where the notes on an image's use are, or where the next one will be.
 PLANTED: dict[str, Callable[[Path, Path], object]] = {
     "a link for the next note": lambda notes, own: (notes / usage._name(RUN)).symlink_to(own / "a"),
     "a link for the last use": lambda notes, own: (notes / "ended").symlink_to(own / "a"),
     "a link to nothing": lambda notes, own: (notes / "ended").symlink_to(own / "new"),
-    "a link for the notes": lambda notes, own: (notes.rmdir(), notes.symlink_to(own)),
-    "a link for all notes": lambda notes, own: (
-        notes.parent.rename(notes.parent.with_name("away")),
-        (own / notes.name).mkdir(),
-        notes.parent.symlink_to(own),
-    ),
+    "a link for the notes": link_directory,
+    "a link for all notes": lambda notes, own: link_directory(notes.parent, own),
     "a pipe": lambda notes, _: os.mkfifo(notes / "a"),
     "a directory": lambda notes, _: (notes / "a").mkdir(),
     "a long path": lambda notes, _: (notes / "a").write_text(f"{LONG}\0007\0local"),
@@ -264,7 +269,6 @@ PLANTED: dict[str, Callable[[Path, Path], object]] = {
     "no cluster": lambda notes, _: (notes / "a").write_text("/a\0007\000../../evil"),
     "no text": lambda notes, _: (notes / "a").write_bytes(b"/\xff"),
 }
-RUN, LONG = Path("/runs/x-0001"), Path("/" + "a" * 300)
 
 
 @pytest.mark.parametrize("planted", PLANTED)
