@@ -205,7 +205,7 @@ def test_only_silence_is_silence(code: int, stderr: str, error: type[Exception])
 
 
 def test_the_number_is_read_whatever_a_plugin_says() -> None:
-    result = answered(0, "sbatch: lua: welcome", f"{SPOKEN}\n4711;cluster\n")
+    result = answered(0, "sbatch: lua: welcome", f"{SPOKEN}\n42\n4711;cluster\n")
     assert failures.submitted_id(result, Path("job.sbatch")) == 4711
 
 

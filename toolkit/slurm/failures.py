@@ -99,12 +99,13 @@ def submitted_id(result: Result, script: Path) -> int:
         AnswerLostError: it is unknown whether Slurm has the job.
         SlurmSilentError: no controller was reached, so Slurm cannot have the job.
     """
-    match = re.search(r"^(\d+)(?:;.*)?$", result.stdout, re.MULTILINE)
-    if result.ok and match:
-        return int(match[1])
+    # The last one: a site's plugin may print a number before it.
+    ids = re.findall(r"^(\d{1,10})(?:;.*)?$", result.stdout, re.MULTILINE)
+    if result.ok and ids:
+        return int(ids[-1])
     # sbatch ends with 255 for an option that it cannot read.
     killed = result.returncode < 0 or 128 < result.returncode <= 128 + _MOST_SIGNALS
-    if result.ok or match or killed or not result.tail() or _is_lost(result.stderr):
+    if result.ok or ids or killed or not result.tail() or _is_lost(result.stderr):
         raise answer_lost("sbatch gave no answer", str(script), result.tail(3))
     if _UNREACHED.search(result.stderr):
         raise silent("no Slurm controller answers", "sbatch", result.tail(3))
