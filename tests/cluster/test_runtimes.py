@@ -244,7 +244,7 @@ def test_containers_of_docker_end_with_their_job_however_it_ends(
 def test_what_docker_cannot_run_is_refused_before_it_queues(
     toolkit: Any, engine_env: dict[str, str], python_tag: str, shared_dir: Path
 ) -> None:
-    (shared_dir / "x.py").touch()
+    (shared_dir / "x.py").write_text("import os\nprint(os.environ.get('SLURM_PROCID'))\n")
     start = ("run", "--runtime", "docker")
     cases: tuple[tuple[tuple[str, ...], dict[str, str], int, str], ...] = (
         (("--image", python_tag, "--nodes", "2"), {}, 81, "docker runs on one node only"),
