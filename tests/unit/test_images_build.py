@@ -480,6 +480,32 @@ def test_subordinate_ids_are_by_name_or_number(
     assert privilege.subordinate_range(tmp_path / "missing") is None
 
 
+def test_directories_of_any_depth_are_removed(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    handle = os.open(top, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("deeper", dir_fd=handle)
+        handle, above = os.open("deeper", os.O_RDONLY, dir_fd=handle), handle
+        os.close(above)
+    os.close(handle)
+    assert remove(top)
+
+
+def test_a_line_without_end_is_kept_short_and_hides_no_message(tmp_path: Path) -> None:
+    heard: list[str] = []
+    with workspace.workspace(tmp_path / "images") as place:
+        follower = Follower("tiny", {}, tmp_path / "log", Silent())
+        script = "import sys; sys.stdout.write('x' * 5_000_000 + 'TOKENsaid\\n' + 'y\\n')"
+        command = [sys.executable, "-c", script]
+        environment = {"PYTHONPATH": str(Path(shell.__file__).parents[1])}
+        follower.follow(command, environment, place, token="TOKEN", on_message=heard.append)
+    assert heard == ["said"]
+    log = (tmp_path / "log").read_text()
+    assert log.endswith("x\ny\n")
+    assert len(log) < 200_000
+
+
 def test_removing_what_is_not_there(tmp_path: Path) -> None:
     assert remove(tmp_path / "missing")
 

@@ -9,9 +9,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from toolkit import shell
 from toolkit.errors import BuildError, NoSpaceError, ToolkitError
@@ -34,6 +35,7 @@ _UNREACHABLE = (
     "Failed to establish a new connection",
     "Network is unreachable",
 )
+_LONGEST = 1 << 16  # characters of a line
 _CLEANUP = 60.0  # seconds for the guard to clean up after an interruption
 
 
@@ -116,7 +118,7 @@ class Follower:
             pass_fds=place.locks,
         )
         try:
-            for line in process.stdout or ():
+            for line in _lines(process.stdout):
                 # What was left of a line without an end is before a message.
                 line, is_message, message = line.partition(token) if token else (line, "", "")
                 if line:
@@ -250,6 +252,15 @@ class Follower:
             details=tuple(reader.reasons),
             next_step="; ".join(steps) or f"the log: {self.log}",
         )
+
+
+def _lines(stream: IO[str] | None) -> Iterator[str]:
+    """Yield lines, of a very long one only its two ends: a message is at the end of its line."""
+    while stream and (line := stream.readline(_LONGEST)):
+        end = ""
+        while not (end or line).endswith("\n") and (more := stream.readline(_LONGEST)):
+            end = (end + more)[-_LONGEST:]
+        yield line + end
 
 
 def advise_on_network(lines: Iterable[str]) -> str:

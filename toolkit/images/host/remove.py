@@ -8,7 +8,6 @@ where util-linux is new enough.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -20,7 +19,7 @@ _TIMEOUT = 300  # seconds
 
 def remove(directory: Path) -> bool:
     """Remove a directory with its contents; return whether it is gone."""
-    shutil.rmtree(directory, ignore_errors=True)
+    _remove(directory)
     if directory.exists() and os.getuid() != 0:
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
@@ -43,7 +42,13 @@ def main(directory: str) -> None:
     from toolkit.images.host.privilege import namespace_ids
 
     enter(*namespace_ids())
-    shutil.rmtree(directory, ignore_errors=True)
+    _remove(Path(directory))
+
+
+def _remove(directory: Path) -> None:
+    """Remove what can be removed; ``shutil.rmtree`` ends at some depth of directories."""
+    words = ["rm", "-rf", "--", str(directory.absolute())]
+    subprocess.run(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
 
 if __name__ == "__main__":
