@@ -184,3 +184,26 @@ def test_a_step_says_nothing_by_what_it_writes_or_leaves_open(store: Tiny) -> No
     assert store.processes() == []
     left = [path.name for path in store.images.glob(".toolkit-*")]
     assert left == []
+
+
+def test_a_step_cannot_read_what_the_build_or_another_step_says(store: Tiny) -> None:
+    """It can read what is written to its output, which leads to no other process's."""
+    more = steps(("second", "ls -l /proc/self/fd > /second"))
+    done = store.run("build", store.recipe("ls -l /proc/self/fd > /first", more=more))
+    assert done.returncode == 0, done.stderr
+    said = store.inside("/bin/cat", "/first", "/second")
+    assert len(re.findall(r"2 -> pipe:", said)) == 2
+    assert len(set(re.findall(r"pipe:\S+", said))) == 2, "of each step its own"
+
+
+def test_what_a_step_leaves_has_no_power_over_the_machine_in_the_checks(store: Tiny) -> None:
+    kernel = (
+        "/proc/sys/kernel/core_pattern",
+        "/sys/kernel/uevent_helper",
+        "/proc/irq/default_smp_affinity",
+    )
+    writes = " || ".join(f"test -w {path}" for path in kernel)
+    checks = f'power = "grep -q ^CapBnd:.0*$ /proc/self/status || test $(id -u) != 0; ! ({writes})"'
+    done = store.run("build", store.recipe("true", checks=checks))
+    assert done.returncode == 0, done.stderr
+    assert "check power passed" in re.sub(" +", " ", done.stderr)

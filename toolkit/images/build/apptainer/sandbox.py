@@ -55,6 +55,8 @@ from toolkit.images.host.remove import remove
 from toolkit.images.recipe.reproducible import EPOCH, is_dropped
 from toolkit.model.base import from_json
 
+_CHUNK = 1 << 16  # bytes
+
 
 def run(task: Task, tasks: SandboxTasks) -> int:
     """Run a task to its end as root of the image; return the exit code of its shell.
@@ -138,9 +140,22 @@ def _rewrite_byte_code(task: Task, tasks: SandboxTasks) -> None:
 
 
 def _run_in_image(task: Task, tasks: SandboxTasks, script: str) -> int:
+    """Run a script; return its exit code.
+
+    It gets a pipe of its own: through ``/proc/self/fd/1`` it could read what others write to ours,
+    the token of our messages.
+    """
+    output, end = os.pipe()
     child = os.fork()
     if child == 0:
+        for number in (1, 2):
+            os.dup2(end, number)
         _separate(task, tasks, script)
+    os.close(end)
+    with open(output, "rb", buffering=0) as stream:  # noqa: PTH123
+        while data := stream.read(_CHUNK):
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
     return wait_for(child)
 
 
