@@ -158,8 +158,8 @@ def _layers_are_possible(task: BuildTask) -> bool:
 def _build_flat(task: BuildTask, base: RemoteBase | None, place: Workspace) -> BuildOutcome:
     task.progress.say(
         "warning",
-        "Apptainer does not confine the steps of a flat build: they can read what you can read on"
-        " this machine",
+        "Apptainer does not confine the steps of a flat build: they can do on this machine"
+        " what you can do",
     )
     context, login = task.context(place), base.environment(place) if base else {}
     if task.lock:

@@ -18,6 +18,25 @@ VARIABLES = ("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR")
 # Apptainer creates a directory of settings, in the user's home unless it is named; it works without
 # one that cannot be created. A file in its place, such as /dev/null, would get other permissions.
 _NO_SETTINGS = dict.fromkeys(VARIABLES, "/proc/apptainer")
+# Of the kernel's files, root may write to these without any capability.
+_PROC = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+_SYS = ("block", "bus", "class", "dev", "devices", "module")  # what programs read of the hardware
+
+
+def image_command(program: str, action: str = "exec") -> tuple[str, ...]:
+    """Return the words before an image and a command that runs in it without this machine.
+
+    Root gets no capability, and no file of the kernel that it could write to: otherwise what the
+    image holds, which steps made that were confined, would do as it likes with this machine.
+    """
+    words = (program, "--silent", action, "--cleanenv", "--containall")
+    if os.geteuid() != 0:
+        return words
+    paths = [*(f"/proc/{name}" for name in _PROC), *(f"/sys/{name}" for name in _SYS)]
+    binds = (
+        word for path in paths if Path(path).exists() for word in ("--bind", f"{path}:{path}:ro")
+    )
+    return (*words, "--no-privs", "--no-mount", "sys", *binds)
 
 
 def run_in_image(
@@ -50,9 +69,8 @@ def run_in_image(
         "LC_ALL": "C.UTF-8",
         **variables,
     }
-    fixed = [program, "--silent", action, "--cleanenv", "--containall"]
     return shell.run(
-        [*fixed, *options, image, *command],
+        [*image_command(program, action), *options, image, *command],
         env=environment | _NO_SETTINGS,
         cwd="/",
         timeout=timeout,

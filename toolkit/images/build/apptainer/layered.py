@@ -30,7 +30,6 @@ from toolkit.images.build.apptainer.programs import (
     STEP_SCRIPTS,
     STEPS,
     SYSTEM_PATH,
-    image_command,
     prepare_end,
     program_version,
     run_sandbox,
@@ -48,7 +47,7 @@ from toolkit.images.recipe.reproducible import ENVIRONMENT, EPOCH
 from toolkit.images.sif import header as sif
 from toolkit.images.store.cache import Cache, CacheEntry
 from toolkit.images.store.contents import Contents, read_contents
-from toolkit.images.store.settings import inspect, parse_inspection, read_variables
+from toolkit.images.store.settings import image_command, inspect, parse_inspection, read_variables
 from toolkit.images.store.sif_files import read_text_object
 from toolkit.model.lock import Lock
 

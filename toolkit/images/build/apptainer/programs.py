@@ -28,7 +28,7 @@ from toolkit.images.recipe.chain import Chain
 from toolkit.images.recipe.reproducible import BYTE_CODE, EPOCH
 from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.store import provenance
-from toolkit.images.store.settings import VARIABLES
+from toolkit.images.store.settings import VARIABLES, image_command
 from toolkit.model.base import to_json
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -167,11 +167,6 @@ def run_image_checks(program: str, place: Workspace, follower: Follower) -> int:
     command = [*image_command(program), str(place.sif), "/bin/sh", f"{CHECKS}/run"]
     settings = dict.fromkeys(VARIABLES, str(place.output / "config"))
     return follower.follow(command, clean_environment() | settings, place)
-
-
-def image_command(program: str) -> tuple[str, ...]:
-    """Return the words before an image and a command that runs in it without this machine."""
-    return (program, "--silent", "exec", "--cleanenv", "--containall")
 
 
 def clean_environment() -> dict[str, str]:
