@@ -492,6 +492,20 @@ def test_directories_of_any_depth_are_removed(tmp_path: Path) -> None:
     assert remove(top)
 
 
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_a_log_is_a_new_file_whatever_others_put_there(kind: str, tmp_path: Path) -> None:
+    log, precious = tmp_path / "x.failed.log", tmp_path / "precious"
+    precious.write_text("precious")
+    if kind == "link":
+        log.symlink_to(precious)
+    else:
+        os.mkfifo(log)
+    follower = Follower("x", {}, log, Silent())
+    follower.log_line("line")
+    follower.end()
+    assert (log.read_text(), precious.read_text()) == ("line\n", "precious")
+
+
 def test_a_line_without_end_is_kept_short_and_hides_no_message(tmp_path: Path) -> None:
     heard: list[str] = []
     with workspace.workspace(tmp_path / "images") as place:

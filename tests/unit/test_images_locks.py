@@ -156,21 +156,45 @@ def test_a_copy_waits_for_the_image_of_its_name_there(images: Path, tmp_path: Pa
     assert store.find(str(there / "x.sif")).manifest == manifest("x")
 
 
-@pytest.mark.parametrize("kind", ["directory", "link", "fifo"])
-def test_a_lock_that_is_no_file_is_neither_waited_for_nor_followed(kind: str, images: Path) -> None:
+@pytest.mark.parametrize("kind", ["directory", "link", "loop", "fifo", "name of another file"])
+def test_a_lock_that_is_no_file_is_neither_waited_for_nor_written(kind: str, images: Path) -> None:
     lock, target = images / ".x.lock", images / "target"
     if kind == "directory":
         lock.mkdir()
     elif kind == "link":
         lock.symlink_to(target)
-    else:
+    elif kind == "loop":
+        lock.symlink_to(lock)
+    elif kind == "fifo":
         os.mkfifo(lock)
-    try:
-        with hold_image(images / "x.sif", "built"):
-            assert kind == "fifo"
-    except ForbiddenError:
-        assert kind != "fifo"
-    assert not target.exists()
+    else:
+        target.write_text("precious")
+        lock.hardlink_to(target)
+    with pytest.raises(ForbiddenError) as refused, hold_image(images / "x.sif", "built"):
+        pass
+    assert "rm -r " in str(refused.value.next_step), "nobody is told to change the mode of a target"
+    assert not target.exists() or target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo"])
+def test_nothing_is_written_to_what_the_owner_of_an_image_put_in_place_of_a_note(
+    kind: str, images: Path, tmp_path: Path
+) -> None:
+    image, run, precious = images / "x.sif", tmp_path / "run", tmp_path / "precious"
+    precious.write_text("precious")
+    usage.note(image, usage.Use(run))
+    (note,) = (images / ".used/x").iterdir()
+    for place in (note, note.with_name("ended")):
+        place.unlink(missing_ok=True)
+        if kind == "link":
+            place.symlink_to(precious)
+        else:
+            os.mkfifo(place)
+    os.utime(precious, (0, 0))
+    usage.note(image, usage.Use(run))
+    usage.release(image, run)
+    assert precious.read_text() == "precious"
+    assert precious.stat().st_mtime == 0
 
 
 KILLED = {

@@ -21,6 +21,7 @@ from toolkit.quoting import shell
 # Errors of file systems that are mounted without locks, of NFS without its lock daemon, and of
 # kernels or gateways without locks.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_NO_LOCK_FILE = (errno.ELOOP, errno.EISDIR, errno.EINVAL)
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -29,16 +30,22 @@ def open_lock(path: Path) -> int:
     """Open a lock file, and create it if it does not exist; the handle can be given to flock(2).
 
     Raises:
-        ForbiddenError: this user may not; the message names the missing permission.
+        ForbiddenError: this user may not; the message names the missing permission. Or others have
+            put something else there, such as another name of a file that is not to be written.
     """
     try:
         try:
-            return _opened(path)
+            handle = _opened(path)
         except PermissionError:
             # A handle that only reads can hold a lock on most file systems; NFS refuses it later.
-            return os.open(path, _READ)
+            handle = os.open(path, _READ)
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            os.close(handle)
+            raise OSError(errno.EINVAL, "it is not the file of a lock")
     except OSError as error:
         raise forbidden(path, error) from None
+    return handle
 
 
 def lock(handle: int, how: int, path: Path) -> None:
@@ -86,8 +93,10 @@ def require_writable(directory: Path) -> None:
 
 def forbidden(path: Path, error: OSError) -> ForbiddenError:
     """Return the error for a file or directory of images that this user may not write."""
-    place = path if path.exists() else path.parent
+    place = path if os.path.lexists(path) else path.parent
     wanted = "for write permission" if place.is_dir() else f"to run: chmod g+rw {shell(place)}"
+    if error.errno in _NO_LOCK_FILE:
+        wanted = f"to remove it: rm -r {shell(place)}"
     next_step = f"ask {_name(place)} {wanted}; or set TOOLKIT_IMAGES to a directory of your own"
     return ForbiddenError(
         f"{place} cannot be used: {error.strerror}",
@@ -114,7 +123,7 @@ def _share(handle: int, directory: os.stat_result, mode: int) -> None:
 
 
 def _name(path: Path) -> str:
-    uid = path.stat().st_uid
+    uid = path.lstat().st_uid
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
