@@ -25,6 +25,7 @@ COMMANDS = {
     "lint F": 78,
     "lint --fix F": 78,
     "image build ./F.toml": 78,
+    "image build ./based.toml": 68,
     "image render ./F.toml": 78,
     "image render ./extends.toml": 78,
     "image lock ./F.toml": 78,
@@ -48,6 +49,10 @@ def place(tmp_path: Path) -> Path:
     for name in ("F", "F.py", "F.toml", "folder/job.toml", "folder/workshop.toml"):
         os.mkfifo(tmp_path / name)
     (tmp_path / "extends.toml").write_text('extends = "F.toml"\n')
+    base = f'[base]\nkind = "localimage"\npath = "{tmp_path / "F"}"\n'
+    space = "[space]\nimage = 1\nbuild = 1\n"
+    step = '[[steps]]\nblock = "run"\nname = "a"\ncommands = ["true"]\n'
+    (tmp_path / "based.toml").write_text(f'summary = "x"\n{base}{space}{step}')
     return tmp_path
 
 

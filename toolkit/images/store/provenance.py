@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -46,13 +48,15 @@ def base_state(resolved: Resolved) -> str:
     """Return what identifies the file of a local base; empty for other bases.
 
     Raises:
-        ImageMissingError: The base's file does not exist.
+        ImageMissingError: The base does not exist, or is a pipe or the like.
     """
     if not isinstance(resolved.base, LocalImage):
         return ""
     path = Path(resolved.base.path)
     try:
         status = path.stat()
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise OSError(errno.EINVAL, "it is neither a file nor a directory")
     except OSError as error:
         raise ImageMissingError(
             f"the base of {resolved.name} cannot be read: {error.strerror}", place=str(path)
