@@ -185,3 +185,14 @@ def test_an_image_whose_variables_were_lost_fails_its_build(
     assert "PATH lacks /opt/base/bin" in done.stderr
     assert not (tiny.images / "tiny.sif").exists()
     assert (tiny.images / "tiny.failed.log").exists()
+
+
+@pytest.mark.parametrize("how", ["--force", "--flat"])
+def test_an_image_that_only_root_can_use_fails_its_build(tiny: Tiny, how: str) -> None:
+    """Its steps run as root, whom no mode keeps from anything; its users are others."""
+    _greeting(tiny)
+    Path(tiny.base, "bin/cat").chmod(0o700)
+    done = tiny.run("build", recipe_on(tiny, _foreign(tiny, tiny.place), "true", more=MINE), how)
+    assert done.returncode == 74, done.stderr
+    assert "the image could not list its variables" in done.stderr
+    assert not (tiny.images / "tiny.sif").exists()

@@ -33,7 +33,7 @@ from toolkit.images.store.provenance import (
     hash_lock,
     hash_recipe,
 )
-from toolkit.images.store.settings import read_variables
+from toolkit.images.store.settings import read_variables, user_options
 from toolkit.images.store.sif_files import normalize, partition_digest
 from toolkit.images.verify.case import ImageRunner
 from toolkit.images.verify.verdicts import finish, merged, record
@@ -208,12 +208,12 @@ def _keep_promises(task: BuildTask, outcome: BuildOutcome, place: Workspace) -> 
     """
     image, base = str(place.sif), task.resolved.base
     promised = promised_variables(library.build_stages(task.resolved), outcome.base_variables)
-    wrong = list_missing(promised, read_variables(image))
+    wrong = list_missing(promised, read_variables(image, user_options()))
     existing = find_manifest(Path(base.path)) if isinstance(base, LocalImage) else None
     names = set(existing.frameworks if existing else ()) - set(outcome.results.frameworks)
     versions: dict[str, str] = {}
     if names and not wrong:
-        report, result = ImageRunner(image).report_of("modules.py", *sorted(names))
+        report, result = ImageRunner(image, as_user=True).report_of("modules.py", *sorted(names))
         if report is None:
             wrong = [f"importing {', '.join(sorted(names))}: {' '.join(result.tail(1))}"]
         else:

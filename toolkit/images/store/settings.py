@@ -78,8 +78,13 @@ def run_in_image(
     )
 
 
-def read_variables(image: str | Path) -> dict[str, str]:
-    """Return the variables that a program has in an image.
+def user_options() -> tuple[str, ...]:
+    """Return the options that have root start an image as an ordinary user does."""
+    return ("--security", "uid:65534,gid:65534") if os.geteuid() == 0 else ()
+
+
+def read_variables(image: str | Path, options: Sequence[str] = ()) -> dict[str, str]:
+    """Return the variables that a program has in an image, with further options of Apptainer's.
 
     Raises:
         BuildError: The image does not run.
@@ -87,7 +92,8 @@ def read_variables(image: str | Path) -> dict[str, str]:
     """
     # Before the first zero is what the image prints when it is started.
     script = "printf '\\000'; cat /proc/self/environ"
-    result = run_in_image(image, ["/bin/sh", "-c", script], timeout=_PATIENCE)
+    words = ["/bin/sh", "-c", script]
+    result = run_in_image(image, words, timeout=_PATIENCE, options=options)
     if not result.ok:
         raise BuildError(
             "the image could not list its variables", place=str(image), details=result.tail()

@@ -14,7 +14,7 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError
-from toolkit.images.store.settings import inspect, run_in_image
+from toolkit.images.store.settings import inspect, run_in_image, user_options
 from toolkit.images.store.store import StoredImage
 from toolkit.model.base import Model
 from toolkit.model.run import Outcome
@@ -124,10 +124,17 @@ RunRanks = Callable[[str, Sequence[str]], ScriptRun]
 
 @dataclass(frozen=True)
 class ImageRunner:
-    """Runs programs in an image without help from this machine: no home, variables or ``/tmp``."""
+    """Runs programs in an image without help from this machine: no home, variables or ``/tmp``.
+
+    Attributes:
+        image: the SIF file.
+        gpus: with the node's NVIDIA driver.
+        as_user: as an ordinary user, also if root calls.
+    """
 
     image: str
     gpus: bool = False
+    as_user: bool = False
 
     def run(
         self,
@@ -152,6 +159,7 @@ class ImageRunner:
         ]
         options = [
             *(("--nv",) if self.gpus else ()),
+            *(user_options() if self.as_user else ()),
             *(word for bind in binds for word in ("--bind", bind)),
         ]
         return run_in_image(
