@@ -13,7 +13,8 @@ from tests.hostile import HOSTILE, MULTILINE
 TELL = """\
 import json, os, sys
 sys.stdout.write(json.dumps({"argv": sys.argv[1:], "environment": dict(os.environ), "path": sys.path, "python": sys.executable,
-                             "directory": os.getcwd(), "user": os.getuid(), "host": os.uname().nodename}) + "\\n")
+                             "directory": os.getcwd(), "user": os.getuid(), "host": os.uname().nodename,
+                             "task": os.environ.get("SLURM_PROCID")}) + "\\n")
 """
 # Does not end when it is told to.
 STAYS = """\
