@@ -11,7 +11,6 @@ job, and programs use the low ones.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterable, Sequence
 
 # The topic about errors that are not those of a job, an image, a site or a cluster.
@@ -355,7 +354,7 @@ def of_system(error: Exception) -> ToolkitError | None:
     if isinstance(error, MemoryError) or "failed to map segment" in str(error):  # an ImportError
         error = OSError(errno.ENOMEM, "Cannot allocate memory")
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-        error = OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        error = OSError(errno.EAGAIN, "Resource temporarily unavailable")
     if not isinstance(error, OSError) or error.errno not in _SYSTEM:
         return None
     kind, cause, step = _SYSTEM[error.errno]

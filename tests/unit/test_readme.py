@@ -163,7 +163,7 @@ def test_the_tests_that_the_security_policy_names_are_there() -> None:
         files = [*(ROOT / "tests" / folder).rglob(file)]
         assert files, file
         assert not test or any(f"def {test}(" in path.read_text() for path in files), test
-    assert len(text.splitlines()) < 200, "with the table of files"
+    assert len(text.splitlines()) < 220, "with the table of files"
 
 
 def test_the_readme_stays_short() -> None:
