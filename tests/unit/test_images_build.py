@@ -321,6 +321,10 @@ def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(
     for directory in (unmarked, foreign):
         os.utime(directory, (long_ago, long_ago))
     workspace.sweep(images)
+    assert {path.name for path in images.iterdir()} == {".toolkit-build-link", unmarked.name}
+    (unmarked / "rootfs").rmdir()  # what a kill before the marker leaves is empty
+    os.utime(unmarked, (long_ago, long_ago))
+    workspace.sweep(images)
     assert [path.name for path in images.iterdir()] == [".toolkit-build-link"]
     assert precious.exists()
 

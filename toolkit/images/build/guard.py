@@ -25,7 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from toolkit.images.host.kernel import LIBC, die_with_parent
-from toolkit.images.host.remove import remove
+from toolkit.images.host.remove import clear
 
 _PR_SET_CHILD_SUBREAPER = 36
 _TIMEOUT = 30.0  # seconds to wait for a process that hangs in the kernel
@@ -133,7 +133,7 @@ def main(arguments: list[str]) -> int:
         _kill_marked(mark, 0.0 if has_ended else _QUIET)
     if not has_ended:
         for directory in directories:
-            remove(Path(directory))
+            clear(Path(directory))
     return code if code >= 0 else 128 - code
 
 

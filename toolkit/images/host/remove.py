@@ -15,6 +15,16 @@ from pathlib import Path
 
 _SOURCE = Path(__file__).resolve().parents[3]  # the directory of our own package
 _TIMEOUT = 300  # seconds
+MARKER = ".toolkit-workspace.json"  # tells whose directory it is
+
+
+def clear(directory: Path) -> None:
+    """Remove a build's directory, its marker last: what is left without it is never removed."""
+    with suppress(OSError):
+        for entry in list(directory.iterdir()):
+            if entry.name != MARKER:
+                remove(entry)
+    remove(directory)
 
 
 def remove(directory: Path) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from toolkit.errors import ForbiddenError, NoSpaceError
 from toolkit.images.host.host_mounts import Bind
-from toolkit.images.host.remove import remove
+from toolkit.images.host.remove import MARKER, clear, remove
 from toolkit.images.host.sharing import require_writable
 from toolkit.images.host.space import read_room, warnings
 from toolkit.model.base import BadDataError, Model, from_json, to_json
@@ -28,7 +28,6 @@ from toolkit.model.recipe import Space
 from toolkit.units import human_size
 
 TMP_VARIABLE = "TOOLKIT_BUILD_TMP"
-MARKER = ".toolkit-workspace.json"
 PREFIX = ".toolkit-build-"
 _UNFINISHED = ".toolkit-making-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -176,7 +175,7 @@ def workspace(images: Path) -> Iterator[Workspace]:
         )
     finally:
         for directory in made.values():
-            remove(directory)
+            clear(directory)
         for lock in locks:
             os.close(lock)
 
@@ -215,9 +214,21 @@ def _remove_abandoned(parent: Path, reader: Owner) -> None:
                     age=time.time() - status.st_mtime,
                 )
             ):
-                remove(directory)
+                _remove_dead(directory, owner)
         finally:
             os.close(lock)
+
+
+def _remove_dead(directory: Path, owner: Owner | None) -> None:
+    """Remove the directory of a dead build; one without a marker only if it is empty.
+
+    Who can write to a shared directory of images can give this name to any directory there.
+    """
+    if owner is not None:
+        clear(directory)
+        return
+    with suppress(OSError):
+        directory.rmdir()
 
 
 def _is_free(lock: int) -> bool:
