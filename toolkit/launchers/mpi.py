@@ -39,7 +39,7 @@ class Mpi(Launcher):
         if script.source.imports_any("libmpi"):
             return Recognition(-2, "is a program that is linked with MPI")
         if script.source.imports_any("mpi4py"):
-            is_certain = any(f"{name}.".startswith("mpi4py.") for name in script.source.certain)
+            is_certain = script.source.certainly_imports("mpi4py")
             return Recognition(48 if is_certain else 70, "imports mpi4py")
         return None
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.launchers.shared.arguments import MEETING, Argument, backend, command
-from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
+from toolkit.launchers.shared.base import SHELLS, Launcher, Recognition, Request, Script
 from toolkit.launchers.shared.trainers import (
     environment,
     lightning_findings,
@@ -49,7 +49,7 @@ class Srun(Launcher):
         """
         ranks = (script.job.ntasks_per_node or script.job.most_gpus or 1) * script.job.node_range[1]
         has_torch = "torch" in (script.frameworks or ())
-        if script.is_program and has_torch and ranks > 1 and script.name not in ("bash", "sh"):
+        if script.is_program and has_torch and ranks > 1 and script.name not in SHELLS:
             return Recognition(-1, f"is a program, and the {script.noun} holds torch")
         reason = srun_reason(script)
         return Recognition(45, reason) if reason else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from toolkit.model.base import Model
 
 
@@ -31,6 +33,11 @@ class Construction(Model, frozen=True, kw_only=True):
     line: int
     keywords: dict[str, int | str | None] = {}
     is_whole: bool = True
+
+
+def _has_any(names: Iterable[str], modules: Iterable[str]) -> bool:
+    starts = tuple(f"{module}." for module in modules)
+    return any(f"{name}.".startswith(starts) for name in names)
 
 
 class Source(Model, frozen=True, kw_only=True):
@@ -64,11 +71,11 @@ class Source(Model, frozen=True, kw_only=True):
 
     def imports_any(self, *modules: str) -> bool:
         """Return whether one of the modules, or a submodule of one, is imported."""
-        return any(
-            name == module or name.startswith(module + ".")
-            for name in self.imports
-            for module in modules
-        )
+        return _has_any(self.imports, modules)
+
+    def certainly_imports(self, *modules: str) -> bool:
+        """Return whether every run imports one of the modules, or a submodule of one."""
+        return _has_any(self.certain, modules)
 
     def calls_any(self, *names: str) -> bool:
         """Return whether a function or class of one of these names is called.

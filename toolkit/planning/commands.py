@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toolkit.errors import UsageError
+from toolkit.launchers.shared.base import SHELLS
 from toolkit.planning.settings import Layer
 
 NODES, PER_NODE, RANKS, RESTARTS = "nodes", "ntasks_per_node", "ranks", "max_restarts"
@@ -166,7 +167,7 @@ class Pasted(NamedTuple):
 
 def starts_something(name: str) -> bool:
     """Return whether a word is a shell or a Python, whose arguments say what it runs."""
-    return name in ("bash", "sh") or _PYTHON.match(name) is not None
+    return name in SHELLS or _PYTHON.match(name) is not None
 
 
 def translate(words: Sequence[str], flags: Layer) -> Pasted | None:

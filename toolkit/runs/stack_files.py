@@ -103,8 +103,9 @@ def read(
         size, when = (asked or {}).get(file.path, (0, 0.0))
         text = _text(file, size, file.size)
         dumps = parse(text, file.process.main)
-        earlier = parse(_text(file, 0, size), file.process.main) if size else dumps[:-1]
-        ended = has_ended(text) or (bool(size) and has_ended(_text(file, 0, size)))
+        past = _text(file, 0, size) if size else ""
+        earlier = parse(past, file.process.main) if size else dumps[:-1]
+        ended = has_ended(text) or has_ended(past)
         now, was = dumps[-1] if dumps else None, earlier[-1] if earlier else None
         answers.append(Answer(file.process, now, was, ended))
         # The file of a process that has ended since was written to once more.

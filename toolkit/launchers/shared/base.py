@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 Capability = Literal["command", "nodes", "pmi", "terminal"]
 
 
+# Programs whose arguments say what they start: that is the user's, and is not spread over ranks.
+SHELLS = ("bash", "sh")
+
+
 class Request(Model, frozen=True, kw_only=True):
     """The input of a launcher's decisions.
 
