@@ -18,7 +18,6 @@ NODES, PER_NODE, RANKS, RESTARTS = "nodes", "ntasks_per_node", "ranks", "max_res
 HOSTS, ENV, MCA, MODULE = "hosts", "env", "mca", "module"
 # Options that take a value and say how ranks meet, what is logged, and where ranks are placed.
 _LEFT_OUT = ""
-_PYTHON = re.compile(r"python(?:\d(?:\.\d+)?)?\Z")
 
 
 class Command(NamedTuple):
@@ -145,6 +144,13 @@ COMMANDS: dict[tuple[str, ...], Command] = {
 }
 
 
+def _is_python(word: str) -> bool:
+    """Return whether a word is a Python that is looked for on PATH."""
+    from toolkit.imports.entry import is_python
+
+    return "/" not in word and is_python(word)
+
+
 class Pasted(NamedTuple):
     """A command that was translated.
 
@@ -167,7 +173,7 @@ class Pasted(NamedTuple):
 
 def starts_something(name: str) -> bool:
     """Return whether a word is a shell or a Python, whose arguments say what it runs."""
-    return name in SHELLS or _PYTHON.match(name) is not None
+    return name in SHELLS or _is_python(name)
 
 
 def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
@@ -178,7 +184,7 @@ def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
     Raises:
         UsageError: it has an option that is not known here, starts nothing, or contradicts a flag.
     """
-    plain = ("python", *words[1:]) if words and _PYTHON.match(words[0]) else tuple(words)
+    plain = ("python", *words[1:]) if words and _is_python(words[0]) else tuple(words)
     name = next((name for name in COMMANDS if plain[: len(name)] == name), None)
     if name is None:
         return None
@@ -194,7 +200,7 @@ def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
             f"{place} is given nothing to start", place="SCRIPT", next_step=f"{place} ... train.py"
         )
     settings = _settings(place, given, flags)
-    is_python = MODULE in given or rest[0].endswith(".py") or _PYTHON.match(rest[0])
+    is_python = MODULE in given or rest[0].endswith(".py") or _is_python(rest[0])
     if command.launcher and (
         is_python or command is not _SRUN
     ):  # what srun starts may be a program
