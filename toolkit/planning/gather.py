@@ -124,7 +124,9 @@ def gather_inputs(
     inputs = _inputs(run, client, source, findings)
     notes = (*inputs.notes, *filter(None, (changed,)))
     inputs = inputs._replace(notes=notes, understood=understood)
-    if recorded and not flags.values and recorded.site == cluster.site.name:
+    # A part of an allocation is repeated as a job of its own; another site has other values.
+    is_alike = recorded and recorded.site == cluster.site.name and not recorded.is_part
+    if is_alike and not flags.values:
         inputs = inputs._replace(repeats=recorded)
     if not cluster.is_reachable:
         warning = offline.warning(job, cluster.site, runtime, settings.origins)
