@@ -287,13 +287,6 @@ def test_a_translation_has_the_same_commands_and_links(path: Path) -> None:
         )
 
 
-def test_every_page_has_a_catalog() -> None:
-    names = {
-        path.relative_to(DOCS / "locale/ko/LC_MESSAGES").with_suffix(".md") for path in CATALOGS
-    }
-    assert names >= {path.relative_to(DOCS) for path in PAGES}
-
-
 def test_a_korean_noun_is_found_with_any_particle() -> None:
     search = SearchKorean({})
     for word in ("노드를", "노드에서", "노드", "노드의"):
@@ -321,7 +314,6 @@ def test_a_changed_message_is_untranslated_not_fuzzy(tmp_path: Path) -> None:
     assert translation.messages(theme) == {"same": "같음", "change a little": "조금 바꿈"}
     assert {path.name for path in catalogs.rglob("*.po")} == {"a.po", "sites.po", "sphinx.po"}
     assert translation.messages(catalogs / "reference/sites.po") == {"same": ""}
-    assert translation.stale(templates, catalogs) == []
     assert translation.messages(catalogs / "how-to/a.po") == {
         "same": "같음",
         "changed a little": "",
@@ -330,16 +322,3 @@ def test_a_changed_message_is_untranslated_not_fuzzy(tmp_path: Path) -> None:
         "how-to/a": (1, 2),
         "reference/sites": (0, 1),
     }
-
-
-def test_a_catalog_that_is_not_of_its_page_is_stale(tmp_path: Path) -> None:
-    templates, catalogs = tmp_path / "templates", tmp_path / "catalogs"
-    templates.mkdir()
-    catalogs.mkdir()
-    head = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=utf-8\\n"\n'
-    (templates / "a.pot").write_text(f'{head}msgid "new"\nmsgstr ""\n', encoding="utf-8")
-    (catalogs / "a.po").write_text(f'{head}msgid "old"\nmsgstr "옛"\n', encoding="utf-8")
-    (catalogs / "gone.po").write_text(head, encoding="utf-8")
-    of_another, gone = translation.stale(templates, catalogs)
-    assert "such as 'old'" in of_another
-    assert gone.endswith("its page is gone")

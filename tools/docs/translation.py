@@ -62,18 +62,6 @@ def _current(templates: Path, catalogs: Path) -> Iterator[tuple[Path, list[str]]
             yield catalogs / name, current
 
 
-def stale(templates: Path, catalogs: Path) -> list[str]:
-    """Return a line for each catalog whose messages are not those of its page."""
-    expected = dict(_current(templates, catalogs))
-    result = [f"{path}: its page is gone" for path in _pages(catalogs) - set(expected)]
-    for path, current in expected.items():
-        known = messages(path) if path.exists() else {}
-        if list(known) != current:
-            changed = next((text for text in known if text not in current), current[0])
-            result.append(f"{path}: not the messages of its page, such as {changed!r}")
-    return sorted(result)
-
-
 def _own(message: str) -> str:
     """Return the translation of a message of code and links only: itself; empty for any other."""
     words = re.sub(r"`[^`]*`|\]\([^)]*\)", "", message)
