@@ -18,7 +18,7 @@ from pathlib import Path
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.quoting import shell_words
 from toolkit.redaction import redacted
-from toolkit.terminal_text import one_line
+from toolkit.text import one_line
 
 _ECHO = False
 

@@ -40,7 +40,7 @@ PURE = (
     "progress.py",
     "quoting.py",
     "redaction.py",
-    "terminal_text.py",
+    "text.py",
     "units.py",
     "versions.py",
 )

@@ -1,7 +1,7 @@
 """Output of the command line: results on standard output, everything about them on standard error.
 
 It is plain text when not a terminal. What others wrote, in logs or labels, is among it, so nothing
-is printed that a terminal would obey but our own drawing (``terminal_text``).
+is printed that a terminal would obey but our own drawing (``text``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from toolkit.errors import PlanError, ToolkitError, of_system
-from toolkit.terminal_text import json_safe, one_line, visible
+from toolkit.text import json_safe, one_line, visible
 from toolkit.units import human_time
 
 if TYPE_CHECKING:

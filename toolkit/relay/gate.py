@@ -23,7 +23,7 @@ from toolkit.relay.node import PACKS
 from toolkit.relay.wire import WireError, greeting
 from toolkit.resources import package_directory
 from toolkit.slurm.client import without_job
-from toolkit.terminal_text import one_line
+from toolkit.text import one_line
 
 _GRACE_SECONDS = 2.0  # for the node's end to leave by itself
 _MOST_MESSAGES = 1 << 20  # bytes of the transport's messages, of which the last one is shown

@@ -12,7 +12,7 @@ import click
 from toolkit.cli import console
 from toolkit.cli.shared import json_option
 from toolkit.errors import ImageMissingError
-from toolkit.terminal_text import json_safe, one_line
+from toolkit.text import json_safe, one_line
 from toolkit.units import human_size
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from toolkit.images.host.space import read_room
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.lock import Lock
-from toolkit.terminal_text import one_line
+from toolkit.text import one_line
 from toolkit.units import counted, human_size
 from toolkit.workshops.case import JoinCase
 from toolkit.workshops.results import leave

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import shell
-from toolkit.terminal_text import one_line
+from toolkit.text import one_line
 from toolkit.workshops.rehearsal.accounts import Person
 from toolkit.workshops.rehearsal.report import JOIN, Attempt
 

@@ -24,7 +24,7 @@ from toolkit.model.job import Job
 from toolkit.model.run import Outcome, Submission
 from toolkit.planning.plan import plan
 from toolkit.records import store
-from toolkit.terminal_text import json_safe, one_line, visible
+from toolkit.text import json_safe, one_line, visible
 
 HOSTILE = {
     "color": "\x1b[31mred\x1b[0m",
