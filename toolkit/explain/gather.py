@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from toolkit import configuration, runtimes
+from toolkit import config, runtimes
 from toolkit.errors import ConfigError
 from toolkit.explain.entries import entries_of, evidence_of, labelled
 from toolkit.explain.model import Entry, Evidence, Rule
@@ -219,7 +219,7 @@ def _ahead(text: str, job: dict[str, str]) -> int:
 
 def rule_directories() -> tuple[Path, ...]:
     """Return the directories of rules; rules in a later one replace those of the same name."""
-    own = (configuration.machine_directory(), configuration.user_directory())
+    own = (config.machine_directory(), config.user_directory())
     return (package_directory("explain") / "rules", *(place / "explain" for place in own))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.configuration import settings_files
+from toolkit.config import settings_files
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.files import read_toml
 from toolkit.model.base import BadDataError

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo, fields, replace
 
-from toolkit import configuration
+from toolkit import config
 from toolkit.errors import ConfigError, UnknownSiteError
 from toolkit.files import read_toml
 from toolkit.model.base import toml_value
@@ -24,7 +24,7 @@ from toolkit.resources import package_directory
 
 def configured() -> Path:
     """Return the directory of the user's own settings: ``~/.config/toolkit``."""
-    return configuration.user_directory()
+    return config.user_directory()
 
 
 def user_file() -> Path:
@@ -37,7 +37,7 @@ def user_file() -> Path:
 
 def directories() -> tuple[Path, ...]:
     """Return the directories of site files: the user's own, the machine's, the shipped ones."""
-    machine = configuration.machine_directory()
+    machine = config.machine_directory()
     return (configured() / "sites", machine / "sites", package_directory("sites"))
 
 
@@ -104,7 +104,7 @@ def image_directories(cwd: Path) -> tuple[Path, ...]:
     """
     names: list[str] = []
     site = ""
-    for file in configuration.settings_files(cwd):
+    for file in config.settings_files(cwd):
         project = read_toml(file.path, Project)
         names = [*project.images, *names]
         site = project.site or site

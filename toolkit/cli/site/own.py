@@ -167,7 +167,7 @@ def use(name: str) -> None:
       toolkit site use auto
     """
     from toolkit import sites
-    from toolkit.configuration import machine_directory
+    from toolkit.config import machine_directory
     from toolkit.files import read_text, write_atomically
     from toolkit.sites import chosen
     from toolkit.trust import require_trusted

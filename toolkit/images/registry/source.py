@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit.configuration import settings_files
+from toolkit.config import settings_files
 from toolkit.errors import BuildError, ConfigError, UsageError
 from toolkit.files import read_toml, write_atomically
 from toolkit.images.registry import client as registry

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.readers import READERS
-from toolkit import configuration, sites
+from toolkit import config, sites
 from toolkit.cli.site.own import use
 from toolkit.errors import ConfigError, UnknownImageError, UntrustedError
 from toolkit.explain.gather import rules
@@ -145,4 +145,4 @@ def test_a_user_can_have_no_site_where_the_machine_has_one(machine: Path, tmp_pa
 
 
 def test_without_a_machine_directory_nothing_is_said() -> None:
-    assert not configuration.machine_directory().exists()
+    assert not config.machine_directory().exists()
