@@ -195,8 +195,8 @@ def command(
 
 def read() -> tuple[Coverage, dict[str, Measured]]:
     """Return the rows and their measured results."""
+    from toolkit.config import shipped
     from toolkit.files import read_json, read_toml
-    from toolkit.resources import shipped
 
     path = shipped("jobs") / "measured.json"
     measures = read_json(path, Measures) if path.exists() else Measures()
@@ -247,9 +247,9 @@ def _run(row: Row) -> tuple[Measured, str]:
 
 def _keep(known: Mapping[str, Measured], *, write: bool) -> None:
     """After each command, so that what was measured is not lost when a later one is stopped."""
+    from toolkit.config import shipped
     from toolkit.files import write_atomically
     from toolkit.model.base import to_json
-    from toolkit.resources import shipped
 
     if write:
         write_atomically(shipped("jobs") / "measured.json", to_json(Measures(commands=dict(known))))

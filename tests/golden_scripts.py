@@ -6,8 +6,8 @@ import difflib
 import os
 from pathlib import Path
 
+from toolkit.config import package_directory
 from toolkit.lint.linter import Context, lint
-from toolkit.resources import package_directory
 
 GOLDEN = Path(__file__).parent / "golden" / "scripts"
 # What an option changes in a whole script: the golden file is the difference.

@@ -1,7 +1,9 @@
-"""Find the files with settings: the machine's in /etc/toolkit, the user's own, and the project's.
+"""Where files are that are found by searching: shipped with the toolkit, or settings.
 
-All of them are found by searching, so that each is read only if no other user could have written it
-(``trust``). Each has more to say than the one before.
+Settings are the machine's in /etc/toolkit, the user's own, and the project's, each of which has
+more to say than the one before; they are read only if no other user could have written them
+(``trust``). Shipped files are in a checkout's top directory, or under ``toolkit/data`` of an
+installed wheel.
 """
 
 from __future__ import annotations
@@ -11,13 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.model.job import PROJECT_FILE
-
-VARIABLE = "TOOLKIT_ETC"
+PROJECT_FILE = "toolkit.toml"
+_PACKAGE = Path(__file__).resolve().parent
 
 
 class SettingsFile(NamedTuple):
-    """A ``toolkit.toml`` that holds cwd.
+    """A ``toolkit.toml`` that holds for the current working directory.
 
     Attributes:
         origin: how people know it.
@@ -30,7 +31,7 @@ class SettingsFile(NamedTuple):
 
 def machine_directory() -> Path:
     """Return the directory with the settings of all users of this machine; it may not exist."""
-    return Path(os.environ.get(VARIABLE) or "/etc/toolkit")
+    return Path(os.environ.get("TOOLKIT_ETC") or "/etc/toolkit")
 
 
 def user_directory() -> Path:
@@ -50,3 +51,20 @@ def settings_files(cwd: Path) -> Iterator[SettingsFile]:
         if path.is_file() and path not in (own, machine):
             yield SettingsFile(PROJECT_FILE, path)
             return
+
+
+def shipped(kind: str) -> Path:
+    """Return ``recipes``, ``containers``, ``jobs`` or ``docs`` of this installation."""
+    installed = _PACKAGE / "data" / kind
+    return installed if installed.is_dir() else _PACKAGE.parent / kind
+
+
+def package_directory(kind: str) -> Path:
+    """Return a data directory of the package: ``sites`` or ``scripts/templates``."""
+    return _PACKAGE / kind
+
+
+def is_shipped(path: Path) -> bool:
+    """Return whether a file came with this installation, and is trusted as its code is."""
+    places = (_PACKAGE, *(shipped(kind) for kind in ("recipes", "containers", "jobs")))
+    return any(path.is_relative_to(place) for place in places)

@@ -7,11 +7,11 @@ import re
 import shutil
 from pathlib import Path
 
+from toolkit.config import shipped
 from toolkit.errors import EXHAUSTED, ForbiddenError, ScriptMissingError, UsageError
 from toolkit.files import read_toml, temporary_beside
 from toolkit.model.base import Model
 from toolkit.model.job import Job
-from toolkit.resources import shipped
 
 
 class Exercise(Model, frozen=True, kw_only=True):

@@ -138,7 +138,7 @@ def _read(
 
 
 def _searched_text(path: Path) -> str:
-    from toolkit.resources import is_shipped
+    from toolkit.config import is_shipped
     from toolkit.trust import require_trusted
 
     if not is_shipped(path):

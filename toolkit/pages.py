@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from toolkit.config import shipped
 from toolkit.errors import UsageError
-from toolkit.resources import shipped
 
 # Parts of the site whose names a topic leaves out; the pages of a part without a name come first.
 _PARTS = ("tutorials", "how-to", "explanation")

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from toolkit.config import PROJECT_FILE
 from toolkit.errors import UntrustedError, UsageError
-from toolkit.model.job import PROJECT_FILE
 from toolkit.quoting import shell
 
 VARIABLE = "TOOLKIT_TRUST"

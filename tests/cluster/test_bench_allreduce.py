@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from toolkit.resources import shipped
+from toolkit.config import shipped
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

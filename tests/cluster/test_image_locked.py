@@ -22,6 +22,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.cluster.image_fixtures import copy_cache, real_image
 from tests.cluster.ordinary_user import becoming
+from toolkit.config import shipped
 from toolkit.errors import BuildError
 from toolkit.files import read_toml
 from toolkit.images.lockfile import make as locking
@@ -29,7 +30,6 @@ from toolkit.images.recipe import library
 from toolkit.images.store import store
 from toolkit.model.image import Manifest
 from toolkit.model.lock import Lock
-from toolkit.resources import shipped
 
 RECIPE = """\
 summary = "Debian, a package of it, and one of Python"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.ranks import none_left
-from toolkit.resources import shipped
+from toolkit.config import shipped
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.resources import package_directory
+from toolkit.config import package_directory
 
 ROOT = package_directory("..").resolve()
 PAGES = ("adding-a-launcher.md", "adding-a-runtime.md")

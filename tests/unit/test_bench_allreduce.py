@@ -12,9 +12,9 @@ import pytest
 from tests.unit.samples import inputs
 from toolkit.bench import allreduce, plot
 from toolkit.cli.bench.measure import Size
+from toolkit.config import shipped
 from toolkit.errors import PlanError
 from toolkit.planning.plan import plan
-from toolkit.resources import shipped
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
 SIZES = (1024, 1 << 28, 4)

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from benchmarks import coverage as command
 from benchmarks.coverage import Coverage, Guide, Measured, Measures, Row, judged, read, table
 from toolkit.cli import main as cli
+from toolkit.config import shipped
 from toolkit.model.base import from_json
-from toolkit.resources import shipped
 
 ROW = Row(step="s", by_hand="h", command="run x", expect=r'"accuracy": (?P<best_accuracy>0\.9\d*)')
 
@@ -83,7 +83,7 @@ def test_a_command_that_fails_loses_its_old_success(
     coverage = Coverage(guides=(Guide(title="g", rows=(ROW,)),))
     monkeypatch.setattr(command, "read", lambda: (coverage, {"run x": old}))
     monkeypatch.setattr(command, "_call", lambda words: (int("cluster" not in words), "", 1.0))
-    monkeypatch.setattr("toolkit.resources.shipped", {"jobs": tmp_path}.__getitem__)
+    monkeypatch.setattr("toolkit.config.shipped", {"jobs": tmp_path}.__getitem__)
     done = CliRunner().invoke(command.command, ["--write"])
     assert done.exit_code == 1
     assert from_json((tmp_path / "measured.json").read_text(), Measures).commands == {}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from toolkit.checks import Result, passed
+from toolkit.config import package_directory
 from toolkit.doctor import node_jobs
 from toolkit.doctor.case import REGISTRY, DoctorCase, diagnose
 from toolkit.doctor.gather import DoctorOptions, probe_command
@@ -19,7 +20,6 @@ from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ImageRunner, RankSum, ScriptRun
 from toolkit.model.run import Outcome
 from toolkit.model.site import Access, Site
-from toolkit.resources import package_directory
 from toolkit.slurm.client import Client
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.resources import package_directory
+from toolkit.config import package_directory
 
 PROGRAM = package_directory("scripts") / "templates" / "handshake.py"
 TOKEN, JOB = secrets.token_hex(32), "4711"

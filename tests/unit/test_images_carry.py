@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from toolkit.config import package_directory
 from toolkit.images.build.apptainer import carry, side_by_side
 from toolkit.images.build.apptainer.protocol import CARRIED, Added, CheckTask, CheckTasks, Reach
 from toolkit.images.recipe.block import CHECKS, CheckCall, Needs, shell_checks
 from toolkit.images.recipe.blocks.horovod import Horovod
 from toolkit.images.recipe.stages import runner
 from toolkit.model.image import Check, Layer, Manifest
-from toolkit.resources import package_directory
 
 SITE = "opt/venv/lib/python3.11/site-packages"
 BELOW = {"torch", "numpy", "horovod", "pip", "horovodrun", "mpirun", "python3", "google"}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from toolkit.config import package_directory
 from toolkit.images.build.buildlog import Reader, pin_fitting
 from toolkit.images.build.follow import Follower, advise_on_checks, advise_on_network
 from toolkit.images.recipe import library
@@ -21,7 +22,6 @@ from toolkit.images.recipe.resolve import resolve
 from toolkit.model.base import BadDataError
 from toolkit.model.image import Check
 from toolkit.model.recipe import Recipe
-from toolkit.resources import package_directory
 
 BASE = {"kind": "debootstrap", "release": "bookworm"}
 TORCH = {

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.unit.samples import MANIFEST, inputs
+from toolkit.config import package_directory, shipped
 from toolkit.errors import PlanError, ScriptMissingError
 from toolkit.imports import entry
 from toolkit.imports.distributions import explain_standard, find_distribution, read_distributions
@@ -31,7 +32,6 @@ from toolkit.planning.settings import Layer
 from toolkit.planning.target import module_file, parse_python
 from toolkit.preflight.model import HostFacts, PreflightCase
 from toolkit.preflight.rules.imports import check_imports
-from toolkit.resources import package_directory, shipped
 
 HAS = (
     *"torch numpy os sys json contextlib importlib typing warnings pathlib site".split(),

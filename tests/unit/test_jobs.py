@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from toolkit import launchers
+from toolkit.config import shipped
 from toolkit.files import read_toml
 from toolkit.hostsetup.parts import DATASETS
 from toolkit.launchers.shared.base import Script
 from toolkit.model.base import toml
 from toolkit.model.job import Job
 from toolkit.planning.script_source import read
-from toolkit.resources import shipped
 
 # Exercise -> its launcher, and the call that ends the ranks; None: it has one process, and nobody
 # to wait for.

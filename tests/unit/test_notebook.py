@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, inputs
-from toolkit import resources, shell, sites
+from toolkit import config, shell, sites
 from toolkit.cli.forward import Entrance, require_free
 from toolkit.cli.notebook import command, idle_seconds
 from toolkit.errors import (
@@ -55,7 +55,7 @@ def notebook(job: dict[str, Any] | None = None, **changes: Any) -> Any:
 
 def printed() -> Any:
     """Return a new counter of the server, whose other parts need Jupyter."""
-    source = resources.package_directory("scripts/templates") / "notebook_server.py"
+    source = config.package_directory("scripts/templates") / "notebook_server.py"
     body = [
         node
         for node in ast.parse(source.read_text()).body

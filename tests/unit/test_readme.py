@@ -15,13 +15,13 @@ import pytest
 
 from benchmarks.coverage import read, table
 from toolkit.cli import main as cli
+from toolkit.config import shipped
 from toolkit.files import read_toml
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.job import Job
 from toolkit.model.slurm_options import OPTIONS
-from toolkit.resources import shipped
 from tools.docs import reference
 from tools.docs.links import COPIED
 from tools.docs.reference import codes

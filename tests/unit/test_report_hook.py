@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from toolkit.config import package_directory
 from toolkit.model.run import Report
-from toolkit.resources import package_directory
 
 HOOK = package_directory("scripts") / "report" / "sitecustomize.py"
 

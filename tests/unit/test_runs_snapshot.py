@@ -302,7 +302,7 @@ def test_what_was_installed_needs_no_copy(
     shipped.mkdir(parents=True)
     target = Target(str(shipped / "train.py"), str(shipped), Layer("job.toml", {}))
     findings: list[ToolkitError] = []
-    monkeypatch.setattr("toolkit.resources.is_shipped", lambda path: path == shipped)
+    monkeypatch.setattr("toolkit.config.is_shipped", lambda path: path == shipped)
     assert gather._tree(target, Job(snapshot=True), tree, findings) is None
     assert findings == []
     own = target._replace(folder=str(tmp_path))

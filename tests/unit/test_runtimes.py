@@ -15,6 +15,7 @@ from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
 from toolkit import launchers, runtimes, scripts
+from toolkit.config import package_directory
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
 from toolkit.launchers import LAUNCHERS
 from toolkit.launchers.shared.base import Script
@@ -25,7 +26,6 @@ from toolkit.model.source import Source
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer, merge
-from toolkit.resources import package_directory
 from toolkit.runtimes import pyxis
 from toolkit.runtimes.discover import environments
 

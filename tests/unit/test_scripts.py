@@ -14,6 +14,7 @@ from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, MANIFEST, NEURON, PARTITIONS, inputs
 from toolkit import scripts
+from toolkit.config import package_directory
 from toolkit.errors import ScriptMissingError, UsageError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.plan import Plan
@@ -22,7 +23,6 @@ from toolkit.model.source import Option, Source
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
 from toolkit.planning.target import parse_python, resolve
-from toolkit.resources import package_directory
 
 # As PyTorch's ImageNet example defines them.
 IMAGENET = Source(

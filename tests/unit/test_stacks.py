@@ -19,6 +19,7 @@ from toolkit import scripts
 from toolkit.cli import follow as shown
 from toolkit.cli.explain import command as explain_command
 from toolkit.cli.stacks import command
+from toolkit.config import package_directory
 from toolkit.errors import ForbiddenError
 from toolkit.model.base import to_json
 from toolkit.model.job import Job
@@ -26,7 +27,6 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.planning.plan import plan
 from toolkit.records import store
-from toolkit.resources import package_directory
 from toolkit.runs import follow, stack_files, status
 from toolkit.runs.stacks import Frame, numbers_text, parse, position, read_process, world_of
 from toolkit.runs.standings import (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from toolkit import shell
+from toolkit.config import package_directory
 from toolkit.doctor.case import DoctorCase
 from toolkit.doctor.items.allreduce import MEGABYTES
 from toolkit.doctor.node_jobs import rank_runner, run_script, shared_directory, site_offer
@@ -19,7 +20,6 @@ from toolkit.localcluster import access
 from toolkit.localcluster.paths import paths_of
 from toolkit.model.site import Site
 from toolkit.planning.cluster import Cluster, find_cluster
-from toolkit.resources import package_directory
 from toolkit.slurm.client import Client
 
 PROBE = package_directory("doctor/scripts") / "probe.py"

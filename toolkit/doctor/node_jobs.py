@@ -17,6 +17,7 @@ from typing import Any
 
 from toolkit import shell
 from toolkit.checks import next_step
+from toolkit.config import package_directory
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.images.verify.case import RunRanks, ScriptRun, SiteOffer
 from toolkit.model.run import Outcome
@@ -26,7 +27,6 @@ from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.gather import gather_inputs
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
-from toolkit.resources import package_directory
 from toolkit.runs.completion import CompletedRun, complete
 from toolkit.slurm.client import Client
 from toolkit.slurm.patience import configured_wait, patiently

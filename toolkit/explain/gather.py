@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from toolkit import config, runtimes
+from toolkit.config import package_directory
 from toolkit.errors import ConfigError
 from toolkit.explain.entries import entries_of, evidence_of, labelled
 from toolkit.explain.model import Entry, Evidence, Rule
@@ -22,7 +23,6 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.quoting import shell
 from toolkit.records.store import Paths
-from toolkit.resources import package_directory
 from toolkit.runs import excerpt, logs, stack_files, standings, status
 from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY

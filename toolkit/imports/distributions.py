@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from functools import lru_cache
 
+from toolkit.config import package_directory
 from toolkit.files import read_toml
 from toolkit.model.base import Model
-from toolkit.resources import package_directory
 from toolkit.versions import numbers
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from toolkit import shell
+from toolkit.config import package_directory
 from toolkit.errors import ClusterError, NeedsInstallError, UsageError
 from toolkit.localcluster import processes
 from toolkit.localcluster.access import must_run, prefix
 from toolkit.localcluster.control import Request, ask
 from toolkit.localcluster.paths import PRIVATE, Paths, below_private, paths_of
-from toolkit.resources import package_directory
 
 
 def enter(name: str, command: Sequence[str], *, node: str | None = None) -> NoReturn:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from toolkit import quoting, shell
+from toolkit.config import package_directory, shipped
 from toolkit.errors import ClusterError, UsageError
 from toolkit.files import read_json, write_atomically
 from toolkit.localcluster import access, config, devices, packages, processes
@@ -23,7 +24,6 @@ from toolkit.localcluster.shape import Shape, all_nodes, summary
 from toolkit.localcluster.waiting import Reports, await_idle
 from toolkit.model.base import to_json
 from toolkit.progress import Progress
-from toolkit.resources import package_directory, shipped
 
 _NAMED = 3  # daemons in a message
 

@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 from toolkit import shell
+from toolkit.config import package_directory
 from toolkit.errors import ToolkitError
 from toolkit.localcluster.config import LOGIN_ADDRESS, NODE_LINK, NODE_PORT
 from toolkit.localcluster.control import Plan, Power, StartError
 from toolkit.localcluster.paths import Paths
 from toolkit.localcluster.processes import NODE_INIT, UNSHARE
 from toolkit.localcluster.shape import Node, all_nodes
-from toolkit.resources import package_directory
 
 # An ordinary user is root in the namespaces; the daemons and their children must not be.
 UNPRIVILEGED = ("setpriv", "--ambient-caps=-all", "--inh-caps=-all")

@@ -17,8 +17,7 @@ Gpus = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.+-]+:)?[0-9]+(,[0-9]+)*$")]
 SlurmValue = str | int | bool
 Init = Literal["env", "tcp", "file"]
 
-PROJECT_FILE = "toolkit.toml"
-JOINED = ".workshop.json"  # beside it, where a participant joined a workshop
+JOINED = ".workshop.json"  # beside toolkit.toml, where a participant joined a workshop
 
 
 class Job(Model, frozen=True, kw_only=True):

@@ -337,8 +337,8 @@ def _tree(target: Target, job: Job, cwd: Path, findings: list[ToolkitError]) -> 
     if not job.snapshot:
         return None
     from toolkit import git
+    from toolkit.config import is_shipped
     from toolkit.records.snapshot import tree_of
-    from toolkit.resources import is_shipped
 
     folder = Path(target.folder)
     if is_shipped(folder) and git.top(folder) is None:

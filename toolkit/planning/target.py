@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from toolkit.config import shipped
 from toolkit.errors import ScriptMissingError, UnknownRunError
 from toolkit.files import read_json, read_toml
 from toolkit.launchers import LAUNCHERS
@@ -16,7 +17,6 @@ from toolkit.model.job import Job
 from toolkit.planning.settings import Layer, layer
 from toolkit.quoting import shell
 from toolkit.records import secrets
-from toolkit.resources import shipped
 from toolkit.trust import require_trusted
 
 

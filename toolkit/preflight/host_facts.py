@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from toolkit.config import shipped
 from toolkit.files import hash_file, open_regular
 from toolkit.hostsetup.parts import DATASETS
 from toolkit.images.host import space
@@ -18,7 +19,6 @@ from toolkit.model.job import Job
 from toolkit.model.site import Site
 from toolkit.preflight.model import HostFacts, MissingPath, UnreadFile
 from toolkit.preflight.rules.storage import VARIABLES
-from toolkit.resources import shipped
 
 _DAY = 86400.0  # seconds
 

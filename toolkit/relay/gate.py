@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import BinaryIO, NamedTuple
 
 from toolkit import shell
+from toolkit.config import package_directory
 from toolkit.errors import CommandFailedError
 from toolkit.relay.ends import Relay
 from toolkit.relay.node import PACKS
 from toolkit.relay.wire import WireError, greeting
-from toolkit.resources import package_directory
 from toolkit.slurm.client import without_job
 from toolkit.text import one_line
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from toolkit.config import package_directory
 from toolkit.model.run import JobState
-from toolkit.resources import package_directory
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
 

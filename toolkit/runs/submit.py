@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from msgspec.structs import replace
 
 from toolkit import launchers, runtimes, scripts
+from toolkit.config import package_directory
 from toolkit.errors import (
     ConfigError,
     ImageMissingError,
@@ -36,7 +37,6 @@ from toolkit.planning.settings import Layer
 from toolkit.progress import Progress
 from toolkit.records import secrets, store
 from toolkit.redaction import shows
-from toolkit.resources import package_directory
 from toolkit.runs import once, status
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError

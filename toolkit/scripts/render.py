@@ -13,8 +13,8 @@ from functools import lru_cache
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from toolkit import quoting
+from toolkit.config import package_directory
 from toolkit.model.plan import Plan
-from toolkit.resources import package_directory
 from toolkit.scripts.compiled import cache
 
 

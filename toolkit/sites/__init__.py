@@ -14,12 +14,12 @@ from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo, fields, replace
 
 from toolkit import config
+from toolkit.config import PROJECT_FILE, package_directory
 from toolkit.errors import ConfigError, UnknownSiteError
 from toolkit.files import read_toml
 from toolkit.model.base import toml_value
-from toolkit.model.job import PROJECT_FILE, Project
+from toolkit.model.job import Project
 from toolkit.model.site import Site
-from toolkit.resources import package_directory
 
 
 def configured() -> Path:

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from toolkit.config import package_directory
 from toolkit.model import site as models
 from toolkit.model.base import Model
-from toolkit.resources import package_directory
 
 FILE = "site.schema.json"
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from toolkit.config import PROJECT_FILE
 from toolkit.errors import ConfigError, MalformedInputError, ScriptMissingError, UsageError
 from toolkit.files import hash_file, read_json, read_text, temporary_beside, write_atomically
 from toolkit.model.base import to_json, toml_value
-from toolkit.model.job import PROJECT_FILE
 from toolkit.progress import Progress
 from toolkit.quoting import shell
 from toolkit.workshops import archive

@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from toolkit.config import shipped
 from toolkit.errors import ConfigError, UsageError
 from toolkit.files import config_error, read_text, read_toml
 from toolkit.model.base import BadDataError
 from toolkit.model.job import Job
 from toolkit.quoting import shell
-from toolkit.resources import shipped
 from toolkit.sites.schema import described
 from toolkit.workshops.model import CONTENTS, JOINED, NAME, WORKSHOP, Exercise, Workshop, check
 

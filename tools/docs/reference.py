@@ -11,6 +11,7 @@ import msgspec
 
 from toolkit import errors
 from toolkit.cli import main as cli
+from toolkit.config import shipped
 from toolkit.doctor.case import REGISTRY as DOCTOR
 from toolkit.exercises import exercises
 from toolkit.explain.gather import rules
@@ -25,7 +26,6 @@ from toolkit.model.job import Job, Project
 from toolkit.model.recipe import Recipe
 from toolkit.model.site import Site
 from toolkit.preflight.judge import REGISTRY as PREFLIGHT
-from toolkit.resources import shipped
 from toolkit.sites import load, names
 from toolkit.sites.schema import described
 from toolkit.workshops.model import Workshop

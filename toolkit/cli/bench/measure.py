@@ -173,7 +173,7 @@ def _refuse(backends: tuple[str, ...], sizes: tuple[int, int], *, show_buffers: 
 def _target(backend: str) -> str:
     """Return the target of a backend: the job, or another script of its folder."""
     from toolkit.bench.allreduce import JOB
-    from toolkit.resources import shipped
+    from toolkit.config import shipped
 
     script = BACKENDS[backend].script
     return str(shipped("jobs") / JOB / script) if script else f"jobs/{JOB}"
@@ -233,7 +233,7 @@ def _show(done: list[Measured], plot: Path | None, *, as_json: bool) -> None:
 @completion
 def complete_jobs() -> Iterable[str]:
     """Return the shipped jobs, and runs below runs/."""
-    from toolkit.resources import shipped
+    from toolkit.config import shipped
 
     names = [f"jobs/{path.parent.name}" for path in shipped("jobs").glob("*/job.toml")]
     return [*names, *(f"runs/{path.parent.name}" for path in Path("runs").glob("*/outcome.json"))]

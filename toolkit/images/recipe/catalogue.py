@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from toolkit.config import package_directory
 from toolkit.errors import UnknownImageError
 from toolkit.files import read_toml
 from toolkit.model.base import Model
 from toolkit.model.catalogue import Fact, Release
-from toolkit.resources import package_directory
 from toolkit.versions import numbers
 
 

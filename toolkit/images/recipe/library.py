@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from toolkit import __version__
+from toolkit.config import package_directory, shipped
 from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.files import config_error, read_text, read_toml
 from toolkit.images.recipe import definitions
@@ -17,7 +18,6 @@ from toolkit.images.recipe.resolve import Resolved, add_features, extend_recipe,
 from toolkit.images.recipe.stages import Stages, derive_stages
 from toolkit.model.base import BadDataError, from_toml
 from toolkit.model.recipe import Feature, Recipe
-from toolkit.resources import package_directory, shipped
 
 
 def recipe_path(recipe: str) -> Path:

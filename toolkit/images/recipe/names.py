@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
+from toolkit.config import shipped
 from toolkit.errors import MalformedInputError, ToolkitError
-from toolkit.resources import shipped
 
 # Files of an image are called NAME.failed.log, .NAME.<32 digits>.json and the like: 255 bytes in
 # all.

@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
+from toolkit.config import package_directory
 from toolkit.errors import BuildError
 from toolkit.images.store.settings import run_in_image
 from toolkit.model.base import Model
 from toolkit.model.image import Packages, Python
 from toolkit.quoting import shell
-from toolkit.resources import package_directory
 
 _TIMEOUT = 300.0  # seconds
 _MARK = "toolkit-contents:"  # begins each line of ours: an image's shell may print a greeting

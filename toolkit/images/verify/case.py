@@ -13,12 +13,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from toolkit import shell
+from toolkit.config import package_directory
 from toolkit.errors import CommandFailedError
 from toolkit.images.store.settings import inspect, run_in_image, user_options
 from toolkit.images.store.store import StoredImage
 from toolkit.model.base import Model
 from toolkit.model.run import Outcome
-from toolkit.resources import package_directory
 
 MARK = "toolkit-json: "  # begins the line in which a script of ours reports
 _MOUNTED = "/mnt/toolkit"  # where the image has the scripts

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from toolkit import shell
+from toolkit.config import package_directory
 from toolkit.errors import EnvironmentMissingError, NeedsInstallError
 from toolkit.files import read_text
 from toolkit.model.environment import Environment
 from toolkit.model.image import Manifest, Python
 from toolkit.model.site import Site
-from toolkit.resources import package_directory
 from toolkit.runtimes.shared.findings import FRAMEWORKS
 
 PROBE_SECONDS = 120.0  # a Python on a busy parallel file system starts slowly

@@ -19,8 +19,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from toolkit import shell
+from toolkit.config import package_directory, shipped
 from toolkit.errors import CommandFailedError, ForbiddenError
-from toolkit.resources import package_directory, shipped
 from toolkit.workshops.rehearsal.limited import mount, unmount
 
 _COMMENT = "toolkit rehearsal"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from toolkit.config import package_directory
 from toolkit.errors import ToolkitError
 from toolkit.images.build.apptainer import carry, compose
 from toolkit.images.build.apptainer.entries import Entries
@@ -32,7 +33,6 @@ from toolkit.images.store.settings import VARIABLES
 from toolkit.model.base import to_json
 from toolkit.model.image import Check, Manifest
 from toolkit.quoting import shell_words
-from toolkit.resources import package_directory
 
 _MODULE = "toolkit.images.build.apptainer.side_by_side"
 _SCRIPTS = "/mnt/toolkit"  # where the image sees the script that asks it
