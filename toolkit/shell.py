@@ -17,8 +17,7 @@ from pathlib import Path
 
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.quoting import shell_words
-from toolkit.redaction import redacted
-from toolkit.text import one_line
+from toolkit.text import one_line, redacted
 
 _ECHO = False
 

@@ -24,7 +24,7 @@ from toolkit.explain.model import Evidence, Example, Rule
 from toolkit.model.run import Failure, Outcome
 from toolkit.planning.plan import plan
 from toolkit.records.store import Paths
-from toolkit.redaction import is_secret_name, redacted
+from toolkit.text import is_secret_name, redacted
 
 RULES = rules()
 EXAMPLES = [

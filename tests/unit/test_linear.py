@@ -14,7 +14,7 @@ from toolkit.explain.entries import pasted
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import rules
 from toolkit.explain.model import Evidence
-from toolkit.redaction import redacted
+from toolkit.text import redacted
 
 RULES = rules()
 PIECES = (

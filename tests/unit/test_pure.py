@@ -39,7 +39,6 @@ PURE = (
     "meanings.py",
     "progress.py",
     "quoting.py",
-    "redaction.py",
     "text.py",
     "units.py",
     "versions.py",

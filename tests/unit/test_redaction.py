@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from toolkit.images.host.host_mounts import find_secrets
-from toolkit.redaction import HIDDEN, logins, redacted
+from toolkit.text import HIDDEN, logins, redacted
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def show_error(error: ToolkitError) -> None:
     """Print what is wrong, where, what is close, and what to do next; its exit code last."""
-    from toolkit.redaction import redacted
+    from toolkit.text import redacted
 
     def note(text: str) -> None:  # a command in it may hold a secret; a line break may fake a line
         print(one_line(redacted(text)), file=sys.stderr, flush=True)

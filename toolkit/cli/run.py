@@ -22,9 +22,9 @@ from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import slurm_origin
 from toolkit.records.store import Paths
-from toolkit.redaction import HIDDEN
 from toolkit.runs.submit import gather_run, resume, submit, write
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
+from toolkit.text import HIDDEN
 from toolkit.trust import require_trusted
 from toolkit.units import counted
 

@@ -17,9 +17,9 @@ from toolkit.explain.matcher import GENERAL, is_plain, matches, placeholders, re
 from toolkit.explain.model import Certainty, Entry, Evidence, Explanation, Match, Rule
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.run import Failure
-from toolkit.redaction import redacted
 from toolkit.runs.outcome import is_over_memory
 from toolkit.signals import signal_of
+from toolkit.text import redacted
 from toolkit.units import counted
 
 _SUSPICIOUS = re.compile(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from toolkit.explain.candidates import Candidates
 from toolkit.explain.entries import survived
 from toolkit.explain.model import Entry, Evidence, Match, Rule, compiled
-from toolkit.redaction import redacted
+from toolkit.text import redacted
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')

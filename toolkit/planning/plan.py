@@ -34,10 +34,10 @@ from toolkit.preflight.options import (
     terminal_findings,
     value_findings,
 )
-from toolkit.redaction import is_secret, shows
 from toolkit.runtimes import RUNTIMES
 from toolkit.runtimes.shared.base import RuntimeRequest
 from toolkit.sites.gpu_types import resolve as resolve_gpu_type
+from toolkit.text import is_secret, shows
 
 _Decided = TypeVar("_Decided")
 

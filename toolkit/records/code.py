@@ -13,7 +13,7 @@ from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.code import Code, ScriptFile
 from toolkit.records.store import Paths
-from toolkit.redaction import HIDDEN, redacted
+from toolkit.text import HIDDEN, redacted
 
 _MOST_DIFF = 1 << 20  # characters of a diff that are kept
 _MOST_UNTRACKED = 1000  # names that are kept

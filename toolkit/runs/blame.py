@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from toolkit import launchers
 from toolkit.model.run import ErrorRecord, Failure, Report
-from toolkit.redaction import redacted
 from toolkit.runs.error_records import (
     SPAWN_ENDED,
     ErrorClass,
@@ -25,6 +24,7 @@ from toolkit.runs.error_records import (
     judge,
     place_of,
 )
+from toolkit.text import redacted
 
 _TERMINATED = 128 + 15
 _FATAL = frozenset(("exception", "exit", "child"))

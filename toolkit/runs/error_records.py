@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.run import ErrorRecord, Report
-from toolkit.redaction import redacted
+from toolkit.text import redacted
 
 _MOST_CHARACTERS, _MOST_DETAILS = 300, 40
 

@@ -20,7 +20,7 @@ from typing import BinaryIO
 from toolkit.model.plan import Launch
 from toolkit.records import secrets
 from toolkit.records.store import Log, Paths
-from toolkit.redaction import HIDDEN
+from toolkit.text import HIDDEN
 from toolkit.units import human_size
 
 LONGEST = 64 * 1024  # bytes kept of one line; a rank that prints a tensor writes megabytes

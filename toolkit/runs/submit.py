@@ -36,11 +36,11 @@ from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer
 from toolkit.progress import Progress
 from toolkit.records import secrets, store
-from toolkit.redaction import shows
 from toolkit.runs import once, status
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait
+from toolkit.text import shows
 from toolkit.trust import require_trusted
 
 Adapt = Callable[[Inputs], Inputs]

@@ -18,7 +18,7 @@ from toolkit.bench.scale.pictures import Picture, pictures
 from toolkit.bench.scale.published import Published
 from toolkit.bench.scale.text import median_of
 from toolkit.model.base import to_json
-from toolkit.redaction import redacted
+from toolkit.text import redacted
 from toolkit.units import counted, or_dash
 
 _MOST_RUNS = 40  # names of runs that are listed for a point

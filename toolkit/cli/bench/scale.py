@@ -227,7 +227,7 @@ def _repeated(before: Study, values: dict[str, Any]) -> Options:
 
 def _job_settings(values: dict[str, Any]) -> dict[str, Any]:
     """Return the options of the job as JSON has them, without secrets: reports are shared."""
-    from toolkit.redaction import is_secret
+    from toolkit.text import is_secret
 
     settings = dict(flags(values, ()).values)
     for name, value in settings.get("env", {}).items():

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from toolkit.model.base import Model
-from toolkit.redaction import logins
+from toolkit.text import logins
 
 ROOT = "/mnt"  # exists and is empty in every Debian; definitions read settings there
 CERTIFICATES = "ca-certificates.crt"

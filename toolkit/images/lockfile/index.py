@@ -24,7 +24,7 @@ from toolkit.files import hash_file
 from toolkit.images.lockfile.packages import File, parse_page
 from toolkit.images.recipe.names import normalize_name, require_file_name
 from toolkit.images.registry import web
-from toolkit.redaction import redacted
+from toolkit.text import redacted
 
 DEFAULT = "https://pypi.org/simple"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
