@@ -36,7 +36,7 @@ from toolkit.errors import CommandFailedError
 from toolkit.images.build.apptainer.programs import COMPRESSION, program_version
 from toolkit.images.host.privilege import build_command
 from toolkit.images.recipe import library
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 PARTS = ("install", "line", "start")
 FLAT_BAR, BUILDKIT_BAR, START_BAR = 0.2, 1.2, 1.1

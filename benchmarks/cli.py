@@ -14,7 +14,7 @@ from benchmarks import cluster, comparisons, measure, peers
 from benchmarks.measure import Outcome, Times, environment, ourselves
 from toolkit.cli import console
 from toolkit.cli.main import main
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 NAMES = ("plan", "render", "submit")
 

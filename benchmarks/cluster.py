@@ -12,7 +12,7 @@ from toolkit.errors import ClusterError, SlurmUnreachableError
 from toolkit.localcluster.access import access
 from toolkit.localcluster.lifecycle import down, up
 from toolkit.localcluster.shape import Shape, check
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 NAME = "bench"
 JOB_NAME = "toolkit-bench"

@@ -29,7 +29,7 @@ from toolkit.cli import console
 from toolkit.cli.main import main
 from toolkit.errors import CommandFailedError
 from toolkit.images.store import store
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 LAUNCHERS = ("srun", "torchrun")
 LAUNCH_BAR, THROUGHPUT_BAR = 1.05, 0.99

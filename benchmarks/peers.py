@@ -12,7 +12,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.files import write_atomically
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 # Pinned, so that a bar means the same next year. torchx plans and renders without torch, which is
 # not installed.

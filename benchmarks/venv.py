@@ -9,7 +9,7 @@ from toolkit import shell
 from toolkit.errors import NeedsInstallError
 from toolkit.files import write_atomically
 from toolkit.images.store.store import StoredImage
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 _PACKAGES = ("torch", "numpy")
 _INDEX = "https://download.pytorch.org/whl/cpu"

@@ -2,18 +2,24 @@
 
 ``run`` waits for a program and returns its output; ``echo`` shows each command as a line that can
 be pasted (set by ``--verbose``). Callers of programs that run for long (a build, `srun --pty`) use
-``start`` and read the output by themselves.
+``start`` and read the output by themselves. Long tasks report to a ``Progress``, which the command
+line passes in, and clean up when a signal ends them.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Protocol
 
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.quoting import shell_words
@@ -180,3 +186,48 @@ def run(
             details=result.tail(),
         )
     return result
+
+
+@contextmanager
+def interrupted_by_signals() -> Iterator[list[int]]:
+    """Have a closed terminal and SIGTERM act as Ctrl-C; what nohup(1) ignores stays ignored.
+
+    Only the main thread can change this; in another one nothing changes.
+
+    Yields:
+        The numbers of the signals that have come, which grow with each.
+    """
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        del frame
+        received.append(number)
+        raise KeyboardInterrupt
+
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGHUP) if is_main else ()
+    before = {number: signal.getsignal(number) for number in numbers}
+    caught = {number: old for number, old in before.items() if old != signal.SIG_IGN}
+    for number in caught:
+        signal.signal(number, stop)
+    try:
+        yield received
+    finally:
+        for number, handler in caught.items():
+            signal.signal(number, handler)
+
+
+class Progress(Protocol):
+    """Receives the steps of a long task, one after the other."""
+
+    def begin(self, step: str, detail: str = "", expected: float | None = None) -> None:
+        """Begin a step, which ends the one before.
+
+        ``expected`` is the duration of the step the last time, in seconds.
+        """
+
+    def end(self, outcome: str = "done") -> None:
+        """End the current step: ``done``, ``failed``, ``kept``, ..."""
+
+    def say(self, subject: str, text: str) -> None:
+        """Show a line that is not a step: ``say("queued", "job 7, partition main")``."""

@@ -1,6 +1,12 @@
-"""Format sizes, durations and counts for users."""
+"""Format sizes, durations and counts; read versions and exit codes. Pure."""
 
 from __future__ import annotations
+
+import re
+
+# Those whose default action ends a process, by signal(7), without the real-time ones, which no
+# program of the field uses: other codes above 128 are a program's own, such as 255 of exit(-1).
+_ENDING = frozenset((*range(1, 16), *range(24, 28), *range(29, 32)))
 
 
 def human_size(count: float) -> str:
@@ -38,3 +44,29 @@ def counted(number: int, noun: str) -> str:
         return f"1 {noun}"
     has_ies = noun.endswith("y") and noun[-2] not in "aeiou"
     return f"{number} {noun[:-1]}ies" if has_ies else f"{number} {noun}s"
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers that a version begins with: ``(1, 12, 0)`` for ``1.12.0a0+2c916ef``.
+
+    The result is empty if the version begins with something else.
+    """
+    match = re.match(r"\d+(?:\.\d+)*", version.strip().removeprefix("v"))
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def compare(version: str, other: str) -> int:
+    """Return -1, 0 or 1 if ``version`` is older than, equal to, or newer than ``other``.
+
+    Only as many numbers are compared as ``other`` has, so that ``12.8.1`` equals ``12`` and
+    ``12.8``; missing ones count as 0.
+    """
+    wanted = numbers(other)
+    has = numbers(version)[: len(wanted)]
+    has += (0,) * (len(wanted) - len(has))
+    return (has > wanted) - (has < wanted)
+
+
+def signal_of(exit_code: int) -> int:
+    """Return the signal of which a shell's exit code (128 + n) tells, or 0."""
+    return exit_code - 128 if exit_code - 128 in _ENDING else 0

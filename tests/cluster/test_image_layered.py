@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.image_fixtures import Tiny, wait_for
+from tests.progress import Silent
 from toolkit.images.build.apptainer import layered
 from toolkit.images.build.follow import BuildContext
 from toolkit.images.host.workspace import workspace
@@ -21,7 +22,6 @@ from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import CHECKS, WHEELS
 from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.stages import Stages, Step
-from toolkit.progress import Silent
 
 STEP = '[[steps]]\nblock = "run"\nname = "{name}"\ncommands = [{commands}]\n'
 

@@ -20,7 +20,7 @@ DRIVER = """\
 import json, os, pathlib, sys, threading
 from toolkit.errors import ToolkitError
 from toolkit.images.build.build import build
-from toolkit.progress import Silent
+from tests.progress import Silent
 
 class Said(Silent):
     def __init__(self):

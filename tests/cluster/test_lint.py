@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.versions import compare
+from toolkit.units import compare
 from tools.docs.lint_cases import CASES
 
 pytestmark = pytest.mark.usefixtures("cluster")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.cluster.forwarding import LONG, Forward, wait_for
-from toolkit.progress import Silent
+from tests.progress import Silent
 from toolkit.workshops.model import Exercise, Workshop
 from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.places import temporary_place

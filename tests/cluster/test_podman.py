@@ -18,13 +18,13 @@ from tests.cluster.docked_fixtures import Docked
 from tests.cluster.image_fixtures import command_lines, wait_for
 from tests.cluster.podman_fixtures import TestPodman
 from tests.cluster.test_image_docker import BUILT
+from tests.progress import Silent
 from toolkit.images.build.docker import docker
 from toolkit.images.build.docker.clients import BuildRequest, find_client
 from toolkit.images.build.docker.host_secrets import MountedSecrets, add_mounts
 from toolkit.images.build.follow import Follower
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.store.settings import inspect
-from toolkit.progress import Silent
 from toolkit.runtimes.discover.docker_engine import find_engine
 
 FIRST = '[[steps]]\nblock = "run"\nname = "first"\ncommands = ["echo first > /first"]\n'

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from benchmarks import cli, comparisons, measure, peers
 from benchmarks.cli import NAMES, command
 from benchmarks.measure import Comparison, Outcome, Side
+from tests.progress import Silent
 from toolkit import shell
 from toolkit.errors import CommandFailedError
 from toolkit.images.sif import header as sif
-from toolkit.progress import Silent
 
 SETTING = comparisons.Setting(
     toolkit=("/bin/toolkit",), prefix=("nsenter", "--"), image="/images/a b.sif"

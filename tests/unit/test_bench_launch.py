@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks import launch, measure, venv
+from tests.progress import Silent
 from tests.unit.samples import MANIFEST
 from toolkit import shell
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Packages
-from toolkit.progress import Silent
 
 
 def outcome(

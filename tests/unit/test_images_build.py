@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.progress import Silent
 from toolkit import shell
 from toolkit.errors import BuildError, BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
 from toolkit.images.build import methods
@@ -36,7 +37,6 @@ from toolkit.images.recipe import library
 from toolkit.images.verify.own_checks import Results
 from toolkit.model.image import Check
 from toolkit.model.recipe import Space
-from toolkit.progress import Silent
 
 LOG = """\
 INFO:    Starting build...

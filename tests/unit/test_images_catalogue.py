@@ -7,7 +7,7 @@ import pytest
 from toolkit.errors import UnknownImageError
 from toolkit.images.recipe import catalogue
 from toolkit.model.catalogue import FACTS, Release
-from toolkit.versions import compare, numbers
+from toolkit.units import compare, numbers
 
 
 def test_a_release_as_it_is_written() -> None:

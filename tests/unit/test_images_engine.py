@@ -14,10 +14,10 @@ from unittest.mock import ANY
 
 import pytest
 
+from tests.progress import Silent
 from toolkit.errors import ForbiddenError, NeedsInstallError
 from toolkit.images.build import methods
 from toolkit.images.build.docker import clients as docker_clients
-from toolkit.progress import Silent
 from toolkit.runtimes.discover import docker_engine
 from toolkit.runtimes.discover.docker_engine import find_engine
 

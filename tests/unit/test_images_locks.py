@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.faults.steps import kill_at_each
+from tests.progress import Silent
 from tests.unit.test_images_store import ID, OTHER, fake_sif, manifest, put
 from toolkit.errors import BusyError, ForbiddenError, ImageMissingError
 from toolkit.images.host import workspace
@@ -22,7 +23,6 @@ from toolkit.images.store import prune, store, usage
 from toolkit.images.verify.verdicts import save
 from toolkit.model.base import to_json
 from toolkit.model.image import Verdict
-from toolkit.progress import Silent
 
 PASSED = (Verdict(name="labels", outcome="passed", detail="", when="now"),)
 

@@ -146,7 +146,7 @@ def test_the_lines_of_a_step_do_what_they_say(tmp_path: Path) -> None:
 
 def test_a_conflict_becomes_an_error_that_says_what_fits_and_how_to_replace(tmp_path: Path) -> None:
     """The lines are those of pip 23.0.1, from a real build."""
-    from toolkit.progress import Silent
+    from tests.progress import Silent
 
     follower = Follower("tv", {}, tmp_path / "log", Silent())
     for line in (
@@ -171,7 +171,7 @@ def test_a_conflict_becomes_an_error_that_says_what_fits_and_how_to_replace(tmp_
 
 
 def test_a_step_that_fails_otherwise_is_no_conflict(tmp_path: Path) -> None:
-    from toolkit.progress import Silent
+    from tests.progress import Silent
 
     follower = Follower("tv", {}, tmp_path / "log", Silent())
     follower.reader.feed("toolkit-conflict: nonsense")
@@ -179,7 +179,7 @@ def test_a_step_that_fails_otherwise_is_no_conflict(tmp_path: Path) -> None:
 
 
 def test_a_step_that_reaches_no_server_names_the_page_on_mirrors(tmp_path: Path) -> None:
-    from toolkit.progress import Silent
+    from tests.progress import Silent
 
     follower = Follower("tv", {}, tmp_path / "log", Silent())
     follower.reader.feed("NewConnectionError: [Errno -2] Name or service not known')': /whl/cpu/")

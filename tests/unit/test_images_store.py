@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.progress import Silent
 from toolkit.errors import ImageMissingError, UnknownImageError
 from toolkit.images.build.follow import Follower
 from toolkit.images.sif import header as sif
@@ -17,7 +18,6 @@ from toolkit.images.store import store, usage
 from toolkit.images.store.cache import Cache
 from toolkit.model.base import to_json
 from toolkit.model.image import Manifest
-from toolkit.progress import Silent
 
 ID, OTHER = "0123456789abcdef" * 2, "f" * 32
 

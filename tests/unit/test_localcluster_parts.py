@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.progress import Silent
 from toolkit.errors import BusyError, ClusterError, SlurmUnreachableError, UsageError
 from toolkit.localcluster import control, directory, packages, processes, supervisor
 from toolkit.localcluster.access import access, default_name, prefix
 from toolkit.localcluster.daemon_logs import fatal_errors, log_tails
 from toolkit.localcluster.lifecycle import down, shared_directories
 from toolkit.localcluster.paths import Paths, below_private, paths_of
-from toolkit.progress import Silent
 
 
 @pytest.fixture

@@ -37,11 +37,9 @@ PURE = (
     "hostsetup/decide.py",
     "errors.py",
     "meanings.py",
-    "progress.py",
     "quoting.py",
     "text.py",
     "units.py",
-    "versions.py",
 )
 EDGES = (
     "launchers/mpirun.py",

@@ -13,7 +13,7 @@ import pytest
 
 from toolkit.records.store import Paths
 from toolkit.runs import interactive
-from toolkit.signals import interrupted_by_signals
+from toolkit.shell import interrupted_by_signals
 
 
 def test_a_hangup_that_nohup_ignores_closes_nothing() -> None:

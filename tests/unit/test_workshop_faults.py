@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from tests.progress import Silent
 from tests.unit.test_workshops import END, X, entry, listed
 from tests.unit.workshop_fixtures import OWN, joined, packed_workshop
 from toolkit import shell
@@ -37,7 +38,6 @@ from toolkit.images.store.provenance import hash_lock
 from toolkit.model.base import to_json
 from toolkit.model.image import BaseImage
 from toolkit.model.lock import Lock, to_toml
-from toolkit.progress import Silent
 from toolkit.records.store import Paths
 from toolkit.runs import removal, status
 from toolkit.workshops import archive, join, results

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.progress import Silent
 from tests.unit.workshop_fixtures import OWN, joined, packed_workshop, write_folder
 from toolkit.cli.follow import leave_results
 from toolkit.errors import (
@@ -28,7 +29,6 @@ from toolkit.errors import (
 from toolkit.files import temporary_beside, write_atomically
 from toolkit.images.registry import web
 from toolkit.model.base import to_json
-from toolkit.progress import Silent
 from toolkit.records.store import Paths
 from toolkit.workshops import archive, join, pack, results
 from toolkit.workshops.model import CONTENTS, Results
@@ -340,7 +340,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -
 _PACK = """
 import os, signal, sys
 from pathlib import Path
-from toolkit.progress import Silent
+from tests.progress import Silent
 from toolkit.workshops import pack
 class Killed(Silent):
     def begin(self, step, detail="", expected=None):

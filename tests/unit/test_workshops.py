@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from tests.progress import Silent
 from tests.unit.samples import inputs
 from tests.unit.workshop_fixtures import TEXT, joined, write_folder
 from toolkit.cli import notebook
@@ -45,7 +46,6 @@ from toolkit.planning.layers import project_layers
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import merge
 from toolkit.planning.target import resolve
-from toolkit.progress import Silent
 from toolkit.records.store import Paths
 from toolkit.workshops import archive, guide, join, pack, reading, results, signing
 from toolkit.workshops import fetch as fetching

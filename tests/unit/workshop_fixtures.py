@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.progress import Silent
+from tests.progress import Silent
 from toolkit.workshops import join, pack, results
 
 OWN = pwd.getpwuid(os.geteuid()).pw_name

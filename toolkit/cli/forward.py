@@ -14,7 +14,7 @@ from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import FIRST_PORT, INTERRUPTED, complete_runs, json_option, runs_option
 from toolkit.errors import UsageError
-from toolkit.signals import interrupted_by_signals
+from toolkit.shell import interrupted_by_signals
 
 if TYPE_CHECKING:
     from toolkit.runs.forward import Door

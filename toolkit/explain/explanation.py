@@ -18,9 +18,8 @@ from toolkit.explain.model import Certainty, Entry, Evidence, Explanation, Match
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.run import Failure
 from toolkit.runs.outcome import is_over_memory
-from toolkit.signals import signal_of
 from toolkit.text import redacted
-from toolkit.units import counted
+from toolkit.units import counted, signal_of
 
 _SUSPICIOUS = re.compile(
     r"error|exception|traceback|fatal|abort|killed|segmentation|cannot|can't|could not|failed"

@@ -24,7 +24,7 @@ from toolkit import shell
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.hostsetup import apt, elf
 from toolkit.model.base import Model
-from toolkit.versions import compare
+from toolkit.units import compare
 
 SUITE = "sid"
 PACKAGE = "apptainer"

@@ -25,8 +25,7 @@ from toolkit.hostsetup import (
 from toolkit.hostsetup.decide import adjustments, decide
 from toolkit.hostsetup.facts import read_facts
 from toolkit.hostsetup.model import Action, Facts, SetupOptions
-from toolkit.progress import Progress
-from toolkit.signals import interrupted_by_signals
+from toolkit.shell import Progress, interrupted_by_signals
 from toolkit.units import counted, human_size
 
 _LOCK = Path("/run/toolkit-setup.lock")

@@ -8,7 +8,7 @@ from functools import lru_cache
 from toolkit.config import package_directory
 from toolkit.files import read_toml
 from toolkit.model.base import Model
-from toolkit.versions import numbers
+from toolkit.units import numbers
 
 
 class Module(Model, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from toolkit.model.image import Manifest, Python
 from toolkit.model.job import Job
 from toolkit.model.site import Site
 from toolkit.model.source import Imports, Shown
-from toolkit.versions import numbers
+from toolkit.units import numbers
 
 
 def find_work_trees(folder: Path, directory: Path) -> tuple[Shown, ...]:

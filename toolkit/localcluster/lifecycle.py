@@ -23,7 +23,7 @@ from toolkit.localcluster.paths import PRIVATE, Paths, below_private, paths_of
 from toolkit.localcluster.shape import Shape, all_nodes, summary
 from toolkit.localcluster.waiting import Reports, await_idle
 from toolkit.model.base import to_json
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 _NAMED = 3  # daemons in a message
 

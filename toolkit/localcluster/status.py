@@ -13,7 +13,7 @@ from toolkit.localcluster.access import access, must_run
 from toolkit.localcluster.control import Plan, Power, Request, Verb, ask
 from toolkit.localcluster.paths import Paths, paths_of
 from toolkit.localcluster.shape import all_nodes, partitions_of
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 # Seconds until Slurm has noticed that a node is down or back; 15 to 30 with our configuration.
 _NOTICED_WITHIN, _NOTICED_WITHIN_EACH = 90.0, 0.3  # and for each node

@@ -16,7 +16,7 @@ from toolkit.localcluster.daemon_logs import fatal_errors
 from toolkit.localcluster.paths import Paths
 from toolkit.localcluster.status import NodeState, node_states
 from toolkit.model.base import BadDataError, from_json
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 # Seconds for all steps but the nodes' registration, and further ones for each node; a database on
 # a slow disk takes long.

@@ -19,7 +19,7 @@ from toolkit.model.run import JobState, Outcome, Submission, SubmissionAttempt
 from toolkit.records.store import Paths
 from toolkit.runs import once, parts, status
 from toolkit.runs.finish import finish as finish_job
-from toolkit.signals import interrupted_by_signals
+from toolkit.shell import interrupted_by_signals
 from toolkit.slurm.client import Client, without_job
 
 _PAUSE = 0.1  # seconds between two checks for the number of the job

@@ -21,8 +21,8 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Failure, JobState, Outcome, Report
 from toolkit.runs import blame, error_records
 from toolkit.runs.logs import Line, ranks
-from toolkit.signals import signal_of
 from toolkit.slurm.hostlist import expand
+from toolkit.units import signal_of
 
 OVER_MEMORY = "the job used more memory"  # the beginning of the message of such an outcome
 # slurmstepd's message about a step that took more memory than it has, or about a process of it,

@@ -34,9 +34,9 @@ from toolkit.planning.gather import GatheredInputs, gather_inputs
 from toolkit.planning.inputs import Inputs
 from toolkit.planning.plan import plan
 from toolkit.planning.settings import Layer
-from toolkit.progress import Progress
 from toolkit.records import secrets, store
 from toolkit.runs import once, status
+from toolkit.shell import Progress
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait

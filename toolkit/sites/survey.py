@@ -11,7 +11,7 @@ from toolkit import shell
 from toolkit.errors import ToolkitError
 from toolkit.model.overview import NodeProbe, Survey
 from toolkit.model.site import Site
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 from toolkit.slurm import inventory, overview
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import no_slurm

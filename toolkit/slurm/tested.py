@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.versions import numbers
+from toolkit.units import numbers
 
 # All of tests/cluster ran with these, on the Debian release behind it (`make test-slurm
 # SUITE=...`).

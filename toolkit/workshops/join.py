@@ -12,8 +12,8 @@ from toolkit.config import PROJECT_FILE
 from toolkit.errors import ConfigError, MalformedInputError, ScriptMissingError, UsageError
 from toolkit.files import hash_file, read_json, read_text, temporary_beside, write_atomically
 from toolkit.model.base import to_json, toml_value
-from toolkit.progress import Progress
 from toolkit.quoting import shell
+from toolkit.shell import Progress
 from toolkit.workshops import archive
 from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, WORKSHOP, Contents, Joined
 

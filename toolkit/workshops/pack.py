@@ -19,7 +19,7 @@ from toolkit.images.store.provenance import hash_lock
 from toolkit.images.store.sign import Ask
 from toolkit.model.base import to_json
 from toolkit.model.lock import Lock
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 from toolkit.units import counted
 from toolkit.workshops import archive, guide
 from toolkit.workshops.model import CONTENTS, SIGNATURE, WORKSHOP, Contents, Exercise, Workshop

@@ -14,7 +14,7 @@ from toolkit.units import human_size, human_time
 if TYPE_CHECKING:
     from toolkit.images.build.build import BuildResult
     from toolkit.images.build.methods import Engine
-    from toolkit.progress import Progress
+    from toolkit.shell import Progress
 
 SECTION = "Build"
 

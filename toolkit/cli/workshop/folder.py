@@ -12,7 +12,7 @@ from toolkit.cli.shared import json_option
 from toolkit.errors import UsageError
 from toolkit.files import hash_file
 from toolkit.quoting import shell
-from toolkit.signals import interrupted_by_signals
+from toolkit.shell import interrupted_by_signals
 from toolkit.units import counted, human_size
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from toolkit.cli.shared import json_option
 from toolkit.cli.workshop.folder import FOLDER, key_option, verifier_of
 from toolkit.errors import PreflightError, UsageError
 from toolkit.quoting import shell
-from toolkit.signals import interrupted_by_signals
+from toolkit.shell import interrupted_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -21,7 +21,7 @@ from toolkit.images.host.host_mounts import mask_secrets
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.definitions import STEP
 from toolkit.model.image import Check
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 from toolkit.units import human_time
 
 # What the last steps of every build do, for people.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from toolkit.errors import BuildError, BusyError, ForbiddenError
 from toolkit.images.host.sharing import lock, open_lock
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 from toolkit.units import human_time
 
 _POLL = 0.5  # seconds between two attempts

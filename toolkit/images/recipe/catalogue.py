@@ -12,7 +12,7 @@ from toolkit.errors import UnknownImageError
 from toolkit.files import read_toml
 from toolkit.model.base import Model
 from toolkit.model.catalogue import Fact, Release
-from toolkit.versions import numbers
+from toolkit.units import numbers
 
 
 class StatedFact(Model, frozen=True, kw_only=True):

@@ -30,9 +30,9 @@ from toolkit.images.host.workspace import PREFIX, describe_process, workspace
 from toolkit.images.store import sbom, store
 from toolkit.images.store.store import StoredImage
 from toolkit.model.base import to_json
-from toolkit.progress import Progress
 from toolkit.quoting import shell as quoted
 from toolkit.quoting import shell_words
+from toolkit.shell import Progress
 from toolkit.units import human_size
 
 _PATIENCE = 6 * 3600.0  # seconds

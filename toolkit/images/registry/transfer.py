@@ -36,7 +36,7 @@ from toolkit.images.store.sif_files import read_text_object
 from toolkit.images.store.store import StoredImage
 from toolkit.model.base import from_json, to_json
 from toolkit.model.image import Manifest
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 from toolkit.units import human_size
 
 _BESIDE = "-toolkit"  # suffix of the tag for the text about an image

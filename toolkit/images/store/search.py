@@ -11,7 +11,7 @@ from toolkit.images.recipe.bases import Ngc
 from toolkit.images.store import listing
 from toolkit.model.base import Model
 from toolkit.model.catalogue import Release
-from toolkit.versions import compare
+from toolkit.units import compare
 
 FILTERS = (
     "framework",

@@ -41,7 +41,7 @@ from toolkit.images.store.signatures import (
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Manifest, Signature
 from toolkit.model.recipe import Space
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 Ask = Callable[[str], str]  # returns the passphrase of the named key
 

@@ -33,7 +33,7 @@ from toolkit.images.sif import header as sif
 from toolkit.images.store.sif_files import not_a_sif, sif_errors
 from toolkit.model.base import Model, to_json
 from toolkit.model.image import Manifest
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 from toolkit.units import human_size
 
 

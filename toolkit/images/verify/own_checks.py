@@ -15,7 +15,7 @@ from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import local_case
 from toolkit.images.verify.checks.image_file import check_labels
 from toolkit.model.image import Check
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 _TIMEOUT = 900.0  # seconds for all checks together
 _CHECK = re.compile(r"toolkit-check: (?P<name>\S+) (?P<outcome>passed|failed): (?P<detail>.*)")

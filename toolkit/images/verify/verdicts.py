@@ -21,7 +21,7 @@ from toolkit.images.store.contents import read_contents
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, SiteOffer, local_case
 from toolkit.model.image import Manifest, Python, Verdict
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 # Returns what the default site offers, or None and why that is not known. Sites are planned for
 # above images, so that the caller passes it in.

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from toolkit.model.run import Failure
-from toolkit.signals import signal_of
+from toolkit.units import signal_of
 
 _SRUN_EXIT = re.compile(r"srun: error: (?P<host>[^:\s]+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
 _CODE = re.compile(r"Exited with exit code (\d{1,9})")

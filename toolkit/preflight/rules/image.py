@@ -6,7 +6,7 @@ from toolkit.checks import Result, check, from_error
 from toolkit.errors import ImageMissingError, ShapeError
 from toolkit.images.recipe import cuda
 from toolkit.preflight.model import PreflightCase
-from toolkit.versions import compare
+from toolkit.units import compare
 
 
 @check("architecture", "image and nodes of one architecture", order=160)

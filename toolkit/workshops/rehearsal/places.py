@@ -18,9 +18,9 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import ToolkitError
 from toolkit.files import lock_new_directory
-from toolkit.progress import Progress
 from toolkit.records.store import all_runs
 from toolkit.runs import removal, status
+from toolkit.shell import Progress
 from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.crew import MINE
 from toolkit.workshops.rehearsal.stage import take_down

@@ -18,8 +18,7 @@ from toolkit import shell, sites
 from toolkit.errors import CommandFailedError, UsageError
 from toolkit.model.job import Job
 from toolkit.planning.cluster import find_cluster
-from toolkit.progress import Progress
-from toolkit.signals import interrupted_by_signals
+from toolkit.shell import Progress, interrupted_by_signals
 from toolkit.slurm.client import Client
 from toolkit.slurm.parse import megabytes
 from toolkit.units import counted

@@ -17,7 +17,7 @@ from toolkit.localcluster.lifecycle import down, up
 from toolkit.localcluster.options import from_options
 from toolkit.localcluster.paths import Paths, paths_of
 from toolkit.localcluster.shape import Shape, summary
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 from toolkit.workshops.join import to_toml
 from toolkit.workshops.model import Workshop
 

@@ -28,7 +28,7 @@ from toolkit.images.sif import header as sif
 from toolkit.images.store import store
 from toolkit.images.store.sif_files import read_text_object
 from toolkit.model.base import Model
-from toolkit.progress import Progress
+from toolkit.shell import Progress
 
 
 class Flattened(Model, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from toolkit.checks import Result, check, failed, passed, unchecked
 from toolkit.images.recipe import catalogue
 from toolkit.images.verify.case import ImageCase
 from toolkit.slurm.parse import common_mpi_type
-from toolkit.versions import compare
+from toolkit.units import compare
 
 
 @check(
