@@ -1,4 +1,4 @@
-"""Where files are that are found by searching: shipped with the toolkit, or settings.
+"""Files that are found by searching: settings, and those that are shipped with the toolkit.
 
 Settings are the machine's in /etc/toolkit, the user's own, and the project's, each of which has
 more to say than the one before; they are read only if no other user could have written them
