@@ -5,15 +5,17 @@ To renew the tables and the script: UPDATE_GOLDEN=1 pytest tests/unit/test_readm
 
 from __future__ import annotations
 
+import ast
 import os
 import re
-import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
 from benchmarks.coverage import read, table
+from toolkit import pages
 from toolkit.cli import main as cli
 from toolkit.config import shipped
 from toolkit.files import read_toml
@@ -114,44 +116,90 @@ def test_what_is_generated_is_up_to_date(page: str, before: str, content: str) -
     assert text[start:].startswith(content)
 
 
-def commands() -> list[str]:
-    """Return the commands that README and docs/ show, as a block or in code."""
-    text = "\n".join(
-        path.read_text(encoding="utf-8") for path in [README, *sorted(DOCS.rglob("*.md"))]
-    )
-    lines = re.findall(r"^(?:    (?:\$ )?|\$ )(toolkit [^#|<>\n]*)", text, re.MULTILINE)
-    return sorted({*lines, *re.findall(r"`(toolkit [^`]*)`", text)})
+# Where people read of commands. A changelog tells of commands that are gone, too.
+SHOWN = (
+    *("*.md", "docs/**/*.md", "toolkit/**/*.py", "toolkit/**/*.toml", "toolkit/**/*.j2"),
+    *("recipes/*.toml", "containers/*", "jobs/*/*", "workshops/**/*.*", "tools/**/*.sh"),
+)
+SHOWN_FILES = sorted({path for pattern in SHOWN for path in ROOT.glob(pattern) if path.is_file()})
+# Prose may go on after the name of the program or of a group with one of these.
+PROSE = set("from has itself knows on reads rehearsal sets shows starts".split())
+COMMAND = re.compile(r"(?<![\w./-])(?<!the )(?<!The )toolkit((?: [^\s`;|)]+)+)")
 
 
-@pytest.mark.parametrize("line", commands())
-def test_every_command_of_the_pages_is_one(line: str) -> None:
-    """Its verb and its options exist; what they do is tested elsewhere."""
-    words = [word for word in shlex.split(line)[1:] if word != "..."]
-    command = (
-        cli.cli.get_command(click.Context(cli.cli), words[0])
-        if words and not words[0].startswith("-")
-        else cli.cli
-    )
-    assert command is not None, line
-    while isinstance(command, click.Group) and len(words) > 1:
-        inner = command.get_command(click.Context(command), words[1])
-        if inner is None:
+def messages(source: str) -> Iterator[str]:
+    """Yield the strings of a module, with a word for each value that is filled in."""
+    nodes = list(ast.walk(ast.parse(source)))
+    joined = [node for node in nodes if isinstance(node, ast.JoinedStr)]
+    parts = {id(part) for node in joined for part in node.values}
+    for node in joined:
+        yield "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.value
+
+
+def named_commands(path: Path) -> set[str]:
+    """Return what a file shows after the word toolkit, up to the end of the command or sentence."""
+    text = path.read_text(encoding="utf-8")
+    texts = messages(text) if path.suffix == ".py" else (text,)
+    lines = (match[1] for each in texts for match in COMMAND.finditer(each.replace("\\\n", "")))
+    return {re.split(r"[.,:](?= |$)| (?:#|&&|>) ", line.strip())[0] for line in lines}
+
+
+def wrong_in(line: str) -> str:
+    """Return why a command would be refused before it begins; empty if it would not."""
+    words = re.sub(r"[\"'\\]", "", line).split()
+    command: click.Command | None = cli.cli
+    while isinstance(command, click.Group) and words:
+        context = click.Context(command)
+        if words[0].startswith("-"):
+            command = command.get_command(context, "start") or command  # of toolkit notebook
             break
+        inner = command.get_command(context, words[0])
+        if inner is None and re.fullmatch("[a-z-]+", words[0]) and words[0] not in PROSE:
+            return f"no command {words[0]}"
+        if inner is None:
+            return ""
         command, words = inner, words[1:]
-    known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
-    own = words[
-        : next(
-            (
-                index
-                for index, word in enumerate(words)
-                if word.endswith(".py") or word.startswith(("jobs/", "./")) or word == "--"
-            ),
-            len(words),
+    assert command is not None
+    if command.name == "docs" and words:
+        return "" if words[0] in "TOPIC X" or pages.text(words[0]) else "no page"
+    try:
+        context = click.Context(command, **command.context_settings)
+        command.make_parser(context).parse_args([word for word in words if word != "..."])
+    except click.NoSuchOption as error:
+        return "" if "X" in error.option_name else error.format_message()
+    except click.UsageError as error:  # prose may name an option without its value
+        return error.format_message() if line.startswith("run ") else ""
+    return ""
+
+
+@pytest.mark.parametrize("path", SHOWN_FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_that_is_shown_is_one(path: Path) -> None:
+    """In pages, messages, next steps, rules and examples; what a command does is tested elsewhere."""
+    if path.name != "CHANGELOG.md":
+        found = {line: wrong_in(line) for line in named_commands(path)}
+        assert {line: why for line, why in found.items() if why} == {}
+
+
+def test_a_command_that_is_none_is_seen() -> None:
+    assert len({line for path in SHOWN_FILES for line in named_commands(path)}) > 600
+    for line in ("frob x", "image frob", "ps --frob", "run --nodes"):
+        assert wrong_in(line), line
+    for line in ("run --nodes 2 train.py --frob", "notebook --idle 5m", "image list", "ps looks"):
+        assert not wrong_in(line), line
+
+
+def test_every_target_of_make_that_pages_show_is_one() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for path in PAGES:
+        shown = re.findall(
+            r"(?:`|^(?:\$ |    )(?:[A-Z]+=\S* )?)make ([a-z-]+)", path.read_text(), re.MULTILINE
         )
-    ]
-    assert {
-        word.split("=")[0] for word in own[1:] if word.startswith("-") and word != "--"
-    } <= known, line
+        assert {
+            name for name in shown if not name.startswith("image-") and name != "bench-"
+        } <= targets, path
 
 
 def test_the_tests_that_the_security_policy_names_are_there() -> None:
