@@ -151,7 +151,8 @@ def test_on_a_site_every_participant_is_this_user_and_ctrl_c_leaves_no_job(
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 130, log.read_text()
     assert "interrupted" in log.read_text().split("first accuracy")[0]
-    assert jobs(toolkit) == []
+    # Other tests' jobs may still end on this cluster.
+    assert [job for job in jobs(toolkit) if job.startswith("endless ")] == []
     assert list(shared_dir.iterdir()) == []
 
 
