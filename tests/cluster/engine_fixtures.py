@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.image_fixtures import wait_for
+from tests.cluster.ranks import wait_for
 
 _PREFIX = "toolkit-engine-"
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"

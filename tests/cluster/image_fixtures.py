@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.ordinary_user import becoming, change_accounts
+from tests.cluster.ranks import wait_for
 
 # The tests' own store, never the user's. It stays, so that the second run need not build.
 IMAGES = Path(os.environ.get("TOOLKIT_TEST_IMAGES") or Path.home() / ".cache/toolkit-tests/images")
@@ -290,14 +290,6 @@ def command_lines() -> set[bytes]:
         with suppress(OSError):
             lines.add(path.read_bytes())
     return lines
-
-
-def wait_for(condition: Callable[[], object], what: str, *, seconds: float = 60) -> None:
-    """Until a condition holds."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"waited {seconds:g} s for {what}"
-        time.sleep(0.05)
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def ordinary_user() -> Iterator[User]:
         yield _equipped(User(name, home, ("/usr/sbin/runuser", "-u", name, "--"), sys.executable))
     finally:
         # userdel refuses a user with processes, and those of a container end a moment after their job.
-        wait_for(lambda: not _has_processes(name), f"the processes of {name} to end", seconds=30)
+        wait_for(lambda: not _has_processes(name), f"the processes of {name} to end")
         change_accounts("/usr/sbin/userdel", name)
         shutil.rmtree(home)
 

@@ -23,7 +23,7 @@ from tests.cluster.engine_fixtures import (
     said_by,
     start,
 )
-from tests.cluster.image_fixtures import wait_for
+from tests.cluster.ranks import wait_for
 
 # The machine may not let root raise a limit, and podman's own are above those of most machines.
 _SETTINGS = """\

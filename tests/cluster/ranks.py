@@ -43,12 +43,11 @@ def rank_process(directory: Path, rank: int) -> int:
     raise LookupError(f"no process of rank {rank} below {directory}")
 
 
-def none_left(directory: Path, *, seconds: float = 15) -> None:
-    """After a job has ended, Slurm may need a moment until all of its processes are gone."""
+def none_left(directory: Path) -> None:
+    """After a job has ended, Slurm may need a moment (KillWait) until all of its processes are gone."""
     wait_for(
         lambda: not processes_of(directory),
         "no process to be left",
-        seconds=seconds,
         says=lambda: repr(processes_of(directory)),
     )
 
@@ -67,7 +66,7 @@ def wait_for(
     condition: Callable[[], object],
     what: str,
     *,
-    seconds: float = 60,
+    seconds: float = 120,
     says: Callable[[], str] = str,
 ) -> None:
     """Until a condition holds; ``says`` tells how things are where it never does."""
@@ -77,5 +76,5 @@ def wait_for(
         answered = time.monotonic()
         assert answered < until, f"waited {seconds:g} s for {what}\n{says()}"
         # What starts a program to ask leaves the processor to those it waits for.
-        time.sleep(max(0.2, 2 * (answered - asked)))
+        time.sleep(max(0.05, 2 * (answered - asked)))
         asked = time.monotonic()

@@ -117,7 +117,7 @@ FAILURES = {
         "port-in-use",
         GROUP
         + "import socket\nif rank == 0:\n    taken = socket.create_server(('', 29777))\nos.environ['MASTER_PORT'] = '29777'\n"
-        + "dist.init_process_group('gloo', timeout=timedelta(seconds=8))",
+        + "dist.init_process_group('gloo', timeout=timedelta(seconds=90))",
     ),
     "a name is unknown": Failure(
         "name-resolution",
@@ -132,7 +132,9 @@ FAILURES = {
     "a rank hangs": Failure(
         "hang",
         GROUP
-        + "dist.init_process_group('gloo', timeout=timedelta(seconds=4))\nif rank == 1: time.sleep(30)\ndist.all_reduce(torch.ones(1))",
+        + "dist.init_process_group('gloo')\ndist.barrier()\n"  # both are there: the limit is for what follows
+        + "late = dist.new_group(timeout=timedelta(seconds=4))\nif rank == 1: time.sleep(60)\n"
+        + "dist.all_reduce(torch.ones(1), group=late)",
     ),
     "too few come": Failure(
         "rendezvous",

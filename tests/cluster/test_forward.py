@@ -256,7 +256,7 @@ def _shell(cwd: Path, env: dict[str, str], *options: str, job: bool = False) -> 
     """Open a shell, and look that nothing of it is left after its end, unless a job runs there."""
     words = (sys.executable, "-m", "toolkit", "shell", "--runtime", "none", *options)
     terminal = Terminal(words, env={**env, "TERM": "dumb"}, cwd=cwd)
-    line = terminal.until("@", seconds=60)
+    line = terminal.until("@")
     sockets = [Path(name) for name in re.findall(r"-L \d+:(\S+)", line)]
     assert [name.stat().st_mode & 0o777 for name in sockets] == [0o600] * len(sockets)
     yield _Shell(terminal, sockets)

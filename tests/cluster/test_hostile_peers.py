@@ -90,7 +90,7 @@ def knocking(toolkit_env: dict[str, str], directory: Path, job: int) -> Iterator
         yield told
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
 
 
 def run(

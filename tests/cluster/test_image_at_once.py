@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.engine_fixtures import TestRegistry
-from tests.cluster.image_fixtures import Tiny, wait_for
+from tests.cluster.image_fixtures import Tiny
+from tests.cluster.ranks import wait_for
 from tests.cluster.test_image_sign import key
 from toolkit.images.store import store
 
@@ -78,7 +79,7 @@ def test_an_image_that_is_built_is_not_removed(
     assert second.returncode == 75, "the lock is still that of the first build"
     assert greeting(built) == "old"
     built.wake()
-    _, said = building.communicate(timeout=60)
+    _, said = building.communicate(timeout=120)
     assert (building.returncode, "bug" in said) == (0, False), said
     assert greeting(built) == "new"
     assert lock(built) == inode
@@ -153,7 +154,7 @@ def test_who_works_on_an_image_waits_for_its_build(
     else:
         built.wake()
     assert other.wait(120) == 0, other.stderr.read()
-    building.communicate(timeout=60)
+    building.communicate(timeout=120)
     wait_for(lambda: not built.processes(), "what works for the store to end")
     expected = "pulled" if action == "pull" else "old" if killed else "new"
     assert greeting(built) == expected
@@ -202,7 +203,7 @@ def test_an_image_that_is_signed_is_not_removed(
         signing.communicate()
     else:
         fifo.write_text("")
-        assert signing.wait(60) == 0, signing.communicate()
+        assert signing.wait(120) == 0, signing.communicate()
     assert greeting(built) == "old"
     assert _verifies(built) is not killed
     assert left_after_prune(built) == IMAGE

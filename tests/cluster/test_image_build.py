@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cluster.image_fixtures import Tiny, wait_for
+from tests.cluster.image_fixtures import Tiny
+from tests.cluster.ranks import wait_for
 from tests.hostile import HOSTILE
 from toolkit import __version__
 from toolkit.images.host import host_config as host
@@ -39,7 +40,7 @@ def manifest(store: Tiny) -> dict[str, object]:
 
 
 def nothing_runs(store: Tiny) -> None:
-    wait_for(lambda: not store.processes(), f"the end of {store.processes()}", seconds=30)
+    wait_for(lambda: not store.processes(), f"the end of {store.processes()}")
     assert store.mounts() == []
 
 
@@ -164,7 +165,7 @@ def test_a_killed_build_leaves_nothing(tiny: Tiny, signal_sent: signal.Signals) 
     process = tiny.started(recipe, until="+ sleep 300")
     wait_for(tiny.sleeps, "the sleep")
     process.send_signal(signal_sent)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     nothing_runs(tiny)
     wait_for(lambda: tiny.left() == ["tiny.failed.log"], "the work directory to go")
     assert tiny.run("path", "tiny").returncode == 67
@@ -183,7 +184,7 @@ def test_builds_killed_at_any_moment_leave_nothing_that_looks_whole(tiny: Tiny) 
         process = tiny.start("build", recipe)
         time.sleep(0.1 * 1.2**number)  # to 40 s: a build starts the finished image, too
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
         nothing_runs(tiny)
         found = tiny.run("path", "tiny")
         assert found.returncode == 0, found.stderr
@@ -208,7 +209,7 @@ def test_what_is_left_when_the_guard_is_killed_too_goes_with_the_next_build(tiny
     assert len(guards) == 1
     os.kill(guards[0], signal.SIGKILL)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert any(name.startswith(".toolkit-build-") for name in tiny.left())
     nothing_runs(tiny)
     tiny.recipe("true")
@@ -229,7 +230,7 @@ def test_a_step_ends_when_all_that_could_end_it_is_killed_at_once(tiny: Tiny) ->
     for pid in (*builders, process.pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     nothing_runs(tiny)
 
 
@@ -244,7 +245,7 @@ def _guards(path: Path, store: Tiny, module: bytes = b"images.build.guard\0") ->
 def test_an_interrupted_build_says_what_is_left(tiny: Tiny) -> None:
     process = tiny.started(tiny.recipe(*SLOW), until="+ sleep 300")
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=30)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert re.search(r"^act .* stopped", stderr, re.MULTILINE), stderr
     assert f"the image does not exist; the log: {tiny.images / 'tiny.failed.log'}" in stderr
@@ -262,10 +263,9 @@ def test_a_build_that_is_interrupted_in_its_last_check_leaves_no_image(tiny: Tin
     wait_for(
         lambda: any(one.startswith("sleep 300") for one in tiny.processes()),
         "the look from outside",
-        seconds=30,
     )
     os.killpg(build.pid, signal.SIGINT)  # as a terminal does
-    said = build.communicate(timeout=30)[1]
+    said = build.communicate(timeout=120)[1]
     assert build.returncode == 130
     assert "the image does not exist" in said
     assert tiny.left() == ["tiny.failed.log"]
@@ -285,7 +285,7 @@ def test_the_second_of_two_builds_waits_and_finds_it_done(tiny: Tiny) -> None:
     assert re.search(rf"^waiting +{building}", said), said
     tiny.wake()
     stdout, _ = second.communicate(timeout=120)
-    assert first.wait(30) == 0
+    assert first.wait(120) == 0
     assert json.loads(stdout)["kept"] is True
     first.communicate()
 
@@ -295,7 +295,7 @@ def test_two_images_are_built_at_once(tiny: Tiny) -> None:
     other = tiny.run("build", tiny.recipe("true", name="other"), "--no-wait")
     assert other.returncode == 0, other.stderr
     tiny.wake()
-    assert first.wait(30) == 0
+    assert first.wait(120) == 0
     first.communicate()
     assert tiny.left() == ["other.cdx.json", "other.json", "other.log", "other.sif", *BUILT]
 
@@ -430,7 +430,7 @@ def test_a_build_of_an_ordinary_user_that_is_killed_leaves_nothing(users_tiny: T
     recipe = users_tiny.recipe("mkdir -p /owned/deep", "chown -R 33:33 /owned", *SLOW)
     process = users_tiny.started(recipe, until="+ sleep 300")
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     nothing_runs(users_tiny)
     wait_for(lambda: users_tiny.left() == ["tiny.failed.log"], "the work directory to go")
     users_tiny.recipe("true")

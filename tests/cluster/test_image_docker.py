@@ -16,8 +16,9 @@ import pytest
 
 from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import TestEngine, TestRegistry, engine_in, start_engine
-from tests.cluster.image_fixtures import command_lines, wait_for
+from tests.cluster.image_fixtures import command_lines
 from tests.cluster.ordinary_user import becoming, change_accounts
+from tests.cluster.ranks import wait_for
 from toolkit.images.store.settings import inspect
 
 BUILT = ["tiny.cdx.json", "tiny.json", "tiny.log", "tiny.sif"]
@@ -134,7 +135,7 @@ def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(
     wait_for(lambda: log.exists() and "+ sleep 1" in log.read_text(), "the step that waits")
     lines = command_lines()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     place = str(docked.place).encode()
     assert any(b"--secret" in line and place in line for line in lines)
     assert not any(b"t0psecret" in line or b"t1psecret" in line for line in lines)
@@ -204,7 +205,7 @@ def test_a_build_that_is_stopped_leaves_nothing_and_goes_on_the_next_time(
     busy = docked.build(recipe, "--no-wait")
     assert busy.returncode == 75
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     wait_for(lambda: not docked.processes(), "the end of everything")
     wait_for(lambda: docked.left() == ["tiny.failed.log"], "the work directory to go")
     assert named(docker_engine) == ""
@@ -222,7 +223,7 @@ def test_an_engine_that_stops_in_the_middle(docked: Docked, engine_directory: Pa
         log = docked.images / "tiny.failed.log"
         wait_for(lambda: log.exists() and "+ sleep 300" in log.read_text(), "the step that sleeps")
         engine.end()
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=120)
         assert process.returncode == 74
         assert "the Docker engine stopped in the step act of tiny" in said
         assert docked.left() == ["tiny.failed.log"]

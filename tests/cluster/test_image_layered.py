@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.image_fixtures import Tiny, wait_for
+from tests.cluster.image_fixtures import Tiny
+from tests.cluster.ranks import wait_for
 from tests.progress import Silent
 from toolkit.images.build.apptainer import layered
 from toolkit.images.build.follow import BuildContext
@@ -296,7 +297,7 @@ def test_steps_before_one_that_is_killed_are_kept(tiny: Tiny) -> None:
     notes = tiny.images / ".cache/layers"  # a layer counts with its note, which is written last
     wait_for(lambda: list(notes.glob("[!.]*.json")), "the first layer")
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     wait_for(lambda: not tiny.processes(), "the end of it")
     again = built(
         tiny, tiny.recipe("echo 1 > /first", more=steps(("second", "true"), ("slow", "true")))
@@ -307,7 +308,7 @@ def test_steps_before_one_that_is_killed_are_kept(tiny: Tiny) -> None:
 def test_two_builds_with_the_same_steps_at_once(tiny: Tiny) -> None:
     first = tiny.start("build", tiny.recipe("sleep 1", "echo 1 > /first"))
     other = built(tiny, tiny.recipe("sleep 1", "echo 1 > /first", name="other"))
-    assert first.wait(60) == 0
+    assert first.wait(120) == 0
     first.communicate()
     assert other["checks"] == "done"
     assert set(
@@ -331,7 +332,7 @@ def test_the_caches_are_shown_and_cleared(tiny: Tiny) -> None:
     assert refused.returncode == 75
     assert "a build is using the caches" in refused.stderr
     tiny.wake()
-    assert slow.wait(30) == 0
+    assert slow.wait(120) == 0
     slow.communicate()
     assert tiny.run("cache", "--clear").returncode == 0
     assert kept(tiny, "bases") == kept(tiny, "layers") == []

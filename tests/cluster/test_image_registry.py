@@ -14,7 +14,8 @@ import pytest
 
 from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import REGISTRY_PASSWORD, REGISTRY_USER, TestEngine, TestRegistry
-from tests.cluster.image_fixtures import Tiny, command_lines, wait_for
+from tests.cluster.image_fixtures import Tiny, command_lines
+from tests.cluster.ranks import wait_for
 from tests.unit.test_images_registry import standing_in
 from toolkit.images.build.docker.archives import write_layout
 
@@ -181,7 +182,7 @@ def test_a_pull_goes_through_the_proxy_of_the_environment(tiny: Tiny, variable: 
         with connection:
             assert connection.recv(4096).startswith(b"CONNECT registry.example.org:443 ")
             proxy.close()
-        pulling.communicate(timeout=60)
+        pulling.communicate(timeout=120)
     assert pulling.returncode == 71
     assert tiny.left() == []
 

@@ -198,7 +198,7 @@ def test_two_rays_on_the_same_nodes_know_nothing_of_each_other_and_leave_nothing
     )
 
     assert toolkit("cancel", "use-0001", cwd=shared_dir).returncode == 0
-    none_left(shared_dir, seconds=60)
+    none_left(shared_dir)
 
 
 def until_said(directory: Path, name: str, text: str) -> None:
@@ -260,7 +260,7 @@ def test_a_run_whose_ray_is_killed_on_one_node_ends_says_so_and_leaves_nothing(
     followed = toolkit("logs", "-f", "use-0001", cwd=shared_dir, timeout=200)
     assert followed.returncode == code, followed.stdout + followed.stderr
     assert why in logs_of(shared_dir, "use-0001")
-    none_left(shared_dir, seconds=60)
+    none_left(shared_dir)
 
 
 def parent_of(pid: int) -> int:

@@ -423,7 +423,7 @@ def test_elastic_horovod_goes_on_without_a_rank_takes_it_back_and_survives_a_nod
     assert len(worlds) == 70, "no count is lost, and none is made twice"
     assert _runs(worlds) == ["2", "1", "2", "1"]
     assert "rank 1 on nid002: killed by signal 9" in logs_of(shared_dir, "count-0001")
-    none_left(shared_dir, seconds=60)
+    none_left(shared_dir)
 
 
 def _runs(worlds: list[str]) -> list[str]:

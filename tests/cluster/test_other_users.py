@@ -86,7 +86,7 @@ def test_one_waits_for_the_other(shared_store: tuple[Tiny, Tiny]) -> None:
     assert refused.returncode == 75, refused.stderr
     assert f"by process {building.pid}" in refused.stderr or "by process" in refused.stderr
     first.wake()
-    assert building.wait(60) == 0
+    assert building.wait(120) == 0
 
 
 def test_what_one_builds_another_neither_removes_nor_reads_by_half(
@@ -107,7 +107,7 @@ def test_what_one_builds_another_neither_removes_nor_reads_by_half(
     assert copying.stderr is not None
     assert "waiting" in copying.stderr.readline()
     first.wake()
-    assert (building.wait(60), copying.wait(60)) == (0, 0)
+    assert (building.wait(120), copying.wait(120)) == (0, 0)
     copied = Path("/var/tmp", USERS[1], "tiny.sif")
     assert copied.read_bytes() == (first.images / "tiny.sif").read_bytes()
     signed = second.run("prune", "--older-than", "0d")

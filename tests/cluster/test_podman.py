@@ -15,8 +15,9 @@ import pytest
 
 from tests.cluster.contained import containers_end_with_their_job, hostile_strings_arrive
 from tests.cluster.docked_fixtures import Docked
-from tests.cluster.image_fixtures import command_lines, wait_for
+from tests.cluster.image_fixtures import command_lines
 from tests.cluster.podman_fixtures import TestPodman
+from tests.cluster.ranks import wait_for
 from tests.cluster.test_image_docker import BUILT
 from tests.progress import Silent
 from toolkit.images.build.docker import docker
@@ -164,7 +165,7 @@ def test_what_the_host_lends_to_podman_is_there_in_the_build_and_nowhere_afterwa
     wait_for(lambda: log.exists() and "+ sleep 1" in log.read_text(), "the step that waits")
     lines = command_lines()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     place = str(podded.place).encode()
     assert any(b"--secret" in line and place in line for line in lines)
     assert not any(b"t0psecret" in line or b"t1p$(x);secret" in line for line in lines)
@@ -248,7 +249,7 @@ def test_a_build_by_podman_that_is_stopped_leaves_nothing_and_goes_on_the_next_t
         "the step that sleeps",
     )
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     wait_for(lambda: not (podded.processes() or steps_of(duration)), "the end of everything")
     wait_for(lambda: podded.left() == ["tiny.failed.log"], "the work directory to go")
     wait_for(lambda: podman.containers() == [], "podman to take its containers away")

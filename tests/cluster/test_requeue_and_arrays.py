@@ -320,7 +320,7 @@ def test_an_interactive_run_ends_with_its_exit_code_and_ctrl_c_gives_the_nodes_b
     while "| here" not in process.stdout.readline():
         assert process.poll() is None
     os.kill(process.pid, signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert row(toolkit, shared_dir, "wait-0001")["state"] == "CANCELLED"
     none_left(shared_dir)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
+from tests.cluster.ranks import wait_for
 from toolkit import sites
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, NodeFacts, Partition, Site, Use
@@ -188,13 +188,14 @@ def test_a_user_may_have_so_many_jobs(toolkit: Any, place: Place) -> None:
             ).returncode
             == 0
         )
-    deadline = time.monotonic() + 30
-    while (
-        not (said := refused_by_slurm(toolkit, place, [words(job)])[0])
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.5)  # slurmctld tells its plugin of new jobs a second later
-    assert "one user may have 2 jobs in amd_h100_2" in said
+    # slurmctld tells its plugin of new jobs a second later.
+    wait_for(
+        lambda: (
+            "one user may have 2 jobs in amd_h100_2"
+            in refused_by_slurm(toolkit, place, [words(job)])[0]
+        ),
+        "the refusal",
+    )
     options = (
         *"--partition amd_h100_2 --gpus 1 --comment".split(),
         RIGHT["comment"],

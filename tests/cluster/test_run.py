@@ -302,7 +302,7 @@ def test_detach_ps_logs_cancel(toolkit: Any, pytorch_image: Path, shared_dir: Pa
     (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
     assert (row["run"], row["state"], row["exit_code"]) == ("wait-0001", "RUNNING", None)
     assert toolkit("cancel", "wait-0001", cwd=shared_dir).returncode == 0
-    followed = toolkit("logs", "-f", "wait-0001", cwd=shared_dir, timeout=60)
+    followed = toolkit("logs", "-f", "wait-0001", cwd=shared_dir)
     assert followed.returncode == 130
     assert "0| here" in followed.stdout
     (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
@@ -337,7 +337,7 @@ def test_ctrl_c_detaches_and_twice_cancels(
     for _ in range(times - 1):
         os.kill(process.pid, signal.SIGINT)
     error = told + process.stderr.read()
-    assert process.wait(30) == 130, error
+    assert process.wait(120) == 130, error
     assert ("toolkit logs -f wait-0001" if times == 1 else "toolkit logs wait-0001") in error
     (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
     assert row["state"] in (("RUNNING",) if times == 1 else ("CANCELLED", "COMPLETING"))
@@ -364,8 +364,8 @@ def test_a_node_that_is_cut_off_ends_the_run_with_its_name(
 def test_a_run_can_be_repeated(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
     (shared_dir / "tell.py").write_text(TELLING)
     image = ("--image", str(pytorch_image), "--launcher", "horovod")
-    assert toolkit("run", *image, "tell.py", "a b", cwd=shared_dir, timeout=60).returncode == 0
-    again = toolkit("run", "runs/tell-0001", cwd=shared_dir, timeout=60)
+    assert toolkit("run", *image, "tell.py", "a b", cwd=shared_dir).returncode == 0
+    again = toolkit("run", "runs/tell-0001", cwd=shared_dir)
     assert again.returncode == 0, again.stderr
     assert outcome(shared_dir, "tell-0002")["results"]["argv"] == ["a b"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.cluster_fixtures import Toolkit
+from tests.cluster.ranks import wait_for
 
 pytestmark = pytest.mark.usefixtures("cluster")
 ON_HOST = ("run", "--runtime", "none", "--launcher", "none")
@@ -35,10 +35,7 @@ def test_a_run_is_found_by_its_job_from_elsewhere_and_removed(
     there.mkdir()
     (here / "sleep.py").write_text("import time; print('up', flush=True); time.sleep(600)\n")
     job = waiting(toolkit, here, "sleep.py")
-    until = time.monotonic() + 30
-    while "up" not in (done := toolkit("logs", str(job), cwd=there)).stdout:
-        assert time.monotonic() < until, done.stderr
-        time.sleep(0.5)
+    wait_for(lambda: "up" in toolkit("logs", str(job), cwd=there).stdout, "the rank to print")
     listed = json.loads(toolkit("ps", "--all-directories", "--json", cwd=there).stdout)
     assert [row["state"] for row in listed if row["directory"].startswith(str(here))] == ["RUNNING"]
     refused = toolkit("rm", str(job), cwd=there)

@@ -8,13 +8,13 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.ordinary_user import User
+from tests.cluster.ranks import wait_for
 from tests.hostile import HOSTILE, MULTILINE
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -193,10 +193,11 @@ def test_nothing_listens_beyond_what_ranks_need(
     submitted = toolkit("run", *words, "wait.py", cwd=shared_dir)
     assert submitted.returncode == 0, submitted.stderr
     try:
-        until = time.monotonic() + 100
-        while len(list(shared_dir.glob("ready-*"))) < 2:
-            assert time.monotonic() < until, toolkit("logs", "wait-0001", cwd=shared_dir).stdout
-            time.sleep(0.2)
+        wait_for(
+            lambda: len(list(shared_dir.glob("ready-*"))) == 2,
+            "both ranks",
+            says=lambda: toolkit("logs", "wait-0001", cwd=shared_dir).stdout,
+        )
         now = {node: listening(toolkit, node) - before[node] for node in before}
     finally:
         (shared_dir / "stop").touch()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.image_fixtures import wait_for
+from tests.cluster.ranks import wait_for
 from toolkit.errors import SubmissionError
 from toolkit.localcluster.access import access
 from toolkit.slurm.client import Client

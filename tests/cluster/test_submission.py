@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.image_fixtures import wait_for
+from tests.cluster.ranks import wait_for
 from toolkit.records.store import Paths
 
 pytestmark = pytest.mark.usefixtures("cluster")

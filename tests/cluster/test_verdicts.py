@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.image_fixtures import wait_for
-from tests.cluster.ranks import logs_of
+from tests.cluster.ranks import logs_of, wait_for
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

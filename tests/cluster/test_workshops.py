@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.image_fixtures import wait_for
 from tests.cluster.ordinary_user import User, change_accounts
+from tests.cluster.ranks import wait_for
 
 ROOT = Path(__file__).parents[2]
 NEURON = ROOT / "workshops" / "neuron-2022"
@@ -299,7 +299,7 @@ def test_of_a_rehearsal_that_is_ended_no_user_and_no_cluster_is_left(
         assert toolkit("workshop", "rehearse", "--clean").returncode == 0
         assert len(accounts(pid)) == 2  # this one lives
         place = places(pid)[0]
-        wait_for(lambda: running(place, "train.py"), "job of a participant", seconds=60)
+        wait_for(lambda: running(place, "train.py"), "job of a participant")
         process.send_signal(how)
         code = process.wait(120)
     if how == signal.SIGINT:
@@ -310,7 +310,7 @@ def test_of_a_rehearsal_that_is_ended_no_user_and_no_cluster_is_left(
         cleaned = toolkit("workshop", "rehearse", "--clean", cwd=tmp_path)
         assert cleaned.returncode == 0, cleaned.stderr
         # Another rehearsal that begins on this machine meanwhile cleans up first.
-        wait_for(lambda: not places(pid), "removal of the killed rehearsal", seconds=60)
+        wait_for(lambda: not places(pid), "removal of the killed rehearsal")
     assert not running(place)
     assert accounts(pid) == places(pid) == []
 

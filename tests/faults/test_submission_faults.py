@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.image_fixtures import wait_for
+from tests.cluster.ranks import wait_for
 from tests.faults.tally import Row
 
 pytestmark = pytest.mark.usefixtures("cluster")

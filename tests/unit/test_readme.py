@@ -133,10 +133,11 @@ def messages(source: str) -> Iterator[str]:
     joined = [node for node in nodes if isinstance(node, ast.JoinedStr)]
     parts = {id(part) for node in joined for part in node.values}
     for node in joined:
-        yield "".join(part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
-    for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
-            yield node.value
+        shown = (str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        yield "".join(shown)
+    for text in nodes:
+        if isinstance(text, ast.Constant) and isinstance(text.value, str) and id(text) not in parts:
+            yield text.value
 
 
 def named_commands(path: Path) -> set[str]:
