@@ -20,14 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit import scripts
+from toolkit import launchers, runtimes, scripts
 from toolkit.model.base import to_json
+from toolkit.model.case import Case, Target
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Submission
 from toolkit.model.site import Access, Facts, Partition, Site
-from toolkit.planning.inputs import Inputs
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records.store import Paths
 from toolkit.runs.finish import finish
 from toolkit.slurm.client import Client
@@ -92,18 +92,15 @@ def beside(what: str, ours: float, peer: float, name: str, bar: float) -> Readin
 def decided(nodes: int, launcher: str, directory: Path) -> Plan:
     """Return the plan of a job of so many nodes on an invented cluster that has them."""
     most = Partition(name="main", default=True, nodes=20_000, cpus=64, memory=256_000)
-    return plan(
-        Inputs(
+    return decide(
+        Case(
             job=Job(nodes=nodes, ntasks_per_node=RANKS_PER_NODE, launcher=launcher, runtime="none"),
-            origins={},
             site=Site(name="invented"),
+            target=Target("train.py", str(directory), str(directory)),
+            runtime=runtimes.get("none"),
+            launcher=launchers.get(launcher),
             facts=Facts(partitions=(most,), mpi=("none", "pmix")),
-            image="",
-            manifest=None,
-            script="train.py",
-            folder=str(directory),
-            directory=str(directory),
-            run_directory=str(directory / "runs" / "train-0001"),
+            run=str(directory / "runs" / "train-0001"),
         )
     )
 

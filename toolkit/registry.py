@@ -82,12 +82,16 @@ class Registry(Mapping[str, Entry]):
             ToolkitError: of the registry's own class; it names the nearest entry.
         """
         if name not in self:
-            names = self.offered()
-            raise self._error(
-                f"there is no {self._kind} {name!r}",
-                place=f"--{self._kind}",
-                choices=names,
-                value=name,
-                next_step=f"one of {', '.join(names)}",
-            )
+            raise self.unknown(name)
         return self[name]
+
+    def unknown(self, name: str) -> ToolkitError:
+        """Return the error for a name that no entry has."""
+        names = self.offered()
+        return self._error(
+            f"there is no {self._kind} {name!r}",
+            place=f"--{self._kind}",
+            choices=names,
+            value=name,
+            next_step=f"one of {', '.join(names)}",
+        )

@@ -1,4 +1,4 @@
-"""Format sizes, durations and counts; read versions and exit codes. Pure."""
+"""Format sizes, durations and counts, parse Slurm's; read versions and exit codes. Pure."""
 
 from __future__ import annotations
 
@@ -70,3 +70,39 @@ def compare(version: str, other: str) -> int:
 def signal_of(exit_code: int) -> int:
     """Return the signal of which a shell's exit code (128 + n) tells, or 0."""
     return exit_code - 128 if exit_code - 128 in _ENDING else 0
+
+
+def minutes(text: str) -> int | None:
+    """Return a time in Slurm's form in minutes, rounded up; None: unlimited.
+
+    The forms are ``MM``, ``MM:SS``, ``HH:MM:SS``, ``D-HH`` and ``D-HH:MM[:SS]``.
+
+    Raises:
+        ValueError: the text is not a time.
+    """
+    if text.lower() in ("infinite", "unlimited", "-1"):
+        return None
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
+    if not match:
+        raise ValueError(f"{text!r} is not a time; Slurm's are MM, HH:MM:SS and D-HH:MM:SS")
+    days, first, second, third = (int(group) if group else 0 for group in match.groups())
+    if match[1] or match[4]:
+        hours, mins, seconds = first, second, third
+    else:
+        hours, mins, seconds = 0, first, second
+    return days * 1440 + hours * 60 + mins + (1 if seconds else 0)
+
+
+def megabytes(text: str) -> int:
+    """Return a size in Slurm's form in megabytes, rounded up; 0 is all of a node.
+
+    The forms are ``16G``, ``500M`` and plain megabytes.
+
+    Raises:
+        ValueError: the text is not a size.
+    """
+    match = re.fullmatch(r"(\d{1,15})(?:([KMGT])B?)?", text, re.IGNORECASE | re.ASCII)
+    if not match:
+        raise ValueError(f"{text!r} is not a size; Slurm's are 16G, 500M, or a number of megabytes")
+    kilobytes = int(match[1]) << 10 * "KMGT".index((match[2] or "M").upper())
+    return -(-kilobytes // 1024)

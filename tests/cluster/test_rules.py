@@ -17,11 +17,10 @@ from msgspec.structs import replace
 
 from tests.cluster.ranks import wait_for
 from toolkit import sites
+from toolkit.model.case import Case, Host
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, NodeFacts, Partition, Site, Use
 from toolkit.preflight.judge import REGISTRY
-from toolkit.preflight.model import HostFacts, PreflightCase
-from toolkit.preflight.options import requested_minutes
 from toolkit.slurm import overview, parse
 
 RIGHT: dict[str, Any] = {
@@ -132,14 +131,11 @@ def refused_by_slurm(toolkit: Any, place: Place, jobs: list[list[str]]) -> list[
 def stopped_by_rules(place: Place, job: dict[str, Any], **given: Any) -> list[str]:
     """What the rules say against a job, of that which stops it."""
     merged = Job(**{**RIGHT, **job})
-    partition = next(one for one in place.partitions if one.name == merged.partition)
     facts = Facts(partitions=place.partitions, nodes=place.nodes, mine=given.pop("mine", {}))
-    case = PreflightCase(
+    case = Case(
         job=merged,
         site=place.site,
         facts=facts,
-        partition=partition,
-        minutes=requested_minutes(merged),
         **given,
     )
     return [result.message for result in REGISTRY.results(case) if result.outcome == "failed"]
@@ -173,7 +169,7 @@ def test_jobs_are_taken_from_one_directory(toolkit: Any, place: Place, shared_di
     said = refused_by_slurm(toolkit, place, jobs)
     assert [bool(one) for one in said] == [False, True, True], said
     assert f"jobs are taken from {place.directory} only" in said[2]
-    assert stopped_by_rules(place, {}, host=HostFacts(submit_from=str(place.directory)))
+    assert stopped_by_rules(place, {}, host=Host(submit_from=str(place.directory)))
 
 
 def test_a_user_may_have_so_many_jobs(toolkit: Any, place: Place) -> None:

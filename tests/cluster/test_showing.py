@@ -26,9 +26,9 @@ import pytest
 from tests.cluster.ordinary_user import User
 from tests.cluster.ranks import wait_for
 from tests.showing import REFUSING, SHOWING
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from toolkit.model.run import Submission
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 
 ATTACKER = "61234"  # a user without a name
 LIMIT = 200  # seconds of one command; `ps --all` derives the outcome of each of 240 runs
@@ -140,7 +140,7 @@ def course(victim: Victim) -> Iterator[Path]:
         shutil.chown(place, int(ATTACKER), int(ATTACKER))
         given = {
             "directory": name,
-            "plan": msgspec.to_builtins(plan(inputs())),
+            "plan": msgspec.to_builtins(decide(make_case())),
             "running": victim.submission("long-0001"),
             "ended": victim.submission("short-0001"),
             "secret": str(victim.secret),

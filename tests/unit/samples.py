@@ -1,15 +1,21 @@
-"""Inputs of plans for tests: a job on an invented cluster, changed key by key."""
+"""Cases of plans for tests: a job on an invented cluster, changed key by key."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
+from toolkit.launchers import LAUNCHERS
+from toolkit.model.case import Case, Image, Target
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job
 from toolkit.model.run import Failure
 from toolkit.model.site import Facts, Partition, Site
-from toolkit.planning.inputs import Inputs
+from toolkit.model.source import Source
+from toolkit.planning.binds import parse_binds
+from toolkit.runtimes import DEFAULT, RUNTIMES
 
 MANIFEST = Manifest(
     name="pytorch_cpu",
@@ -52,8 +58,11 @@ PARTITIONS = (
 FACTS = Facts(partitions=PARTITIONS, mpi=("none", "pmi2", "pmix", "pmix_v4"), container="apptainer")
 
 
-def inputs(job: dict[str, Any] | None = None, **changes: Any) -> Inputs:
-    """Two nodes with two ranks each on the local cluster; ``job`` overrides settings, ``changes`` everything else."""
+def make_case(job: dict[str, Any] | None = None, **changes: Any) -> Case:
+    """Two nodes with two ranks each on the local cluster; ``job`` overrides settings, ``changes`` everything else.
+
+    Fields of the target and of the image are given by their own names.
+    """
     settings: dict[str, Any] = {
         "image": "pytorch_cpu",
         "launcher": "torchrun",
@@ -62,19 +71,54 @@ def inputs(job: dict[str, Any] | None = None, **changes: Any) -> Inputs:
         "arguments": ("--epochs", "12"),
     }
     merged = Job(**(settings | (job or {})))
-    defaults = Inputs(
-        job=merged,
-        origins={"nodes": "--nodes", "launcher": "default"},
-        site=LOCAL,
-        facts=FACTS,
-        image="/home/user/.local/share/toolkit/images/pytorch_cpu.sif",
-        manifest=MANIFEST,
-        script="train.py",
-        folder="/home/user/project",
-        directory="/home/user/project",
-        run_directory="/home/user/project/runs/train-0001",
+    target: dict[str, Any] = {
+        "script": "train.py",
+        "folder": "/home/user/project",
+        "cwd": "/home/user/project",
+    }
+    target |= {name: changes.pop(name) for name in Target._fields if name in changes}
+    manifest = changes.pop("manifest", MANIFEST)
+    path = changes.pop("image", "/home/user/.local/share/toolkit/images/pytorch_cpu.sif")
+    image = Image(path, manifest, is_here=changes.pop("is_here", False))
+    if (environment := changes.get("environment")) is not None:
+        changes["environment"] = replace(environment, manifest=manifest)
+    binds, wrong = parse_binds(merged.bind, target["cwd"])
+    given: dict[str, Any] = {
+        "job": merged,
+        "origins": {"nodes": "--nodes", "launcher": "default"},
+        "site": LOCAL,
+        "runtime": RUNTIMES.get(merged.runtime or DEFAULT),
+        "launcher": LAUNCHERS.get(merged.launcher or ""),
+        "target": Target(**target),
+        "facts": FACTS,
+        "image": image,
+        "binds": binds,
+        "run": "/home/user/project/runs/train-0001",
+        "findings": tuple(wrong),
+    }
+    return Case(**(given | changes))
+
+
+def script_case(
+    name: str,
+    source: Source | None = None,
+    *,
+    frameworks: Collection[str] | None = None,
+    job: Job | None = None,
+    launcher: str = "",
+) -> Case:
+    """A script that was read, of which nothing else is known but what an image holds."""
+    held = (
+        None if frameworks is None else replace(MANIFEST, frameworks=dict.fromkeys(frameworks, ""))
     )
-    return defaults._replace(**changes)
+    return Case(
+        job or Job(),
+        LOCAL,
+        target=Target(name),
+        launcher=LAUNCHERS.get(launcher),
+        image=Image(manifest=held),
+        source=source or Source(),
+    )
 
 
 def first(failures: Sequence[Failure]) -> Failure | None:

@@ -9,12 +9,12 @@ from xml.etree import ElementTree
 import click
 import pytest
 
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from toolkit.bench import allreduce, plot
 from toolkit.cli.bench.measure import Size
 from toolkit.config import shipped
 from toolkit.errors import PlanError
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
 SIZES = (1024, 1 << 28, 4)
@@ -106,13 +106,13 @@ def test_what_the_user_says_has_the_last_word() -> None:
     [("nccl", 0, True), ("nccl-tests", 0, True), ("nccl", 2, False), ("gloo", 0, False)],
 )
 def test_nccl_without_gpus_is_refused(backend: str, gpus: int, refused: bool) -> None:
-    given = allreduce.refusing(backend)(inputs({"gpus": gpus}))
+    given = allreduce.refusing(backend)(make_case({"gpus": gpus}))
     if refused:
         with pytest.raises(PlanError) as caught:
-            plan(given)
+            decide(given)
         assert caught.value.findings[0].next_step == "--gpus N, or --backend gloo"
     else:
-        assert plan(given).gpus_per_node == gpus
+        assert decide(given).gpus_per_node == gpus
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from toolkit.bench import compare
 from toolkit.errors import UnknownRunError
 from toolkit.model.base import to_json
 from toolkit.model.run import Outcome
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 
 
 def ended(directory: Path, *, kind: str = "ok", **results: object) -> Path:
     """The directory of a run as a job leaves it."""
     directory.mkdir(parents=True)
-    (directory / "plan.json").write_text(to_json(plan(inputs())))
+    (directory / "plan.json").write_text(to_json(decide(make_case())))
     outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, results=results, kind=kind)  # type: ignore[arg-type]
     (directory / "outcome.json").write_text(to_json(outcome))
     (directory / "memory").mkdir()
@@ -74,7 +74,7 @@ def test_what_measures_memory_is_added_to_what_the_user_said() -> None:
 )
 def test_the_users_pythonpath_stays_behind_the_hook(env: dict[str, str], path: str) -> None:
     """From a flag as from a job.toml: it is that of the merged job."""
-    assert compare._remembering(inputs({"env": env})).job.env["PYTHONPATH"] == path
+    assert compare._remembering(make_case({"env": env})).job.env["PYTHONPATH"] == path
 
 
 def test_the_next_sitecustomize_is_imported_too(tmp_path: Path) -> None:

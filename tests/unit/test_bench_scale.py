@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from toolkit.bench.scale import analysis, points, rank_files, spread, steady, text
 from toolkit.bench.scale.directory import StudyDirectory, read_study
 from toolkit.bench.scale.measurement import Evidence, sample
@@ -29,7 +29,7 @@ from toolkit.bench.scale.model import (
 from toolkit.bench.scale.point_run import adapted
 from toolkit.errors import BusyError, ConfigError, MalformedInputError, UntrustedError, UsageError
 from toolkit.model.base import to_json
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.runs.logs import Line
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
@@ -237,7 +237,7 @@ def test_arguments_follow_the_number_of_ranks() -> None:
 
 
 def test_hours_are_those_of_the_time_limit() -> None:
-    decided = plan(inputs({"cpus_per_task": 2}))
+    decided = decide(make_case({"cpus_per_task": 2}))
     # 2 nodes x 2 ranks x 2 cores, 3 runs of 10 minutes: 4 hours.
     assert points.asked_hours(decided, 10, 3) == (4.0, "core")
     assert points.asked_hours(decided, None, 3) == (0.0, "core")
@@ -245,15 +245,15 @@ def test_hours_are_those_of_the_time_limit() -> None:
 
 def test_the_job_of_a_point_has_its_arguments_and_the_hook() -> None:
     options = replace(OPTIONS, divide={"batch-size": 64}, gradient_size=4096)
-    given_inputs = adapted(options, point(2, "strong"), inputs({"env": {"PYTHONPATH": "/lib"}}))
+    given_inputs = adapted(options, point(2, "strong"), make_case({"env": {"PYTHONPATH": "/lib"}}))
     assert given_inputs.job.arguments[-2:] == ("--batch-size", "16")  # 2 nodes x 2 ranks
-    directory = f"{given_inputs.run_directory}/scale"
+    directory = f"{given_inputs.run}/scale"
     assert given_inputs.job.env == {
         "PYTHONPATH": f"{directory}:/lib",
         "TOOLKIT_SCALE": directory,
         "TOOLKIT_SCALE_BYTES": "4096",
     }
-    bare = adapted(replace(OPTIONS, hook=False), point(2), inputs())
+    bare = adapted(replace(OPTIONS, hook=False), point(2), make_case())
     assert bare.job.env == {}
 
 
@@ -358,7 +358,7 @@ def test_hosts_with_one_kernel_are_one_machine() -> None:
 
 def evidence(**changes: object) -> Evidence:
     defaults = Evidence(
-        plan=plan(inputs()),
+        plan=decide(make_case()),
         results={"samples_per_second": 50.0, "epochs": 4, "seconds": 8.0, "parameters": 100},
         lines=(),
         name="scale-0001",

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.golden_scripts import assert_golden
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from tests.unit.test_bench_scale import OPTIONS, measured, point, study
 from toolkit import scripts
 from toolkit.bench.scale.against import differences
@@ -20,10 +20,10 @@ from toolkit.bench.scale.page import page
 from toolkit.bench.scale.point_run import adapted
 from toolkit.errors import UsageError
 from toolkit.model.base import to_json
+from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.run import FINAL_STATES, JobState, PartTimes, Submission
-from toolkit.planning.inputs import Inputs
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records.store import Paths
 from toolkit.runs import allocation, parts
 from toolkit.runs.submit import write
@@ -39,10 +39,10 @@ def job(state: str) -> JobState:
     )
 
 
-def on(directory: Path, nodes: int, **changes: object) -> Inputs:
-    """A run with real paths, as other inputs of these tests."""
-    given = inputs({"nodes": nodes, **changes}, run_directory=str(directory / "runs/scale-0001"))
-    return given._replace(folder=str(directory), directory=str(directory))
+def on(directory: Path, nodes: int, **changes: object) -> Case:
+    """A run with real paths, as other cases of these tests."""
+    run, here = str(directory / "runs/scale-0001"), str(directory)
+    return make_case({"nodes": nodes, **changes}, run=run, folder=here, cwd=here)
 
 
 def test_a_hook_is_looked_for_in_the_directory_that_the_run_gets(tmp_path: Path) -> None:
@@ -137,14 +137,14 @@ def test_nothing_is_left_of_an_allocation_that_cannot_be_written(tmp_path: Path)
     ],
 )
 def test_runs_that_need_other_nodes_are_refused(changes: dict[str, object], message: str) -> None:
-    other = plan(inputs(changes))
+    other = decide(make_case(changes))
     with pytest.raises(UsageError, match=message):
-        allocation.require_alike([plan(inputs()), other])
+        allocation.require_alike([decide(make_case()), other])
 
 
 def whole(directory: str = "/home/user/project/runs") -> Plan:
     plans = [
-        plan(inputs({"nodes": nodes, "ntasks_per_node": ranks, "launcher": "srun"}))
+        decide(make_case({"nodes": nodes, "ntasks_per_node": ranks, "launcher": "srun"}))
         for nodes, ranks in ((1, 1), (2, 2))
     ]
     own = [
@@ -211,8 +211,8 @@ def test_runs_take_turns_until_one_fails(tmp_path: Path, name: str) -> None:
 def test_a_step_of_a_part_begins_on_the_first_nodes() -> None:
     """Slurm would take the nodes that are free first, and the ranks meet on the first one."""
     for launcher, is_part in itertools.product(("torchrun", "srun", "none"), (True, False)):
-        given = inputs({"launcher": launcher})._replace(is_part=is_part)
-        text = scripts.script(plan(given))
+        given = make_case({"launcher": launcher})._replace(is_part=is_part)
+        text = scripts.script(decide(given))
         assert ('srun --nodelist="$SLURM_JOB_NODELIST"' in text) == is_part
 
 

@@ -127,7 +127,7 @@ def test_every_verb_has_help_with_examples(
 
 def test_nothing_heavy_is_imported_at_the_start() -> None:
     heavy = ("jinja2", "docker", "torch", "horovod", "asyncio", "concurrent")
-    code = f"import sys, toolkit.cli.main, toolkit.cli.run, toolkit.planning.gather; print([m for m in {heavy!r} if m in sys.modules])"
+    code = f"import sys, toolkit.cli.main, toolkit.cli.run, toolkit.planning.case; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

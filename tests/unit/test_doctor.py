@@ -196,7 +196,7 @@ def test_what_a_refused_job_lacks_is_the_next_step(
     def refuse(*_: object) -> None:
         raise PlanError("nothing was submitted", findings)
 
-    monkeypatch.setattr(node_jobs, "gather_inputs", refuse)
+    monkeypatch.setattr(node_jobs, "gather", refuse)
     script = tmp_path / "x.py"
     script.touch()
     ran = node_jobs.run_script(script, {}, (), within=tmp_path)

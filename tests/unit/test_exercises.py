@@ -39,7 +39,7 @@ def test_all_are_listed_with_what_they_show() -> None:
 def test_each_can_be_copied_and_run(here: Path, name: str) -> None:
     done = CliRunner().invoke(command, ["copy", name])
     assert done.exit_code == 0
-    target = resolve(f"./{name}", here)
+    target, _ = resolve(f"./{name}", here)
     assert target.folder == str(here / name)
     assert not list(here.rglob("__pycache__"))
     assert f"toolkit run ./{name}" in done.stdout

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from benchmarks.explain import Count, count, of_capture
 from tests.explain_evidence import GOLDEN, captured
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from toolkit.cli.explain import _evidence
 from toolkit.cli.follow import lines_of
 from toolkit.errors import UnknownRunError
@@ -22,7 +22,7 @@ from toolkit.explain.explanation import explain
 from toolkit.explain.gather import rules
 from toolkit.explain.model import Evidence, Example, Rule
 from toolkit.model.run import Failure, Outcome
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records.store import Paths
 from toolkit.text import is_secret_name, redacted
 
@@ -401,7 +401,7 @@ def test_a_fix_names_a_run_as_the_current_directory_does(
     """A job id is found from everywhere, but the run's bare name is not."""
     run = tmp_path / "project" / "runs" / "train-0001"
     run.mkdir(parents=True)
-    decided = plan(inputs({}))
+    decided = decide(make_case({}))
     places = {tmp_path / "project": "train-0001", tmp_path: "project/runs/train-0001"}
     for directory, word in places.items():
         monkeypatch.chdir(directory)
@@ -413,7 +413,7 @@ def test_a_fix_names_a_run_as_the_current_directory_does(
 def test_a_run_without_an_image_is_not_told_to_look_into_one(tmp_path: Path) -> None:
     lines = entries_of([("exec: torchrun: not found", "nid001", None)])
     for runtime, told in (("apptainer", True), ("none", False)):
-        decided = plan(inputs({}))
+        decided = decide(make_case({}))
         container = replace(decided.container, runtime=runtime)
         names = gather._names(Paths(tmp_path), replace(decided, container=container), 7)
         found = explain(Evidence(lines, "FAILED", 127, names=names), rules()).match

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from toolkit import scripts
 from toolkit.cli import follow as shown
 from toolkit.cli.console import json_too
@@ -22,8 +22,7 @@ from toolkit.explain.explanation import explain
 from toolkit.explain.gather import of_run, rules
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Outcome, Submission
-from toolkit.planning.gather import GatheredInputs
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records import access, store
 from toolkit.records.store import Paths
 from toolkit.runs import completion, finish, follow, status
@@ -136,10 +135,10 @@ def test_a_run_that_is_not_followed_to_its_end_is_cancelled(
     monkeypatch.setattr(completion, "local_name", lambda _: None)
     monkeypatch.setattr(completion, "follow", events)
     cluster, calls = _Cluster(), list[Any]()
-    gathered = GatheredInputs(cast(Any, SimpleNamespace(site=None)), cast(Any, cluster))
+    case = cast(Any, SimpleNamespace(site=None, client=cluster))
     try:
         run = completion.complete(
-            gathered,
+            case,
             Wait(),
             on_plan=calls.append,
             on_event=calls.append,
@@ -164,10 +163,10 @@ def test_a_slurm_that_is_silent_hides_no_error(
     monkeypatch.setattr(completion, "submit", lambda *_: _Submission())
     monkeypatch.setattr(completion, "local_name", lambda _: None)
     monkeypatch.setattr(completion, "follow", _interrupted)
-    gathered = GatheredInputs(cast(Any, SimpleNamespace(site=None)), cast(Any, Silent()))
+    case = cast(Any, SimpleNamespace(site=None, client=Silent()))
     cancelled: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        completion.complete(gathered, Wait(), on_cancel=cancelled.append)
+        completion.complete(case, Wait(), on_cancel=cancelled.append)
     assert not cancelled
 
 
@@ -180,9 +179,9 @@ def test_a_full_disk_hides_no_outcome(
     def full(path: Path, *_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code), str(path))
 
-    directory, decided = tmp_path / "runs" / "train-0001", plan(inputs())
+    directory, decided = tmp_path / "runs" / "train-0001", decide(make_case())
     store.create(directory)
-    paths = store.write(directory, decided, inputs().job, scripts.script(decided))
+    paths = store.write(directory, decided, make_case().job, scripts.script(decided))
     submission = Submission(job_id=7, site="local", submitted="2026-11-22T00:00:00Z")
     paths.submission.write_text(to_json(submission))
     monkeypatch.setattr(access, "write_atomically", full)
@@ -230,7 +229,7 @@ def followed(directory: Path, monkeypatch: pytest.MonkeyPatch, *states: str | No
     monkeypatch.setattr("time.monotonic", lambda: passed[0])
     monkeypatch.setattr("time.sleep", lambda seconds: passed.__setitem__(0, passed[0] + seconds))
     monkeypatch.setattr(follow, "finish", lambda *_: Outcome(state="x", exit_code=0, seconds=0.0))
-    events = follow.follow(cast(Any, Answers(*states)), Paths(directory), plan(inputs()), 7)
+    events = follow.follow(cast(Any, Answers(*states)), Paths(directory), decide(make_case()), 7)
     return [
         event.state.state if isinstance(event, follow.Changed) else type(event).__name__
         for event in events

@@ -8,24 +8,25 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import FACTS, inputs
+from tests.unit.samples import FACTS, make_case
 from toolkit.cli.options import flags
 from toolkit.errors import PlanError, ToolkitError, UsageError
+from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
+from toolkit.model.site import Facts
 from toolkit.planning import layers, settings
 from toolkit.planning.gpus import resolved
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer, Settings
 from toolkit.preflight.judge import REGISTRY
-from toolkit.preflight.model import PreflightCase
-from toolkit.slurm.parse import megabytes
+from toolkit.units import megabytes
 
 ON_4 = {"partition": "cas_v100_4", "ntasks_per_node": None}  # its nodes have 4 GPUs
 
 
 def planned(job: dict[str, Any]) -> Plan:
-    return plan(inputs({**ON_4, **job}))
+    return decide(make_case({**ON_4, **job}))
 
 
 @pytest.mark.parametrize(
@@ -141,14 +142,14 @@ def test_memory_is_read_as_slurm_reads_it(text: str, size: int | None) -> None:
 )
 def test_memory_that_no_node_has_is_refused_before_the_queue(mem: str, says: str) -> None:
     with pytest.raises(PlanError) as caught:
-        plan(inputs({"mem": mem}))
+        decide(make_case({"mem": mem}))
     assert [finding.place for finding in caught.value.findings] == ["--mem"]
     assert says in caught.value.findings[0].cause
 
 
 @pytest.mark.parametrize("mem", ["3G", "4000M", 4000, "0", None])
 def test_memory_that_a_node_has_is_not(mem: str | int | None) -> None:
-    assert dict(plan(inputs({"mem": mem})).directives).get("mem") == (
+    assert dict(decide(make_case({"mem": mem})).directives).get("mem") == (
         None if mem is None else str(mem)
     )
 
@@ -157,15 +158,13 @@ def test_memory_is_not_judged_where_slurm_does_not_know_it() -> None:
     partition = replace(FACTS.partitions[0], memory=0)
     assert not list(
         REGISTRY.results(
-            PreflightCase(job=Job(mem="5G"), site=inputs().site, partition=partition, memory=5120)
+            Case(Job(mem="5G"), make_case().site, facts=Facts(partitions=(partition,)))
         )
     )
 
 
 def passed(*names: str, **given: Any) -> tuple[Settings, list[ToolkitError]]:
-    findings: list[ToolkitError] = []
-    merged = settings.merge([Layer("below", given), flags({"env": names}, ())])
-    return layers.with_variables(merged, findings), findings
+    return layers.with_variables(settings.merge([Layer("below", given), flags({"env": names}, ())]))
 
 
 def test_env_with_a_name_alone_passes_the_variable_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,11 +200,11 @@ def test_with_conda_a_name_that_is_no_variable_is_the_environment(
 def test_a_value_that_was_passed_on_is_kept_with_the_run(tmp_path: Path) -> None:
     from toolkit.runs.submit import repeatable
 
-    given = inputs(
+    given = make_case(
         {"env": {"OPTION_A": "then", "MY_TOKEN": "x"}, "pass_env": ("OPTION_A", "MY_TOKEN")},
-        directory=str(tmp_path),
+        cwd=str(tmp_path),
     )
-    decided = plan(given)
+    decided = decide(given)
     kept = repeatable(given, decided)
     assert (kept.env, kept.pass_env) == ({"OPTION_A": "then"}, ()), "a secret is not written down"
     assert decided.origins["env OPTION_A"] == "this shell"

@@ -14,24 +14,25 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import MANIFEST, inputs
+from tests.unit.samples import MANIFEST, make_case
 from toolkit.config import package_directory, shipped
 from toolkit.errors import PlanError, ScriptMissingError
 from toolkit.imports import entry
 from toolkit.imports.distributions import explain_standard, find_distribution, read_distributions
 from toolkit.imports.gather import find_work_trees, gather
 from toolkit.imports.walk import Surroundings, collect_imports
+from toolkit.model.case import Case, Host, Image
 from toolkit.model.image import Manifest, Python
 from toolkit.model.job import Job
 from toolkit.model.site import Site
 from toolkit.model.source import Import, Imports, Shown
-from toolkit.planning import gather as gathering
+from toolkit.planning import case as gathering
 from toolkit.planning import target as targets
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import module_file, parse_python
-from toolkit.preflight.model import HostFacts, PreflightCase
 from toolkit.preflight.rules.imports import check_imports
+from toolkit.runtimes import RUNTIMES
 
 HAS = (
     *"torch numpy os sys json contextlib importlib typing warnings pathlib site".split(),
@@ -69,12 +70,13 @@ def read(directory: Path, script: str = "train.py", **around: Any) -> Imports:
     return collect_imports(start, Surroundings(**(settings | around)))
 
 
-def case(found: Imports, manifest: Manifest | None = IMAGE, **job: Any) -> PreflightCase:
-    return PreflightCase(
+def case(found: Imports, manifest: Manifest | None = IMAGE, **job: Any) -> Case:
+    return Case(
         job=Job(**job),
         site=Site(name="local"),
-        manifest=manifest,
-        host=HostFacts(imports=found, image="/i.sif"),
+        image=Image("/i.sif", manifest),
+        runtime=RUNTIMES[job.get("runtime", "apptainer")],
+        host=Host(imports=found, image="/i.sif"),
     )
 
 
@@ -377,10 +379,10 @@ def test_a_plan_is_refused_and_can_be_forced(tmp_path: Path) -> None:
         pythons=(PYTHON,),
     )
     with pytest.raises(PlanError) as caught:
-        plan(inputs(manifest=manifest, host=HostFacts(imports=found)))
+        decide(make_case(manifest=manifest, host=Host(imports=found)))
     assert caught.value.exit_code == 97
-    forced = plan(
-        inputs(manifest=manifest, host=HostFacts(imports=found), force="it is bound by hand")
+    forced = decide(
+        make_case(manifest=manifest, host=Host(imports=found), force="it is bound by hand")
     )
     assert any("gone" in text for text in forced.warnings)
 
@@ -432,10 +434,10 @@ def test_a_directory_is_bound_and_the_plan_says_why() -> None:
         Shown(path="/home/user/lib", reason="train.py imports helper"),
         Shown(path="/home/user", reason="the git work tree"),
     )
-    decided = plan(inputs(shown=shown[:1]))
+    decided = decide(make_case(shown=shown[:1]))
     assert "/home/user/lib" in [bind.source for bind in decided.container.binds]
     assert decided.origins["bind /home/user/lib"] == "train.py imports helper"
-    whole = plan(inputs(shown=shown))
+    whole = decide(make_case(shown=shown))
     assert [bind.source for bind in whole.container.binds] == ["/home/user"]
     assert whole.origins["bind /home/user"] == "the git work tree"
 
@@ -818,8 +820,8 @@ def test_forms_are_many() -> None:
     "launcher", ["torchrun", "srun", "spawn", "none", "horovod", "horovod-gloo", "mpi"]
 )
 def test_every_launcher_runs_a_module_by_its_name(launcher: str) -> None:
-    decided = plan(
-        inputs(
+    decided = decide(
+        make_case(
             {"launcher": launcher, "python_module": "pkg.train"},
             script="pkg/train.py",
             folder="/home/user/project/pkg",
@@ -845,11 +847,11 @@ def test_a_module_is_run_as_one_by_the_launcher_of_programs(
         seen.append((name, program))
         raise StopError
 
-    monkeypatch.setattr(gathering, "resolve", resolve)
+    monkeypatch.setattr(targets, "resolve", resolve)
     values = {"python_module": "pkg.train", "launcher": "none"}
     for flags, name in ((values, "pkg.train"), ({"launcher": "none"}, "hostname")):
         with pytest.raises(StopError):
-            gathering.gather_inputs(name, Layer("flag", flags), root)
+            gathering.gather(name, Layer("flag", flags), root)
     assert seen == [("pkg/train.py", True), ("hostname", True)]
 
 

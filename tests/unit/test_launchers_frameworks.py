@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import MANIFEST, first, inputs
+from tests.unit.samples import MANIFEST, first, make_case
 from toolkit.errors import LauncherMismatchError, PlanError
 from toolkit.launchers import get
 from toolkit.model.source import Source
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.scripts import script
 
 HELD = replace(MANIFEST, frameworks={"tensorflow": "2.21.0", "ray": "2.60.0"})
@@ -32,7 +32,7 @@ SPREAD = Source(
 def findings(launcher: str, **changes: Any) -> list[str]:
     """The causes for which a job is refused with the code of a launcher that does not fit; none where it is not."""
     try:
-        plan(inputs({"launcher": launcher}, **changes))
+        decide(make_case({"launcher": launcher}, **changes))
     except PlanError as error:
         return [
             finding.cause
@@ -58,9 +58,9 @@ def test_a_script_that_wants_parameter_servers_is_refused() -> None:
 
 def test_a_strategy_that_would_train_on_each_node_alone_is_warned_of() -> None:
     job = {"launcher": "tensorflow", "ntasks_per_node": None}
-    assert "network of its own" in plan(inputs(job, manifest=HELD, source=ALONE)).warnings[0]
-    assert plan(inputs(job | {"nodes": 1}, manifest=HELD, source=ALONE)).warnings == ()
-    assert plan(inputs(job, manifest=HELD, source=SPREAD)).warnings == ()
+    assert "network of its own" in decide(make_case(job, manifest=HELD, source=ALONE)).warnings[0]
+    assert decide(make_case(job | {"nodes": 1}, manifest=HELD, source=ALONE)).warnings == ()
+    assert decide(make_case(job, manifest=HELD, source=SPREAD)).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_search_for_ports_of_tensorflow_ends(
         for number in silent:
             fill(stack, (one, two)[number])
         ports = (one.getsockname()[1], two.getsockname()[1])
-        decided = replace(plan(inputs({"launcher": "tensorflow"}, manifest=HELD)), ports=ports)
+        decided = replace(decide(make_case({"launcher": "tensorflow"}, manifest=HELD)), ports=ports)
         search = (
             script(decided).partition("# Where the workers are")[2].partition("# Slurm starts")[0]
         )
@@ -117,8 +117,8 @@ def fill(stack: ExitStack, server: socket.socket) -> None:
 
 
 def test_a_worker_has_all_gpus_of_its_node_where_nobody_says_otherwise() -> None:
-    decided = plan(
-        inputs({"launcher": "tensorflow", "gpus": 2, "ntasks_per_node": None}, manifest=HELD)
+    decided = decide(
+        make_case({"launcher": "tensorflow", "gpus": 2, "ntasks_per_node": None}, manifest=HELD)
     )
     assert (decided.ranks_per_node, dict(decided.directives)["gres"]) == (1, "gpu:2")
     assert decided.environment["TF_NUM_INTRAOP_THREADS"] == str(decided.cpus_per_rank)
@@ -136,16 +136,18 @@ def test_the_task_that_srun_names_first_is_the_one_that_failed(launcher: str) ->
 
 
 def test_ray_has_all_cpus_and_gpus_of_a_node_and_the_script_runs_once() -> None:
-    decided = plan(
-        inputs(
+    decided = decide(
+        make_case(
             {"launcher": "ray", "gpus": 2, "ntasks_per_node": 4, "cpus_per_task": 1}, manifest=HELD
         )
     )
     assert (decided.launch.ntasks_per_node, decided.launch.cpus_per_task) == (1, 4)
     assert decided.launch.options == ("4", "2", "eth0")
     assert (
-        plan(
-            inputs({"launcher": "ray"}, manifest=HELD, site=replace(inputs().site, interface=None))
+        decide(
+            make_case(
+                {"launcher": "ray"}, manifest=HELD, site=replace(make_case().site, interface=None)
+            )
         ).launch.options[2]
         == ""
     )

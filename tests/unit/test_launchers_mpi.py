@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import FACTS, MANIFEST, first, inputs
+from tests.unit.samples import FACTS, MANIFEST, first, make_case
 from toolkit.errors import LauncherMismatchError, PlanError
 from toolkit.launchers import get
 from toolkit.launchers.shared import horovod_build
 from toolkit.model.image import Check, Manifest, Verdict
 from toolkit.model.source import Source
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 
 BUILD = "built for pytorch 2.13.0+cpu, with {}"
 
@@ -35,7 +35,7 @@ OPEN_MPI = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
 def findings(launcher: str, manifest: Manifest | None, **changes: Any) -> list[str]:
     """The causes for which a job is refused with the code of a launcher that does not fit; none where it is not."""
     try:
-        plan(inputs({"launcher": launcher}, manifest=manifest, **changes))
+        decide(make_case({"launcher": launcher}, manifest=manifest, **changes))
     except PlanError as error:
         return [
             finding.cause
@@ -111,8 +111,8 @@ def test_what_a_build_said_is_read_from_old_and_new_manifests() -> None:
 def test_the_pmi_that_both_speak(
     offered: tuple[str, ...] | None, spoken: tuple[str, ...], chosen: str
 ) -> None:
-    decided = plan(
-        inputs(
+    decided = decide(
+        make_case(
             {"launcher": "horovod"}, manifest=image(mpi=spoken), facts=replace(FACTS, mpi=offered)
         )
     )
@@ -126,11 +126,11 @@ def test_no_common_pmi_is_refused() -> None:
 
 
 def test_gloo_uses_the_interface_of_the_site() -> None:
-    decided = plan(inputs({"launcher": "horovod-gloo"}))
+    decided = decide(make_case({"launcher": "horovod-gloo"}))
     assert decided.environment["HOROVOD_GLOO_IFACE"] == "eth0"
     assert decided.launch.mpi is None
-    unknown = plan(
-        inputs({"launcher": "horovod-gloo"}, site=replace(inputs().site, interface=None))
+    unknown = decide(
+        make_case({"launcher": "horovod-gloo"}, site=replace(make_case().site, interface=None))
     )
     assert "HOROVOD_GLOO_IFACE" not in unknown.environment
 
@@ -174,13 +174,15 @@ def test_mpirun_needs_the_horovod_of_a_script_that_uses_it() -> None:
 
 def test_a_site_without_mpirun_is_refused_unless_a_module_may_bring_it() -> None:
     with pytest.raises(PlanError) as caught:
-        plan(inputs({"launcher": "mpirun"}))
+        decide(make_case({"launcher": "mpirun"}))
     (finding,) = caught.value.findings
     assert "no mpirun" in finding.cause
     assert "--launcher horovod" in str(finding.next_step)
     assert (
-        plan(
-            inputs({"launcher": "mpirun"}, site=replace(inputs().site, modules=("openmpi/4.1.4",)))
+        decide(
+            make_case(
+                {"launcher": "mpirun"}, site=replace(make_case().site, modules=("openmpi/4.1.4",))
+            )
         ).warnings
         == ()
     )
@@ -198,8 +200,8 @@ def test_open_mpi_of_another_major_version_is_warned_of_unless_it_was_tried(
     outside: str, warned: bool
 ) -> None:
     said = Verdict(name="openmpi", outcome="passed", detail="Open MPI 4.1.4 speaks pmix")
-    decided = plan(
-        inputs(
+    decided = decide(
+        make_case(
             {"launcher": "mpirun"},
             manifest=replace(image(), verified=(said,)),
             facts=replace(FACTS, mpirun=f"mpirun (Open MPI) {outside}"),
@@ -209,7 +211,7 @@ def test_open_mpi_of_another_major_version_is_warned_of_unless_it_was_tried(
 
 
 def test_mpirun_fills_each_node_with_its_ranks() -> None:
-    words = plan(inputs({"launcher": "mpirun"}, facts=OPEN_MPI)).launch.options
+    words = decide(make_case({"launcher": "mpirun"}, facts=OPEN_MPI)).launch.options
     assert words[:6] == ("-n", "4", "--map-by", "ppr:2:node", "--bind-to", "none")
     assert words[words.index("btl_tcp_if_include") : words.index("btl_tcp_if_include") + 2] == (
         "btl_tcp_if_include",
@@ -266,11 +268,11 @@ def test_mpirun_tells_the_rank_that_failed_first(
 
 
 def test_elastic_ranks_follow_the_range_of_nodes() -> None:
-    decided = plan(inputs({"launcher": "horovod-elastic", "nodes": "1:3", "max_restarts": 4}))
+    decided = decide(make_case({"launcher": "horovod-elastic", "nodes": "1:3", "max_restarts": 4}))
     assert decided.launch.options == ("2", "6", "4")
     assert dict(decided.directives)["nodes"] == "1-3"
     assert ("no-kill", "") in decided.directives
-    assert plan(inputs({"launcher": "horovod-elastic"})).launch.options == ("4", "4", "")
+    assert decide(make_case({"launcher": "horovod-elastic"})).launch.options == ("4", "4", "")
 
 
 def test_a_script_that_could_not_go_on_is_refused() -> None:

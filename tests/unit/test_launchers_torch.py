@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import LOCAL, MANIFEST, first, inputs
+from tests.unit.samples import LOCAL, MANIFEST, first, make_case
 from tests.unit.test_plan import findings
 from tests.unit.test_scripts import IMAGENET
 from toolkit import scripts
 from toolkit.errors import LauncherMismatchError, ShapeError, UsageError
+from toolkit.hostsetup import parts
 from toolkit.launchers import get
-from toolkit.model.job import Job
+from toolkit.model.case import Host
 from toolkit.model.plan import Plan
 from toolkit.model.site import OptionRule
 from toolkit.model.source import Option, Source
-from toolkit.planning.plan import plan
-from toolkit.preflight import host_facts as looking
-from toolkit.preflight.model import HostFacts, PreflightCase
+from toolkit.planning import host
+from toolkit.planning.plan import decide
 from toolkit.preflight.rules import files
 
 SPAWN = {"launcher": "spawn"}
 
 
 def of(job: dict[str, Any], **changes: Any) -> Plan:
-    return plan(inputs(job, **changes))
+    return decide(make_case(job, **changes))
 
 
 def test_a_fixed_number_of_nodes_starts_nobody_again_unless_told() -> None:
@@ -122,7 +122,7 @@ def test_slurms_own_options_are_passed_on() -> None:
 
 
 def test_a_site_forbids_and_requires_options() -> None:
-    site = inputs().site.__class__(
+    site = make_case().site.__class__(
         name="x",
         forbidden={"mem": OptionRule(why="nodes are whole")},
         required={"account": OptionRule(why="hours are counted")},
@@ -144,8 +144,8 @@ def test_srun_tells_the_ranks_how_to_meet(init: str | None, said: str) -> None:
 def test_a_file_that_torch_cannot_read_out_of_a_url_is_refused() -> None:
     assert findings(
         {"launcher": "srun", "init": "file"},
-        run_directory="/home/user/a#b/runs/x-0001",
-        directory="/home/user/a#b",
+        run="/home/user/a#b/runs/x-0001",
+        cwd="/home/user/a#b",
     )
 
 
@@ -206,12 +206,8 @@ def test_data_that_is_missing_is_named_with_the_package_that_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        looking, "DATASETS", {str(tmp_path / "fashion-mnist"): "dataset-fashion-mnist"}
+        parts, "DATASETS", {str(tmp_path / "fashion-mnist"): "dataset-fashion-mnist"}
     )
-    job = Job(bind=(f"{tmp_path}/fashion-mnist:/data:ro",))
-    (result,) = files.check_binds(
-        PreflightCase(
-            job=job, site=LOCAL, host=HostFacts(binds=looking.missing_binds(job, tmp_path))
-        )
-    )
+    case = make_case({"bind": (f"{tmp_path}/fashion-mnist:/data:ro",)}, site=LOCAL)
+    (result,) = files.check_binds(case._replace(host=Host(binds=host._missing_binds(case))))
     assert "apt-get install dataset-fashion-mnist" in result.fix

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case, script_case
 from tests.unit.test_plan import findings
 from tests.unit.test_scripts import HOLDS_ALL
 from toolkit import launchers
@@ -16,7 +16,7 @@ from toolkit.errors import LauncherMismatchError
 from toolkit.launchers import get
 from toolkit.model.plan import Plan
 from toolkit.model.source import Source
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.planning.script_source import module_source
 
 LIGHTNING = "import lightning as L; from lightning.pytorch.cli import LightningCLI\n"
@@ -31,7 +31,7 @@ Root Cause (first observed failure):
 
 
 def of(job: dict[str, Any], text: str, **changes: Any) -> Plan:
-    return plan(inputs(job, source=module_source(ast.parse(text)), **changes))
+    return decide(make_case(job, source=module_source(ast.parse(text)), **changes))
 
 
 def refused(job: dict[str, Any], text: str) -> list[str | None]:
@@ -141,21 +141,21 @@ def test_without_gpus_accelerate_is_told_so_that_its_ranks_meet(launcher: str) -
 def test_a_trainer_under_another_launcher_is_warned_of() -> None:
     for module, better in (("lightning", "srun"), ("deepspeed", "torchrun")):
         source = Source(python=True, imports=(module,))
-        (warning,) = launchers.warnings("train.py", source, "horovod")
+        (warning,) = launchers.warnings(script_case("train.py", source, launcher="horovod"))
         assert warning.endswith(f"--launcher {better}")
         for name in ("srun", "torchrun"):
-            assert launchers.warnings("train.py", source, name) == ()
+            assert launchers.warnings(script_case("train.py", source, launcher=name)) == ()
 
 
 def command(job: dict[str, Any], **changes: Any) -> tuple[str, list[str]]:
-    decided = plan(inputs({"launcher": "accelerate", **job}, manifest=HOLDS_ALL, **changes))
+    decided = decide(make_case({"launcher": "accelerate", **job}, manifest=HOLDS_ALL, **changes))
     assert decided.launch.program[:2] == ("sh", "-c")
     return decided.launch.program[2], list(decided.launch.program[4:])
 
 
 def test_the_numbers_of_the_job_come_before_the_users_words() -> None:
     users = ("launch", "--config_file", "fsdp.yaml", "train.py", "--lr", "1")
-    text, words = command({"arguments": users}, script="accelerate", program=True)
+    text, words = command({"arguments": users}, script="accelerate", is_program=True)
     assert words == list(users[1:])
     assert "--num_machines=2 --num_processes=4" in text
     assert '--machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR"' in text
@@ -176,7 +176,7 @@ def test_accelerate_must_be_there_and_starts_no_other_program() -> None:
     job = {"launcher": "accelerate", "arguments": ("env",)}
     (missing,) = findings({"launcher": "accelerate"})
     assert "needs accelerate" in str(missing)
-    (other,) = findings(job, script="accelerate", program=True, manifest=replace(HOLDS_ALL))
+    (other,) = findings(job, script="accelerate", is_program=True, manifest=replace(HOLDS_ALL))
     assert other.next_step == "--launcher none, or: -- accelerate launch SCRIPT"
 
 

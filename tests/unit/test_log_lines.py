@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from toolkit.model.run import JobState
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records import store
 from toolkit.runs import excerpt, logs
 from toolkit.runs.logs import LONGEST, Splitter, ends, find_lines, split
@@ -113,7 +113,7 @@ def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path:
     """The verdict and the results stand at the end of each log; `toolkit ps` must not read, nor hold, all of it."""
     paths = store.Paths(tmp_path)
     paths.logs.mkdir()
-    decided = plan(inputs({"launcher": "srun"}))
+    decided = decide(make_case({"launcher": "srun"}))
     sparse_log(
         paths.logs / "7.log", 1 << 30, "\nsrun: error: nid002: task 1: Exited with exit code 3\n"
     )
@@ -138,7 +138,7 @@ def test_many_small_lines_do_not_add_up(tmp_path: Path) -> None:
     for task in range(4):
         (paths.logs / f"7-{task}-nid001.log").write_bytes(b".\n" * 500_000)
     tracemalloc.start()
-    taken = excerpt.of_run(paths, plan(inputs({"launcher": "srun"})), 7)
+    taken = excerpt.of_run(paths, decide(make_case({"launcher": "srun"})), 7)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert taken.lines

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, inputs
+from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, make_case
 from toolkit import config, shell, sites
 from toolkit.cli.forward import Entrance, require_free
 from toolkit.cli.notebook import command, idle_seconds
@@ -29,9 +29,9 @@ from toolkit.model.image import Packages, Python
 from toolkit.model.job import Job
 from toolkit.model.run import JobState
 from toolkit.model.site import Access
-from toolkit.planning import gather
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
+from toolkit.planning.target import understand
 from toolkit.records.store import Paths
 from toolkit.runs import forward, status
 from toolkit.runs import notebook as notebooks
@@ -49,8 +49,8 @@ def notebook(job: dict[str, Any] | None = None, **changes: Any) -> Any:
         "nodes": 1,
         **(job or {}),
     }
-    settings = {"script": "jupyter", "program": True, "manifest": _JUPYTER, **changes}
-    return inputs(given, **settings)
+    settings = {"script": "jupyter", "is_program": True, "manifest": _JUPYTER, **changes}
+    return make_case(given, **settings)
 
 
 def printed() -> Any:
@@ -98,7 +98,7 @@ def test_what_is_too_much_for_a_page_is_cut(text: str, lines: int, size: int) ->
 
 def refusal(given: Any) -> str:
     with pytest.raises(PlanError) as caught:
-        plan(given)
+        decide(given)
     return " ".join(f"{each.place} {each.cause} {each.next_step}" for each in caught.value.findings)
 
 
@@ -118,7 +118,7 @@ def test_other_times_are_refused(text: str) -> None:
 def test_an_image_without_jupyterlab_is_refused_with_the_feature_that_adds_it() -> None:
     bare = replace(MANIFEST, packages=Packages(pip={"torch": "2.13.0"}))
     assert "--with jupyter" in refusal(notebook(manifest=bare))
-    plan(notebook(manifest=None))  # what is not known is not refused
+    decide(notebook(manifest=None))  # what is not known is not refused
 
 
 def test_an_environment_without_jupyterlab_is_refused_with_the_command_that_adds_it() -> None:
@@ -131,7 +131,7 @@ def test_an_environment_without_jupyterlab_is_refused_with_the_command_that_adds
     text = refusal(notebook(job, manifest=bare, environment=environment, image=""))
     assert "'/e/it s/bin/python3' -m pip install jupyterlab" in text
     able = replace(bare, pythons=(replace(python, modules=("jupyterlab",)),))
-    plan(notebook(job, manifest=able, environment=environment, image=""))
+    decide(notebook(job, manifest=able, environment=environment, image=""))
 
 
 def test_docker_is_refused_with_the_reason_and_what_to_do() -> None:
@@ -141,7 +141,7 @@ def test_docker_is_refused_with_the_reason_and_what_to_do() -> None:
 
 
 def test_pyxis_shows_the_sockets_in_its_one_option_of_mounts() -> None:
-    text = script(plan(notebook({"runtime": "pyxis"}, image="/images/mine.sqsh", manifest=None)))
+    text = script(decide(notebook({"runtime": "pyxis"}, image="/images/mine.sqsh", manifest=None)))
     mounts = "--container-mounts=$TOOLKIT_NOTEBOOK:$TOOLKIT_NOTEBOOK,"
     assert f'pyxis=("${{pyxis[@]/#--container-mounts=/{mounts}}}")' in text
 
@@ -151,8 +151,8 @@ def test_a_directory_that_is_called_as_the_server_is_no_job(
 ) -> None:
     (tmp_path / "jupyter").mkdir()
     known, flags = Job(launcher="notebook"), Layer("flag", {})
-    target, *_ = gather._resolve_target("jupyter", flags, tmp_path, known, is_command=False)
-    assert (target.script, target.program) == ("jupyter", True)
+    target, *_ = understand("jupyter", flags, tmp_path, known, is_command=False)
+    assert (target.script, target.is_program) == ("jupyter", True)
 
 
 def test_a_sites_limit_of_notebooks_is_kept() -> None:
@@ -160,7 +160,7 @@ def test_a_sites_limit_of_notebooks_is_kept() -> None:
     assert "site local gives notebooks 600 minutes at most" in refusal(
         notebook({"time": "12:00:00"}, site=site)
     )
-    plan(notebook({"time": "10:00:00"}, site=site))
+    decide(notebook({"time": "10:00:00"}, site=site))
 
 
 def test_gpus_that_the_site_does_not_have_are_refused() -> None:
@@ -182,7 +182,7 @@ def test_a_job_array_of_notebooks_is_refused() -> None:
 
 
 def test_the_script_holds_no_token_and_no_port() -> None:
-    text = script(plan(notebook()))
+    text = script(decide(notebook()))
     assert "umask 077" in text
     assert "--port" not in text
     assert '"KernelManager.transport": "ipc"' in text

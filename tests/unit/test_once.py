@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.unit.lossy_slurm import LossySlurm as Slurm
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from toolkit.errors import SlurmSilentError, SlurmUnreachableError, SubmissionError, UnrecordedError
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Outcome, Submission, SubmissionAttempt
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records.store import Paths
 from toolkit.runs import once, parts, status, submit
 from toolkit.slurm.failures import AnswerLostError
@@ -42,9 +42,9 @@ def new_run(directory: Path) -> Paths:
     """Write a run that has not been submitted."""
     paths = Paths(directory)
     paths.logs.mkdir(parents=True)
-    decided = plan(inputs(run_directory=str(directory)))
+    decided = decide(make_case(run=str(directory)))
     paths.plan.write_text(to_json(decided))
-    paths.job.write_text(to_json(submit.repeatable(inputs(), decided)))
+    paths.job.write_text(to_json(submit.repeatable(make_case(), decided)))
     return paths
 
 
@@ -240,7 +240,7 @@ def repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Paths, Sl
     monkeypatch.setattr(submit, "_is_same", lambda run, _: run.attempt.exists())
     with once.begun(paths, "local", None):
         pass
-    return paths, slurm, inputs(run_directory=str(tmp_path / "x-0002"))
+    return paths, slurm, make_case(run=str(tmp_path / "x-0002"))
 
 
 def test_a_repeated_command_takes_up_the_job(repeated: tuple[Paths, Slurm, Any]) -> None:

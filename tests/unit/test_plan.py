@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
+from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case
 from toolkit.errors import (
     ImageMissingError,
     LauncherMismatchError,
@@ -21,17 +21,17 @@ from toolkit.errors import (
 from toolkit.model.base import from_json, to_json
 from toolkit.model.plan import Container, Plan
 from toolkit.model.site import Facts
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 
 
 def findings(job: dict[str, Any], **changes: Any) -> list[ToolkitError]:
     with pytest.raises(PlanError) as caught:
-        plan(inputs(job, **changes))
+        decide(make_case(job, **changes))
     return list(caught.value.findings)
 
 
 def test_torchrun_starts_one_agent_with_the_cpus_of_all_its_ranks() -> None:
-    decided = plan(inputs({"cpus_per_task": 2}))
+    decided = decide(make_case({"cpus_per_task": 2}))
     assert dict(decided.directives)["ntasks-per-node"] == "1"
     assert dict(decided.directives)["cpus-per-task"] == "4"
     assert decided.ranks_per_node == 2
@@ -39,14 +39,14 @@ def test_torchrun_starts_one_agent_with_the_cpus_of_all_its_ranks() -> None:
 
 
 def test_horovod_starts_a_task_for_each_rank() -> None:
-    decided = plan(inputs({"launcher": "horovod"}))
+    decided = decide(make_case({"launcher": "horovod"}))
     assert dict(decided.directives)["ntasks-per-node"] == "2"
     assert decided.launch.mpi == "pmix"
     assert decided.launch.program == ("python3", "train.py", "--epochs", "12")
 
 
 def test_ranks_and_cpus_follow_the_gpus() -> None:
-    decided = plan(inputs({"gpus": 4, "ntasks_per_node": None, "partition": "cas_v100_4"}))
+    decided = decide(make_case({"gpus": 4, "ntasks_per_node": None, "partition": "cas_v100_4"}))
     assert (decided.ranks_per_node, decided.cpus_per_rank) == (4, 10)
     assert dict(decided.directives)["gres"] == "gpu:4"
     assert decided.origins["ntasks_per_node"] == "one per GPU"
@@ -54,23 +54,23 @@ def test_ranks_and_cpus_follow_the_gpus() -> None:
 
 
 def test_only_mpi_launchers_get_mpi() -> None:
-    assert plan(inputs()).launch.mpi is None
+    assert decide(make_case()).launch.mpi is None
 
 
 def test_the_newest_plugin_is_taken_where_slurm_has_no_plain_pmix() -> None:
     facts = Facts(
         partitions=FACTS.partitions, mpi=("none", "pmix_v3", "pmix_v5"), container="apptainer"
     )
-    assert plan(inputs({"launcher": "horovod"}, facts=facts)).launch.mpi == "pmix_v5"
+    assert decide(make_case({"launcher": "horovod"}, facts=facts)).launch.mpi == "pmix_v5"
 
 
 def test_a_foreign_image_is_entered_by_exec_and_ours_by_run() -> None:
-    assert plan(inputs()).container.action == "run"
-    assert plan(inputs(manifest=None)).container.action == "exec"
+    assert decide(make_case()).container.action == "run"
+    assert decide(make_case(manifest=None)).container.action == "exec"
 
 
 def test_a_plan_survives_being_written() -> None:
-    decided = plan(inputs({"gpus": 2, "bind": ("/data:/d:ro",), "env": {"A": "b"}}))
+    decided = decide(make_case({"gpus": 2, "bind": ("/data:/d:ro",), "env": {"A": "b"}}))
     assert from_json(to_json(decided), Plan) == decided
 
 
@@ -103,8 +103,8 @@ def test_what_cannot_run_is_refused(
 
 
 def test_a_source_above_the_directory_is_seen_at_its_own_place() -> None:
-    bind = plan(
-        inputs({"bind": ("../data", "x/../y:/y")}, directory="/home/me/project")
+    bind = decide(
+        make_case({"bind": ("../data", "x/../y:/y")}, cwd="/home/me/project")
     ).container.binds
     assert [(one.source, one.target) for one in bind[-2:]] == [
         ("/home/me/project/../data", "/home/me/data"),
@@ -120,7 +120,7 @@ def test_the_nearest_partition_and_launcher_are_named() -> None:
 def test_everything_wrong_is_said_at_once_with_the_code_for_several() -> None:
     missing = ImageMissingError("not built", place="--image")
     with pytest.raises(PlanError) as caught:
-        plan(inputs({"nodes": 9, "gpus": 8, "launcher": "mpirum"}, findings=[missing]))
+        decide(make_case({"nodes": 9, "gpus": 8, "launcher": "mpirum"}, findings=[missing]))
     kinds = {type(finding) for finding in caught.value.findings}
     assert kinds == {ImageMissingError, ShapeError, UnknownLauncherError}
     assert caught.value.exit_code == PlanError.exit_code
@@ -128,7 +128,7 @@ def test_everything_wrong_is_said_at_once_with_the_code_for_several() -> None:
 
 def test_findings_of_one_kind_keep_its_exit_code() -> None:
     with pytest.raises(PlanError) as caught:
-        plan(inputs({"nodes": 9, "gpus": 8}))
+        decide(make_case({"nodes": 9, "gpus": 8}))
     assert caught.value.exit_code == ShapeError.exit_code
 
 
@@ -152,7 +152,7 @@ def test_a_launcher_refuses_a_slurm_without_its_pmi() -> None:
 
 
 def test_no_directory_is_bound_twice() -> None:
-    decided = plan(inputs(folder="/home/user/project/src", run_directory="/scratch/runs/x-0001"))
+    decided = decide(make_case(folder="/home/user/project/src", run="/scratch/runs/x-0001"))
     assert [bind.source for bind in decided.container.binds] == [
         "/home/user/project",
         "/scratch/runs/x-0001",
@@ -160,7 +160,7 @@ def test_no_directory_is_bound_twice() -> None:
 
 
 def test_the_site_and_the_user_have_their_say_over_the_environment() -> None:
-    decided = plan(inputs({"env": {"OMP_NUM_THREADS": "7"}}))
+    decided = decide(make_case({"env": {"OMP_NUM_THREADS": "7"}}))
     assert decided.environment["OMP_NUM_THREADS"] == "7"
     assert (
         decided.environment["OMPI_MCA_mpi_yield_when_idle"]
@@ -173,12 +173,14 @@ def test_data_of_the_site_is_bound_where_it_has_it() -> None:
 
     site = replace(LOCAL, datasets={"imagenet": "/apps/imagenet"})
     assert (
-        str(plan(inputs({"datasets": ("imagenet",)}, site=site)).container.binds[-1])
+        str(decide(make_case({"datasets": ("imagenet",)}, site=site)).container.binds[-1])
         == "/apps/imagenet:/data/imagenet:ro"
     )
-    assert len(plan(inputs({"datasets": ("imagenet",)})).container.binds) == 1, "a site without it"
-    own = plan(
-        inputs({"datasets": ("imagenet",), "bind": ("/mine:/data/imagenet",)}, site=site)
+    assert len(decide(make_case({"datasets": ("imagenet",)})).container.binds) == 1, (
+        "a site without it"
+    )
+    own = decide(
+        make_case({"datasets": ("imagenet",), "bind": ("/mine:/data/imagenet",)}, site=site)
     ).container.binds
     assert [str(bind) for bind in own[1:]] == ["/mine:/data/imagenet"]
 

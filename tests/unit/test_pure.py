@@ -1,7 +1,7 @@
 """Pure rooms compute: they read no environment, no clock and no files, and start nothing.
 
 What a pure function needs is an argument, so that it can be tested with values alone. Facts of the
-machine are gathered by the rooms at the edge (shell, files, slurm, planning/gather.py, ...).
+machine are gathered by the rooms at the edge (shell, files, slurm, planning/case.py, ...).
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ PURE = (
     "preflight/",
     "images/recipe/",
     "images/sif/",
+    "planning/binds.py",
+    "planning/gpus.py",
     "planning/plan.py",
+    "planning/repeat.py",
+    "planning/slurm_options.py",
     "planning/sweep.py",
     "planning/requeue.py",
     "planning/settings.py",
@@ -49,7 +53,6 @@ EDGES = (
     "images/recipe/library.py",
     "images/sif/file.py",
     "lint/files.py",
-    "preflight/host_facts.py",
 )
 
 # Modules whose import alone means that something outside is read, started or waited for.

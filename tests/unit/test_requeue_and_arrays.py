@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from tests.unit.samples import FACTS, LOCAL, inputs
+from tests.unit.samples import FACTS, LOCAL, make_case
 from tests.unit.test_scripts import captured
 from toolkit import scripts
 from toolkit.cli.shell import command as shell_command
@@ -20,7 +20,7 @@ from toolkit.model.job import Job
 from toolkit.model.run import JobState, Outcome
 from toolkit.model.source import Option, Source
 from toolkit.planning import requeue, sweep
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records import access, store
 from toolkit.runs import (
     attempts,
@@ -48,12 +48,12 @@ toolkit: attempt 3 of at most 21 ends 2026-11-21T08:03:20Z: exit code 3
 
 def refusal(job: dict[str, Any]) -> str:
     with pytest.raises(PlanError) as caught:
-        plan(inputs(job))
+        decide(make_case(job))
     return "; ".join(f"{finding.place} {finding.cause}" for finding in caught.value.findings)
 
 
 def lines_of(text: str, name: str) -> list[logs.Line]:
-    launch = plan(inputs({"launcher": "srun"})).launch
+    launch = decide(make_case({"launcher": "srun"})).launch
     return [logs.line(row, parsed(name), launch) for row in text.splitlines()]
 
 
@@ -89,7 +89,7 @@ def parsed(name: str) -> store.Log:
 def test_a_job_that_goes_back_is_told_to_stop_in_time(
     job: dict[str, Any], signal: str, wait: int
 ) -> None:
-    decided = plan(inputs(job))
+    decided = decide(make_case(job))
     directives = dict(decided.directives)
     assert directives["signal"] == signal
     assert "requeue" in directives
@@ -125,7 +125,7 @@ def test_the_history_of_a_job_is_read_from_what_its_script_says() -> None:
 
 
 def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path: Path) -> None:
-    decided = plan(inputs({"requeue": True, "launcher": "srun"}))
+    decided = decide(make_case({"requeue": True, "launcher": "srun"}))
     files = {
         "7.log": BATCH,
         "7-0-nid001.log": '{"accuracy": 0.1}',
@@ -141,7 +141,7 @@ def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path: Path) -> None:
 
 def test_the_history_is_whole_where_the_batch_shell_s_log_is_large(tmp_path: Path) -> None:
     """What an attempt printed may be more than is read of a log; where each began and ended is found all the same."""
-    decided = plan(inputs({"requeue": True, "launcher": "srun"}))
+    decided = decide(make_case({"requeue": True, "launcher": "srun"}))
     noise = "noise " * 1000 + "\n"
     first, *others = BATCH.splitlines(keepends=True)
     paths = run_with(
@@ -174,11 +174,11 @@ def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own()
 
 def test_without_it_nothing_changes() -> None:
     assert requeue.decide(Job(signal="B:USR1@60"), None) is None
-    assert dict(plan(inputs({"signal": "USR1@60"})).directives)["signal"] == "USR1@60"
+    assert dict(decide(make_case({"signal": "USR1@60"})).directives)["signal"] == "USR1@60"
 
 
 def test_a_sweep_is_an_array_with_a_point_for_each_value_with_each() -> None:
-    decided = plan(inputs({"sweep": ("lr=0.1,-0.01", 'tag="a,b",c', "-x=1")}))
+    decided = decide(make_case({"sweep": ("lr=0.1,-0.01", 'tag="a,b",c', "-x=1")}))
     assert dict(decided.directives)["array"] == "0-3"
     assert [point.arguments for point in decided.points] == [
         ("--lr", "0.1", "--tag", "a,b", "-x", "1"),
@@ -187,7 +187,7 @@ def test_a_sweep_is_an_array_with_a_point_for_each_value_with_each() -> None:
         ("--lr=-0.01", "--tag", "c", "-x", "1"),
     ]
     assert decided.points[3].values == (("lr", "-0.01"), ("tag", "c"), ("x", "1"))
-    assert dict(plan(inputs({"sweep": ("lr=1",)})).directives)["array"] == "0"
+    assert dict(decide(make_case({"sweep": ("lr=1",)})).directives)["array"] == "0"
 
 
 @pytest.mark.parametrize(
@@ -226,13 +226,13 @@ def test_a_sweep_over_gpus_is_fine_for_a_script_that_has_such_an_argument_and_ty
         python=True,
         options=(Option(flag="--gpus", takes_value=True), Option(flag="--lr", takes_value=True)),
     )
-    assert plan(inputs({"sweep": ("gpus=1,2",)}, source=source)).warnings == ()
-    (warning,) = plan(inputs({"sweep": ("lrr=1,2",)}, source=source)).warnings
+    assert decide(make_case({"sweep": ("gpus=1,2",)}, source=source)).warnings == ()
+    (warning,) = decide(make_case({"sweep": ("lrr=1,2",)}, source=source)).warnings
     assert warning == "--sweep lrr: the script has no option --lrr; did you mean --lr?"
 
 
 def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path) -> None:
-    decided = plan(inputs({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
+    decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
     files = {
         "7_0-0-nid001.log": '{"loss": 0.5, "curve": [1]}',
         "7_1.log": "srun: error: nid002: task 1: Exited with exit code 3\n",
@@ -262,7 +262,7 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
 
 def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
     """What never started failed, and can be run again; what Slurm has forgotten is called unknown."""
-    decided = plan(inputs({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
+    decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
     paths = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'})
     states = {0: JobState(job_id=8, state="COMPLETED")}
     found = finish.read_elements(paths, decided, 7, states, excerpt.History(), ended=True)
@@ -293,9 +293,9 @@ def test_what_does_not_go_with_a_terminal_is_refused(job: dict[str, Any], place:
 def test_a_sites_limit_of_interactive_jobs_is_kept() -> None:
     site = replace(LOCAL, interactive_minutes=60)
     with pytest.raises(PlanError) as caught:
-        plan(inputs({"interactive": True, "time": "2:00:00"}, site=site))
+        decide(make_case({"interactive": True, "time": "2:00:00"}, site=site))
     assert "60 minutes at most" in caught.value.findings[0].cause
-    decided = plan(inputs({"interactive": True, "time": "30"}, site=site))
+    decided = decide(make_case({"interactive": True, "time": "30"}, site=site))
     assert interactive.salloc_command(decided, "job.sbatch")[0] == "salloc"
     assert "--time=30" in interactive.salloc_command(decided, "job.sbatch")
     assert not {"--no-requeue", "--requeue"} & set(
@@ -310,7 +310,7 @@ def test_salloc_gets_no_option_that_only_sbatch_has() -> None:
         "dependency": "afterok:7",
         "slurm": {"propagate": "ALL", "wckey": "x"},
     }
-    words = " ".join(interactive.salloc_command(plan(inputs(job)), "job.sbatch"))
+    words = " ".join(interactive.salloc_command(decide(make_case(job)), "job.sbatch"))
     assert "--wckey=x" in words
     assert "propagate" not in words
     assert "kill-on-invalid-dep" not in words
@@ -328,8 +328,8 @@ def test_a_shell_waits_for_other_runs(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_job_after_others_is_cancelled_where_it_can_never_start() -> None:
     decided = dict(
-        plan(
-            inputs(
+        decide(
+            make_case(
                 {"after": ("train-0001",), "dependency": "singleton"},
                 after=("afterok:7", "afterany:8"),
             )
@@ -337,11 +337,13 @@ def test_a_job_after_others_is_cancelled_where_it_can_never_start() -> None:
     )
     assert decided["dependency"] == "singleton,afterok:7,afterany:8"
     assert decided["kill-on-invalid-dep"] == "yes"
-    assert "kill-on-invalid-dep" not in dict(plan(inputs({"dependency": "afterok:7"})).directives)
-    ended_already = dict(plan(inputs({"after": ("train-0001",)})).directives)
+    assert "kill-on-invalid-dep" not in dict(
+        decide(make_case({"dependency": "afterok:7"})).directives
+    )
+    ended_already = dict(decide(make_case({"after": ("train-0001",)})).directives)
     assert not {"dependency", "kill-on-invalid-dep"} & set(ended_already)
     came_out = outcome(
-        plan(inputs()),
+        decide(make_case()),
         JobState(job_id=7, state="CANCELLED", reason="DependencyNeverSatisfied"),
         [],
         {},
@@ -381,8 +383,8 @@ def test_what_has_ended_is_waited_for_no_more(
 
 def ended_run(runs: Path, *, well: bool) -> None:
     store.create(runs / "train-0001")
-    decided = plan(inputs())
-    paths = store.write(runs / "train-0001", decided, inputs().job, scripts.script(decided))
+    decided = decide(make_case())
+    paths = store.write(runs / "train-0001", decided, make_case().job, scripts.script(decided))
     paths.outcome.write_text(
         to_json(
             Outcome(state="COMPLETED", exit_code=0, seconds=1.0, kind="ok" if well else "failed")
@@ -430,9 +432,9 @@ def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(
     work = tmp_path / "it's here"
     work.mkdir()
     places = {
-        "directory": str(work),
+        "cwd": str(work),
         "folder": str(work),
-        "run_directory": str(work / "runs/x-0001"),
+        "run": str(work / "runs/x-0001"),
     }
     job = {
         "launcher": launcher,
@@ -441,8 +443,8 @@ def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(
         "arguments": ("--epochs", "3"),
     }
     arguments, inside = captured(
-        plan(
-            inputs(
+        decide(
+            make_case(
                 job, manifest=None, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"), **places
             )
         ),

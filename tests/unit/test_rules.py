@@ -12,21 +12,20 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
+from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case
 from toolkit import sites
 from toolkit.cli.site import command
 from toolkit.errors import PlanError
 from toolkit.images.sif import header as sif
-from toolkit.images.store.store import StoredImage
+from toolkit.model.case import Case, Host, Image, MissingPath, UnreadFile
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
-from toolkit.model.site import PORTS, Facts, Limits, NodeFacts, OptionRule, Site, Use
-from toolkit.planning.plan import plan
-from toolkit.preflight.host_facts import read_host_facts
+from toolkit.model.site import PORTS, Access, Facts, Limits, NodeFacts, OptionRule, Site, Use
+from toolkit.planning.host import read_host
+from toolkit.planning.plan import decide
 from toolkit.preflight.judge import REGISTRY
-from toolkit.preflight.model import HostFacts, MissingPath, PreflightCase, UnreadFile
-from toolkit.preflight.options import requested_minutes
 from toolkit.slurm import parse
+from toolkit.slurm.client import Client
 from toolkit.slurm.inventory import parse_usage
 
 NEURON = sites.load("neuron")
@@ -41,12 +40,13 @@ CUDA = replace(MANIFEST, frameworks={"torch": "2.5.1+cu124"})
 _GIGABYTE = 10**9
 
 
-def case(job: dict[str, Any] | None = None, site: Site = NEURON, **given: Any) -> PreflightCase:
+def case(job: dict[str, Any] | None = None, site: Site = NEURON, **given: Any) -> Case:
     merged = Job(**{**RIGHT, **(job or {})})
-    return PreflightCase(job=merged, site=site, minutes=requested_minutes(merged), **given)
+    image = Image(manifest=given.pop("manifest", None))
+    return Case(merged, site, image=image, **given)
 
 
-def said(given: PreflightCase) -> list[tuple[str | None, bool, str]]:
+def said(given: Case) -> list[tuple[str | None, bool, str]]:
     """Place, whether it stops the job, and the cause of each finding."""
     results = list(REGISTRY.results(given))
     assert all(result.source and result.error and result.error.next_step for result in results)
@@ -102,26 +102,24 @@ def test_a_partition_with_as_many_gpus_is_named() -> None:
 def test_a_site_that_wants_an_account_says_so() -> None:
     places = [
         place
-        for place, _, _ in said(
-            PreflightCase(job=Job(qos="regular"), site=sites.load("perlmutter-like"))
-        )
+        for place, _, _ in said(Case(job=Job(qos="regular"), site=sites.load("perlmutter-like")))
     ]
     assert places == ["--account", "--constraint"]
 
 
 def test_what_slurm_says_goes_before_what_is_written() -> None:
     live = replace(FACTS.partitions[1], gpus=8, nodes=1)
-    found = said(case({"gpus": 8}, facts=Facts(partitions=(live,)), partition=live))
+    found = said(case({"gpus": 8}, facts=Facts(partitions=(live,))))
     assert found == [("--nodes", True, "partition cas_v100_4 has 1 node up, 2 were asked for")]
     off = replace(live, available=False)
     assert ("--partition", False, "cas_v100_4 is switched off for now") in said(
-        case({"gpus": 8, "nodes": 1}, partition=off)
+        case({"gpus": 8, "nodes": 1}, facts=Facts(partitions=(off,)))
     )
 
 
 def test_of_several_limits_of_one_option_the_strictest_is_named_once() -> None:
     live = replace(FACTS.partitions[1], nodes=3, max_nodes=2)
-    found = said(case({"nodes": 4}, facts=Facts(partitions=(live,)), partition=live))
+    found = said(case({"nodes": 4}, facts=Facts(partitions=(live,))))
     cause = "partition cas_v100_4 has 2 nodes at most for one job, 4 were asked for"
     assert found == [("--nodes", True, cause)]
 
@@ -209,9 +207,9 @@ def test_a_site_means_an_option_by_whatever_way_it_is_given(
     rule = OptionRule(why="so it is", source="guide", instead="do without")
     wrong = Site(name="x", forbidden={name: rule})
     wanting = Site(name="x", required={name: rule})
-    refused = [one[0] for one in said(PreflightCase(job=Job(**job), site=wrong))]
+    refused = [one[0] for one in said(Case(job=Job(**job), site=wrong))]
     assert refused == ([place] if place else [])
-    missing = [one[0] for one in said(PreflightCase(job=Job(**job), site=wanting))]
+    missing = [one[0] for one in said(Case(job=Job(**job), site=wanting))]
     assert missing == ([] if place else [f"--{name}"])
 
 
@@ -225,9 +223,7 @@ def test_slurms_own_limits_go_before_those_that_are_written() -> None:
     full = replace(live, mine={"cas_v100_4": Use(submitted=3)})
     assert [one[0] for one in said(case(facts=full))] == ["--partition"]
     elsewhere = Facts(limits={"main": limits})
-    assert said(
-        PreflightCase(job=Job(partition="main", gpus=9), site=Site(name="x"), facts=elsewhere)
-    )
+    assert said(Case(job=Job(partition="main", gpus=9), site=Site(name="x"), facts=elsewhere))
 
 
 @pytest.mark.parametrize(
@@ -241,8 +237,8 @@ def test_each_element_of_an_array_counts_once(array: str | int | None, count: in
     limits = {"main": Limits(jobs_submitted=count + 1, source="QOS")}
     job = Job(partition="main", array=array)
     fits, full = (Facts(limits=limits, mine={"main": Use(submitted=one)}) for one in (1, 2))
-    assert said(PreflightCase(job=job, site=Site(name="x"), facts=fits)) == []
-    ((_, _, cause),) = said(PreflightCase(job=job, site=Site(name="x"), facts=full))
+    assert said(Case(job=job, site=Site(name="x"), facts=fits)) == []
+    ((_, _, cause),) = said(Case(job=job, site=Site(name="x"), facts=full))
     assert f"and this would be {count} more" in cause
 
 
@@ -262,30 +258,30 @@ SCRATCH = replace(NEURON, scratch="/scratch/me", driver="535.86", ports=(60000, 
 @pytest.mark.parametrize(
     ("seen", "place", "stops"),
     [
-        (HostFacts(submit_from="/scratch/me"), "directory", True),
-        (HostFacts(writable=False), "directory", True),
-        (HostFacts(hidden={"--image": ("/tmp/x.sif", "/tmp")}), "--image", True),
-        (HostFacts(unreadable="/home/other/train.py"), "SCRIPT", True),
-        (HostFacts(binds=(MissingPath("/data", package="p"),)), "--bind", True),
-        (HostFacts(datasets={"imagenet": "/apps/imagenet"}), "datasets", True),
-        (HostFacts(architecture="aarch64"), "--image", True),
-        (HostFacts(architecture="x86_64"), None, False),
-        (HostFacts(image="/i.sif", foreign_manifest=True), "--image", True),
-        (HostFacts(unread=(UnreadFile("--image", "/scratch/me/i.sif", 14.5),)), "--image", False),
-        (HostFacts(unread=(UnreadFile("--image", "/scratch/me/i.sif", 13.0),)), None, False),
+        (Host(submit_from="/scratch/me"), "directory", True),
+        (Host(writable=False), "directory", True),
+        (Host(hidden={"--image": ("/tmp/x.sif", "/tmp")}), "--image", True),
+        (Host(unreadable="/home/other/train.py"), "SCRIPT", True),
+        (Host(binds=(MissingPath("/data", package="p"),)), "--bind", True),
+        (Host(datasets={"imagenet": "/apps/imagenet"}), "datasets", True),
+        (Host(architecture="aarch64"), "--image", True),
+        (Host(architecture="x86_64"), None, False),
+        (Host(image="/i.sif", foreign_manifest=True), "--image", True),
+        (Host(unread=(UnreadFile("--image", "/scratch/me/i.sif", 14.5),)), "--image", False),
+        (Host(unread=(UnreadFile("--image", "/scratch/me/i.sif", 13.0),)), None, False),
         (
-            HostFacts(unread=(UnreadFile("--image", "/scratch/me/ToBeDelete_i.sif", 1.0),)),
+            Host(unread=(UnreadFile("--image", "/scratch/me/ToBeDelete_i.sif", 1.0),)),
             "--image",
             True,
         ),
-        (HostFacts(free=50 * 10**6), "directory", True),
-        (HostFacts(free=2 * _GIGABYTE, quota=_GIGABYTE // 2), "directory", False),
-        (HostFacts(free=2 * _GIGABYTE, quota=2 * _GIGABYTE), None, False),
-        (HostFacts(home="/home/me", caches={"HF_HOME": "/home/me/hf"}), "HF_HOME", False),
-        (HostFacts(home="/home/me", caches={"HF_HOME": "/home/meagre/hf"}), None, False),
+        (Host(free=50 * 10**6), "directory", True),
+        (Host(free=2 * _GIGABYTE, quota=_GIGABYTE // 2), "directory", False),
+        (Host(free=2 * _GIGABYTE, quota=2 * _GIGABYTE), None, False),
+        (Host(home="/home/me", caches={"HF_HOME": "/home/me/hf"}), "HF_HOME", False),
+        (Host(home="/home/me", caches={"HF_HOME": "/home/meagre/hf"}), None, False),
     ],
 )
-def test_what_is_seen_here_is_judged(seen: HostFacts, place: str | None, stops: bool) -> None:
+def test_what_is_seen_here_is_judged(seen: Host, place: str | None, stops: bool) -> None:
     assert [one[:2] for one in said(case(site=SCRATCH, host=seen))] == (
         [(place, stops)] if place else []
     )
@@ -336,26 +332,23 @@ def test_ranks_of_several_nodes_save_where_all_nodes_see_it(
     nodes: int, arguments: str, warns: bool
 ) -> None:
     job = Job(nodes=nodes, launcher="torchrun", arguments=tuple(arguments.split()))
-    findings = said(PreflightCase(job=job, site=LOCAL))
+    findings = said(Case(job=job, site=LOCAL))
     assert [(stops, "own /" in text) for _, stops, text in findings] == [(False, True)] * warns
 
 
 def test_a_home_with_a_small_quota_is_worth_a_word_where_nobody_moved_the_caches() -> None:
     assert [
-        one[:2]
-        for one in said(PreflightCase(job=Job(), site=LOCAL, host=HostFacts(home_quota=_GIGABYTE)))
+        one[:2] for one in said(Case(job=Job(), site=LOCAL, host=Host(home_quota=_GIGABYTE)))
     ] == [("cache", False)]
-    assert not said(PreflightCase(job=Job(), site=LOCAL, host=HostFacts(home_quota=50 * _GIGABYTE)))
+    assert not said(Case(job=Job(), site=LOCAL, host=Host(home_quota=50 * _GIGABYTE)))
 
 
 def test_another_architecture_than_this_machines_is_only_feared_where_nobody_wrote_it_down() -> (
     None
 ):
-    seen = HostFacts(architecture="aarch64", machine="x86_64")
-    assert [one[1] for one in said(PreflightCase(job=Job(), site=Site(name="x"), host=seen))] == [
-        False
-    ]
-    assert [one[1] for one in said(PreflightCase(job=Job(), site=LOCAL, host=seen))] == [True]
+    seen = Host(architecture="aarch64", machine="x86_64")
+    assert [one[1] for one in said(Case(job=Job(), site=Site(name="x"), host=seen))] == [False]
+    assert [one[1] for one in said(Case(job=Job(), site=LOCAL, host=seen))] == [True]
     arm = {"partition": "gh200_1", "gpus": 1, "nodes": 1}
     assert not said(case(arm, host=seen)), "the nodes of gh200_1 are aarch64"
     (finding,) = REGISTRY.results(case(host=seen))
@@ -421,12 +414,12 @@ def test_the_nodes_driver_and_the_images_cuda(
 def test_an_image_of_another_lock_is_told_apart() -> None:
     manifest = replace(MANIFEST, locked="a" * 64)
     job = {"gpus": 0}
-    assert [
-        one[1] for one in said(case(job, manifest=manifest, host=HostFacts(lock="b" * 64)))
-    ] == [False]
+    assert [one[1] for one in said(case(job, manifest=manifest, host=Host(lock="b" * 64)))] == [
+        False
+    ]
     for lock in ("a" * 64, ""):
-        assert not said(case(job, manifest=manifest, host=HostFacts(lock=lock)))
-    assert not said(case(job, manifest=MANIFEST, host=HostFacts(lock="b" * 64))), (
+        assert not said(case(job, manifest=manifest, host=Host(lock=lock)))
+    assert not said(case(job, manifest=MANIFEST, host=Host(lock="b" * 64))), (
         "it was never built from a lock"
     )
 
@@ -453,26 +446,26 @@ def test_ports(job: dict[str, Any], ports: tuple[int, int], found: list[tuple[st
 def test_a_rule_can_be_forced_with_a_reason_which_the_plan_keeps() -> None:
     wrong = {"partition": "main", "time": "2-00:00:00"}
     with pytest.raises(PlanError) as raised:
-        plan(inputs(wrong))
+        decide(make_case(wrong))
     assert [finding.source for finding in raised.value.findings] == ["sinfo"]
-    decided = plan(inputs(wrong, force="the limit was raised for us"))
+    decided = decide(make_case(wrong, force="the limit was raised for us"))
     assert decided.forced is not None
     assert decided.forced.reason == "the limit was raised for us"
     assert decided.forced.findings[0].startswith(
         "--time: partition main gives 1440 minutes at most, 2880 were asked for (sinfo); "
     )
     assert decided.warnings[-1] == f"forced: {decided.forced.findings[0]}"
-    assert plan(inputs(force="no need")).forced is None, "there was nothing to force"
+    assert decide(make_case(force="no need")).forced is None, "there was nothing to force"
 
 
 def test_what_no_script_can_be_written_for_cannot_be_forced() -> None:
     with pytest.raises(PlanError) as raised:
-        plan(inputs({"time": "soon", "nodes": 9}, force="because"))
+        decide(make_case({"time": "soon", "nodes": 9}, force="because"))
     assert [finding.place for finding in raised.value.findings] == ["--time"]
 
 
 def test_warnings_do_not_stop_a_job() -> None:
-    decided = plan(inputs({"env": {"MASTER_PORT": "29500"}}))
+    decided = decide(make_case({"env": {"MASTER_PORT": "29500"}}))
     assert decided.forced is None
     assert "MASTER_PORT=29500 is the same for every job" in decided.warnings[-1]
 
@@ -502,9 +495,16 @@ def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         purge_days=15,
         datasets={"a": str(inside), "b": "/not/there"},
     )
-    found = StoredImage(name="x", path=str(image))
-    job = Job(datasets=("a", "b", "c"), bind=(f"{inside}/gone:/x",))
-    seen = read_host_facts(job, site, inside, script=script, image=found, hidden={})
+    case = make_case(
+        {"datasets": ("a", "b", "c"), "bind": (f"{inside}/gone:/x",)},
+        site=site,
+        cluster=Client(Access()),
+        image=str(image),
+        manifest=None,
+        is_here=True,
+        folder=str(inside),
+    )
+    seen = read_host(case, inside)
     assert (seen.submit_from, seen.architecture, seen.foreign_manifest) == ("", "aarch64", True)
     assert (seen.datasets, [missing.path for missing in seen.binds]) == (
         {"b": "/not/there"},
@@ -514,7 +514,4 @@ def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert days == {"--image": 0, "SCRIPT": 5}, "that we read the image's head counts as reading it"
     assert seen.free is not None
     assert seen.caches["HF_HOME"] == "/somewhere"
-    assert (
-        read_host_facts(job, site, tmp_path, script=None, image=None, hidden={}).submit_from
-        == f"{tmp_path}/me"
-    )
+    assert read_host(case, tmp_path).submit_from == f"{tmp_path}/me"

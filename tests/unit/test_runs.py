@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import first, inputs
+from tests.unit.samples import first, make_case
 from toolkit import scripts
 from toolkit.errors import JobLostError, UnknownRunError
 from toolkit.explain.explanation import explain
@@ -16,7 +16,7 @@ from toolkit.explain.gather import rules
 from toolkit.explain.model import Evidence
 from toolkit.launchers import get
 from toolkit.model.run import JobState
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records import store
 from toolkit.runs import logs
 from toolkit.runs.outcome import outcome, results
@@ -47,14 +47,14 @@ Root Cause (first observed failure):
   rank      : 0 (local_rank: 0)
   exitcode  : -15 (pid: 8)
 """
-DECIDED = plan(inputs())
+DECIDED = decide(make_case())
 
 
 def log_lines(
     host: str, text: str, task: int | None = 0, launcher: str = "torchrun"
 ) -> list[logs.Line]:
     log = store.Log(Path(f"7-{task}-{host}.log"), 7, task, host)
-    launch = plan(inputs({"launcher": launcher})).launch
+    launch = decide(make_case({"launcher": launcher})).launch
     return [logs.line(row, log, launch) for row in text.splitlines()]
 
 
@@ -71,7 +71,7 @@ def test_directories_are_numbered_and_never_shared(tmp_path: Path) -> None:
 def test_a_run_is_found_by_name_path_or_as_the_newest(tmp_path: Path) -> None:
     directory = tmp_path / "train-0001"
     store.create(directory)
-    paths = store.write(directory, DECIDED, inputs().job, scripts.script(DECIDED))
+    paths = store.write(directory, DECIDED, make_case().job, scripts.script(DECIDED))
     assert paths.script.stat().st_mode & 0o111
     assert store.find("train-0001", tmp_path).name == "train-0001"
     assert store.find(str(directory), Path("elsewhere")).name == "train-0001"
@@ -185,7 +185,7 @@ def test_an_exit_code_is_a_signal_only_where_one_ends_processes(
     line = f"srun: error: nid001: task 1: Exited with exit code {code}"
     lines = log_lines("", line, task=None, launcher="srun")
     state = JobState(job_id=7, state="FAILED", nodes="nid001", exit_code=code)
-    came_out = outcome(plan(inputs({"launcher": "srun"})), state, lines, {})
+    came_out = outcome(decide(make_case({"launcher": "srun"})), state, lines, {})
     assert came_out.exit_code == code
     assert came_out.failure is not None
     assert came_out.failure.text == f"rank 1 on nid001: {how}"
@@ -293,7 +293,7 @@ def test_a_node_that_is_down_later_changes_no_verdict(
 
 
 def test_an_elastic_job_fails_of_its_rank_and_not_of_a_node_that_it_survived() -> None:
-    decided = plan(inputs({"launcher": "horovod-elastic", "nodes": "1:2"}))
+    decided = decide(make_case({"launcher": "horovod-elastic", "nodes": "1:2"}))
     text = BATCH_OF_CUT_NODE + "elastic: failed: rank 1 on nid001: exit code 3\n"
     state = JobState(job_id=7, state="FAILED", nodes="nid[001-002]", exit_code=3)
     assert outcome(decided, state, log_lines("", text, task=None), {}).exit_code == 3

@@ -12,7 +12,7 @@ from typing import Any, cast
 import click
 import pytest
 
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from toolkit.cli.main import cli
 from toolkit.cli.run import _failed_points as failed_points
 from toolkit.cli.shared import complete_runs
@@ -20,7 +20,7 @@ from toolkit.errors import ConfigError, ForbiddenError, UntrustedError
 from toolkit.launchers.shared.step_log import failures_of_step
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Submission
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records import secrets
 from toolkit.records.store import Paths
 from toolkit.runs import (
@@ -54,7 +54,7 @@ def run(tmp_path: Path) -> Paths:
     paths = Paths(tmp_path / "runs" / "x-0001")
     paths.logs.mkdir(parents=True)
     paths.reports.mkdir()
-    paths.plan.write_text(to_json(plan(inputs())))
+    paths.plan.write_text(to_json(decide(make_case())))
     paths.submission.write_text(to_json(SUBMISSION))
     (paths.logs / "7-1-nid001.log").write_text('{"accuracy": 1}\n')
     (tmp_path / "private").write_text(PRIVATE)
@@ -85,7 +85,7 @@ def test_a_file_that_is_none_costs_its_run_a_row_and_no_other(
 ) -> None:
     other = Paths(run.directory.with_name("y-0001"))
     other.directory.mkdir()
-    other.plan.write_text(to_json(plan(inputs())))
+    other.plan.write_text(to_json(decide(make_case())))
     getattr(run, name).unlink(missing_ok=True)
     NO_FILES[kind](getattr(run, name), tmp_path / "private")
     rows = status.of_all([run, other])
@@ -229,7 +229,7 @@ def test_no_name_of_a_run_is_obeyed_by_the_shell(
     )
     for name in names:
         (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "plan.json").write_text(to_json(plan(inputs())))
+        (tmp_path / "runs" / name / "plan.json").write_text(to_json(decide(make_case())))
     assert complete_runs(click.Context(cli), click.Argument(["run"]), "x") == ["x-0001"]
     for name in names:
         (word,) = shlex.split(Paths(tmp_path / "runs" / name).word)

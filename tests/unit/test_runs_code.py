@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from toolkit import git, scripts
 from toolkit.files import read_json
 from toolkit.model.code import Code, ScriptFile
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.planning.script_source import script_file
 from toolkit.records import code, store
 
@@ -150,7 +150,7 @@ def test_the_job_tells_that_its_script_has_changed(tmp_path: Path) -> None:
     """The lines of the script about it, run by bash as the job runs them."""
     path = tmp_path / "it's $(train).py"
     path.write_text("print(1)\n")
-    decided = plan(inputs(script_file=script_file(path)))
+    decided = decide(make_case(script_file=script_file(path)))
     text = scripts.script(decided)
     start = text.index("# The script is not copied")
     part = "set -euo pipefail\n" + text[start : text.index("\n\n", start)] + "\necho end\n"

@@ -14,18 +14,18 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from tests.hostile import HOSTILE
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from toolkit import scripts
 from toolkit.cli.ps import command as ps
 from toolkit.errors import ScriptMissingError, UnknownRunError
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.run import Outcome, Submission
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
 from toolkit.records import index, store
 
-DECIDED = plan(inputs())
+DECIDED = decide(make_case())
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def ended_run(runs: Path, job_id: int, name: str = "train") -> store.Paths:
     directory = store.next_directory(runs, name)
     assert store.create(directory)
-    paths = store.write(directory, DECIDED, inputs().job, scripts.script(DECIDED))
+    paths = store.write(directory, DECIDED, make_case().job, scripts.script(DECIDED))
     submission = Submission(job_id=job_id, site="local", submitted="2026-11-22T00:00:00+00:00")
     write_atomically(paths.submission, to_json(submission))
     write_atomically(paths.outcome, to_json(Outcome(state="COMPLETED", exit_code=0, seconds=1.0)))
@@ -190,10 +190,10 @@ def test_a_run_is_repeated_by_name_or_job_id(home: Path) -> None:
     (home / "train.py").touch()
     directory = store.next_directory(home / "runs", "train")
     store.create(directory)
-    store.write(directory, DECIDED, replace(inputs().job, script=str(home / "train.py")), "")
+    store.write(directory, DECIDED, replace(make_case().job, script=str(home / "train.py")), "")
     submission = Submission(job_id=7, site="local", submitted="2026-11-22T00:00:00+00:00")
     write_atomically(store.Paths(directory).submission, to_json(submission))
     for name in ("train-0001", "7", "runs/train-0001"):
-        assert resolve(name, home).layer.origin == "train-0001"
+        assert resolve(name, home)[1].origin == "train-0001"
     with pytest.raises(ScriptMissingError):
         resolve("8", home)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from toolkit import scripts
 from toolkit.cli.cleanup import prune, rm
 from toolkit.errors import BusyError, ForbiddenError, SlurmUnreachableError, UsageError
@@ -22,7 +22,7 @@ from toolkit.images.store import usage
 from toolkit.images.store.prune import remove as remove_image
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Outcome, Submission, SubmissionAttempt
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records import store
 from toolkit.runs import once, removal, status
 from toolkit.slurm.queue import Snapshot
@@ -77,8 +77,8 @@ def new_run(
 ) -> store.Paths:
     directory = store.next_directory(Path("runs").absolute(), "train")
     assert store.create(directory)
-    decided = plan(inputs(image=image, run_directory=str(directory)))
-    paths = store.write(directory, decided, inputs().job, scripts.script(decided))
+    decided = decide(make_case(image=image, run=str(directory)))
+    paths = store.write(directory, decided, make_case().job, scripts.script(decided))
     if job_id:
         job = Submission(job_id=job_id, site="x", submitted=WHEN, cluster=cluster)
         write_atomically(paths.submission, to_json(job))

@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from tests.unit.test_runs_code import call
 from toolkit.errors import ConfigError, NoSpaceError, ToolkitError, UsageError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
+from toolkit.model.case import Case, Target
 from toolkit.model.code import Snapshot, Tree
 from toolkit.model.job import Job
-from toolkit.planning import gather
-from toolkit.planning.inputs import Inputs
-from toolkit.planning.plan import plan
-from toolkit.planning.settings import Layer
-from toolkit.planning.target import Target, resolve
+from toolkit.planning import case as gathering
+from toolkit.planning.plan import decide
+from toolkit.planning.target import resolve
 from toolkit.records import snapshot, store
 from toolkit.runs import submit
 
@@ -43,14 +42,14 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def job_of(tree: Path, folder: str = "src", cwd: str = "", **changes: object) -> Inputs:
+def job_of(tree: Path, folder: str = "src", cwd: str = "", **changes: object) -> Case:
     here = tree / cwd
-    return inputs(
+    return make_case(
         {"snapshot": True, "script": str(tree / folder / "train.py")},
         script=os.path.relpath(tree / folder / "train.py", here),
         folder=str(tree / folder),
-        directory=str(here),
-        run_directory=str(tree / "runs" / "train-0001"),
+        cwd=str(here),
+        run=str(tree / "runs" / "train-0001"),
         tree=snapshot.tree_of(tree / folder, here),
         **changes,
     )
@@ -97,15 +96,16 @@ def test_what_python_compiles_is_neither_copied_nor_compared(tree: Path) -> None
 
 
 def test_a_plan_runs_in_the_snapshot_and_sees_the_work_tree(tree: Path) -> None:
-    decided = plan(submit.frozen(job_of(tree)))
+    decided = decide(job_of(tree))
     code = f"{tree}/runs/train-0001/code"
     assert decided.directory == code
     assert "src/train.py" in decided.launch.program
     assert [bind.source for bind in decided.container.binds] == [str(tree)]
-    below = plan(submit.frozen(job_of(tree, cwd="src")))
+    below = decide(job_of(tree, cwd="src"))
     assert (below.directory, "train.py" in below.launch.program) == (f"{code}/src", True)
-    outside = job_of(tree)._replace(directory="/home/me", script=str(tree / "src/train.py"))
-    moved = plan(submit.frozen(outside))
+    outside = job_of(tree)
+    target = outside.target._replace(cwd="/home/me", script=str(tree / "src/train.py"))
+    moved = decide(outside._replace(target=target))
     assert (moved.directory, f"{code}/src/train.py" in moved.launch.program) == ("/home/me", True)
 
 
@@ -226,16 +226,16 @@ def test_without_git_there_is_no_snapshot(tmp_path: Path) -> None:
         snapshot.tree_of(tmp_path, tmp_path)
 
 
-def again(run: Path, here: Path) -> Inputs:
-    """Return the inputs of a run that is repeated, as they are gathered."""
-    target = resolve(str(run), here)
+def again(run: Path, here: Path) -> Case:
+    """Return the case of a run that is repeated, as it is gathered."""
+    target, _ = resolve(str(run), here)
     job = read_json(run / "job.json", Job)
-    return inputs(
+    return make_case(
         {"snapshot": True, "script": job.script},
         script=target.script,
         folder=target.folder,
-        directory=target.snapshot_cwd,
-        run_directory=str(here / "runs" / "train-0001"),
+        cwd=target.cwd,
+        run=str(here / "runs" / "train-0001"),
         tree=Tree(root=str(run / "code"), cwd=str(here), is_copy=True),
     )
 
@@ -255,8 +255,8 @@ def test_the_same_again_runs_the_snapshot_and_not_what_it_left_behind(tree: Path
     third, _ = submit.write(again(second.directory, tree))
     assert (third.code_tree / "src" / "train.py").read_text() == "print(1)\n"
     assert read_json(third.job, Job).script == str(tree / "src" / "train.py")
-    live = resolve(str(third.directory), tree, is_live=True)
-    assert (live.folder, live.snapshot_cwd) == (str(tree / "src"), "")
+    live, _ = resolve(str(third.directory), tree, is_live=True)
+    assert (live.folder, live.is_copy) == (str(tree / "src"), False)
 
 
 @pytest.mark.parametrize("change", ["edited", "removed"])
@@ -300,11 +300,9 @@ def test_what_was_installed_needs_no_copy(
 ) -> None:
     shipped = tmp_path / "site-packages" / "jobs" / "digits"
     shipped.mkdir(parents=True)
-    target = Target(str(shipped / "train.py"), str(shipped), Layer("job.toml", {}))
-    findings: list[ToolkitError] = []
+    target = Target(str(shipped / "train.py"), str(shipped), str(tree))
     monkeypatch.setattr("toolkit.config.is_shipped", lambda path: path == shipped)
-    assert gather._tree(target, Job(snapshot=True), tree, findings) is None
-    assert findings == []
+    assert gathering._tree(target, Job(snapshot=True), tree) is None
     own = target._replace(folder=str(tmp_path))
-    assert gather._tree(own, Job(snapshot=True), tree, findings) is None
-    assert "not in a git work tree" in findings[0].cause
+    with pytest.raises(ToolkitError, match="not in a git work tree"):
+        gathering._tree(own, Job(snapshot=True), tree)

@@ -13,18 +13,16 @@ from msgspec.structs import replace
 
 from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
-from tests.unit.samples import FACTS, LOCAL, MANIFEST, inputs
+from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case, script_case
 from toolkit import launchers, runtimes, scripts
 from toolkit.config import package_directory
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
 from toolkit.launchers import LAUNCHERS
-from toolkit.launchers.shared.base import Script
+from toolkit.model.case import Case
 from toolkit.model.environment import Engine, Environment
-from toolkit.model.job import Job
 from toolkit.model.plan import Bind
 from toolkit.model.source import Source
-from toolkit.planning.inputs import Inputs
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer, merge
 from toolkit.runtimes import pyxis
 from toolkit.runtimes.discover import environments
@@ -59,7 +57,7 @@ REFERENCE = "nvcr.io/nvidia/pytorch:25.06-py3"
 SITE = replace(LOCAL, modules=("gcc/10.2.0", "cuda/11.4"), scratch="/scratch/$USER")
 
 
-def on(runtime: str, job: dict[str, Any] | None = None, **changes: Any) -> Inputs:
+def on(runtime: str, job: dict[str, Any] | None = None, **changes: Any) -> Case:
     """A job of `inputs` in a runtime, with what is looked up for it."""
     found: dict[str, Any] = {
         "apptainer": {},
@@ -71,10 +69,10 @@ def on(runtime: str, job: dict[str, Any] | None = None, **changes: Any) -> Input
     settings: dict[str, Any] = {"runtime": runtime}
     own: dict[str, dict[str, Any]] = {"docker": {"nodes": 1}, "conda": {"conda_env": "torch"}}
     settings |= own.get(runtime, {})
-    return inputs(settings | (job or {}), **(found[runtime] | changes))
+    return make_case(settings | (job or {}), **(found[runtime] | changes))
 
 
-def cases() -> dict[str, Inputs]:
+def cases() -> dict[str, Case]:
     mpirun = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
     bound = {"bind": ("/data/a b:/data:ro",)}
     return {
@@ -111,7 +109,7 @@ def cases() -> dict[str, Inputs]:
 
 @pytest.mark.parametrize("name", cases())
 def test_script_is_the_golden_one(name: str) -> None:
-    assert_golden(name, scripts.script(plan(cases()[name])))
+    assert_golden(name, scripts.script(decide(cases()[name])))
 
 
 def test_every_runtime_has_a_module_a_template_and_a_golden_script() -> None:
@@ -137,7 +135,7 @@ env -0 > "$CAPTURE/variables"
 """
 
 
-def captured(decided: Inputs, directory: Path) -> tuple[list[str], dict[str, str], list[str]]:
+def captured(decided: Case, directory: Path) -> tuple[list[str], dict[str, str], list[str]]:
     """Run the plan's script with the stand-ins: the words of the rank or of the engine, its variables, and srun's options."""
     programs = directory / "bin"
     programs.mkdir()
@@ -162,7 +160,7 @@ def captured(decided: Inputs, directory: Path) -> tuple[list[str], dict[str, str
         "RANK": "of the user's shell",
         "PYTHONPATH": "/host/python",
     }
-    script = scripts.script(plan(decided))
+    script = scripts.script(decide(decided))
     subprocess.run(["bash"], input=script, env=environment, text=True, check=True, cwd=directory)
     read = {
         name: (directory / name).read_text().split("\0")[:-1] for name in ("arguments", "variables")
@@ -192,9 +190,9 @@ def test_hostile_arguments_and_variables_arrive_byte_for_byte(
             "ntasks_per_node": 1,
         },
         script="a b;$(touch pwned).py",
-        directory=str(work),
+        cwd=str(work),
         folder=str(work),
-        run_directory=str(work / "runs/x-0001"),
+        run=str(work / "runs/x-0001"),
         **({"image": hostile} if runtime in ("docker", "pyxis") else {}),
         **(
             {"environment": replace(VENV, prefix=str(tmp_path / hostile))}
@@ -240,9 +238,9 @@ def test_hostile_arguments_and_variables_arrive_byte_for_byte(
     assert not list(tmp_path.rglob("pwned"))
 
 
-def refused(given: Inputs) -> dict[str | None, str]:
+def refused(given: Case) -> dict[str | None, str]:
     with pytest.raises(PlanError) as caught:
-        plan(given)
+        decide(given)
     return {
         finding.place: f"{finding.cause}. {finding.next_step}" for finding in caught.value.findings
     }
@@ -289,7 +287,7 @@ def test_an_image_that_is_asked_for_beside_no_image_is_refused_and_one_of_the_jo
     said = refused(on(runtime, origins={"image": "--image", "runtime": "--runtime"}))
     assert f"the runtime {runtime} starts no image" in said["--image"]
     assert (
-        plan(on(runtime, origins={"image": "job.toml", "runtime": "--runtime"})).container.runtime
+        decide(on(runtime, origins={"image": "job.toml", "runtime": "--runtime"})).container.runtime
         == runtime
     )
     assert (
@@ -313,7 +311,7 @@ def test_names_that_contain_the_word_image_stay_as_they_are(runtime: str) -> Non
             **script,
         )
         try:
-            decided = plan(given)
+            decided = decide(given)
             texts = [*decided.warnings, decided.launch.reason]
         except PlanError as error:
             texts = [
@@ -326,8 +324,8 @@ def test_names_that_contain_the_word_image_stay_as_they_are(runtime: str) -> Non
             "environmentnet" in text or "environment list" in text or "environments/" in text
             for text in texts
         )
-    plain = Script("train_imagenet.py", Source(python=True), {"numpy"}, Job(), "environment")
-    choice = launchers.choose(plain)
+    plain = script_case("train_imagenet.py", Source(python=True), frameworks={"numpy"})
+    choice = launchers.choose(plain._replace(runtime=runtimes.get(runtime)))
     assert (
         choice.reason
         == "train_imagenet.py imports nothing that spreads it, and the environment holds no torch"
@@ -339,7 +337,7 @@ def test_what_an_environment_lacks_is_said_in_its_own_words() -> None:
     said = refused(on("conda", {"launcher": "horovod"}, manifest=lacking))
     assert "this environment does not hold" in said["--launcher"]
     source = Source(python=True, imports=("torch.distributed", "numpy"))
-    warned = plan(on("none", {"launcher": "none"}, manifest=lacking, source=source)).warnings
+    warned = decide(on("none", {"launcher": "none"}, manifest=lacking, source=source)).warnings
     assert warned == ("the script imports torch, which the virtual environment v does not have",)
     said = refused(on("none", environment=replace(HOST, torchrun=False)))
     assert "--launcher srun" in said["--launcher"]
@@ -353,7 +351,7 @@ def test_groups_go_along_into_podman_where_it_takes_them(
     address: str, rootless: bool, keeps: bool, warns: int
 ) -> None:
     engine = Engine(program="podman", address=address, rootless=rootless)
-    planned = plan(on("docker", {"launcher": "none"}, engine=engine))
+    planned = decide(on("docker", {"launcher": "none"}, engine=engine))
     assert ("keep-groups" in planned.container.options) is keeps
     assert len([warning for warning in planned.warnings if "first group only" in warning]) == warns
 
@@ -364,7 +362,7 @@ def test_where_only_signed_images_may_run_nothing_else_does(runtime: str) -> Non
 
 
 def test_an_active_environment_of_conda_is_entered_by_its_path() -> None:
-    decided = plan(
+    decided = decide(
         on("none", environment=replace(CONDA, name="the conda environment torch"))
     ).container
     assert (decided.image, decided.settings) == (CONDA.prefix, {"CONDA_PREFIX": CONDA.prefix})
@@ -388,7 +386,7 @@ def test_a_terminal_is_refused_in_docker() -> None:
 
 def test_a_module_that_the_site_does_not_have_names_the_nearest() -> None:
     with pytest.raises(PlanError) as caught:
-        plan(
+        decide(
             on(
                 "conda",
                 {"modules": ("cuda/11.5", "gcc")},
@@ -405,19 +403,19 @@ def test_an_engine_without_gpus_is_refused_but_where_they_are_simulated() -> Non
         "gives containers no GPUs"
         in refused(on("docker", gpus, site=replace(LOCAL, access="path")))["--gpus"]
     )
-    assert not plan(on("docker", gpus)).container.gpus
+    assert not decide(on("docker", gpus)).container.gpus
     assert "docker itself reads" in refused(on("docker", {"env": {"DOCKER_HOST": "x"}}))["--env"]
 
 
 def test_docker_ranks_meet_within_the_machine() -> None:
-    assert plan(on("docker")).environment["GLOO_SOCKET_IFNAME"] == "lo"
-    assert plan(on("pyxis")).environment["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert decide(on("docker")).environment["GLOO_SOCKET_IFNAME"] == "lo"
+    assert decide(on("pyxis")).environment["GLOO_SOCKET_IFNAME"] == "eth0"
 
 
 def test_packages_of_the_user_belong_to_the_hosts_own_python_only() -> None:
-    assert "PYTHONNOUSERSITE" not in plan(on("none")).environment
+    assert "PYTHONNOUSERSITE" not in decide(on("none")).environment
     for runtime in ("apptainer", "docker", "pyxis", "conda"):
-        assert plan(on(runtime)).environment["PYTHONNOUSERSITE"] == "1"
+        assert decide(on(runtime)).environment["PYTHONNOUSERSITE"] == "1"
 
 
 def test_an_unknown_runtime_names_the_nearest() -> None:
@@ -522,7 +520,7 @@ def test_an_mpi_is_known_by_how_it_introduces_itself(said: str, types: tuple[str
 def test_modules_of_all_layers_are_loaded() -> None:
     merged = merge([Layer("job.toml", {"modules": ("a/1",)}), Layer("flag", {"modules": ("b/2",)})])
     assert merged.job.modules == ("a/1", "b/2")
-    decided = plan(on("conda", {"modules": ("x $(y)",)}, site=SITE))
+    decided = decide(on("conda", {"modules": ("x $(y)",)}, site=SITE))
     assert decided.modules == ("gcc/10.2.0", "cuda/11.4", "x $(y)")
     assert "module load gcc/10.2.0 cuda/11.4 'x $(y)' || exit 1" in scripts.script(decided)
 

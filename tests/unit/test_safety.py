@@ -15,15 +15,15 @@ from msgspec.structs import replace
 
 from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
-from tests.unit.samples import FACTS, inputs
+from tests.unit.samples import FACTS, make_case
 from tests.unit.test_scripts import HOLDS_ALL, captured
 from toolkit import scripts, shell
 from toolkit.cli import console
 from toolkit.errors import CommandFailedError, ConfigError, PlanError, UntrustedError, UsageError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.base import to_json
-from toolkit.planning.inputs import Inputs
-from toolkit.planning.plan import plan
+from toolkit.model.case import Case
+from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
 from toolkit.quoting import sbatch
 from toolkit.quoting import shell as quoted
@@ -62,7 +62,7 @@ def test_any_word_reaches_the_rank_byte_for_byte(
     with tempfile.TemporaryDirectory() as place:
         work = Path(place) / name
         work.mkdir()
-        given = inputs(
+        given = make_case(
             {
                 "launcher": launcher,
                 "arguments": tuple(words),
@@ -71,19 +71,19 @@ def test_any_word_reaches_the_rank_byte_for_byte(
                 **terminal,
             },
             script=f"{name}.py",
-            directory=str(work),
+            cwd=str(work),
             folder=str(work),
-            run_directory=str(work / "runs/x-0001"),
+            run=str(work / "runs/x-0001"),
             image=str(work / "image.sif"),
             facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
             manifest=HOLDS_ALL,
         )
         try:
-            decided = plan(given._replace(job=replace(given.job, job_name=title)))
+            decided = decide(given._replace(job=replace(given.job, job_name=title)))
             text = scripts.script(decided)
         except (PlanError, UsageError):
             # A name that no #SBATCH line can carry, or no log: refused before anything is written.
-            decided = plan(given._replace(job=replace(given.job, job_name="plain")))
+            decided = decide(given._replace(job=replace(given.job, job_name="plain")))
             text = scripts.script(decided)
         run = work / "runs/x-0001"
         run.mkdir(parents=True)
@@ -103,26 +103,26 @@ def test_what_no_script_can_hold_is_refused(word: str) -> None:
         with pytest.raises(UsageError):
             quoting(word)
     with pytest.raises((PlanError, UsageError)):
-        scripts.script(plan(inputs({"arguments": (word,)})))
+        scripts.script(decide(make_case({"arguments": (word,)})))
 
 
 @pytest.mark.parametrize("name", ["A-B", "1A", "A B", "A;touch pwned", "$(x)", "", "A\nB", "é"])
 def test_a_variable_whose_name_is_none_is_refused(name: str) -> None:
     with pytest.raises((PlanError, UsageError)):
-        plan(inputs({"env": {name: "x"}}))
+        decide(make_case({"env": {name: "x"}}))
 
 
-def secret_inputs(directory: Path, **env: str) -> Inputs:
-    return inputs(
+def secret_inputs(directory: Path, **env: str) -> Case:
+    return make_case(
         {"env": {"HF_TOKEN": TOKEN, "PLAIN": "seen", **env}, "secret": tuple(env)},
-        directory=str(directory),
+        cwd=str(directory),
         folder=str(directory),
-        run_directory=str(directory / "runs/train-0001"),
+        run=str(directory / "runs/train-0001"),
     )
 
 
 def test_the_script_reads_secrets_from_a_file_and_is_the_golden_one() -> None:
-    text = scripts.script(plan(secret_inputs(Path("/home/user/project"), OTHER="x")))
+    text = scripts.script(decide(secret_inputs(Path("/home/user/project"), OTHER="x")))
     assert_golden("secret", text)
     assert TOKEN not in text
 
@@ -140,8 +140,8 @@ def test_no_file_of_a_run_has_a_secret_but_one_that_nobody_else_can_read(tmp_pat
     assert stat.S_IMODE((paths.directory / "secrets").stat().st_mode) == 0o600
     assert stat.S_IMODE(paths.directory.stat().st_mode) == 0o700
     assert TOKEN not in to_json(decided)
-    again = resolve("runs/train-0001", tmp_path)
-    assert again.layer.values["env"] == {
+    _, again = resolve("runs/train-0001", tmp_path)
+    assert again.values["env"] == {
         "HF_TOKEN": TOKEN,
         "OTHER": "it's\n$(me)\r 'here'",
         "PLAIN": "seen",
@@ -188,10 +188,10 @@ def test_commands_that_are_shown_have_stars_for_secrets(
 
 def test_hostile_values_of_the_lists_are_no_secrets() -> None:
     """Else they would not be among those that the script itself carries, and the tests of scripts would prove less."""
-    job = inputs(
+    job = make_case(
         {"env": {f"V{index}": value for index, value in enumerate((*HOSTILE, *MULTILINE))}}
     ).job
-    assert plan(inputs({"env": job.env})).secrets == ()
+    assert decide(make_case({"env": job.env})).secrets == ()
 
 
 def test_a_directory_of_runs_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:

@@ -12,16 +12,16 @@ from msgspec.structs import replace
 
 from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
-from tests.unit.samples import FACTS, MANIFEST, NEURON, PARTITIONS, inputs
+from tests.unit.samples import FACTS, MANIFEST, NEURON, PARTITIONS, make_case
 from toolkit import scripts
 from toolkit.config import package_directory
 from toolkit.errors import ScriptMissingError, UsageError
 from toolkit.launchers import LAUNCHERS
+from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
 from toolkit.model.source import Option, Source
-from toolkit.planning.inputs import Inputs
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.planning.target import parse_python, resolve
 
 # As PyTorch's ImageNet example defines them.
@@ -49,7 +49,7 @@ HOLDS_ALL = replace(
 )
 
 
-def cases() -> dict[str, Inputs]:
+def cases() -> dict[str, Case]:
     neuron_job: dict[str, Any] = {
         "gpus": 4,
         "ntasks_per_node": None,
@@ -59,14 +59,14 @@ def cases() -> dict[str, Inputs]:
         "bind": ("/apps/imagenet:/data/imagenet:ro",),
     }
     return {
-        "torchrun": inputs(),
-        "torchrun-elastic": inputs({"nodes": "1:4"}),
-        "shell": inputs(
+        "torchrun": make_case(),
+        "torchrun-elastic": make_case({"nodes": "1:4"}),
+        "shell": make_case(
             {"launcher": "shell", "interactive": True, "pty": True, "arguments": (), "gpus": 2},
             script="bash",
-            program=True,
+            is_program=True,
         ),
-        "notebook": inputs(
+        "notebook": make_case(
             {
                 "launcher": "notebook",
                 "arguments": ("1800", "it's $(touch pwned)"),
@@ -74,43 +74,43 @@ def cases() -> dict[str, Inputs]:
                 "gpus": 1,
             },
             script="jupyter",
-            program=True,
+            is_program=True,
         ),
-        "srun-interactive": inputs(
+        "srun-interactive": make_case(
             {"launcher": "srun", "interactive": True, "time": "30", "comment": "it's\u2028me"}
         ),
-        "none-pty": inputs({"launcher": "none", "pty": True}),
-        "sweep": inputs({"sweep": ("lr=0.1,-1", 'name="a,b",it\'s $(x)'), "array": "0-3%2"}),
-        "mpirun-sweep": inputs(
+        "none-pty": make_case({"launcher": "none", "pty": True}),
+        "sweep": make_case({"sweep": ("lr=0.1,-1", 'name="a,b",it\'s $(x)'), "array": "0-3%2"}),
+        "mpirun-sweep": make_case(
             {"launcher": "mpirun", "sweep": ("-x=1,2",)},
             facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
         ),
-        "torchrun-requeue": inputs({"requeue": True, "time": "1:00:00"}),
-        "torchrun-elastic-requeue": inputs(
+        "torchrun-requeue": make_case({"requeue": True, "time": "1:00:00"}),
+        "torchrun-elastic-requeue": make_case(
             {"nodes": "1:4", "requeue": True, "signal": "B:USR2@300", "max_requeues": 3}
         ),
-        "mpirun-requeue": inputs(
+        "mpirun-requeue": make_case(
             {"launcher": "mpirun", "requeue": True, "array": "0-3"},
             facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
         ),
-        "torchrun-unequal": inputs({"nodes": None, "gpus": "2,1", "ntasks_per_node": None}),
-        "srun": inputs({"launcher": "srun", "gpus": 2, "ntasks_per_node": None}),
-        "srun-file": inputs({"launcher": "srun", "init": "file"}),
-        "spawn": inputs(
+        "torchrun-unequal": make_case({"nodes": None, "gpus": "2,1", "ntasks_per_node": None}),
+        "srun": make_case({"launcher": "srun", "gpus": 2, "ntasks_per_node": None}),
+        "srun-file": make_case({"launcher": "srun", "init": "file"}),
+        "spawn": make_case(
             {"launcher": "spawn", "arguments": ("data", "--epochs", "3")},
             source=IMAGENET,
             script="main.py",
         ),
-        "accelerate": inputs(
+        "accelerate": make_case(
             {
                 "launcher": "accelerate",
                 "arguments": ("launch", "--config_file", "fsdp.yaml", "a.py"),
             },
             script="accelerate",
-            program=True,
+            is_program=True,
             manifest=HOLDS_ALL,
         ),
-        "none": inputs(
+        "none": make_case(
             {
                 "launcher": "none",
                 "arguments": ("-f",),
@@ -121,18 +121,18 @@ def cases() -> dict[str, Inputs]:
                 "signal": "B:USR1@60",
             },
             script="hostname",
-            program=True,
+            is_program=True,
         ),
-        "horovod": inputs({"launcher": "horovod", "gpus": 2, "ntasks_per_node": None}),
-        "horovod-gloo": inputs({"launcher": "horovod-gloo"}),
-        "horovod-elastic": inputs(
+        "horovod": make_case({"launcher": "horovod", "gpus": 2, "ntasks_per_node": None}),
+        "horovod-gloo": make_case({"launcher": "horovod-gloo"}),
+        "horovod-elastic": make_case(
             {"launcher": "horovod-elastic", "nodes": "1:3", "max_restarts": 5}
         ),
-        "mpirun": inputs(
+        "mpirun": make_case(
             {"launcher": "mpirun"}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
         ),
-        "mpi": inputs({"launcher": "mpi"}, script="hello"),
-        "slurm-options": inputs(
+        "mpi": make_case({"launcher": "mpi"}, script="hello"),
+        "slurm-options": make_case(
             {
                 "gpus": "v100:2",
                 "ntasks_per_node": None,
@@ -150,18 +150,20 @@ def cases() -> dict[str, Inputs]:
                 partitions=[replace(one, gpus_by_type={"v100": one.gpus}) for one in PARTITIONS],
             ),
         ),
-        "submitit": inputs(
+        "submitit": make_case(
             {"launcher": "submitit", "arguments": (), "job_name": "add", "time": "1:00:00"},
             manifest=None,
             script="toolkit.submit",
-            program=True,
+            is_program=True,
         ),
-        "ray": inputs({"launcher": "ray", "gpus": 2, "ntasks_per_node": None}, manifest=HOLDS_ALL),
-        "tensorflow": inputs(
+        "ray": make_case(
+            {"launcher": "ray", "gpus": 2, "ntasks_per_node": None}, manifest=HOLDS_ALL
+        ),
+        "tensorflow": make_case(
             {"launcher": "tensorflow", "ntasks_per_node": None}, manifest=HOLDS_ALL
         ),
-        "tensorflow-gpus": inputs({"launcher": "tensorflow", "gpus": 2}, manifest=HOLDS_ALL),
-        "neuron": inputs(
+        "tensorflow-gpus": make_case({"launcher": "tensorflow", "gpus": 2}, manifest=HOLDS_ALL),
+        "neuron": make_case(
             neuron_job,
             site=NEURON,
             facts=Facts(
@@ -175,11 +177,11 @@ def cases() -> dict[str, Inputs]:
 
 @pytest.mark.parametrize("name", cases())
 def test_script_is_the_golden_one(name: str) -> None:
-    assert_golden(name, scripts.script(plan(cases()[name])))
+    assert_golden(name, scripts.script(decide(cases()[name])))
 
 
 def test_the_same_plan_gives_the_same_bytes() -> None:
-    first, second = plan(cases()["torchrun"]), plan(cases()["torchrun"])
+    first, second = decide(cases()["torchrun"]), decide(cases()["torchrun"])
     assert first == second
     assert scripts.script(first) == scripts.script(second)
 
@@ -195,7 +197,7 @@ def test_every_value_of_a_template_goes_through_a_quoting() -> None:
         r'|plan\.ports\[0\]|plan\.ports \| join\("-"\)'
         r'|container\.(action|command|home_inside|prefix)|own|binds|"\$\{#?!?" ~ \w+ ~ .*'
         r'|.*container\.prefix ~ .*"|.*container\.prefix ~ \'@\}"\''
-        r"|((runtime|plain)\.)?\w+\(variable\)|(runtime|plain)\.\w+\(.*\)|requeue\.\w+\(plan(, tell)?\) -|tell( or .signal_ranks.)?|(signal\.)?job\(plan\)|point\.number"
+        r"|((runtime|plain)\.)?\w+\(variable\)|(runtime|plain)\.\w+\(.*\)|requeue\.\w+\(decide(, tell)?\) -|tell( or .signal_ranks.)?|(signal\.)?job\(plan\)|point\.number"
         r"|plan\.requeue\.(signal|seconds|times|times \+ 1|wait)"
         r"|plan\.parts \| length|part\.(nodes|ntasks_per_node|cpus_per_task)"
     )
@@ -280,7 +282,7 @@ def test_hostile_arguments_and_variables_arrive_byte_for_byte(
     work.mkdir()
     variables = {f"V{index}": value for index, value in enumerate(words)}
     terminal = {"interactive": True, "pty": True} if launcher == "shell" else {}
-    given = inputs(
+    given = make_case(
         {
             "launcher": launcher,
             "arguments": words,
@@ -289,14 +291,14 @@ def test_hostile_arguments_and_variables_arrive_byte_for_byte(
             **terminal,
         },
         script="a b;$(touch pwned).py",
-        directory=str(work),
+        cwd=str(work),
         folder=str(work),
-        run_directory=str(work / "runs/x-0001"),
+        run=str(work / "runs/x-0001"),
         image=str(work / "image:1 $(x).sif"),
         facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
         manifest=HOLDS_ALL,
     )
-    arguments, inside = captured(plan(given), tmp_path)
+    arguments, inside = captured(decide(given), tmp_path)
     assert arguments[-len(words) :] == list(words)
     assert arguments[-len(words) - 1] == "a b;$(touch pwned).py"
     assert str(work / "image:1 $(x).sif") in arguments
@@ -316,11 +318,11 @@ def test_a_script_whose_name_begins_with_a_dash_is_no_option(
     (tmp_path / name).write_text("print('the script')\n")
     if in_folder:
         (tmp_path / "job.toml").write_text(f'script = "{name}"\n')
-    target = resolve("." if in_folder else name, tmp_path)
-    places = {"directory": str(tmp_path), "folder": target.folder, "script": target.script}
+    target, _ = resolve("." if in_folder else name, tmp_path)
+    places = {"cwd": str(tmp_path), "folder": target.folder, "script": target.script}
     facts = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
-    given = inputs({"launcher": launcher}, manifest=HOLDS_ALL, facts=facts, **places)
-    words = plan(given).launch.program
+    given = make_case({"launcher": launcher}, manifest=HOLDS_ALL, facts=facts, **places)
+    words = decide(given).launch.program
     assert f"./{name}" in words
     assert not any(word.startswith(name) for word in words)
 
@@ -335,11 +337,11 @@ def test_no_program_begins_with_a_dash(words: tuple[str, ...], tmp_path: Path) -
 
 def test_only_named_variables_enter_the_container(tmp_path: Path) -> None:
     _, inside = captured(
-        plan(
-            inputs(
+        decide(
+            make_case(
                 {"env": {"NCCL_DEBUG": "WARN"}},
-                directory=str(tmp_path),
-                run_directory=str(tmp_path / "r"),
+                cwd=str(tmp_path),
+                run=str(tmp_path / "r"),
             )
         ),
         tmp_path,
@@ -358,7 +360,7 @@ def test_a_value_that_no_directive_can_carry_is_refused(option: str, value: str)
 
     with pytest.raises((PlanError, UsageError)):
         scripts.script(
-            plan(inputs({option: value}, facts=Facts(container="apptainer", mpi=FACTS.mpi)))
+            decide(make_case({option: value}, facts=Facts(container="apptainer", mpi=FACTS.mpi)))
         )
 
 
@@ -367,5 +369,5 @@ def test_a_directory_that_apptainer_cannot_bind_is_refused(path: str) -> None:
     from toolkit.errors import PlanError
 
     with pytest.raises(PlanError) as caught:
-        plan(inputs(directory=path))
+        decide(make_case(cwd=path))
     assert "cannot be bound" in caught.value.findings[0].cause

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from tests.unit.test_scripts import CONTAINER
 from toolkit import scripts
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.runs import attempts
 from toolkit.runs.logs import Line
 
@@ -74,11 +74,13 @@ class Job:
         for name in asked:
             (directory / f"{name}.away").write_text(str(away.get(name, 0)))
         places = {
-            "directory": str(directory),
+            "cwd": str(directory),
             "folder": str(directory),
-            "run_directory": str(self.run),
+            "run": str(self.run),
         }
-        text = scripts.script(plan(inputs({"launcher": "srun", **job}, manifest=None, **places)))
+        text = scripts.script(
+            decide(make_case({"launcher": "srun", **job}, manifest=None, **places))
+        )
         environment = {
             "PATH": f"{programs}:/usr/bin:/bin",
             "HOME": str(directory),
@@ -201,8 +203,8 @@ def test_a_shell_script_that_could_not_trap_the_signal_is_warned_of(
     script: str, warned: bool
 ) -> None:
     """What the warning says is so: a shell that begins with a signal ignored cannot trap it."""
-    decided = plan(
-        inputs(
+    decided = decide(
+        make_case(
             {"requeue": True, "launcher": "none", "ntasks_per_node": 1, "nodes": 1}, script=script
         )
     )

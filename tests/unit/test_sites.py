@@ -13,10 +13,10 @@ from toolkit import sites
 from toolkit.cli.site import command
 from toolkit.errors import ConfigError, UnknownSiteError
 from toolkit.lint.linter import Context, lint
+from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.site import CommentRule, Site
-from toolkit.planning import offline
-from toolkit.preflight.model import PreflightCase
+from toolkit.planning import case as gathering
 from toolkit.preflight.rules.site_options import check_comment
 from toolkit.sites.comment import problem
 from toolkit.slurm import hostlist
@@ -114,12 +114,12 @@ def test_a_comment_of_one_word() -> None:
 )
 def test_the_comment_that_is_offered_passes_when_it_is_pasted(rule: CommentRule) -> None:
     site = Site(name="ours", comment=rule)
-    (refused,) = check_comment(PreflightCase(job=Job(), site=site))
+    (refused,) = check_comment(Case(job=Job(), site=site))
     _, value = shlex.split(refused.fix)
     assert problem(rule, value) is None
     (fault,) = lint("#!/bin/bash\n#SBATCH --nodes=1\nsrun true\n", Context(site=site))
     assert lint(f"#!/bin/bash\n{fault.fix}\nsrun true\n", Context(site=site)) == ()
-    assert offline.comment(site).values == {"comment": value}
+    assert gathering._example_comment(site).values == {"comment": value}
 
 
 def test_sites_are_listed_and_shown() -> None:

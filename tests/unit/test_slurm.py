@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from toolkit import units
 from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.run import JobState
 from toolkit.model.site import Access, Use
@@ -29,13 +30,13 @@ from toolkit.slurm.hostlist import expand
     ],
 )
 def test_times(text: str, expected: int | None) -> None:
-    assert parse.minutes(text) == expected
+    assert units.minutes(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "1:2:3:4", "-5", "1 h"])
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(ValueError, match="not a time"):
-        parse.minutes(text)
+        units.minutes(text)
 
 
 def test_partitions_of_sinfo() -> None:

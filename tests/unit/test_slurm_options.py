@@ -10,20 +10,20 @@ import pytest
 from msgspec.structs import fields, replace
 
 from tests.hostile import HOSTILE, MULTILINE
-from tests.unit.samples import FACTS, NEURON, PARTITIONS, inputs
+from tests.unit.samples import FACTS, NEURON, PARTITIONS, make_case
 from toolkit import scripts, sites
 from toolkit.cli.options import flags
 from toolkit.cli.run import command, explanation
 from toolkit.errors import ConfigError, PlanError, ToolkitError, UsageError
 from toolkit.model.base import from_json, from_toml, to_json
+from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts, Site
 from toolkit.model.slurm_options import OPTIONS, OWN, Takes
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer, from_environment, layer, merge
 from toolkit.preflight.judge import REGISTRY
-from toolkit.preflight.model import PreflightCase
 from toolkit.quoting import sbatch_option
 from toolkit.runs.interactive import salloc_command
 from toolkit.slurm import parse
@@ -51,7 +51,7 @@ TYPED = tuple(replace(one, gpus_by_type={"v100": one.gpus}) for one in PARTITION
 
 
 def planned(job: dict[str, Any], **changes: Any) -> Plan:
-    return plan(inputs(job, **changes))
+    return decide(make_case(job, **changes))
 
 
 def refused(slurm: dict[str, Any], installed: dict[str, Takes] | None = None) -> ToolkitError:
@@ -194,7 +194,7 @@ def test_precedence_holds_for_each_option() -> None:
     assert merged.origins["slurm nice"] == "--slurm"
     assert merged.origins["slurm wckey"] == "site x"
     assert merge(layers[:3]).origins["slurm tmp"] == "job.toml"
-    decided = plan(inputs()._replace(job=replace(inputs().job, slurm=merged.job.slurm)))
+    decided = decide(make_case()._replace(job=replace(make_case().job, slurm=merged.job.slurm)))
     table = explanation(replace(decided, origins={**decided.origins, **merged.origins}))
     assert [row.split() for row in table.splitlines() if "slurm wckey" in row] == [
         ["slurm", "wckey", "site", "site", "x"]
@@ -309,10 +309,7 @@ def test_a_type_that_is_not_there_and_too_many_of_one_are_refused(
 
 
 def _type_finding(job: Job, site: Site, facts: Facts | None = None) -> ToolkitError | None:
-    known = facts or Facts()
-    live = next((one for one in known.partitions if one.name == job.partition), None)
-    case = PreflightCase(job=job, site=site, facts=known, partition=live)
-    results = REGISTRY.checks["gpu_types"](case)
+    results = REGISTRY.checks["gpu_types"](Case(job, site, facts=facts or Facts()))
     return next((result.error for result in results), None)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.samples import script_case
 from toolkit import launchers
-from toolkit.launchers.shared.base import Script
 from toolkit.model.job import Job
 from toolkit.model.source import Construction, Option, Source
 from toolkit.planning.script_source import module_source, read
@@ -102,7 +102,9 @@ def choice(
 ) -> launchers.Choice:
     (tmp_path / "train.py").write_text(text)
     settings = Job(nodes=2, **job)  # type: ignore[arg-type]
-    return launchers.choose(Script("train.py", read(tmp_path / "train.py"), frameworks, settings))
+    return launchers.choose(
+        script_case("train.py", read(tmp_path / "train.py"), frameworks=frameworks, job=settings)
+    )
 
 
 @pytest.mark.parametrize(("text", "launcher", "why"), SCRIPTS)
@@ -146,7 +148,7 @@ def test_copies_that_never_meet_are_refused_where_the_script_tells(
         (Job(nodes=2, ntasks_per_node=2, array="0-3"), False),
         (Job(nodes=2, ntasks_per_node=2, sweep=("lr=1,2",)), False),
     ):
-        script = Script("train.py", source, None, job)
+        script = script_case("train.py", source, job=job)
         error = launchers.copies(script, launchers.choose(script))
         assert (error is not None) == bool(refused and is_many)
         assert error is None or refused in error.cause
@@ -162,7 +164,7 @@ def test_a_package_chooses_the_launcher_and_is_named(tmp_path: Path) -> None:
     (package / "logger.py").touch()
     (package / "dist_util.py").write_text("import torch.distributed\nfrom mpi4py import MPI")
     source = read(tmp_path / "scripts/train.py", tmp_path)
-    assert launchers.choose(Script("train.py", source)) == (
+    assert launchers.choose(script_case("train.py", source)) == (
         "mpi",
         "train.py imports mpi4py (in diffusion/dist_util.py)",
     )
@@ -189,32 +191,30 @@ def test_torchrun_starts_lightning_where_tasks_of_slurm_cannot(
     job: dict[str, object], tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("import lightning\nlightning.Trainer()")
-    script = Script("train.py", read(tmp_path / "train.py"), None, Job(**job))  # type: ignore[arg-type]
+    settings = Job(**job)  # type: ignore[arg-type]
+    script = script_case("train.py", read(tmp_path / "train.py"), job=settings)
     assert launchers.choose(script) == ("torchrun", "train.py imports lightning")
 
 
 def test_the_command_of_accelerate_has_a_launcher_of_its_own() -> None:
     for word, launcher in (("launch", "accelerate"), ("env", "none")):
         job = Job(nodes=2, arguments=(word, "train.py"))
-        assert launchers.choose(Script("accelerate", Source(), None, job)).launcher == launcher
+        assert launchers.choose(script_case("accelerate", job=job)).launcher == launcher
 
 
 def test_one_rank_needs_nobody_to_start_it(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch")
-    assert (
-        launchers.choose(Script("train.py", read(tmp_path / "train.py"), None, Job())).launcher
-        == "none"
-    )
+    assert launchers.choose(script_case("train.py", read(tmp_path / "train.py"))).launcher == "none"
     assert (
         launchers.choose(
-            Script("train.py", read(tmp_path / "train.py"), None, Job(gpus=4))
+            script_case("train.py", read(tmp_path / "train.py"), job=Job(gpus=4))
         ).launcher
         == "torchrun"
     )
 
 
 def test_a_program_is_run_as_it_is() -> None:
-    assert launchers.choose(Script("bench.sh", Source(), None, Job(nodes=4))).launcher == "none"
+    assert launchers.choose(script_case("bench.sh", job=Job(nodes=4))).launcher == "none"
 
 
 def test_a_python_script_without_an_ending_is_read_by_its_first_line(tmp_path: Path) -> None:
@@ -223,60 +223,44 @@ def test_a_python_script_without_an_ending_is_read_by_its_first_line(tmp_path: P
     (tmp_path / "tool").write_bytes(b"#!/bin/sh\nexec python3 train.py\n")
     (tmp_path / "program").write_bytes(b"\x7fELF python3\n")
     source = read(tmp_path / "train")
-    assert launchers.choose(Script("train", source, None, Job(nodes=2))).launcher == "horovod"
-    (warning,) = launchers.warnings("train", source, "torchrun")
+    assert launchers.choose(script_case("train", source, job=Job(nodes=2))).launcher == "horovod"
+    (warning,) = launchers.warnings(script_case("train", source, launcher="torchrun"))
     assert warning.endswith("--launcher horovod")
     for name in ("tool", "program"):
         assert read(tmp_path / name) == Source()
-        assert launchers.choose(Script(name, Source(), None, Job(nodes=2))).launcher == "none"
+        assert launchers.choose(script_case(name, job=Job(nodes=2))).launcher == "none"
 
 
-def test_a_script_of_another_framework_than_the_launchers_is_warned_of() -> None:
-    horovod = Source(python=True, imports=("horovod.torch", "torch"))
-    assert "--launcher horovod" in launchers.warnings("train.py", horovod, "torchrun")[0]
-    assert (
-        "--launcher torchrun"
-        in launchers.warnings(
-            "train.py", Source(python=True, imports=("torch.distributed",)), "horovod"
-        )[0]
-    )
-    assert launchers.warnings("train.py", horovod, "horovod") == ()
-    assert (
-        launchers.warnings(
-            "train.py",
-            Source(python=True, imports=("horovod.torch", "torch.distributed")),
-            "torchrun",
-        )
-        == ()
-    )
+@pytest.mark.parametrize(
+    ("imports", "launcher", "better"),
+    [
+        ("horovod.torch torch", "torchrun", "horovod"),
+        ("torch.distributed", "horovod", "torchrun"),
+        ("horovod.torch torch", "horovod", ""),
+        ("horovod.torch torch.distributed", "torchrun", ""),
+        ("horovod.tensorflow", "tensorflow", "horovod"),
+        ("ray.train torch", "torchrun", "ray"),
+        ("ray torch.distributed", "ray", ""),
+        ("", "torchrun", ""),  # of what could not be read nothing is known
+    ],
+)
+def test_a_script_of_another_framework_than_the_launchers_is_warned_of(
+    imports: str, launcher: str, better: str
+) -> None:
+    source = Source(python=bool(imports), imports=tuple(imports.split()))
+    warned = launchers.warnings(script_case("train.py", source, launcher=launcher))
+    assert [text.partition("--launcher ")[2] for text in warned] == [better][: bool(better)]
+
+
+def test_a_strategy_of_tensorflow_is_no_other_launchers() -> None:
     spread = Source(
         python=True,
         imports=("tensorflow",),
         calls=("tensorflow.distribute.MultiWorkerMirroredStrategy",),
     )
-    assert "--launcher tensorflow" in launchers.warnings("train.py", spread, "horovod")[0]
-    assert launchers.warnings("train.py", spread, "tensorflow") == ()
-    assert (
-        "--launcher horovod"
-        in launchers.warnings(
-            "train.py", Source(python=True, imports=("horovod.tensorflow",)), "tensorflow"
-        )[0]
-    )
-    assert (
-        "--launcher ray"
-        in launchers.warnings(
-            "train.py", Source(python=True, imports=("ray.train", "torch")), "torchrun"
-        )[0]
-    )
-    assert (
-        launchers.warnings(
-            "train.py", Source(python=True, imports=("ray", "torch.distributed")), "ray"
-        )
-        == ()
-    )
-    assert launchers.warnings("train.py", Source(), "torchrun") == (), (
-        "of what could not be read nothing is known"
-    )
+    for launcher, is_warned in (("horovod", True), ("tensorflow", False)):
+        warned = launchers.warnings(script_case("train.py", spread, launcher=launcher))
+        assert ["--launcher tensorflow" in text for text in warned] == [True][:is_warned]
 
 
 def test_objects_of_imported_classes_are_read_with_the_arguments_that_are_written_out() -> None:

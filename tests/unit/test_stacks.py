@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from tests.unit.samples import inputs
+from tests.unit.samples import MANIFEST, make_case
 from toolkit import scripts
 from toolkit.cli import follow as shown
 from toolkit.cli.explain import command as explain_command
@@ -25,7 +25,7 @@ from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Submission
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records import store
 from toolkit.runs import follow, stack_files, status
 from toolkit.runs.stacks import Frame, numbers_text, parse, position, read_process, world_of
@@ -160,7 +160,9 @@ def answer(rank: int, stack: str = REDUCE, before: str = "", **more: Any) -> Ans
 
 
 def decided(**settings: Any) -> Plan:
-    return plan(inputs({"nodes": "2", "ntasks_per_node": 2, "launcher": "torchrun", **settings}))
+    return decide(
+        make_case({"nodes": "2", "ntasks_per_node": 2, "launcher": "torchrun", **settings})
+    )
 
 
 def test_mixed_states_are_reported_together() -> None:
@@ -417,12 +419,11 @@ def test_a_job_asks_by_itself_before_its_limit_where_the_signal_is_free(
 def test_nccls_flight_recorder_is_on_where_there_are_gpus(
     torch: str, gpus: int, names: set[str]
 ) -> None:
-    given = inputs(
-        {"nodes": "1", "ntasks_per_node": 2, "launcher": "torchrun", "gpus_per_node": gpus or None}
+    given = make_case(
+        {"nodes": "1", "ntasks_per_node": 2, "launcher": "torchrun", "gpus_per_node": gpus or None},
+        manifest=replace(MANIFEST, frameworks={**MANIFEST.frameworks, "torch": torch}),
     )
-    assert given.manifest is not None
-    manifest = replace(given.manifest, frameworks={**given.manifest.frameworks, "torch": torch})
-    variables = plan(given._replace(manifest=manifest)).environment
+    variables = decide(given).environment
     assert {name for name in variables if name.startswith(("TORCH_FR", "TORCH_NCCL"))} == names
 
 

@@ -14,7 +14,7 @@ import submitit
 from msgspec.structs import replace
 
 import toolkit
-from tests.unit.samples import MANIFEST, inputs
+from tests.unit.samples import MANIFEST, make_case
 from toolkit.api import functions
 from toolkit.api import jobs as functionjobs
 from toolkit.errors import (
@@ -27,7 +27,7 @@ from toolkit.errors import (
 from toolkit.launchers import submitit as launcher
 from toolkit.model.image import Packages
 from toolkit.model.run import JobState
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records import store
 
 HELD = replace(MANIFEST, frameworks={**MANIFEST.frameworks, "submitit": "1.5.4"})
@@ -110,13 +110,13 @@ def test_byte_code_of_another_python_is_refused_and_a_name_is_not() -> None:
 
 def test_a_script_is_not_started_by_this_launcher() -> None:
     with pytest.raises(PlanError) as caught:
-        plan(inputs({"launcher": "submitit"}, manifest=HELD))
+        decide(make_case({"launcher": "submitit"}, manifest=HELD))
     assert "calls functions" in caught.value.findings[0].cause
 
 
 def test_the_image_must_hold_submitit() -> None:
     with pytest.raises(PlanError) as caught:
-        plan(inputs({"launcher": "submitit"}, script=launcher.TARGET, program=True))
+        decide(make_case({"launcher": "submitit"}, script=launcher.TARGET, is_program=True))
     assert caught.value.exit_code == LauncherMismatchError.exit_code
 
 
@@ -125,20 +125,20 @@ def test_the_image_must_hold_submitit() -> None:
     [(None, True), ("B:USR2@30", True), ("B:SIGUSR2", True), ("B:USR1@30", False), ("USR2", False)],
 )
 def test_only_the_signal_that_submitit_knows_is_taken(signal: str | None, fits: bool) -> None:
-    given = inputs(
+    given = make_case(
         {"launcher": "submitit", "signal": signal},
         manifest=HELD,
         script=launcher.TARGET,
-        program=True,
+        is_program=True,
     )
     if fits:
-        assert [value for key, value in plan(given).directives if key == "signal"] == [
+        assert [value for key, value in decide(given).directives if key == "signal"] == [
             signal or "B:USR2@90"
         ]
-        assert ("requeue", "") in plan(given).directives
+        assert ("requeue", "") in decide(given).directives
     else:
         with pytest.raises(PlanError, match="could not run"):
-            plan(given)
+            decide(given)
 
 
 TWICE = """\

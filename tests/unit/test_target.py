@@ -13,11 +13,10 @@ from toolkit.planning.target import resolve
 def test_a_script_keeps_the_name_it_was_given(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/train.py").touch()
-    found = resolve("src/train.py", tmp_path)
+    found, _ = resolve("src/train.py", tmp_path)
     assert (found.script, found.folder) == ("src/train.py", str(tmp_path / "src"))
-    assert resolve("../train.py", _with(tmp_path / "train.py").parent / "src").script == str(
-        tmp_path / "train.py"
-    )
+    above, _ = resolve("../train.py", _with(tmp_path / "train.py").parent / "src")
+    assert above.script == str(tmp_path / "train.py")
 
 
 def test_a_job_folder_brings_its_settings_and_its_name(tmp_path: Path) -> None:
@@ -26,16 +25,15 @@ def test_a_job_folder_brings_its_settings_and_its_name(tmp_path: Path) -> None:
     (folder / "job.toml").write_text(
         'script = "train.py"\nnodes = 2\narguments = ["--epochs", "3"]\n'
     )
-    found = resolve("digits", tmp_path)
+    found, layer = resolve("digits", tmp_path)
     assert found.script == "digits/train.py"
-    assert found.layer.values["nodes"] == 2
-    assert found.layer.values["job_name"] == "digits"
+    assert (layer.values["nodes"], layer.values["job_name"]) == (2, "digits")
 
 
 def test_shipped_jobs_are_found_from_anywhere(tmp_path: Path) -> None:
-    found = resolve("jobs/digits-ddp", tmp_path)
+    found, layer = resolve("jobs/digits-ddp", tmp_path)
     assert Path(found.script).is_file()
-    assert found.layer.values["launcher"] == "torchrun"
+    assert layer.values["launcher"] == "torchrun"
 
 
 def test_a_missing_script_names_the_nearest(tmp_path: Path) -> None:
@@ -76,13 +74,13 @@ def test_a_job_without_its_script(tmp_path: Path) -> None:
 
 def test_a_folder_does_not_hide_a_program_of_the_image(tmp_path: Path) -> None:
     (tmp_path / "accelerate").mkdir()
-    found = resolve("accelerate", tmp_path, program=True)
-    assert (found.script, found.program) == ("accelerate", True)
+    found, _ = resolve("accelerate", tmp_path, program=True)
+    assert (found.script, found.is_program) == ("accelerate", True)
     with pytest.raises(ScriptMissingError, match=r"folder accelerate has no job\.toml"):
         resolve("accelerate", tmp_path)
     _with(tmp_path / "accelerate/train.py")
     (tmp_path / "accelerate/job.toml").write_text('script = "train.py"\n')
-    assert resolve("accelerate", tmp_path, program=True).script == "accelerate/train.py"
+    assert resolve("accelerate", tmp_path, program=True)[0].script == "accelerate/train.py"
 
 
 def _with(path: Path) -> Path:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toolkit
-from tests.unit.samples import MANIFEST, inputs
+from tests.unit.samples import MANIFEST, make_case
 from toolkit.cli import console
 from toolkit.cli import main as cli
 from toolkit.errors import CommandFailedError, PlanError, UsageError
@@ -22,7 +22,7 @@ from toolkit.images.sif import header as sif
 from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.run import Outcome, Submission
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.records import store
 from toolkit.text import json_safe, one_line, visible
 
@@ -206,7 +206,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> store.Paths:
     monkeypatch.chdir(tmp_path)
     directory = tmp_path / "runs" / "train-0001"
     assert store.create(directory)
-    paths = store.write(directory, plan(inputs()), Job(image="pytorch_cpu"), "#!/bin/bash\n")
+    paths = store.write(directory, decide(make_case()), Job(image="pytorch_cpu"), "#!/bin/bash\n")
     paths.submission.write_text(
         to_json(Submission(job_id=7, site="local", submitted="2026-01-01T00:00:00+00:00"))
     )

@@ -425,8 +425,8 @@ def test_a_job_that_the_user_names_may_be_another_users(tmp_path: Path, give: Gi
         (tmp_path / folder / "job.toml").write_text('script = "train.py"\nnodes = 2\n')
         (tmp_path / folder / "train.py").touch()
         give(tmp_path / folder / "job.toml")
-    assert resolve("course/exercise", tmp_path).layer.values["nodes"] == 2
-    assert resolve("jobs/mine", tmp_path).layer.values["nodes"] == 2
+    assert resolve("course/exercise", tmp_path)[1].values["nodes"] == 2
+    assert resolve("jobs/mine", tmp_path)[1].values["nodes"] == 2
     with pytest.raises(UntrustedError):  # the user may mean the shipped one
         resolve("jobs/digits-ddp", tmp_path)
 

@@ -16,7 +16,7 @@ from toolkit.images.recipe import library
 from toolkit.images.recipe.importers import import_file
 from toolkit.images.registry.auth import _read_login
 from toolkit.images.store.sign import read_private
-from toolkit.preflight.host_facts import _lock
+from toolkit.planning.host import _lock
 from toolkit.runtimes.discover.environments import _lines, _variables
 
 ROOT = Path(files.__file__).parents[1]

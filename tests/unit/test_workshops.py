@@ -22,7 +22,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from tests.progress import Silent
-from tests.unit.samples import inputs
+from tests.unit.samples import make_case
 from tests.unit.workshop_fixtures import TEXT, joined, write_folder
 from toolkit.cli import notebook
 from toolkit.cli.follow import leave_results
@@ -43,7 +43,7 @@ from toolkit.files import hash_file
 from toolkit.model.base import from_json, to_json
 from toolkit.model.run import Outcome
 from toolkit.planning.layers import project_layers
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import merge
 from toolkit.planning.target import resolve
 from toolkit.records.store import Paths
@@ -69,7 +69,7 @@ def test_a_new_workshop_can_be_read_and_its_exercises_can_be_run(
     workshop = reading.load(tmp_path / "first")
     assert [exercise.name for exercise in workshop.exercises] == ["01-ddp", "02-horovod"]
     for exercise in workshop.exercises:
-        assert resolve(f"first/{exercise.name}", tmp_path).layer.values["image"] == "pytorch_cpu"
+        assert resolve(f"first/{exercise.name}", tmp_path)[1].values["image"] == "pytorch_cpu"
     with pytest.raises(UsageError, match="exists already"):
         create(Path("first"))
     with pytest.raises(UsageError, match="cannot be the name"):
@@ -149,7 +149,7 @@ def test_joining_copies_the_exercises_and_writes_the_settings(packed: Path, tmp_
     assert member.joined.exercises == ("01-ddp", "02-own")
     job = merge(project_layers(member.directory)).job
     assert (job.site, job.partition, job.comment) == ("neuron-2022", "cas_v100_4", "pytorch")
-    assert resolve("01-ddp", member.directory).script == "01-ddp/train.py"
+    assert resolve("01-ddp", member.directory)[0].script == "01-ddp/train.py"
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -182,7 +182,7 @@ def test_a_workshop_is_joined_from_its_pages(
     for number, path in enumerate(places):
         mine = tmp_path / f"mine-{number}"
         member = join.join(address + path, mine, share=False, verify=None, progress=Silent())
-        assert resolve("01-ddp", member.directory).script == "01-ddp/train.py"
+        assert resolve("01-ddp", member.directory)[0].script == "01-ddp/train.py"
     with pytest.raises(CommandFailedError, match="could not be fetched"):
         join.join(
             f"{address}/other.tar", tmp_path / "bad", share=False, verify=None, progress=Silent()
@@ -519,7 +519,7 @@ def test_a_notebook_that_its_user_has_ended_is_done(
     member: join.Membership, drop: Path, launcher: str, kind: str, state: str
 ) -> None:
     ran(member, "02-own-0001", kind, None)
-    decided = plan(inputs({}))
+    decided = decide(make_case({}))
     decided = replace(decided, launch=replace(decided.launch, launcher=launcher))
     (member.directory / "runs" / "02-own-0001" / "plan.json").write_text(to_json(decided))
     results.leave(member.directory)

@@ -25,11 +25,10 @@ from toolkit.errors import (
 from toolkit.launchers.submitit import FOLDER, TARGET
 from toolkit.localcluster.access import local_name
 from toolkit.model.base import field_names
+from toolkit.model.case import Case
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job as Settings
-from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
-from toolkit.preflight.options import requested_minutes
 from toolkit.runs import submit as runs
 from toolkit.slurm.patience import configured_wait, patiently
 
@@ -93,16 +92,16 @@ def _submit(
     submitit = _submitit()
     cwd, wait = Path.cwd(), configured_wait(_LOG.warning)
     layer = _layer(function, options, cwd)
-    prepared = patiently(lambda: runs.gather_run(TARGET, layer, cwd), wait)
-    inputs = _with_folder(prepared.inputs, cwd)
-    if (mismatch := _mismatch(function, inputs.manifest)) is not None:
-        inputs = inputs._replace(findings=[*inputs.findings, mismatch])
-    paths, decided = runs.write(inputs)
+    case = patiently(lambda: runs.gather_run(TARGET, layer, cwd), wait)
+    case = _with_folder(case, cwd)
+    if (mismatch := _mismatch(function, case.manifest)) is not None:
+        case = case.with_findings(mismatch)
+    paths, decided = runs.write(case)
     folder = paths.directory / FOLDER
     try:
         folder.mkdir(mode=0o700)  # the ranks run what is in it
         called = submitit.core.utils.DelayedSubmission(function, *arguments)
-        called.set_timeout(requested_minutes(inputs.job) or _DAY, _TIMEOUTS)
+        called.set_timeout(case.minutes or _DAY, _TIMEOUTS)
         called.dump(folder / "function.pkl")
     except Exception as error:
         shutil.rmtree(paths.directory)
@@ -111,13 +110,13 @@ def _submit(
         raise UsageError(
             f"{_name(function)} cannot be sent to the job: {error}", place="toolkit.submit"
         ) from error
-    cluster = local_name(inputs.site)
-    number = runs.submit(paths, decided, prepared.client, cluster, wait).job_id
+    cluster = local_name(case.site)
+    number = runs.submit(paths, decided, case.client, cluster, wait).job_id
     # The tasks wait for it: its name has the job's number in it.
     (folder / "function.pkl").rename(folder / f"{number}_submitted.pkl")
     from toolkit.api.jobs import job
 
-    return job(prepared.client, paths, number, decided.nodes * decided.ranks_per_node)
+    return job(case.client, paths, number, decided.nodes * decided.ranks_per_node)
 
 
 def _format_message(error: ToolkitError) -> str:
@@ -167,9 +166,9 @@ def _layer(function: Callable[..., Any], options: dict[str, Any], cwd: Path) -> 
     )
 
 
-def _with_folder(inputs: Inputs, cwd: Path) -> Inputs:
+def _with_folder(case: Case, cwd: Path) -> Case:
     """Make the directory of the running script visible on the nodes, for modules beside it."""
-    return inputs._replace(folder=str(_folder(cwd)))
+    return case._replace(target=case.target._replace(folder=str(_folder(cwd))))
 
 
 def _folder(cwd: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from toolkit.errors import UsageError
 from toolkit.model.base import Model, convert
-from toolkit.planning.inputs import Inputs
+from toolkit.model.case import Case
 from toolkit.planning.settings import Layer
 
 JOB = "nccl-allreduce"
@@ -108,10 +108,10 @@ def settings(
     )
 
 
-def refusing(backend: str) -> Callable[[Inputs], Inputs]:
+def refusing(backend: str) -> Callable[[Case], Case]:
     """Return a function that adds a finding if the backend needs GPUs and the job has none."""
 
-    def adapt(given: Inputs) -> Inputs:
+    def adapt(given: Case) -> Case:
         if not BACKENDS[backend].gpus or given.job.most_gpus:
             return given
         error = UsageError(
@@ -119,7 +119,7 @@ def refusing(backend: str) -> Callable[[Inputs], Inputs]:
             place="--backend",
             next_step="--gpus N, or --backend gloo",
         )
-        return given._replace(findings=[*given.findings, error])
+        return given.with_findings(error)
 
     return adapt
 

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from toolkit.bench import jobs
 from toolkit.errors import UnknownRunError
 from toolkit.model.base import Model
+from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
-from toolkit.planning.inputs import Inputs
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
 from toolkit.units import or_dash
@@ -66,13 +66,13 @@ def settings(given: Mapping[str, Any], arguments: Sequence[str]) -> Layer:
     return Layer("bench compare", {**given, **words, "bind": binds})
 
 
-def _remembering(given: Inputs) -> Inputs:
+def _remembering(given: Case) -> Case:
     """Have the processes of a run write their records into a directory of its own."""
     before = given.job.env.get("PYTHONPATH", "")
     env = {
         **given.job.env,
         "PYTHONPATH": f"{HOOK}:{before}" if before else str(HOOK),
-        "TOOLKIT_MEMORY": f"{given.run_directory}/{_MEMORY}",
+        "TOOLKIT_MEMORY": f"{given.run}/{_MEMORY}",
     }
     return given._replace(job=replace(given.job, env=env))
 

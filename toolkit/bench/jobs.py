@@ -31,9 +31,9 @@ def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = unchang
         ToolkitError: it could not be planned.
     """
     from toolkit import scripts
-    from toolkit.planning.plan import plan
+    from toolkit.planning.plan import decide
 
-    return scripts.script(plan(adapt(gather_run(target, settings, cwd).inputs)))
+    return scripts.script(decide(adapt(gather_run(target, settings, cwd))))
 
 
 def run(
@@ -53,7 +53,7 @@ def run(
         cwd: the directory where the run's own is made.
         say: called for each event with a subject and a text; a rank's lines have its number as the
             subject.
-        adapt: changes the inputs of the plan.
+        adapt: changes the case of the plan.
         on_plan: called once the run's directory is written, before its job is submitted.
 
     Raises:
@@ -62,14 +62,14 @@ def run(
         KeyboardInterrupt: the job was cancelled then, because its measurement would be incomplete.
     """
     wait = configured_wait(lambda text: say("waiting", text))
-    gathered = patiently(lambda: gather_run(target, settings, cwd), wait)
+    case = patiently(lambda: gather_run(target, settings, cwd), wait)
 
     def planned(plan: Plan) -> None:
         say("plan", _summary(plan))
         on_plan(plan)
 
     return complete(
-        gathered,
+        case,
         wait,
         adapt=adapt,
         on_plan=planned,

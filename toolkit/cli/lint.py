@@ -84,10 +84,8 @@ def command(
         for name, of_file in results.items():
             _show(name, of_file)
         if loaded:
-            from toolkit.preflight.model import source_of
-
             console.note(
-                f"checked against the file of {source_of(loaded)}; the live cluster was not checked"
+                f"checked against the file of {loaded.cited}; the live cluster was not checked"
             )
     errors = any(each.outcome == "failed" for of_file in results.values() for each in of_file)
     context.exit(1 if errors else 0)

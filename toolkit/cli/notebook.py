@@ -27,8 +27,8 @@ from toolkit.cli.shared import (
 from toolkit.errors import SlurmUnreachableError, UsageError
 
 if TYPE_CHECKING:
+    from toolkit.model.case import Case
     from toolkit.model.plan import Plan
-    from toolkit.planning.gather import GatheredInputs
     from toolkit.records.store import Paths
     from toolkit.slurm.client import Client
     from toolkit.slurm.patience import Wait
@@ -116,10 +116,10 @@ def start(
     layer = flags(given, (str(idle_seconds(idle)), str(shown)))
     wait = configured_wait(partial(console.say, "waiting"))
     gather = partial(patiently, partial(notebook.gather, layer, Path.cwd(), shown), wait)
-    prepared = with_image(gather(), gather)
-    paths, decided, job_id = _submit(prepared, shown, wait)
+    case = with_image(gather(), gather)
+    paths, decided, job_id = _submit(case, shown, wait)
     try:
-        code = _await(prepared.client, paths, decided, job_id)
+        code = _await(case.client, paths, decided, job_id)
         if code is not None:
             return code
         return _connect(paths, entrance, by_ssh=by_ssh, as_json=as_json)
@@ -173,13 +173,13 @@ def idle_seconds(text: str | None) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def _submit(prepared: GatheredInputs, shown: Path, wait: Wait) -> tuple[Paths, Plan, int]:
+def _submit(case: Case, shown: Path, wait: Wait) -> tuple[Paths, Plan, int]:
     from toolkit.localcluster.access import local_name
     from toolkit.runs import notebook
     from toolkit.runs.submit import submit, write
 
-    others = notebook.others(Path(prepared.inputs.run_directory).parent, shown)
-    paths, decided = write(prepared.inputs)
+    others = notebook.others(Path(case.run).parent, shown)
+    paths, decided = write(case)
     console.say("plan", console.plan_summary(decided))
     for name in others:
         text = f"{name} shows this directory already: toolkit notebook connect {name}"
@@ -187,8 +187,8 @@ def _submit(prepared: GatheredInputs, shown: Path, wait: Wait) -> tuple[Paths, P
     for text in (*decided.notes, *decided.warnings):
         console.say("note", text)
     try:
-        cluster = local_name(prepared.inputs.site)
-        submission = submit(paths, decided, prepared.client, cluster, wait)
+        cluster = local_name(case.site)
+        submission = submit(paths, decided, case.client, cluster, wait)
     except KeyboardInterrupt:
         text = f"Slurm may have the job of {paths.name} already: toolkit notebook list"
         console.say("interrupted", text)

@@ -15,11 +15,10 @@ from toolkit.cli.shared import with_image
 from toolkit.errors import UsageError
 from toolkit.localcluster.access import local_name
 from toolkit.model.base import to_json
+from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.run import Submission
-from toolkit.planning.gather import GatheredInputs
-from toolkit.planning.inputs import Inputs
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import slurm_origin
 from toolkit.records.store import Paths
 from toolkit.runs.submit import gather_run, resume, submit, write
@@ -143,26 +142,26 @@ def command(
     wait = Wait(0 if dry_run else wait_for_slurm, _note_waiting)
     is_command = bool(click.get_current_context().meta["is_command"])
 
-    def gather() -> GatheredInputs:
+    def gather() -> Case:
         layer, cwd = flags(options, arguments), Path.cwd()
-        gathered = gather_run(script, layer, cwd, dry_run=dry_run, is_command=is_command)
-        return gathered._replace(inputs=gathered.inputs._replace(force=_reason(force)))
+        case = gather_run(script, layer, cwd, dry_run=dry_run, is_command=is_command)
+        return case._replace(force=_reason(force))
 
-    gathered = patiently(gather, wait)
+    case = patiently(gather, wait)
     if dry_run:
-        _dry_run(gathered.inputs, explain=explain, as_json=as_json)
+        _dry_run(case, explain=explain, as_json=as_json)
         return 0
-    gathered = with_image(gathered, lambda: patiently(gather, wait))
-    if gathered.inputs.job.interactive:
-        return _interactive(gathered, detach=detach, as_json=as_json)
-    paths, decided, submission = _submitted(gathered, wait, explain=explain)
+    case = with_image(case, lambda: patiently(gather, wait))
+    if case.job.interactive:
+        return _interactive(case, detach=detach, as_json=as_json)
+    paths, decided, submission = _submitted(case, wait, explain=explain)
     console.say("script", os.path.relpath(paths.script))
     if detach:
         _print_queued(paths, submission.job_id, as_json=as_json)
         return 0
     from toolkit.cli.follow import follow_run
 
-    return follow_run(gathered.client, paths, decided, submission.job_id, as_json=as_json)
+    return follow_run(case.client, paths, decided, submission.job_id, as_json=as_json)
 
 
 def _note_waiting(text: str) -> None:
@@ -179,24 +178,22 @@ def _print_queued(paths: Paths, job_id: int, *, as_json: bool) -> None:
         console.document(paths.name)
 
 
-def _submitted(
-    gathered: GatheredInputs, wait: Wait, *, explain: bool
-) -> tuple[Paths, Plan, Submission]:
+def _submitted(case: Case, wait: Wait, *, explain: bool) -> tuple[Paths, Plan, Submission]:
     """Submit a job, unless the same one was submitted by a command that was interrupted."""
-    resumed = resume(gathered.inputs, wait)
+    resumed = resume(case, wait)
     if resumed is not None:
         paths, _, submission = resumed
         text = f"job {submission.job_id} is in the queue already, as {paths.name}"
         console.say("resumed", f"{text}; it is not submitted again")
         return resumed
-    paths, decided = write(gathered.inputs)
+    paths, decided = write(case)
     if explain:
         console.note(explanation(decided))
     console.say("plan", console.plan_summary(decided))
     _warn(decided)
     _show_snapshot(paths)
-    cluster = local_name(gathered.inputs.site)
-    return paths, decided, submit(paths, decided, gathered.client, cluster, wait)
+    cluster = local_name(case.site)
+    return paths, decided, submit(paths, decided, case.client, cluster, wait)
 
 
 def _failed_points(name: str) -> dict[str, Any]:
@@ -222,7 +219,7 @@ def _failed_points(name: str) -> dict[str, Any]:
     return {"array": ",".join(map(str, numbers)), "rerun_of": paths.name}
 
 
-def _interactive(gathered: GatheredInputs, *, detach: bool, as_json: bool) -> int:
+def _interactive(case: Case, *, detach: bool, as_json: bool) -> int:
     from toolkit.cli.shell import run_interactively
 
     if detach:
@@ -231,7 +228,7 @@ def _interactive(gathered: GatheredInputs, *, detach: bool, as_json: bool) -> in
             place="--detach",
             next_step="leave out --detach or --interactive",
         )
-    return run_interactively(gathered, as_json=as_json)
+    return run_interactively(case, as_json=as_json)
 
 
 def _reason(force: str | None) -> str | None:
@@ -244,14 +241,10 @@ def _reason(force: str | None) -> str | None:
     return force
 
 
-def _dry_run(inputs: Inputs, *, explain: bool, as_json: bool) -> None:
+def _dry_run(case: Case, *, explain: bool, as_json: bool) -> None:
     from toolkit import scripts
 
-    if inputs.tree is not None:
-        from toolkit.runs.submit import frozen
-
-        inputs = frozen(inputs)
-    decided = plan(inputs)
+    decided = decide(case)
     text = scripts.script(decided)
     if explain:
         console.note(explanation(decided))

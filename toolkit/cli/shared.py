@@ -12,7 +12,7 @@ import click
 from toolkit.cli import console
 
 if TYPE_CHECKING:
-    from toolkit.planning.gather import GatheredInputs
+    from toolkit.model.case import Case
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 Decorator = Callable[[AnyFunction], AnyFunction]
@@ -55,14 +55,14 @@ def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return _offered((paths.name for paths in runs), incomplete)
 
 
-def with_image(gathered: GatheredInputs, gather: Callable[[], GatheredInputs]) -> GatheredInputs:
-    """Return the inputs of a run, gathered again if its image had to be fetched from a registry."""
-    if not gathered.inputs.to_fetch:
-        return gathered
+def with_image(case: Case, gather: Callable[[], Case]) -> Case:
+    """Return the case of a run, gathered again if its image had to be fetched from a registry."""
+    if not case.image.to_fetch:
+        return case
     from toolkit.runs.submit import fetch_image
 
     with console.Steps() as progress:
-        fetch_image(gathered.inputs, progress)
+        fetch_image(case, progress)
     return gather()
 
 

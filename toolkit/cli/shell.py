@@ -18,8 +18,8 @@ from toolkit.cli.shared import INTERRUPTED, with_image
 from toolkit.cli.shell_forward import Wanted, beside, forward_options, wanted
 from toolkit.errors import SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.localcluster.access import local_name
+from toolkit.model.case import Case
 from toolkit.model.plan import Plan
-from toolkit.planning.gather import GatheredInputs
 from toolkit.records.store import Paths
 from toolkit.relay.child import Child
 from toolkit.runs import interactive
@@ -84,25 +84,22 @@ def command(
     given["job_name"] = options.get("job_name") or "shell"
     servers = wanted(forwards, by_ssh=by_ssh)
     layer, cwd = flags(given, arguments), Path.cwd()
-    prepared = gather_run(program, layer, cwd, dry_run=dry_run)
+    case = gather_run(program, layer, cwd, dry_run=dry_run)
     if dry_run:
         from toolkit import scripts
-        from toolkit.planning.plan import plan
-        from toolkit.runs.submit import frozen
+        from toolkit.planning.plan import decide
 
-        console.document(scripts.script(plan(frozen(prepared.inputs))))
+        console.document(scripts.script(decide(case)))
         return 0
-    prepared = with_image(prepared, lambda: gather_run(program, layer, cwd))
-    return run_interactively(prepared, servers=servers)
+    case = with_image(case, lambda: gather_run(program, layer, cwd))
+    return run_interactively(case, servers=servers)
 
 
-def run_interactively(
-    prepared: GatheredInputs, *, servers: Wanted | None = None, as_json: bool = False
-) -> int:
+def run_interactively(case: Case, *, servers: Wanted | None = None, as_json: bool = False) -> int:
     """Get an allocation, run the script in it, and give it back; returns the run's exit code.
 
     Args:
-        prepared: the run.
+        case: the run.
         servers: those that are reached from outside meanwhile.
         as_json: the outcome is printed for programs.
 
@@ -110,13 +107,13 @@ def run_interactively(
         UsageError: a terminal is needed, and there is none.
         SubmissionError: there was no allocation.
     """
-    if prepared.inputs.job.pty and not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if case.job.pty and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(
             "this needs a terminal; standard input or output is not one",
             place="--pty",
             next_step="type it in a terminal; in scripts: toolkit run",
         )
-    paths, decided = write(prepared.inputs)
+    paths, decided = write(case)
     console.say("plan", console.plan_summary(decided))
     with contextlib.ExitStack() as stack:
         try:
@@ -124,23 +121,21 @@ def run_interactively(
         except ToolkitError:  # nothing was started
             shutil.rmtree(paths.directory)
             raise
-        return _run(prepared, paths, decided, relay, as_json=as_json)
+        return _run(case, paths, decided, relay, as_json=as_json)
 
 
-def _run(
-    prepared: GatheredInputs, paths: Paths, decided: Plan, relay: Child, *, as_json: bool
-) -> int:
+def _run(case: Case, paths: Paths, decided: Plan, relay: Child, *, as_json: bool) -> int:
     """Run the script in an allocation that lives as long as this process."""
-    cluster = local_name(prepared.inputs.site)
-    process, attempt = interactive.start(prepared.client, paths, decided, cluster)
+    cluster = local_name(case.site)
+    process, attempt = interactive.start(case.client, paths, decided, cluster)
     try:
-        with interactive.released_after(prepared.client, process, paths, pty=decided.pty):
+        with interactive.released_after(case.client, process, paths, pty=decided.pty):
             submission = interactive.granted(process, paths, attempt)
             console.say("script", os.path.relpath(paths.script))
             if decided.pty:
                 code = process.wait()
                 relay.end()
-                came_out = interactive.finish(prepared.client, paths, decided, code)
+                came_out = interactive.finish(case.client, paths, decided, code)
                 why = came_out.message if came_out.kind not in ("ok", "failed") else ""
                 console.say(
                     "ended",
@@ -149,11 +144,11 @@ def _run(
                 return came_out.exit_code
             from toolkit.cli.follow import show
 
-            return show(prepared.client, paths, decided, submission.job_id, as_json=as_json)
+            return show(case.client, paths, decided, submission.job_id, as_json=as_json)
     except KeyboardInterrupt:
         relay.end()
         console.note("")
-        return _cancelled(prepared.client, paths, decided)
+        return _cancelled(case.client, paths, decided)
 
 
 def _cancelled(client: Client, paths: Paths, decided: Plan) -> int:

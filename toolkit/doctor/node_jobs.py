@@ -22,9 +22,8 @@ from toolkit.errors import PlanError, ToolkitError
 from toolkit.images.verify.case import RunRanks, ScriptRun, SiteOffer
 from toolkit.model.run import Outcome
 from toolkit.model.site import Site
-from toolkit.planning import offline
+from toolkit.planning.case import gather
 from toolkit.planning.cluster import Cluster, find_cluster
-from toolkit.planning.gather import gather_inputs
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
 from toolkit.runs.completion import CompletedRun, complete
@@ -73,8 +72,8 @@ def run_script(
 def _run(script: str, flags: Layer, directory: Path) -> CompletedRun:
     wait = configured_wait(_LOG.warning)
     # A check does not wait for other runs, so --after of a settings file is left open.
-    gathered = patiently(lambda: gather_inputs(script, flags, directory), wait)
-    return complete(gathered, wait, until=time.monotonic() + _PATIENCE)
+    case = patiently(lambda: gather(script, flags, directory), wait)
+    return complete(case, wait, until=time.monotonic() + _PATIENCE)
 
 
 def _read(path: Path) -> Any:
@@ -150,7 +149,7 @@ def site_offer(place: Cluster, client: Client) -> SiteOffer:
     site = place.site
     program = next((command for command in site.containers if shell.which(command)), None)
     if program is None and site.modules:
-        program = offline.container_command(site)  # the module brings it, in the job
+        program = site.container_command  # the module brings it, in the job
     mpi = client.mpi_types() or ()
     return SiteOffer(name=site.name, mpi=mpi, container=program, containers=site.containers)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from toolkit.errors import LauncherMismatchError, UnknownLauncherError
-from toolkit.launchers.shared.base import Launcher, Script
+from toolkit.launchers.shared.base import Launcher
+from toolkit.model.case import Case
 from toolkit.model.source import Source
 from toolkit.registry import Registry
 from toolkit.units import counted
@@ -40,7 +41,7 @@ class Choice(NamedTuple):
     reason: str
 
 
-def choose(script: Script) -> Choice:
+def choose(case: Case) -> Choice:
     """Return the launcher whose claim to a script has the smallest priority number.
 
     This is ``--launcher auto``, the default. A plan names the launcher that was chosen.
@@ -48,10 +49,10 @@ def choose(script: Script) -> Choice:
     claims = [
         (claim.priority, name, claim.reason)
         for name, launcher in LAUNCHERS.items()
-        if (claim := launcher.recognize(script)) is not None
+        if (claim := launcher.recognize(case)) is not None
     ]
     _, name, reason = min(claims)
-    return Choice(name, f"{script.name} {reason}{_importer(script.source, reason)}")
+    return Choice(name, f"{case.target.name} {reason}{_importer(case.source, reason)}")
 
 
 def _importer(source: Source, reason: str) -> str:
@@ -62,21 +63,21 @@ def _importer(source: Source, reason: str) -> str:
     return f" (in {file})" if file else ""
 
 
-def copies(script: Script, choice: Choice) -> LauncherMismatchError | None:
+def copies(case: Case, choice: Choice) -> LauncherMismatchError | None:
     """Return an error if each rank would do the whole work alone, as far as the script tells.
 
     A script that imports packages of which that is not known, starts other programs or looks for
     its rank is left alone, and so are the elements of an array.
     """
-    source, job, launcher = script.source, script.job, LAUNCHERS[choice.launcher]
-    per_node = job.ntasks_per_node or (1 if launcher.takes_node else job.most_gpus) or 1
-    nodes = job.node_range[1]
+    source, job, launcher = case.source, case.job, LAUNCHERS[choice.launcher]
+    case = case._replace(launcher=launcher)
+    per_node, nodes = case.ranks_per_node, case.nodes
     meets_alone = "MASTER_ADDR=localhost" in source.texts and nodes > 1
     if not source.python or job.array is not None or job.sweep or nodes * per_node == 1:
         return None
     if choice.launcher == "spawn" and meets_alone:
         return LauncherMismatchError(
-            f"{script.name} sets MASTER_ADDR to localhost: "
+            f"{case.target.name} sets MASTER_ADDR to localhost: "
             f"each of {counted(nodes, 'node')} would train alone",
             place="--nodes",
             next_step="--nodes 1; or os.environ.setdefault('MASTER_ADDR', ...) in the script",
@@ -92,27 +93,27 @@ def copies(script: Script, choice: Choice) -> LauncherMismatchError | None:
     if spreads:
         return None
     return LauncherMismatchError(
-        f"nothing in {script.name} connects its ranks: {counted(nodes, 'node')} x {per_node} would "
-        f"be {nodes * per_node} copies that each do the whole work",
+        f"nothing in {case.target.name} connects its ranks: {counted(nodes, 'node')} x {per_node} "
+        f"would be {nodes * per_node} copies that each do the whole work",
         place="--nodes" if nodes > 1 else "--ntasks-per-node",
         next_step="--nodes 1 --ntasks-per-node 1; copies on purpose: --launcher srun",
     )
 
 
-def warnings(script: str, source: Source, name: str) -> tuple[str, ...]:
+def warnings(case: Case) -> tuple[str, ...]:
     """Warn of a script that uses another framework than its launcher.
 
     The job would start, and every rank would believe that it is alone.
     """
-    launcher = LAUNCHERS.get(name)
+    launcher, source = case.launcher, case.source
     if launcher is None or not launcher.framework or not source.python:
         return ()
     if launcher.is_used_by(source):
         return ()
-    better = LAUNCHERS[choose(Script(script, source)).launcher]
+    better = LAUNCHERS[choose(case._replace(launcher=None)).launcher]
     if not better.is_used_by(source):
         return ()
     return (
-        f"{script} uses {better.framework}, which the launcher {name} does not set up: "
-        f"every rank may believe that it is alone; next: --launcher {better.name}",
+        f"{case.target.name} uses {better.framework}, which the launcher {launcher.name} does not "
+        f"set up: every rank may believe that it is alone; next: --launcher {better.name}",
     )

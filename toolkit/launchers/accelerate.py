@@ -14,10 +14,11 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
-from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
+from toolkit.launchers.shared.base import Launcher, Recognition, sockets
 from toolkit.launchers.shared.step_log import batch_lines, failures_of_step
 from toolkit.launchers.shared.trainers import environment, lightning_findings
 from toolkit.launchers.torchrun import summary_failures
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 from toolkit.quoting import shell_words
@@ -44,40 +45,39 @@ class Accelerate(Launcher):
     rank_variables = ("RANK",)
     starters = ("accelerate",)
 
-    def recognize(self, script: Script) -> Recognition | None:
+    def recognize(self, case: Case) -> Recognition | None:
         """Claim the command `accelerate launch`."""
-        command = (script.name, *script.job.arguments[:1])
+        command = (case.target.name, *case.job.arguments[:1])
         return Recognition(-1, "launch starts ranks by itself") if command == _COMMAND else None
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require accelerate, and a command or a script that it can launch."""
-        findings = [*self.require("accelerate", request), *lightning_findings(request)]
-        if request.program and (request.script, *request.arguments[:1]) != _COMMAND:
+        findings = [*self.require("accelerate", case), *lightning_findings(case)]
+        if case.target.is_program and (case.target.script, *case.job.arguments[:1]) != _COMMAND:
             findings.append(
                 LauncherMismatchError(
                     "the launcher accelerate starts Python scripts, "
-                    f"not the program {request.script}",
+                    f"not the program {case.target.script}",
                     place="--launcher",
                     next_step="--launcher none, or: -- accelerate launch SCRIPT",
                 )
             )
         return findings
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Start one agent on each node, with the CPUs of all its ranks."""
-        ranks = request.nodes * request.ranks_per_node
-        words = request.arguments[1:] if request.program else _script(request)
-        is_plain = ranks > 1 and not (request.program and _has_kind(words))
+        words = case.job.arguments[1:] if case.target.is_program else _script(case)
+        is_plain = case.ranks > 1 and not (case.target.is_program and _has_kind(words))
         options = (
             *(("--multi_gpu",) if is_plain else ()),
-            f"--num_machines={request.nodes}",
-            f"--num_processes={ranks}",
+            f"--num_machines={case.nodes}",
+            f"--num_processes={case.ranks}",
             "--rdzv_backend=static",
             "--deepspeed_multinode_launcher=standard",
-            *(("--tee=3",) if ranks > 1 else ()),
+            *(("--tee=3",) if case.ranks > 1 else ()),
         )
         command = " ".join(("exec", shell_words((*_COMMAND, *options)), _MEETING, '"$@"'))
-        decided, on_cpus = super().launch(request), not request.job.most_gpus
+        decided, on_cpus = super().launch(case), not case.job.most_gpus
         return replace(
             decided,
             template="spawn",
@@ -85,14 +85,14 @@ class Accelerate(Launcher):
                 **decided.environment,
                 # Without it, and without GPUs, each rank is alone.
                 **({"ACCELERATE_USE_CPU": "true"} if on_cpus else {}),
-                **environment(request),
+                **environment(case),
                 "TORCH_CPP_LOG_LEVEL": "ERROR",  # as for torchrun
                 "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}| ",
-                **request.interface,
+                **sockets(case, "GLOO", "NCCL"),
             },
             program=("sh", "-c", command, _COMMAND[0], *words),
             task_is_rank=False,
-            labels_lines=ranks > 1,
+            labels_lines=case.ranks > 1,
             init="tcp",
         )
 
@@ -109,9 +109,9 @@ def _has_kind(words: Sequence[str]) -> bool:
     return any(word.partition("=")[0] in _KINDS for word in before)
 
 
-def _script(request: Request) -> tuple[str, ...]:
-    module = request.job.python_module
-    return (*(("-m", module) if module else (request.script,)), *request.arguments)
+def _script(case: Case) -> tuple[str, ...]:
+    module = case.job.python_module
+    return (*(("-m", module) if module else (case.target.script,)), *case.job.arguments)
 
 
 LAUNCHER = Accelerate()

@@ -7,18 +7,15 @@ the image's Horovod was built for. ``shared/pmi.py`` chooses ``--mpi``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError
 from toolkit.launchers.shared import horovod_build, pmi
-from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
+from toolkit.launchers.shared.base import Launcher, Recognition, sockets
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.model.site import Facts
-
-if TYPE_CHECKING:
-    from toolkit.slurm.client import Client
 
 
 class Horovod(Launcher):
@@ -29,31 +26,31 @@ class Horovod(Launcher):
     substitute = "horovod-gloo"
     framework = "horovod"
 
-    def recognize(self, script: Script) -> Recognition | None:
+    def recognize(self, case: Case) -> Recognition | None:
         """Claim scripts that import horovod."""
-        if script.source.imports_any("horovod"):
+        if case.source.imports_any("horovod"):
             return Recognition(20, "imports horovod")
         return None
 
-    def discover(self, facts: Facts, client: Client) -> Facts:
+    def discover(self, case: Case) -> Facts:
         """Ask Slurm for its PMI plugins."""
-        return replace(facts, mpi=client.mpi_types())
+        return replace(case.facts, mpi=case.client.mpi_types())
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require Horovod with MPI in the image, and a PMI that Slurm and the image's MPI share."""
-        return [*horovod_build.check(self, request, "mpi"), *pmi.check(request)]
+        return [*horovod_build.check(self, case, "mpi"), *pmi.check(case)]
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Start one task for each rank."""
-        decided = super().launch(request)
+        decided = super().launch(case)
         return replace(
             decided,
-            mpi=pmi.chosen(request),
+            mpi=pmi.chosen(case),
             exports=pmi.EXPORTS,
             environment={
                 **decided.environment,
-                **pmi.environment(request.site.interface),
-                **request.nccl_interface,
+                **pmi.environment(case.interface),
+                **sockets(case, "NCCL"),
             },
         )
 

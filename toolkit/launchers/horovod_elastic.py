@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
 from toolkit.launchers.shared import horovod_build
-from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
+from toolkit.launchers.shared.base import Launcher, Recognition
 from toolkit.launchers.shared.step_log import batch_lines, rank_failure
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
@@ -46,16 +47,16 @@ class HorovodElastic(Launcher):
     rank_variables = ("HOROVOD_RANK",)
     starters = ("horovod_elastic.py",)
 
-    def recognize(self, script: Script) -> Recognition | None:
+    def recognize(self, case: Case) -> Recognition | None:
         """Claim scripts that can go on after a change of ranks."""
-        if script.source.calls_any("elastic.run"):
+        if case.source.calls_any("elastic.run"):
             return Recognition(10, "runs horovod's elastic.run")
         return None
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require Horovod with Gloo in the image, and a script that calls ``hvd.elastic.run``."""
-        findings = horovod_build.check(self, request, "gloo")
-        if request.source.imports_any("horovod") and not request.source.calls_any("elastic.run"):
+        findings = horovod_build.check(self, case, "gloo")
+        if case.source.imports_any("horovod") and not case.source.calls_any("elastic.run"):
             findings.append(
                 LauncherMismatchError(
                     "the script uses Horovod and never its elastic.run: "
@@ -67,19 +68,19 @@ class HorovodElastic(Launcher):
             )
         return findings
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Start one agent on each node, with the CPUs of all its ranks.
 
         The job goes on without a node that fails.
         """
-        resets = request.job.max_restarts
-        ranks = (str(nodes * request.ranks_per_node) for nodes in request.job.node_range)
-        decided = super().launch(request)
+        resets = case.job.max_restarts
+        ranks = (str(nodes * case.ranks_per_node) for nodes in case.job.node_range)
+        decided = super().launch(case)
         return replace(
             decided,
             environment={
                 **decided.environment,
-                **horovod_build.gloo(request),
+                **horovod_build.gloo(case),
                 "HOROVOD_ELASTIC": "1",
                 "HOROVOD_ELASTIC_COOLDOWN": "10,120",
             },

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError
 from toolkit.launchers.shared import horovod_build
-from toolkit.launchers.shared.base import Launcher, Request
+from toolkit.launchers.shared.base import Launcher
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 
 
@@ -24,18 +25,18 @@ class HorovodGloo(Launcher):
     )
     framework = "horovod"
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require Horovod with Gloo in the image."""
-        return horovod_build.check(self, request, "gloo")
+        return horovod_build.check(self, case, "gloo")
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Start one task for each rank."""
-        decided = super().launch(request)
+        decided = super().launch(case)
         return replace(
             decided,
             environment={
                 **decided.environment,
-                **horovod_build.gloo(request),
+                **horovod_build.gloo(case),
                 # Horovod waits half a minute for ranks that come late, less than a cold start from
                 # a busy file system may take. The user can set another time.
                 "HOROVOD_GLOO_TIMEOUT_SECONDS": "300",

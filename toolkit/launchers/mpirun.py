@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,14 +20,12 @@ from toolkit.errors import (
     ToolkitError,
 )
 from toolkit.launchers.shared import horovod_build, pmi
-from toolkit.launchers.shared.base import Launcher, Request
+from toolkit.launchers.shared.base import Launcher, sockets
 from toolkit.launchers.shared.step_log import batch_lines, rank_failure
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 from toolkit.model.site import Facts
-
-if TYPE_CHECKING:
-    from toolkit.slurm.client import Client
 
 _OPEN_MPI = re.compile(r"Open MPI\)? (\d{1,9})\.(\d{1,9})")
 _TRIED = (("5", "4"),)  # of the host, of the image: ranks of 4.1.4 under mpirun 5.0.7, over PMIx
@@ -53,19 +50,18 @@ class Mpirun(Launcher):
     starters = ("mpirun",)
     waits_for_failed = True
 
-    def discover(self, facts: Facts, client: Client) -> Facts:
+    def discover(self, case: Case) -> Facts:
         """Read the version of the mpirun on PATH."""
-        del client
-        return replace(facts, mpirun=_version_on_path())
+        return replace(case.facts, mpirun=_version_on_path())
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require an Open MPI on the nodes, and an MPI in the image, or Horovod built with it."""
-        if request.source.imports_any("horovod"):
-            findings: list[ToolkitError] = list(horovod_build.check(self, request, "mpi"))
+        if case.source.imports_any("horovod"):
+            findings: list[ToolkitError] = list(horovod_build.check(self, case, "mpi"))
         else:
-            findings = list(pmi.require_mpi(self, request))
-        version = request.facts.mpirun
-        if version is None and not request.site.modules:
+            findings = list(pmi.require_mpi(self, case))
+        version = case.facts.mpirun
+        if version is None and not case.site.modules:
             findings.append(
                 NeedsInstallError(
                     "there is no mpirun on PATH, and the site names no module that brings one",
@@ -84,33 +80,33 @@ class Mpirun(Launcher):
             )
         return findings
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Let Slurm give a slot for each rank, and mpirun fill them.
 
         mpirun binds no rank to a core: that is the business of Slurm and the user.
         """
-        interface = request.site.interface
+        interface = case.interface
         parameters = {
             **pmi.parameters(interface),
             **({"oob_tcp_if_include": interface} if interface else {}),
         }
-        decided = super().launch(request)
+        decided = super().launch(case)
         return replace(
             decided,
             # The MPI plugin that a site's Slurm starts by default is for ranks; mpirun starts its
             # daemons with it, and brings a PMIx of its own.
             exports={**pmi.EXPORTS, "SLURM_MPI_TYPE": "none"},
-            environment={**decided.environment, **request.nccl_interface},
+            environment={**decided.environment, **sockets(case, "NCCL")},
             options=(
                 "-n",
-                str(request.nodes * request.ranks_per_node),
+                str(case.ranks),
                 "--map-by",
-                f"ppr:{request.ranks_per_node}:node",
+                f"ppr:{case.ranks_per_node}:node",
                 "--bind-to",
                 "none",
                 *(word for name, value in parameters.items() for word in ("--mca", name, value)),
             ),
-            warnings=_warnings(request),
+            warnings=_warnings(case),
         )
 
     def failures(self, logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
@@ -140,19 +136,19 @@ def _version_on_path() -> str | None:
     return next((line.strip() for line in answer.stdout.splitlines() if line.strip()), None)
 
 
-def _warnings(request: Request) -> tuple[str, ...]:
+def _warnings(case: Case) -> tuple[str, ...]:
     """Warn of two versions of Open MPI that may not work together.
 
     Open MPI promises that ranks find a daemon of the same major version; of others, what was tried
     is known.
     """
-    host = _OPEN_MPI.search(request.facts.mpirun or "")
-    image = _OPEN_MPI.search(horovod_build.detail_of("openmpi", request.manifest) or "")
+    host = _OPEN_MPI.search(case.facts.mpirun or "")
+    image = _OPEN_MPI.search(horovod_build.detail_of("openmpi", case.manifest) or "")
     if host is None or image is None or host[1] == image[1] or (host[1], image[1]) in _TRIED:
         return ()
     return (
         f"mpirun here is Open MPI {host[1]}.{host[2]}, "
-        f"the {request.noun} has {image[1]}.{image[2]}: ranks may not find it; "
+        f"the {case.noun} has {image[1]}.{image[2]}: ranks may not find it; "
         "--launcher horovod or mpi does without the host's",
     )
 

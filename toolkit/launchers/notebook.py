@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
-from toolkit.launchers.shared.base import Launcher, Request
+from toolkit.launchers.shared.base import Launcher
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.quoting import shell
 
@@ -31,10 +32,10 @@ class Notebook(Launcher):
     writes_reports = False
     task_noun = "task"
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require JupyterLab, a runtime that shows the node's files, and a single plain job."""
         findings: list[ToolkitError] = []
-        runtime = request.job.runtime or "apptainer"
+        runtime = case.job.runtime or "apptainer"
         if runtime not in _RUNTIMES:
             findings.append(
                 UsageError(
@@ -46,26 +47,26 @@ class Notebook(Launcher):
                     "SIF); or pyxis, conda, none",
                 )
             )
-        if request.job.array or request.job.interactive:
+        if case.job.array or case.job.interactive:
             findings.append(
                 UsageError(
                     "a notebook is one batch job",
-                    place="--array" if request.job.array else "--interactive",
+                    place="--array" if case.job.array else "--interactive",
                     next_step="leave the option out",
                 )
             )
-        return [*findings, *_jupyter_findings(request)]
+        return [*findings, *_jupyter_findings(case)]
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Start the server, whose first argument is the seconds after which it stops if unused."""
-        program = f"{request.run_directory}/notebook_server.py"
-        decided = super().launch(request)
-        return replace(decided, program=("python3", program, *request.arguments))
+        program = f"{case.run}/notebook_server.py"
+        decided = super().launch(case)
+        return replace(decided, program=("python3", program, *case.job.arguments))
 
 
-def _jupyter_findings(request: Request) -> list[ToolkitError]:
+def _jupyter_findings(case: Case) -> list[ToolkitError]:
     """Return an error if the image or the environment is known to lack JupyterLab."""
-    manifest, environment = request.manifest, request.environment
+    manifest, environment = case.manifest, case.environment
     if manifest is None:
         return []
     modules = {module for python in manifest.pythons[:1] for module in python.modules}

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError
-from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
+from toolkit.launchers.shared.base import Launcher, Recognition, sockets
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 
 
@@ -30,21 +31,21 @@ class Ray(Launcher):
     task_noun = "task"
     starters = ("ray", "ray_node.py")
 
-    def recognize(self, script: Script) -> Recognition | None:
+    def recognize(self, case: Case) -> Recognition | None:
         """Claim scripts that import ray."""
-        return Recognition(30, "imports ray") if script.source.imports_any("ray") else None
+        return Recognition(30, "imports ray") if case.source.imports_any("ray") else None
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require Ray in the image."""
-        return self.require("ray", request)
+        return self.require("ray", case)
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Start one task on each node, whose Ray has all CPUs and GPUs that the task is given.
 
         The script decides how many workers there are. The first node's task ends with the script's
         exit code; the others end because Ray ended.
         """
-        decided, interface = super().launch(request), request.site.interface or ""
+        decided, interface = super().launch(case), case.interface or ""
         return replace(
             decided,
             environment={
@@ -60,9 +61,9 @@ class Ray(Launcher):
                 "RAY_worker_niceness": "0",
                 # Logs are files, not terminals.
                 "RAY_COLOR_PREFIX": "0",
-                **request.interface,
+                **sockets(case, "GLOO", "NCCL"),
             },
-            options=(str(decided.cpus_per_task), str(request.job.most_gpus), interface),
+            options=(str(decided.cpus_per_task), str(case.job.most_gpus), interface),
         )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.launchers.shared.base import Launcher, Request
+from toolkit.launchers.shared.base import Launcher
+from toolkit.model.case import Case
 
 
 class Shell(Launcher):
@@ -23,9 +24,9 @@ class Shell(Launcher):
     writes_reports = False
     task_noun = "task"
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require a terminal."""
-        if request.job.interactive and request.job.pty:
+        if case.job.interactive and case.job.pty:
             return ()
         return (
             UsageError(

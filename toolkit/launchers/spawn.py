@@ -17,8 +17,9 @@ from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError
 from toolkit.launchers.shared.arguments import MEETING, Argument, backend, command
-from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script, number_of
+from toolkit.launchers.shared.base import Launcher, Recognition, number_of, sockets
 from toolkit.launchers.shared.step_log import batch_lines, failures_of_step, rank_failure
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 
@@ -46,26 +47,26 @@ class Spawn(Launcher):
     framework = "torch.distributed"
     is_per_node = True
 
-    def recognize(self, script: Script) -> Recognition | None:
+    def recognize(self, case: Case) -> Recognition | None:
         """Claim scripts that fork their ranks."""
-        if script.source.calls_any("multiprocessing.spawn", "multiprocessing.start_processes"):
+        if case.source.calls_any("multiprocessing.spawn", "multiprocessing.start_processes"):
             return Recognition(40, "calls mp.spawn")
-        if script.source.option("multiprocessing-distributed") is not None:
+        if case.source.option("multiprocessing-distributed") is not None:
             return Recognition(40, "has --multiprocessing-distributed")
         return None
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require torch in the image."""
-        return self.require("torch", request)
+        return self.require("torch", case)
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Start one task on each node, with the CPUs of all its ranks."""
-        decided = super().launch(request)
-        arguments = (_SWITCH, *MEETING, *_world(request), _NODES, _NODE_RANK, _RANKS)
+        decided = super().launch(case)
+        arguments = (_SWITCH, *MEETING, *_world(case), _NODES, _NODE_RANK, _RANKS)
         return replace(
             decided,
-            environment={**decided.environment, **request.interface},
-            program=command(request, (*arguments, *backend(request))),
+            environment={**decided.environment, **sockets(case, "GLOO", "NCCL")},
+            program=command(case, (*arguments, *backend(case))),
             task_is_rank=False,
             init="tcp",
         )
@@ -91,15 +92,15 @@ class Spawn(Launcher):
         return None if index is None or node is None or ranks is None else index + node * ranks
 
 
-def _world(request: Request) -> tuple[Argument, ...]:
+def _world(case: Case) -> tuple[Argument, ...]:
     """Return the argument for the size of the world.
 
     Scripts that are given their node's number multiply the world by their ranks; the others run on
     one node only.
     """
-    if request.source.option(*_NODE_RANK.names) or request.source.option(*_SWITCH.names):
+    if case.source.option(*_NODE_RANK.names) or case.source.option(*_SWITCH.names):
         return (Argument(("world-size",), '"$NNODES"'),)
-    return (Argument(("world-size",), '"$NPROC_PER_NODE"'),) if request.nodes == 1 else ()
+    return (Argument(("world-size",), '"$NPROC_PER_NODE"'),) if case.nodes == 1 else ()
 
 
 def _ends(host: str, lines: Sequence[str]) -> Iterator[Failure]:

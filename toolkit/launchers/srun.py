@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.launchers.shared.arguments import MEETING, Argument, backend, command
-from toolkit.launchers.shared.base import SHELLS, Launcher, Recognition, Request, Script
+from toolkit.launchers.shared.base import SHELLS, Launcher, Recognition, sockets
 from toolkit.launchers.shared.trainers import (
     environment,
     lightning_findings,
     srun_reason,
     uses_torch_distributed,
 )
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.model.source import Source
 
@@ -42,46 +43,49 @@ class Srun(Launcher):
     options = ("init",)
     rank_variables = ("RANK", "SLURM_PROCID")
 
-    def recognize(self, script: Script) -> Recognition | None:
+    def recognize(self, case: Case) -> Recognition | None:
         """Claim scripts whose trainer wants a task of Slurm for each device.
 
         A program of an image with torch may be a trainer, too: each of its ranks gets its number.
         """
-        ranks = (script.job.ntasks_per_node or script.job.most_gpus or 1) * script.job.node_range[1]
-        has_torch = "torch" in (script.frameworks or ())
-        if script.is_program and has_torch and ranks > 1 and script.name not in SHELLS:
-            return Recognition(-1, f"is a program, and the {script.noun} holds torch")
-        reason = srun_reason(script)
+        has_torch = case.manifest is not None and "torch" in case.manifest.frameworks
+        is_program = case.target.is_program and case.target.name not in SHELLS
+        if is_program and has_torch and case.ranks > 1:
+            return Recognition(-1, f"is a program, and the {case.noun} holds torch")
+        reason = srun_reason(case)
         return Recognition(45, reason) if reason else None
 
     def is_used_by(self, source: Source) -> bool:
         """Return whether a script uses torch.distributed, by itself or through a trainer."""
         return uses_torch_distributed(source)
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require torch in the image, and a path that torch can read out of a URL."""
-        findings = [*self.require("torch", request), *lightning_findings(request)]
-        wrong = next((sign for sign in "#?" if sign in request.run_directory), None)
-        if request.job.init != "file" or wrong is None:
+        findings = [*self.require("torch", case), *lightning_findings(case)]
+        wrong = next((sign for sign in "#?" if sign in case.run), None)
+        if case.job.init != "file" or wrong is None:
             return findings
         return [
             *findings,
             UsageError(
-                f"torch.distributed cannot read a file:// address with {wrong!r} in it: "
-                f"{request.run_directory}",
+                f"torch.distributed cannot read a file:// address with {wrong!r} in it: {case.run}",
                 place="--init",
                 next_step="--init env, or run from another directory",
             ),
         ]
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Start one task for each rank."""
-        decided, init = super().launch(request), request.job.init or "env"
+        decided, init = super().launch(case), case.job.init or "env"
         meeting = MEETING if init == "env" else MEETING[:1]
         return replace(
             decided,
-            environment={**decided.environment, **environment(request), **request.interface},
-            program=command(request, (*meeting, *_RANKS, *backend(request))),
+            environment={
+                **decided.environment,
+                **environment(case),
+                **sockets(case, "GLOO", "NCCL"),
+            },
+            program=command(case, (*meeting, *_RANKS, *backend(case))),
             init=init,
         )
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.launchers.shared.base import Launcher, Request
+from toolkit.launchers.shared.base import Launcher, sockets
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 
 TARGET = "toolkit.submit"  # in place of a script's name
@@ -53,10 +54,10 @@ class Submitit(Launcher):
     starts_python = True
     task_noun = "task"
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require submitit in the image, and a function: scripts are other launchers' work."""
         findings: list[ToolkitError] = []
-        if not (request.program and request.script == TARGET):
+        if not (case.target.is_program and case.target.script == TARGET):
             findings.append(
                 UsageError(
                     "the launcher submitit calls functions, not scripts",
@@ -65,29 +66,29 @@ class Submitit(Launcher):
                     "for a script another launcher, or none named",
                 )
             )
-        if request.job.signal is not None and not _WANTED.match(request.job.signal):
+        if case.job.signal is not None and not _WANTED.match(case.job.signal):
             findings.append(
                 UsageError(
                     f"functions are signaled by {SIGNAL} to the batch shell, "
-                    f"not by {request.job.signal}",
+                    f"not by {case.job.signal}",
                     place="signal",
                     next_step=f"signal='B:{SIGNAL}@SECONDS', or leave it out",
                 )
             )
-        return [*findings, *self.require("submitit", request)]
+        return [*findings, *self.require("submitit", case)]
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Start as many tasks on each node as were asked for."""
-        signal = () if request.job.signal else (("signal", f"B:{SIGNAL}@{_SECONDS}"),)
-        decided = super().launch(request)
+        signal = () if case.job.signal else (("signal", f"B:{SIGNAL}@{_SECONDS}"),)
+        decided = super().launch(case)
         return replace(
             decided,
             environment={
                 **decided.environment,
                 "SUBMITIT_EXECUTOR": "slurm",
-                **request.interface,
+                **sockets(case, "GLOO", "NCCL"),
             },
-            program=("python3", "-u", "-c", _TASK, f"{request.run_directory}/{FOLDER}"),
+            program=("python3", "-u", "-c", _TASK, f"{case.run}/{FOLDER}"),
             directives=(*signal, ("requeue", "")),
         )
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
-from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
+from toolkit.launchers.shared.base import Launcher, Recognition, sockets
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.model.source import Source
 
@@ -29,9 +30,9 @@ class TensorFlow(Launcher):
     framework = "tf.distribute"
     takes_node = True
 
-    def recognize(self, script: Script) -> Recognition | None:
+    def recognize(self, case: Case) -> Recognition | None:
         """Claim scripts that use a strategy of tf.distribute."""
-        if self.is_used_by(script.source):
+        if self.is_used_by(case.source):
             return Recognition(60, "uses a strategy of tf.distribute")
         return None
 
@@ -39,10 +40,10 @@ class TensorFlow(Launcher):
         """Return whether a script uses a strategy of tf.distribute."""
         return source.calls_any(*_STRATEGIES)
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require TensorFlow in the image, and a script that needs workers only."""
-        findings: list[ToolkitError] = list(self.require("tensorflow", request))
-        if request.source.calls_any("ParameterServerStrategy"):
+        findings: list[ToolkitError] = list(self.require("tensorflow", case))
+        if case.source.calls_any("ParameterServerStrategy"):
             findings.append(
                 LauncherMismatchError(
                     "the script uses ParameterServerStrategy, and the launcher tensorflow "
@@ -53,9 +54,9 @@ class TensorFlow(Launcher):
             )
         return findings
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Start one task for each worker."""
-        decided, threads = super().launch(request), str(request.cpus_per_rank)
+        decided, threads = super().launch(case), str(case.cpus_per_rank)
         return replace(
             decided,
             environment={
@@ -63,18 +64,18 @@ class TensorFlow(Launcher):
                 # By default TensorFlow makes a thread for each core of the node, on every worker.
                 "TF_NUM_INTRAOP_THREADS": threads,
                 "TF_NUM_INTEROP_THREADS": threads,
-                **request.nccl_interface,
+                **sockets(case, "NCCL"),
             },
-            warnings=_warnings(request),
+            warnings=_warnings(case),
         )
 
 
-def _warnings(request: Request) -> tuple[str, ...]:
+def _warnings(case: Case) -> tuple[str, ...]:
     """Warn of a strategy for one process, which ignores TF_CONFIG."""
     if (
-        request.nodes * request.ranks_per_node == 1
-        or not request.source.calls_any("MirroredStrategy")
-        or request.source.calls_any("MultiWorkerMirroredStrategy")
+        case.ranks == 1
+        or not case.source.calls_any("MirroredStrategy")
+        or case.source.calls_any("MultiWorkerMirroredStrategy")
     ):
         return ()
     return (

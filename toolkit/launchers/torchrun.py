@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
-from toolkit.launchers.shared.base import Launcher, Recognition, Request, Script
+from toolkit.launchers.shared.base import Launcher, Recognition, sockets
 from toolkit.launchers.shared.step_log import batch_lines, failures_of_step, rank_failure
 from toolkit.launchers.shared.trainers import (
     TRAINERS,
@@ -23,6 +23,7 @@ from toolkit.launchers.shared.trainers import (
     lightning_findings,
     uses_torch_distributed,
 )
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
 from toolkit.model.source import Source
@@ -47,16 +48,16 @@ class Torchrun(Launcher):
     rank_variables = ("RANK",)
     starters = ("torchrun",)
 
-    def recognize(self, script: Script) -> Recognition | None:
+    def recognize(self, case: Case) -> Recognition | None:
         """Claim scripts of torch.distributed and of libraries above it.
 
         A script that no other launcher claims goes to torchrun as well.
         """
-        if script.source.imports_any("torch.distributed"):
+        if case.source.imports_any("torch.distributed"):
             return Recognition(50, "imports torch.distributed")
-        if script.source.calls_any("DistributedDataParallel"):
+        if case.source.calls_any("DistributedDataParallel"):
             return Recognition(50, "uses DistributedDataParallel")
-        library = next((name for name in TRAINERS if script.source.imports_any(name)), None)
+        library = next((name for name in TRAINERS if case.source.imports_any(name)), None)
         if library is not None:
             return Recognition(90, f"imports {library}")
         return Recognition(1000, "imports nothing that says otherwise")
@@ -65,40 +66,40 @@ class Torchrun(Launcher):
         """Return whether a script uses torch.distributed, by itself or through a trainer."""
         return uses_torch_distributed(source)
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Require torch, and in an environment of the host the program torchrun.
 
         That is not there before torch 1.10.
         """
-        findings = [*self.require("torch", request), *lightning_findings(request)]
-        if request.environment is not None and not request.environment.torchrun:
+        findings = [*self.require("torch", case), *lightning_findings(case)]
+        if case.environment is not None and not case.environment.torchrun:
             findings.append(
                 LauncherMismatchError(
-                    f"there is no program torchrun in {request.environment.name}",
+                    f"there is no program torchrun in {case.environment.name}",
                     place="--launcher",
                     next_step="--launcher srun does without it",
                 )
             )
         return findings
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Start one task on each node, with the CPUs of all its ranks."""
-        least, most = request.job.node_range
-        is_elastic, is_unequal = least != most, bool(request.job.gpus_by_node)
+        least, most = case.job.node_range
+        is_elastic, is_unequal = least != most, bool(case.job.gpus_by_node)
         default = _RESTARTS if is_elastic else 0
-        given = request.job.max_restarts
+        given = case.job.max_restarts
         restarts = default if given is None else given
-        decided = super().launch(request)
+        decided = super().launch(case)
         return replace(
             decided,
             template="torchrun-elastic" if is_elastic else None,
             options=(
                 f"--nnodes={least}:{most}" if is_elastic else f"--nnodes={most}",
-                *(() if is_unequal else (f"--nproc-per-node={request.ranks_per_node}",)),
+                *(() if is_unequal else (f"--nproc-per-node={case.ranks_per_node}",)),
                 *((f"--max-restarts={restarts}",) if restarts else ()),
                 "--tee=3",
             ),
-            exclude=f",{request.job.exclude}" if request.job.exclude else "",
+            exclude=f",{case.job.exclude}" if case.job.exclude else "",
             directives=(("no-kill", ""), ("requeue", "")) if is_elastic else (),
             cpus_per_task=None if is_unequal else decided.cpus_per_task,
             environment={
@@ -110,10 +111,10 @@ class Torchrun(Launcher):
                 "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}| ",
                 # Agents that start ranks again hang where these share the agents' own store.
                 **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts else {}),
-                **environment(request),
-                **request.interface,
+                **environment(case),
+                **sockets(case, "GLOO", "NCCL"),
             },
-            program=(*_script(request), *request.arguments),
+            program=(*_script(case), *case.job.arguments),
             task_is_rank=False,
             labels_lines=True,
         )
@@ -139,11 +140,11 @@ class Torchrun(Launcher):
         ]
 
 
-def _script(request: Request) -> tuple[str, ...]:
-    if request.job.python_module:
-        return ("-m", request.job.python_module)
-    is_python = request.script.endswith(".py")
-    return (request.script,) if is_python else ("--no-python", request.script)
+def _script(case: Case) -> tuple[str, ...]:
+    if case.job.python_module:
+        return ("-m", case.job.python_module)
+    is_python = case.target.script.endswith(".py")
+    return (case.target.script,) if is_python else ("--no-python", case.target.script)
 
 
 def _is_rank(report: Report) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from toolkit.model.base import Model
+from toolkit.model.image import Manifest
 
 
 class Environment(Model, frozen=True, kw_only=True):
@@ -18,6 +19,7 @@ class Environment(Model, frozen=True, kw_only=True):
         version: of Python.
         torchrun: the environment has the program torchrun.
         mpirun: the first line of ``mpirun --version`` there; None: there is no mpirun.
+        manifest: what it holds, in the form that is known of images.
         variables: variables that the user set with `conda env config vars set`.
     """
 
@@ -28,6 +30,7 @@ class Environment(Model, frozen=True, kw_only=True):
     version: str
     torchrun: bool = False
     mpirun: str | None = None
+    manifest: Manifest | None = None
     variables: dict[str, str] = {}
 
 

@@ -174,6 +174,18 @@ class Site(Model, frozen=True, kw_only=True):
     gpu_types: dict[str, GpuType] = {}
     notes: tuple[Note, ...] = ()
 
+    @property
+    def cited(self) -> str:
+        """The site's file as messages cite it: ``site neuron, 2026-08``."""
+        return f"site {self.name}{f', {self.date}' if self.date else ''}"
+
+    @property
+    def container_command(self) -> str | None:
+        """The command of one of the site's modules, else the first that the site names."""
+        modules = {module.partition("/")[0] for module in self.modules}
+        first = next(iter(self.containers), None)
+        return next((name for name in self.containers if name in modules), first)
+
 
 class Access(Model, frozen=True, kw_only=True):
     """The way to Slurm's commands.

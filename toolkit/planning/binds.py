@@ -3,65 +3,85 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
-from toolkit.errors import UsageError
+from toolkit.errors import ToolkitError, UsageError
+from toolkit.model.case import Case
 from toolkit.model.plan import Bind
-from toolkit.planning.inputs import Inputs
 from toolkit.runtimes import DEFAULT
 
 _MODES = ("ro", "rw", "squashfs")
 
 
-def binds(inputs: Inputs) -> tuple[Bind, ...]:
-    """Return the binds of a job; none lies within another.
+def binds(case: Case) -> tuple[Bind, ...]:
+    """Return the binds of a job: those of every run, the site's data sets, what the user names."""
+    return (*_own(case), *_data(case), *case.binds)
 
-    They are the working directory, the run's own directory, that of the script, the site's data
-    sets, and what the user names.
 
-    Raises:
-        UsageError: a path cannot be bound.
-    """
-    paths = [
-        inputs.directory,
-        inputs.run_directory,
-        inputs.folder,
-        *(directory.path for directory in inputs.shown),
-    ]
-    if inputs.tree is not None:
-        paths = [inputs.tree.cwd, inputs.run_directory, *paths]
-    if inputs.shown:
+def _own(case: Case) -> Iterator[Bind]:
+    """Yield the working directory, the run's own, and that of the script; none within another."""
+    target = case.target
+    paths = [target.cwd, case.run, target.folder, *(directory.path for directory in case.shown)]
+    if case.tree is not None:
+        paths = [case.tree.cwd, case.run, *paths]
+    if case.shown:
         paths.sort(key=lambda path: len(PurePosixPath(path).parts))
     outermost: list[str] = []
     for path in paths:
         if not any(PurePosixPath(path).is_relative_to(other) for other in outermost):
             outermost.append(path)
-    own = [checked_bind(Bind(source=path, target=path), "working directory") for path in outermost]
-    named = tuple(parse_bind(text, inputs.directory) for text in inputs.job.bind)
-    if (inputs.job.runtime or DEFAULT) != DEFAULT and any(bind.squashfs for bind in named):
-        raise UsageError(
-            f"the runtime {inputs.job.runtime} cannot mount a squashfs",
+            yield Bind(source=path, target=path)
+
+
+def _data(case: Case) -> Iterator[Bind]:
+    taken = {bind.target for bind in case.binds}
+    for name in case.job.datasets:
+        if name in case.site.datasets and f"/data/{name}" not in taken:
+            yield Bind(source=case.site.datasets[name], target=f"/data/{name}", read_only=True)
+
+
+def findings(case: Case) -> Iterator[ToolkitError]:
+    """Yield the errors of binds that a container cannot have.
+
+    Apptainer's ``--bind`` separates by commas and colons and has no quoting.
+    """
+    places = {"working directory": _own(case), "datasets": _data(case), "--bind": case.binds}
+    for place, shown in places.items():
+        for path in dict.fromkeys(path for bind in shown for path in (bind.source, bind.target)):
+            if wrong := next((character for character in ",:\n\\" if character in path), ""):
+                yield UsageError(
+                    f"a directory with {wrong!r} in its name cannot be bound into a container: "
+                    f"{path!r}",
+                    place=place,
+                    next_step="rename it, or bind a directory above it",
+                )
+    if (case.job.runtime or DEFAULT) != DEFAULT and any(bind.squashfs for bind in case.binds):
+        yield UsageError(
+            f"the runtime {case.job.runtime} cannot mount a squashfs",
             place="--bind",
             next_step="--runtime apptainer, or unpack it: unsquashfs -d DIRECTORY FILE",
         )
-    taken = {bind.target for bind in named}
-    data = (
-        checked_bind(
-            Bind(source=inputs.site.datasets[name], target=f"/data/{name}", read_only=True),
-            "datasets",
-        )
-        for name in inputs.job.datasets
-        if name in inputs.site.datasets and f"/data/{name}" not in taken
-    )
-    return (*own, *data, *named)
 
 
-def parse_bind(text: str, directory: str) -> Bind:
-    """Parse ``SRC[:DST[:ro|rw|squashfs]]``; relative sources start at ``directory``.
+def parse_binds(
+    texts: Iterable[str], directory: str
+) -> tuple[tuple[Bind, ...], list[ToolkitError]]:
+    """Parse each ``SRC[:DST[:ro|rw|squashfs]]``; relative sources start at ``directory``.
 
-    Raises:
-        UsageError: the text has no such form, or holds a character that Apptainer cannot carry.
+    Returns:
+        The binds, and an error for each text that has no such form.
     """
+    parsed, wrong = list[Bind](), list[ToolkitError]()
+    for text in texts:
+        try:
+            parsed.append(_parse(text, directory))
+        except UsageError as error:
+            wrong.append(error)
+    return tuple(parsed), wrong
+
+
+def _parse(text: str, directory: str) -> Bind:
     parts = text.split(":")
     if not parts[0] or len(parts) > 3 or (len(parts) == 3 and parts[2] not in _MODES):
         raise UsageError(
@@ -78,30 +98,9 @@ def parse_bind(text: str, directory: str) -> Bind:
             place="--bind",
             next_step=f"--bind {parts[0]}:{container_path}",
         )
-    bind = Bind(
+    return Bind(
         source=source,
         target=target,
         read_only=parts[2:] in (["ro"], ["squashfs"]),
         squashfs=parts[2:] == ["squashfs"],
     )
-    return checked_bind(bind, "--bind")
-
-
-def checked_bind(bind: Bind, place: str) -> Bind:
-    """Return ``bind`` if Apptainer's ``--bind`` can carry it.
-
-    That option separates by commas and colons and has no quoting.
-
-    Raises:
-        UsageError: a path holds one of them, or a newline.
-    """
-    for path in (bind.source, bind.target):
-        wrong = next((character for character in ",:\n\\" if character in path), None)
-        if wrong:
-            raise UsageError(
-                f"a directory with {wrong!r} in its name cannot be bound into a container: "
-                f"{path!r}",
-                place=place,
-                next_step="rename it, or bind a directory above it",
-            )
-    return bind

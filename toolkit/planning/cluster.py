@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from toolkit import shell, sites
@@ -135,35 +134,3 @@ def _has_slurm() -> bool:
         or Path("/etc/slurm/slurm.conf").exists()
         or Path("/run/slurm/conf").exists()
     )
-
-
-def _node_local_directory(path: str, cluster: Cluster) -> str | None:
-    """Return the node-local directory that holds a path; None if all nodes see the path."""
-    pure_path = PurePosixPath(path)
-    if any(pure_path.is_relative_to(shared) for shared in cluster.access.shared_directories):
-        return None
-    private = cluster.access.private_directories
-    names = cluster.site.private_directories if private is None else private
-    return next((name for name in names if pure_path.is_relative_to(name)), None)
-
-
-def node_local_paths(
-    cluster: Cluster, paths: Mapping[str, Iterable[str]]
-) -> dict[str, tuple[str, str]]:
-    """Return the first path of each option that is node-local.
-
-    Args:
-        cluster: that the job is submitted to.
-        paths: option -> the paths that it names.
-
-    Returns:
-        option -> the path, and the directory that each node has for itself.
-    """
-    result: dict[str, tuple[str, str]] = {}
-    for option, named in paths.items():
-        for path in named:
-            directory = _node_local_directory(path, cluster)
-            if directory:
-                result[option] = (path, directory)
-                break
-    return result

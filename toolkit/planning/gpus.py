@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
-from toolkit.errors import UsageError
+from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.job import Job
 from toolkit.model.site import Partition, Site
 from toolkit.units import counted
@@ -38,16 +40,8 @@ def resolved(job: Job, has: int | None) -> tuple[Job, tuple[str, ...]]:
     Args:
         job: the merged settings.
         has: how many GPUs a node has; None: not known.
-
-    Raises:
-        UsageError: `--gpus` and `--gpus-per-node` contradict each other.
     """
-    if job.gpus is None:
-        return job, ()
-    if job.gpus_per_node is not None:
-        _require_consistent(job)
-        return job, ()
-    if job.gpus_by_node:
+    if job.gpus is None or job.gpus_per_node is not None or job.gpus_by_node:
         return job, ()
     total, (least, nodes) = job.most_gpus, job.node_range
     share, rest = divmod(total, nodes)
@@ -68,17 +62,20 @@ def resolved(job: Job, has: int | None) -> tuple[Job, tuple[str, ...]]:
     return replace(job, gpus_per_node=job.gpus), (note,)
 
 
-def _require_consistent(job: Job) -> None:
+def findings(job: Job) -> Iterator[ToolkitError]:
+    """Yield an error if `--gpus` and `--gpus-per-node` contradict each other."""
+    if job.gpus is None or job.gpus_per_node is None:
+        return
     _, nodes = job.node_range
     total = sum(job.gpus_by_node) or job.most_gpus * nodes
     per_node, all_gpus = str(job.gpus_per_node), str(job.gpus)
     types = {text.rpartition(":")[0] for text in (all_gpus, per_node) if ":" in text}
     if len(types) > 1:
         cause = f"--gpus-per-node {per_node} and --gpus {all_gpus} name two types of GPU"
-        raise UsageError(cause, place="--gpus", next_step="leave --gpus out")
-    if all_gpus.rpartition(":")[2] != str(total):
+        yield UsageError(cause, place="--gpus", next_step="leave --gpus out")
+    elif all_gpus.rpartition(":")[2] != str(total):
         cause = (
             f"--gpus-per-node {per_node} on {counted(nodes, 'node')} gives {total} GPUs, "
             f"--gpus asks for {all_gpus}"
         )
-        raise UsageError(cause, place="--gpus", next_step="leave --gpus out")
+        yield UsageError(cause, place="--gpus", next_step="leave --gpus out")

@@ -49,19 +49,24 @@ def _chosen(cwd: Path) -> Job:
     return merge_layers(layers).job
 
 
-def with_variables(settings: Settings, findings: list[ToolkitError]) -> Settings:
+def with_variables(settings: Settings) -> tuple[Settings, list[ToolkitError]]:
     """Return the settings with the values of secret variables and of those that are passed on.
 
-    A repeated run has the values already. For a runtime that has named environments, the first
-    name that is not a variable of this shell is that of the environment.
+    The findings are of variables that are not set. A repeated run has the values already. For a
+    runtime that has named environments, the first name that is not a variable of this shell is that
+    of the environment.
     """
     job = settings.job
     names, environment = _split_names(job, os.environ)
     values = {name: os.environ.get(name, job.env.get(name)) for name in (*names, *job.secret)}
-    unset = [name for name, value in values.items() if value is None]
-    findings += [_unset(name, is_secret=name in job.secret) for name in unset]
+    unset = [
+        _unset(name, is_secret=name in job.secret)
+        for name, value in values.items()
+        if value is None
+    ]
     env = {**job.env, **{name: value for name, value in values.items() if value is not None}}
-    return Settings(replace(job, env=env, pass_env=names, conda_env=environment), settings.origins)
+    job = replace(job, env=env, pass_env=names, conda_env=environment)
+    return Settings(job, settings.origins), unset
 
 
 def _split_names(job: Job, environment: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
@@ -74,7 +79,7 @@ def _split_names(job: Job, environment: Mapping[str, str]) -> tuple[tuple[str, .
     return tuple(name for name in job.pass_env if name != chosen), chosen
 
 
-def _unset(name: str, *, is_secret: bool) -> UsageError:
+def _unset(name: str, *, is_secret: bool) -> ToolkitError:
     cause = f"the variable {name} is not set in this shell"
     if is_secret:
         return UsageError(cause, place="--secret", next_step=f"read -rs {name}; export {name}")

@@ -58,8 +58,8 @@ def _moved(value: Any, old: str, new: str) -> Any:
     return [_moved(item, old, new) for item in value] if isinstance(value, list | tuple) else value
 
 
-def not_taken(recorded: Plan, job: Job, now: Settings) -> str:
-    """Return a note on the settings of today that a repeated run does not take; empty if none.
+def not_taken(recorded: Plan, job: Job, now: Settings) -> tuple[str, ...]:
+    """Return a note on the settings of today that a repeated run does not take.
 
     Args:
         recorded: the plan of the run.
@@ -73,8 +73,9 @@ def not_taken(recorded: Plan, job: Job, now: Settings) -> str:
         for name, value in _differences(key, getattr(now.job, key, None), getattr(job, key, None))
     ]
     if not texts:
-        return ""
-    return f"planned as recorded; not taken: {', '.join(texts)}. An option with the value takes it"
+        return ()
+    listed = ", ".join(texts)
+    return (f"planned as recorded; not taken: {listed}. An option with the value takes it",)
 
 
 def _differences(key: str, now: Any, recorded: Any) -> Iterator[tuple[str, object]]:

@@ -6,39 +6,33 @@ from collections.abc import Mapping
 
 from toolkit import quoting
 from toolkit.errors import ToolkitError, UsageError
+from toolkit.model.case import Case
 from toolkit.model.job import Job, SlurmValue
 from toolkit.model.plan import Launch, Requeue
 from toolkit.model.slurm_options import OPTIONS, SHORT, Takes
 from toolkit.planning import requeue
+from toolkit.sites.gpu_types import resolve as resolve_gpu_type
 
 _ASKED_SECONDS = 40  # before the time limit, at the latest
 
 
 def directives(
-    job: Job,
-    name: str,
-    launch: Launch,
-    cpus_per_rank: int,
-    gpu_type: str,
-    requeueing: Requeue | None,
-    *,
-    reports: bool = False,
+    case: Case, launch: Launch, requeueing: Requeue | None, *, reports: bool = False
 ) -> tuple[tuple[str, str], ...]:
     """Return the options of a plan's script in the order of the table; "" for one without a value.
 
     Options that are unset are left to the cluster.
 
     Args:
-        job: the merged settings.
-        name: of the job.
+        case: of the plan.
         launch: how the ranks are started.
-        cpus_per_rank: CPUs of each rank.
-        gpu_type: the type of the GPUs as Slurm names it; empty: any.
         requeueing: how the job is requeued; None: it is not.
         reports: the ranks may be Python, which writes its stacks when it gets SIGURG.
     """
+    job = case.job
     least, most = job.node_range
     is_equal, is_fixed = not job.gpus_by_node, least == most
+    gpu_type = resolve_gpu_type(case).name
     kind = f"{gpu_type}:" if gpu_type else ""
     gres = [
         *([f"gpu:{kind}{job.most_gpus}"] if job.most_gpus and is_equal else []),
@@ -48,7 +42,7 @@ def directives(
     is_free = not {"signal"} & {*job.slurm, *dict(launch.directives)}
     asked = f"URG@{_ASKED_SECONDS}" if reports and is_free and not job.interactive else None
     decided: dict[str, object] = {
-        "job-name": name,
+        "job-name": case.name,
         "nodes": most if is_fixed else f"{least}-{most}",
         # If Slurm knows the number of tasks on each node, it allocates as few nodes as it can.
         "ntasks-per-node": launch.ntasks_per_node if is_fixed else None,
@@ -57,7 +51,7 @@ def directives(
         "gpus-per-node": None,
         # If nodes differ, Slurm gets the total, and each node's script counts its GPUs.
         "gpus": None if is_equal else f"{kind}{sum(job.gpus_by_node)}",
-        "cpus-per-gpu": None if is_equal else cpus_per_rank,
+        "cpus-per-gpu": None if is_equal else case.cpus_per_rank,
         "exclusive": "" if job.exclusive is True else job.exclusive or None,
         # Cancel a job that can never start because another job failed.
         "kill-on-invalid-dep": job.slurm.get(

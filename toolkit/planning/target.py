@@ -13,39 +13,57 @@ from toolkit.config import shipped
 from toolkit.errors import ScriptMissingError, UnknownRunError
 from toolkit.files import read_json, read_toml
 from toolkit.launchers import LAUNCHERS
+from toolkit.model.case import Target
 from toolkit.model.job import Job
+from toolkit.planning import commands
 from toolkit.planning.settings import Layer, layer
 from toolkit.quoting import shell
 from toolkit.records import secrets
 from toolkit.trust import require_trusted
 
 
-class Target(NamedTuple):
-    """A program that can be run.
+class Run(NamedTuple):
+    """The run that the words of a command mean.
 
     Attributes:
-        script: as the ranks are given it: relative to the current working directory if it is below
-            it, else absolute.
-        folder: directory of the script, absolute.
+        target: what is run.
         layer: the target's own settings.
-        program: there is no script: it is a program of the image.
-        run: directory of the run that is repeated; None: the target is not a run.
-        snapshot_cwd: the working directory of the ranks in the snapshot of that run; empty: it has
-            no snapshot.
+        flags: the options, with those that another launcher's command amounts to.
+        note: what was understood of that command; empty: there is none.
     """
 
-    script: str
-    folder: str
+    target: Target
     layer: Layer
-    program: bool = False
-    run: Path | None = None
-    snapshot_cwd: str = ""
+    flags: Layer
+    note: str = ""
+
+
+def understand(name: str, flags: Layer, cwd: Path, known: Job, *, is_command: bool) -> Run:
+    """Resolve the words of a command with the settings that are ``known`` before the target's."""
+    words, note = (name, *flags.values.get("arguments", ())), ""
+    if "launcher" not in flags.values and not (cwd / name).exists():
+        pasted = commands.translate(words, flags)
+        if pasted is not None:
+            name, flags, note = pasted.words[0], pasted.over(flags), pasted.note
+    launcher = LAUNCHERS.get(flags.values.get("launcher") or known.launcher or "")
+    if launcher is not None and launcher.has_own_program:
+        return Run(Target(name, str(cwd), str(cwd), is_program=True), Layer("program", {}), flags)
+    is_other = any(name in other.commands for other in LAUNCHERS.values())
+    is_program = is_other if launcher is None else launcher.takes_programs
+    # A launcher of programs runs "python -m pkg.train" as it is written, but -m asks for a module.
+    if not is_program or flags.values.get("python_module"):
+        name, flags = python_target(name, flags, cwd)
+    is_program = is_program or is_command or commands.starts_something(name)
+    is_live = flags.values.get("snapshot") is False
+    runs = known.runs or "runs"
+    target, own = resolve(name, cwd, runs=runs, program=is_program, is_live=is_live)
+    return Run(target, own, flags, note)
 
 
 def resolve(
     name: str, cwd: Path, *, runs: str = "runs", program: bool = False, is_live: bool = False
-) -> Target:
-    """Resolve a target's name from the current working directory.
+) -> tuple[Target, Layer]:
+    """Resolve a target's name from the current working directory, with its own settings.
 
     A folder with a ``job.toml`` is a job, one with a ``plan.json`` a run; ``jobs/NAME`` may also be
     a shipped job.
@@ -72,15 +90,19 @@ def resolve(
         job = read_json(path / "job.json", Job, searched=True)
         job = replace(job, env={**job.env, **secrets.read(path)})
         snapshot = None if is_live else _snapshot(path.resolve(), job)
-        return snapshot or _job(path.name, job, cwd, cwd, is_run=True)._replace(run=path)
+        if snapshot is not None:
+            return snapshot, layer(path.name, job)
+        target, own = _job(path.name, job, cwd, cwd, is_run=True)
+        return target._replace(repeats=path), own
     if (path / "job.toml").is_file():
         settings = read_toml(path / "job.toml", Job, named=not _hides_shipped(name))
         return _job("job.toml", settings, path.resolve(), cwd)
     if path.is_file():
-        return Target(_short(path, cwd), str(path.parent.resolve()), Layer("script", {}))
+        folder = str(path.parent.resolve())
+        return Target(_short(path, cwd), folder, str(cwd)), Layer("script", {})
     # A folder does not hide a program: a clone of huggingface/accelerate is called accelerate.
     if program and _is_program(name) and (path.is_dir() or not path.exists()):
-        return Target(name, str(cwd), Layer("program", {}), program=True)
+        return Target(name, str(cwd), str(cwd), is_program=True), Layer("program", {})
     step = "toolkit run --help describes scripts and jobs"
     if any(path.glob("*.ipynb")):
         step = f"it has notebooks: toolkit notebook {shell(name)}"
@@ -107,7 +129,7 @@ def _snapshot(run: Path, job: Job) -> Target | None:
     name = Path(job.script or "").name
     is_program = not (folder / name).is_file()
     script = (job.script or "") if is_program else _short(folder / name, cwd)
-    return Target(script, str(folder), layer(run.name, job), is_program, run, str(cwd))
+    return Target(script, str(folder), str(cwd), is_program, run, is_copy=True)
 
 
 def _run_of(name: str, runs: Path) -> Path | None:
@@ -184,12 +206,15 @@ def module_file(name: str, cwd: Path) -> str:
     return _short(module.file, cwd)
 
 
-def _job(origin: str, job: Job, folder: Path, cwd: Path, *, is_run: bool = False) -> Target:
+def _job(
+    origin: str, job: Job, folder: Path, cwd: Path, *, is_run: bool = False
+) -> tuple[Target, Layer]:
     script = folder / (job.script or "train.py")
     launcher = LAUNCHERS.get(job.launcher or "")
     takes_programs = is_run or (launcher is not None and launcher.takes_programs)
     if not script.is_file() and takes_programs and _is_program(job.script or ""):
-        return Target(job.script or "", str(folder), layer(origin, job), program=True)
+        target = Target(job.script or "", str(folder), str(cwd), is_program=True)
+        return target, layer(origin, job)
     if not script.is_file():
         choices = [path.name for path in script.parent.glob("*.py")]
         raise ScriptMissingError(
@@ -200,7 +225,8 @@ def _job(origin: str, job: Job, folder: Path, cwd: Path, *, is_run: bool = False
         )
     name = {"job_name": folder.name} if folder != cwd else {}
     values = {**name, **layer(origin, job).values}
-    return Target(_short(script, cwd), str(script.parent.resolve()), Layer(origin, values))
+    target = Target(_short(script, cwd), str(script.parent.resolve()), str(cwd))
+    return target, Layer(origin, values)
 
 
 def _hides_shipped(name: str) -> bool:

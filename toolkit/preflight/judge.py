@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from toolkit.checks import Registry, next_step
 from toolkit.errors import ToolkitError
+from toolkit.model.case import Case
 from toolkit.model.plan import Forced
-from toolkit.preflight.model import PreflightCase
 
 # Their order is that in which findings are shown.
-REGISTRY: Registry[PreflightCase] = Registry("toolkit.preflight.rules")
+REGISTRY: Registry[Case] = Registry("toolkit.preflight.rules")
 
 
 class Judgement(NamedTuple):
@@ -32,7 +32,7 @@ class Judgement(NamedTuple):
     forced: Forced | None = None
 
 
-def judge(case: PreflightCase, force: str | None = None) -> Judgement:
+def judge(case: Case, force: str | None = None) -> Judgement:
     """Judge a job by all rules.
 
     Args:

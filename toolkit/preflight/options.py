@@ -5,15 +5,16 @@ The rules, which can be overruled by ``--force``, are in ``rules``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
 from toolkit.launchers import LAUNCHERS
 from toolkit.launchers.shared.base import Launcher
+from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.slurm_options import OWN
 from toolkit.quoting import sbatch
-from toolkit.slurm.parse import megabytes, minutes
+from toolkit.units import minutes
 
 
 def option(key: str) -> str:
@@ -21,37 +22,16 @@ def option(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
-def requested_minutes(job: Job) -> int | None:
-    """Return the requested minutes; None if unset, unlimited, or not a time.
-
-    ``value_findings`` reports what is not a time.
-    """
-    try:
-        return minutes(str(job.time)) if job.time is not None else None
-    except ValueError:
-        return None
-
-
-def requested_memory(job: Job) -> int | None:
-    """Return the requested memory on each node, in MB; None if unset, or not a size.
-
-    ``value_findings`` reports what is not a size.
-    """
-    try:
-        return megabytes(str(job.mem)) if job.mem is not None else None
-    except ValueError:
-        return None
-
-
-def value_findings(job: Job) -> list[ToolkitError]:
+def value_findings(case: Case) -> list[ToolkitError]:
     """Return the values that an ``#SBATCH`` line or a shell cannot carry."""
+    job = case.job
     findings: list[ToolkitError] = []
     if job.time is not None:
         try:
             minutes(str(job.time))
         except ValueError as error:
             findings.append(UsageError(str(error), place="--time", next_step="--time 2:00:00"))
-    if job.mem is not None and requested_memory(job) is None:
+    if job.mem is not None and case.memory is None:
         cause = f"{str(job.mem)!r} is not a size; Slurm's are 16G, 500M, or a number of megabytes"
         findings.append(UsageError(cause, place="--mem", next_step="--mem 16G"))
     for own in OWN:
@@ -77,8 +57,9 @@ def value_findings(job: Job) -> list[ToolkitError]:
     return findings
 
 
-def node_findings(job: Job, origins: Mapping[str, str]) -> list[ToolkitError]:
+def node_findings(case: Case) -> list[ToolkitError]:
     """Return numbers of nodes that run backwards, or contradict the GPUs given for each node."""
+    job = case.job
     least, most = job.node_range
     if least > most:
         return [
@@ -105,7 +86,7 @@ def node_findings(job: Job, origins: Mapping[str, str]) -> list[ToolkitError]:
             )
         ]
     if job.ntasks_per_node is not None:
-        decided = origins.get("ntasks_per_node", "--ntasks-per-node")
+        decided = case.origins.get("ntasks_per_node", "--ntasks-per-node")
         return [
             UsageError(
                 f"{given} gives each node as many ranks as it has GPUs, "
@@ -117,9 +98,12 @@ def node_findings(job: Job, origins: Mapping[str, str]) -> list[ToolkitError]:
     return []
 
 
-def launcher_findings(job: Job, name: str) -> list[ToolkitError]:
+def launcher_findings(case: Case) -> list[ToolkitError]:
     """Return the options that the launcher does not support."""
-    launcher = LAUNCHERS[name]
+    job, launcher = case.job, case.launcher
+    if launcher is None:
+        return []
+    name = launcher.name
     least, most = job.node_range
     findings: list[ToolkitError] = []
     if least != most and not launcher.is_elastic:
@@ -169,13 +153,13 @@ def _having(key: str) -> str:
     return ", ".join(other.name for other in LAUNCHERS.values() if key in other.options)
 
 
-def terminal_findings(job: Job) -> list[ToolkitError]:
+def terminal_findings(case: Case) -> list[ToolkitError]:
     """Return what contradicts a terminal: ``--pty``, and ``--interactive``."""
-    return [*_pty(job), *(_interactive(job) if job.interactive else ())]
+    return [*_pty(case), *(_interactive(case.job) if case.job.interactive else ())]
 
 
-def _pty(job: Job) -> list[ToolkitError]:
-    launcher = LAUNCHERS.get(job.launcher or "")
+def _pty(case: Case) -> list[ToolkitError]:
+    job, launcher = case.job, case.launcher
     if not job.pty or launcher is None or launcher.has_pty:
         return []
     others = (name for name in LAUNCHERS.offered() if LAUNCHERS[name].has_pty)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from toolkit import scripts
 from toolkit.errors import UsageError
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch, Part, Plan
-from toolkit.planning.inputs import Inputs
 from toolkit.records import store
 from toolkit.records.store import Paths
 from toolkit.runs.submit import Adapt, repeatable, write
@@ -92,23 +92,23 @@ def allocation_plan(plans: Sequence[Plan], run_directory: str) -> Plan:
     )
 
 
-def write_allocation(given: Sequence[tuple[Inputs, Adapt]]) -> Allocation:
+def write_allocation(given: Sequence[tuple[Case, Adapt]]) -> Allocation:
     """Write the directories of runs, which take turns in this order, and of their allocation.
 
     Args:
-        given: of each run the inputs, and what changes them for its directory.
+        given: of each run the case, and what changes them for its directory.
 
     Raises:
         UsageError: the runs request different nodes.
         PlanError: one could not run.
     """
     first, _ = given[0]
-    holder = _create(Path(first.run_directory).parent, f"{first.job.job_name or 'runs'}-allocation")
+    holder = _create(Path(first.run).parent, f"{first.job.job_name or 'runs'}-allocation")
     written = [holder]
     try:
         plans = []
-        for inputs, adapt in given:
-            paths, plan = write(inputs._replace(is_part=True), adapt)
+        for case, adapt in given:
+            paths, plan = write(case._replace(is_part=True), adapt)
             written.append(paths.directory)
             paths.submission.symlink_to(Path("..", holder.name, "run.json"))
             plans.append(plan)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
 from toolkit.localcluster.access import local_name
+from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
-from toolkit.planning.gather import GatheredInputs
 from toolkit.records.store import Paths
 from toolkit.runs.follow import Event, follow
 from toolkit.runs.submit import Adapt, submit, unchanged, write
@@ -28,7 +28,7 @@ class CompletedRun(NamedTuple):
 
 
 def complete(
-    gathered: GatheredInputs,
+    case: Case,
     wait: Wait,
     *,
     adapt: Adapt = unchanged,
@@ -42,9 +42,9 @@ def complete(
     A job that fails is no error; see ``outcome``.
 
     Args:
-        gathered: inputs of the plan, and the client of the cluster.
+        case: of the plan.
         wait: patience with a Slurm that does not answer the submission.
-        adapt: changes the inputs for the directory that the run gets.
+        adapt: changes the case for the directory that the run gets.
         on_plan: is called with the plan before it is submitted.
         on_event: is called with each event but the outcome.
         on_cancel: is called with the job's id after it was cancelled.
@@ -55,18 +55,17 @@ def complete(
         TimeoutError: the job had not ended at ``until``, and was cancelled.
         KeyboardInterrupt: the job was cancelled.
     """
-    inputs, client = gathered
-    paths, plan = write(inputs, adapt)
+    paths, plan = write(case, adapt)
     on_plan(plan)
-    job_id = submit(paths, plan, client, local_name(inputs.site), wait).job_id
+    job_id = submit(paths, plan, case.client, local_name(case.site), wait).job_id
     try:
-        for event in follow(client, paths, plan, job_id, until=until):
+        for event in follow(case.client, paths, plan, job_id, until=until):
             if isinstance(event, Outcome):
                 return CompletedRun(paths, plan, job_id, event)
             on_event(event)
     except BaseException:
         with contextlib.suppress(ToolkitError):  # a Slurm that is silent does not cancel either
-            client.cancel(job_id)
+            case.client.cancel(job_id)
             on_cancel(job_id)
         raise
     raise AssertionError("a run that is followed ends with an outcome")

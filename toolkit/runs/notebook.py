@@ -11,8 +11,8 @@ from toolkit import shell
 from toolkit.errors import CommandFailedError, ConfigError, JobLostError, UsageError
 from toolkit.files import read_json, read_text, write_atomically
 from toolkit.model.base import Model
-from toolkit.planning.cluster import Cluster, node_local_paths
-from toolkit.planning.gather import GatheredInputs
+from toolkit.model.case import Case
+from toolkit.planning.host import node_local
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths, all_runs
 from toolkit.runs import forward, status
@@ -107,14 +107,16 @@ def require_notebook(paths: Paths) -> None:
         )
 
 
-def gather(layer: Layer, cwd: Path, directory: Path) -> GatheredInputs:
-    """Gather the inputs of a notebook that shows a directory, which its container sees."""
-    gathered = gather_run("jupyter", layer, cwd)
-    inputs, shown = gathered.inputs, str(directory)
-    cluster = Cluster(inputs.site, gathered.client.access, "")
-    hidden = {**inputs.host.hidden, **node_local_paths(cluster, {"DIR": (shown,)})}
-    host = inputs.host._replace(hidden=hidden)
-    return gathered._replace(inputs=inputs._replace(folder=shown, host=host))
+def gather(layer: Layer, cwd: Path, directory: Path) -> Case:
+    """Gather the case of a notebook that shows a directory, which its container sees."""
+    case = gather_run("jupyter", layer, cwd)
+    hidden = dict(case.host.hidden)
+    if own := node_local(str(directory), case.site, case.client.access):
+        hidden["DIR"] = own
+    return case._replace(
+        target=case.target._replace(folder=str(directory)),
+        host=case.host._replace(hidden=hidden),
+    )
 
 
 def others(runs: Path, directory: Path) -> list[str]:

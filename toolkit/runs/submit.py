@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -27,12 +27,12 @@ from toolkit.files import read_json, write_atomically
 from toolkit.images.store import usage
 from toolkit.localcluster.access import local_name
 from toolkit.model.base import to_json
+from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
-from toolkit.planning.gather import GatheredInputs, gather_inputs
-from toolkit.planning.inputs import Inputs
-from toolkit.planning.plan import plan
+from toolkit.planning.case import gather
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.records import secrets, store
 from toolkit.runs import once, status
@@ -43,19 +43,19 @@ from toolkit.slurm.patience import Wait
 from toolkit.text import shows
 from toolkit.trust import require_trusted
 
-Adapt = Callable[[Inputs], Inputs]
+Adapt = Callable[[Case], Case]
 
 
-def unchanged(inputs: Inputs) -> Inputs:
-    """Return the inputs as they are."""
-    return inputs
+def unchanged(case: Case) -> Case:
+    """Return the case as it is."""
+    return case
 
 
-def write(inputs: Inputs, adapt: Adapt = unchanged) -> tuple[store.Paths, Plan]:
+def write(case: Case, adapt: Adapt = unchanged) -> tuple[store.Paths, Plan]:
     """Plan a run, and write its directory under a number that no other run has.
 
     Args:
-        inputs: of the plan.
+        case: of the plan.
         adapt: changes them for the directory that the run gets; it may be called several times.
 
     Raises:
@@ -64,82 +64,57 @@ def write(inputs: Inputs, adapt: Adapt = unchanged) -> tuple[store.Paths, Plan]:
     """
     from toolkit.records import code, snapshot
 
-    given, inputs = inputs, adapt(inputs)
-    decided = plan(frozen(inputs))
-    if inputs.to_fetch:
-        name = Path(inputs.image).name.removesuffix(".sif")
-        step = f"toolkit image pull {inputs.to_fetch} --name {name}"
+    given, case = case, adapt(case)
+    decided = decide(case)
+    if case.image.to_fetch:
+        name = Path(case.image.path).name.removesuffix(".sif")
+        step = f"toolkit image pull {case.image.to_fetch} --name {name}"
         raise ImageMissingError(
-            f"{inputs.to_fetch} has not been fetched", place="--image", next_step=step
+            f"{case.image.to_fetch} has not been fetched", place="--image", next_step=step
         )
     while not store.create(Path(decided.run_directory)):
         taken = Path(decided.run_directory)
         free = store.next_directory(taken.parent, taken.name.rsplit("-", 1)[0])
-        inputs = adapt(given._replace(run_directory=str(free)))
-        decided = plan(frozen(inputs))
+        case = adapt(given._replace(run=str(free)))
+        decided = decide(case)
     directory = Path(decided.run_directory)
     try:
-        values = {name: inputs.job.env[name] for name in decided.secrets}
+        values = {name: case.job.env[name] for name in decided.secrets}
         is_private = launchers.get(decided.launch.launcher).is_private
-        if values or is_private or shows(inputs.job.arguments):
+        if values or is_private or shows(case.job.arguments):
             directory.chmod(0o700)
         if decided.reports:
             _place_hook(directory)
         if values:
             secrets.write(directory, decided.container.prefix, values)
         # The plan comes first: a run whose submission is killed is listed, and can be removed.
-        paths = store.write(
-            directory, decided, repeatable(inputs, decided), scripts.script(decided)
-        )
-        if inputs.tree is not None:
-            snapshot.take(paths, inputs.tree, inputs.directory, inputs.folder)
-        if inputs.tree is not None and inputs.tree.is_copy:
-            code.repeat(Path(inputs.tree.root).parent, paths)
+        paths = store.write(directory, decided, repeatable(case, decided), scripts.script(decided))
+        if case.tree is not None:
+            snapshot.take(paths, case.tree, case.target.cwd, case.target.folder)
+        if case.tree is not None and case.tree.is_copy:
+            code.repeat(Path(case.tree.root).parent, paths)
         else:
-            code.record(paths, inputs.script_file, Path(inputs.folder), values.values())
+            code.record(paths, case.script_file, Path(case.target.folder), values.values())
         return paths, decided
     except BaseException:
         shutil.rmtree(directory)
         raise
 
 
-def frozen(inputs: Inputs) -> Inputs:
-    """Return the inputs of a job as it runs in the snapshot of its run's directory. Pure."""
-    if inputs.tree is None:
-        return inputs
-    code = PurePosixPath(inputs.run_directory) / "code"
-    root = PurePosixPath(inputs.tree.root)
-
-    def moved(path: str) -> str:
-        place = PurePosixPath(path)
-        return str(code / place.relative_to(root)) if place.is_relative_to(root) else path
-
-    script = inputs.script
-    is_inside = PurePosixPath(inputs.directory).is_relative_to(root)
-    if not inputs.program and (script.startswith("/") or not is_inside):
-        script = moved(str(PurePosixPath(inputs.folder) / PurePosixPath(script).name))
-    return inputs._replace(
-        directory=moved(inputs.directory),
-        folder=moved(inputs.folder),
-        script=script,
-        script_file=None,
-    )
-
-
 def gather_run(
     target: str, flags: Layer, cwd: Path, *, dry_run: bool = False, is_command: bool = False
-) -> GatheredInputs:
-    """Gather the inputs of a run, with the jobs that ``--after`` names and errors in these names.
+) -> Case:
+    """Gather the case of a run, with the jobs that ``--after`` names and errors in these names.
 
     Planning does not know the states of other runs: its ``gather_inputs`` leaves ``--after`` open.
     """
-    gathered = gather_inputs(target, flags, cwd, dry_run=dry_run, is_command=is_command)
-    if not gathered.inputs.job.after:
-        return gathered
-    return gathered._replace(inputs=_with_dependencies(gathered.inputs))
+    case = gather(target, flags, cwd, dry_run=dry_run, is_command=is_command)
+    if not case.job.after:
+        return case
+    return _with_dependencies(case)
 
 
-def fetch_image(inputs: Inputs, progress: Progress) -> None:
+def fetch_image(case: Case, progress: Progress) -> None:
     """Fetch the image of a registry for a job that could run, as far as is known without the image.
 
     Raises:
@@ -147,16 +122,16 @@ def fetch_image(inputs: Inputs, progress: Progress) -> None:
     """
     from toolkit.images.registry import transfer
 
-    plan(inputs)
-    transfer.fetch(inputs.to_fetch, progress)
+    decide(case)
+    transfer.fetch(case.image.to_fetch, progress)
 
 
-def _with_dependencies(inputs: Inputs) -> Inputs:
+def _with_dependencies(case: Case) -> Case:
     from toolkit.runs.dependencies import dependencies
 
-    cluster = local_name(inputs.site)
-    after, findings = dependencies(inputs.job.after, Path(inputs.run_directory).parent, cluster)
-    return inputs._replace(after=after, findings=[*inputs.findings, *findings])
+    cluster = local_name(case.site)
+    after, findings = dependencies(case.job.after, Path(case.run).parent, cluster)
+    return case._replace(after=after).with_findings(*findings)
 
 
 def _place_hook(directory: Path) -> None:
@@ -168,15 +143,14 @@ def _place_hook(directory: Path) -> None:
         (target / name).write_bytes(source.read_bytes())
 
 
-def repeatable(inputs: Inputs, decided: Plan) -> Job:
+def repeatable(case: Case, decided: Plan) -> Job:
     """Return the settings that repeat a run, without values of secrets and dependencies."""
-    script = (
-        inputs.script if inputs.program else str(Path(inputs.folder) / Path(inputs.script).name)
-    )
-    if inputs.tree is not None and inputs.tree.is_copy:
-        script = inputs.job.script or script  # of the work tree, which --no-snapshot runs
-    values = {name: value for name, value in inputs.job.env.items() if name not in decided.secrets}
-    return replace(inputs.job, script=script, after=(), env=values, pass_env=())
+    target = case.target
+    script = target.script if target.is_program else str(Path(target.folder) / target.name)
+    if case.tree is not None and case.tree.is_copy:
+        script = case.job.script or script  # of the work tree, which --no-snapshot runs
+    values = {name: value for name, value in case.job.env.items() if name not in decided.secrets}
+    return replace(case.job, script=script, after=(), env=values, pass_env=())
 
 
 def submit(
@@ -225,7 +199,7 @@ def not_submitted(paths: store.Paths, error: ToolkitError) -> None:
     error.details = (*error.details, again)
 
 
-def resume(inputs: Inputs, wait: Wait) -> tuple[store.Paths, Plan, Submission] | None:
+def resume(case: Case, wait: Wait) -> tuple[store.Paths, Plan, Submission] | None:
     """Return the run of the same job whose submission was interrupted, if Slurm has its job.
 
     Any other interrupted run is left to `toolkit ps`. A submission that goes on is waited for.
@@ -233,9 +207,9 @@ def resume(inputs: Inputs, wait: Wait) -> tuple[store.Paths, Plan, Submission] |
     Raises:
         AnswerLostError: it does not end.
     """
-    for file in sorted(Path(inputs.run_directory).parent.glob("*/attempt.json")):
+    for file in sorted(Path(case.run).parent.glob("*/attempt.json")):
         paths = store.Paths(file.parent)
-        if not _is_same(paths, inputs):
+        if not _is_same(paths, case):
             continue
         wait.notify(
             f"the submission of {paths.name} did not end; asking Slurm whether it has the job"
@@ -257,14 +231,14 @@ def resume(inputs: Inputs, wait: Wait) -> tuple[store.Paths, Plan, Submission] |
     return None
 
 
-def _is_same(paths: store.Paths, inputs: Inputs) -> bool:
+def _is_same(paths: store.Paths, case: Case) -> bool:
     """Return whether a run is of the same settings and of a script that has not changed since."""
     try:
         require_trusted(paths.directory)
         before, attempt = read_json(paths.job, Job), once.read(paths)
-        changed = 0.0 if inputs.program else Path(before.script or "").stat().st_mtime
+        changed = 0.0 if case.target.is_program else Path(before.script or "").stat().st_mtime
     except (ConfigError, UntrustedError, OSError):
         return False
-    if attempt is None or before != repeatable(inputs, plan(inputs)):
+    if attempt is None or before != repeatable(case, decide(case)):
         return False
     return changed <= once.began(attempt) + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UnknownRuntimeError
 from toolkit.launchers import LAUNCHERS
+from toolkit.launchers.shared.base import Launcher
 from toolkit.registry import Registry
 from toolkit.runtimes.shared.base import Runtime
 
@@ -24,38 +25,31 @@ def get(name: str | None) -> Runtime:
     return RUNTIMES.choose(name or DEFAULT)
 
 
-def noun(name: str | None) -> str:
-    """Return ``image`` or ``environment``, as messages call what ranks run in."""
-    runtime = RUNTIMES.get(name or DEFAULT)
-    return runtime.noun if runtime else "image"
-
-
-def compatible_launcher(runtime: str | None, launcher: str) -> str:
+def compatible_launcher(runtime: Runtime | None, launcher: Launcher) -> Launcher:
     """Return a launcher, or its substitute if only that can start ranks in a runtime.
 
     ``horovod-gloo`` replaces ``horovod`` where no rank would reach Slurm's PMI.
     """
-    name = runtime or DEFAULT
-    substitute = LAUNCHERS[launcher].substitute
-    if not substitute or name not in RUNTIMES or _can_start(name, launcher):
+    if runtime is None or not launcher.substitute or _can_start(runtime, launcher):
         return launcher
-    return substitute if _can_start(name, substitute) else launcher
+    substitute = LAUNCHERS[launcher.substitute]
+    return substitute if _can_start(runtime, substitute) else launcher
 
 
-def launcher_findings(runtime: str, launcher: str) -> list[ToolkitError]:
+def launcher_findings(runtime: Runtime, launcher: Launcher) -> list[ToolkitError]:
     """Return an error if a launcher cannot start ranks in a runtime."""
     if _can_start(runtime, launcher):
         return []
-    launchers = [name for name in LAUNCHERS.offered() if _can_start(runtime, name)]
-    others = [name for name in RUNTIMES if _can_start(name, launcher)]
+    launchers = [name for name in LAUNCHERS.offered() if _can_start(runtime, LAUNCHERS[name])]
+    others = [name for name, other in RUNTIMES.items() if _can_start(other, launcher)]
     return [
         LauncherMismatchError(
-            f"the launcher {launcher} cannot start ranks by {runtime}",
+            f"the launcher {launcher.name} cannot start ranks by {runtime.name}",
             place="--launcher",
             next_step=f"--launcher {' or '.join(launchers)}; or --runtime {' or '.join(others)}",
         )
     ]
 
 
-def _can_start(runtime: str, launcher: str) -> bool:
-    return LAUNCHERS[launcher].needs <= RUNTIMES[runtime].offers
+def _can_start(runtime: Runtime, launcher: Launcher) -> bool:
+    return launcher.needs <= runtime.offers

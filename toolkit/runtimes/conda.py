@@ -6,14 +6,12 @@ It is entered without conda, by what `conda activate` would do.
 from __future__ import annotations
 
 from toolkit.errors import ToolkitError, UsageError
+from toolkit.model.case import Case
 from toolkit.model.plan import Container
 from toolkit.runtimes.shared import findings
 from toolkit.runtimes.shared.base import (
     PREFIX,
-    Discovery,
     Runtime,
-    RuntimeFacts,
-    RuntimeRequest,
 )
 
 
@@ -23,19 +21,16 @@ class Conda(Runtime):
     summary = "a conda environment (--env NAME), with the site's modules"
     names_environment = True
 
-    def discover(self, discovery: Discovery) -> RuntimeFacts:
+    def discover(self, case: Case) -> Case:
         """Find the environment, and what its Python can import."""
         from toolkit.runtimes.discover.environments import conda
 
-        job, site = discovery.job, discovery.site
-        if discovery.client is None:
+        job, site = case.job, case.site
+        if case.cluster is None:
             raise findings.unreachable_python(self.name, site.name)
         if not job.conda_env:
-            return RuntimeFacts()
-        environment, manifest = conda(job.conda_env, site, job.modules)
-        return RuntimeFacts(
-            manifest=manifest, environment=environment, shared=("--env", environment.prefix)
-        )
+            return case
+        return case._replace(environment=conda(job.conda_env, site, job.modules))
 
     def environment_names(self) -> list[str]:
         """Return the names of all environments of conda."""
@@ -43,10 +38,10 @@ class Conda(Runtime):
 
         return names()
 
-    def check(self, request: RuntimeRequest) -> list[ToolkitError]:
+    def check(self, case: Case) -> list[ToolkitError]:
         """Require the name of an environment; ``discover`` has found that it exists."""
-        errors = super().check(request)
-        if request.job.conda_env is None:
+        errors = super().check(case)
+        if case.job.conda_env is None:
             errors.append(
                 UsageError(
                     "the runtime conda needs the name of an environment",
@@ -54,15 +49,15 @@ class Conda(Runtime):
                     next_step="--env NAME",
                 )
             )
-        if request.environment:
-            errors += findings.path_findings(request.environment.prefix, "--env")
+        if case.environment:
+            errors += findings.path_findings(case.environment.prefix, "--env")
         return errors
 
-    def container(self, request: RuntimeRequest) -> Container:
+    def container(self, case: Case) -> Container:
         """Return what `conda activate` sets, and what the user has given the environment."""
-        environment = request.environment
+        environment = case.environment
         prefix = environment.prefix if environment else ""
-        name = environment.name if environment else request.job.conda_env or ""
+        name = environment.name if environment else case.job.conda_env or ""
         return Container(
             runtime=self.name,
             image=prefix,
@@ -77,12 +72,12 @@ class Conda(Runtime):
             },
         )
 
-    def warnings(self, request: RuntimeRequest) -> tuple[str, ...]:
+    def warnings(self, case: Case) -> tuple[str, ...]:
         """Warn of missing frameworks, and of data that has another path than in a container."""
-        name = f"the environment {request.job.conda_env}"
+        name = f"the environment {case.job.conda_env}"
         return (
-            *findings.missing_frameworks(request, name),
-            *findings.dataset_paths(request),
+            *findings.missing_frameworks(case, name),
+            *findings.dataset_paths(case),
         )
 
 

@@ -6,14 +6,12 @@ Each task is a container in the node's network, runs as the user, and ends with 
 from __future__ import annotations
 
 from toolkit.errors import LauncherMismatchError, ShapeError, ToolkitError, UsageError
+from toolkit.model.case import Case
 from toolkit.model.environment import Engine
 from toolkit.model.plan import Container
 from toolkit.runtimes.shared.base import (
     PREFIX,
-    Discovery,
     Runtime,
-    RuntimeFacts,
-    RuntimeRequest,
 )
 from toolkit.runtimes.shared.findings import home, missing_frameworks
 
@@ -29,18 +27,17 @@ class Docker(Runtime):
     offers = frozenset()
     interface = "lo"
 
-    def discover(self, discovery: Discovery) -> RuntimeFacts:
+    def discover(self, case: Case) -> Case:
         """Find the engine that answers, and what the image's Python can import."""
         from toolkit.runtimes.discover.docker_engine import discover
 
-        image = super().discover(discovery).image
-        engine, manifest = discover(image)
-        return RuntimeFacts(image=image, manifest=manifest, engine=engine)
+        engine, manifest = discover(case.image.path)
+        return case._replace(image=case.image._replace(manifest=manifest), engine=engine)
 
-    def check(self, request: RuntimeRequest) -> list[ToolkitError]:
+    def check(self, case: Case) -> list[ToolkitError]:
         """Require one node, GPUs that the engine can give, and variables for the ranks alone."""
-        findings = super().check(request)
-        job, engine = request.job, request.engine
+        findings = super().check(case)
+        job, engine = case.job, case.engine
         program = engine.program if engine else "docker"
         if job.node_range[1] > 1:
             findings.append(
@@ -60,7 +57,7 @@ class Docker(Runtime):
                     next_step="leave it out, or --runtime apptainer",
                 )
             )
-        has_real_gpus = job.most_gpus and request.site.access != "local-cluster"
+        has_real_gpus = job.most_gpus and case.site.access != "local-cluster"
         if engine and has_real_gpus and not engine.nvidia:
             findings.append(
                 LauncherMismatchError(
@@ -80,9 +77,9 @@ class Docker(Runtime):
         ]
         return findings
 
-    def container(self, request: RuntimeRequest) -> Container:
+    def container(self, case: Case) -> Container:
         """Return the image by its reference; the engine's client starts it as the user."""
-        engine = request.engine
+        engine = case.engine
         program = engine.program if engine else "docker"
         keeps_user = (
             ("--userns", "keep-id", *_groups(engine)) if program == "podman" else ("--user", "0:0")
@@ -91,21 +88,20 @@ class Docker(Runtime):
         return Container(
             runtime=self.name,
             command=program,
-            image=request.image,
-            name=request.image,
-            where=f"in {request.image} by {program}",
+            image=case.image.path,
+            name=case.image.path,
+            where=f"in {case.image.path} by {program}",
             prefix=PREFIX,
-            binds=request.binds,
-            gpus=bool(request.job.most_gpus and engine and engine.nvidia),
+            gpus=bool(case.job.most_gpus and engine and engine.nvidia),
             options=keeps_user if engine and engine.rootless else (),
             settings={host: engine.address} if engine and engine.address else {},
-            **home(request.image, request.site.scratch),
+            **home(case.image.path, case.site.scratch),
         )
 
-    def warnings(self, request: RuntimeRequest) -> tuple[str, ...]:
+    def warnings(self, case: Case) -> tuple[str, ...]:
         """Warn of missing frameworks, and of groups that the ranks do not have."""
-        engine = request.engine
-        missing = missing_frameworks(request, request.image)
+        engine = case.engine
+        missing = missing_frameworks(case, case.image.path)
         if not engine or engine.program != "podman" or not engine.rootless or _groups(engine):
             return missing
         return (

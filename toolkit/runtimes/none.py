@@ -6,15 +6,13 @@ That is the site's modules, and the Python that was on PATH when the job was pla
 from __future__ import annotations
 
 from toolkit.errors import ToolkitError
+from toolkit.model.case import Case
 from toolkit.model.environment import Environment
 from toolkit.model.plan import Container
 from toolkit.runtimes.shared import findings
 from toolkit.runtimes.shared.base import (
     PREFIX,
-    Discovery,
     Runtime,
-    RuntimeFacts,
-    RuntimeRequest,
 )
 
 # The variable that an active environment sets.
@@ -29,32 +27,29 @@ class NoContainer(Runtime):
     )
     has_user_site = True
 
-    def discover(self, discovery: Discovery) -> RuntimeFacts:
+    def discover(self, case: Case) -> Case:
         """Find the Python on PATH, and what it can import."""
         from toolkit.runtimes.discover.environments import host
 
-        if discovery.client is None:
-            raise findings.unreachable_python(self.name, discovery.site.name)
-        environment, manifest = host(discovery.site, discovery.job.modules)
-        return RuntimeFacts(
-            manifest=manifest, environment=environment, shared=("--runtime", environment.prefix)
-        )
+        if case.cluster is None:
+            raise findings.unreachable_python(self.name, case.site.name)
+        return case._replace(environment=host(case.site, case.job.modules))
 
-    def check(self, request: RuntimeRequest) -> list[ToolkitError]:
+    def check(self, case: Case) -> list[ToolkitError]:
         """Require a path that PATH can name, for an environment that is entered by it."""
-        environment = _entered(request.environment)
+        environment = _entered(case.environment)
         return [
-            *super().check(request),
+            *super().check(case),
             *(findings.path_findings(environment.prefix, "--runtime") if environment else ()),
         ]
 
-    def container(self, request: RuntimeRequest) -> Container:
+    def container(self, case: Case) -> Container:
         """Enter an active environment by its path.
 
         The job may be submitted from a shell that knows nothing of the environment.
         """
-        environment = _entered(request.environment)
-        name = request.environment.name if request.environment else "the nodes' Python"
+        environment = _entered(case.environment)
+        name = case.environment.name if case.environment else "the nodes' Python"
         return Container(
             runtime=self.name,
             image=environment.prefix if environment else "",
@@ -65,12 +60,12 @@ class NoContainer(Runtime):
             settings={_VARIABLES[environment.kind]: environment.prefix} if environment else {},
         )
 
-    def warnings(self, request: RuntimeRequest) -> tuple[str, ...]:
+    def warnings(self, case: Case) -> tuple[str, ...]:
         """Warn of missing frameworks, and of data that has another path than in a container."""
-        name = request.environment.name if request.environment else ""
+        name = case.environment.name if case.environment else ""
         return (
-            *(findings.missing_frameworks(request, name) if name else ()),
-            *findings.dataset_paths(request),
+            *(findings.missing_frameworks(case, name) if name else ()),
+            *findings.dataset_paths(case),
         )
 
 

@@ -6,13 +6,11 @@ Options that it adds to srun start tasks in containers of enroot.
 from __future__ import annotations
 
 from toolkit.errors import ImageMissingError, LauncherMismatchError
+from toolkit.model.case import Case, Image
 from toolkit.model.plan import Container
 from toolkit.runtimes.shared.base import (
     PREFIX,
-    Discovery,
     Runtime,
-    RuntimeFacts,
-    RuntimeRequest,
 )
 from toolkit.runtimes.shared.findings import home
 
@@ -24,23 +22,24 @@ class Pyxis(Runtime):
     image = "enroot"
     offers = frozenset(("nodes", "pmi", "terminal"))
 
-    def discover(self, discovery: Discovery) -> RuntimeFacts:
+    def discover(self, case: Case) -> Case:
         """Require the plugin, which only `srun --help` shows, and the image.
 
         Returns:
-            The image as the nodes find it: its reference, or the absolute path of its file.
+            The case with the image as the nodes find it: its reference, or the absolute path of its
+            file.
         """
-        image = super().discover(discovery).image
-        if discovery.client is None:
-            return RuntimeFacts(image=image)
-        if "--container-image" not in discovery.client.srun_help():
+        image = case.image.path
+        if case.cluster is None:
+            return case
+        if "--container-image" not in case.cluster.srun_help():
             raise LauncherMismatchError(
                 "srun here knows no --container-image: Slurm has no plugin Pyxis",
                 place="--runtime pyxis",
                 next_step="--runtime apptainer; or ask the administrator for Pyxis "
                 "(https://github.com/NVIDIA/pyxis)",
             )
-        if discovery.is_recipe or image.endswith(".sif"):
+        if case.image.is_recipe or image.endswith(".sif"):
             raise ImageMissingError(
                 f"{image} is a SIF, and Pyxis starts images of registries and squashfs files "
                 "of enroot",
@@ -48,22 +47,20 @@ class Pyxis(Runtime):
                 next_step="--runtime apptainer, or --image REGISTRY/NAME:TAG",
             )
         if not image.startswith(("/", "./", "../", "~/")):
-            return RuntimeFacts(image=image)
-        path = _file(image)
-        return RuntimeFacts(image=path, shared=("--image", path))
+            return case
+        return case._replace(image=Image(_file(image), is_here=True))
 
-    def container(self, request: RuntimeRequest) -> Container:
+    def container(self, case: Case) -> Container:
         """Return the image by its address, in the spelling of enroot."""
         return Container(
             runtime=self.name,
-            image=enroot(request.image),
-            name=request.image,
-            where=f"in {request.image} by pyxis",
+            image=enroot(case.image.path),
+            name=case.image.path,
+            where=f"in {case.image.path} by pyxis",
             prefix=PREFIX,
             inherits=True,
-            binds=request.binds,
-            gpus=bool(request.job.most_gpus),
-            **home(request.image, request.site.scratch),
+            gpus=bool(case.job.most_gpus),
+            **home(case.image.path, case.site.scratch),
         )
 
 

@@ -9,8 +9,8 @@ import re
 from typing import NamedTuple
 
 from toolkit.errors import UsageError
-from toolkit.model.job import Job
-from toolkit.model.site import Facts, Partition, Site
+from toolkit.model.case import Case
+from toolkit.model.site import Facts, Site
 from toolkit.quoting import alternatives
 
 
@@ -31,26 +31,21 @@ def short_name(gpu: str | None) -> str:
     return re.sub(r"[^a-z0-9_.-]", "", (gpu or "").split(" ")[0].lower())
 
 
-def resolve(job: Job, site: Site, facts: Facts, partition: Partition | None) -> GpuType:
+def resolve(case: Case) -> GpuType:
     """Return the type of a job's GPUs as Slurm names it.
 
     Slurm's own answer takes precedence over the site file. If Slurm has no types for the GPUs, but
     the file says that all of the partition are of the type that the job requests, the partition
     decides.
-
-    Args:
-        job: the merged settings.
-        site, facts: the cluster, as its file describes it and as it answered.
-        partition: the job's partition, as Slurm describes it; None: unknown.
     """
+    job, site, partition = case.job, case.site, case.partition
     wanted = job.gpu_type
     if not wanted:
         return GpuType("")
     named = {key.lower(): value for key, value in site.gpu_types.items()}.get(
         wanted.lower(), wanted
     )
-    described = site.partitions.get(job.partition or (partition.name if partition else ""))
-    type_in_file = short_name(described.gpu) if described else ""
+    type_in_file = short_name(case.written.gpu) if case.written else ""
     if partition is not None and partition.gpus_by_type:
         for name in partition.gpus_by_type:
             if name.lower() in (wanted.lower(), named.lower()):
@@ -67,10 +62,10 @@ def resolve(job: Job, site: Site, facts: Facts, partition: Partition | None) -> 
         step = f"{job.gpu_option} without the type"
         return GpuType(wanted, UsageError(cause, place=job.gpu_option, next_step=step))
     else:
-        known = known_types(site, facts)
+        known = known_types(site, case.facts)
         if not known or wanted.lower() in map(str.lower, known):
             return GpuType(named)
-    return GpuType(named, _unknown(job, site, facts, partition, known))
+    return GpuType(named, _unknown(case, known))
 
 
 def known_types(site: Site, facts: Facts) -> list[str]:
@@ -82,7 +77,7 @@ def known_types(site: Site, facts: Facts) -> list[str]:
     return list(dict.fromkeys((*live, *site.gpu_types, *described)))
 
 
-def partitions_with(wanted: str, site: Site, facts: Facts) -> list[str]:
+def _partitions_with(wanted: str, site: Site, facts: Facts) -> list[str]:
     """Return the partitions that have GPUs of a type."""
     live = [
         partition.name
@@ -97,12 +92,10 @@ def partitions_with(wanted: str, site: Site, facts: Facts) -> list[str]:
     return live or described
 
 
-def _unknown(
-    job: Job, site: Site, facts: Facts, partition: Partition | None, known: list[str]
-) -> UsageError:
-    where = job.partition or (partition.name if partition else "")
-    place = f"partition {where}" if where else f"site {site.name}"
-    elsewhere = partitions_with(job.gpu_type, site, facts)
+def _unknown(case: Case, known: list[str]) -> UsageError:
+    job, name = case.job, case.partition_name
+    place = f"partition {name}" if name else f"site {case.site.name}"
+    elsewhere = _partitions_with(job.gpu_type, case.site, case.facts)
     if elsewhere:
         step = f"with {job.gpu_type}: {alternatives('--partition', elsewhere)}"
     else:

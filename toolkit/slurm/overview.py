@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from toolkit.model.overview import ClusterNode, PartitionState, Queue, Start
 from toolkit.model.site import Limits, Site, Use
-from toolkit.slurm.parse import gpu_counts, gpus_in, minutes
+from toolkit.slurm.parse import gpu_counts, gpus_in
+from toolkit.units import minutes
 
 QOS_FORMAT = "Name,MaxJobsPU,MaxSubmitPU,MaxTRESPU"
 ASSOCIATION_FORMAT = "Partition,MaxJobs,MaxSubmit,GrpTRES"

@@ -8,6 +8,7 @@ from typing import Any
 
 from toolkit.model.site import NodeFacts, Partition
 from toolkit.model.slurm_options import Takes
+from toolkit.units import minutes
 
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
 NODE_FORMAT = "%N|%P|%f"
@@ -35,42 +36,6 @@ def version(text: str) -> str:
     """Return the version in the output of ``sinfo --version``; empty if there is none."""
     match = re.search(r"^slurm\S* (\d\S*)$", text, re.MULTILINE)
     return match[1] if match else ""
-
-
-def minutes(text: str) -> int | None:
-    """Return a time in Slurm's form in minutes, rounded up; None: unlimited.
-
-    The forms are ``MM``, ``MM:SS``, ``HH:MM:SS``, ``D-HH`` and ``D-HH:MM[:SS]``.
-
-    Raises:
-        ValueError: the text is not a time.
-    """
-    if text.lower() in ("infinite", "unlimited", "-1"):
-        return None
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if not match:
-        raise ValueError(f"{text!r} is not a time; Slurm's are MM, HH:MM:SS and D-HH:MM:SS")
-    days, first, second, third = (int(group) if group else 0 for group in match.groups())
-    if match[1] or match[4]:
-        hours, mins, seconds = first, second, third
-    else:
-        hours, mins, seconds = 0, first, second
-    return days * 1440 + hours * 60 + mins + (1 if seconds else 0)
-
-
-def megabytes(text: str) -> int:
-    """Return a size in Slurm's form in megabytes, rounded up; 0 is all of a node.
-
-    The forms are ``16G``, ``500M`` and plain megabytes.
-
-    Raises:
-        ValueError: the text is not a size.
-    """
-    match = re.fullmatch(r"(\d{1,15})(?:([KMGT])B?)?", text, re.IGNORECASE | re.ASCII)
-    if not match:
-        raise ValueError(f"{text!r} is not a size; Slurm's are 16G, 500M, or a number of megabytes")
-    kilobytes = int(match[1]) << 10 * "KMGT".index((match[2] or "M").upper())
-    return -(-kilobytes // 1024)
 
 
 def partitions(text: str) -> tuple[Partition, ...]:

@@ -64,11 +64,11 @@ class JoinCase:
             PlanError: the job could not run.
         """
         from toolkit import scripts
-        from toolkit.planning.plan import plan
+        from toolkit.planning.plan import decide
         from toolkit.runs.submit import gather_run
 
-        gathered = gather_run(exercise, Layer("flag", {}), self.directory)
-        return scripts.script(plan(gathered.inputs))
+        case = gather_run(exercise, Layer("flag", {}), self.directory)
+        return scripts.script(decide(case))
 
 
 def examine(member: Membership) -> Iterator[Result]:

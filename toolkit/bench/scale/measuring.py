@@ -16,9 +16,9 @@ from toolkit.bench.scale.model import Options, Point, Sample
 from toolkit.bench.scale.point_run import adapted, evidence, layer, place_hook
 from toolkit.errors import MalformedInputError, ToolkitError, UsageError
 from toolkit.localcluster.access import local_name
+from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Submission
-from toolkit.planning.gather import GatheredInputs
 from toolkit.records.store import Paths
 from toolkit.runs import allocation, parts, status
 from toolkit.runs.completion import CompletedRun
@@ -187,26 +187,26 @@ class Measuring:
             step = "measure some first: fewer --runs, then the same command with more"
             raise UsageError(cause, place="--one-allocation", next_step=step)
         wait = configured_wait(lambda text: self._say("waiting", text))
-        gathered = {
+        cases = {
             point: patiently(partial(self._gather, point), wait)
             for point in dict.fromkeys(point for point, _ in turns)
         }
         written = allocation.write_allocation(
-            [(gathered[point].inputs, partial(adapted, self._options, point)) for point, _ in turns]
+            [(cases[point], partial(adapted, self._options, point)) for point, _ in turns]
         )
         for (point, number), paths in zip(turns, written.parts, strict=True):
             self._discard(states[point, number])
             self._note(point, number, paths.read_plan())
-        inputs, client = gathered[turns[0][0]]
-        cluster = local_name(inputs.site)
-        submission = submit(written.paths, written.plan, client, cluster, wait)
-        self._jobs[submission.job_id] = client
+        case = cases[turns[0][0]]
+        cluster = local_name(case.site)
+        submission = submit(written.paths, written.plan, case.client, cluster, wait)
+        self._jobs[submission.job_id] = case.client
         self._allocated.update(turns)
         nodes, runs = counted(written.plan.nodes, "node"), counted(len(turns), "run")
         text = f"{written.paths.name}: {runs} take turns on {nodes}, job {submission.job_id}"
         self._say("allocation", text)
 
-    def _gather(self, point: Point) -> GatheredInputs:
+    def _gather(self, point: Point) -> Case:
         return gather_run(self._options.target, layer(self._options, point), self._cwd)
 
     def _unmeasured(self) -> list[Turn]:

@@ -17,9 +17,9 @@ from toolkit.bench.scale.measurement import Evidence
 from toolkit.bench.scale.model import Options, Point
 from toolkit.bench.scale.points import scaled_arguments
 from toolkit.files import read_text
+from toolkit.model.case import Case
 from toolkit.model.plan import Plan
-from toolkit.planning.inputs import Inputs
-from toolkit.planning.plan import plan
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.runs.completion import CompletedRun
 from toolkit.runs.follow import all_lines
@@ -49,14 +49,14 @@ def layer(options: Options, point: Point) -> Layer:
     return Layer("bench scale", values)
 
 
-def adapted(options: Options, point: Point, given: Inputs) -> Inputs:
-    """Return the inputs of a run with the arguments for its ranks, and with the hook. Pure."""
-    planned = plan(given)
+def adapted(options: Options, point: Point, given: Case) -> Case:
+    """Return the case of a run with the arguments for its ranks, and with the hook. Pure."""
+    planned = decide(given)
     ranks = planned.nodes * planned.ranks_per_node
     words = scaled_arguments(options, point.mode, ranks)
     env = dict(given.job.env)
     if options.hook:
-        records = f"{given.run_directory}/{_RECORDS}"
+        records = f"{given.run}/{_RECORDS}"
         before = f":{env['PYTHONPATH']}" if env.get("PYTHONPATH") else ""
         env |= {"PYTHONPATH": f"{records}{before}", "TOOLKIT_SCALE": records}
         if options.gradient_size:

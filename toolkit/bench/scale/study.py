@@ -16,10 +16,9 @@ from toolkit.bench.scale.measuring import Measuring
 from toolkit.bench.scale.model import Options, Origin, Point, Study
 from toolkit.bench.scale.point_run import adapted, layer, now
 from toolkit.bench.scale.points import asked_hours, points, turns
+from toolkit.model.case import Case
 from toolkit.model.plan import Plan
-from toolkit.planning.inputs import Inputs
-from toolkit.planning.plan import plan
-from toolkit.preflight.options import requested_minutes
+from toolkit.planning.plan import decide
 from toolkit.runs.allocation import require_alike
 from toolkit.runs.submit import gather_run
 from toolkit.slurm.patience import configured_wait, patiently
@@ -48,28 +47,28 @@ def plan_points(options: Options, cwd: Path, say: jobs.Inform) -> tuple[list[Pla
     wait = configured_wait(lambda text: say("waiting", text))
     for point in points(options):
         gather = partial(gather_run, options.target, layer(options, point), cwd)
-        gathered = patiently(gather, wait)
-        inputs = adapted(options, point, gathered.inputs)
-        decided = plan(inputs)
+        case = patiently(gather, wait)
+        case = adapted(options, point, case)
+        decided = decide(case)
         if not planned:
-            origin = _origin(inputs, patiently(gathered.client.version, wait))
-        hours, unit = asked_hours(decided, requested_minutes(inputs.job), options.runs)
+            origin = _origin(case, patiently(case.client.version, wait))
+        hours, unit = asked_hours(decided, case.minutes, options.runs)
         planned.append(PlannedPoint(point, decided, hours, unit))
     if options.one_allocation:
         require_alike([entry.plan for entry in planned])
     return planned, origin
 
 
-def _origin(inputs: Inputs, slurm: str) -> Origin:
-    manifest, script = inputs.manifest, inputs.script_file
+def _origin(case: Case, slurm: str) -> Origin:
+    manifest, script = case.manifest, case.script_file
     return Origin(
-        image=Path(inputs.image).name,
+        image=Path(case.image.path).name,
         image_digest=(manifest.partition or manifest.sif_id) if manifest else "",
         lock=manifest.locked if manifest else "",
-        commit=_commit(Path(inputs.folder)),
-        script=script.path if script else inputs.script,
+        commit=_commit(Path(case.target.folder)),
+        script=script.path if script else case.target.script,
         script_sha256=script.sha256 if script else "",
-        site=inputs.site.name,
+        site=case.site.name,
         slurm=slurm,
         toolkit=__version__,
         began=now(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from toolkit.launchers.shared.base import Request
+from toolkit.model.case import Case
 from toolkit.quoting import shell_words
 
 
@@ -32,32 +32,32 @@ MEETING = (
 )
 
 
-def backend(request: Request) -> tuple[Argument, ...]:
+def backend(case: Case) -> tuple[Argument, ...]:
     """Return the argument for Gloo in a job without GPUs: the default of most scripts is NCCL."""
-    return () if request.job.most_gpus else (Argument(("dist-backend", "backend"), "gloo"),)
+    return () if case.job.most_gpus else (Argument(("dist-backend", "backend"), "gloo"),)
 
 
-def command(request: Request, arguments: Sequence[Argument]) -> tuple[str, ...]:
+def command(case: Case, arguments: Sequence[Argument]) -> tuple[str, ...]:
     """Return the script with the arguments that are filled in, then the user's own arguments."""
-    filled = [words for argument in arguments if (words := _filled(request, argument))]
+    filled = [words for argument in arguments if (words := _filled(case, argument))]
     if not filled:
-        return (*request.command, *request.arguments)
+        return (*case.command, *case.job.arguments)
     return (
         "sh",
         "-c",
-        " ".join(("exec", shell_words(request.command), *filled, '"$@"')),
-        request.script,
-        *request.arguments,
+        " ".join(("exec", shell_words(case.command), *filled, '"$@"')),
+        case.target.script,
+        *case.job.arguments,
     )
 
 
-def _filled(request: Request, argument: Argument) -> str:
+def _filled(case: Case, argument: Argument) -> str:
     """Return an argument as words for a shell; empty if it is not filled in."""
-    option = request.source.option(*argument.names)
+    option = case.source.option(*argument.names)
     if option is None or option.takes_value != (argument.value is not None):
         return ""
     is_given = any(
-        word == option.flag or word.startswith(f"{option.flag}=") for word in request.arguments
+        word == option.flag or word.startswith(f"{option.flag}=") for word in case.job.arguments
     )
     if is_given:
         return ""

@@ -6,23 +6,19 @@ A launcher is pure, but for ``discover``: it recognizes the scripts that it is f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
 from toolkit.launchers.shared.step_log import batch_lines, failures_of_step
-from toolkit.model.base import Model
-from toolkit.model.environment import Environment
-from toolkit.model.image import Manifest
-from toolkit.model.job import Job
+from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure
-from toolkit.model.site import Facts, Site
+from toolkit.model.site import Facts
 from toolkit.model.source import Source
 
 if TYPE_CHECKING:
     from toolkit.model.run import Report
-    from toolkit.slurm.client import Client
 
 # What a launcher may need of a runtime:
 #   command    a command enters the container, so that not only srun can start ranks in it
@@ -34,91 +30,6 @@ Capability = Literal["command", "nodes", "pmi", "terminal"]
 
 # Programs whose arguments say what they start: that is the user's, and is not spread over ranks.
 SHELLS = ("bash", "sh")
-
-
-class Request(Model, frozen=True, kw_only=True):
-    """The input of a launcher's decisions.
-
-    Attributes:
-        nodes: the most nodes; ``job.node_range`` also has the least.
-        ranks_per_node: on the largest node, where nodes differ.
-        cpus_per_rank: CPUs of one rank.
-        script: the script, or the program of the image, as the rank is given it.
-        arguments: the user's arguments of the script.
-        site: what is written of the cluster.
-        facts: what the cluster answered.
-        manifest: what is in the image; None if it is not known.
-        reason: why this launcher was chosen.
-        job: all settings, for options that only this launcher knows.
-        source: what was read of the script.
-        run_directory: directory for files that ranks share.
-        program: ``script`` is a program of the image, not a file of the user.
-        noun: ``image`` or ``environment``, as messages call what ranks run in.
-        environment: the Python that ranks run in, for a runtime without an image.
-    """
-
-    nodes: int
-    ranks_per_node: int
-    cpus_per_rank: int
-    script: str
-    arguments: tuple[str, ...]
-    site: Site
-    facts: Facts
-    manifest: Manifest | None
-    reason: str
-    job: Job = Job()
-    source: Source = Source()
-    run_directory: str = ""
-    program: bool = False
-    noun: str = "image"
-    environment: Environment | None = None
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The command of one rank, without the user's arguments.
-
-        The image's Python runs ``train.py``. Anything else is a program of its own: one of the
-        image, or a file, which is not looked for on PATH.
-        """
-        if self.program:
-            return (self.script,)
-        if self.job.python_module:
-            return ("python3", "-m", self.job.python_module)
-        if self.script.endswith(".py"):
-            return ("python3", self.script)
-        return (self.script if "/" in self.script else f"./{self.script}",)
-
-    @property
-    def interface(self) -> dict[str, str]:
-        """Variables that bind Gloo and NCCL to the site's network between nodes, if it is known."""
-        name = self.site.interface
-        return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name} if name else {}
-
-    @property
-    def nccl_interface(self) -> dict[str, str]:
-        """The variable that binds NCCL to the site's network between nodes, if it is known."""
-        name = self.site.interface
-        return {"NCCL_SOCKET_IFNAME": name} if name else {}
-
-
-class Script(NamedTuple):
-    """A training script that was read, not run.
-
-    Attributes:
-        name: file name.
-        source: what was read of it.
-        frameworks: what the image holds; None if it is not known.
-        job: how many nodes and ranks are asked for.
-        noun: ``image`` or ``environment``, as messages call what ranks run in.
-        is_program: it is a program of the image or environment, which was not read.
-    """
-
-    name: str
-    source: Source
-    frameworks: Collection[str] | None = None
-    job: Job = Job()
-    noun: str = "image"
-    is_program: bool = False
 
 
 class Recognition(NamedTuple):
@@ -197,35 +108,34 @@ class Launcher:
         """The launcher's name, which is that of its module."""
         return type(self).__module__.rpartition(".")[2].replace("_", "-")
 
-    def recognize(self, script: Script) -> Recognition | None:
-        """Return the claim of ``--launcher auto`` to a script; None if the script is for others."""
-        del script
+    def recognize(self, case: Case) -> Recognition | None:
+        """Return the claim of ``--launcher auto`` to a script; None if it is for others."""
+        del case
         return None
 
     def is_used_by(self, source: Source) -> bool:
         """Return whether a script uses the launcher's framework."""
         return bool(self.framework) and source.imports_any(self.framework)
 
-    def discover(self, facts: Facts, client: Client) -> Facts:
-        """Return the facts of a cluster, with those that only this launcher needs."""
-        del client
-        return facts
+    def discover(self, case: Case) -> Facts:
+        """Return the facts of the cluster, with those that only this launcher needs."""
+        return case.facts
 
-    def check(self, request: Request) -> Sequence[ToolkitError]:
+    def check(self, case: Case) -> Sequence[ToolkitError]:
         """Return why the launcher cannot work with this image and site; empty if it can."""
-        del request
+        del case
         return ()
 
-    def launch(self, request: Request) -> Launch:
+    def launch(self, case: Case) -> Launch:
         """Return the decisions that the launcher's template writes out."""
-        share = request.cpus_per_rank
+        share = case.cpus_per_rank
         return Launch(
             launcher=self.name,
-            reason=request.reason,
-            ntasks_per_node=1 if self.is_per_node else request.ranks_per_node,
-            cpus_per_task=share * request.ranks_per_node if self.is_per_node else share,
+            reason=case.origins.get("launcher", "default"),
+            ntasks_per_node=1 if self.is_per_node else case.ranks_per_node,
+            cpus_per_task=share * case.ranks_per_node if self.is_per_node else share,
             environment={"OMP_NUM_THREADS": str(share)},
-            program=(*request.command, *request.arguments),
+            program=(*case.command, *case.job.arguments),
         )
 
     def failures(self, logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
@@ -253,17 +163,17 @@ class Launcher:
         del reported
         return reports
 
-    def require(self, framework: str, request: Request) -> list[ToolkitError]:
+    def require(self, framework: str, case: Case) -> list[ToolkitError]:
         """Return an error if an image lacks a framework; a foreign image is not refused."""
-        if request.manifest is None or framework in request.manifest.frameworks:
+        if case.manifest is None or framework in case.manifest.frameworks:
             return []
-        held = ", ".join(sorted(request.manifest.frameworks)) or "none"
+        held = ", ".join(sorted(case.manifest.frameworks)) or "none"
         return [
             LauncherMismatchError(
                 f"the launcher {self.name} needs {framework}, "
-                f"which this {request.noun} does not hold (it holds: {held})",
+                f"which this {case.noun} does not hold (it holds: {held})",
                 place="--launcher",
-                next_step=f"choose another {request.noun} or launcher",
+                next_step=f"choose another {case.noun} or launcher",
             )
         ]
 
@@ -271,3 +181,9 @@ class Launcher:
 def number_of(text: str | None) -> int | None:
     """Return a rank from a variable's value; None if the value is not a number."""
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+def sockets(case: Case, *libraries: str) -> dict[str, str]:
+    """Return the variables that bind ``GLOO`` or ``NCCL`` to the network between nodes."""
+    name = case.interface
+    return {f"{library}_SOCKET_IFNAME": name for library in libraries} if name else {}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
-from toolkit.launchers.shared.base import Launcher, Request
+from toolkit.launchers.shared.base import Launcher, sockets
+from toolkit.model.case import Case
 from toolkit.model.image import Manifest
 
 _NAMES = {"mpi": "MPI", "gloo": "Gloo"}
@@ -24,34 +25,34 @@ _PARTS = {
 _DETAIL = re.compile(r"built for (?P<frameworks>.+), with (?P<operations>.+)")
 
 
-def check(launcher: Launcher, request: Request, operation: str) -> list[ToolkitError]:
+def check(launcher: Launcher, case: Case, operation: str) -> list[ToolkitError]:
     """Return an error if Horovod, or what carries a launcher's messages, is not in the image.
 
     An image whose contents are not known, and a build that was not checked, is not refused.
 
     Args:
         launcher: that needs Horovod.
-        request: what the launcher decides from.
+        case: what the launcher decides from.
         operation: ``mpi`` or ``gloo``.
     """
-    findings = launcher.require("horovod", request)
-    built_with = operations(request.manifest) if not findings else None
+    findings = launcher.require("horovod", case)
+    built_with = operations(case.manifest) if not findings else None
     if built_with is not None and operation not in built_with:
         has = ", ".join(_NAMES.get(name, name) for name in built_with)
         findings.append(
             LauncherMismatchError(
                 f"the launcher {launcher.name} needs a Horovod that was built with "
-                f"{_NAMES[operation]}, this {request.noun}'s has {has}",
+                f"{_NAMES[operation]}, this {case.noun}'s has {has}",
                 place="--launcher",
                 next_step=_OTHER[operation],
             )
         )
-    return [*findings, *_unbuilt(request)]
+    return [*findings, *_unbuilt(case)]
 
 
-def _unbuilt(request: Request) -> list[ToolkitError]:
+def _unbuilt(case: Case) -> list[ToolkitError]:
     """Return an error if the script imports a part of Horovod that was not built."""
-    match = _DETAIL.match(detail_of("horovod-build", request.manifest) or "")
+    match = _DETAIL.match(detail_of("horovod-build", case.manifest) or "")
     if match is None:
         return []
     built_for = sorted(word.split()[0] for word in match["frameworks"].split(", "))
@@ -59,18 +60,18 @@ def _unbuilt(request: Request) -> list[ToolkitError]:
         (
             (part, name)
             for part, name in _PARTS.items()
-            if request.source.imports_any(part) and name not in built_for
+            if case.source.imports_any(part) and name not in built_for
         ),
         None,
     )
     if missing is None:
         return []
     part, name = missing
-    is_image = request.noun == "image"
+    is_image = case.noun == "image"
     return [
         LauncherMismatchError(
             f"the script imports {part}, "
-            f"this {request.noun}'s Horovod was built for {', '.join(built_for)}",
+            f"this {case.noun}'s Horovod was built for {', '.join(built_for)}",
             place="--image" if is_image else "--runtime",
             next_step=f"an image whose recipe builds Horovod for {name}: toolkit image list"
             if is_image
@@ -88,14 +89,14 @@ def operations(manifest: Manifest | None) -> tuple[str, ...] | None:
     return tuple(match["operations"].split(", ")) if match else None
 
 
-def gloo(request: Request) -> dict[str, str]:
+def gloo(case: Case) -> dict[str, str]:
     """Return the variables that make Horovod use Gloo, on the site's interface if it is known."""
-    interface = request.site.interface
+    interface = case.interface
     return {
         "HOROVOD_CONTROLLER": "gloo",
         "HOROVOD_CPU_OPERATIONS": "gloo",
         **({"HOROVOD_GLOO_IFACE": interface} if interface else {}),
-        **request.nccl_interface,
+        **sockets(case, "NCCL"),
     }
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from toolkit.errors import LauncherMismatchError
-from toolkit.launchers.shared.base import Launcher, Request
+from toolkit.launchers.shared.base import Launcher
+from toolkit.model.case import Case
 from toolkit.slurm.parse import common_mpi_type
 
 # Default for an image whose MPI is not known: recent Open MPI supports PMIx, MPICH PMI2.
@@ -19,15 +20,15 @@ _DEFAULT = ("pmix", "pmi2")
 EXPORTS = {"PMIX_MCA_psec": "^munge", "PMIX_MCA_gds": "hash"}
 
 
-def check(request: Request) -> Sequence[LauncherMismatchError]:
+def check(case: Case) -> Sequence[LauncherMismatchError]:
     """Return an error if Slurm and the image's MPI share no PMI; if one is not known, none."""
-    offered = request.facts.mpi
-    if offered is None or _common(request) is not None:
+    offered = case.facts.mpi
+    if offered is None or _common(case) is not None:
         return []
     return [
         LauncherMismatchError(
             f"Slurm here offers {', '.join(offered) or 'no PMI'}, "
-            f"the {request.noun}'s MPI speaks {', '.join(_spoken(request))}",
+            f"the {case.noun}'s MPI speaks {', '.join(_spoken(case))}",
             place="--launcher",
             next_step="ask the administrator for Slurm's pmix plugin, "
             "or use a launcher without MPI (horovod-gloo, torchrun)",
@@ -35,32 +36,32 @@ def check(request: Request) -> Sequence[LauncherMismatchError]:
     ]
 
 
-def chosen(request: Request) -> str:
+def chosen(case: Case) -> str:
     """Return the value of ``srun --mpi``."""
-    return _common(request) or _DEFAULT[0]
+    return _common(case) or _DEFAULT[0]
 
 
-def require_mpi(launcher: Launcher, request: Request) -> Sequence[LauncherMismatchError]:
+def require_mpi(launcher: Launcher, case: Case) -> Sequence[LauncherMismatchError]:
     """Return an error if an image is known to hold no MPI, or if a script starts ranks itself."""
-    source = request.source
+    source, script = case.source, case.target.script
     if source.imports_any("mpi4py") and source.calls_any("Spawn", "MPIPoolExecutor"):
         return [
             LauncherMismatchError(
-                f"{request.script} has MPI start processes, which Slurm's PMI does not do, "
+                f"{script} has MPI start processes, which Slurm's PMI does not do, "
                 "and mpirun would do outside of the container",
                 place="SCRIPT",
-                next_step=f"for MPIPoolExecutor: -- python3 -m mpi4py.futures {request.script}; "
+                next_step=f"for MPIPoolExecutor: -- python3 -m mpi4py.futures {script}; "
                 "in place of Spawn: start all ranks, and split MPI.COMM_WORLD",
             )
         ]
-    if request.manifest is None or request.manifest.mpi:
+    if case.manifest is None or case.manifest.mpi:
         return []
-    recipe = ', or add block = "openmpi" to its recipe' if request.noun == "image" else ""
+    recipe = ', or add block = "openmpi" to its recipe' if case.noun == "image" else ""
     return [
         LauncherMismatchError(
-            f"the launcher {launcher.name} needs an MPI, which this {request.noun} does not hold",
+            f"the launcher {launcher.name} needs an MPI, which this {case.noun} does not hold",
             place="--launcher",
-            next_step=f"choose another {request.noun}{recipe}",
+            next_step=f"choose another {case.noun}{recipe}",
         )
     ]
 
@@ -87,9 +88,9 @@ def environment(interface: str | None) -> dict[str, str]:
     return {f"OMPI_MCA_{name}": value for name, value in parameters(interface).items()}
 
 
-def _spoken(request: Request) -> tuple[str, ...]:
-    return (request.manifest.mpi if request.manifest else ()) or _DEFAULT
+def _spoken(case: Case) -> tuple[str, ...]:
+    return (case.manifest.mpi if case.manifest else ()) or _DEFAULT
 
 
-def _common(request: Request) -> str | None:
-    return common_mpi_type(_spoken(request), request.facts.mpi or ())
+def _common(case: Case) -> str | None:
+    return common_mpi_type(_spoken(case), case.facts.mpi or ())

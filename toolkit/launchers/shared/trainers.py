@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
-from toolkit.launchers.shared.base import Request, Script
+from toolkit.model.case import Case
 from toolkit.model.source import Construction, Source
 
 TRAINERS = (
@@ -41,12 +41,12 @@ def uses_torch_distributed(source: Source) -> bool:
     return source.imports_any("torch.distributed", *TRAINERS)
 
 
-def srun_reason(script: Script) -> str:
+def srun_reason(case: Case) -> str:
     """Return why a script wants a task of Slurm for each device; empty if it does not."""
-    least, most = script.job.node_range
-    if least != most or script.job.gpus_by_node or script.job.max_restarts:
+    least, most = case.job.node_range
+    if least != most or case.job.gpus_by_node or case.job.max_restarts:
         return ""
-    source = script.source
+    source = case.source
     if _uses_lightning(source):
         name = next(name for name in _LIGHTNING if source.imports_any(name))
         return f"imports {name}, which takes each task of Slurm for a rank"
@@ -55,25 +55,25 @@ def srun_reason(script: Script) -> str:
     return ""
 
 
-def environment(request: Request) -> dict[str, str]:
+def environment(case: Case) -> dict[str, str]:
     """Return variables that tell trainers of the job what the script does not tell them.
 
     Without GPUs, Accelerate (and the Trainer of Transformers, which uses it) needs one: it looks
     for GPUs, finds none, and takes no notice of the other ranks: each trains alone, and nothing
     says so. Lightning gets the job's devices and nodes, as far as they are left out.
     """
-    has_accelerate = request.source.imports_any("accelerate", "transformers", "trl")
-    is_on_cpus = not (request.job.most_gpus or request.job.gpus_by_node)
+    has_accelerate = case.source.imports_any("accelerate", "transformers", "trl")
+    is_on_cpus = not (case.job.most_gpus or case.job.gpus_by_node)
     variables = {"ACCELERATE_USE_CPU": "true"} if has_accelerate and is_on_cpus else {}
-    return variables | _lightning_environment(request)
+    return variables | _lightning_environment(case)
 
 
-def _lightning_environment(request: Request) -> dict[str, str]:
+def _lightning_environment(case: Case) -> dict[str, str]:
     """Return the variables for the arguments that Trainer(...) or Fabric(...) leaves out."""
-    values = {"num_nodes": request.nodes, "devices": request.ranks_per_node}
-    if request.nodes * request.ranks_per_node == 1 or not _has_fixed_shape(request):
+    values = {"num_nodes": case.nodes, "devices": case.ranks_per_node}
+    if case.ranks == 1 or not _has_fixed_shape(case):
         return {}
-    made = [each for each in request.source.constructions if _is_lightning(each)]
+    made = [each for each in case.source.constructions if _is_lightning(each)]
     variables = {
         f"{prefix}{name.upper()}": str(value)
         for kind, prefix in _PREFIXES.items()
@@ -83,7 +83,7 @@ def _lightning_environment(request: Request) -> dict[str, str]:
     has_fabric = any(each.name.endswith(".Fabric") for each in made)
     # Fabric without .launch() is for `fabric run`, which tells the script so; with .launch() it
     # refuses that.
-    is_for_cli = has_fabric and not request.source.calls_any("launch")
+    is_for_cli = has_fabric and not case.source.calls_any("launch")
     return {**variables, "LT_CLI_USED": "1"} if is_for_cli else variables
 
 
@@ -94,9 +94,9 @@ def _is_left_out(name: str, made: Sequence[Construction]) -> bool:
     return any(name not in each.keywords for each in made)
 
 
-def _has_fixed_shape(request: Request) -> bool:
-    least, most = request.job.node_range
-    return least == most and not request.job.gpus_by_node
+def _has_fixed_shape(case: Case) -> bool:
+    least, most = case.job.node_range
+    return least == most and not case.job.gpus_by_node
 
 
 class _Shape(NamedTuple):
@@ -106,17 +106,17 @@ class _Shape(NamedTuple):
     nodes: int | None
 
 
-def lightning_findings(request: Request) -> list[ToolkitError]:
+def lightning_findings(case: Case) -> list[ToolkitError]:
     """Return what of Lightning's settings contradicts the job, as far as the script tells.
 
     Some of Lightning's strategies report the contradiction when they start. Others do not: the
     ranks wait for each other for ever, or each trains alone.
     """
-    if not _uses_lightning(request.source):
+    if not _uses_lightning(case.source):
         return []
     findings: list[ToolkitError] = []
-    if request.job.job_name in _INTERACTIVE_NAMES:
-        cause = f"Lightning takes a job of the name {request.job.job_name} for a shell"
+    if case.job.job_name in _INTERACTIVE_NAMES:
+        cause = f"Lightning takes a job of the name {case.job.job_name} for a shell"
         findings.append(
             LauncherMismatchError(
                 f"{cause}, in which every rank is alone",
@@ -124,25 +124,25 @@ def lightning_findings(request: Request) -> list[ToolkitError]:
                 next_step="another name, such as train",
             )
         )
-    if _has_fixed_shape(request):
-        findings += _shape_findings(request)
+    if _has_fixed_shape(case):
+        findings += _shape_findings(case)
     return findings
 
 
-def _shape_findings(request: Request) -> list[ToolkitError]:
-    made = [each for each in request.source.constructions if _is_lightning(each)]
+def _shape_findings(case: Case) -> list[ToolkitError]:
+    made = [each for each in case.source.constructions if _is_lightning(each)]
     if len(made) != 1:
         return []  # several, of which one trains, or one that another file configures
-    (trainer,), ranks = made, request.ranks_per_node
-    shape = _shape(trainer, request)
+    (trainer,), ranks = made, case.ranks_per_node
+    shape = _shape(trainer, case)
     name, findings = trainer.name.rpartition(".")[2], list[ToolkitError]()
-    if shape.nodes not in (None, request.nodes):
+    if shape.nodes not in (None, case.nodes):
         cause = f"{name}(num_nodes={shape.nodes}) in line {trainer.line} is for {shape.nodes} nodes"
         findings.append(
             LauncherMismatchError(
-                f"{cause.replace(' 1 nodes', ' 1 node')}, and the job has {request.nodes}",
+                f"{cause.replace(' 1 nodes', ' 1 node')}, and the job has {case.nodes}",
                 place="--nodes",
-                next_step=f"num_nodes={request.nodes} in the script, or --nodes {shape.nodes}",
+                next_step=f"num_nodes={case.nodes} in the script, or --nodes {shape.nodes}",
             )
         )
     if shape.devices not in (None, ranks):
@@ -157,36 +157,36 @@ def _shape_findings(request: Request) -> list[ToolkitError]:
     return findings
 
 
-def _shape(trainer: Construction, request: Request) -> _Shape:
+def _shape(trainer: Construction, case: Case) -> _Shape:
     """Return the shape of a Trainer, with Lightning's defaults for what is left out."""
     is_cli, given = trainer.name.endswith("CLI"), trainer.keywords
     is_whole = trainer.is_whole
     if is_cli:
-        names = {word.partition("=")[0] for word in request.arguments}
+        names = {word.partition("=")[0] for word in case.job.arguments}
         is_whole = "trainer_defaults" not in given and not names & {"-c", "--config"}
-        given = _cli_settings(request.arguments)
+        given = _cli_settings(case.job.arguments)
     settings: dict[str, int | str | None] = (
-        {"num_nodes": 1, "devices": "auto", **_variables(trainer, request), **given}
+        {"num_nodes": 1, "devices": "auto", **_variables(trainer, case), **given}
         if is_whole
         else given
     )
     devices, nodes = (_number(settings.get(name)) for name in ("devices", "num_nodes"))
     if devices in ("auto", -1):
-        is_on_cpus = settings.get("accelerator") == "cpu" or not request.job.most_gpus
-        devices = 1 if is_on_cpus else request.job.most_gpus
+        is_on_cpus = settings.get("accelerator") == "cpu" or not case.job.most_gpus
+        devices = 1 if is_on_cpus else case.job.most_gpus
     return _Shape(
         devices if isinstance(devices, int) and devices > 0 else None,
         nodes if isinstance(nodes, int) else None,
     )
 
 
-def _variables(trainer: Construction, request: Request) -> dict[str, int | str | None]:
+def _variables(trainer: Construction, case: Case) -> dict[str, int | str | None]:
     """Return what variables say of a Trainer's shape; None: the user's value is not known."""
     prefix = _PREFIXES.get(trainer.name.rpartition(".")[2])
     if prefix is None:
         return {}
-    values: dict[str, str | None] = {**_lightning_environment(request), **request.job.env}
-    values |= dict.fromkeys(request.job.pass_env)
+    values: dict[str, str | None] = {**_lightning_environment(case), **case.job.env}
+    values |= dict.fromkeys(case.job.pass_env)
     names = {f"{prefix}{name.upper()}": name for name in _SHAPE}
     return {name: values[variable] for variable, name in names.items() if variable in values}
 

@@ -10,10 +10,9 @@ from toolkit.errors import nearest
 from toolkit.lint.calls import calls
 from toolkit.lint.linter import LintCase
 from toolkit.lint.script import Script, node_range
+from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.slurm_options import OTHER_NAMES
-from toolkit.preflight.model import PreflightCase
-from toolkit.preflight.options import requested_memory, requested_minutes
 from toolkit.preflight.rules import gpus, partition
 from toolkit.quoting import sbatch
 from toolkit.sites.comment import example, problem
@@ -96,9 +95,7 @@ def check_site_partition(case: LintCase) -> Iterator[Result]:
                 fix=f"close: {close}" if close else f"one of {', '.join(sorted(site.partitions))}",
             )
     job = _job(script)
-    asked = PreflightCase(
-        job=job, site=site, minutes=requested_minutes(job), memory=requested_memory(job)
-    )
+    asked = Case(job, site)
     for rule in (
         partition.check_partition,
         partition.check_size,

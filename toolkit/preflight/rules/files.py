@@ -6,11 +6,11 @@ from pathlib import PurePosixPath
 
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import BindMissingError
-from toolkit.preflight.model import PreflightCase
+from toolkit.model.case import Case
 
 
 @check("directory", "where a site takes jobs from", order=100)
-def check_directory(case: PreflightCase) -> list[Result]:
+def check_directory(case: Case) -> list[Result]:
     """Check that the site takes jobs from here, and that run directories can be made."""
     host, results = case.host, []
     if host.submit_from:
@@ -18,7 +18,7 @@ def check_directory(case: PreflightCase) -> list[Result]:
         results.append(
             from_error(
                 BindMissingError(cause, place="directory", next_step=f"cd {host.submit_from}"),
-                case.source,
+                case.site.cited,
             )
         )
     if not host.writable:
@@ -35,7 +35,7 @@ def check_directory(case: PreflightCase) -> list[Result]:
 
 
 @check("hidden", "what the nodes do not see", order=110)
-def check_hidden(case: PreflightCase) -> list[Result]:
+def check_hidden(case: Case) -> list[Result]:
     """Check that nodes see the paths: each may have a directory of its own in that place."""
     return [
         from_error(
@@ -44,14 +44,14 @@ def check_hidden(case: PreflightCase) -> list[Result]:
                 place=option,
                 next_step="use a directory that all nodes share, such as your home",
             ),
-            case.source,
+            case.site.cited,
         )
         for option, (path, owner) in case.host.hidden.items()
     ]
 
 
 @check("script", "a script that can be read", order=120)
-def check_script(case: PreflightCase) -> list[Result]:
+def check_script(case: Case) -> list[Result]:
     """Check that the script can be read."""
     path = case.host.unreadable
     if not path:
@@ -68,7 +68,7 @@ def check_script(case: PreflightCase) -> list[Result]:
 
 
 @check("binds", "sources of --bind that are there", order=140)
-def check_binds(case: PreflightCase) -> list[Result]:
+def check_binds(case: Case) -> list[Result]:
     """Check that the sources of ``--bind`` exist."""
     results = []
     for missing in case.host.binds:
@@ -89,7 +89,7 @@ def check_binds(case: PreflightCase) -> list[Result]:
 
 
 @check("datasets", "data sets that are there", order=150)
-def check_datasets(case: PreflightCase) -> list[Result]:
+def check_datasets(case: Case) -> list[Result]:
     """Check that the data sets that the site keeps exist."""
     return [
         from_error(
@@ -99,7 +99,7 @@ def check_datasets(case: PreflightCase) -> list[Result]:
                 next_step=f"--bind YOUR-COPY:/data/{name}:ro, "
                 f"or correct [datasets] of site {case.site.name}",
             ),
-            case.source,
+            case.site.cited,
         )
         for name, path in case.host.datasets.items()
     ]
@@ -111,7 +111,7 @@ CONDEMNED = "ToBeDelete_"  # what such files are called at Neuron before they go
 
 
 @check("purge", "files that the site deletes", order=190)
-def check_purge(case: PreflightCase) -> list[Result]:
+def check_purge(case: Case) -> list[Result]:
     """Check for files that the site deletes because they are not read.
 
     They may be deleted while the job waits or runs.
@@ -130,7 +130,7 @@ def check_purge(case: PreflightCase) -> list[Result]:
                 place=option,
                 next_step="rename it, and keep a copy elsewhere",
             )
-            results.append(from_error(error, case.source))
+            results.append(from_error(error, case.site.cited))
         elif keeps - days < needed:
             cause = (
                 f"{path} was not read for {days:.0f} days; after {keeps} the site deletes it, "
@@ -139,7 +139,7 @@ def check_purge(case: PreflightCase) -> list[Result]:
             results.append(
                 from_error(
                     BindMissingError(cause, place=option, next_step=f"touch {path}"),
-                    case.source,
+                    case.site.cited,
                     stops=False,
                 )
             )

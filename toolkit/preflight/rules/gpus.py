@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import ShapeError
+from toolkit.model.case import Case
 from toolkit.model.site import Use
-from toolkit.preflight.model import PreflightCase
 from toolkit.sites.gpu_types import resolve
 from toolkit.slurm.queue import task_ids
 from toolkit.units import counted
 
 
 @check("gpus", "as many GPUs as a node has", order=30)
-def check_gpus(case: PreflightCase) -> list[Result]:
+def check_gpus(case: Case) -> list[Result]:
     """Check the GPUs per node.
 
     Slurm's own answer counts more than the site's file.
@@ -30,18 +30,22 @@ def check_gpus(case: PreflightCase) -> list[Result]:
     return [from_error(ShapeError(cause, place=case.job.gpu_option, next_step=step), source)]
 
 
-def _has(case: PreflightCase) -> tuple[int | None, str, str]:
+def _has(case: Case) -> tuple[int | None, str, str]:
     if case.partition is not None:
-        wanted = resolve(case.job, case.site, case.facts, case.partition)
+        wanted = resolve(case)
         kind = wanted.name if wanted.error is None and wanted.name else case.partition.gpu_type
         count = case.partition.gpus_by_type.get(kind or "", case.partition.gpus)
         return count, f" ({kind})" if kind else "", "sinfo"
     if case.written is not None:
-        return case.written.gpus, f" ({case.written.gpu})" if case.written.gpu else "", case.source
+        return (
+            case.written.gpus,
+            f" ({case.written.gpu})" if case.written.gpu else "",
+            case.site.cited,
+        )
     return None, "", ""
 
 
-def _elsewhere(case: PreflightCase, requested: int) -> str:
+def _elsewhere(case: Case, requested: int) -> str:
     """Return the partitions that have nodes with so many GPUs, as advice."""
     live = [partition.name for partition in case.facts.partitions if partition.gpus >= requested]
     written = [
@@ -52,18 +56,18 @@ def _elsewhere(case: PreflightCase, requested: int) -> str:
 
 
 @check("gpu_types", "GPUs of a type that a partition has", order=35)
-def check_gpu_types(case: PreflightCase) -> list[Result]:
+def check_gpu_types(case: Case) -> list[Result]:
     """Check that the partition has GPUs of the requested type.
 
     Slurm's own answer counts more than the site's file.
     """
-    error = resolve(case.job, case.site, case.facts, case.partition).error
-    source = case.source if case.partition is None else "sinfo"
+    error = resolve(case).error
+    source = case.site.cited if case.partition is None else "sinfo"
     return [from_error(error, source)] if error is not None else []
 
 
 @check("user_gpus", "GPUs that one user may have", order=50)
-def check_user_gpus(case: PreflightCase) -> list[Result]:
+def check_user_gpus(case: Case) -> list[Result]:
     """Check the GPUs that one user may have in a partition at a time.
 
     Slurm keeps a job that asks for more waiting for ever.
@@ -97,7 +101,7 @@ def check_user_gpus(case: PreflightCase) -> list[Result]:
 
 
 @check("user_jobs", "jobs that one user may have", order=60)
-def check_user_jobs(case: PreflightCase) -> list[Result]:
+def check_user_jobs(case: Case) -> list[Result]:
     """Check the jobs that one user may have in a partition: queued, and running."""
     name, most, running = case.partition_name, case.limits.jobs_submitted, case.limits.jobs_running
     mine = case.facts.mine.get(name, Use())

@@ -5,12 +5,12 @@ from __future__ import annotations
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import ImageMissingError, ShapeError
 from toolkit.images.recipe import cuda
-from toolkit.preflight.model import PreflightCase
+from toolkit.model.case import Case
 from toolkit.units import compare
 
 
 @check("architecture", "image and nodes of one architecture", order=160)
-def check_architecture(case: PreflightCase) -> list[Result]:
+def check_architecture(case: Case) -> list[Result]:
     """Check that image and nodes have one architecture.
 
     Programs of another fail with `Exec format error`.
@@ -28,7 +28,7 @@ def check_architecture(case: PreflightCase) -> list[Result]:
     ]
 
 
-def _fitting(case: PreflightCase, image: str) -> list[str]:
+def _fitting(case: Case, image: str) -> list[str]:
     """Return partitions whose nodes have the image's architecture, and enough GPUs."""
     live = {partition.name for partition in case.facts.partitions} or set(case.site.partitions)
     least = case.job.most_gpus
@@ -39,17 +39,17 @@ def _fitting(case: PreflightCase, image: str) -> list[str]:
     ][:4]
 
 
-def _nodes(case: PreflightCase) -> tuple[str, str, bool]:
+def _nodes(case: Case) -> tuple[str, str, bool]:
     """Return the nodes' architecture, its source, and whether it is certain."""
     if case.written is not None:
-        return case.written.arch, case.source, True
+        return case.written.arch, case.site.cited, True
     if case.site.access == "local-cluster":
         return case.host.machine, "the nodes are this machine", True
     return case.host.machine, "guessed: as this machine's", False
 
 
 @check("driver", "the nodes' driver runs the image's CUDA", order=170)
-def check_driver(case: PreflightCase) -> list[Result]:
+def check_driver(case: Case) -> list[Result]:
     """Check that the nodes' NVIDIA driver runs the image's CUDA, and that the image can use GPUs.
 
     With an older driver programs fail with CUDA's errors 803 and 804.
@@ -73,7 +73,7 @@ def check_driver(case: PreflightCase) -> list[Result]:
     return _version(case) or _verified(case)
 
 
-def _version(case: PreflightCase) -> list[Result]:
+def _version(case: Case) -> list[Result]:
     assert case.manifest is not None
     version, has = cuda.find_version(case.manifest), case.site.driver
     needed = cuda.find_oldest_driver(version) if version else None
@@ -90,12 +90,14 @@ def _version(case: PreflightCase) -> list[Result]:
     )
     return [
         from_error(
-            error, f"{needed[1]}; driver: {case.source}", stops=not cuda.has_compat(case.manifest)
+            error,
+            f"{needed[1]}; driver: {case.site.cited}",
+            stops=not cuda.has_compat(case.manifest),
         )
     ]
 
 
-def _verified(case: PreflightCase) -> list[Result]:
+def _verified(case: Case) -> list[Result]:
     """Return what `toolkit image verify --site` found on the nodes themselves."""
     assert case.manifest is not None
     for verdict in case.manifest.verified:
@@ -110,7 +112,7 @@ def _verified(case: PreflightCase) -> list[Result]:
 
 
 @check("locked", "the image is what was locked", order=180)
-def check_locked(case: PreflightCase) -> list[Result]:
+def check_locked(case: Case) -> list[Result]:
     """Check that the image is what its manifest and the recipe's lock say."""
     host, manifest = case.host, case.manifest
     if host.foreign_manifest:

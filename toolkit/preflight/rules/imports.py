@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
-from toolkit import runtimes
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import ImportsMissingError, ToolkitError
 from toolkit.imports.distributions import explain_standard, find_distribution, is_known
+from toolkit.model.case import Case
 from toolkit.model.image import Manifest, Python
 from toolkit.model.source import Import
-from toolkit.preflight.model import PreflightCase
 from toolkit.quoting import shell_words
 
 _SOURCE = "the script was read, not run"
@@ -19,7 +18,7 @@ _MOST = 8  # modules that a message names
 
 
 @check("imports", "modules that the script imports", order=130)
-def check_imports(case: PreflightCase) -> list[Result]:
+def check_imports(case: Case) -> list[Result]:
     """Check that the ranks have every module that the script imports.
 
     A job whose imports fail does not queue.
@@ -45,7 +44,7 @@ def python_of(manifest: Manifest | None, path: str) -> Python | None:
     return next((each for each in known if each.path == path), known[0] if known else None)
 
 
-def _unknown(case: PreflightCase, names: Sequence[Import]) -> list[Result]:
+def _unknown(case: Case, names: Sequence[Import]) -> list[Result]:
     """Warn that nothing was checked although there are modules to check."""
     known = {*sys.stdlib_module_names, *(case.manifest.frameworks if case.manifest else ())}
     unsure = [each.name for each in names if each.is_certain and each.name not in known]
@@ -59,7 +58,7 @@ def _unknown(case: PreflightCase, names: Sequence[Import]) -> list[Result]:
     return [from_error(error, _SOURCE, stops=False)]
 
 
-def _certain(case: PreflightCase, missing: Sequence[Import], python: Python) -> list[Result]:
+def _certain(case: Case, missing: Sequence[Import], python: Python) -> list[Result]:
     """Return the findings about imports that every run executes."""
     stops = not case.host.imports.doubt
     own = [each for each in missing if each.elsewhere and "/site-packages" not in each.elsewhere]
@@ -79,7 +78,7 @@ def _own(missing: Import) -> ToolkitError:
     return ImportsMissingError(cause, place="imports", next_step=f"--env {variable}")
 
 
-def _lacking(case: PreflightCase, missing: Sequence[Import], python: Python) -> ToolkitError:
+def _lacking(case: Case, missing: Sequence[Import], python: Python) -> ToolkitError:
     """Return the error about modules that have to be installed."""
     where = ", ".join(f"{each.name} ({each.file}, line {each.line})" for each in missing[:_MOST])
     more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
@@ -105,7 +104,7 @@ def _recipe_step(packages: Iterable[str]) -> tuple[str, ...]:
     return ("[[steps]]", 'block = "pip"', f"packages = {json.dumps(list(packages))}")
 
 
-def _next(case: PreflightCase, packages: Sequence[str], python: Python) -> str | None:
+def _next(case: Case, packages: Sequence[str], python: Python) -> str | None:
     """Return the commands that bring packages to where the ranks run."""
     if not packages:
         return None
@@ -117,12 +116,12 @@ def _next(case: PreflightCase, packages: Sequence[str], python: Python) -> str |
         words = [word for package in packages for word in ("--pip", package)]
         made = shell_words(["toolkit", "image", "new", new, "--from", case.manifest.name, *words])
         return f"{made}; toolkit image build {new}.toml; then --image {new}"
-    if runtimes.noun(case.job.runtime) == "environment":
+    if case.noun == "environment":
         return shell_words([python.path, "-m", "pip", "install", *packages])
     return f"an image with {_listed(packages)}"
 
 
-def _possible(case: PreflightCase, missing: Sequence[Import]) -> list[Result]:
+def _possible(case: Case, missing: Sequence[Import]) -> list[Result]:
     """Warn of imports that a run may execute."""
     if not missing:
         return []
@@ -132,13 +131,13 @@ def _possible(case: PreflightCase, missing: Sequence[Import]) -> list[Result]:
     return [from_error(ImportsMissingError(cause, place="imports"), _SOURCE, stops=False)]
 
 
-def _is_sif(case: PreflightCase) -> bool:
-    return runtimes.get(case.job.runtime).image == "sif"
+def _is_sif(case: Case) -> bool:
+    return case.is_sif
 
 
-def _noun(case: PreflightCase) -> str:
+def _noun(case: Case) -> str:
     """Return how messages name what the ranks run in."""
-    kind = runtimes.noun(case.job.runtime)
+    kind = case.noun
     return f"{kind} {case.manifest.name}" if case.manifest else kind
 
 

@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import BindMissingError, ShapeError
+from toolkit.model.case import Case
 from toolkit.model.job import Job
-from toolkit.preflight.model import PreflightCase
 from toolkit.units import counted
 
 # As Megatron-LM, NeMo and torchtitan name the sizes. Their product divides the ranks; the quotient
@@ -36,7 +36,7 @@ _RANK_IS_PROCESS = ("torchrun", "srun")  # others may start processes of their o
 
 
 @check("mesh", "a mesh that divides the ranks", order=65)
-def check_mesh(case: PreflightCase) -> list[Result]:
+def check_mesh(case: Case) -> list[Result]:
     """Check that the sizes of a mesh among the script's arguments divide the number of ranks."""
     job = case.job
     given = {
@@ -46,12 +46,15 @@ def check_mesh(case: PreflightCase) -> list[Result]:
     product = prod(sizes.values())
     if job.launcher not in _RANK_IS_PROCESS or not sizes or not product:
         return []
-    nodes, per_node = job.node_range[1], job.ntasks_per_node or job.most_gpus or 1
-    ranks = sum(job.gpus_by_node) or nodes * per_node
+    ranks = case.ranks
     if ranks % product == 0:
         return []
     mesh = " x ".join(f"{flag} {size}" for flag, size in sizes.items())
-    shown = f"{counted(nodes, 'node')} x {per_node}" if not job.gpus_by_node else "one for each GPU"
+    shown = (
+        f"{counted(case.nodes, 'node')} x {case.ranks_per_node}"
+        if not job.gpus_by_node
+        else "one for each GPU"
+    )
     cause = f"{counted(ranks, 'rank')} ({shown}) cannot form a mesh of {mesh}"
     step = f"--nodes and --ntasks-per-node whose product is a multiple of {product}"
     error = ShapeError(cause, place=next(iter(sizes)), next_step=step)
@@ -59,7 +62,7 @@ def check_mesh(case: PreflightCase) -> list[Result]:
 
 
 @check("checkpoint", "a checkpoint that all nodes see", order=215)
-def check_checkpoint(case: PreflightCase) -> list[Result]:
+def check_checkpoint(case: Case) -> list[Result]:
     """Check that the ranks of several nodes do not save to a directory of each node's own.
 
     Each would leave its part of a distributed checkpoint on its own node.
@@ -74,7 +77,7 @@ def check_checkpoint(case: PreflightCase) -> list[Result]:
                 place=flag,
                 next_step=f"{flag} with a directory that all nodes see",
             ),
-            case.source,
+            case.site.cited,
             stops=False,
         )
         for _, flag, path in _arguments(case.job, CHECKPOINTS)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.preflight.model import PreflightCase
+from toolkit.model.case import Case
 from toolkit.quoting import alternatives
 from toolkit.slurm.hostlist import expand
 
@@ -15,14 +15,14 @@ _LIST = "sinfo --Node --format='%N %P %f' lists nodes, their partitions and thei
 
 
 @check("nodes", "nodes that the partition has", order=22)
-def check_nodes(case: PreflightCase) -> list[Result]:
+def check_nodes(case: Case) -> list[Result]:
     """Check the names in ``--nodelist`` and ``--exclude``."""
     errors = [*_names(case, "--nodelist", case.job.nodelist)]
     errors += _names(case, "--exclude", case.job.exclude)
     return [from_error(error, "sinfo") for error in errors]
 
 
-def _names(case: PreflightCase, place: str, hosts: str | None) -> Iterator[ToolkitError]:
+def _names(case: Case, place: str, hosts: str | None) -> Iterator[ToolkitError]:
     known, partition = case.facts.nodes, case.partition_name
     if not hosts or not known or "/" in hosts:  # sbatch reads a file of names if there is a slash
         return
@@ -41,7 +41,7 @@ def _names(case: PreflightCase, place: str, hosts: str | None) -> Iterator[Toolk
 
 
 @check("features", "features that nodes of the partition have", order=24)
-def check_features(case: PreflightCase) -> list[Result]:
+def check_features(case: Case) -> list[Result]:
     """Check the features in ``--constraint``, such as ``intel&[rack1*2|rack2*2]``."""
     text, nodes = case.job.constraint or "", case.facts.nodes
     words = [re.sub(r"\*\d+$", "", word) for word in re.split(r"[&|,\[\]()]", text)]

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import ShapeError, UsageError
-from toolkit.launchers import LAUNCHERS
+from toolkit.model.case import Case
 from toolkit.model.site import SitePartition
-from toolkit.preflight.model import PreflightCase
 from toolkit.slurm import hostlist
 from toolkit.units import counted
 
 
 @check("partition", "the partition takes batch jobs and is up", order=10)
-def check_partition(case: PreflightCase) -> Iterator[Result]:
+def check_partition(case: Case) -> Iterator[Result]:
     """Check that the partition takes batch jobs and is up."""
     name = case.partition_name
     if case.written is not None and not case.written.batch:
@@ -24,7 +23,7 @@ def check_partition(case: PreflightCase) -> Iterator[Result]:
             place="--partition",
             next_step=f"one of {others}" if others else None,
         )
-        yield from_error(error, case.source)
+        yield from_error(error, case.site.cited)
     if case.partition is not None and not case.partition.available:
         error = UsageError(
             f"{name} is switched off for now", place="--partition", next_step="toolkit cluster show"
@@ -33,7 +32,7 @@ def check_partition(case: PreflightCase) -> Iterator[Result]:
 
 
 @check("size", "as many nodes and CPUs as there are", order=20)
-def check_size(case: PreflightCase) -> list[Result]:
+def check_size(case: Case) -> list[Result]:
     """Check nodes, CPUs and memory against the partition.
 
     Slurm's own answer counts more than the site's file.
@@ -62,7 +61,7 @@ def _counted(number: int, what: str) -> str:
     return f"{f'{number} MB' if noun == 'MB' else counted(number, noun)} {rest}".rstrip()
 
 
-def _limits(case: PreflightCase) -> Iterator[tuple[str, str, int | None, str]]:
+def _limits(case: Case) -> Iterator[tuple[str, str, int | None, str]]:
     """Yield the option, the unit, the limit and the source of each limit."""
     live, written = case.partition, case.written
     if live is not None:
@@ -71,9 +70,9 @@ def _limits(case: PreflightCase) -> Iterator[tuple[str, str, int | None, str]]:
         yield "--cpus-per-task", "CPU per node", live.cpus, "sinfo"
         yield "--mem", "MB of memory per node", live.memory or None, "sinfo"
     elif written is not None:
-        yield "--nodes", "node", hostlist.count(written.nodes), case.source
-        yield "--cpus-per-task", "CPU per node", written.cpus, case.source
-        yield "--mem", "MB of memory per node", written.memory, case.source
+        yield "--nodes", "node", hostlist.count(written.nodes), case.site.cited
+        yield "--cpus-per-task", "CPU per node", written.cpus, case.site.cited
+        yield "--mem", "MB of memory per node", written.memory, case.site.cited
 
 
 def _fit(place: str, limit: int) -> str:
@@ -85,7 +84,7 @@ def _fit(place: str, limit: int) -> str:
 
 
 @check("anywhere", "a partition that fits, where none is named", order=40)
-def check_anywhere(case: PreflightCase) -> list[Result]:
+def check_anywhere(case: Case) -> list[Result]:
     """Check that some partition fits a job that names none.
 
     The cluster's default partition is not known here.
@@ -102,10 +101,10 @@ def check_anywhere(case: PreflightCase) -> list[Result]:
         if gpus > most
         else ("--nodes", f"toolkit site show {case.site.name}")
     )
-    return [from_error(ShapeError(cause, place=place, next_step=step), case.source)]
+    return [from_error(ShapeError(cause, place=place, next_step=step), case.site.cited)]
 
 
-def _fits(case: PreflightCase, partition: SitePartition) -> bool:
+def _fits(case: Case, partition: SitePartition) -> bool:
     job, nodes = case.job, hostlist.count(partition.nodes)
     cpus = (job.cpus_per_task or 1) * (job.ntasks_per_node or job.most_gpus or 1)
     return (
@@ -117,21 +116,21 @@ def _fits(case: PreflightCase, partition: SitePartition) -> bool:
 
 
 @check("time", "time limits", order=70)
-def check_time(case: PreflightCase) -> list[Result]:
+def check_time(case: Case) -> list[Result]:
     """Check the time limits of the partition and of the site, and report the first that is broken.
 
     Slurm's answer about the partition comes first. Some sites give interactive jobs less time.
     """
     name, site = f"partition {case.partition_name} gives", f"site {case.site.name} gives"
     waiting = case.site.interactive_minutes if case.job.interactive else None
-    launcher = LAUNCHERS.get(case.job.launcher or "")
-    served = case.site.notebook_minutes if launcher and launcher.is_notebook else None
+    is_notebook = case.launcher is not None and case.launcher.is_notebook
+    served = case.site.notebook_minutes if is_notebook else None
     limits = (
         (name, case.partition.max_minutes if case.partition else None, "sinfo"),
-        (name, case.written.max_minutes if case.written else None, case.source),
-        (site, case.site.max_minutes, case.source),
-        (f"{site} interactive jobs", waiting, case.source),
-        (f"{site} notebooks", served, case.source),
+        (name, case.written.max_minutes if case.written else None, case.site.cited),
+        (site, case.site.max_minutes, case.site.cited),
+        (f"{site} interactive jobs", waiting, case.site.cited),
+        (f"{site} notebooks", served, case.site.cited),
     )
     for who, limit, source in limits:
         if case.minutes is not None and limit is not None and case.minutes > limit:

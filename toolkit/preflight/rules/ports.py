@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import UsageError
+from toolkit.model.case import Case
 from toolkit.model.site import PORTS
-from toolkit.preflight.model import PreflightCase
 
 _LOWEST, _HIGHEST = 1024, 65535  # that a user can listen at
 _LEAST = 64  # with fewer, jobs on one node meet at the same ones
@@ -13,7 +13,7 @@ _LEAVE = "leave it out: the script takes a free one by the job's number"
 
 
 @check("ports", "ports that ranks may use", order=220)
-def check_ports(case: PreflightCase) -> list[Result]:
+def check_ports(case: Case) -> list[Result]:
     """Check the ports at which ranks meet.
 
     A fixed one is taken by the next job on a shared node, and not all may be used.
@@ -25,7 +25,7 @@ def check_ports(case: PreflightCase) -> list[Result]:
     return results
 
 
-def _range(case: PreflightCase) -> list[Result]:
+def _range(case: Case) -> list[Result]:
     """Judge the ports in the site's file."""
     first, last = case.site.ports
     if first >= _LOWEST and last <= _HIGHEST and last - first + 1 >= _LEAST:
@@ -40,10 +40,10 @@ def _range(case: PreflightCase) -> list[Result]:
         next_step=f"correct ports of site {case.site.name}, or leave it out: "
         f"{PORTS[0]} to {PORTS[1]}",
     )
-    return [from_error(error, case.source)]
+    return [from_error(error, case.site.cited)]
 
 
-def _fixed(case: PreflightCase, text: str) -> Result:
+def _fixed(case: Case, text: str) -> Result:
     if not text.isdecimal() or not _LOWEST <= int(text) <= _HIGHEST:
         cause = (
             f"MASTER_PORT={text} is not a port that a user can listen at: {_LOWEST} to {_HIGHEST}"
@@ -54,7 +54,7 @@ def _fixed(case: PreflightCase, text: str) -> Result:
         cause = (
             f"MASTER_PORT={text} is not among the ports at which ranks may meet: {first} to {last}"
         )
-        return from_error(UsageError(cause, place="--env", next_step=_LEAVE), case.source)
+        return from_error(UsageError(cause, place="--env", next_step=_LEAVE), case.site.cited)
     cause = (
         f"MASTER_PORT={text} is the same for every job, and taken where two of them share a node"
     )

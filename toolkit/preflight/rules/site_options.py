@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import UsageError
+from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.slurm_options import OTHER_NAMES
-from toolkit.preflight.model import PreflightCase
 from toolkit.quoting import shell
 from toolkit.sites.comment import example, problem
 
 
 @check("options", "options that a site requires or forbids", order=80)
-def check_options(case: PreflightCase) -> Iterator[Result]:
+def check_options(case: Case) -> Iterator[Result]:
     """Check the options of sbatch that a site requires or forbids."""
     site = case.site
     for name, rule in site.forbidden.items():
@@ -40,13 +40,13 @@ def _given(name: str, job: Job) -> list[str]:
 
 
 @check("comment", "what a site wants in --comment", order=90)
-def check_comment(case: PreflightCase) -> list[Result]:
+def check_comment(case: Case) -> list[Result]:
     """Check ``--comment`` against the site's rule."""
     rule = case.site.comment
     wrong = problem(rule, case.job.comment) if rule else None
     if rule is None or wrong is None:
         return []
-    source = ", ".join(filter(None, (rule.source or case.source, rule.date)))
+    source = ", ".join(filter(None, (rule.source or case.site.cited, rule.date)))
     return [
         from_error(
             UsageError(wrong, place="--comment", next_step=f"--comment {shell(example(rule))}"),
@@ -56,7 +56,7 @@ def check_comment(case: PreflightCase) -> list[Result]:
 
 
 @check("modules", "modules that a site has", order=230)
-def check_modules(case: PreflightCase) -> list[Result]:
+def check_modules(case: Case) -> list[Result]:
     """Check the modules against those that the site is known to have."""
     known = case.site.available_modules
     held = {*known, *case.site.modules}
@@ -70,7 +70,7 @@ def check_modules(case: PreflightCase) -> list[Result]:
                 value=name,
                 next_step="module avail shows what there is",
             ),
-            case.source,
+            case.site.cited,
         )
         for name in case.job.modules
         if known and name not in held

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import NoSpaceError
-from toolkit.preflight.model import PreflightCase
+from toolkit.model.case import Case
 from toolkit.units import human_size
 
 LEAST = 100 * 10**6  # bytes: logs of a short run
@@ -14,7 +14,7 @@ LITTLE = 10**9  # bytes: one checkpoint of a small model
 
 
 @check("space", "room for the run", order=200)
-def check_space(case: PreflightCase) -> list[Result]:
+def check_space(case: Case) -> list[Result]:
     """Check the space for what a run writes: at least its logs and its outcome."""
     results = []
     for what, left in (
@@ -47,7 +47,7 @@ _SMALL = 5 * 10**9  # bytes left of a quota, below which caches in the home are 
 
 
 @check("cache", "caches that do not fill the home", order=210)
-def check_cache(case: PreflightCase) -> list[Result]:
+def check_cache(case: Case) -> list[Result]:
     """Check that caches of tens of gigabytes do not fill a small quota."""
     home, scratch = case.host.home, case.site.scratch
     if scratch:
@@ -81,9 +81,9 @@ def check_cache(case: PreflightCase) -> list[Result]:
     return [from_error(error, "quota", stops=False)]
 
 
-def _finding(case: PreflightCase, cause: str, name: str, scratch: str) -> Result:
+def _finding(case: Case, cause: str, name: str, scratch: str) -> Result:
     return from_error(
         NoSpaceError(cause, place=name, next_step=f"{name}={scratch}/cache"),
-        case.source,
+        case.site.cited,
         stops=False,
     )

@@ -44,7 +44,7 @@ class Probe(NamedTuple):
     modules: tuple[str, ...] = ()
 
 
-def host(site: Site, modules: Sequence[str]) -> tuple[Environment, Manifest]:
+def host(site: Site, modules: Sequence[str]) -> Environment:
     """Return the Python that a job has on PATH.
 
     It is that of the host, of a module, or of the virtual environment that is active.
@@ -55,7 +55,7 @@ def host(site: Site, modules: Sequence[str]) -> tuple[Environment, Manifest]:
     """
     answer = probe((*site.modules, *modules), _clean(os.environ))
     kind, name = _kind(answer)
-    environment = Environment(
+    return Environment(
         name=name,
         kind=kind,
         prefix=answer.prefix,
@@ -63,8 +63,8 @@ def host(site: Site, modules: Sequence[str]) -> tuple[Environment, Manifest]:
         version=answer.version,
         torchrun=answer.torchrun,
         mpirun=answer.mpirun or None,
+        manifest=manifest_of(name, answer),
     )
-    return environment, manifest_of(name, answer)
 
 
 def _kind(answer: Probe) -> tuple[Literal["conda", "venv", "host"], str]:
@@ -77,7 +77,7 @@ def _kind(answer: Probe) -> tuple[Literal["conda", "venv", "host"], str]:
     return "host", answer.python
 
 
-def conda(name: str, site: Site, modules: Sequence[str]) -> tuple[Environment, Manifest]:
+def conda(name: str, site: Site, modules: Sequence[str]) -> Environment:
     """Return the environment of conda that has this name or path.
 
     Raises:
@@ -93,7 +93,7 @@ def conda(name: str, site: Site, modules: Sequence[str]) -> tuple[Environment, M
         )
     variables = {**_clean(os.environ), "PYTHONNOUSERSITE": "1"}
     answer = probe((*site.modules, *modules), variables, first=prefix / "bin")
-    environment = Environment(
+    return Environment(
         name=prefix.name,
         kind="conda",
         prefix=str(prefix),
@@ -101,9 +101,9 @@ def conda(name: str, site: Site, modules: Sequence[str]) -> tuple[Environment, M
         version=answer.version,
         torchrun=answer.torchrun,
         mpirun=answer.mpirun or None,
+        manifest=manifest_of(prefix.name, answer),
         variables=_variables(prefix),
     )
-    return environment, manifest_of(prefix.name, answer)
 
 
 def program() -> str:

@@ -6,7 +6,7 @@ import re
 from typing import TypedDict
 
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.runtimes.shared.base import RuntimeRequest
+from toolkit.model.case import Case
 
 # Modules that are looked for in a Python of the host, by the names that scripts import.
 FRAMEWORKS = ("torch", "horovod", "tensorflow", "ray", "mpi4py", "lightning", "submitit")
@@ -43,27 +43,27 @@ def path_findings(prefix: str, option: str) -> list[ToolkitError]:
     ]
 
 
-def missing_frameworks(request: RuntimeRequest, name: str) -> tuple[str, ...]:
+def missing_frameworks(case: Case, name: str) -> tuple[str, ...]:
     """Warn of frameworks that the script imports and that ``name`` does not have."""
-    frameworks = request.manifest.frameworks if request.manifest else None
-    if frameworks is None or not request.source.python:
+    frameworks = case.manifest.frameworks if case.manifest else None
+    if frameworks is None or not case.source.python:
         return ()
     missing = [
         framework
         for framework in FRAMEWORKS
-        if request.source.imports_any(framework) and framework not in frameworks
+        if case.source.imports_any(framework) and framework not in frameworks
     ]
     if not missing:
         return ()
     return (f"the script imports {', '.join(missing)}, which {name} does not have",)
 
 
-def dataset_paths(request: RuntimeRequest) -> tuple[str, ...]:
+def dataset_paths(case: Case) -> tuple[str, ...]:
     """Warn of data that a container shows as ``/data/NAME``: without one, it has another path."""
-    datasets = request.site.datasets
+    datasets = case.site.datasets
     return tuple(
         f"/data/{name} exists only in containers; without one, the data is in {datasets[name]}"
-        for name in request.job.datasets
+        for name in case.job.datasets
         if name in datasets
     )
 

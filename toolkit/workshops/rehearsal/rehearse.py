@@ -20,8 +20,7 @@ from toolkit.model.job import Job
 from toolkit.planning.cluster import find_cluster
 from toolkit.shell import Progress, interrupted_by_signals
 from toolkit.slurm.client import Client
-from toolkit.slurm.parse import megabytes
-from toolkit.units import counted
+from toolkit.units import counted, megabytes
 from toolkit.workshops import archive, pack, results
 from toolkit.workshops.model import WORKSHOP, Workshop
 from toolkit.workshops.reading import job_of, load, source_of

@@ -1,0 +1,344 @@
+"""A case: the job, the cluster, the image, the script and the host before a decision. Pure.
+
+Rules, launchers and runtimes decide from it and from nothing else. ``planning.case`` gathers it.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+from toolkit.model.code import ScriptFile, Tree
+from toolkit.model.environment import Engine, Environment
+from toolkit.model.image import Manifest
+from toolkit.model.job import Job
+from toolkit.model.plan import Bind, Plan
+from toolkit.model.site import Facts, Limits, Partition, Site, SitePartition
+from toolkit.model.source import Imports, Shown, Source
+from toolkit.units import megabytes, minutes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from toolkit.errors import ToolkitError
+    from toolkit.launchers.shared.base import Launcher
+    from toolkit.runtimes.shared.base import Runtime
+    from toolkit.slurm.client import Client
+
+
+class Target(NamedTuple):
+    """The program of a run.
+
+    Attributes:
+        script: as the ranks are given it: relative to the working directory if it is below it, else
+            absolute; a program of the image if ``is_program``.
+        folder: directory of the script, absolute.
+        cwd: the working directory of the ranks, absolute.
+        is_program: there is no script.
+        repeats: directory of the run that is repeated; None: it is not one.
+        is_copy: all of this is in that run's snapshot.
+    """
+
+    script: str = ""
+    folder: str = ""
+    cwd: str = ""
+    is_program: bool = False
+    repeats: Path | None = None
+    is_copy: bool = False
+
+    @property
+    def name(self) -> str:
+        """The file name of the script."""
+        return PurePosixPath(self.script).name
+
+
+class Image(NamedTuple):
+    """The image that ranks run in.
+
+    Attributes:
+        path: of the SIF, absolute; the reference of an image that another program keeps; empty:
+            there is no image.
+        manifest: what is in it; None: it is not known.
+        to_fetch: the reference of an image that must be fetched before the job is submitted.
+        is_recipe: it is built from one of our recipes.
+        is_here: it is a file of this machine.
+    """
+
+    path: str = ""
+    manifest: Manifest | None = None
+    to_fetch: str = ""
+    is_recipe: bool = False
+    is_here: bool = False
+
+
+class MissingPath(NamedTuple):
+    """A directory or file of the host that does not exist.
+
+    Attributes:
+        path: of it.
+        near: the paths beside it.
+        package: Debian's package that brings it; None if there is none.
+    """
+
+    path: str
+    near: tuple[str, ...] = ()
+    package: str | None = None
+
+
+class UnreadFile(NamedTuple):
+    """A file under the site's purge policy.
+
+    Attributes:
+        option: that named it.
+        path: of it.
+        days: since it was last read or written.
+    """
+
+    option: str
+    path: str
+    days: float
+
+
+class Host(NamedTuple):
+    """The machine that a job is submitted from; empty or None if not known.
+
+    Attributes:
+        directory: the current working directory.
+        writable: whether run directories can be made there.
+        submit_from: the one directory that the site takes jobs from, if this is another.
+        hidden: option -> a path of it that the nodes do not see, and the directory of each node's
+            own that it is in.
+        binds: sources of ``--bind`` that do not exist.
+        datasets: name -> directory that should have it according to the site, and has not.
+        unreadable: the script, if its owner does not let us read it.
+        image: path of the image.
+        architecture: of the image, as ``uname -m`` prints it; ``machine``: of this machine.
+        foreign_manifest: whether the manifest beside the image is of another file.
+        lock: SHA-256 of the recipe's lock as it is today.
+        unread: files that the site may delete soon.
+        free: bytes that can be written where run directories are made; ``quota``: of these, what
+            the user's quota leaves.
+        home: the user's home; ``home_quota``: bytes that the quota leaves there.
+        caches: variables that say where programs put their caches.
+        imports: what the script imports, beyond its own modules.
+    """
+
+    directory: str = ""
+    writable: bool = True
+    submit_from: str = ""
+    hidden: dict[str, tuple[str, str]] = {}
+    binds: tuple[MissingPath, ...] = ()
+    datasets: dict[str, str] = {}
+    unreadable: str = ""
+    image: str = ""
+    architecture: str = ""
+    machine: str = ""
+    foreign_manifest: bool = False
+    lock: str = ""
+    unread: tuple[UnreadFile, ...] = ()
+    free: int | None = None
+    quota: int | None = None
+    home: str = ""
+    home_quota: int | None = None
+    caches: dict[str, str] = {}
+    imports: Imports = Imports()
+
+
+class Case(NamedTuple):
+    """The facts that a run is decided from.
+
+    Attributes:
+        job: the merged settings.
+        site: the cluster as its file describes it.
+        origins: the source of each setting.
+        target: what is run.
+        runtime: what the ranks run in; None: no runtime has the name that the job gives.
+        launcher: what starts them; None, too, if no launcher has the name.
+        cluster: the client of its Slurm; None: this machine does not reach it.
+        facts: the cluster as Slurm describes it.
+        image: that the ranks run in.
+        environment: the Python of the host, ``engine``: the container engine, for ranks that run
+            in no SIF.
+        source: imports, calls and options of the script.
+        script_file: the script's hash; None: it is a program, or cannot be read.
+        host: facts of this machine.
+        binds: what the user names to be shown in the container.
+        shown: further directories that the ranks must see, such as the git work tree.
+        run: the directory of the run's files, absolute.
+        tree: the tree that a snapshot is taken of; None: the job runs in the work tree itself.
+        findings: the errors of what was gathered.
+        warnings: the same for what does not stop the job.
+        notes: how the command was understood.
+        force: the reason to submit a job that the rules refuse; None: the rules decide.
+        after: dependencies of the job as Slurm writes them: ``afterok:7``.
+        repeats: the recorded plan of the run that is repeated without a change; else None.
+        is_part: the run has the first nodes of a larger allocation.
+    """
+
+    job: Job
+    site: Site
+    origins: dict[str, str] = {}
+    target: Target = Target()
+    runtime: Runtime | None = None
+    launcher: Launcher | None = None
+    cluster: Client | None = None
+    facts: Facts = Facts()
+    image: Image = Image()
+    environment: Environment | None = None
+    engine: Engine | None = None
+    source: Source = Source()
+    script_file: ScriptFile | None = None
+    host: Host = Host()
+    binds: tuple[Bind, ...] = ()
+    shown: tuple[Shown, ...] = ()
+    run: str = ""
+    tree: Tree | None = None
+    findings: tuple[ToolkitError, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    force: str | None = None
+    after: tuple[str, ...] = ()
+    repeats: Plan | None = None
+    is_part: bool = False
+
+    def with_findings(self, *findings: ToolkitError) -> Case:
+        """Return the case with further findings."""
+        return self._replace(findings=(*self.findings, *findings))
+
+    @property
+    def client(self) -> Client:
+        """The client of the cluster, for a job that is submitted to it."""
+        assert self.cluster is not None
+        return self.cluster
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The contents of the image or the environment; None: not known."""
+        return self.environment.manifest if self.environment else self.image.manifest
+
+    @property
+    def name(self) -> str:
+        """The name of the job."""
+        return self.job.job_name or PurePosixPath(self.target.script).stem
+
+    @property
+    def partition(self) -> Partition | None:
+        """The partition of the job as Slurm describes it; None: not known."""
+        name = self.job.partition
+        named = (each for each in self.facts.partitions if each.name == name)
+        return self.facts.default_partition if name is None else next(named, None)
+
+    @property
+    def partition_name(self) -> str:
+        """The name of the partition; empty: not known."""
+        return self.job.partition or (self.partition.name if self.partition else "")
+
+    @property
+    def written(self) -> SitePartition | None:
+        """The partition as the site's documents describe it."""
+        return self.site.partitions.get(self.partition_name)
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of one user: Slurm's own, or else those in the site's file."""
+        live, written = self.facts.limits.get(self.partition_name), self.written
+        if live is not None:
+            return live
+        if written is None:
+            return Limits()
+        return Limits(
+            jobs_submitted=written.jobs_submitted,
+            jobs_running=written.jobs_running,
+            gpus=written.gpus_per_user,
+            source=self.site.cited,
+        )
+
+    @property
+    def nodes(self) -> int:
+        """The most nodes; ``job.node_range`` also has the least."""
+        return self.job.node_range[1]
+
+    @property
+    def ranks_per_node(self) -> int:
+        """The ranks on each node; on the largest one if nodes differ."""
+        takes_node = self.launcher is not None and self.launcher.takes_node
+        return self.job.ntasks_per_node or (1 if takes_node else self.job.most_gpus) or 1
+
+    @property
+    def ranks(self) -> int:
+        """The ranks of all nodes."""
+        return sum(self.job.gpus_by_node) or self.nodes * self.ranks_per_node
+
+    @property
+    def cpus_per_rank(self) -> int:
+        """The CPUs of a rank: as set, else its GPUs' share of the node's CPUs."""
+        node, gpus = self.partition or self.written, self.job.most_gpus
+        share = (node.cpus or 0) // node.gpus * gpus if node and node.gpus else 0
+        return self.job.cpus_per_task or max(share // self.ranks_per_node, self.site.cpus_per_task)
+
+    @property
+    def minutes(self) -> int | None:
+        """The requested time; None: unset, unlimited, or not a time."""
+        try:
+            return None if self.job.time is None else minutes(str(self.job.time))
+        except ValueError:
+            return None
+
+    @property
+    def memory(self) -> int | None:
+        """The requested memory on each node, in MB; None: unset, or not a size."""
+        try:
+            return None if self.job.mem is None else megabytes(str(self.job.mem))
+        except ValueError:
+            return None
+
+    @property
+    def noun(self) -> str:
+        """``image`` or ``environment``, as messages call what ranks run in."""
+        return "image" if self.runtime is None or self.runtime.image else "environment"
+
+    @property
+    def is_sif(self) -> bool:
+        """True if the image is a SIF."""
+        return self.runtime is not None and self.runtime.image == "sif"
+
+    @property
+    def interface(self) -> str | None:
+        """The network interface between ranks; None leaves it to the libraries."""
+        own = self.runtime.interface if self.runtime else None
+        return own or self.site.interface
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The command of one rank, without the user's arguments.
+
+        The image's Python runs ``train.py``. Anything else is a program of its own: one of the
+        image, or a file, which is not looked for on PATH.
+        """
+        script = self.target.script
+        if self.target.is_program:
+            return (script,)
+        if self.job.python_module:
+            return ("python3", "-m", self.job.python_module)
+        if script.endswith(".py"):
+            return ("python3", script)
+        return (script if "/" in script else f"./{script}",)
+
+    @property
+    def in_snapshot(self) -> Case:
+        """The case in the snapshot of the run's directory; the same if there will be none."""
+        if self.tree is None:
+            return self
+        code, root = PurePosixPath(self.run) / "code", PurePosixPath(self.tree.root)
+        target = self.target
+
+        def moved(path: str) -> str:
+            place = PurePosixPath(path)
+            return str(code / place.relative_to(root)) if place.is_relative_to(root) else path
+
+        script = target.script
+        is_inside = PurePosixPath(target.cwd).is_relative_to(root)
+        if not target.is_program and (script.startswith("/") or not is_inside):
+            script = moved(str(PurePosixPath(target.folder) / PurePosixPath(script).name))
+        target = target._replace(script=script, folder=moved(target.folder), cwd=moved(target.cwd))
+        return self._replace(target=target, script_file=None)

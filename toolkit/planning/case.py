@@ -1,0 +1,337 @@
+"""Gather the case of a run: settings, cluster, image, script and host.
+
+This is planning's edge: what decides, ``plan``, reads a case and nothing else. Errors on the way
+are findings of the case, so that the user sees all of them at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from toolkit import launchers, shell
+from toolkit.errors import ToolkitError, UnknownImageError, UsageError
+from toolkit.images.store import store as images
+from toolkit.launchers import LAUNCHERS
+from toolkit.model.case import Case, Host, Image, Target
+from toolkit.model.code import Tree
+from toolkit.model.job import Job
+from toolkit.model.site import Facts, Site
+from toolkit.model.slurm_options import Takes
+from toolkit.planning import script_source
+from toolkit.planning.binds import parse_binds
+from toolkit.planning.cluster import Cluster, find_cluster
+from toolkit.planning.host import read_host
+from toolkit.planning.layers import merge_layers, project_layers, with_variables
+from toolkit.planning.repeat import not_taken
+from toolkit.planning.settings import DEFAULTS, Layer, Settings, demands, from_environment, layer
+from toolkit.planning.target import Run, understand
+from toolkit.records import store
+from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
+from toolkit.sites.comment import example
+from toolkit.slurm import inventory
+from toolkit.slurm.client import Client
+
+
+def gather(
+    target_name: str,
+    flags: Layer,
+    cwd: Path,
+    *,
+    dry_run: bool = False,
+    is_command: bool = False,
+) -> Case:
+    """Gather the case of one run.
+
+    Args:
+        target_name: a script, a job's folder or a run.
+        flags: the options of the command line.
+        cwd: the current working directory.
+        dry_run: nothing will be submitted, so a named site can be planned for whose Slurm cannot be
+            called from this machine.
+        is_command: what is neither a file nor a job is a program of the image.
+
+    Raises:
+        ToolkitError: there is nothing to plan from: no script, no cluster, a broken file. All other
+            errors are findings of the case.
+    """
+    files, variables = project_layers(cwd), from_environment(os.environ)
+    known = merge_layers([*files, variables, flags]).job
+    run = understand(target_name, flags, cwd, known, is_command=is_command)
+    layers = [*files, run.layer, variables, run.flags]
+    recorded = store.Paths(run.target.repeats).read_plan() if run.target.repeats else None
+    if recorded:  # its settings are those of the files and variables of its day
+        layers = [run.layer, run.flags]
+    cluster, settings = _merge_settings(layers, is_recorded=bool(recorded), dry_run=dry_run)
+    case = _settled(run, cluster, settings, cwd)
+    case = _with_source(_with_image(case), cwd)
+    case = _with_facts(_with_launcher(case))
+    case = _with_host(case, cwd)
+    if recorded:
+        today = merge_layers([_site_layer(cluster.site), *files, variables])
+        # A part of an allocation is repeated as a job of its own; another site has other values.
+        is_alike = recorded.site == case.site.name and not recorded.is_part
+        case = case._replace(
+            repeats=recorded if is_alike and not run.flags.values else None,
+            warnings=(*case.warnings, *not_taken(recorded, settings.job, today)),
+        )
+    return case._replace(warnings=(*case.warnings, *_unchecked(case)))
+
+
+def _merge_settings(
+    layers: Sequence[Layer], *, is_recorded: bool, dry_run: bool
+) -> tuple[Cluster, Settings]:
+    """Return the cluster that the settings choose, and the settings with those of its site.
+
+    Recorded settings have those of the site of their day.
+    """
+    default = layer("default", DEFAULTS)
+    chosen = merge_layers([default, *layers]).job.site or "auto"
+    cluster = find_cluster(chosen, dry_run=dry_run)
+    site = _site_layer(cluster.site)
+    below = [] if is_recorded else [site]
+    if not cluster.is_reachable and not is_recorded:
+        below.insert(0, _example_comment(cluster.site))
+    return cluster, merge_layers([default, *below, *layers, demands(site)])
+
+
+def _site_layer(site: Site) -> Layer:
+    return Layer(f"site {site.name}", {**site.defaults, "slurm": site.slurm})
+
+
+def _example_comment(site: Site) -> Layer:
+    """Return an example of a comment as settings if the site requires a comment."""
+    rule = site.comment
+    values = {"comment": example(rule)} if rule and rule.required else {}
+    return Layer(f"the example of site {site.name}", values)
+
+
+def _settled(run: Run, cluster: Cluster, settings: Settings, cwd: Path) -> Case:
+    """Return the case as far as the settings tell."""
+    settings, unset = with_variables(settings)
+    job, origins = settings.job, dict(settings.origins)
+    if job.site == "auto" or "site" not in origins:
+        origins["site"] = cluster.origin if job.site == "auto" else "default"
+    runtime = RUNTIMES.get(job.runtime or DEFAULT)
+    case = Case(
+        job=job,
+        site=cluster.site,
+        origins=origins,
+        target=run.target,
+        runtime=runtime,
+        cluster=Client(cluster.access) if cluster.is_reachable else None,
+        findings=tuple(unset),
+        notes=(run.note,) if run.note else (),
+    )
+    case = case._replace(run=str(store.next_directory(cwd / (job.runs or "runs"), case.name)))
+    binds, wrong = parse_binds(job.bind, str(cwd))
+    return case._replace(binds=binds).with_findings(*(wrong if case.noun == "image" else ()))
+
+
+def _with_image(case: Case) -> Case:
+    """Return the case with what its runtime needs: an image, an environment, an engine."""
+    if case.runtime is None:
+        return case  # The plan refuses the runtime.
+    try:
+        image = _image(case) if case.runtime.image else Image()
+        return case.runtime.discover(case._replace(image=image))
+    except ToolkitError as error:
+        error.place = error.place or ("--image" if case.runtime.image else "--runtime")
+        return case.with_findings(error)
+
+
+def _image(case: Case) -> Image:
+    """Return the image that a job names, where the ranks will have it.
+
+    Raises:
+        UsageError: no image is named.
+        ToolkitError: there is no such image.
+    """
+    name, kind = case.job.image, case.runtime.image if case.runtime else ""
+    if not name:
+        step = "--image NAME, such as pytorch_cpu; toolkit image list shows the names"
+        if kind != "sif":
+            step = f"--runtime {case.job.runtime} --image REGISTRY/NAME:TAG"
+        raise UsageError("no image is named", place="--image", next_step=step)
+    if kind != "sif":
+        return Image(name, is_recipe=name in images.list_recipes())
+    if "://" in name:
+        from toolkit.images.registry import foreign
+
+        if foreign.is_reference(name):
+            stored = foreign.find_stored(name)
+            if stored is None:
+                return Image(str(foreign.locate(name)), to_fetch=name)
+            return Image(stored.path, stored.manifest, is_here=True)
+    if case.cluster is None:
+        return _image_elsewhere(name)
+    stored = images.find(name, [Path(os.path.expandvars(path)) for path in case.site.images])
+    return Image(stored.path, stored.manifest, is_here=True)
+
+
+def _image_elsewhere(name: str) -> Image:
+    """Return an image of this machine, else the path that an unreached cluster would have it at.
+
+    Raises:
+        UnknownImageError: no recipe has the name.
+    """
+    is_recipe = name in images.list_recipes()
+    try:
+        stored = images.find(name)
+    except UnknownImageError as error:
+        if name.startswith(("/", "./", "../", "~")):
+            return Image(name)
+        error.place = "--image"
+        error.next_step = "toolkit image list; or give the path that the image has on the cluster"
+        raise
+    except ToolkitError:
+        path = images.images_directory() / f"{name.removesuffix('.sif')}.sif"
+        return Image(str(path), is_recipe=is_recipe)
+    return Image(stored.path, stored.manifest, is_recipe=is_recipe)
+
+
+def _with_source(case: Case, cwd: Path) -> Case:
+    """Return the case with what the script says, and the directories that it needs."""
+    from toolkit.imports.gather import find_work_trees
+    from toolkit.imports.gather import gather as gather_imports
+
+    target, folder, script = case.target, Path(case.target.folder), None
+    if not target.is_program:
+        script = folder / Path(target.script).name
+    trees = find_work_trees(folder, cwd)
+    imports = gather_imports(
+        case.job,
+        case.site,
+        case.manifest,
+        directory=cwd,
+        script=script,
+        program=target.script,
+        visible=(cwd, folder, Path(case.run), *(Path(tree.path) for tree in trees)),
+    )
+    case = case._replace(shown=(*trees, *imports.directories), host=Host(imports=imports))
+    if script is None:
+        return case
+    file = script_source.script_file(script)
+    if target.repeats and not target.is_copy:
+        from toolkit.records.code import change_since
+
+        change = change_since(target.repeats, file)
+        case = case._replace(warnings=(change,) if change else ())
+    return case._replace(source=script_source.read(script, cwd), script_file=file)
+
+
+def _with_launcher(case: Case) -> Case:
+    """Return the case with its launcher; for ``auto``, with the reason as its origin."""
+    name = case.job.launcher or ""
+    if name != "auto":
+        return case._replace(launcher=LAUNCHERS.get(name))
+    chosen = launchers.choose(case)
+    alone = launchers.copies(case, chosen)
+    launcher = compatible_launcher(case.runtime, LAUNCHERS[chosen.launcher])
+    case = case._replace(
+        job=replace(case.job, launcher=launcher.name),
+        launcher=launcher,
+        origins={**case.origins, "launcher": chosen.reason},
+    )
+    return case.with_findings(alone) if alone else case
+
+
+def _with_facts(case: Case) -> Case:
+    """Return the case with what Slurm says of the cluster, or its file if it is not reached."""
+    site, job, client = case.site, case.job, case.cluster
+    container = next((command for command in site.containers if shell.which(command)), None)
+    if client is None or (container is None and site.modules):  # a module brings it, in the job
+        container = site.container_command
+    if client is None:
+        facts = Facts(mpi=site.mpi or None, container=container, mpirun="")
+    else:
+        partitions = client.partitions()
+        name = job.partition or next((entry.name for entry in partitions if entry.default), "")
+        needs_limits = name and (job.most_gpus or job.array is not None)
+        limits = inventory.limits(client, name) if needs_limits else {}
+        facts = Facts(
+            partitions=partitions,
+            container=container,
+            # The user's jobs count only where there are limits.
+            mine=inventory.user_usage(client) if site.partitions or limits else {},
+            nodes=client.nodes() if job.nodelist or job.exclude or job.constraint else {},
+            limits=limits,
+            sbatch_options=_sbatch_options(client) if job.slurm else {},
+        )
+    case = case._replace(facts=facts)
+    if case.launcher is not None and client is not None:
+        case = case._replace(facts=case.launcher.discover(case))
+    if case.environment is not None:
+        case = case._replace(facts=replace(case.facts, mpirun=case.environment.mpirun))
+    return case
+
+
+@cache
+def _sbatch_options(client: Client) -> dict[str, Takes]:
+    return client.sbatch_options()
+
+
+def _with_host(case: Case, cwd: Path) -> Case:
+    """Return the case with the facts of this machine that the rules need, and its tree."""
+    image, job = case.image, case.job
+    if case.cluster and image.is_here and job.require_signed and case.is_sif:
+        from toolkit.images.store.signatures import signature
+
+        origin, folder = case.origins.get("signature_key", ""), Path(case.target.folder)
+        case = case.with_findings(*signature(job, image.path, cwd, folder, origin))
+    case = case._replace(host=read_host(case, cwd))
+    try:
+        return case._replace(tree=_tree(case.target, job, cwd))
+    except ToolkitError as error:
+        error.place = error.place or "--image"
+        return case.with_findings(error)
+
+
+def _tree(target: Target, job: Job, cwd: Path) -> Tree | None:
+    """Return the tree that a snapshot is taken of: that of an earlier run, or git's.
+
+    Raises:
+        ToolkitError: a snapshot is asked for, and there is no such tree.
+    """
+    if target.repeats and target.is_copy:
+        return Tree(root=str(target.repeats / "code"), cwd=str(cwd), is_copy=True)
+    if not job.snapshot:
+        return None
+    from toolkit import git
+    from toolkit.config import is_shipped
+    from toolkit.records.snapshot import tree_of
+
+    folder = Path(target.folder)
+    if is_shipped(folder) and git.top(folder) is None:
+        return None  # Installed files do not change.
+    return tree_of(folder, cwd)
+
+
+def _unchecked(case: Case) -> tuple[str, ...]:
+    """Return the warning that lists what was not checked, and what the script assumes."""
+    image, job = case.image, case.job
+    if case.cluster is not None:
+        if not image.to_fetch:
+            return ()
+        return (f"{image.to_fetch} has not been fetched: its content was not checked",)
+    unknown = ["its partitions and limits as they are now", "your jobs there"]
+    if image.path and image.manifest is None:
+        unknown.append(f"the image ({image.path})")
+    if job.require_signed:
+        unknown.append("the image's signature")
+    unknown += [
+        f"the paths of {option}"
+        for option, given in (("--bind", job.bind), ("datasets", job.datasets))
+        if given
+    ]
+    unknown.append("directories, which the script has as they are on this machine")
+    origin = case.origins.get("comment", "")
+    comment = f"; the job's comment is {origin}" if origin.startswith("the example") else ""
+    return (
+        f"planned without the cluster, from the file of {case.site.cited}. "
+        f"Not checked: {'; '.join(unknown)}{comment}",
+    )
