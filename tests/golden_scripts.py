@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 from toolkit.config import package_directory
-from toolkit.lint.linter import Context, lint
+from toolkit.lint.linter import lint
+from toolkit.lint.script import Context
 
 GOLDEN = Path(__file__).parent / "golden" / "scripts"
 # What an option changes in a whole script: the golden file is the difference.

@@ -1,25 +1,22 @@
-"""One framework for all checks: preflight rules, doctor items, checks of images and lint rules.
+"""Checks and their results, as doctor, verify, lint and workshops have them.
 
-A check is a function under ``@check``, in a module of a package that a ``Registry`` names. Adding a
-check is adding it there: no other file lists it.
+A check is a function under ``@check``. Each room has its own in one tuple, in the order in which
+they are made and shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from toolkit.errors import ToolkitError
-from toolkit.model.base import Model
 from toolkit.registry import modules
 
-CaseT = TypeVar("CaseT")
-Scope = Literal["host", "site", "nodes"]
 Outcome = Literal["passed", "warning", "failed", "unchecked"]
 
 
-class Edit(Model, frozen=True, kw_only=True):
+class Edit(NamedTuple):
     """A replacement of one line of a text.
 
     Attributes:
@@ -94,103 +91,72 @@ def next_step(error: ToolkitError) -> str:
     return error.next_step or (f"close: {error.close}" if error.close else "")
 
 
-class Format(NamedTuple):
-    """The words and the JSON keys of one kind of check.
+# The words of lists that tell what a user's place lacks: `toolkit doctor`, `toolkit workshop join`.
+_WORDS = {"passed": "PASS", "warning": "WARN", "failed": "FAIL", "unchecked": "not checked"}
 
-    Attributes:
-        words: outcome -> the word that users and programs read.
-        keys: key in JSON -> field of ``Result``.
+
+def row(result: Result, width: int) -> list[str]:
+    """Return the lines of a result in a list.
+
+    Args:
+        result: the result.
+        width: of the column of names.
     """
-
-    words: Mapping[Outcome, str]
-    keys: Mapping[str, str]
-
-    def to_json(self, result: Result) -> dict[str, Any]:
-        """Return a result as an object for programs."""
-        fields = {**result._asdict(), "outcome": self.words[result.outcome]}
-        fields["edits"] = [{"line": edit.line, "text": edit.text} for edit in result.edits]
-        return {key: fields[field] for key, field in self.keys.items()}
-
-    def to_row(self, result: Result, width: int) -> list[str]:
-        """Return the lines of a result in a list.
-
-        Args:
-            result: the result.
-            width: of the column of names.
-        """
-        column = max(map(len, self.words.values()))
-        rows = [(self.words[result.outcome], result.name, result.message)]
-        rows += [("", "", f"next: {result.fix}")] if result.fix else []
-        return [f"{word:<{column}}  {name:<{width}}  {text}" for word, name, text in rows]
-
-    def to_report(self, result: Result, file: str) -> list[str]:
-        """Return the lines of a result about a line of a file, as compilers print them."""
-        head = f"{file}:{result.line}: {self.words[result.outcome]}: {result.message}"
-        details = (("why", result.cause), ("fix", result.fix))
-        lines = (f"    {label}   {text}" for label, text in details if text)
-        return [f"{head} [{result.name}]", *lines]
+    column = max(map(len, _WORDS.values()))
+    rows = [(_WORDS[result.outcome], result.name, result.message)]
+    rows += [("", "", f"next: {result.fix}")] if result.fix else []
+    return [f"{word:<{column}}  {name:<{width}}  {text}" for word, name, text in rows]
 
 
-# Of lists that tell what a user's place lacks: `toolkit doctor`, `toolkit workshop join`.
-LIST_FORMAT = Format(
-    words={"passed": "PASS", "warning": "WARN", "failed": "FAIL", "unchecked": "not checked"},
-    keys={"name": "name", "outcome": "outcome", "detail": "message", "next_step": "fix"},
-)
+def to_json(result: Result) -> dict[str, str]:
+    """Return a result of a list as an object for programs."""
+    word = _WORDS[result.outcome]
+    return {
+        "name": result.name,
+        "outcome": word,
+        "detail": result.message,
+        "next_step": result.fix,
+    }
 
 
-class Traits(NamedTuple):
-    """The traits of a check: its place and cost, and what its results have in common.
+class Check(NamedTuple):
+    """A check.
 
     Attributes:
-        order: position in the registry; what later checks need comes first.
+        name: unique within its tuple.
+        about: what must hold, in a few words.
+        make: from a case to one result, or to a result for each fault.
         scope: ``site``: the result holds for one cluster only; ``nodes``: the check takes nodes.
         at_build: every build of an image ends with it, since it is quick.
         severity: ``warning`` if a failure does not stop anything.
         cause, fix, source: why a failure matters, what to do about it, where that is known from.
     """
 
-    order: int = 1000
-    scope: Scope = "host"
+    name: str
+    about: str
+    make: Callable[[Any], Result | Iterable[Result]]
+    scope: Literal["host", "site", "nodes"] = "host"
     at_build: bool = False
     severity: Literal["error", "warning"] = "error"
     cause: str = ""
     fix: str = ""
     source: str = ""
+    order: int = 0
 
-
-class Check(Generic[CaseT]):
-    """A check: its name, what it is about, and the function that makes it.
-
-    Attributes:
-        name: unique within its registry.
-        about: what must hold, in a few words.
-        function: from a case to one result, or to a result for each fault.
-        traits: what all its results have in common.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        about: str,
-        function: Callable[[CaseT], Result | Iterable[Result]],
-        traits: Traits,
-    ) -> None:
-        self.name, self.about, self.function, self.traits = name, about, function, traits
-
-    def __call__(self, case: CaseT) -> Iterator[Result]:
-        """Make the check and yield its results, each with the name and the traits of the check."""
-        given, traits = self.function(case), self.traits
+    def __call__(self, case: Any) -> Iterator[Result]:
+        """Make the check, and yield its results with what they have in common."""
+        given = self.make(case)
         for result in (given,) if isinstance(given, Result) else given:
-            is_mild = result.outcome == "failed" and traits.severity == "warning"
+            is_mild = result.outcome == "failed" and self.severity == "warning"
             yield result._replace(
                 outcome="warning" if is_mild else result.outcome,
                 name=self.name,
-                cause=result.cause or traits.cause,
-                fix=result.fix or traits.fix,
-                source=result.source or traits.source,
+                cause=result.cause or self.cause,
+                fix=result.fix or self.fix,
+                source=result.source or self.source,
             )
 
-    def only(self, case: CaseT) -> Result:
+    def only(self, case: Any) -> Result:
         """Make a check that has exactly one result; an error of ours counts as a failure."""
         try:
             (result,) = self(case)
@@ -200,41 +166,40 @@ class Check(Generic[CaseT]):
 
 
 def check(
-    name: str, about: str = "", **traits: Any
-) -> Callable[[Callable[[CaseT], Result | Iterable[Result]]], Check[CaseT]]:
+    name: str, about: str = "", **common: Any
+) -> Callable[[Callable[[Any], Result | Iterable[Result]]], Check]:
     """Turn a function into a check.
 
     Args:
-        name: of the check, unique within its registry.
+        name: of the check.
         about: what must hold, in a few words.
-        traits: fields of ``Traits``.
+        common: other fields of ``Check``.
     """
-    return lambda function: Check(name, about, function, Traits(**traits))
+    return lambda function: Check(name, about, function, **common)
 
 
-class Registry(Generic[CaseT]):
+class Registry:
     """The checks of a package, found in its modules when they are first needed."""
 
     def __init__(self, package: str) -> None:
         self._package = package
 
     @cached_property
-    def checks(self) -> dict[str, Check[CaseT]]:
+    def checks(self) -> dict[str, Check]:
         """The checks by name, in their order; equal ones as their modules have them."""
-        ordered = sorted(self._find(), key=lambda check: check.traits.order)
+        ordered = sorted(self._find(), key=lambda check: check.order)
         named = {check.name: check for check in ordered}
         assert len(named) == len(ordered), f"two checks of {self._package} have one name"
         return named
 
-    def _find(self) -> Iterator[Check[CaseT]]:
+    def _find(self) -> Iterator[Check]:
         """Yield the checks in variables of the modules: a check, or a table of them."""
         for module in modules(self._package):
             for value in vars(module).values():
-                for item in value if isinstance(value, tuple) else (value,):
-                    if isinstance(item, Check):
-                        yield item
+                if isinstance(value, Check):
+                    yield value
 
-    def results(self, case: CaseT, names: Collection[str] | None = None) -> Iterator[Result]:
+    def results(self, case: Any, names: Collection[str] | None = None) -> Iterator[Result]:
         """Make all checks, or those with these names, and yield every result."""
         for name, check in self.checks.items():
             if names is None or name in names:

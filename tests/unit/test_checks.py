@@ -1,65 +1,58 @@
-"""The framework of checks: a check is found in the module that has it, and no list names it."""
+"""Checks and their results, which doctor, verify, lint and workshops have in common."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+import pkgutil
+from importlib import import_module
+from types import ModuleType
 
 import pytest
 
-from toolkit.checks import (
-    Check,
-    Edit,
-    Format,
-    Registry,
-    Result,
-    at,
-    check,
-    failed,
-    from_error,
-    unchecked,
-)
+from toolkit.checks import Check, Edit, Result, at, check, failed, passed, row, to_json, unchecked
+from toolkit.doctor import items
 from toolkit.errors import UsageError
+from toolkit.images.verify import checks as image_checks
+from toolkit.lint import linter
+from toolkit.lint import rules as lint_rules
+from toolkit.workshops import checks as join_checks
 
-TOY = """
-from toolkit.checks import check
-from toolkit.checks import failed, passed
-
-@check("toy-{name}", "toys", order={order}, severity="{severity}", cause="why", source="a book")
-def check_toy(case):
-    return passed("fine") if case else failed("broken")
-"""
-
-
-@pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry[bool]]:
-    package = tmp_path / "toys"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "first.py").write_text(TOY.format(name="a", order=20, severity="error"))
-    (package / "second.py").write_text(TOY.format(name="b", order=10, severity="warning"))
-    monkeypatch.syspath_prepend(tmp_path)
-    yield Registry("toys")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "toys"]:
-        del sys.modules[name]
+ROOMS = [
+    (items, items.ITEMS),
+    (image_checks, image_checks.CHECKS),
+    (lint_rules, lint_rules.RULES),
+    (join_checks, join_checks.CHECKS),
+]
 
 
-def test_checks_are_found_in_modules_and_ordered(registry: Registry[bool]) -> None:
-    assert list(registry.checks) == ["toy-b", "toy-a"]
-    assert {result.outcome for result in registry.results(case=True)} == {"passed"}
+@pytest.mark.parametrize(("package", "listed"), ROOMS)
+def test_every_check_of_a_room_is_in_its_list_once(
+    package: ModuleType, listed: tuple[Check, ...]
+) -> None:
+    modules = [
+        import_module(f"{package.__name__}.{each.name}")
+        for each in pkgutil.iter_modules(package.__path__)
+    ]
+    written = {
+        each.name
+        for module in modules
+        for value in vars(module).values()
+        for each in (
+            (value,) if isinstance(value, Check) else value if type(value) is tuple else ()
+        )
+        if isinstance(each, Check)
+    }
+    assert written == {each.name for each in listed}
+    assert len(written) == len(listed)
 
 
-def test_results_get_the_name_and_the_traits_of_their_check(registry: Registry[bool]) -> None:
-    mild, severe = registry.results(case=False)
-    assert (mild.name, mild.outcome, mild.cause, mild.source) == (
-        "toy-b",
-        "warning",
-        "why",
-        "a book",
-    )
-    assert (severe.name, severe.outcome) == ("toy-a", "failed")
-    assert [result.name for result in registry.results(case=False, names=["toy-a"])] == ["toy-a"]
+def test_results_get_the_name_and_what_its_results_have_in_common() -> None:
+    @check("mild", "toys", severity="warning", cause="why", source="a book")
+    def mild(is_fine: bool) -> Result:
+        return passed("fine") if is_fine else failed("broken")
+
+    (good,), (bad,) = mild(case=True), mild(case=False)
+    assert (good.name, good.outcome) == ("mild", "passed")
+    assert (bad.outcome, bad.cause, bad.source) == ("warning", "why", "a book")
 
 
 def test_an_error_of_ours_is_a_failed_check() -> None:
@@ -67,36 +60,20 @@ def test_an_error_of_ours_is_a_failed_check() -> None:
     def broken(_: int) -> Result:
         raise UsageError("no such option", choices=["--nodes"], value="--node")
 
-    assert isinstance(broken, Check)
     result = broken.only(0)
     assert (result.name, result.outcome, result.fix) == ("broken", "failed", "close: --nodes")
 
 
-def test_a_failure_of_a_rule_carries_the_error_that_stops_the_job() -> None:
-    error = UsageError("too many", place="--nodes", next_step="--nodes 2")
-    result = from_error(error, "sinfo", stops=False)
-    assert (result.outcome, result.message, result.fix) == ("warning", "too many", "--nodes 2")
-    assert result.error is error
-    assert error.source == "sinfo"
-
-
-def test_one_form_for_text_and_one_for_json() -> None:
-    words = {"passed": "PASS", "warning": "WARN", "failed": "FAIL", "unchecked": "not checked"}
-    form = Format(words, {"rule": "name", "result": "outcome", "fix": "edits"})  # type: ignore[arg-type]
-    result = at(2, "a fault", edits=[Edit(line=2, text=None)], fix="remove it")
-    named = result._replace(name="rule", cause="it hangs")
-    assert form.to_json(named) == {
-        "rule": "rule",
-        "result": "FAIL",
-        "fix": [{"line": 2, "text": None}],
-    }
-    assert form.to_report(named, "job.sh") == [
-        "job.sh:2: FAIL: a fault [rule]",
+def test_results_are_lines_and_objects() -> None:
+    bad = failed("bad", "mend")._replace(name="x")
+    assert row(bad, 3) == ["FAIL         x    bad", "                  next: mend"]
+    assert row(unchecked("no nodes"), 0) == ["not checked    no nodes"]
+    assert to_json(bad) == {"name": "x", "outcome": "FAIL", "detail": "bad", "next_step": "mend"}
+    fault = at(2, "a fault", edits=[Edit(line=2, text=None)], fix="remove it")
+    fault = fault._replace(name="rule", cause="it hangs")
+    assert linter.to_json(fault)["fix"] == [{"line": 2, "text": None}]
+    assert linter.report(fault, "job.sh") == [
+        "job.sh:2: error: a fault [rule]",
         "    why   it hangs",
         "    fix   remove it",
     ]
-    assert form.to_row(failed("bad", "mend")._replace(name="x"), 3) == [
-        "FAIL         x    bad",
-        "                  next: mend",
-    ]
-    assert form.to_row(unchecked("no nodes"), 0) == ["not checked    no nodes"]

@@ -11,9 +11,18 @@ import pytest
 from toolkit.checks import Result, passed
 from toolkit.config import package_directory
 from toolkit.doctor import node_jobs
-from toolkit.doctor.case import REGISTRY, DoctorCase, diagnose
+from toolkit.doctor.case import DoctorCase
 from toolkit.doctor.gather import DoctorOptions, probe_command
-from toolkit.doctor.items import allreduce, cluster, gpus, image, machine, network
+from toolkit.doctor.items import (
+    ITEMS,
+    allreduce,
+    cluster,
+    diagnose,
+    gpus,
+    image,
+    machine,
+    network,
+)
 from toolkit.errors import PlanError, ShapeError, UsageError
 from toolkit.images.host.space import Room
 from toolkit.images.store.store import StoredImage
@@ -234,9 +243,9 @@ def test_an_allreduce_is_held_against_what_the_site_expects() -> None:
 def test_without_a_cluster_no_node_is_checked() -> None:
     case = DoctorCase(cwd=Path("/"), nodes=2, no_site="none is here")
     results = {result.name: result for result in diagnose(case)}
-    assert list(results) == list(REGISTRY.checks)
+    assert list(results) == [item.name for item in ITEMS]
     assert results["slurm"].outcome == "failed"
-    of_nodes = {name for name, item in REGISTRY.checks.items() if item.traits.scope == "nodes"}
+    of_nodes = {item.name for item in ITEMS if item.scope == "nodes"}
     assert len(of_nodes) == 12
     assert {results[name].outcome for name in of_nodes} == {"unchecked"}
 

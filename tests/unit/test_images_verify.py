@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from toolkit.images.verify.checks import CHECKS
 from toolkit.images.verify.checks.horovod_build import judge as judge_horovod
 from toolkit.images.verify.checks.ranks import judge as judge_ranks
 from toolkit.images.verify.checks.ranks import report_in
 from toolkit.images.verify.checks.site import judge_driver
-from toolkit.images.verify.verdicts import REGISTRY, merged
+from toolkit.images.verify.verdicts import merged
 from toolkit.model.image import Verdict
 
 CHECK_BUILD = """\
@@ -151,6 +152,6 @@ def test_what_could_not_be_checked_does_not_put_out_what_was_found() -> None:
 
 
 def test_names_are_those_of_the_checks_that_images_carry() -> None:
-    assert {"imports", "user-site", "openmpi", "horovod-build", "ranks-mpi", "ranks-gloo"} <= set(
-        REGISTRY.checks
-    )
+    assert {"imports", "user-site", "openmpi", "horovod-build", "ranks-mpi", "ranks-gloo"} <= {
+        check.name for check in CHECKS
+    }

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from toolkit import sites
 from toolkit.cli.site import command
 from toolkit.errors import ConfigError, UnknownSiteError
-from toolkit.lint.linter import Context, lint
+from toolkit.lint.linter import lint
+from toolkit.lint.script import Context
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.site import CommentRule, Site

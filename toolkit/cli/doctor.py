@@ -99,24 +99,22 @@ def command(
 
 def _show(case: DoctorCase, *, as_json: bool) -> list[Result]:
     """Print each result as soon as it is known; those that were not checked come last."""
-    from toolkit.checks import LIST_FORMAT
-    from toolkit.doctor.case import REGISTRY, diagnose
+    from toolkit.checks import row, to_json
+    from toolkit.doctor.items import ITEMS, diagnose
 
     if case.nodes:
         jobs = f"this machine, and {counted(case.nodes, 'node')} through jobs"
         console.say("checking", jobs)
-    width = max(map(len, REGISTRY.checks))
+    width = max(len(item.name) for item in ITEMS)
     results = []
     for result in diagnose(case):
         results.append(result)
         if not as_json and result.outcome != "unchecked":
-            for line in LIST_FORMAT.to_row(result, width):
+            for line in row(result, width):
                 console.out(line)
     if as_json:
         site = case.site.name if case.site else None
-        console.out_json(
-            {"site": site, "findings": [LIST_FORMAT.to_json(each) for each in results]}
-        )
+        console.out_json({"site": site, "findings": [to_json(each) for each in results]})
     else:
         _show_unchecked(results)
     return results

@@ -13,7 +13,7 @@ from toolkit.units import counted
 
 if TYPE_CHECKING:
     from toolkit.checks import Result
-    from toolkit.lint.linter import Context
+    from toolkit.lint.script import Context
 
 SECTION = "Check and measure"
 
@@ -22,9 +22,9 @@ def _list_rules(context: click.Context, parameter: click.Parameter, is_wanted: b
     """Print the rules, and end the command, which needs files otherwise."""
     del parameter
     if is_wanted:
-        from toolkit.lint.linter import REGISTRY
+        from toolkit.lint.rules import RULES
 
-        rows = [(name, check.about) for name, check in REGISTRY.checks.items()]
+        rows = [(rule.name, rule.about) for rule in RULES]
         console.out(console.table(("RULE", "WHAT MUST HOLD"), rows))
         context.exit()
 
@@ -65,7 +65,7 @@ def command(
     """
     from toolkit import sites
     from toolkit.lint.files import context_of, read
-    from toolkit.lint.linter import FORMAT, lint
+    from toolkit.lint.linter import lint, to_json
 
     loaded = sites.load(site) if site else None
     results: dict[str, tuple[Result, ...]] = {}
@@ -77,9 +77,7 @@ def command(
             known = context_of(file, text, loaded)
         results[str(file)] = lint(text, known)
     if as_json:
-        console.out_json(
-            {name: [FORMAT.to_json(each) for each in results[name]] for name in results}
-        )
+        console.out_json({name: [to_json(each) for each in results[name]] for name in results})
     else:
         for name, of_file in results.items():
             _show(name, of_file)
@@ -106,10 +104,10 @@ def _fix(file: Path, text: str, known: Context) -> str:
 
 
 def _show(name: str, results: tuple[Result, ...]) -> None:
-    from toolkit.lint.linter import FORMAT
+    from toolkit.lint.linter import report
 
     for result in results:
-        for line in FORMAT.to_report(result, name):
+        for line in report(result, name):
             console.out(line)
     errors = sum(result.outcome == "failed" for result in results)
     fixable = sum(bool(result.edits) for result in results)

@@ -1,8 +1,8 @@
-"""The list of the doctor, and the case that it examines: site, Slurm, image, reports of nodes."""
+"""The case that the doctor examines: site, Slurm, image, reports of nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from toolkit.checks import Registry, Result, unchecked
+from toolkit.checks import Result, unchecked
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ScriptRun
 from toolkit.model.base import Model
@@ -117,23 +117,3 @@ class DoctorCase:
         if len(self.reports) < least:
             return unchecked(f"it takes {counted(least, 'node')}: --nodes {least}")
         return None
-
-
-REGISTRY: Registry[DoctorCase] = Registry("toolkit.doctor.items")
-
-
-def diagnose(case: DoctorCase) -> Iterator[Result]:
-    """Yield the result of every item, in the order of the list."""
-    for item in REGISTRY.checks.values():
-        reason = _reason_to_skip(case) if item.traits.scope == "nodes" else None
-        yield reason._replace(name=item.name) if reason else item.only(case)
-
-
-def _reason_to_skip(case: DoctorCase) -> Result | None:
-    """Return why items that take nodes cannot be checked; None if they can."""
-    if not case.nodes:
-        image = case.image.name if case.image else "pytorch_cpu"
-        return unchecked("no nodes were asked for", f"toolkit doctor --nodes 2 --image {image}")
-    if case.client is None:
-        return unchecked(f"no cluster: {case.no_site}")
-    return unchecked(case.no_image) if case.image is None else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import EXHAUSTED, ConfigError, ForbiddenError, UsageError
 from toolkit.files import read_text, write_atomically
-from toolkit.lint.linter import Context
+from toolkit.lint.script import Context
 from toolkit.model.site import Site
 
 _SYNTAX = re.compile(r".*?: line (\d+): (.*)")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any
 
-from toolkit.checks import Edit, Format, Registry, Result
-from toolkit.lint.script import Script, lines_of, parse
-from toolkit.model.site import Site
+from toolkit.checks import Edit, Result
+from toolkit.lint.rules import RULES
+from toolkit.lint.script import Context, LintCase, lines_of, parse
 
-REGISTRY: Registry[LintCase] = Registry("toolkit.lint.rules")
 _MOST_FIXES = 1000
 
 
@@ -18,9 +16,8 @@ def lint(text: str, context: Context | None = None) -> tuple[Result, ...]:
     case = LintCase(parse(text), context or Context())
     if not case.script.lines:
         return ()
-    results = {
-        (result.line, result.name, result.message): result for result in REGISTRY.results(case)
-    }
+    faults = (result for rule in RULES for result in rule(case))
+    results = {(result.line, result.name, result.message): result for result in faults}
     return tuple(sorted(results.values(), key=lambda result: result.line))
 
 
@@ -58,48 +55,30 @@ def applied(text: str, edits: tuple[Edit, ...]) -> str:
     )
 
 
-FORMAT = Format(
-    words={"failed": "error", "warning": "warning"},
-    keys={
-        "rule": "name",
-        "severity": "outcome",
-        "line": "line",
-        "message": "message",
-        "why": "cause",
-        "source": "source",
-        "advice": "fix",
-        "fix": "edits",
-    },
-)
+_SEVERITIES = {"failed": "error", "warning": "warning"}
 
 
-class Context(NamedTuple):
-    """Facts that rules know apart from the script.
-
-    Attributes:
-        site: the cluster that the script is for; None if rules of sites do not apply.
-        is_directory: whether a path, relative to the script's directory, is a directory; if that is
-            not known, every path is taken for one.
-        syntax: bash's own errors: line and message.
-    """
-
-    site: Site | None = None
-    is_directory: Callable[[str], bool] = bool
-    syntax: tuple[tuple[int, str], ...] = ()
+def severity(result: Result) -> str:
+    """Return ``error`` or ``warning``."""
+    return _SEVERITIES[result.outcome]
 
 
-class LintCase(NamedTuple):
-    """A script and its context.
+def to_json(result: Result) -> dict[str, Any]:
+    """Return a fault as an object for programs."""
+    return {
+        "rule": result.name,
+        "severity": severity(result),
+        "line": result.line,
+        "message": result.message,
+        "why": result.cause,
+        "source": result.source,
+        "advice": result.fix,
+        "fix": [edit._asdict() for edit in result.edits],
+    }
 
-    Attributes:
-        script: the parsed script.
-        context: facts that rules know apart from it.
-    """
 
-    script: Script
-    context: Context
-
-    @property
-    def site(self) -> Site | None:
-        """The cluster that the script is for."""
-        return self.context.site
+def report(result: Result, file: str) -> list[str]:
+    """Return the lines about a fault of a file, as compilers print them."""
+    head = f"{file}:{result.line}: {severity(result)}: {result.message} [{result.name}]"
+    details = (("why", result.cause), ("fix", result.fix))
+    return [head, *(f"    {label}   {text}" for label, text in details if text)]

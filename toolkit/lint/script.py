@@ -7,10 +7,11 @@ are quoted, and what is a comment.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from toolkit.lint.options import LONG, SHORT
+from toolkit.model.site import Site
 
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
 _MARK = "#SBATCH"
@@ -326,3 +327,35 @@ def _commands(lines: tuple[str, ...]) -> tuple[tuple[Command, ...], int | None]:
                 number += 1
             number += 1
     return tuple(commands), None
+
+
+class Context(NamedTuple):
+    """Facts that rules know apart from the script.
+
+    Attributes:
+        site: the cluster that the script is for; None if rules of sites do not apply.
+        is_directory: whether a path, relative to the script's directory, is a directory; if that is
+            not known, every path is taken for one.
+        syntax: bash's own errors: line and message.
+    """
+
+    site: Site | None = None
+    is_directory: Callable[[str], bool] = bool
+    syntax: tuple[tuple[int, str], ...] = ()
+
+
+class LintCase(NamedTuple):
+    """A script and its context.
+
+    Attributes:
+        script: the parsed script.
+        context: facts that rules know apart from it.
+    """
+
+    script: Script
+    context: Context
+
+    @property
+    def site(self) -> Site | None:
+        """The cluster that the script is for."""
+        return self.context.site

@@ -15,7 +15,7 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Forced
 
 # Their order is that in which findings are shown.
-REGISTRY: Registry[Case] = Registry("toolkit.preflight.rules")
+REGISTRY = Registry("toolkit.preflight.rules")
 
 
 class Judgement(NamedTuple):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from toolkit.checks import Registry, Result, unchecked
 from toolkit.errors import ToolkitError
 from toolkit.model.job import Job
 from toolkit.model.site import Partition
@@ -17,8 +13,6 @@ from toolkit.planning.layers import chosen_site, project_layers
 from toolkit.planning.settings import Layer, merge
 from toolkit.slurm.client import Client
 from toolkit.workshops.join import Membership
-
-SECONDS = 60.0  # the longest time of all checks together
 
 
 class JoinCase:
@@ -69,23 +63,3 @@ class JoinCase:
 
         case = gather_run(exercise, Layer("flag", {}), self.directory)
         return scripts.script(decide(case))
-
-
-def examine(member: Membership) -> Iterator[Result]:
-    """Make the checks in their order; those that are left after a minute are not made."""
-    registry: Registry[JoinCase] = Registry("toolkit.workshops.checks")
-    case, until = JoinCase(member), time.monotonic() + SECONDS
-    before = Path.cwd()
-    os.chdir(member.directory)  # its settings name the directory of images
-    try:
-        for name, check in registry.checks.items():
-            if time.monotonic() > until:
-                text = f"after {SECONDS:.0f} s there was no time left"
-                yield unchecked(text)._replace(name=name)
-                continue
-            try:
-                yield from check(case)
-            except ToolkitError as error:
-                yield unchecked(error.cause)._replace(name=name)
-    finally:
-        os.chdir(before)

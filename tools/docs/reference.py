@@ -12,7 +12,7 @@ import msgspec
 from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.config import shipped
-from toolkit.doctor.case import REGISTRY as DOCTOR
+from toolkit.doctor.items import ITEMS
 from toolkit.exercises import exercises
 from toolkit.explain.gather import rules
 from toolkit.explain.model import Example
@@ -20,7 +20,7 @@ from toolkit.files import read_toml
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
 from toolkit.launchers import LAUNCHERS
-from toolkit.lint.linter import REGISTRY as LINT
+from toolkit.lint.rules import RULES as LINT
 from toolkit.model.base import Model
 from toolkit.model.job import Job, Project
 from toolkit.model.recipe import Recipe
@@ -217,11 +217,11 @@ def _lint() -> str:
     for case in CASES:
         first.setdefault(case.rule, case)
     parts = ["# Rules of lint", _ABOUT["lint"]]
-    for check in LINT.checks.values():
-        about = f"{_plain(check.about)}. {_plain(check.traits.cause)}"
+    for check in LINT:
+        about = f"{_plain(check.about)}. {_plain(check.cause)}"
         parts += [f"## {check.name}", about.strip()]
-        if check.traits.fix:
-            parts.append(f"Next step: {_plain(check.traits.fix)}.")
+        if check.fix:
+            parts.append(f"Next step: {_plain(check.fix)}.")
         if check.name in first:
             bad, good = (_fence(_visible(text)) for text in first[check.name][1:3])
             parts += ["Fault:", bad, "Without it:", good]
@@ -238,11 +238,11 @@ def _visible(script: str) -> str:
 
 def _checks() -> str:
     parts = ["# Checks"]
-    for title, text, registry in (
-        ("Before a job queues", _ABOUT["preflight"], PREFLIGHT.checks),
-        ("toolkit doctor", _ABOUT["doctor"], DOCTOR.checks),
+    for title, text, checks in (
+        ("Before a job queues", _ABOUT["preflight"], PREFLIGHT.checks.values()),
+        ("toolkit doctor", _ABOUT["doctor"], ITEMS),
     ):
-        rows = (f"| `{name}` | {_plain(check.about)} |" for name, check in registry.items())
+        rows = (f"| `{check.name}` | {_plain(check.about)} |" for check in checks)
         parts += [f"## {title}", text, _table("Check", "What must hold", rows)]
     return _page(parts)
 

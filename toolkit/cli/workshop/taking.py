@@ -47,8 +47,8 @@ def join(
       toolkit workshop join https://example.org/course/ --share-results
       toolkit workshop join first-steps.tar ~/course --key instructor.pem
     """
-    from toolkit.checks import LIST_FORMAT
-    from toolkit.workshops.case import examine
+    from toolkit.checks import to_json
+    from toolkit.workshops.checks import examine
     from toolkit.workshops.join import join as join_workshop
 
     with interrupted_by_signals(), console.Steps() as steps:
@@ -77,7 +77,7 @@ def join(
                 "directory": str(member.directory),
                 "workshop": member.contents.name,
                 "unchanged": member.unchanged,
-                "findings": [LIST_FORMAT.to_json(result) for result in results],
+                "findings": [to_json(result) for result in results],
             }
         )
     failures = [result.name for result in results if result.outcome == "failed"]
@@ -98,11 +98,11 @@ def join(
 
 def _shown(results: Iterable[Result], *, quiet: bool) -> Iterator[Result]:
     """Print each result as soon as it is known."""
-    from toolkit.checks import LIST_FORMAT
+    from toolkit.checks import row
 
     for result in results:
         if not quiet:
-            for line in LIST_FORMAT.to_row(result, 11):
+            for line in row(result, 11):
                 console.out(line)
         yield result
 

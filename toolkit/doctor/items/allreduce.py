@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from toolkit.checks import Check, Result, Traits, failed, passed, unchecked, warned
+from toolkit.checks import Check, Result, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
 from toolkit.images.verify.checks.ranks import BACKENDS, Backend
 
@@ -52,7 +52,7 @@ CHECKS = tuple(
         f"allreduce-{name}",
         f"ranks on all nodes sum by {backend.title}",
         partial(check_sum, backend),
-        Traits(order=200 + number, scope="nodes"),
+        scope="nodes",
     )
-    for number, (name, backend) in enumerate(sorted(BACKENDS.items()))
+    for name, backend in sorted(BACKENDS.items())
 )

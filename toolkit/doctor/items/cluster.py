@@ -15,7 +15,7 @@ _COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 _USABLE = ("idle", "alloc", "mix", "comp", "plan", "reserved", "unk", "pow")
 
 
-@check("slurm", "Slurm's commands are installed, and its controller answers", order=10)
+@check("slurm", "Slurm's commands are installed, and its controller answers")
 def check_slurm(case: DoctorCase) -> Result:
     """Check Slurm's commands and ask its controller for the partitions."""
     if case.client is None or case.site is None:
@@ -36,7 +36,7 @@ def check_slurm(case: DoctorCase) -> Result:
     return passed(detail) if tested.is_tested(version) else warned(detail, _UNTESTED)
 
 
-@check("node-states", "enough nodes take jobs", order=20)
+@check("node-states", "enough nodes take jobs")
 def check_node_states(case: DoctorCase) -> Result:
     """Check how many nodes of the partition take jobs, and why the others do not."""
     if case.client is None:

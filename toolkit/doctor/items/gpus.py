@@ -9,7 +9,7 @@ from toolkit.doctor.case import DoctorCase
 from toolkit.images.verify.checks.site import judge_driver, release_driver
 
 
-@check("gpus", "the container on each node sees the requested GPUs", order=100, scope="nodes")
+@check("gpus", "the container on each node sees the requested GPUs", scope="nodes")
 def check_gpus(case: DoctorCase) -> Result:
     """Check that each node's container sees as many GPUs as were requested."""
     if not case.gpus:
@@ -35,7 +35,7 @@ def check_gpus(case: DoctorCase) -> Result:
     return passed("; ".join(f"{count} x {kind}" for kind, count in kinds.items()))
 
 
-@check("driver", "all nodes have one driver that runs the image's CUDA", order=110, scope="nodes")
+@check("driver", "all nodes have one driver that runs the image's CUDA", scope="nodes")
 def check_driver(case: DoctorCase) -> Result:
     """Check that all nodes have one NVIDIA driver, and that it runs the image's CUDA."""
     if not case.gpus:

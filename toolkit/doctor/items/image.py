@@ -11,7 +11,7 @@ from toolkit.units import counted, human_size
 _SLOW = 10.0  # seconds: then every start of every rank is felt
 
 
-@check("image", "the image can be read, and a program starts in it", order=70)
+@check("image", "the image can be read, and a program starts in it")
 def check_image(case: DoctorCase) -> Result:
     """Start a program in the image on this machine."""
     if case.image is None or case.image_case is None:
@@ -33,9 +33,7 @@ def check_image(case: DoctorCase) -> Result:
     return passed(f"{what} starts in {seconds:.1f} s")
 
 
-@check(
-    "allocation", "a job of this shape is accepted, starts and succeeds", order=80, scope="nodes"
-)
+@check("allocation", "a job of this shape is accepted, starts and succeeds", scope="nodes")
 def check_allocation(case: DoctorCase) -> Result:
     """Check what came of the probe's job."""
     outcome = case.probe.outcome
@@ -60,9 +58,7 @@ def check_allocation(case: DoctorCase) -> Result:
     return unchecked(f"{shape} started and reported nothing; see `image-on-nodes`")
 
 
-@check(
-    "image-on-nodes", "every node can read the image and starts it fast", order=90, scope="nodes"
-)
+@check("image-on-nodes", "every node can read the image and starts it fast", scope="nodes")
 def check_image_on_nodes(case: DoctorCase) -> Result:
     """Check that a program started in the image on every node, and how fast."""
     outcome = case.probe.outcome

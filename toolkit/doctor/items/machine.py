@@ -21,7 +21,7 @@ _LITTLE = {"images": 10 * 10**9, "runs": 10**9, "caches": 2 * 10**9}
 _NONE = 10 * 10**6
 
 
-@check("container", "a command that starts containers is installed and runs", order=30)
+@check("container", "a command that starts containers is installed and runs")
 def check_container(case: DoctorCase) -> Result:
     """Check the command that starts containers."""
     names = case.site.containers if case.site else ("apptainer", "singularity")
@@ -39,7 +39,7 @@ def check_container(case: DoctorCase) -> Result:
     return passed(f"{answer.stdout.strip()} ({program})")
 
 
-@check("namespaces", "this machine has what building images takes", order=40)
+@check("namespaces", "this machine has what building images takes")
 def check_namespaces(_: DoctorCase) -> Result:
     """Check user namespaces, subordinate ids and FUSE. Jobs need less of it than builds."""
     return judge_namespaces(read_facts(SetupOptions()))
@@ -65,7 +65,7 @@ def judge_namespaces(facts: Facts) -> Result:
     return passed("user namespaces, subordinate ids for fakeroot and FUSE are available")
 
 
-@check("directories", "directories of images, runs and caches can be written to", order=50)
+@check("directories", "directories of images, runs and caches can be written to")
 def check_directories(case: DoctorCase) -> Result:
     """Write to the directories of images, runs and caches: only so a full one is noticed."""
     wrong, fine, memory = [], [], []
@@ -104,7 +104,7 @@ def write_error(directory: Path) -> str:
     return ""
 
 
-@check("space", "images, runs and caches have free space and quota", order=60)
+@check("space", "images, runs and caches have free space and quota")
 def check_space(case: DoctorCase) -> Result:
     """Check free space and quotas of the directories."""
     return judge_space(

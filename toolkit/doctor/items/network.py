@@ -10,7 +10,7 @@ from toolkit.doctor.case import DoctorCase, NodeReport
 _NOTABLE, _WRONG = 1.0, 60.0  # seconds between clocks
 
 
-@check("names", "every node resolves every other by its name", order=120, scope="nodes")
+@check("names", "every node resolves every other by its name", scope="nodes")
 def check_names(case: DoctorCase) -> Result:
     """Check that nodes resolve each other and themselves, and that addresses lead back to names."""
     if reason := case.no_reports():
@@ -67,7 +67,7 @@ def _renamed(reports: Sequence[NodeReport]) -> list[str]:
     ]
 
 
-@check("connections", "every node reaches any port of every other", order=130, scope="nodes")
+@check("connections", "every node reaches any port of every other", scope="nodes")
 def check_connections(case: DoctorCase) -> Result:
     """Check that nodes reach each other's ports, as ranks of NCCL, Gloo and MPI do."""
     if reason := case.no_reports(2):
@@ -87,7 +87,7 @@ def check_connections(case: DoctorCase) -> Result:
     return passed(f"{count} connections between {len(case.reports)} nodes")
 
 
-@check("rendezvous", "every node reaches the port where ranks meet", order=140, scope="nodes")
+@check("rendezvous", "every node reaches the port where ranks meet", scope="nodes")
 def check_rendezvous(case: DoctorCase) -> Result:
     """Check that every node reaches the port of the first one at which ranks meet."""
     if reason := case.no_reports(2):
@@ -113,7 +113,7 @@ def check_rendezvous(case: DoctorCase) -> Result:
     return passed(f"{first.host}:{port} is reached from {hosts}")
 
 
-@check("clocks", "the nodes' clocks agree", order=150, scope="nodes")
+@check("clocks", "the nodes' clocks agree", scope="nodes")
 def check_clocks(case: DoctorCase) -> Result:
     """Compare the nodes' clocks.
 
@@ -138,7 +138,7 @@ def check_clocks(case: DoctorCase) -> Result:
     return passed(f"within {most * 1000:.1f} ms of each other")
 
 
-@check("interface", "the site's network interface carries traffic", order=160, scope="nodes")
+@check("interface", "the site's network interface carries traffic", scope="nodes")
 def check_interface(case: DoctorCase) -> Result:
     """Check that the site's network interface is on every node and carries traffic.
 

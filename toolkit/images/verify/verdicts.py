@@ -14,21 +14,19 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.checks import Check, Registry, Result, failed
+from toolkit.checks import Check, Result, failed
 from toolkit.errors import ToolkitError
 from toolkit.images.store import store
 from toolkit.images.store.contents import read_contents
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, SiteOffer, local_case
+from toolkit.images.verify.checks import CHECKS
 from toolkit.model.image import Manifest, Python, Verdict
 from toolkit.shell import Progress
 
 # Returns what the default site offers, or None and why that is not known. Sites are planned for
 # above images, so that the caller passes it in.
 FindSite = Callable[[], tuple[SiteOffer | None, str]]
-
-# The names are those of the checks that an image carries, where both examine the same.
-REGISTRY: Registry[ImageCase] = Registry("toolkit.images.verify.checks")
 
 # What follows from an answer of another shape than that of our scripts: an image's Python can be
 # anything.
@@ -40,7 +38,7 @@ def verdicts(
     on_verdict: Callable[[Verdict], object] = bool,
     only: Collection[str] | None = None,
 ) -> tuple[Verdict, ...]:
-    """Make the checks of an image in the order of the registry.
+    """Make the checks of an image in their order.
 
     Args:
         case: the image.
@@ -48,8 +46,8 @@ def verdicts(
         only: the names of the checks to make; None makes all.
     """
     made: list[Verdict] = []
-    for name, check in REGISTRY.checks.items():
-        if only is None or name in only:
+    for check in CHECKS:
+        if only is None or check.name in only:
             made.append(_verdict(check, case))
             on_verdict(made[-1])
     return tuple(made)
@@ -57,14 +55,14 @@ def verdicts(
 
 def at_build() -> list[str]:
     """Return the names of the checks that every build ends with."""
-    return [name for name, check in REGISTRY.checks.items() if check.traits.at_build]
+    return [check.name for check in CHECKS if check.at_build]
 
 
-def _verdict(check: Check[ImageCase], case: ImageCase) -> Verdict:
+def _verdict(check: Check, case: ImageCase) -> Verdict:
     result = _result(check, case)
     outcome = result.outcome
     assert outcome != "warning", f"{check.name}: a verdict is no warning"
-    of_site = case.site is not None and check.traits.scope != "host"
+    of_site = case.site is not None and check.scope != "host"
     return Verdict(
         name=check.name,
         outcome=outcome,
@@ -74,7 +72,7 @@ def _verdict(check: Check[ImageCase], case: ImageCase) -> Verdict:
     )
 
 
-def _result(check: Check[ImageCase], case: ImageCase) -> Result:
+def _result(check: Check, case: ImageCase) -> Result:
     try:
         return check.only(case)
     except _UNEXPECTED as error:

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from toolkit.checks import Edit, Result, at, check
-from toolkit.lint.linter import LintCase
-from toolkit.lint.script import Script, outside_quotes
+from toolkit.lint.script import LintCase, Script, outside_quotes
 
 
 @check(

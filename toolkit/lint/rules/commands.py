@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from toolkit.checks import Edit, Result, at, check
 from toolkit.lint.calls import calls
-from toolkit.lint.linter import LintCase
-from toolkit.lint.script import Script
+from toolkit.lint.script import LintCase, Script
 
 
 @check(

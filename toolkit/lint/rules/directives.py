@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from toolkit.checks import Edit, Result, at, check
 from toolkit.errors import nearest
 from toolkit.lint.calls import calls, known_options, slurm_options
-from toolkit.lint.linter import LintCase
 from toolkit.lint.options import LONG
-from toolkit.lint.script import Directive, Script, blank_equals, parse
+from toolkit.lint.script import Directive, LintCase, Script, blank_equals, parse
 
 # Several "#" are how people switch a directive off, and mean it.
 _HIDDEN = re.compile(r"(?P<before>\s+#SBATCH|\s*#\s+SBATCH|#sbatch|#Sbatch)\s*(?P<rest>-.*)")

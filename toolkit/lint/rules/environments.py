@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from toolkit.checks import Edit, Result, at, check
 from toolkit.lint.calls import call_at, calls, slurm_options
-from toolkit.lint.linter import LintCase
-from toolkit.lint.script import Script
+from toolkit.lint.script import LintCase, Script
 
 _BY_RANK = re.compile(
     r"\bCUDA_VISIBLE_DEVICES=[\"']?\$\{?(LOCAL_RANK|SLURM_LOCALID|RANK|SLURM_PROCID)\b"

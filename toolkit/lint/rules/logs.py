@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from toolkit.checks import Edit, Result, at, check
-from toolkit.lint.linter import LintCase
-from toolkit.lint.script import Option
+from toolkit.lint.script import LintCase, Option
 
 _KNOWN = "%AabJjNnstux"  # %% is a percent sign
 _PATTERN = re.compile(r"%(\d*)(.?)")

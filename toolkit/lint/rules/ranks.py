@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from toolkit.checks import Edit, Result, at, check
 from toolkit.lint.calls import Call, calls, slurm_options
-from toolkit.lint.linter import LintCase
-from toolkit.lint.script import Script, is_conditional, least_nodes, node_range
+from toolkit.lint.script import LintCase, Script, is_conditional, least_nodes, node_range
 
 _COUNT_OPTION = re.compile(
     r"--(?:world[_-]size|nproc[_-]per[_-]node|nnodes)[= ][\"']?\$\{?SLURM_TASKS_PER_NODE\b"

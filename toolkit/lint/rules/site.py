@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from toolkit.checks import Edit, Result, at, check
 from toolkit.errors import nearest
 from toolkit.lint.calls import calls
-from toolkit.lint.linter import LintCase
-from toolkit.lint.script import Script, node_range
+from toolkit.lint.script import LintCase, Script, node_range
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.slurm_options import OTHER_NAMES

@@ -25,7 +25,7 @@ _LEAST_ROOM = 200 << 20
 _ASK = "ask the instructor"
 
 
-@check("images", "the images of the workshop, unchanged and readable", order=10)
+@check("images", "the images of the workshop, unchanged and readable")
 def images(case: JoinCase) -> Iterator[Result]:
     """Check that each image that runs would take is the workshop's."""
     for name, lock_file in case.contents.workshop.images.items():
@@ -69,7 +69,7 @@ def _is_locked(case: JoinCase, image: store.StoredImage, lock_file: str) -> Resu
     return failed(f"{name} was not built from the lock of the workshop", step)
 
 
-@check("slurm", "Slurm answers", order=20)
+@check("slurm", "Slurm answers")
 def slurm(case: JoinCase) -> Result:
     """Check that the site's Slurm can be reached."""
     cluster = case.cluster
@@ -78,7 +78,7 @@ def slurm(case: JoinCase) -> Result:
     return passed(f"site {cluster.site.name}, {counted(len(case.partitions), 'partition')}")
 
 
-@check("partition", "the partition exists", order=30)
+@check("partition", "the partition exists")
 def partition(case: JoinCase) -> Result:
     """Check the partition of the workshop."""
     name = case.job.partition
@@ -90,7 +90,7 @@ def partition(case: JoinCase) -> Result:
     return failed(f"there is no partition {name}; valid: {', '.join(names)}", _ASK)
 
 
-@check("reservation", "the reservation is there, for this user", order=40)
+@check("reservation", "the reservation is there, for this user")
 def reservation(case: JoinCase) -> Result:
     """Check that the reservation of the workshop exists and lists this user."""
     name = case.job.reservation
@@ -106,7 +106,7 @@ def reservation(case: JoinCase) -> Result:
     return passed(name)
 
 
-@check("account", "the account may be used", order=50)
+@check("account", "the account may be used")
 def account(case: JoinCase) -> Result:
     """Check the association of this user with the account of the workshop."""
     name = case.job.account
@@ -124,7 +124,7 @@ def account(case: JoinCase) -> Result:
     return failed(f"user {own} may not use the account {name}", _ASK)
 
 
-@check("jobs", "Slurm would take each exercise", order=60)
+@check("jobs", "Slurm would take each exercise")
 def jobs(case: JoinCase) -> Iterator[Result]:
     """Plan each exercise, and let sbatch test the script without a submission."""
     client = case.client
@@ -161,7 +161,7 @@ def _last(lines: tuple[str, ...]) -> str:
     return one_line(" ".join(lines))
 
 
-@check("room", "there is room for the runs", order=70)
+@check("room", "there is room for the runs")
 def room(case: JoinCase) -> Result:
     """Check the free space and the quota where the runs will be."""
     left = read_room(case.directory)
@@ -171,7 +171,7 @@ def room(case: JoinCase) -> Result:
     return failed(f"only {text}", "remove files, or join in a directory with more room")
 
 
-@check("nodes", "a way to running jobs", order=80, severity="warning")
+@check("nodes", "a way to running jobs", severity="warning")
 def nodes(case: JoinCase) -> Result:
     """Check that srun can enter a running job, as notebooks and shells do."""
     if case.client is None:
@@ -181,7 +181,7 @@ def nodes(case: JoinCase) -> Result:
     return failed("this srun has no --overlap; notebooks need ssh to the nodes", _ASK)
 
 
-@check("results", "results can be left for the instructor", order=90, severity="warning")
+@check("results", "results can be left for the instructor", severity="warning")
 def results(case: JoinCase) -> Result:
     """Check the file in the shared directory, if the participant consented."""
     wanted = case.contents.workshop.results

@@ -16,7 +16,7 @@ _WORD = "toolkit-is-in"
 _MPI_FACT = "toolkit-fact: mpi "  # begins the lines in which checks/openmpi.sh names PMI types
 
 
-@check("entrypoint", "starting the image prints nothing", order=50, at_build=True)
+@check("entrypoint", "starting the image prints nothing", at_build=True)
 def check_entrypoint(case: ImageCase) -> Result:
     """Check that starting the image prints nothing: what a rank prints is the rank's own.
 
@@ -50,7 +50,7 @@ def _entry_fault(case: ImageCase, action: Literal["exec", "run"]) -> str:
     return f"it prints {counted(len(own), 'line')} of its own, first: {own[0]}" if own else ""
 
 
-@check("imports", "every module that the image should have can be imported", order=60)
+@check("imports", "every module that the image should have can be imported")
 def check_imports(case: ImageCase) -> Result:
     """Check that all modules can be imported, in the versions that the manifest lists."""
     if case.no_python:
@@ -91,7 +91,7 @@ def expected_modules(case: ImageCase) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*own, *case.expected, *case.contents.modules)))
 
 
-@check("user-site", "packages in a user's home do not hide the image's", order=70)
+@check("user-site", "packages in a user's home do not hide the image's")
 def check_user_site(case: ImageCase) -> Result:
     """Check that Python in the image ignores the user's site packages.
 
@@ -112,7 +112,7 @@ def check_user_site(case: ImageCase) -> Result:
     return failed(" ".join(in_job.tail(1)))
 
 
-@check("openmpi", "Slurm can start the image's MPI", order=80)
+@check("openmpi", "Slurm can start the image's MPI")
 def check_openmpi(case: ImageCase) -> Result:
     """Check that Open MPI supports the PMI types that the manifest lists."""
     programs = case.contents.programs

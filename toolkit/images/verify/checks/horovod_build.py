@@ -22,7 +22,7 @@ _SECTIONS = {
 }
 
 
-@check("horovod-build", "Horovod is built for the frameworks of the image", order=90)
+@check("horovod-build", "Horovod is built for the frameworks of the image")
 def check_horovod_build(case: ImageCase) -> Result:
     """Check Horovod's build by its own report, its metadata and its modules."""
     if case.no_python:

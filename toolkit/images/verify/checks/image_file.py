@@ -8,7 +8,7 @@ from toolkit.images.verify.case import ImageCase
 from toolkit.units import human_size
 
 
-@check("manifest", "the manifest beside the image belongs to that file", order=10, at_build=True)
+@check("manifest", "the manifest beside the image belongs to that file", at_build=True)
 def check_manifest(case: ImageCase) -> Result:
     """Check that the manifest beside the image belongs to that very file."""
     manifest = case.image.manifest
@@ -21,7 +21,7 @@ def check_manifest(case: ImageCase) -> Result:
     return unchecked("a foreign image: no manifest is beside it")
 
 
-@check("size", "the file is as long as its header and its manifest say", order=20, at_build=True)
+@check("size", "the file is as long as its header and its manifest say", at_build=True)
 def check_size(case: ImageCase) -> Result:
     """Check the length of the file against its header and its manifest."""
     size = case.path.stat().st_size
@@ -34,7 +34,7 @@ def check_size(case: ImageCase) -> Result:
     return passed(f"{human_size(size)}, as its manifest says")
 
 
-@check("labels", "the image's labels agree with its manifest", order=30, at_build=True)
+@check("labels", "the image's labels agree with its manifest", at_build=True)
 def check_labels(case: ImageCase) -> Result:
     """Check that the image's labels agree with its manifest."""
     manifest, recipe = case.image.manifest, case.labels.get("toolkit.recipe", "")
@@ -48,7 +48,7 @@ def check_labels(case: ImageCase) -> Result:
     return passed(f"recipe {recipe}, written by toolkit {case.labels.get('toolkit.version', '?')}")
 
 
-@check("signature", "who signed the image", order=40, at_build=True)
+@check("signature", "who signed the image", at_build=True)
 def check_signature(case: ImageCase) -> Result:
     """Check the signature with ``--key``; without it, only say who signed the image.
 

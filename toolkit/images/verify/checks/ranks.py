@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toolkit import shell
-from toolkit.checks import Check, Result, Traits, failed, passed, unchecked
+from toolkit.checks import Check, Result, failed, passed, unchecked
 from toolkit.images.verify.case import ImageCase, RankSum, ScriptRun, at
 from toolkit.units import counted
 
@@ -246,15 +246,16 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
-def _checks(number: int, backend: Backend) -> Iterator[Check[ImageCase]]:
-    """Yield the two checks of a backend; ``number`` is its place in the table."""
-    local = f"two ranks on this machine sum by {backend.title}"
-    nodes = f"ranks on several nodes sum by {backend.title}"
-    yield Check(f"ranks-{backend.name}", local, backend.run_locally, Traits(order=100 + number))
-    traits = Traits(order=140 + number, scope="nodes")
-    yield Check(f"nodes-{backend.name}", nodes, backend.run_on_nodes, traits)
-
-
-CHECKS = tuple(
-    check for number, backend in enumerate(BACKENDS.values()) for check in _checks(number, backend)
+ON_THIS_MACHINE = tuple(
+    Check(f"ranks-{name}", f"two ranks on this machine sum by {backend.title}", backend.run_locally)
+    for name, backend in BACKENDS.items()
+)
+ON_NODES = tuple(
+    Check(
+        f"nodes-{name}",
+        f"ranks on several nodes sum by {backend.title}",
+        backend.run_on_nodes,
+        scope="nodes",
+    )
+    for name, backend in BACKENDS.items()
 )

@@ -14,7 +14,6 @@ from toolkit.units import compare
 @check(
     "container",
     "the site has a command that starts containers",
-    order=120,
     scope="site",
     at_build=True,
 )
@@ -31,7 +30,6 @@ def check_container(case: ImageCase) -> Result:
 @check(
     "pmi",
     "Slurm and the image's MPI have a PMI type in common",
-    order=130,
     scope="site",
     at_build=True,
 )
@@ -51,7 +49,6 @@ def check_pmi(case: ImageCase) -> Result:
 @check(
     "driver",
     "the nodes' NVIDIA driver runs the image's CUDA",
-    order=170,
     scope="site",
     at_build=True,
 )
