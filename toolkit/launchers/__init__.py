@@ -23,10 +23,12 @@ _ALONE = {
 }
 # What a program that is started, or a module that is found by name, does is not known.
 _STARTS_OTHERS = (
-    *("os.system", "os.execv", "os.execvp", "os.fork", "exec", "eval", "__import__"),
+    *("os.system", "os.execv", "os.execvp", "os.fork"),
     *("importlib.import_module", "runpy.run_path", "runpy.run_module"),
     *("subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.Popen"),
 )
+
+_BUILTINS = {"exec", "eval", "__import__"}  # model.eval() is none of them
 
 LAUNCHERS: Registry[Launcher] = Registry(
     __name__, "launcher", UnknownLauncherError, is_offered=lambda launcher: not launcher.is_internal
@@ -70,6 +72,12 @@ def copies(case: Case, choice: Choice) -> LauncherMismatchError | None:
     its rank is left alone, and so are the elements of an array.
     """
     source, job, launcher = case.source, case.job, LAUNCHERS[choice.launcher]
+    if source.calls_any("submitit.AutoExecutor", "submitit.SlurmExecutor"):
+        return LauncherMismatchError(
+            f"{case.target.name} submits jobs of its own, and a job's container has no sbatch",
+            place="SCRIPT",
+            next_step=f"python3 {case.target.script} here; or run the script that its jobs run",
+        )
     case = case._replace(launcher=launcher)
     per_node, nodes = case.ranks_per_node, case.nodes
     meets_alone = "MASTER_ADDR=localhost" in source.texts and nodes > 1
@@ -85,6 +93,7 @@ def copies(case: Case, choice: Choice) -> LauncherMismatchError | None:
     spreads = (
         set(source.packages) - _ALONE
         or source.texts
+        or _BUILTINS.intersection(source.calls)
         or source.imports_any("torch.distributed", "torch.multiprocessing")
         or any(".distributed." in f".{name}" for name in source.calls)
         or source.calls_any("DistributedDataParallel", *_STARTS_OTHERS)

@@ -53,6 +53,9 @@ class Spawn(Launcher):
             return Recognition(40, "calls mp.spawn")
         if case.source.option("multiprocessing-distributed") is not None:
             return Recognition(40, "has --multiprocessing-distributed")
+        meets_itself = "MASTER_ADDR=localhost" in case.source.texts
+        if meets_itself and case.source.calls_any("multiprocessing.Process"):
+            return Recognition(40, "starts processes that meet at localhost")
         return None
 
     def check(self, case: Case) -> Sequence[ToolkitError]:

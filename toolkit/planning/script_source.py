@@ -80,7 +80,7 @@ def _packages(parts: Iterable[Source], places: Iterable[Path]) -> set[str]:
     names = {name.partition(".")[0] for part in parts for name in part.imports}
     return {
         name
-        for name in names - sys.stdlib_module_names
+        for name in names - {"", *sys.stdlib_module_names}  # "" for relative imports
         if not any((at / name).is_dir() or (at / f"{name}.py").is_file() for at in places)
     }
 
@@ -190,9 +190,10 @@ def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
             for alias in node.names:
                 yield alias.name, alias.asname or alias.name
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module, node.module
+            module = "." * node.level + node.module
+            yield module, module
             for alias in node.names:
-                yield f"{node.module}.{alias.name}", alias.asname or alias.name
+                yield f"{module}.{alias.name}", alias.asname or alias.name
 
 
 def _decorators(tree: ast.Module) -> Iterator[ast.expr]:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from toolkit.config import shipped
-from toolkit.errors import ScriptMissingError, UnknownRunError
-from toolkit.files import read_json, read_toml
+from toolkit.errors import ScriptMissingError, UnknownRunError, UsageError
+from toolkit.files import read_bytes, read_json, read_toml
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import Target
 from toolkit.model.job import Job
@@ -20,6 +20,8 @@ from toolkit.planning.settings import Layer, layer
 from toolkit.quoting import shell
 from toolkit.records import secrets
 from toolkit.trust import require_trusted
+
+_MOST_SCRIPT = 1 << 20  # bytes
 
 
 class Run(NamedTuple):
@@ -41,7 +43,8 @@ class Run(NamedTuple):
 def understand(name: str, flags: Layer, cwd: Path, known: Job, *, is_command: bool) -> Run:
     """Resolve the words of a command with the settings that are ``known`` before the target's."""
     words, note = (name, *flags.values.get("arguments", ())), ""
-    if "launcher" not in flags.values and not (cwd / name).exists():
+    is_file = (cwd / name).is_file() if is_command else (cwd / name).exists()
+    if "launcher" not in flags.values and not is_file:
         pasted = commands.translate(words, flags)
         if pasted is not None:
             name, flags, note = pasted.words[0], pasted.over(flags), pasted.note
@@ -98,6 +101,13 @@ def resolve(
         settings = read_toml(path / "job.toml", Job, named=not _hides_shipped(name))
         return _job("job.toml", settings, path.resolve(), cwd)
     if path.is_file():
+        if _is_batch_script(path):
+            raise UsageError(
+                f"{name} is a batch script: its #SBATCH lines would not be read",
+                place="SCRIPT",
+                next_step=f"sbatch {shell(name)} submits it, toolkit lint {shell(name)} checks it; "
+                "or toolkit run ... -- what its srun starts",
+            )
         folder = str(path.parent.resolve())
         return Target(_short(path, cwd), folder, str(cwd)), Layer("script", {})
     # A folder does not hide a program: a clone of huggingface/accelerate is called accelerate.
@@ -115,6 +125,14 @@ def resolve(
         value=name,
         next_step=step,
     )
+
+
+def _is_batch_script(path: Path) -> bool:
+    """Return whether a file has options of sbatch."""
+    try:
+        return path.suffix != ".py" and b"\n#SBATCH" in read_bytes(path, _MOST_SCRIPT)
+    except OSError:  # The rules say so, or it is a large program.
+        return False
 
 
 def _snapshot(run: Path, job: Job) -> Target | None:
