@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.launchers.shared.arguments import MEETING, Argument, backend, command
+from toolkit.launchers.shared.arguments import MEETING, Argument, backend, command, launcher
 from toolkit.launchers.shared.base import SHELLS, Launcher, Recognition, sockets
 from toolkit.launchers.shared.trainers import (
     environment,
@@ -85,7 +85,7 @@ class Srun(Launcher):
                 **environment(case),
                 **sockets(case, "GLOO", "NCCL"),
             },
-            program=command(case, (*meeting, *_RANKS, *backend(case))),
+            program=command(case, (*meeting, *_RANKS, *backend(case), *launcher(case, "slurm"))),
             init=init,
         )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
+from toolkit.launchers.shared.arguments import launcher, words
 from toolkit.launchers.shared.base import Launcher, Recognition, sockets
 from toolkit.launchers.shared.step_log import batch_lines, failures_of_step, rank_failure
 from toolkit.launchers.shared.trainers import (
@@ -114,7 +115,7 @@ class Torchrun(Launcher):
                 **environment(case),
                 **sockets(case, "GLOO", "NCCL"),
             },
-            program=(*_script(case), *case.job.arguments),
+            program=(*_script(case), *words(case, launcher(case, "pytorch")), *case.job.arguments),
             task_is_rank=False,
             labels_lines=True,
         )

@@ -37,6 +37,20 @@ def backend(case: Case) -> tuple[Argument, ...]:
     return () if case.job.most_gpus else (Argument(("dist-backend", "backend"), "gloo"),)
 
 
+def launcher(case: Case, name: str) -> tuple[Argument, ...]:
+    """Return the argument that tells scripts of OpenMMLab what starts their ranks.
+
+    Without it each of them trains alone.
+    """
+    is_openmmlab = case.source.imports_any("mmengine", "mmcv")
+    return (Argument(("launcher",), name),) if is_openmmlab else ()
+
+
+def words(case: Case, arguments: Sequence[Argument]) -> tuple[str, ...]:
+    """Return arguments with plain values that are filled in."""
+    return tuple(" ".join(_filled(case, argument) for argument in arguments).split())
+
+
 def command(case: Case, arguments: Sequence[Argument]) -> tuple[str, ...]:
     """Return the script with the arguments that are filled in, then the user's own arguments."""
     filled = [words for argument in arguments if (words := _filled(case, argument))]
