@@ -27,11 +27,18 @@ PASTED = [
     ("composer -n 2 train.py", (1, 2, "torchrun", ["train.py"])),
     ("fabric run --num-nodes=2 --devices=4 train.py", (2, 4, "srun", ["python3", "train.py"])),
     ("ray job submit --address http://h:8265 --working-dir . -- python ray_train.py", (1, 1, "ray", ["python3", "ray_train.py"])),
+    ("mpirun -np 2 -x PATH -x LD_LIBRARY_PATH python hvd.py", (1, 2, "mpi", ["python3", "hvd.py"])),
+    ("srun -N2 -n4 python train.py", (2, 2, "srun", ["python3", "train.py"])),
+    ("deepspeed --bind_cores_to_rank --num_gpus 2 train.py --deepspeed", (1, 2, "torchrun", ["train.py", "--deepspeed"])),
+    ("fabric run train.py --devices 2 --accelerator=cpu --lr 1", (1, 2, "srun", ["python3", "train.py", "--lr", "1"])),
+    ("trl sft --model_name_or_path m --num_processes 2 --config c.yaml", (1, 2, "accelerate", ["-m", "trl.scripts.sft", "--model_name_or_path", "m", "--config", "c.yaml"])),
+    ("colossalai run --nproc_per_node 2 --host a,b train.py", (2, 2, "torchrun", ["train.py"])),
     ("bash train.sh 1", (1, 1, "none", ["bash", "train.sh", "1"])),
     ("mytool fit --x 1", (1, 1, "none", ["mytool", "fit", "--x", "1"])),
     ("python -m mytool.cli fit", (1, 1, "none", ["python", "-m", "mytool.cli", "fit"])),
 ]  # fmt: skip
 REFUSED = [
+    ("-- fabric run --acelerator cpu train.py", "--acelerator is not known here"),
     ("--nodes 3 -- torchrun --nnodes 2 train.py", "torchrun says --nodes 2, and the command line says --nodes 3"),
     ("-- torchrun --nproc-per-nodes 2 train.py", "--nproc-per-nodes is not known here"),
     ("-- torchrun --nproc-per-node 2", "nothing to start"),
@@ -70,11 +77,60 @@ def test_a_pasted_command_becomes_the_launcher_that_does_the_same(
     assert program[-len(expected[3]) :] == expected[3]
 
 
+def test_a_folder_hides_no_launcher_after_two_dashes() -> None:
+    """As in a clone of mosaicml/composer."""
+    Path("composer").mkdir()
+    plan = json.loads(dry_run("-- composer -n 2 train.py".split()).stdout)["plan"]
+    assert plan["launch"]["launcher"] == "torchrun"
+
+
+def test_options_of_fabric_become_its_variables() -> None:
+    done = dry_run("-- fabric run --strategy=ddp --precision 32 train.py".split())
+    environment = json.loads(done.stdout)["plan"]["launch"]["environment"]
+    environment |= json.loads(done.stdout)["plan"]["environment"]
+    assert environment["LT_STRATEGY"] == "ddp"
+    assert environment["LT_PRECISION"] == "32"
+
+
 @pytest.mark.parametrize(("text", "message"), REFUSED)
 def test_what_contradicts_or_is_not_known_is_refused(text: str, message: str) -> None:
     done = dry_run(text.split())
     assert done.exit_code != 0
     assert message in f"{done.output} {done.exception}"
+
+
+# Scripts, the options with which they are run, and what the refusal says.
+ALONE = [
+    ("import torch\nmodel = torch.nn.Linear(1, 1)\nmodel.eval()\n", "--nodes 2", "nothing in alone.py connects its ranks"),
+    ("import torch\nfrom .vgg import VGG\n", "--nodes 2", "nothing in alone.py connects its ranks"),
+    ("import os\nimport torch.distributed as dist\nfrom torch.multiprocessing import Process\nos.environ['MASTER_ADDR'] = '127.0.0.1'\nProcess()\n", "--nodes 2", "sets MASTER_ADDR to localhost"),
+    ("import submitit\nsubmitit.AutoExecutor(folder='x')\n", "", "alone.py submits jobs of its own"),
+    ("#!/bin/bash\n#SBATCH --nodes=4\nsrun python train.py\n", "", "sbatch alone.sh"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "options", "message"), ALONE)
+def test_a_script_whose_ranks_would_not_meet_is_refused(
+    text: str, options: str, message: str
+) -> None:
+    name = "alone.sh" if text.startswith("#!") else "alone.py"
+    Path(name).write_text(text)
+    done = dry_run([*options.split(), name])
+    assert done.exit_code != 0
+    assert message in f"{done.output} {done.exception}"
+
+
+def test_a_script_of_openmmlab_learns_its_launcher() -> None:
+    Path("mm.py").write_text(
+        "import argparse, mmengine, torch.distributed\n"
+        "argparse.ArgumentParser().add_argument('--launcher', choices=['none', 'pytorch', 'slurm'])\n"
+    )
+    for launcher, word in (("torchrun", "pytorch"), ("srun", "slurm")):
+        done = dry_run(["--nodes", "2", "--launcher", launcher, "mm.py", "x"])
+        program = " ".join(json.loads(done.stdout)["plan"]["launch"]["program"])
+        assert f"--launcher {word}" in program
+        given = dry_run(["--launcher", launcher, "mm.py", "--launcher", "none"])
+        assert word not in json.loads(given.stdout)["plan"]["launch"]["program"]
 
 
 @pytest.mark.parametrize(

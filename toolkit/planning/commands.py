@@ -25,13 +25,18 @@ class Command(NamedTuple):
 
     Attributes:
         launcher: that does the same here; empty: the one that the script's imports choose.
-        values: option that takes a value -> what it says; empty: it is left out.
+        values: option that takes a value -> what it says; empty: it is left out. A name in capitals
+            is that of a variable.
         switches: options without a value, which are left out, but for that of a module.
+        is_mixed: its options may stand among those of the program.
+        starts: what it starts, if that is not in its words.
     """
 
     launcher: str
     values: Mapping[str, str]
     switches: Mapping[str, str] = {}
+    is_mixed: bool = False
+    starts: tuple[str, ...] = ()
 
 
 def _options(names: str, **meanings: str) -> dict[str, str]:
@@ -60,7 +65,11 @@ _DEEPSPEED = Command(
         num_nodes=NODES,
         num_gpus=PER_NODE,
     ),
-    _options("force-multi no-ssh no-ssh-check save-pid no-local-rank", module=MODULE),
+    _options(
+        "force-multi no-ssh no-ssh-check save-pid no-local-rank bind-cores-to-rank "
+        "enable-each-rank-log",
+        module=MODULE,
+    ),
 )
 _HOROVODRUN = Command(
     "horovod",
@@ -108,8 +117,15 @@ _SRUN = Command(
 )
 _LIGHTNING = Command(
     "srun",
-    _options("node-rank main-address main-port", num_nodes=NODES, devices=PER_NODE),
-    {"model": _LEFT_OUT},
+    _options(
+        "node-rank main-address main-port",
+        num_nodes=NODES,
+        devices=PER_NODE,
+        accelerator="LT_ACCELERATOR",
+        strategy="LT_STRATEGY",
+        precision="LT_PRECISION",
+    ),
+    is_mixed=True,
 )
 _COMPOSER = Command(
     "torchrun",
@@ -126,6 +142,30 @@ _RAY = Command(
     _options("address working-dir runtime-env runtime-env-json submission-id"),
     _options("no-wait"),
 )
+_COLOSSALAI = Command(
+    "torchrun",
+    _options(
+        "hostfile H include exclude master-addr master-port ssh-port extra-launch-args",
+        nproc_per_node=PER_NODE,
+        num_nodes=NODES,
+        host=HOSTS,
+    ),
+    _options("", m=MODULE),
+)
+# It starts `accelerate launch` itself, which would be one launcher inside of another.
+_TRL: dict[tuple[str, ...], Command] = {
+    ("trl", name): Command(
+        "",
+        _options(
+            "machine-rank main-process-ip main-process-port",
+            num_machines=NODES,
+            num_processes=RANKS,
+        ),
+        is_mixed=True,
+        starts=("accelerate", "launch", "-m", f"trl.scripts.{name}"),
+    )
+    for name in ("dpo", "grpo", "kto", "reward", "rloo", "sft")
+}
 COMMANDS: dict[tuple[str, ...], Command] = {
     ("torchrun",): _TORCHRUN,
     ("python", "-m", "torch.distributed.run"): _TORCHRUN,
@@ -141,7 +181,11 @@ COMMANDS: dict[tuple[str, ...], Command] = {
     ("fabric", "run"): _LIGHTNING,
     ("composer",): _COMPOSER,
     ("ray", "job", "submit"): _RAY,
+    ("colossalai", "run"): _COLOSSALAI,
+    **_TRL,
 }
+# Those of the host are not for the image's programs.
+_OF_HOST = ("PATH", "LD_LIBRARY_PATH")
 
 
 def _is_python(word: str) -> bool:
@@ -191,10 +235,16 @@ def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
     command, rest = COMMANDS[name], list(words[len(name) :])
     given: dict[str, list[str]] = {}
     place = " ".join(name)
-    while rest and rest[0].startswith("-") and rest[0] != "--":
-        _take(place, command, rest, given)
-    if rest[:1] == ["--"]:
-        del rest[0]
+    program = [*command.starts]
+    while rest and rest[0] != "--":
+        option = rest[0].lstrip("-").partition("=")[0].replace("_", "-")
+        if rest[0].startswith("-") and (not program or option in command.values):
+            _take(place, command, rest, given)
+        elif command.is_mixed:
+            program.append(rest.pop(0))
+        else:
+            break
+    rest = [*program, *rest[rest[:1] == ["--"] :]]
     if not rest:
         raise UsageError(
             f"{place} is given nothing to start", place="SCRIPT", next_step=f"{place} ... train.py"
@@ -220,6 +270,8 @@ def _take(place: str, command: Command, rest: list[str], given: dict[str, list[s
     word = rest.pop(0)
     option, equals, value = word.lstrip("-").partition("=")
     option = option.replace("_", "-")
+    if option not in {*command.switches, *command.values} and word[1:2] in command.values:
+        option, equals, value = word[1], "=", word[2:]  # -N2
     if option in command.switches:
         given.setdefault(command.switches[option], []).append(value)
         return
@@ -258,9 +310,10 @@ def _settings(place: str, given: Mapping[str, Sequence[str]], flags: Layer) -> d
         if str(flags.values.get(key, value)) != str(value):
             raise _conflict(place, key, value, flags.values[key])
     variables = [*given.get(ENV, ()), *(f"OMPI_MCA_{text}" for text in given.get(MCA, ()))]
+    variables += [f"{name}={texts[-1]}" for name, texts in given.items() if name.isupper()]
     if env := dict(text.split("=", 1) for text in variables if "=" in text):
         settings["env"] = env
-    if passed := tuple(text for text in variables if "=" not in text):
+    if passed := tuple(text for text in variables if "=" not in text and text not in _OF_HOST):
         settings["pass_env"] = passed
     return settings
 
