@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-notebook docs-update house layers bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-forward bench-queue bench-failures bench-size test-faults test-fresh workshop-rehearsal test-gpu gpu-pack clean
+.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-programs test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-notebook docs-update house layers bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-forward bench-queue bench-failures bench-size test-faults test-fresh workshop-rehearsal test-gpu gpu-pack clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -57,6 +57,10 @@ test-cluster: .venv/.ready-dev ## set up, and run the tests that run real progra
 	$(CLUSTER_TESTS) $(PARALLEL) $(BY_FILE) || { code=$$?; [ $$code = 1 ] || exit $$code; \
 	echo 'What failed beside two other workers is run once more, alone. A test that passes now is a defect to mend all the same.'; \
 	$(CLUSTER_TESTS) --last-failed --last-failed-no-failures none --maxfail 1; }
+
+test-programs: .venv/.ready-dev ## run trainings of public repositories, whose checkouts (owner+name) are in PROGRAMS=DIR
+	@$(TOOLKIT) setup --with tests
+	PROGRAMS='$(abspath $(PROGRAMS))' $(PYTEST) -v $(PARALLEL) worksteal tests/programs
 
 # The machine is kept, with its images and what is installed; NEW=1 makes it again.
 test-slurm: ## the cluster tests on Debian SUITE=bookworm, trixie or sid, and so with its Slurm (root; 20 minutes)

@@ -22,7 +22,7 @@ from toolkit.files import read_toml
 from toolkit.model.base import Model
 
 
-class Program(Model):
+class Program(Model, frozen=True):
     """A row of the table.
 
     Attributes:
@@ -53,7 +53,7 @@ class Program(Model):
         return "-".join((self.folder.rstrip(":"), *words[:3]))[:70]
 
 
-class Table(Model):
+class Table(Model, frozen=True):
     """Repositories with the commits that were tried, and their programs."""
 
     commits: dict[str, str]
@@ -76,7 +76,12 @@ def _picture(number: int) -> bytes:
     rows = (b"\0" + bytes((number * 9 % 256, 90, 200)) * 64) * 64
     signature = b"\x89PNG\r\n\x1a\n"
     return b"".join(
-        (signature, chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+        (
+            signature,
+            chunk(b"IHDR", header),
+            chunk(b"IDAT", zlib.compress(rows)),
+            chunk(b"IEND", b""),
+        )
     )
 
 
