@@ -1,4 +1,4 @@
-"""Text of others reaches the terminal as text only."""
+"""Text of others reaches people as text only, and without secrets."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ import ast
 import json
 import sys
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import toolkit
 from tests.unit.samples import MANIFEST, make_case
+from tests.unit.test_cli import said
 from toolkit.cli import console
-from toolkit.cli import main as cli
 from toolkit.errors import CommandFailedError, PlanError, UsageError
+from toolkit.images.host.host_mounts import find_secrets
 from toolkit.images.sif import header as sif
 from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.run import Outcome, Submission
 from toolkit.planning.plan import decide
 from toolkit.records import store
-from toolkit.text import json_safe, one_line, visible
+from toolkit.text import HIDDEN, is_secret_name, json_safe, logins, one_line, redacted, visible
 
 HOSTILE = {
     "color": "\x1b[31mred\x1b[0m",
@@ -47,26 +49,15 @@ HOSTILE = {
 EVERYTHING = " ".join(HOSTILE.values())
 
 
-def is_obeyed(character: str) -> bool:
-    """Return whether a terminal may do something else with a character than to show it."""
-    return unicodedata.category(character) in ("Cc", "Zl", "Zp", "Cs") or character in (
-        "\xad\u061c\u180e\ufeff"
-        + "".join(
-            map(
-                chr,
-                (
-                    *range(0x200B, 0x2010),
-                    *range(0x202A, 0x202F),
-                    *range(0x2060, 0x2070),
-                    *range(0xE0000, 0xE0080),
-                ),
-            )
-        )
-    )
-
-
 def obeyed(text: str) -> set[str]:
-    return {character for character in text if is_obeyed(character)} - {"\n"}
+    """Return the characters of a text that a terminal may do something else with than show."""
+    odd = (0xAD, 0x61C, 0x180E, 0xFEFF, *range(0x200B, 0x2010), *range(0x202A, 0x202F))
+    odd += (*range(0x2060, 0x2070), *range(0xE0000, 0xE0080))
+    return {
+        character
+        for character in text
+        if unicodedata.category(character) in ("Cc", "Zl", "Zp", "Cs") or ord(character) in odd
+    } - {"\n"}
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -74,9 +65,7 @@ def test_what_a_terminal_obeys_is_shown(text: str) -> None:
     assert obeyed(text)
     assert not obeyed(visible(text))
     assert visible(text) == one_line(text)
-    assert text.encode("unicode_escape").decode().replace("\\xad", "") in visible(text).replace(
-        "\\xad", ""
-    ) or "\\" in visible(text)
+    assert "\\" in visible(text)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +73,8 @@ def test_what_a_terminal_obeys_is_shown(text: str) -> None:
 )
 def test_other_text_stays_as_it_is(text: str) -> None:
     assert visible(text) == text
-
-
-def test_a_line_is_one_line() -> None:
-    assert one_line("a\nb\tc") == r"a\nb\tc"
-    assert visible("a\r\nb") == "a\nb"
+    assert visible(text.replace("\n", "\r\n")) == text
+    assert one_line(text) == text.replace("\n", r"\n").replace("\t", r"\t")
 
 
 @settings(deadline=None)
@@ -98,17 +84,109 @@ def test_nothing_is_obeyed_whatever_it_is(text: str) -> None:
     assert not obeyed(one_line(text))
 
 
+_TEXTS = st.text() | st.sampled_from(list(HOSTILE.values()))
+
+
 @settings(deadline=None)
-@given(
-    st.recursive(
-        st.text() | st.sampled_from(list(HOSTILE.values())),
-        lambda inner: st.dictionaries(st.text(), inner, max_size=3),
-    )
-)
+@given(st.recursive(_TEXTS, lambda inner: st.dictionaries(st.text(), inner, max_size=3)))
 def test_json_keeps_its_value(value: object) -> None:
     text = json_safe(json.dumps(value, ensure_ascii=False, indent=2))
     assert json.loads(text) == value
     assert not obeyed(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://user:pw@mirror/simple", "https://****@mirror/simple"),
+        ("https://token@mirror/simple", "https://****@mirror/simple"),
+        ("postgres://u:p/w@h", "postgres://****@h"),
+        ("postgres://u:p/w@h:5432/db?x=1", "postgres://****@h:5432/db?x=1"),
+        ("postgres://u:12/34@h/db", "postgres://****@h/db"),
+        ("postgresql+psycopg://u:12/34@h/db", "postgresql+psycopg://****@h/db"),
+        ("mysql://u:p@w@h/db", "mysql://****@h/db"),
+        ("mongodb://u:p@h1:27017,h2:27017/db", "mongodb://****@h1:27017,h2:27017/db"),
+        ("redis://:p?w#@h", "redis://****@h"),
+        ("https://u:p@[::1]:80/a", "https://****@[::1]:80/a"),
+        ("https://u:p@host/org/repo@v1", "https://****@host/org/repo@v1"),
+        ("http_proxy=http://u:p@proxy:3128 rest@x", "http_proxy=http://****@proxy:3128 rest@x"),
+        ('{"url": "https://u:p@h", "mail": "a@b"}', '{"url": "https://****@h", "mail": "a@b"}'),
+        ("a://b:c@d://e:f@g", "a://****@d://****@g"),
+        ("ssh://u:p@h/x", "ssh://****@h/x"),
+        ("s3://key:se/cret@bucket/path", "s3://****@bucket/path"),
+        ("HTTPS://U:P@H", "HTTPS://****@H"),
+        ("NGC_API_KEY=abcdef123456", "NGC_API_KEY=****"),
+        ("--token abcdefg x", "--token **** x"),
+        ('"password": "hunter2"', '"password": "****"'),
+        ("Authorization: Bearer abcdef.ghijkl", "Authorization: Bearer ****"),
+        ("key nvapi-0123456789abcdef", "key ****"),
+    ],
+)
+def test_secrets_are_hidden(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mail me@example.org",
+        "rsync user@host:path/to/it",
+        "git@github.com:org/repo.git",
+        "ssh://git@github.com/org/repo",
+        "git+ssh://git@github.com/org/repo@v1",
+        "pip install git+https://github.com/org/repo@v1.0",
+        "s3://bucket/a@b",
+        "https://host/a@b",
+        "https://host:8080/a@b",
+        "https://host:8080?mail=a@b",
+        "https://[::1]:80/a@b",
+        "kafka://h1:9092,h2:9092/topic@x",
+        "file:///home/a@b",
+        "postgres://h:5432/db?name=a@b",
+        "docker://nvcr.io/nvidia/pytorch:22.03-py3@sha256:0123",
+        "docker://pytorch:22.03@sha256:0123",
+        "see https://host/x, or write to a@b",
+        "tokens_per_second: 12345",
+        "tokens: 512 per second",
+        "loss 0.3, accuracy 0.9",
+    ],
+)
+def test_what_is_no_secret_is_shown(text: str) -> None:
+    assert redacted(text) == text
+
+
+@given(st.text(st.sampled_from("abc:/@?#='\" token.--\n"), max_size=80))
+def test_what_is_hidden_once_stays_as_it_is(text: str) -> None:
+    assert redacted(redacted(text)) == redacted(text)
+
+
+SCHEMES = st.sampled_from(["https", "postgres", "redis", "amqp"])
+PASSWORDS = st.text(st.sampled_from("abcxyz0189@/?#%!$*:"), max_size=12)
+
+
+@given(SCHEMES, PASSWORDS)
+def test_no_password_stays(scheme: str, password: str) -> None:
+    text = f"cannot reach {scheme}://me:~{password}~@host.site:5432/db"
+    # "p@h/w" is a password "p" for the host "h", as far as RFC 3986 can tell.
+    assume(not set("/?#") & set(password.partition("@")[2]) and "://" not in password)
+    assert redacted(text) == f"cannot reach {scheme}://{HIDDEN}@host.site:5432/db"
+
+
+def test_logins_are_found_for_the_log_of_a_build() -> None:
+    text = "index-url = https://me:p/w@h/simple https://token@h git+ssh://git@h"
+    assert list(logins(text)) == ["me:p/w", "token"]
+    assert find_secrets(["https://me:p%40w@h"]) == ("p%40w", "p@w")
+
+
+@pytest.mark.parametrize(
+    ("names", "is_secret"),
+    [
+        ("NGC_API_KEY HF_TOKEN db_password MY_SECRET SSH_PRIVATE_KEY", True),
+        ("PATH OMP_NUM_THREADS KEYBOARD TOKENIZERS_PARALLELISM", False),
+    ],
+)
+def test_names_of_secrets(names: str, is_secret: bool) -> None:
+    assert {is_secret_name(name) for name in names.split()} == {is_secret}
 
 
 def test_the_console_prints_nothing_that_is_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,22 +260,18 @@ PRINTS += (
 
 def test_nothing_prints_but_the_console() -> None:
     root = Path(toolkit.__file__).parent
-    found = []
-    for path in sorted(root.rglob("*.py")):
-        if str(path.relative_to(root)).startswith(PRINTS):
-            continue
-        calls = (
-            node
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Call)
-        )
-        found += [
-            f"{path}:{call.lineno}"
-            for call in calls
-            if ast.unparse(call.func)
-            in ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write")
-        ]
-    assert not found
+    paths = [
+        path
+        for path in sorted(root.rglob("*.py"))
+        if not str(path.relative_to(root)).startswith(PRINTS)
+    ]
+    calls = ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write")
+    assert [
+        f"{path}:{node.lineno}"
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in calls
+    ] == []
 
 
 @pytest.fixture
@@ -228,92 +302,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> store.Paths:
     return paths
 
 
-def said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
-) -> tuple[int, str]:
-    monkeypatch.setattr(sys, "argv", ["toolkit", *arguments])
-    with pytest.raises(SystemExit) as caught:
-        cli.main()
-    output = capsys.readouterr()
-    return int(caught.value.code or 0), output.out + output.err
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("logs",),
-        ("logs", "--raw"),
-        ("logs", "--rank", "0"),
-        ("explain",),
-        ("explain", "train-0001"),
-        ("ps",),
-        ("results",),
-    ],
-    ids=" ".join,
-)
-@pytest.mark.usefixtures("run")
-def test_hostile_logs_are_shown(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, output = said(monkeypatch, capsys, *words)
-    assert code == 0
-    assert not obeyed(output)
-    assert "\\x1b" in output
-
-
-@pytest.mark.usefixtures("run")
-def test_a_rank_that_has_printed_nothing_is_told_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, output = said(monkeypatch, capsys, "logs", "--rank", "7")
-    assert code == 0
-    assert "rank 7 of train-0001 has printed nothing; ranks 0 to 1 have" in output
-
-
-@pytest.mark.parametrize(
-    "words", [("explain", "--json"), ("ps", "--json"), ("results", "--json")], ids=" ".join
-)
-@pytest.mark.usefixtures("run")
-def test_json_of_hostile_logs_is_exact(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, output = said(monkeypatch, capsys, *words)
-    assert code == 0
-    assert not obeyed(output)
-    assert "\x1b[31m" in "".join(strings(json.loads(output)))
-
-
-def strings(value: object) -> list[str]:
-    if isinstance(value, dict):
-        return [text for pair in value.items() for part in pair for text in strings(part)]
-    if isinstance(value, list):
-        return [text for part in value for text in strings(part)]
-    return [value] if isinstance(value, str) else []
-
-
-def test_a_hostile_log_file_is_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "slurm-1.out"
-    log.write_text(
-        f"nid001| {EVERYTHING} error\n3| ModuleNotFoundError: No module named '{EVERYTHING}'\n"
-    )
-    code, output = said(monkeypatch, capsys, "explain", str(log))
-    assert (code, obeyed(output)) == (0, set())
-
-
-def test_a_hostile_script_is_linted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script = tmp_path / "job.sbatch"
-    script.write_text(
-        f"#!/bin/bash\n#SBATCH --job-name={HOSTILE['title']}\n#SBATCH --nodse={EVERYTHING}\nsrun x --token={HOSTILE['link']}\n"
-    )
-    _, output = said(monkeypatch, capsys, "lint", str(script))
-    assert output
-    assert not obeyed(output)
-
-
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An image of somebody else, whose manifest holds hostile text."""
@@ -333,47 +321,81 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("image", "list"),
-        ("image", "show", "x"),
-        ("image", "search", "x"),
-        ("image", "list", "--json"),
-    ],
-    ids=" ".join,
-)
-@pytest.mark.usefixtures("image")
-def test_a_hostile_manifest_is_shown(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, output = said(monkeypatch, capsys, *words)
-    assert code == 0
-    assert not obeyed(output)
-    assert "\nfake row" not in output
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log and a script of somebody else in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    text = f"nid001| {EVERYTHING} error\n3| ModuleNotFoundError: No module named '{EVERYTHING}'\n"
+    (tmp_path / "slurm-1.out").write_text(text)
+    options = f"#SBATCH --job-name={HOSTILE['title']}\n#SBATCH --nodse={EVERYTHING}\n"
+    (tmp_path / "job.sbatch").write_text(
+        f"#!/bin/bash\n{options}srun x --token={HOSTILE['link']}\n"
+    )
+
+
+_WORD = EVERYTHING.replace("\0", "")
+Said = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("fixture", "words", "code"),
     [
-        ("logs", EVERYTHING),
-        ("explain", EVERYTHING),
-        ("image", "show", EVERYTHING),
-        ("run", EVERYTHING),
-        (EVERYTHING,),
-        ("run", f"--{EVERYTHING}"),
-        ("run", "--nodes", EVERYTHING, "x.py"),
-        ("lint", EVERYTHING),
-        ("image", "pull", EVERYTHING),
+        *(
+            ("run", words.split(), 0)
+            for words in (
+                *("logs", "logs --raw", "logs --rank 0", "explain", "explain train-0001", "ps"),
+                *("results", "explain --json", "ps --json", "results --json"),
+            )
+        ),
+        *(
+            ("image", words.split(), 0)
+            for words in ("image list", "image show x", "image search x", "image list --json")
+        ),
+        ("log", ["explain", "slurm-1.out"], 0),
+        ("log", ["lint", "job.sbatch"], 1),
+        ("log", ["logs", _WORD], 84),
+        ("log", ["explain", _WORD], 84),
+        ("log", ["image", "show", _WORD], 67),
+        ("log", ["run", _WORD], 66),
+        ("log", [_WORD], 64),
+        ("log", ["run", f"--{_WORD}"], 64),
+        ("log", ["run", "--nodes", _WORD, "x.py"], 64),
+        ("log", ["lint", _WORD], 78),
+        ("log", ["image", "pull", _WORD], 64),
     ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) and _WORD not in value else None,
 )
-def test_a_hostile_argument_is_shown(
-    words: tuple[str, ...],
-    tmp_path: Path,
+def test_what_is_hostile_is_shown_by_every_command(
+    fixture: str,
+    words: list[str],
+    code: int,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, output = said(monkeypatch, capsys, *(word.replace("\0", "") for word in words))
-    assert code >= 64
-    assert not obeyed(output)
+    request.getfixturevalue(fixture)
+    ended, out, error = said(monkeypatch, capsys, *words)
+    assert ended == code, error
+    assert not obeyed(out + error)
+    assert "\nfake row" not in out
+    if fixture == "run" and "--json" in words:
+        assert "\x1b[31m" in "".join(strings(json.loads(out)))
+    elif fixture == "run":
+        assert "\\x1b" in out + error
+
+
+def strings(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [text for pair in value.items() for part in pair for text in strings(part)]
+    if isinstance(value, list):
+        return [text for part in value for text in strings(part)]
+    return [value] if isinstance(value, str) else []
+
+
+@pytest.mark.usefixtures("run")
+def test_a_rank_that_has_printed_nothing_is_told_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, error = said(monkeypatch, capsys, "logs", "--rank", "7")
+    assert code == 0
+    assert "rank 7 of train-0001 has printed nothing; ranks 0 to 1 have" in out + error
