@@ -68,31 +68,26 @@ def _is_normal(text: str) -> bool:
 
 
 def shows_failure(
-    entries: Sequence[Entry],
-    causes: Iterable[int],
-    consequences: Iterable[int],
-    past: Collection[int],
+    entries: Sequence[Entry], causes: Collection[int], consequences: Collection[int]
 ) -> bool:
-    """Return whether a log shows a failure.
+    """Return whether a log shows a failure that its program did not survive.
 
     Args:
         entries: lines of the log.
         causes: positions of the lines that show a cause.
         consequences: positions of the lines that show a consequence; healthy runs print such
             warnings at their end.
-        past: positions of the lines that were survived.
     """
-    if any(
-        _ENDED.search(entry.text) for position, entry in enumerate(entries) if position not in past
-    ):
-        return True
-    if any(position not in past for position in causes):
-        return True
-    errors = (position for position, entry in enumerate(entries) if _ERROR.search(entry.text))
-    return any(
-        position not in past and not _WARNING.search(entries[position].text)
-        for position in chain(consequences, errors)
-    )
+    past = survived(entries)
+    for position, entry in enumerate(entries):
+        if position in past:
+            continue
+        if position in causes or _ENDED.search(entry.text):
+            return True
+        is_error = position in consequences or _ERROR.search(entry.text)
+        if is_error and not _WARNING.search(entry.text):
+            return True
+    return False
 
 
 # The prefix of torch for each line of an exception once a rank belongs to a group.

@@ -12,8 +12,17 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from toolkit.explain import entries as log_entries
-from toolkit.explain.matcher import GENERAL, is_plain, matches, placeholders, recognized, source_of
+from toolkit.explain.entries import shows_failure
+from toolkit.explain.match import (
+    GENERAL,
+    Hit,
+    find,
+    is_plain,
+    matches,
+    placeholders,
+    positions_of,
+    source_of,
+)
 from toolkit.explain.model import Certainty, Entry, Evidence, Explanation, Match, Rule
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.run import Failure
@@ -59,10 +68,11 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
         entries = tuple(entry._replace(text=_shortened(entry.text)) for entry in evidence.entries)
         evidence = evidence._replace(entries=entries)
     searched = _searched(evidence, len(rules), long)
-    if _is_healthy(evidence, rules):
+    hits = find(evidence.entries, rules)
+    if _is_healthy(evidence, rules, hits):
         return Explanation(first=NO_FAILURE, match=None, searched=searched, stacks=evidence.stacks)
     ranked = _of_first_rank(evidence, rules) or sorted(
-        matches(evidence, rules), key=lambda match: _order(match, evidence)
+        matches(evidence, rules, hits), key=lambda match: _order(match, evidence)
     )
     best = ranked[0] if ranked else None
     others = [
@@ -86,16 +96,14 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
     )
 
 
-def _is_healthy(evidence: Evidence, rules: Mapping[str, Rule]) -> bool:
+def _is_healthy(
+    evidence: Evidence, rules: Mapping[str, Rule], hits: Mapping[str, list[Hit]]
+) -> bool:
     """Return whether a log of which only the lines are known shows no failure."""
     if evidence.state or evidence.nodes_down or evidence.failure:
         return False
-    causes, consequences = (
-        recognized(evidence.entries, rules, role) for role in ("cause", "consequence")
-    )
-    return not log_entries.shows_failure(
-        evidence.entries, causes, consequences, log_entries.survived(evidence.entries)
-    )
+    causes, consequences = (positions_of(role, hits, rules) for role in ("cause", "consequence"))
+    return not shows_failure(evidence.entries, causes, consequences)
 
 
 def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]:

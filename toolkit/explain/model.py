@@ -6,8 +6,6 @@ import re
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-import msgspec
-
 from toolkit.model.base import BadDataError, Model
 from toolkit.model.run import Failure
 
@@ -54,6 +52,8 @@ class Rule(Model, frozen=True, kw_only=True):
         source: the documentation or report that it is based on.
         pitfall: its number in the list of pitfalls.
         signatures: regular expressions; a line that one of them matches shows the cause.
+        words: in small letters; a line that a signature matches has one of them, so that others
+            need not be tried. Empty: all lines are.
         also: each of these must match some line of the log.
         without: none of these may match any line of the log.
         states: Slurm's final states that the rule is for; empty: any.
@@ -77,6 +77,7 @@ class Rule(Model, frozen=True, kw_only=True):
     source: str
     pitfall: int | None = None
     signatures: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
@@ -199,7 +200,7 @@ class Explanation(Model, frozen=True, kw_only=True):
         match: the cause; None if no rule matches.
         others: other rules that match, less likely.
         suspicious: the earliest lines of each rank that look like errors, if no cause is known.
-        searched: what was read; its key in JSON is ``looked_at``.
+        searched: what was read.
         last: the last line of the rank that failed first, if only its exit code is known.
         every_line: the command that shows every line; empty for a pasted log.
         stacks: where each rank was when it was asked, and what NCCL left.
@@ -211,7 +212,7 @@ class Explanation(Model, frozen=True, kw_only=True):
     source: str = ""
     others: tuple[Match, ...] = ()
     suspicious: tuple[str, ...] = ()
-    searched: tuple[str, ...] = msgspec.field(name="looked_at", default=())
+    searched: tuple[str, ...] = ()
     last: str = ""
     every_line: str = ""
     stacks: tuple[str, ...] = ()

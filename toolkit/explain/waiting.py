@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from toolkit.units import counted
+
 _MOST = 6  # jobs that are shown
-_UNAVAILABLE = re.compile(r"UnavailableNodes:(?P<nodes>[^,\s)]*(?:\[[^\]]*\])?[^,\s)]*)")
+_UNAVAILABLE = re.compile(r"UnavailableNodes:(?P<nodes>[^,\s)\[]+(?:\[[^\]]*\])?[^,\s)]*)")
 _UNFULFILLED = re.compile(r"\b(?P<kind>[a-z]{1,30}):(?P<job>\d{1,12})")
 
 
@@ -49,9 +52,18 @@ class Line(NamedTuple):
     text: str
 
 
+_OTHER_NODES = "a time limit (--time) that ends before that, or other nodes (no --nodelist)"
 # Reason -> why the job waits, and what would change that. From job_reason_codes of Slurm's
-# documentation; names that end in * begin so.
+# documentation; * stands for any letters.
 _REASONS: dict[str, tuple[str, str]] = {
+    "None": ("Slurm has not considered it yet", "nothing: it takes some seconds"),
+    "Dependency": (
+        "it waits for {jobs}",
+        "it starts after that; to start it without them: "
+        "{slurm}scontrol update job={job} dependency=",
+    ),
+    "Reservation": ("{unavailable}", _OTHER_NODES),
+    "ReqNodeNotAvail*": ("{unavailable}", _OTHER_NODES),
     "JobHeldUser": (
         "you, or your script, hold it back",
         "{slurm}scontrol release {job} lets it go",
@@ -162,44 +174,35 @@ _REASONS: dict[str, tuple[str, str]] = {
 }
 
 
+_AFTER = {
+    "after": "to start",
+    "afterok": "to end with 0",
+    "afternotok": "to fail",
+    "aftercorr": "to end with 0, element by element",
+}
+_UNKNOWN = (
+    "Slurm's reason is {reason}",
+    "squeue's manual explains it: man squeue, JOB REASON CODES",
+)
+
+
 def explain(facts: Facts, run: str) -> list[Line]:
     """Return why a job waits, which jobs hold its resources, and what would change that."""
     reason = facts.job.get("Reason", "") or "None"
-    words = _words(facts, run)
-    if reason == "Dependency":
-        why, change = (
-            _dependency(facts.job.get("Dependency", "")),
-            "it starts after that; to start it without them: "
-            "{slurm}scontrol update job={job} dependency=",
-        )
-    elif reason.startswith("ReqNodeNotAvail") or reason == "Reservation":
-        why, change = (
-            _unavailable(facts, reason),
-            "a time limit (--time) that ends before that, or other nodes (no --nodelist)",
-        )
-    elif reason in ("Resources", "Priority"):
-        return _busy(facts, reason, words)
-    elif reason == "None":
-        why, change = "Slurm has not considered it yet", "nothing: it takes some seconds"
+    names = _names(facts, run)
+    if reason in ("Resources", "Priority"):
+        lines = list(_busy(facts, reason, names))
     else:
-        why, change = _known(reason) or (
-            "Slurm's reason is {reason}",
-            "squeue's manual explains it: man squeue, JOB REASON CODES",
-        )
-    lines = [Line("waits", why.format_map(words)), Line("change", change.format_map(words))]
-    return (
-        lines if reason.startswith(("JobHeld", "DependencyNever")) else [*lines, *_expected(facts)]
-    )
+        known = (text for name, text in _REASONS.items() if fnmatchcase(reason, name))
+        why, change = next(known, _UNKNOWN)
+        lines = [Line("waits", why.format_map(names)), Line("change", change.format_map(names))]
+    is_expected = facts.start and not reason.startswith(("JobHeld", "DependencyNever"))
+    expected = Line("expected", f"Slurm expects it to start at {facts.start}")
+    return [*lines, expected] if is_expected else lines
 
 
-def _known(reason: str) -> tuple[str, str] | None:
-    for name, explanation in _REASONS.items():
-        if re.fullmatch(name.replace("*", ".{0,60}"), reason):
-            return explanation
-    return None
-
-
-def _words(facts: Facts, run: str) -> dict[str, str]:
+def _names(facts: Facts, run: str) -> dict[str, str]:
+    """Return the values of the placeholders in the table of reasons."""
     job = facts.job
     number = job.get("NumNodes", "?").partition("-")[0]
     return {
@@ -208,10 +211,12 @@ def _words(facts: Facts, run: str) -> dict[str, str]:
         "job": job.get("JobId", "?"),
         "reason": job.get("Reason", ""),
         "partition": job.get("Partition", "?"),
-        "count": f"{number} node{'' if number == '1' else 's'}",
+        "count": counted(int(number), "node") if number.isdecimal() else f"{number} nodes",
         "time": job.get("TimeLimit", "?"),
         "eligible": job.get("EligibleTime", "?"),
         "dependency": job.get("Dependency", ""),
+        "jobs": _dependency(job.get("Dependency", "")),
+        "unavailable": _unavailable(facts),
         "features": job.get("Features", "?"),
         "account": job.get("Account", "?"),
         "qos": job.get("QOS", "?"),
@@ -219,35 +224,18 @@ def _words(facts: Facts, run: str) -> dict[str, str]:
     }
 
 
-_AFTER = {
-    "after": "to start",
-    "afterok": "to end with 0",
-    "afterany": "to end",
-    "afternotok": "to fail",
-    "aftercorr": "to end with 0, element by element",
-    "afterburstbuffer": "to end",
-}
-
-
 def _dependency(text: str) -> str:
     jobs = [
         f"job {match['job']} {_AFTER.get(match['kind'], 'to end')}"
         for match in _UNFULFILLED.finditer(text)
     ]
-    return _braceless(
-        f"it waits for {' and '.join(jobs)}"
-        if jobs
-        else f"it waits for other jobs: {text or 'Slurm does not tell which'}"
-    )
+    return " and ".join(jobs) or f"other jobs: {text or 'Slurm does not tell which'}"
 
 
-def _unavailable(facts: Facts, reason: str) -> str:
-    match = _UNAVAILABLE.search(reason)
-    which = (
-        f"nodes that it needs are not available: {match['nodes']}"
-        if match and match["nodes"]
-        else "nodes that it needs are not available"
-    )
+def _unavailable(facts: Facts) -> str:
+    """Return the nodes that Slurm calls unavailable, planned reservations, and nodes down."""
+    match = _UNAVAILABLE.search(facts.job.get("Reason", ""))
+    which = "nodes that it needs are not available" + (f": {match['nodes']}" if match else "")
     planned = [
         f"{'maintenance' if 'MAINT' in fields.get('Flags', '') else 'reservation'} {name} "
         f"of {fields.get('Nodes', '?')} "
@@ -259,65 +247,35 @@ def _unavailable(facts: Facts, reason: str) -> str:
         for name, (state, why) in facts.nodes.items()
         if _is_out(state)
     ]
-    return _braceless("; ".join((which, *planned[:_MOST], *down[:_MOST])))
-
-
-def _braceless(text: str) -> str:
-    return text.replace("{", "{{").replace("}", "}}")
+    return "; ".join((which, *planned[:_MOST], *down[:_MOST]))
 
 
 def _is_out(state: str) -> bool:
     return bool(re.search(r"down|drain|fail|maint|reserved|not_responding", state, re.IGNORECASE))
 
 
-def _busy(facts: Facts, reason: str, words: Mapping[str, str]) -> list[Line]:
+def _busy(facts: Facts, reason: str, names: Mapping[str, str]) -> Iterator[Line]:
+    """Yield what the job needs, which jobs come before it, and which hold its resources."""
     idle = sum(state.rstrip("*~#") == "idle" for state, _ in facts.nodes.values())
     out = sum(_is_out(state) for state, _ in facts.nodes.values())
-    of = (
-        f"{idle} of the {len(facts.nodes)} nodes of {words['partition']} "
-        f"{'is' if idle == 1 else 'are'} idle"
-        if facts.nodes
-        else ""
-    )
-    more = f", {out} {'is' if out == 1 else 'are'} down or drained" if out else ""
-    why = (
-        f"it needs {words['count']}; {of}{more}"
-        if of
-        else f"it needs {words['count']} of {words['partition']} that are free"
-    )
-    lines = [Line("waits", why)]
+    free = f"{names['count']} of {names['partition']} that are free"
+    if facts.nodes:
+        of = f"{idle} of the {len(facts.nodes)} nodes of {names['partition']}"
+        free = f"{names['count']}; {of} {'is' if idle == 1 else 'are'} idle"
+        free += f", {out} {'is' if out == 1 else 'are'} down or drained" if out else ""
+    yield Line("waits", f"it needs {free}")
     if reason == "Priority" or facts.ahead:
-        lines.append(
-            Line(
-                "before it",
-                f"{facts.ahead or 'other'} waiting job{'' if facts.ahead == 1 else 's'} "
-                "with a higher priority",
-            )
-        )
-    shown = facts.holders[:_MOST]
-    lines += [
-        Line("" if index else "held by", _holder(holder)) for index, holder in enumerate(shown)
-    ]
+        ahead = counted(facts.ahead, "waiting job") if facts.ahead else "other waiting jobs"
+        yield Line("before it", f"{ahead} with a higher priority")
+    for number, holder in enumerate(facts.holders[:_MOST]):
+        is_known = holder.end not in ("", "N/A", "NONE", "Unknown")
+        until = f", until {holder.end} at the latest" if is_known else ""
+        text = f"job {holder.job} of {holder.user} on {holder.nodes}{until}"
+        yield Line("" if number else "held by", text)
     if len(facts.holders) > _MOST:
-        lines.append(Line("", f"and {len(facts.holders) - _MOST} more jobs"))
-    lines.append(
-        Line(
-            "change",
-            "fewer --nodes or GPUs, a shorter --time (it may fit in a gap), "
-            "or another --partition: toolkit cluster show",
-        )
+        yield Line("", f"and {len(facts.holders) - _MOST} more jobs")
+    yield Line(
+        "change",
+        "fewer --nodes or GPUs, a shorter --time (it may fit in a gap), "
+        "or another --partition: toolkit cluster show",
     )
-    return [*lines, *_expected(facts)]
-
-
-def _holder(holder: Holder) -> str:
-    until = (
-        ""
-        if holder.end in ("", "N/A", "NONE", "Unknown")
-        else f", until {holder.end} at the latest"
-    )
-    return f"job {holder.job} of {holder.user} on {holder.nodes}{until}"
-
-
-def _expected(facts: Facts) -> list[Line]:
-    return [Line("expected", f"Slurm expects it to start at {facts.start}")] if facts.start else []
