@@ -48,14 +48,14 @@ def find(entries: Sequence[Entry], rules: Mapping[str, Rule]) -> dict[str, list[
     starts = [0, *accumulate(len(text) + 1 for text in lowered)][: len(texts)]
     hits = {}
     for name, rule in rules.items():
-        words = _lines_with(rule.words, joined, starts) if rule.words else range(len(texts))
-        found = []
-        for text in map(texts.__getitem__, words):
+        numbers = _lines_with(rule.words, joined, starts) if rule.words else range(len(texts))
+        shown = []
+        for text in map(texts.__getitem__, numbers):
             matches = (compiled(pattern).search(text) for pattern in rule.signatures)
             if match := next(filter(None, matches), None):
                 groups = {group: value or "" for group, value in match.groupdict().items()}
-                found += [Hit(at, entries[at], groups) for at in positions[text]]
-        hits[name] = sorted(found, key=lambda hit: hit.position)
+                shown += [Hit(at, entries[at], groups) for at in positions[text]]
+        hits[name] = sorted(shown, key=lambda hit: hit.position)
     return hits
 
 
@@ -76,7 +76,7 @@ def positions_of(
 ) -> frozenset[int]:
     """Return the positions of the lines that match a rule of this role."""
     return frozenset(
-        hit.position for name, found in hits.items() if rules[name].role == role for hit in found
+        hit.position for name, lines in hits.items() if rules[name].role == role for hit in lines
     )
 
 
