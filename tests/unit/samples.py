@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
+from toolkit import source as reader
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import Case, Image, Target
-from toolkit.model.image import Manifest
+from toolkit.model.image import Manifest, Python
 from toolkit.model.job import Job
 from toolkit.model.run import Failure
 from toolkit.model.site import Facts, Partition, Site
@@ -124,3 +127,40 @@ def script_case(
 def first(failures: Sequence[Failure]) -> Failure | None:
     """Return the first of some failures; None if there is none."""
     return failures[0] if failures else None
+
+
+def write_files(directory: Path, files: dict[str, str]) -> Path:
+    """Write files and return the directory, with its links resolved."""
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return directory.resolve()
+
+
+def read_script(
+    folder: Path,
+    name: str = "train.py",
+    *,
+    cwd: Path | None = None,
+    job: Job | None = None,
+    known: Sequence[str] = (),
+) -> Source:
+    """Read a script in a directory, whose ranks have the modules that are ``known``."""
+    directory = str(folder.resolve() if cwd is None else cwd)
+    job = job or Job()
+    python = Python(path="python3", version="3.11.2", modules=tuple(known))
+    case = Case(
+        job,
+        Site(name="local"),
+        target=Target(str(Path(directory) / name), str(folder.resolve()), directory),
+        image=Image(manifest=replace(MANIFEST, pythons=(python,))),
+        binds=parse_binds(job.bind, directory)[0],
+    )
+    return reader.read(case)
+
+
+def source_of(text: str) -> Source:
+    """Return what is read of the text of a script."""
+    with tempfile.TemporaryDirectory() as folder:
+        return read_script(write_files(Path(folder), {"train.py": text}))

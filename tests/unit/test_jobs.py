@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import script_case
+from tests.unit.samples import read_script, script_case
 from toolkit import launchers
 from toolkit.config import shipped
 from toolkit.files import read_toml
 from toolkit.hostsetup.parts import DATASETS
 from toolkit.model.base import toml
 from toolkit.model.job import Job
-from toolkit.planning.script_source import read
 
 # Exercise -> its launcher, and the call that ends the ranks; None: it has one process, and nobody
 # to wait for.
@@ -163,7 +162,7 @@ def test_all_ranks_arrive_before_any_leaves(folder: Path) -> None:
 def test_auto_would_choose_the_launcher_that_the_job_names(folder: Path) -> None:
     """Or another one for the same framework, where the script does not show which is meant."""
     job = read_toml(folder / "job.toml", Job)
-    source, held = read(folder / "train.py"), {"torch", "horovod"}
+    source, held = read_script(folder), {"torch", "horovod"}
     chosen = launchers.choose(script_case("train.py", source, frameworks=held, job=job))
     same = {"digits-ddp-srun": "torchrun"}
     assert chosen.launcher == same.get(folder.name, EXERCISES[folder.name][0])

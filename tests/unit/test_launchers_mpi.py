@@ -281,7 +281,7 @@ def test_a_script_that_could_not_go_on_is_refused() -> None:
     assert "elastic.run" in cause
     assert (
         findings(
-            "horovod-elastic", image(), source=replace(fixed, calls=("horovod.torch.elastic.run",))
+            "horovod-elastic", image(), source=fixed._replace(calls=("horovod.torch.elastic.run",))
         )
         == []
     )

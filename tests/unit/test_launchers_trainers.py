@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import make_case, script_case
+from tests.unit.samples import make_case, script_case, source_of
 from tests.unit.test_plan import findings
 from tests.unit.test_scripts import HOLDS_ALL
 from toolkit import launchers
@@ -17,7 +16,6 @@ from toolkit.launchers import get
 from toolkit.model.plan import Plan
 from toolkit.model.source import Source
 from toolkit.planning.plan import decide
-from toolkit.planning.script_source import module_source
 
 LIGHTNING = "import lightning as L; from lightning.pytorch.cli import LightningCLI\n"
 SUMMARY = """\
@@ -31,11 +29,11 @@ Root Cause (first observed failure):
 
 
 def of(job: dict[str, Any], text: str, **changes: Any) -> Plan:
-    return decide(make_case(job, source=module_source(ast.parse(text)), **changes))
+    return decide(make_case(job, source=source_of(text), **changes))
 
 
 def refused(job: dict[str, Any], text: str) -> list[str | None]:
-    found = findings({"launcher": "srun", **job}, source=module_source(ast.parse(text)))
+    found = findings({"launcher": "srun", **job}, source=source_of(text))
     assert {type(error) for error in found} <= {LauncherMismatchError}
     return [error.place for error in found]
 
@@ -96,7 +94,7 @@ def test_a_trainer_of_another_shape_than_the_jobs_does_not_queue(
 
 def test_the_message_names_the_line_and_both_numbers() -> None:
     (found,) = findings(
-        {"launcher": "srun"}, source=module_source(ast.parse(LIGHTNING + "L.Trainer(num_nodes=1)"))
+        {"launcher": "srun"}, source=source_of(LIGHTNING + "L.Trainer(num_nodes=1)")
     )
     assert str(found).startswith("Trainer(num_nodes=1) in line 2 is for 1 node, and the job has 2")
     assert found.next_step == "num_nodes=2 in the script, or --nodes 1"

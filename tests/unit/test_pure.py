@@ -53,6 +53,7 @@ EDGES = (
     "images/recipe/library.py",
     "images/sif/file.py",
     "lint/files.py",
+    "preflight/packages.py",
 )
 
 # Modules whose import alone means that something outside is read, started or waited for.

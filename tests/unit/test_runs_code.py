@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.samples import make_case
+from tests.unit.samples import make_case, read_script
 from toolkit import git, scripts
 from toolkit.files import read_json
 from toolkit.model.code import Code, ScriptFile
 from toolkit.planning.plan import decide
-from toolkit.planning.script_source import script_file
 from toolkit.records import code, store
 
 KEY = "hf_" + "a1" * 12
@@ -37,6 +36,10 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     call(path, "commit", "--quiet", "--message=first")
     monkeypatch.chdir(path)
     return path
+
+
+def script_file(path: Path) -> ScriptFile:
+    return ScriptFile(path=str(path), sha256=read_script(path.parent, path.name).sha256)
 
 
 def recorded(tree: Path, secrets: tuple[str, ...] = ()) -> tuple[Code, str]:
@@ -150,7 +153,9 @@ def test_the_job_tells_that_its_script_has_changed(tmp_path: Path) -> None:
     """The lines of the script about it, run by bash as the job runs them."""
     path = tmp_path / "it's $(train).py"
     path.write_text("print(1)\n")
-    decided = decide(make_case(script_file=script_file(path)))
+    decided = decide(
+        make_case(script=path.name, folder=str(tmp_path), source=read_script(tmp_path, path.name))
+    )
     text = scripts.script(decided)
     start = text.index("# The script is not copied")
     part = "set -euo pipefail\n" + text[start : text.index("\n\n", start)] + "\necho end\n"

@@ -1,110 +1,70 @@
-"""What is read of a script without running it, and the launcher that follows from that."""
+"""What is read of a user's program without running it, and the launcher that follows from that."""
 
 from __future__ import annotations
 
-import ast
+import os
+import random
+import subprocess
+import sys
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.unit.samples import script_case
-from toolkit import launchers
+from tests.unit.samples import read_script, script_case, write_files
+from toolkit import launchers, module_search, source
+from toolkit.config import shipped
+from toolkit.errors import ScriptMissingError
+from toolkit.model.case import Case, Target
 from toolkit.model.job import Job
+from toolkit.model.site import Site
 from toolkit.model.source import Construction, Option, Source
-from toolkit.planning.script_source import module_source, read
+from toolkit.planning import target as targets
+from toolkit.planning.settings import Layer
 
 # The heads of scripts as they are found: which launcher they need, and the words that say why.
+LIGHTNING = ", which takes each task of Slurm for a rank"
 SCRIPTS = [
-    (
-        "import torch.distributed as dist\ndist.init_process_group()",
-        "torchrun",
-        "imports torch.distributed",
-    ),
+    ("import torch.distributed as dist\ndist.init_process_group()", "torchrun", "imports torch.distributed"),
     ("from torch import distributed", "torchrun", "imports torch.distributed"),
-    (
-        "def main():\n    from torch.distributed import init_process_group",
-        "torchrun",
-        "imports torch.distributed",
-    ),
-    (
-        "import torch\ntorch.nn.parallel.DistributedDataParallel(x)",
-        "torchrun",
-        "uses DistributedDataParallel",
-    ),
-    (
-        "import torch, torch.distributed\nimport torch.multiprocessing as mp\nmp.spawn(main)",
-        "spawn",
-        "calls mp.spawn",
-    ),
+    ("def f():\n    from torch.distributed import init_process_group", "torchrun", "imports torch.distributed"),
+    ("import torch\ntorch.nn.parallel.DistributedDataParallel(x)", "torchrun", "uses DistributedDataParallel"),
+    ("import torch, torch.distributed\nimport torch.multiprocessing as mp\nmp.spawn(main)", "spawn", "calls mp.spawn"),
     ("from torch import multiprocessing\nmultiprocessing.spawn(main)", "spawn", "calls mp.spawn"),
     ("from torch.multiprocessing import spawn as fork\nfork(main)", "spawn", "calls mp.spawn"),
-    (
-        "parser.add_argument('--multiprocessing-distributed', action='store_true')",
-        "spawn",
-        "has --multiprocessing-distributed",
-    ),
+    ("def f():\n    fork(main)\nfrom torch.multiprocessing import spawn as fork", "spawn", "calls mp.spawn"),
+    ("p.add_argument('--multiprocessing-distributed', action='store_true')", "spawn", "has --multiprocessing-distributed"),
     ("import horovod.torch as hvd, torch.distributed", "horovod", "imports horovod"),
-    (
-        "import torch\nmodel = torch.nn.DataParallel(model)",
-        "none",
-        "uses DataParallel, in one process",
-    ),
-    (
-        "import tensorflow as tf\ns = tf.distribute.MultiWorkerMirroredStrategy()",
-        "tensorflow",
-        "uses a strategy of tf.distribute",
-    ),
-    (
-        "from tensorflow import distribute\ndistribute.MirroredStrategy()",
-        "tensorflow",
-        "uses a strategy of tf.distribute",
-    ),
+    ("import torch\nmodel = torch.nn.DataParallel(model)", "none", "uses DataParallel, in one process"),
+    ("import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()", "tensorflow", "uses a strategy of tf.distribute"),
+    ("from tensorflow import distribute\ndistribute.MirroredStrategy()", "tensorflow", "uses a strategy of tf.distribute"),
     ("import tensorflow as tf, horovod.tensorflow as hvd", "horovod", "imports horovod"),
     ("from ray import train\nimport torch.distributed", "ray", "imports ray"),
-    (
-        "import lightning as L",
-        "srun",
-        "imports lightning, which takes each task of Slurm for a rank",
-    ),
-    (
-        "import pytorch_lightning as pl, torch.distributed\npl.Trainer(devices=2)",
-        "srun",
-        "imports pytorch_lightning, which takes each task of Slurm for a rank",
-    ),
-    (
-        "from lightning import LightningDataModule\nfrom transformers import Trainer\nTrainer()",
-        "torchrun",
-        "imports lightning",
-    ),
+    ("import lightning as L", "srun", f"imports lightning{LIGHTNING}"),
+    ("import pytorch_lightning as pl, torch.distributed\npl.Trainer(devices=2)", "srun", f"imports pytorch_lightning{LIGHTNING}"),
+    ("from lightning import LightningDataModule\nfrom transformers import Trainer\nTrainer()", "torchrun", "imports lightning"),
     ("from ray.train.lightning import x\nimport lightning", "ray", "imports ray"),
     ("from accelerate import Accelerator", "torchrun", "imports accelerate"),
     ("import accelerate, transformers", "torchrun", "imports accelerate"),
     ("from transformers import Trainer\nTrainer(1)", "torchrun", "imports transformers"),
     ("import deepspeed\ndeepspeed.init_distributed()", "torchrun", "imports deepspeed"),
-    (
-        "import deepspeed, torch.distributed\nparser.add_argument('--local_rank', type=int)",
-        "srun",
-        "imports deepspeed and has --local_rank, which torchrun does not fill in",
-    ),
-    (
-        "import lightning, deepspeed\nlightning.Trainer(strategy='deepspeed')",
-        "srun",
-        "imports lightning, which takes each task of Slurm for a rank",
-    ),
+    ("import deepspeed, torch.distributed\np.add_argument('--local_rank', type=int)", "srun", "imports deepspeed and has --local_rank, which torchrun does not fill in"),
+    ("import lightning, deepspeed\nlightning.Trainer(strategy='deepspeed')", "srun", f"imports lightning{LIGHTNING}"),
     ("import torch", "torchrun", "imports nothing that says otherwise"),
+    ("from .ray import x", "torchrun", "imports nothing that says otherwise"),
     ("import subprocess\nsubprocess.spawn()", "torchrun", "imports nothing that says otherwise"),
     ("def broken(:", "torchrun", "imports nothing that says otherwise"),
-]
+]  # fmt: skip
 
 
 def choice(
     text: str, tmp_path: Path, frameworks: set[str] | None = None, **job: object
 ) -> launchers.Choice:
-    (tmp_path / "train.py").write_text(text)
-    settings = Job(nodes=2, **job)  # type: ignore[arg-type]
-    return launchers.choose(
-        script_case("train.py", read(tmp_path / "train.py"), frameworks=frameworks, job=settings)
-    )
+    write_files(tmp_path, {"train.py": text})
+    settings = Job(**{"nodes": 2, **job})  # type: ignore[arg-type]
+    case = script_case("train.py", read_script(tmp_path), frameworks=frameworks, job=settings)
+    return launchers.choose(case)
 
 
 @pytest.mark.parametrize(("text", "launcher", "why"), SCRIPTS)
@@ -127,6 +87,7 @@ COPIES = [
     ("import torch, helper", {"helper.py": "def broken(:"}, ""),
     ("import torch, pkg.sub", {"pkg/sub.py": "from . import deep", "pkg/deep.py": "import torch.distributed"}, ""),
     ("import torch, unknown_trainer", {}, ""),
+    ("import torch, compiled", {"compiled.so": ""}, ""),
     ("import os\nrank = int(os.environ['SLURM_PROCID'])", {}, ""),
     ("import subprocess\nsubprocess.run(['torchrun', 'x.py'])", {}, ""),
     ("import argparse\np = argparse.ArgumentParser()\np.add_argument('--local_rank')", {}, ""),
@@ -137,165 +98,548 @@ COPIES = [
 def test_copies_that_never_meet_are_refused_where_the_script_tells(
     text: str, modules: dict[str, str], refused: str, tmp_path: Path
 ) -> None:
-    for name, content in modules.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    (tmp_path / "train.py").write_text(text)
-    source = read(tmp_path / "train.py")
+    write_files(tmp_path, {**modules, "train.py": text})
     for job, is_many in (
         (Job(nodes=2, ntasks_per_node=2), True),
         (Job(nodes=1), False),
         (Job(nodes=2, ntasks_per_node=2, array="0-3"), False),
         (Job(nodes=2, ntasks_per_node=2, sweep=("lr=1,2",)), False),
     ):
-        script = script_case("train.py", source, job=job)
-        error = launchers.copies(script, launchers.choose(script))
+        case = script_case("train.py", read_script(tmp_path), job=job)
+        error = launchers.copies(case, launchers.choose(case))
         assert (error is not None) == bool(refused and is_many)
         assert error is None or refused in error.cause
 
 
 def test_a_package_chooses_the_launcher_and_is_named(tmp_path: Path) -> None:
-    """As in diffusion models: scripts/train.py imports a package beside it, which imports mpi4py."""
-    package = tmp_path / "diffusion"
-    (tmp_path / "scripts").mkdir()
-    package.mkdir()
-    (tmp_path / "scripts/train.py").write_text("from diffusion import dist_util, logger")
-    (package / "__init__.py").touch()
-    (package / "logger.py").touch()
-    (package / "dist_util.py").write_text("import torch.distributed\nfrom mpi4py import MPI")
-    source = read(tmp_path / "scripts/train.py", tmp_path)
-    assert launchers.choose(script_case("train.py", source)) == (
-        "mpi",
-        "train.py imports mpi4py (in diffusion/dist_util.py)",
+    """As in diffusion models: scripts/train.py imports a package of the working directory, and that mpi4py."""
+    root = write_files(
+        tmp_path,
+        {
+            "scripts/train.py": "from diffusion import dist_util, logger",
+            "diffusion/__init__.py": "",
+            "diffusion/dist_util.py": "import torch.distributed\nfrom mpi4py import MPI",
+        },
     )
-
-
-def test_nothing_is_run(tmp_path: Path) -> None:
-    choice(f"open({str(tmp_path / 'ran')!r}, 'w')", tmp_path)
-    assert not (tmp_path / "ran").exists()
-
-
-def test_modules_beside_the_script_are_read_too(tmp_path: Path) -> None:
-    (tmp_path / "parts").mkdir()
-    (tmp_path / "parts" / "__init__.py").write_text("from parts.inner import work\n")
-    (tmp_path / "parts" / "inner.py").write_text("import horovod.torch\nimport train\n")
-    assert choice("from parts import work", tmp_path).launcher == "horovod"
-
-
-def test_an_image_without_torch_starts_a_plain_script_as_it_is(tmp_path: Path) -> None:
-    assert choice("import json", tmp_path, frameworks={"tensorflow"}).launcher == "none"
-
-
-@pytest.mark.parametrize("job", [{"nodes": "1:2"}, {"gpus": "2,1"}, {"max_restarts": 2}])
-def test_torchrun_starts_lightning_where_tasks_of_slurm_cannot(
-    job: dict[str, object], tmp_path: Path
-) -> None:
-    (tmp_path / "train.py").write_text("import lightning\nlightning.Trainer()")
-    settings = Job(**job)  # type: ignore[arg-type]
-    script = script_case("train.py", read(tmp_path / "train.py"), job=settings)
-    assert launchers.choose(script) == ("torchrun", "train.py imports lightning")
-
-
-def test_the_command_of_accelerate_has_a_launcher_of_its_own() -> None:
-    for word, launcher in (("launch", "accelerate"), ("env", "none")):
-        job = Job(nodes=2, arguments=(word, "train.py"))
-        assert launchers.choose(script_case("accelerate", job=job)).launcher == launcher
-
-
-def test_one_rank_needs_nobody_to_start_it(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import torch")
-    assert launchers.choose(script_case("train.py", read(tmp_path / "train.py"))).launcher == "none"
-    assert (
-        launchers.choose(
-            script_case("train.py", read(tmp_path / "train.py"), job=Job(gpus=4))
-        ).launcher
-        == "torchrun"
-    )
-
-
-def test_a_program_is_run_as_it_is() -> None:
-    assert launchers.choose(script_case("bench.sh", job=Job(nodes=4))).launcher == "none"
-
-
-def test_a_python_script_without_an_ending_is_read_by_its_first_line(tmp_path: Path) -> None:
-    body = "import horovod.torch as hvd\nhvd.init()\n"
-    (tmp_path / "train").write_text(f"#!/usr/bin/env python3\n{body}")
-    (tmp_path / "tool").write_bytes(b"#!/bin/sh\nexec python3 train.py\n")
-    (tmp_path / "program").write_bytes(b"\x7fELF python3\n")
-    source = read(tmp_path / "train")
-    assert launchers.choose(script_case("train", source, job=Job(nodes=2))).launcher == "horovod"
-    (warning,) = launchers.warnings(script_case("train", source, launcher="torchrun"))
-    assert warning.endswith("--launcher horovod")
-    for name in ("tool", "program"):
-        assert read(tmp_path / name) == Source()
-        assert launchers.choose(script_case(name, job=Job(nodes=2))).launcher == "none"
+    case = script_case("train.py", read_script(root / "scripts", cwd=root))
+    why = "train.py imports mpi4py (in diffusion/dist_util.py)"
+    assert launchers.choose(case) == ("mpi", why)
 
 
 @pytest.mark.parametrize(
-    ("imports", "launcher", "better"),
+    ("text", "frameworks", "job", "launcher"),
     [
-        ("horovod.torch torch", "torchrun", "horovod"),
-        ("torch.distributed", "horovod", "torchrun"),
-        ("horovod.torch torch", "horovod", ""),
-        ("horovod.torch torch.distributed", "torchrun", ""),
-        ("horovod.tensorflow", "tensorflow", "horovod"),
-        ("ray.train torch", "torchrun", "ray"),
-        ("ray torch.distributed", "ray", ""),
-        ("", "torchrun", ""),  # of what could not be read nothing is known
+        ("import json", {"tensorflow"}, {}, "none"),
+        ("import torch", None, {"nodes": 1}, "none"),
+        ("import torch", None, {"nodes": 1, "gpus": 4}, "torchrun"),
+        ("import lightning\nlightning.Trainer()", None, {"nodes": "1:2"}, "torchrun"),
+        ("import lightning\nlightning.Trainer()", None, {"gpus": "2,1"}, "torchrun"),
+        ("import lightning\nlightning.Trainer()", None, {"max_restarts": 2}, "torchrun"),
     ],
 )
-def test_a_script_of_another_framework_than_the_launchers_is_warned_of(
-    imports: str, launcher: str, better: str
+def test_the_launcher_follows_from_the_job_and_the_image_too(
+    text: str, frameworks: set[str] | None, job: dict[str, Any], launcher: str, tmp_path: Path
 ) -> None:
-    source = Source(python=bool(imports), imports=tuple(imports.split()))
-    warned = launchers.warnings(script_case("train.py", source, launcher=launcher))
-    assert [text.partition("--launcher ")[2] for text in warned] == [better][: bool(better)]
+    assert choice(text, tmp_path, frameworks, **job).launcher == launcher
 
 
-def test_a_strategy_of_tensorflow_is_no_other_launchers() -> None:
-    spread = Source(
-        python=True,
-        imports=("tensorflow",),
-        calls=("tensorflow.distribute.MultiWorkerMirroredStrategy",),
-    )
-    for launcher, is_warned in (("horovod", True), ("tensorflow", False)):
-        warned = launchers.warnings(script_case("train.py", spread, launcher=launcher))
-        assert ["--launcher tensorflow" in text for text in warned] == [True][:is_warned]
+@pytest.mark.parametrize(
+    ("name", "arguments", "launcher"),
+    [
+        ("bench.sh", (), "none"),
+        ("accelerate", ("launch", "train.py"), "accelerate"),
+        ("accelerate", ("env",), "none"),
+    ],
+)
+def test_a_program_is_run_as_it_is(name: str, arguments: tuple[str, ...], launcher: str) -> None:
+    job = Job(nodes=4, arguments=arguments)
+    assert launchers.choose(script_case(name, job=job)).launcher == launcher
 
 
-def test_objects_of_imported_classes_are_read_with_the_arguments_that_are_written_out() -> None:
+@pytest.mark.parametrize(
+    ("content", "launcher"),
+    [
+        (b"#!/usr/bin/env python3\nimport horovod.torch as hvd\n", "horovod"),
+        (b"#!/bin/sh\nexec python3 train.py\n", "none"),
+        (b"\x7fELF python3\n", "none"),
+        (b"\x7fELF\0\0libm.so.6\0libmpi.so.40\0", "mpi"),
+    ],
+)
+def test_a_file_without_an_ending_is_read_by_its_first_bytes(
+    content: bytes, launcher: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train").write_bytes(content)
+    case = script_case("train", read_script(tmp_path, "train"), job=Job(nodes=2))
+    assert launchers.choose(case).launcher == launcher
+
+
+@pytest.mark.parametrize(
+    ("imports", "calls", "launcher", "better"),
+    [
+        (("horovod.torch", "torch"), (), "torchrun", "horovod"),
+        (("torch.distributed",), (), "horovod", "torchrun"),
+        (("horovod.tensorflow",), (), "tensorflow", "horovod"),
+        (("ray.train", "torch"), (), "torchrun", "ray"),
+        (("tensorflow",), ("tensorflow.distribute.MultiWorkerMirroredStrategy",), "horovod", "tensorflow"),
+        (("tensorflow",), ("tensorflow.distribute.MultiWorkerMirroredStrategy",), "tensorflow", ""),
+        (("horovod.torch", "torch"), (), "horovod", ""),
+        (("horovod.torch", "torch.distributed"), (), "torchrun", ""),
+        (("ray", "torch.distributed"), (), "ray", ""),
+    ],
+)  # fmt: skip
+def test_a_script_of_another_framework_than_the_launchers_is_warned_of(
+    imports: tuple[str, ...], calls: tuple[str, ...], launcher: str, better: str
+) -> None:
+    read = Source(python=True, imports=imports, calls=calls)
+    warnings = launchers.warnings(script_case("train.py", read, launcher=launcher))
+    assert [text.rpartition(" ")[2] for text in warnings] == ([better] if better else [])
+    assert launchers.warnings(script_case("train.py", Source(), launcher=launcher)) == ()
+
+
+def test_options_and_objects_are_read_with_their_arguments(tmp_path: Path) -> None:
     text = """
 import lightning as L
 from lightning.pytorch import Trainer as Runs
-L.Trainer(devices=2, accelerator="cpu", num_nodes=args.nodes, fast_dev_run=True)
+L.Trainer(devices=-1, accelerator="cpu", num_nodes=args.nodes, fast_dev_run=True)
 Runs(**options)
 own.Trainer()
 Local()
 list.append(1)
-"""
-    assert module_source(ast.parse(text)).constructions == (
-        Construction(
-            name="lightning.Trainer",
-            line=4,
-            keywords={"devices": 2, "accelerator": "cpu", "num_nodes": None, "fast_dev_run": None},
-        ),
-        Construction(name="lightning.pytorch.Trainer", line=5, is_whole=False),
-        Construction(name="own.Trainer", line=6),
-    )
-
-
-def test_options_are_read_with_whether_they_take_a_value() -> None:
-    text = """
 parser.add_argument("data", nargs="?")
 parser.add_argument("-e", "--epochs", type=int)
 parser.add_argument("--multiprocessing-distributed", action="store_true")
 group.add_argument("--dist_url", default="env://")
 """
-    found = module_source(ast.parse(text)).options
-    assert found == (
+    write_files(tmp_path, {"train.py": text})
+    read = read_script(tmp_path)
+    keywords: dict[str, int | str | None]
+    keywords = {"devices": -1, "accelerator": "cpu", "num_nodes": None, "fast_dev_run": None}
+    assert read.constructions == (
+        Construction(name="lightning.Trainer", line=4, keywords=keywords),
+        Construction(name="lightning.pytorch.Trainer", line=5, is_whole=False),
+        Construction(name="own.Trainer", line=6),
+    )
+    assert read.options == (
         Option(flag="--epochs"),
         Option(flag="--multiprocessing-distributed", takes_value=False),
         Option(flag="--dist_url"),
     )
-    assert Source(options=found).option("dist-url") == Option(flag="--dist_url")
-    assert Source(options=found).option("rank") is None
+    assert read.option("dist-url") == Option(flag="--dist_url")
+    assert read.option("rank") is None
+
+
+# How surely an import of ``gone`` runs, by the way it is written.
+CERTAIN, POSSIBLE, SILENT = "certain", "possible", ""
+FORMS = [
+    ("import gone", CERTAIN),
+    ("import gone.part as g", CERTAIN),
+    ("import torch, gone", CERTAIN),
+    ("from gone import *", CERTAIN),
+    ("from gone.part import (a,\n    b as c)", CERTAIN),
+    ("class Settings:\n    import gone", CERTAIN),
+    ('if __name__ == "__main__":\n    import gone', CERTAIN),
+    ("with warnings.catch_warnings():\n    import gone", CERTAIN),
+    ("with torch.no_grad(), open('x'):\n    import gone", CERTAIN),
+    ("try:\n    import gone\nexcept OSError:\n    pass\nimport gone", CERTAIN),
+    ("import subprocess\nsubprocess.run(['nvidia-smi'])\nimport gone", CERTAIN),
+    ("if HERE not in sys.path:\n    sys.path.append('.')\nimport gone", CERTAIN),
+    ("if True:\n    import gone", POSSIBLE),
+    ("if sys.version_info >= (3, 8):\n    import gone", POSSIBLE),
+    ("if sys.platform == 'win32':\n    import gone", POSSIBLE),
+    ("if len(sys.argv) > 3:\n    import gone", POSSIBLE),
+    ("if __name__ == '__main__':\n    pass\nelse:\n    import gone", POSSIBLE),
+    ("with optional():\n    import gone", POSSIBLE),
+    ("def plot():\n    import gone", POSSIBLE),
+    ("async def plot():\n    from gone import x", POSSIBLE),
+    ("class A:\n    def f(self):\n        import gone", POSSIBLE),
+    ("for name in ():\n    import gone", POSSIBLE),
+    ("while False:\n    import gone", POSSIBLE),
+    ("match 1:\n    case 2:\n        import gone", POSSIBLE),
+    ("try:\n    import gone\nexcept ImportError:\n    gone = None", SILENT),
+    ("try:\n    import gone\nexcept ImportError:\n    raise SystemExit('install gone')", SILENT),
+    ("try:\n    import torch\nexcept ImportError:\n    import gone", SILENT),
+    ("try:\n    import gone\nfinally:\n    pass", SILENT),
+    ("with contextlib.suppress(ImportError):\n    import gone", SILENT),
+    ("if TYPE_CHECKING:\n    import gone", SILENT),
+    ("import typing\nif typing.TYPE_CHECKING:\n    import gone", SILENT),
+    ('if importlib.util.find_spec("gone"):\n    import gone', SILENT),
+    ("if is_gone_available():\n    import gone", SILENT),
+    ("x = lambda: __import__('gone')", SILENT),
+    ("import importlib\nimportlib.import_module('gone')", SILENT),
+    ("text = 'import gone'", SILENT),
+    ("from . import gone", SILENT),
+    ("import __main__", SILENT),
+    ("import gone\ntype X = int\ndef broken(:", SILENT),
+    ("import gone\n\0", SILENT),
+]
+
+
+@pytest.mark.parametrize(("code", "strength"), FORMS)
+def test_how_surely_an_import_runs_follows_from_where_it_stands(
+    code: str, strength: str, tmp_path: Path
+) -> None:
+    text = f"import os, sys, contextlib, importlib.util, warnings\n{code}\n"
+    read = read_script(write_files(tmp_path, {"train.py": text}))
+    found = {each.name: CERTAIN if each.is_certain else POSSIBLE for each in read.needed}
+    assert found.get("gone", SILENT) == strength
+    assert not read.doubt
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "sys.modules['gone'] = sys",
+        "sys.meta_path.append(Finder())",
+        "sys.path.append(sys.argv[1])",
+        "sys.path.append('/not/on/this/machine')",
+        "sys.path.append('/usr/lib/python3/dist-packages')",
+        "sys.path += [f()]",
+        "sys.path = ['lib']",
+        "x = sys.path",
+        "from sys import path\npath.append(f())",
+        "import sys as s\ns.path.append(f())",
+        "import site\nsite.addsitedir('x')",
+    ],
+)
+def test_a_script_that_may_find_more_modules_than_are_seen_is_not_sure(
+    code: str, tmp_path: Path
+) -> None:
+    write_files(tmp_path, {"train.py": f"import sys\n{code}\nimport gone\n"})
+    read = read_script(tmp_path)
+    assert read.doubt
+    assert not read.directories
+
+
+WRAPPERS = [
+    ("{}", True),
+    ("class C:\n{}", True),
+    ("with open('x'):\n{}", True),
+    ("def f():\n{}", False),
+    ("for x in y:\n{}", False),
+    ("if y:\n{}", False),
+    ("if TYPE_CHECKING:\n{}", False),
+    ("try:\n{}\nexcept ImportError:\n    pass", False),
+    ("with suppress(ImportError):\n{}", False),
+]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_an_import_is_certain_just_when_every_layer_is_executed(seed: int, tmp_path: Path) -> None:
+    """Nest an import at random, also across local modules, and compare with what its layers say."""
+    draw = random.Random(seed)
+    must, files, code = True, {}, "import gone"
+    for number in range(draw.randint(1, 4)):
+        wrapper, is_executed = draw.choice(WRAPPERS)
+        must &= is_executed
+        indented = "\n".join(f"    {line}" for line in code.splitlines())
+        code = wrapper.format(indented) if wrapper != "{}" else code
+        if draw.random() < 0.4:
+            name = f"part{number}"
+            files[f"{name}/__init__.py" if draw.random() < 0.5 else f"{name}.py"] = code + "\n"
+            code = draw.choice([f"import {name}", f"from {name} import *"])
+    write_files(tmp_path, {**files, "train.py": f"import torch\n{code}\n"})
+    certain = {each.name for each in read_script(tmp_path).needed if each.is_certain}
+    assert ("gone" in certain) is must, (files, code)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_what_python_itself_imports_is_found(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let Python run generated projects: just where an import fails, a module is missing."""
+    draw = random.Random(seed)
+    names = ["alpha", "beta", "gamma", "delta"]
+    files: dict[str, str] = {"lib/note": ""}
+    places = ["job/{}.py", "job/{}/__init__.py", "job/{}/inner.py", "", "lib/{}.py", "{}.py"]
+    for number, name in enumerate(names):
+        text = "import json\n"
+        if number < 3 and draw.random() < 0.5:
+            text += f"import {draw.choice(names[number + 1 :])}\n"
+        if draw.random() < 0.4:
+            text += f"try:\n    import {draw.choice(names)}_gone\nexcept ImportError:\n    pass\n"
+        if place := draw.choice(places):
+            files[place.format(name)] = text
+    paths = draw.choice(
+        [
+            "",
+            "sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', 'lib'))",
+            "sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent))",
+            "sys.path[:0] = ['../lib', '..']",
+            "HERE = os.path.dirname(os.path.realpath(__file__))\nsys.path += [HERE + '/../lib']",
+            "sys.path.extend([f'{os.getcwd()}/../lib'])",
+        ]
+    )
+    used = "".join(f"import {name}\n" for name in draw.sample(names, draw.randint(1, 4)))
+    files["job/train.py"] = f"import os, sys, pathlib\n{paths}\n{used}"
+    job = write_files(tmp_path, files) / "job"
+    monkeypatch.chdir(job)
+    done = subprocess.run([sys.executable, "-S", "train.py"], capture_output=True, text=True)
+    read = read_script(job, known=(*sys.stdlib_module_names, *sys.builtin_module_names))
+    missing = {each.name for each in read.needed if each.is_certain} & set(names)
+    assert bool(missing) == (done.returncode != 0), (files["job/train.py"], done.stderr)
+
+
+# A library outside of the working directory, and how scripts add it to the search path.
+LIBRARY = {"lib/helper.py": "import json\n"}
+SETTINGS = {**LIBRARY, "job/settings.py": "import sys\nsys.path.append('../lib')\n"}
+OUTSIDE = [
+    ("import sys\nsys.path.insert(0, '../lib')\nimport helper", LIBRARY),
+    ("import sys as s\ns.path.append('../lib')\nimport helper", LIBRARY),
+    ("import sys\nfrom os.path import dirname\nsys.path.append(dirname(__file__) + '/../lib')\nimport helper", LIBRARY),
+    ("import sys, os\nsys.path[0:0] = [os.path.join(os.path.pardir, 'lib')]\nimport helper", LIBRARY),
+    ("import sys\nfrom pathlib import Path\nsys.path.insert(0, str(Path(__file__).parents[1] / 'lib'))\nimport helper", LIBRARY),
+    ("import sys\nfrom pathlib import Path\nR = Path(__file__).resolve().parent.parent\nsys.path.insert(0, f'{R}/lib')\nimport helper", LIBRARY),
+    ("import settings\nimport helper", SETTINGS),
+    ("import helper\nimport settings", SETTINGS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "files"), OUTSIDE)
+def test_a_directory_that_the_script_searches_is_read_and_bound(
+    text: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    root = write_files(tmp_path, {**files, "job/train.py": text})
+    read = read_script(root / "job")
+    assert [each.path for each in read.directories] == [str(root / "lib")]
+    assert "helper" not in {each.name for each in read.needed}
+    assert not read.doubt
+
+
+@pytest.mark.parametrize(
+    "runs", ["os.system('touch ran')", "f'{1:>99999999999}'", "__import__('x')"]
+)
+def test_an_expression_that_does_more_than_join_paths_is_not_computed(
+    runs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    doubled = "x = 'ab'\n" + "x = x + x\n" * 60
+    text = f"import os, sys\nsystem = '..'\n{doubled}sys.path.append({runs})\nsys.path.append(x)\n"
+    assert read_script(write_files(tmp_path, {"train.py": text})).doubt
+    assert not (tmp_path / "ran").exists()
+
+
+def test_modules_in_binds_and_in_pythonpath_of_the_job_are_found(tmp_path: Path) -> None:
+    root = write_files(tmp_path, {"lib/helper.py": "", "job/train.py": "import helper\n"})
+    for job in (
+        Job(env={"PYTHONPATH": "/code"}, bind=(f"{root}/lib:/code:ro",)),
+        Job(env={"PYTHONPATH": str(root / "lib")}),
+    ):
+        read = read_script(root / "job", job=job)
+        assert "helper" not in {each.name for each in read.needed}
+        assert [each.path for each in read.directories] == ([] if job.bind else [f"{root}/lib"])
+        assert not read.doubt
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("helper/__init__.py", "helper/part.py", "helper.so", "helper.pyc", "helper.pyx"),
+        "helper.cpython-311-x86_64-linux-gnu.so",
+    ],
+)
+def test_every_kind_of_local_module_is_found(name: str, tmp_path: Path) -> None:
+    write_files(tmp_path, {name: "", "train.py": "import helper.part\n"})
+    assert not [each for each in read_script(tmp_path).needed if each.name == "helper"]
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "script"),
+    [
+        ("job/train.py", "../real/train.py", "import helper"),
+        ("job/pkg", "../real/pkg", "import pkg"),
+    ],
+)
+def test_what_is_a_link_is_bound_where_it_really_is(
+    link: str, target: str, script: str, tmp_path: Path
+) -> None:
+    files = {"real/train.py": script, "real/helper.py": "", "real/pkg/__init__.py": "", "job/x": ""}
+    root = write_files(tmp_path, files)
+    (root / link).symlink_to(target)
+    if link != "job/train.py":
+        (root / "job/train.py").write_text(script)
+    read = read_script(root / "job")
+    assert not read.needed
+    assert [each.path for each in read.directories] == [str(root / "real")]
+
+
+def test_a_module_is_read_with_its_packages(tmp_path: Path) -> None:
+    files = {
+        "pkg/__init__.py": "import gone1\n",
+        "pkg/mod.py": "from . import other\nimport pkg.more\nfrom .absent import x\n",
+        "pkg/other.py": "import gone2\n",
+        "pkg/more.py": "import gone3\n",
+    }
+    root = write_files(tmp_path, files)
+    read = read_script(root / "pkg", "mod.py", cwd=root, job=Job(python_module="pkg.mod"))
+    assert {each.name for each in read.needed} == {"gone1", "gone2", "gone3"}
+
+
+COMMANDS = [
+    (("python", "-m", "pkg"), {"inner"}),
+    (("python3", "-u", "-m", "pkg.mod", "--lr", "1"), {"gone"}),
+    (("/opt/venv/bin/python3.11", "-W", "ignore", "-X", "dev", "train.py"), {"cv2"}),
+    (("python", "-c", "import gone"), set()),
+    (("python", "-m", "torch.utils.collect_env"), set()),
+    (("python", "missing.py"), set()),
+    (("bash", "train.py"), set()),
+    (("pythonic", "train.py"), set()),
+    (("python",), set()),
+]
+
+
+@pytest.mark.parametrize(("words", "needed"), COMMANDS)
+def test_a_program_that_is_a_python_is_read_and_chooses_no_launcher(
+    words: tuple[str, ...], needed: set[str], tmp_path: Path
+) -> None:
+    files = {
+        "__init__.py": "",
+        "__main__.py": "import inner, torch.distributed",
+        "mod.py": "import gone",
+    }
+    root = write_files(tmp_path, {f"pkg/{name}": text for name, text in files.items()})
+    write_files(root, {"train.py": "import cv2"})
+    target = Target(words[0], str(root), str(root), is_program=True)
+    read = source.read(Case(Job(arguments=words[1:]), Site(name="x"), target=target))
+    assert {each.name for each in read.needed} - {"torch"} == needed
+    assert (read.python, read.imports) == (False, ())
+
+
+@pytest.mark.parametrize("marker", ["directory", "file", "home"])
+def test_the_git_work_tree_is_shown_unless_it_is_the_home(
+    marker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    root = write_files(tmp_path, {"home/project/src/train.py": ""}) / "home/project"
+    if marker == "file":
+        (root / ".git").write_text("gitdir: x")
+    else:
+        (root.parent / ".git" if marker == "home" else root / ".git").mkdir()
+    trees = module_search.work_trees(root / "src", root / "src")
+    reason = "the git work tree of the working directory"
+    assert list(trees) == ([] if marker == "home" else [(str(root), reason)])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff\xfe\x00i",
+        b"# coding: no-such\nimport gone",
+        b"import gone\n" + b"(" * 9000,
+        b"x = " + b"-" * 200000 + b"1",
+        b"import gone\n" + b"#" * (1 << 20),
+        b"\xef\xbb\xbfimport json",
+        b"from ....... import gone",
+        b"if x == 0:\n    pass\n" + b"elif x == 1:\n    pass\n" * 3000,
+        b"x = " + b"'a' + " * 3000 + b"'a'",
+        b"x" + b".a" * 50000,
+        b"import " + b".".join([b"a"] * 5000),
+        b"import torch\nsys.path.append('\\0')\nsys.path.append('" + b"x" * 5000 + b"')",
+    ],
+    ids=range(12),
+)  # fmt: skip
+def test_what_cannot_be_parsed_is_left_to_python(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes(content)
+    read = read_script(tmp_path)
+    assert not {each.name for each in read.needed} & {"gone"}
+    assert read.sha256
+
+
+def test_encodings_of_sources_are_honored(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes(
+        "# -*- coding: latin-1 -*-\n# é\nimport gone\n".encode("latin-1")
+    )
+    assert [each.name for each in read_script(tmp_path).needed] == ["gone"]
+
+
+def test_pipes_and_directories_under_a_modules_name_are_not_waited_for(tmp_path: Path) -> None:
+    write_files(tmp_path, {"train.py": "import pipe, folder\n"})
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "folder.py").mkdir()
+    assert {each.name for each in read_script(tmp_path).needed} == {"pipe", "folder"}
+    assert read_script(tmp_path, "pipe.py") == Source()
+
+
+def test_circles_of_modules_and_of_links_end(tmp_path: Path) -> None:
+    files = {"train.py": "import a, loop.loop.loop.b\n", "a.py": "import b\n"}
+    write_files(tmp_path, {**files, "b.py": "import a, train, gone\n"})
+    (tmp_path / "loop").symlink_to(".")
+    assert [each.name for each in read_script(tmp_path).needed] == ["gone"]
+
+
+def test_a_large_project_is_read_within_bounds(tmp_path: Path) -> None:
+    text = "import m{}\nX = '" + "y" * 20000 + "'\n"
+    files = {f"m{number}.py": text.format(number + 1) for number in range(1000)}
+    write_files(tmp_path, {**files, "train.py": "import m0\n"})
+    tracemalloc.start()
+    read_script(tmp_path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100 << 20
+
+
+def test_nothing_is_executed(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    mine = f"open({str(ran)!r}, 'w')\nimport gone\n"
+    write_files(tmp_path, {"train.py": "import mine\n", "mine.py": mine})
+    assert [each.name for each in read_script(tmp_path).needed] == ["gone"]
+    assert not ran.exists()
+
+
+def test_the_shipped_jobs_import_only_what_their_images_have() -> None:
+    known = {
+        *sys.stdlib_module_names,
+        *"torch numpy sklearn horovod mpi4py submitit tensorflow ray".split(),
+        *"lightning accelerate transformers deepspeed".split(),
+    }
+    scripts = [path for path in shipped("jobs").glob("*/*.py") if path.name != "submit.py"]
+    assert len(scripts) > 5  # submit.py runs on the login node
+    for script in sorted(scripts):
+        needed = read_script(script.parent, script.name).needed
+        assert {each.name for each in needed if each.is_certain} <= known, script
+
+
+MODULES = [
+    (("python", "-m", "pkg.train", "--lr", "1"), ("pkg/train.py", "pkg.train", ("--lr", "1"))),
+    (("python3", "-u", "-m", "pkg"), ("pkg/__main__.py", "pkg", ())),
+    (("python", "train.py", "-m", "x"), ("train.py", "", ("-m", "x"))),
+    (("python", "-W", "error", "train.py"), None),
+    (("python", "-c", "1"), None),
+    (("python", "-m"), None),
+    (("python", "-m", "mpi4py.futures", "train.py"), None),
+    (("python",), None),
+    (("/usr/bin/python3", "train.py"), None),
+    (("train.py", "-m", "x"), None),
+    (("python3.9", "train.py"), None),  # a file of that name is there
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), MODULES)
+def test_a_command_of_python_is_a_script_or_a_module(
+    words: tuple[str, ...], expected: object, tmp_path: Path
+) -> None:
+    names = ("pkg/__init__.py", "pkg/__main__.py", "pkg/train.py", "train.py", "python3.9")
+    command = targets.parse_python(words, write_files(tmp_path, dict.fromkeys(names, "")))
+    assert (None if command is None else command[1:]) == expected
+
+
+@pytest.mark.parametrize("name", ["torch.distributed.run", "pkg.missing", "pkg", "", "..", "a/b"])
+def test_a_module_that_is_not_here_is_refused_with_the_way_to_run_one_of_the_image(
+    name: str, tmp_path: Path
+) -> None:
+    root = write_files(tmp_path, {"pkg/__init__.py": ""})
+    with pytest.raises(ScriptMissingError) as caught:
+        targets.module_file(name, root)
+    assert f"-- python -m {name}" in (caught.value.next_step or "")
+
+
+def test_a_module_is_taken_from_flags_and_keeps_its_name(tmp_path: Path) -> None:
+    root = write_files(tmp_path, {"pkg/train.py": ""})
+    module = {"python_module": "pkg.train"}
+    target, flags = targets.python_target("pkg.train", Layer("flag", module), root)
+    assert (target, flags.values) == ("pkg/train.py", {**module, "job_name": "train"})
+    arguments = ("-m", "pkg.train", "--lr", "1")
+    layer = Layer("flag", {"arguments": arguments, "job_name": "mine"})
+    _, flags = targets.python_target("python", layer, root)
+    assert flags.values == {**module, "job_name": "mine", "arguments": ("--lr", "1")}
+    untouched = Layer("flag", {"arguments": ("-m", "pkg.train")})
+    assert targets.python_target("train.py", untouched, root) == ("train.py", untouched)

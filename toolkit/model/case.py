@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit.model.code import ScriptFile, Tree
 from toolkit.model.environment import Engine, Environment
-from toolkit.model.image import Manifest
+from toolkit.model.image import Manifest, Python
 from toolkit.model.job import Job
 from toolkit.model.plan import Bind, Plan
 from toolkit.model.site import Facts, Limits, Partition, Site, SitePartition
-from toolkit.model.source import Imports, Shown, Source
+from toolkit.model.source import Shown, Source
 from toolkit.units import megabytes, minutes
 
 if TYPE_CHECKING:
@@ -120,7 +120,6 @@ class Host(NamedTuple):
             the user's quota leaves.
         home: the user's home; ``home_quota``: bytes that the quota leaves there.
         caches: variables that say where programs put their caches.
-        imports: what the script imports, beyond its own modules.
     """
 
     directory: str = ""
@@ -141,7 +140,6 @@ class Host(NamedTuple):
     home: str = ""
     home_quota: int | None = None
     caches: dict[str, str] = {}
-    imports: Imports = Imports()
 
 
 class Case(NamedTuple):
@@ -160,7 +158,6 @@ class Case(NamedTuple):
         environment: the Python of the host, ``engine``: the container engine, for ranks that run
             in no SIF.
         source: imports, calls and options of the script.
-        script_file: the script's hash; None: it is a program, or cannot be read.
         host: facts of this machine.
         binds: what the user names to be shown in the container.
         shown: further directories that the ranks must see, such as the git work tree.
@@ -187,7 +184,6 @@ class Case(NamedTuple):
     environment: Environment | None = None
     engine: Engine | None = None
     source: Source = Source()
-    script_file: ScriptFile | None = None
     host: Host = Host()
     binds: tuple[Bind, ...] = ()
     shown: tuple[Shown, ...] = ()
@@ -215,6 +211,20 @@ class Case(NamedTuple):
     def manifest(self) -> Manifest | None:
         """The contents of the image or the environment; None: not known."""
         return self.environment.manifest if self.environment else self.image.manifest
+
+    @property
+    def python(self) -> Python | None:
+        """The Python of the ranks: the one that their command names, or the first on PATH."""
+        pythons = self.manifest.pythons if self.manifest else ()
+        named = (python for python in pythons if python.path == self.target.script)
+        return next(named, pythons[0] if pythons else None)
+
+    @property
+    def script_file(self) -> ScriptFile | None:
+        """The script and its hash; None: it is a program, cannot be read, or will be copied."""
+        path = PurePosixPath(self.target.folder) / self.target.name
+        sha256 = self.source.sha256
+        return ScriptFile(path=str(path), sha256=sha256) if sha256 else None
 
     @property
     def name(self) -> str:
@@ -341,4 +351,4 @@ class Case(NamedTuple):
         if not target.is_program and (script.startswith("/") or not is_inside):
             script = moved(str(PurePosixPath(target.folder) / PurePosixPath(script).name))
         target = target._replace(script=script, folder=moved(target.folder), cwd=moved(target.cwd))
-        return self._replace(target=target, script_file=None)
+        return self._replace(target=target, source=self.source._replace(sha256=""))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from toolkit.model.base import Model
 
-
-class Option(Model, frozen=True, kw_only=True):
+class Option(NamedTuple):
     """An option that the script's argparse defines.
 
     Attributes:
@@ -19,7 +18,7 @@ class Option(Model, frozen=True, kw_only=True):
     takes_value: bool = True
 
 
-class Construction(Model, frozen=True, kw_only=True):
+class Construction(NamedTuple):
     """A call of a class with keyword arguments, or with no arguments.
 
     Attributes:
@@ -35,18 +34,47 @@ class Construction(Model, frozen=True, kw_only=True):
     is_whole: bool = True
 
 
+class Import(NamedTuple):
+    """An imported top-level module that none of the searched directories has.
+
+    Attributes:
+        name: of the module: ``cv2``.
+        file: the file with the import, as messages show it.
+        line: of the import.
+        is_certain: every run executes the import; else it may never be executed.
+        elsewhere: a directory that has such a module and that the ranks do not search; empty: there
+            is none.
+        within: the import in full, since several packages share ``google``: ``google.protobuf``.
+    """
+
+    name: str
+    file: str
+    line: int
+    is_certain: bool = True
+    elsewhere: str = ""
+    within: str = ""
+
+
+class Shown(NamedTuple):
+    """A directory that the ranks must be able to read, and the reason."""
+
+    path: str
+    reason: str
+
+
 def _has_any(names: Iterable[str], modules: Iterable[str]) -> bool:
     starts = tuple(f"{module}." for module in modules)
     return any(f"{name}.".startswith(starts) for name in names)
 
 
-class Source(Model, frozen=True, kw_only=True):
-    """A script and the modules beside it that it imports.
+class Source(NamedTuple):
+    """A script and the modules of the user that it imports.
 
     Attributes:
         python: the script could be parsed as Python.
         imports: imported modules and their members: ``torch.distributed``,
-            ``torch.nn.parallel.DistributedDataParallel``.
+            ``torch.nn.parallel.DistributedDataParallel``; ``libmpi`` of a program that is linked
+            with it.
         calls: every function or class that is called, by its full name:
             ``torch.multiprocessing.spawn``, also if the script writes ``mp.spawn``.
         options: the options that its argparse defines.
@@ -57,6 +85,10 @@ class Source(Model, frozen=True, kw_only=True):
         texts: texts in it that name a rank's variable, and ``MASTER_ADDR=localhost`` if it sets
             that.
         where: module or member -> the file that imports it, if the script itself does not.
+        needed: modules that the Python of the ranks must have.
+        directories: directories of local modules that the ranks would not see.
+        doubt: why a module that is missing may be available all the same; empty: no reason.
+        sha256: of the script; empty: it cannot be read, or is too large for a script.
     """
 
     python: bool = False
@@ -68,6 +100,10 @@ class Source(Model, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
     where: dict[str, str] = {}
+    needed: tuple[Import, ...] = ()
+    directories: tuple[Shown, ...] = ()
+    doubt: str = ""
+    sha256: str = ""
 
     def imports_any(self, *modules: str) -> bool:
         """Return whether one of the modules, or a submodule of one, is imported."""
@@ -96,48 +132,3 @@ class Source(Model, frozen=True, kw_only=True):
             ),
             None,
         )
-
-
-class Import(Model, frozen=True, kw_only=True):
-    """An imported top-level module that none of the script's own directories has.
-
-    Attributes:
-        name: of the module: ``cv2``.
-        file: the file with the import, as messages show it.
-        line: of the import.
-        is_certain: the import is executed in every run; else it may never be.
-        elsewhere: a directory that has such a module and that the ranks do not search; empty: there
-            is none.
-        within: the import in full, since several packages share ``google``: ``google.protobuf``.
-    """
-
-    name: str
-    file: str
-    line: int
-    is_certain: bool = True
-    elsewhere: str = ""
-    within: str = ""
-
-
-class Shown(Model, frozen=True, kw_only=True):
-    """A directory that the ranks must be able to read, and the reason."""
-
-    path: str
-    reason: str
-
-
-class Imports(Model, frozen=True, kw_only=True):
-    """The imports of a script and of the local modules that it imports.
-
-    Attributes:
-        names: modules that the Python of the ranks must have.
-        directories: directories of local modules outside of the working directory and the script's
-            directory.
-        doubt: why a module that is missing may be available all the same; empty: no reason.
-        python: path of the interpreter that the command names; empty: the first on PATH.
-    """
-
-    names: tuple[Import, ...] = ()
-    directories: tuple[Shown, ...] = ()
-    doubt: str = ""
-    python: str = ""

@@ -13,16 +13,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit import launchers, shell
+from toolkit import launchers, module_search, shell, source
 from toolkit.errors import ToolkitError, UnknownImageError, UsageError
 from toolkit.images.store import store as images
 from toolkit.launchers import LAUNCHERS
-from toolkit.model.case import Case, Host, Image, Target
+from toolkit.model.case import Case, Image, Target
 from toolkit.model.code import Tree
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site
 from toolkit.model.slurm_options import Takes
-from toolkit.planning import script_source
 from toolkit.planning.binds import parse_binds
 from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.host import read_host
@@ -68,7 +67,7 @@ def gather(
         layers = [run.layer, run.flags]
     cluster, settings = _merge_settings(layers, is_recorded=bool(recorded), dry_run=dry_run)
     case = _settled(run, cluster, settings, cwd)
-    case = _with_source(_with_image(case), cwd)
+    case = _with_source(_with_image(case))
     case = _with_facts(_with_launcher(case))
     case = _with_host(case, cwd)
     if recorded:
@@ -194,34 +193,20 @@ def _image_elsewhere(name: str) -> Image:
     return Image(stored.path, stored.manifest, is_recipe=is_recipe)
 
 
-def _with_source(case: Case, cwd: Path) -> Case:
+def _with_source(case: Case) -> Case:
     """Return the case with what the script says, and the directories that it needs."""
-    from toolkit.imports.gather import find_work_trees
-    from toolkit.imports.gather import gather as gather_imports
-
-    target, folder, script = case.target, Path(case.target.folder), None
-    if not target.is_program:
-        script = folder / Path(target.script).name
-    trees = find_work_trees(folder, cwd)
-    imports = gather_imports(
-        case.job,
-        case.site,
-        case.manifest,
-        directory=cwd,
-        script=script,
-        program=target.script,
-        visible=(cwd, folder, Path(case.run), *(Path(tree.path) for tree in trees)),
-    )
-    case = case._replace(shown=(*trees, *imports.directories), host=Host(imports=imports))
-    if script is None:
+    target = case.target
+    read = source.read(case)
+    if case.cluster is None:
+        read = read._replace(needed=())  # What a cluster's directories hold is not known here.
+    trees = module_search.work_trees(Path(target.folder), Path(target.cwd))
+    case = case._replace(source=read, shown=(*trees, *read.directories))
+    if target.is_program or target.repeats is None or target.is_copy:
         return case
-    file = script_source.script_file(script)
-    if target.repeats and not target.is_copy:
-        from toolkit.records.code import change_since
+    from toolkit.records.code import change_since
 
-        change = change_since(target.repeats, file)
-        case = case._replace(warnings=(change,) if change else ())
-    return case._replace(source=script_source.read(script, cwd), script_file=file)
+    change = change_since(target.repeats, case.script_file)
+    return case._replace(warnings=(change,) if change else ())
 
 
 def _with_launcher(case: Case) -> Case:

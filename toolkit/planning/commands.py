@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from toolkit.errors import UsageError
 from toolkit.launchers.shared.base import SHELLS
 from toolkit.planning.settings import Layer
+from toolkit.source import is_python
 
 NODES, PER_NODE, RANKS, RESTARTS = "nodes", "ntasks_per_node", "ranks", "max_restarts"
 HOSTS, ENV, MCA, MODULE = "hosts", "env", "mca", "module"
@@ -190,8 +191,6 @@ _OF_HOST = ("PATH", "LD_LIBRARY_PATH")
 
 def _is_python(word: str) -> bool:
     """Return whether a word is a Python that is looked for on PATH."""
-    from toolkit.imports.entry import is_python
-
     return "/" not in word and is_python(word)
 
 

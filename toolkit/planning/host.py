@@ -57,7 +57,6 @@ def read_host(case: Case, cwd: Path) -> Host:
         home=str(home),
         home_quota=None if case.site.scratch else space.read_room(home).quota,
         caches={name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
-        imports=case.host.imports,
     )
 
 
@@ -73,7 +72,7 @@ def _hidden(case: Case, cwd: Path) -> dict[str, tuple[str, str]]:
     if case.environment and case.runtime:
         option = "--env" if case.runtime.names_environment else "--runtime"
         named[option] = (case.environment.prefix,)
-    named["imports"] = tuple(directory.path for directory in case.host.imports.directories)
+    named["imports"] = tuple(directory.path for directory in case.source.directories)
     access, hidden = case.client.access, dict[str, tuple[str, str]]()
     for option, paths in named.items():
         local = (node_local(path, case.site, access) for path in paths)

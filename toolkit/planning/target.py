@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from toolkit import module_search, source
 from toolkit.config import shipped
 from toolkit.errors import ScriptMissingError, UnknownRunError, UsageError
 from toolkit.files import read_bytes, read_json, read_toml
@@ -170,39 +171,30 @@ def python_target(target_name: str, flags: Layer, cwd: Path) -> tuple[str, Layer
         command = parse_python((target_name, *values.get("arguments", ())), cwd)
         if command is None:
             return target_name, flags
-        script, module, values["arguments"] = command
+        script, module, values["arguments"] = command[1:]
     if module:
         values["python_module"] = module
         values.setdefault("job_name", module.rpartition(".")[2])
     return script, flags._replace(values=values)
 
 
-def parse_python(words: Sequence[str], cwd: Path) -> tuple[str, str, tuple[str, ...]] | None:
+def parse_python(words: Sequence[str], cwd: Path) -> source.PythonCommand | None:
     """Return the script, module and arguments of a command that runs Python.
 
-    Such commands are ``python [-u] -m pkg.train ...`` and ``python train.py ...``. Return None for
-    another command, and if a file has the name of the program.
+    Return None for another command, for a Python or options of its own, and if a file has the name
+    of the program. Ranks are unbuffered without ``-u``.
     """
-    from toolkit.imports.entry import is_python
-
-    rest = [*words[1:]]
-    while rest[:1] == ["-u"]:
-        del rest[0]
-    if (
-        not words
-        or "/" in words[0]
-        or not is_python(words[0])
-        or (cwd / words[0]).exists()
-        or not rest
-    ):
+    command = source.python_command(words)
+    if command is None or set(command.options) - {"-u"}:
         return None
-    if rest[0] == "-m" and len(rest) > 1:
-        top = rest[1].partition(".")[0]
-        if not ((cwd / top).exists() or (cwd / f"{top}.py").exists()):
-            return None  # a module of the image, such as mpi4py.futures
-        return module_file(rest[1], cwd), rest[1], tuple(rest[2:])
-    is_script = rest[0].endswith(".py") and not rest[0].startswith("-")
-    return (rest[0], "", tuple(rest[1:])) if is_script else None
+    if "/" in words[0] or (cwd / words[0]).exists():
+        return None
+    if not command.module:
+        return command
+    top = command.module.partition(".")[0]
+    if not ((cwd / top).exists() or (cwd / f"{top}.py").exists()):
+        return None  # a module of the image, such as mpi4py.futures
+    return command._replace(script=module_file(command.module, cwd))
 
 
 def module_file(name: str, cwd: Path) -> str:
@@ -211,9 +203,7 @@ def module_file(name: str, cwd: Path) -> str:
     Raises:
         ScriptMissingError: the working directory does not have the module.
     """
-    from toolkit.imports.entry import find_module
-
-    module = find_module(name, cwd)
+    module = module_search.module_file(name, cwd)
     if module is None:
         raise ScriptMissingError(
             f"no module {name} in {cwd}",
@@ -221,7 +211,7 @@ def module_file(name: str, cwd: Path) -> str:
             next_step=f"change to the directory that holds {name.partition('.')[0]}; "
             f"for a module of the image: --launcher none -- python -m {name}",
         )
-    return _short(module.file, cwd)
+    return _short(module, cwd)
 
 
 def _job(

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from toolkit.checks import Result, check, from_error
 from toolkit.errors import ImportsMissingError, ToolkitError
-from toolkit.imports.distributions import explain_standard, find_distribution, is_known
 from toolkit.model.case import Case
-from toolkit.model.image import Manifest, Python
+from toolkit.model.image import Python
 from toolkit.model.source import Import
+from toolkit.preflight.packages import explain_standard, find_package, is_known
 from toolkit.quoting import shell_words
 
 _SOURCE = "the script was read, not run"
@@ -23,10 +23,10 @@ def check_imports(case: Case) -> list[Result]:
 
     A job whose imports fail does not queue.
     """
-    names = case.host.imports.names
+    names = case.source.needed
     if not names:
         return []
-    python = python_of(case.manifest, case.host.imports.python)
+    python = case.python
     if python is None or not python.modules:
         return _unknown(case, names)
     there = {*python.modules, *(case.manifest.frameworks if case.manifest else ())}
@@ -36,12 +36,6 @@ def check_imports(case: Case) -> list[Result]:
         *_certain(case, certain, python),
         *_possible(case, [each for each in missing if not each.is_certain]),
     ]
-
-
-def python_of(manifest: Manifest | None, path: str) -> Python | None:
-    """Return the Python of a path, else the first on PATH; None: none is known."""
-    known = manifest.pythons if manifest else ()
-    return next((each for each in known if each.path == path), known[0] if known else None)
 
 
 def _unknown(case: Case, names: Sequence[Import]) -> list[Result]:
@@ -60,13 +54,13 @@ def _unknown(case: Case, names: Sequence[Import]) -> list[Result]:
 
 def _certain(case: Case, missing: Sequence[Import], python: Python) -> list[Result]:
     """Return the findings about imports that every run executes."""
-    stops = not case.host.imports.doubt
+    stops = not case.source.doubt
     own = [each for each in missing if each.elsewhere and "/site-packages" not in each.elsewhere]
     errors = [_own(each) for each in own]
     other = [each for each in missing if each not in own]
     if other:
         errors.append(_lacking(case, other, python))
-    source = case.host.imports.doubt or _SOURCE
+    source = case.source.doubt or _SOURCE
     return [from_error(error, source, stops=stops) for error in errors]
 
 
@@ -85,7 +79,7 @@ def _lacking(case: Case, missing: Sequence[Import], python: Python) -> ToolkitEr
     notes = [note for each in missing if (note := explain_standard(each.name, python.version))]
     hidden = [each for each in missing if each.elsewhere]
     notes += [f"your {each.elsewhere} has {each.name}; the ranks do not see it" for each in hidden]
-    named = (find_distribution(each.name, each.within) for each in missing)
+    named = (find_package(each) for each in missing)
     packages = list(dict.fromkeys(filter(None, named)))
     unsure = [each.name for each in missing if not is_known(each.name)]
     if unsure:

@@ -1,0 +1,271 @@
+"""Read what one file of Python shows, in one pass over its syntax tree. Nothing of it is run."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pathlib
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from toolkit.model.source import Construction, Option
+
+
+class Strength(IntEnum):
+    """The strength of an import: how surely it runs, and if its failure ends the program."""
+
+    ABSENT = 0  # it is in a file that the ranks do not find
+    OPTIONAL = 1  # its failure may be handled, or a condition asks for the module first
+    POSSIBLE = 2  # it is in a function, a loop or a condition
+    CERTAIN = 3
+
+
+class ImportStatement(NamedTuple):
+    """An import statement, or one name of ``import a, b``.
+
+    Attributes:
+        strength: how surely it runs where the file is imported.
+        line: of the statement.
+        module: that it names, with dots; empty in ``from . import x``.
+        names: what is taken from it; empty for ``import module``.
+        level: dots before the name.
+    """
+
+    strength: Strength
+    line: int
+    module: str
+    names: tuple[str, ...] = ()
+    level: int = 0
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The full names of what is imported; none of a relative import."""
+        whole = (self.module, *(f"{self.module}.{name}" for name in self.names))
+        return () if self.level else whole
+
+
+# Variables by which a script learns which of the ranks it is.
+_RANK_TEXT = re.compile(
+    r"(?:SLURM|OMPI|PMIX?|MV2|PALS|HOROVOD|FLUX)_[A-Z_]{1,40}\Z|"
+    r"(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_ADDR|INIT_METHOD|TF_CONFIG)\Z"
+)
+_SWITCHES = ("store_true", "store_false", "store_const", "count", "help", "version", "append_const")
+# Context managers that swallow no exception.
+_HARMLESS = {
+    *("catch_warnings", "device", "inference_mode", "no_grad", "nullcontext", "open"),
+    *("redirect_stderr", "redirect_stdout"),
+}
+# Conditions that ask whether a module is there.
+_ASKS = re.compile(r"TYPE_CHECKING|find_spec|available|installed|has_|have_", re.IGNORECASE)
+_BLOCKS = (ast.mod, ast.stmt, ast.ExceptHandler)
+_GROWS = ("append", "insert", "extend")
+# What may make a module available whose place cannot be foreseen.
+_CHANGES = {
+    *("sys.path", "sys.modules", "sys.meta_path", "sys.path_hooks"),
+    *("site.addsitedir", "pyximport.install"),
+}
+# The expressions that are computed to know a path: of these nodes and names, and of no others.
+_NODES = (
+    *(ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.BinOp, ast.Add, ast.Div),
+    *(ast.JoinedStr, ast.FormattedValue, ast.List, ast.Tuple, ast.Load),
+)
+_PATHS: dict[str, Any] = {
+    **{name: getattr(os.path, name) for name in ("abspath", "dirname", "join", "realpath")},
+    **{"os": os, "pathlib": pathlib, "Path": pathlib.Path, "str": str},
+}
+_ATTRIBUTES = {
+    *("Path", "path", "abspath", "dirname", "join", "normpath", "realpath", "getcwd", "pardir"),
+    *("absolute", "as_posix", "cwd", "joinpath", "parent", "parents", "resolve"),
+}
+_MOST_NODES = 100  # of such an expression
+_LONGEST = 4096  # characters of a path: PATH_MAX of Linux
+
+
+@dataclass
+class PythonFile:
+    """The imports, calls and definitions of one file, in the order of its text.
+
+    Attributes:
+        path: of the file, absolute.
+        is_main: it is the program itself.
+        imports: its import statements.
+        calls: the functions and classes that it calls, by their full names.
+        options: that its argparse defines.
+        constructions: objects of imported classes that it makes.
+        texts: texts that name a rank's variable.
+        search: directories that it adds to ``sys.path``.
+        doubt: why its imports may find modules that cannot be foreseen; empty: there is no reason.
+    """
+
+    path: str
+    is_main: bool
+    imports: list[ImportStatement] = field(default_factory=list)
+    calls: set[str] = field(default_factory=set)
+    options: list[Option] = field(default_factory=list)
+    constructions: list[Construction] = field(default_factory=list)
+    texts: set[str] = field(default_factory=set)
+    search: list[str] = field(default_factory=list)
+    doubt: str = ""
+
+    def __post_init__(self) -> None:
+        self._meaning: dict[str, str] = {}  # ``mp`` -> ``torch.multiprocessing``
+        self._values = {**_PATHS, "__file__": self.path}
+        self._understood: set[int] = set()  # nodes that name ``sys.path`` and hold no surprise
+
+    def read(self, tree: ast.Module) -> None:
+        """Read a syntax tree.
+
+        Raises:
+            RecursionError: an expression is nested too deeply.
+        """
+        called: list[ast.expr] = []
+        nodes: list[tuple[ast.AST, Strength]] = [(tree, Strength.CERTAIN)]
+        while nodes:
+            node, strength = nodes.pop()
+            within = min(strength, self._within(node)) if isinstance(node, _BLOCKS) else strength
+            children = [child for child in ast.iter_child_nodes(node) if child._fields]
+            nodes += [(child, within) for child in reversed(children)]
+            self._visit(node, strength)
+            if isinstance(node, ast.Call):
+                called.append(node.func)
+                self._call(node)
+            called += getattr(node, "decorator_list", ())  # Python calls them, too.
+        # A name may be imported below the function that uses it.
+        self.calls = {name for each in called if (name := self._full_name(each))}
+
+    def _within(self, node: ast.AST) -> Strength:
+        """Return how surely an import runs that stands directly in a node."""
+        match node:
+            case ast.Module() | ast.ClassDef():
+                return Strength.CERTAIN
+            case ast.If(test=test, orelse=orelse):
+                condition = ast.unparse(test)
+                if condition == "__name__ == '__main__'" and not orelse:
+                    return Strength.CERTAIN if self.is_main else Strength.OPTIONAL
+                return Strength.OPTIONAL if _ASKS.search(condition) else Strength.POSSIBLE
+            case ast.With(items=items) | ast.AsyncWith(items=items):
+                words = [ast.unparse(item.context_expr).partition("(")[0] for item in items]
+                managers = {word.rpartition(".")[2] for word in words}
+                if "suppress" in managers:
+                    return Strength.OPTIONAL
+                return Strength.CERTAIN if managers <= _HARMLESS else Strength.POSSIBLE
+        is_try = type(node).__name__ in ("Try", "TryStar")  # Python has the latter since 3.11.
+        return Strength.OPTIONAL if is_try else Strength.POSSIBLE
+
+    def _visit(self, node: ast.AST, strength: Strength) -> None:
+        """Note what one node imports, assigns or names."""
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    self.imports.append(ImportStatement(strength, node.lineno, alias.name))
+                    self._meaning[alias.asname or alias.name] = alias.name
+            case ast.ImportFrom(module=module, names=names, level=level):
+                taken = tuple(alias.name for alias in names)
+                statement = ImportStatement(strength, node.lineno, module or "", taken, level)
+                self.imports.append(statement)
+                for alias in names:
+                    name = f"{module}.{alias.name}" if module else alias.name
+                    self._meaning[alias.asname or alias.name] = name
+            case ast.Constant(value=str(text)) if _RANK_TEXT.match(text):
+                self.texts.add(text)
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self._assign(target, value)
+            case ast.AugAssign(target=target, value=value):
+                self._grow(target, value)
+            case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[place]):
+                self._understood.add(id(place))
+            case ast.Name() | ast.Attribute() if id(node) not in self._understood:
+                name = self._full_name(node)
+                if name in _CHANGES:
+                    self.doubt = f"only a run shows what the script does with {name}"
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        match target, value:
+            case ast.Name(id=name), _:
+                self._values[name] = self._computed(value)
+            case (
+                ast.Subscript(slice=ast.Constant(value="MASTER_ADDR")),
+                ast.Constant(value="localhost" | "127.0.0.1"),
+            ):
+                self.texts.add("MASTER_ADDR=localhost")
+            case ast.Subscript(value=place), _:
+                self._grow(place, value)
+
+    def _call(self, node: ast.Call) -> None:
+        """Note the option of argparse, the object or the search path that a call makes."""
+        name = self._full_name(node.func)
+        head, _, last = name.rpartition(".")
+        if last == "add_argument":
+            self.options += _option(node)
+        elif head and last[:1].isupper():
+            self.constructions.append(_construction(name, node))
+        elif last in _GROWS and node.args and isinstance(node.func, ast.Attribute):
+            self._grow(node.func.value, node.args[-1])
+
+    def _grow(self, place: ast.expr, value: ast.expr) -> None:
+        """Note what is added to ``sys.path``, if it can be known before a run."""
+        if self._full_name(place) == "sys.path":
+            parts = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+            paths = [str(path) for part in parts if (path := self._computed(part)) is not None]
+            if len(paths) == len(parts):
+                self.search += paths
+                self._understood.add(id(place))
+
+    def _full_name(self, node: ast.expr) -> str:
+        """Return ``mp.spawn`` as ``torch.multiprocessing.spawn``; empty if nothing is named."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.insert(0, node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return parts[-1] if parts else ""
+        return ".".join([self._meaning.get(node.id, node.id), *parts])
+
+    def _computed(self, node: ast.expr) -> str | pathlib.Path | None:
+        """Return the path that an expression gives; None if only a run shows it.
+
+        Only functions that join and cut paths are called, with texts that are written in the file.
+        """
+        for number, part in enumerate(ast.walk(node)):
+            is_known = isinstance(part, _NODES) and not getattr(part, "format_spec", None)
+            if isinstance(part, ast.Name):
+                is_known = self._values.get(part.id) is not None
+            elif isinstance(part, ast.Attribute):
+                is_known = part.attr in _ATTRIBUTES
+            if not is_known or number > _MOST_NODES:
+                return None
+        value = None
+        with suppress(Exception):  # "a" + 1
+            code = compile(ast.Expression(node), self.path, "eval")
+            value = eval(code, {"__builtins__": {}}, self._values)
+        is_path = isinstance(value, str | pathlib.Path) and len(str(value)) <= _LONGEST
+        return value if is_path else None
+
+
+def _option(call: ast.Call) -> Iterator[Option]:
+    """Yield the option that a call of ``add_argument`` defines, if it has one."""
+    words = [word.value for word in call.args if isinstance(word, ast.Constant)]
+    flags = [word for word in words if isinstance(word, str) and word.startswith("--")]
+    actions = {_constant(key.value) for key in call.keywords if key.arg == "action"}
+    if flags:
+        yield Option(flag=flags[0], takes_value=actions.isdisjoint(_SWITCHES))
+
+
+def _construction(name: str, call: ast.Call) -> Construction:
+    named = {key.arg: _constant(key.value) for key in call.keywords if key.arg}
+    is_whole = not call.args and len(named) == len(call.keywords)
+    return Construction(name=name, line=call.lineno, keywords=named, is_whole=is_whole)
+
+
+def _constant(node: ast.expr) -> int | str | None:
+    """Return a number or a text that is written out; None for another expression."""
+    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        value = ast.literal_eval(node)
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            return value
+    return None
