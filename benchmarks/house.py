@@ -22,7 +22,7 @@ ADDITIONS = (
     ("exercise", "jobs/NAME/{job.toml,train.py,README.md}", "CONTRIBUTING.md"),
     ("site", "toolkit/sites/NAME.toml", "CONTRIBUTING.md"),
     ("rule of explain", "toolkit/explain/rules/NAME.toml", "CONTRIBUTING.md"),
-    ("launcher", "its module and its template", "docs/contributing/adding-a-launcher.md"),
+    ("launcher", "its module, its row and its template", "docs/contributing/adding-a-launcher.md"),
     ("runtime", "its module and its template", "docs/contributing/adding-a-runtime.md"),
     ("lint rule", "its module", "CONTRIBUTING.md"),
     ("preflight rule", "its module", "CONTRIBUTING.md"),

@@ -28,6 +28,21 @@ def code_of(page: str) -> dict[Path, str]:
     return files
 
 
+def changed(text: str, page: str) -> str:
+    """Return a file with the change that a page shows: lines before (-, blank) and after (+)."""
+    before = rest = ""
+    for line in page.splitlines():
+        sign, content = line[0], f"{line[1:]}\n"
+        if sign == "+":
+            text = f"{before}{content}{rest}"
+            before += content
+            continue
+        assert text.count(content) == 1, content
+        before, _, rest = text.partition(content)
+        before += content if sign == " " else ""
+    return text
+
+
 def copy_with(place: Path, *pages: str) -> Path:
     """Copy the package, its byte code too, and write the files of some pages into the copy."""
     shutil.copytree(ROOT / "toolkit", place / "toolkit")
@@ -35,8 +50,8 @@ def copy_with(place: Path, *pages: str) -> Path:
         (place / name).symlink_to(ROOT / name)
     for page in pages:
         for path, text in code_of(page).items():
-            assert not (place / path).exists(), f"{path} is there already"
-            (place / path).write_text(text)
+            file = place / path
+            file.write_text(changed(file.read_text(), text) if file.exists() else text)
     return place
 
 
@@ -72,9 +87,10 @@ def planned(package: Path, script: str, *options: str) -> subprocess.CompletedPr
 IMAGE = ("--image", "pytorch_22.03", "--nodes", "2", "--ntasks-per-node", "2")
 
 
-def test_the_pages_add_a_module_and_a_template_each() -> None:
+def test_the_pages_add_a_module_a_row_and_a_template_each() -> None:
     assert set(code_of("adding-a-launcher.md")) == {
         Path("toolkit/launchers/toy.py"),
+        Path("toolkit/launchers/__init__.py"),
         TEMPLATES / "toy.sbatch.j2",
     }
     assert set(code_of("adding-a-runtime.md")) == {

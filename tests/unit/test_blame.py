@@ -10,7 +10,7 @@ from toolkit.explain.entries import entries_of
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import rules
 from toolkit.explain.model import Evidence
-from toolkit.launchers.shared.step_log import rank_failure
+from toolkit.launchers.failures import rank_failure
 from toolkit.model.run import ErrorRecord, Failure, Report
 from toolkit.runs import blame, error_records
 from toolkit.runs.error_records import ErrorClass

@@ -14,7 +14,7 @@ from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.cli.lazy import LazyGroup
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.launchers import LAUNCHERS
+from toolkit.launchers import LAUNCHERS, get, offered
 
 
 def said(
@@ -146,8 +146,8 @@ def test_only_launchers_that_users_choose_are_proposed(
         assert set(LAUNCHERS) - internal <= words
         assert not internal & words
     with pytest.raises(errors.UnknownLauncherError) as caught:
-        LAUNCHERS.choose("notebok")
-    assert caught.value.next_step == f"one of {', '.join(LAUNCHERS.offered())}"
+        get("notebok")
+    assert caught.value.next_step == f"one of {', '.join(offered())}"
 
 
 def test_everything_after_the_script_belongs_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from tests.unit.samples import FACTS, MANIFEST, first, make_case
 from toolkit.errors import LauncherMismatchError, PlanError
 from toolkit.launchers import get
-from toolkit.launchers.shared import horovod_build
 from toolkit.model.image import Check, Manifest, Verdict
 from toolkit.model.source import Source
 from toolkit.planning.plan import decide
@@ -87,15 +86,13 @@ def test_a_horovod_built_for_another_framework_is_refused(launcher: str) -> None
     assert findings(launcher, both, source=script, facts=OPEN_MPI) == []
 
 
-def test_what_a_build_said_is_read_from_old_and_new_manifests() -> None:
+def test_what_a_build_said_is_read_from_old_manifests_too() -> None:
     old = replace(
-        MANIFEST,
-        checks=(Check(name="horovod-build", passed=True, detail=BUILD.format("mpi, gloo")),),
+        MANIFEST, checks=(Check(name="horovod-build", passed=True, detail=BUILD.format("mpi")),)
     )
-    assert horovod_build.operations(old) == ("mpi", "gloo")
-    assert horovod_build.operations(image(operations="gloo")) == ("gloo",)
-    assert horovod_build.operations(MANIFEST) is None
-    assert horovod_build.operations(None) is None
+    (cause,) = findings("horovod-gloo", old)
+    assert "this image's has MPI" in cause
+    assert findings("horovod-gloo", MANIFEST) == [], "of this build nothing was recorded"
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,6 @@ PURE = (
     "units.py",
 )
 EDGES = (
-    "launchers/mpirun.py",
     "explain/gather.py",
     "images/recipe/catalogue.py",
     "images/recipe/importers/",

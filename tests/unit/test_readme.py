@@ -21,7 +21,7 @@ from toolkit.config import shipped
 from toolkit.files import read_toml
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
-from toolkit.launchers import LAUNCHERS
+from toolkit.launchers import LAUNCHERS, offered
 from toolkit.model.job import Job
 from toolkit.model.slurm_options import OPTIONS
 from tools.docs import reference
@@ -48,7 +48,7 @@ def verbs() -> str:
 
 
 def starters() -> str:
-    return "".join(f"| `{name}` | {LAUNCHERS[name].summary} |\n" for name in LAUNCHERS.offered())
+    return "".join(f"| `{name}` | {LAUNCHERS[name].about} |\n" for name in offered())
 
 
 def exercises() -> str:

@@ -17,7 +17,7 @@ from toolkit.cli.main import cli
 from toolkit.cli.run import _failed_points as failed_points
 from toolkit.cli.shared import complete_runs
 from toolkit.errors import ConfigError, ForbiddenError, UntrustedError
-from toolkit.launchers.shared.step_log import failures_of_step
+from toolkit.launchers.failures import failures_of_step
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Submission
 from toolkit.planning.plan import decide

@@ -24,7 +24,7 @@ from toolkit.errors import (
     SlurmUnreachableError,
     UsageError,
 )
-from toolkit.launchers import submitit as launcher
+from toolkit.launchers import others as launcher
 from toolkit.model.image import Packages
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
@@ -116,7 +116,9 @@ def test_a_script_is_not_started_by_this_launcher() -> None:
 
 def test_the_image_must_hold_submitit() -> None:
     with pytest.raises(PlanError) as caught:
-        decide(make_case({"launcher": "submitit"}, script=launcher.TARGET, is_program=True))
+        decide(
+            make_case({"launcher": "submitit"}, script=launcher.SUBMITIT_TARGET, is_program=True)
+        )
     assert caught.value.exit_code == LauncherMismatchError.exit_code
 
 
@@ -128,7 +130,7 @@ def test_only_the_signal_that_submitit_knows_is_taken(signal: str | None, fits: 
     given = make_case(
         {"launcher": "submitit", "signal": signal},
         manifest=HELD,
-        script=launcher.TARGET,
+        script=launcher.SUBMITIT_TARGET,
         is_program=True,
     )
     if fits:

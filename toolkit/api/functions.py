@@ -22,7 +22,7 @@ from toolkit.errors import (
     ToolkitError,
     UsageError,
 )
-from toolkit.launchers.submitit import FOLDER, TARGET
+from toolkit.launchers.others import SUBMITIT_FOLDER, SUBMITIT_TARGET
 from toolkit.localcluster.access import local_name
 from toolkit.model.base import field_names
 from toolkit.model.case import Case
@@ -92,12 +92,12 @@ def _submit(
     submitit = _submitit()
     cwd, wait = Path.cwd(), configured_wait(_LOG.warning)
     layer = _layer(function, options, cwd)
-    case = patiently(lambda: runs.gather_run(TARGET, layer, cwd), wait)
+    case = patiently(lambda: runs.gather_run(SUBMITIT_TARGET, layer, cwd), wait)
     case = _with_folder(case, cwd)
     if (mismatch := _mismatch(function, case.manifest)) is not None:
         case = case.with_findings(mismatch)
     paths, decided = runs.write(case)
-    folder = paths.directory / FOLDER
+    folder = paths.directory / SUBMITIT_FOLDER
     try:
         folder.mkdir(mode=0o700)  # the ranks run what is in it
         called = submitit.core.utils.DelayedSubmission(function, *arguments)

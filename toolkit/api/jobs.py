@@ -10,7 +10,7 @@ from typing import Any
 from submitit.core import core, utils
 
 from toolkit.errors import SlurmUnreachableError, SubmissionError
-from toolkit.launchers.submitit import FOLDER, SIGNAL
+from toolkit.launchers.others import SUBMITIT_FOLDER, SUBMITIT_SIGNAL
 from toolkit.records import store
 from toolkit.slurm.client import Client
 
@@ -57,7 +57,7 @@ class Paths(utils.JobPaths):
 
     def __init__(self, run: store.Paths, job_id: str, task_id: int | None) -> None:
         """Name the files of a task of a run."""
-        super().__init__(run.directory / FOLDER, job_id=job_id, task_id=task_id)
+        super().__init__(run.directory / SUBMITIT_FOLDER, job_id=job_id, task_id=task_id)
         self._run = run
 
     @property
@@ -103,7 +103,7 @@ class Job(core.Job[Any]):
 
     def interrupt(self) -> None:
         """Signal the job to save and requeue itself, as Slurm does before it preempts a job."""
-        answer = self.client.ask("scancel", "--batch", f"--signal={SIGNAL}", self.job_id)
+        answer = self.client.ask("scancel", "--batch", f"--signal={SUBMITIT_SIGNAL}", self.job_id)
         if not answer.ok:
             raise SubmissionError(
                 f"job {self.job_id} could not be signaled", place="scancel", details=answer.tail()
@@ -119,4 +119,4 @@ def job(client: Client, paths: store.Paths, number: int, tasks: int) -> Job:
     kind: type[Job] = type(
         "Job", (Job,), {"client": client, "run_paths": paths, "watcher": Watcher(client)}
     )
-    return kind(paths.directory / FOLDER, str(number), tuple(range(tasks)))
+    return kind(paths.directory / SUBMITIT_FOLDER, str(number), tuple(range(tasks)))

@@ -15,7 +15,7 @@ from toolkit.cli.shared import (
     completion,
     site_option,
 )
-from toolkit.launchers import LAUNCHERS
+from toolkit.launchers import offered
 from toolkit.model.slurm_options import OPTIONS, OWN, SlurmOption
 from toolkit.planning.settings import Layer, named_values
 from toolkit.runtimes import RUNTIMES
@@ -51,7 +51,7 @@ class LauncherOption(click.Option):
     @property
     def help(self) -> str | None:
         """The help, with the launchers that users choose."""
-        return f"{self._help} {', '.join(LAUNCHERS.offered())}."
+        return f"{self._help} {', '.join(offered())}."
 
     @help.setter
     def help(self, text: str | None) -> None:
@@ -118,7 +118,7 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--launcher",
         cls=LauncherOption,
         metavar="NAME",
-        shell_complete=completion(LAUNCHERS.offered),
+        shell_complete=completion(offered),
         help="How ranks are started (default auto, by what the script imports):",
     ),
     click.option(

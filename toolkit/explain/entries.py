@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
 from toolkit.explain.model import Entry, Evidence
-from toolkit.launchers.shared.step_log import failures_of_step
-from toolkit.launchers.torchrun import summary_failures
+from toolkit.launchers.failures import failures_of_step, summary_failures
 
 _GOES_ON = 4  # lines of normal output after an error that was survived
 _ENDED = re.compile(

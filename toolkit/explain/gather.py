@@ -17,7 +17,7 @@ from toolkit.explain.entries import entries_of, evidence_of, labelled
 from toolkit.explain.model import Entry, Evidence, Rule
 from toolkit.explain.waiting import Facts, Holder
 from toolkit.files import open_regular, read_toml
-from toolkit.launchers.shared import recorder
+from toolkit.launchers import torch
 from toolkit.localcluster.paths import default_name
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
@@ -97,19 +97,19 @@ def _stacks(paths: Paths, plan: Plan, job_id: int) -> tuple[str, ...]:
 
 def _recorded(paths: Paths) -> tuple[str, ...]:
     """Return which ranks NCCL's flight recorder left files of; they are pickles and not read."""
-    names = (path.name.removeprefix(recorder.PREFIX) for path in _traces(paths))
+    names = (path.name.removeprefix(torch.RECORDS) for path in _traces(paths))
     ranks = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 9]
     if not ranks:
         return ()
     directory = shell(os.path.relpath(paths.reports))
     return (
         f"NCCL's flight recorder has the last collectives of ranks {numbers_text(ranks)}: in the "
-        f"image, torchfrtrace --prefix {recorder.PREFIX} {directory}",
+        f"image, torchfrtrace --prefix {torch.RECORDS} {directory}",
     )
 
 
 def _traces(paths: Paths) -> Iterator[Path]:
-    return islice(paths.reports.glob(f"{recorder.PREFIX}*"), _MOST_TRACES)
+    return islice(paths.reports.glob(f"{torch.RECORDS}*"), _MOST_TRACES)
 
 
 def _first_text(outcome: Outcome) -> str:

@@ -1,19 +1,179 @@
 """Launchers: how ranks are started.
 
-Each module of this package is one launcher, and ``scripts/templates/<name>.sbatch.j2`` is its
-template. The registry finds it by itself. ``docs/contributing/adding-a-launcher.md`` adds one.
+A launcher is a row in ``LAUNCHERS``, and ``scripts/templates/<name>.sbatch.j2`` is its template.
+``docs/contributing/adding-a-launcher.md`` adds one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from toolkit.errors import LauncherMismatchError, UnknownLauncherError
-from toolkit.launchers.shared.base import Launcher
-from toolkit.model.case import Case
+from toolkit.launchers import mpi, others, torch, trainers
+from toolkit.launchers.base import Launcher
+from toolkit.model.case import SHELLS, Case
 from toolkit.model.source import Source
-from toolkit.registry import Registry
 from toolkit.units import counted
+
+LAUNCHERS = {
+    launcher.name: launcher
+    for launcher in (
+        trainers.ACCELERATE,
+        mpi.HOROVOD,
+        mpi.HOROVOD_ELASTIC,
+        mpi.HOROVOD_GLOO,
+        mpi.MPI,
+        mpi.MPIRUN,
+        others.NONE,
+        others.NOTEBOOK,
+        others.RAY,
+        others.SHELL,
+        torch.SPAWN,
+        torch.SRUN,
+        others.SUBMITIT,
+        others.TENSORFLOW,
+        torch.TORCHRUN,
+    )
+}
+
+
+def offered() -> list[str]:
+    """Return the names that users choose from, sorted."""
+    return sorted(name for name, launcher in LAUNCHERS.items() if not launcher.is_internal)
+
+
+def get(name: str) -> Launcher:
+    """Return the launcher of a name.
+
+    Raises:
+        UnknownLauncherError: no launcher has the name; the error names the nearest one.
+    """
+    if name not in LAUNCHERS:
+        raise unknown(name)
+    return LAUNCHERS[name]
+
+
+def unknown(name: str) -> UnknownLauncherError:
+    """Return the error for a name that no launcher has."""
+    names = offered()
+    return UnknownLauncherError(
+        f"there is no launcher {name!r}",
+        place="--launcher",
+        choices=names,
+        value=name,
+        next_step=f"one of {', '.join(names)}",
+    )
+
+
+def _imports(*modules: str) -> Callable[[Case], str]:
+    def claim(case: Case) -> str:
+        module = next((name for name in modules if case.source.imports_any(name)), "")
+        return f"imports {module}" if module else ""
+
+    return claim
+
+
+def _calls(reason: str, *names: str) -> Callable[[Case], str]:
+    return lambda case: reason if case.source.calls_any(*names) else ""
+
+
+def _mpi_program(case: Case) -> str:
+    if case.target.is_program and case.job.arguments[:2] == ("-m", "mpi4py.futures"):
+        return "-m mpi4py.futures gives the work of rank 0 to the others"
+    return "is a program that is linked with MPI" if case.source.imports_any("libmpi") else ""
+
+
+def _trainer_program(case: Case) -> str:
+    # A program of an image with torch may be a trainer: each of its ranks gets its number.
+    has_torch = case.manifest is not None and "torch" in case.manifest.frameworks
+    is_program = case.target.is_program and case.target.name not in SHELLS
+    is_claimed = is_program and has_torch and case.ranks > 1
+    return f"is a program, and the {case.noun} holds torch" if is_claimed else ""
+
+
+def _other_program(case: Case) -> str:
+    return "" if case.source.python or case.target.is_python else "is no Python script"
+
+
+def _spawns(case: Case) -> str:
+    if case.source.calls_any("multiprocessing.spawn", "multiprocessing.start_processes"):
+        return "calls mp.spawn"
+    if case.source.option("multiprocessing-distributed") is not None:
+        return "has --multiprocessing-distributed"
+    meets_itself = "MASTER_ADDR=localhost" in case.source.texts
+    is_many = meets_itself and case.source.calls_any("multiprocessing.Process")
+    return "starts processes that meet at localhost" if is_many else ""
+
+
+def _meets_by_mpi(case: Case) -> str:
+    # One that certainly imports mpi4py may have torch.distributed meet by it: under torchrun each
+    # of its ranks would be alone in MPI.
+    return "imports mpi4py" if case.source.certainly_imports("mpi4py") else ""
+
+
+def _data_parallel(case: Case) -> str:
+    least, most = case.job.node_range
+    is_one = case.source.calls_any("DataParallel") and least == most
+    return "uses DataParallel, in one process" if is_one else ""
+
+
+def _plain(case: Case) -> str:
+    if case.manifest is not None and "torch" not in case.manifest.frameworks:
+        return f"imports nothing that spreads it, and the {case.noun} holds no torch"
+    is_one = case.job.node_range[0] == case.ranks == 1
+    return "imports nothing that spreads it, and one rank was asked for" if is_one else ""
+
+
+# The claims of ``--launcher auto`` to a script: the first that holds decides. What tells more comes
+# first: a script for horovod.torch also imports torch, one that forks also imports
+# torch.distributed. Each returns the rest of a sentence that begins with the script's name.
+CLAIMS: tuple[tuple[str, Callable[[Case], str]], ...] = (
+    ("mpi", _mpi_program),
+    ("accelerate", trainers.launches),
+    ("srun", _trainer_program),
+    ("none", _other_program),
+    ("horovod-elastic", _calls("runs horovod's elastic.run", "elastic.run")),
+    ("horovod", _imports("horovod")),
+    ("ray", _imports("ray")),
+    ("spawn", _spawns),
+    ("srun", trainers.wants_task_per_device),
+    ("mpi", _meets_by_mpi),
+    ("torchrun", _imports("torch.distributed")),
+    ("torchrun", _calls("uses DistributedDataParallel", "DistributedDataParallel")),
+    ("tensorflow", _calls("uses a strategy of tf.distribute", *others.STRATEGIES)),
+    ("mpi", _imports("mpi4py")),
+    ("none", _data_parallel),
+    ("torchrun", _imports(*trainers.TRAINERS)),
+    ("none", _plain),
+    ("torchrun", lambda _: "imports nothing that says otherwise"),
+)
+
+
+class Choice(NamedTuple):
+    """A launcher, and why it was chosen."""
+
+    launcher: str
+    reason: str
+
+
+def choose(case: Case) -> Choice:
+    """Return the launcher of the first claim to a script.
+
+    This is ``--launcher auto``, the default. A plan names the launcher that was chosen.
+    """
+    claimed = ((name, reason) for name, claim in CLAIMS if (reason := claim(case)))
+    name, reason = next(claimed)
+    return Choice(name, f"{case.target.name} {reason}{_importer(case.source, reason)}")
+
+
+def _importer(source: Source, reason: str) -> str:
+    """Return the user's module that imports what a claim names, if the script itself does not."""
+    module = reason.partition("imports ")[2].partition(",")[0]
+    files = (file for name, file in source.where.items() if f"{name}.".startswith(f"{module}."))
+    file = next(files, "") if module else ""
+    return f" (in {file})" if file else ""
+
 
 # Packages that spread no work over ranks by themselves.
 _ALONE = {
@@ -27,42 +187,7 @@ _STARTS_OTHERS = (
     *("importlib.import_module", "runpy.run_path", "runpy.run_module"),
     *("subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.Popen"),
 )
-
 _BUILTINS = {"exec", "eval", "__import__"}  # model.eval() is none of them
-
-LAUNCHERS: Registry[Launcher] = Registry(
-    __name__, "launcher", UnknownLauncherError, is_offered=lambda launcher: not launcher.is_internal
-)
-get = LAUNCHERS.choose
-
-
-class Choice(NamedTuple):
-    """A launcher, and why it was chosen."""
-
-    launcher: str
-    reason: str
-
-
-def choose(case: Case) -> Choice:
-    """Return the launcher whose claim to a script has the smallest priority number.
-
-    This is ``--launcher auto``, the default. A plan names the launcher that was chosen.
-    """
-    claims = [
-        (claim.priority, name, claim.reason)
-        for name, launcher in LAUNCHERS.items()
-        if (claim := launcher.recognize(case)) is not None
-    ]
-    _, name, reason = min(claims)
-    return Choice(name, f"{case.target.name} {reason}{_importer(case.source, reason)}")
-
-
-def _importer(source: Source, reason: str) -> str:
-    """Return the user's module that imports what a claim names, if the script itself does not."""
-    module = reason.partition("imports ")[2].partition(",")[0]
-    files = (file for name, file in source.where.items() if f"{name}.".startswith(f"{module}."))
-    file = next(files, "") if module else ""
-    return f" (in {file})" if file else ""
 
 
 def copies(case: Case, choice: Choice) -> LauncherMismatchError | None:

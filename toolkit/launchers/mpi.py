@@ -1,66 +1,349 @@
-"""mpi: Slurm starts every rank of an MPI program.
+"""Launchers of MPI and Horovod: Slurm starts every rank, or the host's mpirun does.
 
-Its PMI plugin numbers the ranks for the image's MPI. It serves a script that imports mpi4py, and a
-program compiled against the image's MPI.
+There is no ssh. Where Slurm starts the ranks, its PMI numbers them for the image's MPI: Slurm must
+offer one that this MPI supports. Without a common PMI every rank would believe that it is alone,
+and the only sign would be a wrong result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator
 
-from msgspec.structs import replace
-
-from toolkit.errors import ToolkitError
-from toolkit.launchers.shared import pmi
-from toolkit.launchers.shared.base import Launcher, Recognition
+from toolkit.errors import (
+    LauncherMismatchError,
+    NeedsInstallError,
+    ToolkitError,
+)
+from toolkit.launchers import failures
+from toolkit.launchers.base import Launcher, default, require, sockets
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch
-from toolkit.model.site import Facts
+from toolkit.slurm.parse import common_mpi_type
+
+# Default for an image whose MPI is not known: recent Open MPI supports PMIx, MPICH PMI2.
+_DEFAULT = ("pmix", "pmi2")
+# Slurm's PMIx server and the image's PMIx library must agree on how to authenticate and where data
+# lies; the host's munge and shared-memory store are not in the container.
+_EXPORTS = {"PMIX_MCA_psec": "^munge", "PMIX_MCA_gds": "hash"}
 
 
-class Mpi(Launcher):
-    """Tasks of Slurm as ranks of MPI."""
+def _spoken(case: Case) -> tuple[str, ...]:
+    return (case.manifest.mpi if case.manifest else ()) or _DEFAULT
 
-    summary = "Slurm starts every rank and PMIx tells it who it is; for any program of MPI"
-    needs = frozenset(("pmi",))
-    waits_for_failed = True
 
-    def recognize(self, case: Case) -> Recognition | None:
-        """Claim scripts that import mpi4py.
+def _common_pmi(case: Case) -> str | None:
+    return common_mpi_type(_spoken(case), case.facts.mpi or ())
 
-        One that certainly does may have torch.distributed meet by it: under torchrun each of its
-        ranks would be alone in MPI.
-        """
-        if case.target.is_program and case.job.arguments[:2] == ("-m", "mpi4py.futures"):
-            return Recognition(-2, "-m mpi4py.futures gives the work of rank 0 to the others")
-        if case.source.imports_any("libmpi"):
-            return Recognition(-2, "is a program that is linked with MPI")
-        if case.source.imports_any("mpi4py"):
-            is_certain = case.source.certainly_imports("mpi4py")
-            return Recognition(48 if is_certain else 70, "imports mpi4py")
-        return None
 
-    def discover(self, case: Case) -> Facts:
-        """Ask Slurm for its PMI plugins."""
-        return replace(case.facts, mpi=case.client.mpi_types())
-
-    def check(self, case: Case) -> Sequence[ToolkitError]:
-        """Require an MPI in the image, mpi4py if it is imported, and a PMI shared with Slurm."""
-        findings: list[ToolkitError] = list(pmi.require_mpi(self, case))
-        if case.source.imports_any("mpi4py") and not findings:
-            findings += self.require("mpi4py", case)
-        return findings or pmi.check(case)
-
-    def launch(self, case: Case) -> Launch:
-        """Start one task for each rank."""
-        decided = super().launch(case)
-        return replace(
-            decided,
-            mpi=pmi.chosen(case),
-            exports=pmi.EXPORTS,
-            environment={**decided.environment, **pmi.environment(case.interface)},
-            template="horovod",
+def _check_pmi(case: Case) -> Iterator[ToolkitError]:
+    """Require a PMI that Slurm and the image's MPI share; one that is not known is not refused."""
+    offered = case.facts.mpi
+    if offered is not None and _common_pmi(case) is None:
+        yield LauncherMismatchError(
+            f"Slurm here offers {', '.join(offered) or 'no PMI'}, "
+            f"the {case.noun}'s MPI speaks {', '.join(_spoken(case))}",
+            place="--launcher",
+            next_step="ask the administrator for Slurm's pmix plugin, "
+            "or use a launcher without MPI (horovod-gloo, torchrun)",
         )
 
 
-LAUNCHER = Mpi()
+def _require_mpi(case: Case) -> Iterator[ToolkitError]:
+    """Require an MPI in the image, and a script that does not start ranks itself."""
+    source, script = case.source, case.target.script
+    if source.imports_any("mpi4py") and source.calls_any("Spawn", "MPIPoolExecutor"):
+        yield LauncherMismatchError(
+            f"{script} has MPI start processes, which Slurm's PMI does not do, "
+            "and mpirun would do outside of the container",
+            place="SCRIPT",
+            next_step=f"for MPIPoolExecutor: -- python3 -m mpi4py.futures {script}; "
+            "in place of Spawn: start all ranks, and split MPI.COMM_WORLD",
+        )
+    elif case.manifest is not None and not case.manifest.mpi:
+        recipe = ', or add block = "openmpi" to its recipe' if case.noun == "image" else ""
+        yield LauncherMismatchError(
+            f"the launcher {case.job.launcher} needs an MPI, which this {case.noun} does not hold",
+            place="--launcher",
+            next_step=f"choose another {case.noun}{recipe}",
+        )
+
+
+def _parameters(interface: str | None) -> dict[str, str]:
+    """Return Open MPI's settings for messages over plain TCP, on the site's interface if known.
+
+    No InfiniBand verbs and no hcoll: the host's versions do not fit the image's, and Horovod's own
+    advice is to leave the heavy traffic to NCCL. These values replace those of the image's
+    openmpi-mca-params.conf: like Debian's, they exclude ``uct`` and ``ofi``, with which one-sided
+    communication aborts. ``osc_rdma`` has no atomics over TCP, so windows are left to UCX.
+    """
+    return {
+        "pml": "ob1",
+        "btl": "^uct,openib,ofi",
+        "coll": "^hcoll",
+        "osc": "^rdma",
+        **({"btl_tcp_if_include": interface} if interface else {}),
+    }
+
+
+def _by_pmi(case: Case, environment: dict[str, str], template: str | None = None) -> Launch:
+    """Start one task for each rank, which the PMI numbers."""
+    own = {f"OMPI_MCA_{name}": value for name, value in _parameters(case.interface).items()}
+    return default(
+        case,
+        {**own, **environment},
+        mpi=_common_pmi(case) or _DEFAULT[0],
+        exports=_EXPORTS,
+        template=template,
+    )
+
+
+def _check_mpi(case: Case) -> Iterator[ToolkitError]:
+    """Require an MPI in the image, mpi4py if it is imported, and a PMI shared with Slurm."""
+    lacking = list(_require_mpi(case))
+    if case.source.imports_any("mpi4py") and not lacking:
+        lacking += require("mpi4py", case)
+    yield from lacking or _check_pmi(case)
+
+
+MPI = Launcher(
+    "mpi",
+    "Slurm starts every rank and PMIx tells it who it is; for any program of MPI",
+    launch=lambda case: _by_pmi(case, {}, "horovod"),
+    check=_check_mpi,
+    facts=("mpi",),
+    needs=frozenset(("pmi",)),
+    waits_for_failed=True,
+)
+
+# What carries the messages of Horovod's ranks: its name for people, and the launcher of the other.
+_OPERATIONS = {
+    "mpi": ("MPI", "--launcher horovod-gloo starts ranks without MPI"),
+    "gloo": ("Gloo", "--launcher horovod starts ranks over MPI"),
+}
+# What a script imports of Horovod -> the framework that this must have been built for, as Horovod
+# itself calls it.
+_PARTS = {
+    "horovod.torch": "pytorch",
+    "horovod.tensorflow": "tensorflow",
+    "horovod.keras": "tensorflow",
+    "horovod.mxnet": "mxnet",
+}
+_BUILD = re.compile(r"built for (?P<frameworks>.+), with (?P<operations>.+)")
+
+
+def _check_horovod(operation: str) -> Callable[[Case], Iterator[ToolkitError]]:
+    """Return the check that Horovod, built with an operation, is in the image.
+
+    An image whose contents are not known, and a build that was not checked, is not refused.
+    """
+    name, other = _OPERATIONS[operation]
+
+    def check(case: Case) -> Iterator[ToolkitError]:
+        lacking = list(require("horovod", case))
+        yield from lacking
+        build = _BUILD.match(case.manifest.detail_of("horovod-build") if case.manifest else "")
+        if build is None:
+            return
+        has = build["operations"].split(", ")
+        if not lacking and operation not in has:
+            names = ", ".join(_OPERATIONS[each][0] if each in _OPERATIONS else each for each in has)
+            yield LauncherMismatchError(
+                f"the launcher {case.job.launcher} needs a Horovod that was built with "
+                f"{name}, this {case.noun}'s has {names}",
+                place="--launcher",
+                next_step=other,
+            )
+        yield from _unbuilt(case, build["frameworks"])
+
+    return check
+
+
+def _unbuilt(case: Case, frameworks: str) -> Iterator[ToolkitError]:
+    """Yield an error if the script imports a part of Horovod that was not built."""
+    built_for = sorted(word.split()[0] for word in frameworks.split(", "))
+    for part, name in _PARTS.items():
+        if not case.source.imports_any(part) or name in built_for:
+            continue
+        is_image = case.noun == "image"
+        step = f"build Horovod for {name} in the environment"
+        if is_image:
+            step = f"an image whose recipe builds Horovod for {name}: toolkit image list"
+        yield LauncherMismatchError(
+            f"the script imports {part}, "
+            f"this {case.noun}'s Horovod was built for {', '.join(built_for)}",
+            place="--image" if is_image else "--runtime",
+            next_step=step,
+        )
+        return
+
+
+_check_horovod_mpi, _check_horovod_gloo = map(_check_horovod, ("mpi", "gloo"))
+
+
+HOROVOD = Launcher(
+    "horovod",
+    "Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI",
+    launch=lambda case: _by_pmi(case, sockets(case, "NCCL")),
+    check=lambda case: (*_check_horovod_mpi(case), *_check_pmi(case)),
+    facts=("mpi",),
+    needs=frozenset(("pmi",)),
+    substitute="horovod-gloo",
+    framework="horovod",
+)
+
+
+def _gloo(case: Case) -> dict[str, str]:
+    """Return the variables that make Horovod use Gloo, on the site's interface if it is known."""
+    return {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        **({"HOROVOD_GLOO_IFACE": case.interface} if case.interface else {}),
+        **sockets(case, "NCCL"),
+    }
+
+
+def _horovod_gloo(case: Case) -> Launch:
+    """Start one task for each rank; one small server gives the ranks each other's addresses.
+
+    The server is Horovod's own; it runs in the image on the first node and ends with the batch
+    script.
+    """
+    # Horovod waits half a minute for ranks that come late, less than a cold start from a busy file
+    # system may take. The user can set another time.
+    return default(case, {**_gloo(case), "HOROVOD_GLOO_TIMEOUT_SECONDS": "300"})
+
+
+HOROVOD_GLOO = Launcher(
+    "horovod-gloo",
+    "Slurm starts every rank, one server tells them of each other; for Horovod without MPI",
+    launch=_horovod_gloo,
+    check=_check_horovod_gloo,
+    framework="horovod",
+)
+
+
+def _check_horovod_elastic(case: Case) -> Iterator[ToolkitError]:
+    """Require Horovod with Gloo in the image, and a script that calls ``hvd.elastic.run``."""
+    yield from _check_horovod_gloo(case)
+    if case.source.imports_any("horovod") and not case.source.calls_any("elastic.run"):
+        yield LauncherMismatchError(
+            "the script uses Horovod and never its elastic.run: it could not go on after a change",
+            place="--launcher",
+            next_step="--launcher horovod-gloo, or see jobs/digits-horovod-elastic/train.py",
+        )
+
+
+def _horovod_elastic(case: Case) -> Launch:
+    """Start one agent on each node, with the CPUs of all its ranks, beside Horovod's driver.
+
+    A rank that dies, or a node that is lost, costs its node's ranks; training goes on with the
+    others from the last commit of the script's state. The node is tried again after a while (in
+    seconds at first, doubled each time, and at most). Slurm takes a node that is down out of the
+    job for good, and gives a job no new ones.
+    """
+    resets = case.job.max_restarts
+    ranks = (str(nodes * case.ranks_per_node) for nodes in case.job.node_range)
+    return default(
+        case,
+        {**_gloo(case), "HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_COOLDOWN": "10,120"},
+        task_is_rank=False,
+        labels_lines=True,
+        options=(*ranks, "" if resets is None else str(resets)),
+        directives=(("no-kill", ""),),
+    )
+
+
+HOROVOD_ELASTIC = Launcher(
+    "horovod-elastic",
+    "Horovod's elastic driver, and an agent on each node; for hvd.elastic.run",
+    launch=_horovod_elastic,
+    check=_check_horovod_elastic,
+    needs=frozenset(("command", "nodes")),
+    framework="horovod",
+    is_elastic=True,
+    is_per_node=True,
+    has_pty=False,
+    options=("max_restarts",),
+    starters=("horovod_elastic.py",),
+    failures=failures.of_elastic,
+    rank_of=failures.ranked_by("HOROVOD_RANK"),
+    of_last_start=failures.of_last_processes,
+)
+
+_OPEN_MPI = re.compile(r"Open MPI\)? (\d{1,9})\.(\d{1,9})")
+_TRIED = (("5", "4"),)  # of the host, of the image: ranks of 4.1.4 under mpirun 5.0.7, over PMIx
+
+
+def _check_mpirun(case: Case) -> Iterator[ToolkitError]:
+    """Require an Open MPI on the nodes, and an MPI in the image, or Horovod built with it."""
+    is_horovod = case.source.imports_any("horovod")
+    yield from _check_horovod_mpi(case) if is_horovod else _require_mpi(case)
+    version = case.facts.mpirun
+    if version is None and not case.site.modules:
+        yield NeedsInstallError(
+            "there is no mpirun on PATH, and the site names no module that brings one",
+            place="--launcher mpirun",
+            next_step="--launcher horovod or mpi does without it; or load the site's Open "
+            "MPI; on Debian: apt-get install openmpi-bin",
+        )
+    elif version and not _OPEN_MPI.search(version):
+        yield LauncherMismatchError(
+            f"mpirun here is not Open MPI's: {version}",
+            place="--launcher mpirun",
+            next_step="load the site's Open MPI, or use --launcher mpi",
+        )
+
+
+def _mpirun(case: Case) -> Launch:
+    """Let Slurm give a slot for each rank, and mpirun fill them; Slurm starts its daemons.
+
+    mpirun binds no rank to a core: that is the business of Slurm and the user.
+    """
+    parameters, ranks = _parameters(case.interface), case.ranks_per_node
+    if case.interface:
+        parameters["oob_tcp_if_include"] = case.interface
+    return default(
+        case,
+        sockets(case, "NCCL"),
+        # The MPI plugin that a site's Slurm starts by default is for ranks; mpirun starts its
+        # daemons with it, and brings a PMIx of its own.
+        exports={**_EXPORTS, "SLURM_MPI_TYPE": "none"},
+        options=(
+            *("-n", str(case.ranks), "--map-by", f"ppr:{ranks}:node", "--bind-to", "none"),
+            *(word for name, value in parameters.items() for word in ("--mca", name, value)),
+        ),
+        warnings=_mpirun_warnings(case),
+    )
+
+
+def _mpirun_warnings(case: Case) -> tuple[str, ...]:
+    """Warn of two versions of Open MPI that may not work together.
+
+    Open MPI promises that ranks find a daemon of the same major version; of others, what was tried
+    is known.
+    """
+    host = _OPEN_MPI.search(case.facts.mpirun or "")
+    image = _OPEN_MPI.search(case.manifest.detail_of("openmpi") if case.manifest else "")
+    if host is None or image is None or host[1] == image[1] or (host[1], image[1]) in _TRIED:
+        return ()
+    return (
+        f"mpirun here is Open MPI {host[1]}.{host[2]}, "
+        f"the {case.noun} has {image[1]}.{image[2]}: ranks may not find it; "
+        "--launcher horovod or mpi does without the host's",
+    )
+
+
+MPIRUN = Launcher(
+    "mpirun",
+    "the host's Open MPI starts every rank in its container; for Horovod and any MPI",
+    launch=_mpirun,
+    check=_check_mpirun,
+    facts=("mpirun",),
+    needs=frozenset(("command", "nodes")),
+    has_pty=False,
+    starters=("mpirun",),
+    failures=failures.of_mpirun,
+    rank_of=failures.ranked_by("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
+    waits_for_failed=True,
+)

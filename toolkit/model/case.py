@@ -21,9 +21,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from toolkit.errors import ToolkitError
-    from toolkit.launchers.shared.base import Launcher
+    from toolkit.launchers.base import Launcher
     from toolkit.runtimes.shared.base import Runtime
     from toolkit.slurm.client import Client
+
+
+# The suffix of a file -> the program that runs it; empty: the file is a program itself.
+INTERPRETERS = {".py": "python3", ".sh": ""}
+# Programs whose arguments say what they start: that is the user's, and is not spread over ranks.
+SHELLS = ("bash", "sh")
 
 
 class Target(NamedTuple):
@@ -50,6 +56,11 @@ class Target(NamedTuple):
     def name(self) -> str:
         """The file name of the script."""
         return PurePosixPath(self.script).name
+
+    @property
+    def is_python(self) -> bool:
+        """True if the script is a file of Python by its name."""
+        return self.script.endswith(".py")
 
 
 class Image(NamedTuple):
@@ -330,8 +341,8 @@ class Case(NamedTuple):
             return (script,)
         if self.job.python_module:
             return ("python3", "-m", self.job.python_module)
-        if script.endswith(".py"):
-            return ("python3", script)
+        if program := INTERPRETERS.get(PurePosixPath(script).suffix):
+            return (program, script)
         return (script if "/" in script else f"./{script}",)
 
     @property

@@ -191,3 +191,8 @@ class Manifest(Model, frozen=True, kw_only=True):
             if check.name not in {verdict.name for verdict in self.verified}
         )
         return (*old, *self.verified)
+
+    def detail_of(self, check: str) -> str:
+        """Return the detail of a check that passed: ``Open MPI 4.1.4 speaks pmix``; else empty."""
+        passed = (each for each in self.verdicts if each.name == check)
+        return next((each.detail for each in passed if each.outcome == "passed"), "")

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit import launchers, module_search, shell, source
-from toolkit.errors import ToolkitError, UnknownImageError, UsageError
+from toolkit.errors import CommandFailedError, ToolkitError, UnknownImageError, UsageError
 from toolkit.images.store import store as images
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import Case, Image, Target
@@ -247,12 +247,25 @@ def _with_facts(case: Case) -> Case:
             limits=limits,
             sbatch_options=_sbatch_options(client) if job.slurm else {},
         )
-    case = case._replace(facts=facts)
-    if case.launcher is not None and client is not None:
-        case = case._replace(facts=case.launcher.discover(case))
+        wanted = case.launcher.facts if case.launcher else ()
+        if "mpi" in wanted:
+            facts = replace(facts, mpi=client.mpi_types())
+        if "mpirun" in wanted:
+            facts = replace(facts, mpirun=_mpirun_version())
     if case.environment is not None:
-        case = case._replace(facts=replace(case.facts, mpirun=case.environment.mpirun))
-    return case
+        facts = replace(facts, mpirun=case.environment.mpirun)
+    return case._replace(facts=facts)
+
+
+def _mpirun_version() -> str | None:
+    """Return the first line of ``mpirun --version``; None if there is none."""
+    if shell.which("mpirun") is None:
+        return None
+    try:
+        answer = shell.run(["mpirun", "--version"], timeout=20, check=False)
+    except CommandFailedError:
+        return None
+    return next((line.strip() for line in answer.stdout.splitlines() if line.strip()), None)
 
 
 @cache

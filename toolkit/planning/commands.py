@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from toolkit.errors import UsageError
-from toolkit.launchers.shared.base import SHELLS
+from toolkit.model.case import SHELLS
 from toolkit.planning.settings import Layer
 from toolkit.source import is_python
 

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from toolkit import __version__, launchers, runtimes
 from toolkit.errors import PlanError, ToolkitError, UnknownPartitionError
-from toolkit.launchers import LAUNCHERS
-from toolkit.launchers.shared import recorder
+from toolkit.launchers.torch import flight_recorder
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.plan import Bind, Launch, Plan
@@ -143,7 +142,7 @@ def _option_findings(case: Case) -> Iterator[ToolkitError]:
     yield from terminal_findings(case)
     yield from sweep.findings(case.job, case.source)
     if case.launcher is None:
-        yield LAUNCHERS.unknown(case.job.launcher or "")
+        yield launchers.unknown(case.job.launcher or "")
     else:
         yield from launcher_findings(case)
         yield from case.launcher.check(case)
@@ -208,7 +207,7 @@ def _environment(case: Case, launch: Launch, origins: dict[str, str]) -> dict[st
         # host.
         defaults["PYTHONNOUSERSITE"] = "1"
     if launcher and launcher.framework == "torch.distributed" and _writes_reports(case):
-        defaults |= recorder.environment(case)
+        defaults |= flight_recorder(case)
     variables: dict[str, str] = {}
     for origin, values in (
         ("default", defaults),

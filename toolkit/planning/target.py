@@ -14,7 +14,7 @@ from toolkit.config import shipped
 from toolkit.errors import ScriptMissingError, UnknownRunError, UsageError
 from toolkit.files import read_bytes, read_json, read_toml
 from toolkit.launchers import LAUNCHERS
-from toolkit.model.case import Target
+from toolkit.model.case import INTERPRETERS, Target
 from toolkit.model.job import Job
 from toolkit.planning import commands
 from toolkit.planning.settings import Layer, layer
@@ -50,7 +50,7 @@ def understand(name: str, flags: Layer, cwd: Path, known: Job, *, is_command: bo
         if pasted is not None:
             name, flags, note = pasted.words[0], pasted.over(flags), pasted.note
     launcher = LAUNCHERS.get(flags.values.get("launcher") or known.launcher or "")
-    if launcher is not None and launcher.has_own_program:
+    if launcher is not None and launcher.is_server:
         return Run(Target(name, str(cwd), str(cwd), is_program=True), Layer("program", {}), flags)
     is_other = any(name in other.commands for other in LAUNCHERS.values())
     is_program = is_other if launcher is None else launcher.takes_programs
@@ -244,7 +244,8 @@ def _hides_shipped(name: str) -> bool:
 
 def _is_program(name: str) -> bool:
     """Return whether a word is a program name rather than a path or a missing script."""
-    return bool(name) and name[0] != "-" and "/" not in name and not name.endswith((".py", ".sh"))
+    is_file = "/" in name or Path(name).suffix in INTERPRETERS
+    return bool(name) and name[0] != "-" and not is_file
 
 
 def _short(script: Path, cwd: Path) -> str:

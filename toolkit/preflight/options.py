@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
-from toolkit.launchers import LAUNCHERS
-from toolkit.launchers.shared.base import Launcher
+from toolkit.launchers import LAUNCHERS, offered
+from toolkit.launchers.base import Launcher
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.slurm_options import OWN
@@ -162,7 +162,7 @@ def _pty(case: Case) -> list[ToolkitError]:
     job, launcher = case.job, case.launcher
     if not job.pty or launcher is None or launcher.has_pty:
         return []
-    others = (name for name in LAUNCHERS.offered() if LAUNCHERS[name].has_pty)
+    others = (name for name in offered() if LAUNCHERS[name].has_pty)
     return [
         LauncherMismatchError(
             f"the launcher {job.launcher} gives no rank a terminal",

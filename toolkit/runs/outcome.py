@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from toolkit import launchers
 from toolkit.errors import JobLostError
-from toolkit.launchers.shared.step_log import rank_failure
+from toolkit.launchers.failures import rank_failure
 from toolkit.model.plan import Plan
 from toolkit.model.run import Failure, JobState, Outcome, Report
 from toolkit.runs import blame, error_records

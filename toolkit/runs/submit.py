@@ -80,8 +80,8 @@ def write(case: Case, adapt: Adapt = unchanged) -> tuple[store.Paths, Plan]:
     directory = Path(decided.run_directory)
     try:
         values = {name: case.job.env[name] for name in decided.secrets}
-        is_private = launchers.get(decided.launch.launcher).is_private
-        if values or is_private or shows(case.job.arguments):
+        is_server = launchers.get(decided.launch.launcher).is_server
+        if values or is_server or shows(case.job.arguments):
             directory.chmod(0o700)
         if decided.reports:
             _place_hook(directory)

@@ -7,8 +7,8 @@ template. The registry finds it by itself. ``docs/contributing/adding-a-runtime.
 from __future__ import annotations
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UnknownRuntimeError
-from toolkit.launchers import LAUNCHERS
-from toolkit.launchers.shared.base import Launcher
+from toolkit.launchers import LAUNCHERS, offered
+from toolkit.launchers.base import Launcher
 from toolkit.registry import Registry
 from toolkit.runtimes.shared.base import Runtime
 
@@ -40,7 +40,7 @@ def launcher_findings(runtime: Runtime, launcher: Launcher) -> list[ToolkitError
     """Return an error if a launcher cannot start ranks in a runtime."""
     if _can_start(runtime, launcher):
         return []
-    launchers = [name for name in LAUNCHERS.offered() if _can_start(runtime, LAUNCHERS[name])]
+    launchers = [name for name in offered() if _can_start(runtime, LAUNCHERS[name])]
     others = [name for name, other in RUNTIMES.items() if _can_start(other, launcher)]
     return [
         LauncherMismatchError(

@@ -19,7 +19,7 @@ from toolkit.explain.model import Example
 from toolkit.files import read_toml
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
-from toolkit.launchers import LAUNCHERS
+from toolkit.launchers import LAUNCHERS, offered
 from toolkit.lint.rules import RULES as LINT
 from toolkit.model.base import Model
 from toolkit.model.job import Job, Project
@@ -283,7 +283,7 @@ def _exercises() -> str:
             f"Image: `{exercise.image or 'none'}`. Launcher: {launcher}.",
             _fence(f"$ toolkit run jobs/{exercise.name}", "console"),
         ]
-    rows = (f"| `{name}` | {_plain(LAUNCHERS[name].summary)} |" for name in LAUNCHERS.offered())
+    rows = (f"| `{name}` | {_plain(LAUNCHERS[name].about)} |" for name in offered())
     return _page([*parts, "## Launchers", _table("Launcher", "Starts", rows)])
 
 

@@ -123,7 +123,7 @@ def check_time(case: Case) -> list[Result]:
     """
     name, site = f"partition {case.partition_name} gives", f"site {case.site.name} gives"
     waiting = case.site.interactive_minutes if case.job.interactive else None
-    is_notebook = case.launcher is not None and case.launcher.is_notebook
+    is_notebook = case.launcher is not None and case.launcher.is_server
     served = case.site.notebook_minutes if is_notebook else None
     limits = (
         (name, case.partition.max_minutes if case.partition else None, "sinfo"),

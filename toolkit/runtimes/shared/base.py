@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal, get_args
 
 from toolkit.errors import SignatureError, ToolkitError, UsageError
-from toolkit.launchers.shared.base import Capability
+from toolkit.launchers.base import Capability
 from toolkit.model.case import Case
 from toolkit.model.plan import Container
 

@@ -1,4 +1,4 @@
-"""Trainers above torch.distributed: which launcher their documentation wants, and their shapes.
+"""Trainers above torch.distributed: their launcher, their shapes, and `accelerate launch`.
 
 Lightning, Accelerate, Transformers and DeepSpeed call torch.distributed where the script does not
 show it. All take over what torchrun tells ranks. Under Slurm, Lightning's documentation wants a
@@ -8,13 +8,18 @@ remains for what one task per device cannot do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
+from toolkit.launchers import failures
+from toolkit.launchers.base import Launcher, default, require, sockets
 from toolkit.model.case import Case
+from toolkit.model.plan import Launch
 from toolkit.model.source import Construction, Source
+from toolkit.quoting import shell_words
+from toolkit.units import counted
 
 TRAINERS = (
     "accelerate",
@@ -36,12 +41,7 @@ _SHAPE = ("devices", "num_nodes")
 _INTERACTIVE_NAMES = ("bash", "interactive")
 
 
-def uses_torch_distributed(source: Source) -> bool:
-    """Return whether a script uses torch.distributed, by itself or through a trainer."""
-    return source.imports_any("torch.distributed", *TRAINERS)
-
-
-def srun_reason(case: Case) -> str:
+def wants_task_per_device(case: Case) -> str:
     """Return why a script wants a task of Slurm for each device; empty if it does not."""
     least, most = case.job.node_range
     if least != most or case.job.gpus_by_node or case.job.max_restarts:
@@ -55,7 +55,7 @@ def srun_reason(case: Case) -> str:
     return ""
 
 
-def environment(case: Case) -> dict[str, str]:
+def trainer_environment(case: Case) -> dict[str, str]:
     """Return variables that tell trainers of the job what the script does not tell them.
 
     Without GPUs, Accelerate (and the Trainer of Transformers, which uses it) needs one: it looks
@@ -106,55 +106,41 @@ class _Shape(NamedTuple):
     nodes: int | None
 
 
-def lightning_findings(case: Case) -> list[ToolkitError]:
-    """Return what of Lightning's settings contradicts the job, as far as the script tells.
+def lightning_findings(case: Case) -> Iterator[ToolkitError]:
+    """Yield what of Lightning's settings contradicts the job, as far as the script tells.
 
     Some of Lightning's strategies report the contradiction when they start. Others do not: the
     ranks wait for each other for ever, or each trains alone.
     """
     if not _uses_lightning(case.source):
-        return []
-    findings: list[ToolkitError] = []
+        return
     if case.job.job_name in _INTERACTIVE_NAMES:
-        cause = f"Lightning takes a job of the name {case.job.job_name} for a shell"
-        findings.append(
-            LauncherMismatchError(
-                f"{cause}, in which every rank is alone",
-                place="--job-name",
-                next_step="another name, such as train",
-            )
+        yield LauncherMismatchError(
+            f"Lightning takes a job of the name {case.job.job_name} for a shell, "
+            "in which every rank is alone",
+            place="--job-name",
+            next_step="another name, such as train",
         )
-    if _has_fixed_shape(case):
-        findings += _shape_findings(case)
-    return findings
-
-
-def _shape_findings(case: Case) -> list[ToolkitError]:
     made = [each for each in case.source.constructions if _is_lightning(each)]
-    if len(made) != 1:
-        return []  # several, of which one trains, or one that another file configures
+    # Of several, one trains; or another file configures the one.
+    if not _has_fixed_shape(case) or len(made) != 1:
+        return
     (trainer,), ranks = made, case.ranks_per_node
-    shape = _shape(trainer, case)
-    name, findings = trainer.name.rpartition(".")[2], list[ToolkitError]()
-    if shape.nodes not in (None, case.nodes):
-        cause = f"{name}(num_nodes={shape.nodes}) in line {trainer.line} is for {shape.nodes} nodes"
-        findings.append(
-            LauncherMismatchError(
-                f"{cause.replace(' 1 nodes', ' 1 node')}, and the job has {case.nodes}",
-                place="--nodes",
-                next_step=f"num_nodes={case.nodes} in the script, or --nodes {shape.nodes}",
-            )
+    shape, name = _shape(trainer, case), trainer.name.rpartition(".")[2]
+    if shape.nodes is not None and shape.nodes != case.nodes:
+        yield LauncherMismatchError(
+            f"{name}(num_nodes={shape.nodes}) in line {trainer.line} is for "
+            f"{counted(shape.nodes, 'node')}, and the job has {case.nodes}",
+            place="--nodes",
+            next_step=f"num_nodes={case.nodes} in the script, or --nodes {shape.nodes}",
         )
-    if shape.devices not in (None, ranks):
-        cause = f"{name}(...) in line {trainer.line} has {shape.devices} devices on each node"
-        findings.append(
-            LauncherMismatchError(
-                f"{cause.replace(' 1 devices', ' 1 device')}, and the job {ranks} ranks",
-                place="--ntasks-per-node",
-                next_step=f"devices={ranks} in the script, or --ntasks-per-node {shape.devices}",
-            )
+    if shape.devices is not None and shape.devices != ranks:
+        yield LauncherMismatchError(
+            f"{name}(...) in line {trainer.line} has {counted(shape.devices, 'device')} on each "
+            f"node, and the job {ranks} ranks",
+            place="--ntasks-per-node",
+            next_step=f"devices={ranks} in the script, or --ntasks-per-node {shape.devices}",
         )
-    return findings
 
 
 def _shape(trainer: Construction, case: Case) -> _Shape:
@@ -215,3 +201,101 @@ def _uses_lightning(source: Source) -> bool:
 def _is_lightning(made: Construction) -> bool:
     package, _, name = made.name.rpartition(".")
     return package.partition(".")[0] in _LIGHTNING and name in _LIGHTNING_CLASSES
+
+
+_COMMAND = ("accelerate", "launch")
+# What each node learns when it starts; a shell in the container expands it.
+_MEETING = (
+    '--machine_rank "$NODE_RANK" '
+    '--main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"'
+)
+# Words by which the user says what is launched; without them several processes are plain data
+# parallel.
+_KINDS = ("--config_file", "--multi_gpu", "--use_fsdp", "--use_deepspeed", "--use_megatron_lm")
+# What is set for agents, which are torchrun's.
+AGENT_ENVIRONMENT = {
+    # An agent that ends after the first one finds its store closed and prints a stack trace, in
+    # healthy runs.
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    # Each line of a rank starts with its number, as srun --label does it: "3| epoch 1".
+    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "${rank}| ",
+}
+
+
+def launches(case: Case) -> str:
+    """Return the claim to the command `accelerate launch`; empty: it is another one."""
+    is_command = (case.target.name, *case.job.arguments[:1]) == _COMMAND
+    return "launch starts ranks by itself" if is_command else ""
+
+
+def _check(case: Case) -> Iterator[ToolkitError]:
+    """Require accelerate, and a command or a script that it can launch."""
+    yield from require("accelerate", case)
+    yield from lightning_findings(case)
+    if case.target.is_program and not launches(case):
+        yield LauncherMismatchError(
+            f"the launcher accelerate starts Python scripts, not the program {case.target.script}",
+            place="--launcher",
+            next_step="--launcher none, or: -- accelerate launch SCRIPT",
+        )
+
+
+def _accelerate(case: Case) -> Launch:
+    """Start one agent on each node, with its number and the address of the first.
+
+    It serves commands with a configuration file of Accelerate, which torchrun cannot read:
+    ``toolkit run --nodes 2 -- accelerate launch --config_file fsdp.yaml train.py``. The numbers of
+    the job come first, and the user's own words after them. For DeepSpeed no other node is called:
+    each has an agent of its own.
+    """
+    is_program, is_many = case.target.is_program, case.ranks > 1
+    words = case.job.arguments[1:]
+    if not is_program:
+        module = case.job.python_module
+        words = (*(("-m", module) if module else (case.target.script,)), *case.job.arguments)
+    is_plain = is_many and not (is_program and _has_kind(words))
+    options = (
+        *(("--multi_gpu",) if is_plain else ()),
+        f"--num_machines={case.nodes}",
+        f"--num_processes={case.ranks}",
+        "--rdzv_backend=static",
+        "--deepspeed_multinode_launcher=standard",
+        *(("--tee=3",) if is_many else ()),
+    )
+    command = " ".join(("exec", shell_words((*_COMMAND, *options)), _MEETING, '"$@"'))
+    return default(
+        case,
+        {
+            # Without it, and without GPUs, each rank is alone.
+            **({} if case.job.most_gpus else {"ACCELERATE_USE_CPU": "true"}),
+            **trainer_environment(case),
+            **AGENT_ENVIRONMENT,
+            **sockets(case, "GLOO", "NCCL"),
+        },
+        template="spawn",
+        program=("sh", "-c", command, _COMMAND[0], *words),
+        task_is_rank=False,
+        labels_lines=is_many,
+        init="tcp",
+    )
+
+
+def _has_kind(words: Sequence[str]) -> bool:
+    """Return whether the words before the script say what is launched."""
+    before = takewhile(lambda word: not word.endswith(".py"), words)
+    return any(word.partition("=")[0] in _KINDS for word in before)
+
+
+ACCELERATE = Launcher(
+    "accelerate",
+    "accelerate launch on each node starts the node's ranks; for its configuration files",
+    launch=_accelerate,
+    check=_check,
+    framework="accelerate",
+    is_per_node=True,
+    takes_programs=True,
+    commands=_COMMAND[:1],
+    starters=("accelerate",),
+    failures=failures.of_torchrun,
+    rank_of=failures.ranked_by("RANK"),
+)

@@ -1,0 +1,323 @@
+"""The failed ranks that launchers report in their logs, and the ranks of failure reports. Pure.
+
+Readers of logs get the lines of each log with its host, which is "" for the log of the batch shell,
+and return the ranks that failed, the first one first.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from toolkit.model.run import Failure, Report
+from toolkit.units import signal_of
+
+Logs = Iterable[tuple[str, Sequence[str]]]
+
+_SRUN_EXIT = re.compile(r"srun: error: (?P<host>[^:\s]+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
+_CODE = re.compile(r"Exited with exit code (\d{1,9})")
+# srun names a signal as strsignal(3) does; these are the ones that end ranks.
+_SIGNALS = {
+    "Killed": 9,
+    "Segmentation fault": 11,
+    "Aborted": 6,
+    "Terminated": 15,
+    "Bus error": 7,
+    "Floating point exception": 8,
+    "Illegal instruction": 4,
+    "Out Of Memory": 9,
+}
+
+
+def rank_failure(
+    exit_code: int, rank: int | None, host: str | None, *, task: str = "rank"
+) -> Failure:
+    """Return a failure with its message: ``rank 2 on nid002: exit code 3``.
+
+    Args:
+        exit_code: of the process; 128 + n if signal n ended it.
+        rank: number of the rank or task; None if it is not known.
+        host: of the process; None if it is not known.
+        task: what messages call it: ``rank``, ``task`` or ``agent``.
+    """
+    where = f" on {host}" if host else ""
+    signal = signal_of(exit_code)
+    how = f"killed by signal {signal}" if signal else f"exit code {exit_code}"
+    return Failure(
+        exit_code=exit_code,
+        rank=rank,
+        host=host,
+        text=f"{task} {'?' if rank is None else rank}{where}: {how}",
+    )
+
+
+def failures_of_step(lines: Iterable[str], *, task: str = "rank") -> list[Failure]:
+    """Return the failed tasks that srun reports.
+
+    Tasks that failed by themselves come first, then those that Slurm stopped.
+
+    Args:
+        lines: of the batch shell's log.
+        task: what messages call a task of Slurm: a rank, or an agent that starts ranks.
+    """
+    own: list[Failure] = []
+    stopped: list[Failure] = []
+    for line in lines:
+        match = _SRUN_EXIT.search(line)
+        if match:
+            code, by_slurm = _exit_code(match["how"])
+            numbers = _tasks(match["tasks"])
+            (stopped if by_slurm else own).extend(
+                rank_failure(code, number, match["host"], task=task) for number in numbers
+            )
+    return own + stopped
+
+
+def _tasks(text: str) -> list[int]:
+    """Return the numbers of a list such as ``0,2-3``, at most 1,000 of them."""
+    numbers: list[int] = []
+    for part in text.split(",", 1000)[:1000]:
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal() and len(part) < 20:
+            numbers += range(int(first), min(int(last or first), int(first) + 1000) + 1)
+    return numbers[:1000]
+
+
+def _exit_code(text: str) -> tuple[int, bool]:
+    """Return the exit code in srun's message, and whether Slurm stopped the task."""
+    code = _CODE.search(text)
+    if code:
+        return int(code[1]), int(code[1]) == 143
+    number = next((number for name, number in _SIGNALS.items() if text.startswith(name)), 1)
+    return (128 + number if number > 1 else 1), number == 15
+
+
+def of_step(logs: Logs, task: str = "rank") -> list[Failure]:
+    """Return the failed tasks that srun reports in the batch shell's own log."""
+    return failures_of_step(_batch_lines(logs), task=task)
+
+
+def of_tasks(logs: Logs) -> list[Failure]:
+    """Return the failed tasks of a program that knows no ranks."""
+    return of_step(logs, "task")
+
+
+def _batch_lines(logs: Logs) -> list[str]:
+    return [line for host, lines in logs if not host for line in lines]
+
+
+# The entries of torchrun's summary ("Root Cause (first observed failure)").
+_FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (.*)$")
+_NUMBER = re.compile(r"-?\d{1,9}")
+
+
+def of_torchrun(logs: Logs) -> list[Failure]:
+    """Return the ranks in the agents' summaries by the time of their end.
+
+    Ranks that their agent stopped (SIGTERM) come last. Without a summary, return the agents that
+    srun reports.
+    """
+    by_host = list(logs)
+    reported = summary_failures((host, lines) for host, lines in by_host if host)
+    return reported or of_step(by_host, "agent")
+
+
+def summary_failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
+    """Return the ranks in torchrun's summaries ("Root Cause (first observed failure)").
+
+    They are in the order of their end; those that their agent stopped (SIGTERM) come last.
+
+    Args:
+        logs: lines of each log, and its host; empty: the host that the summary names.
+    """
+    summaries = [pair for host, lines in logs for pair in _summaries(host, lines)]
+    ordered = sorted(summaries, key=lambda pair: (pair[1].exit_code == 128 + 15, pair[0]))
+    return [failure for _, failure in ordered]
+
+
+def _summaries(host: str, lines: Sequence[str]) -> Iterator[tuple[str, Failure]]:
+    """Yield the time and the failure of each entry of torchrun's summary.
+
+    Each field has a line of its own, ``exitcode`` after ``time``, ``host`` and ``rank``.
+    """
+    fields: dict[str, str] = {}
+    for line in lines:
+        match = _FIELD.match(line)
+        if not match:
+            continue
+        fields[match[1]] = match[2]
+        if match[1] == "exitcode":
+            code, rank = _NUMBER.search(fields["exitcode"]), _NUMBER.search(fields.get("rank", ""))
+            number = int(code[0]) if code else 1
+            exit_code = 128 - number if number < 0 else number
+            place = host or fields.get("host")
+            failure = rank_failure(exit_code, int(rank[0]) if rank else None, place)
+            yield fields.get("time", ""), failure
+            fields = {}
+
+
+def since_restart(reports: Sequence[Report], reported: Sequence[Failure]) -> Sequence[Report]:
+    """Return the reports of torchrun's agents, and those of ranks since their last restart."""
+    del reported
+    starts = [_start(report) for report in reports if _is_rank(report)]
+    return [report for report in reports if not _is_rank(report) or _start(report) == starts[-1]]
+
+
+def _is_rank(report: Report) -> bool:
+    return "TORCHELASTIC_RUN_ID" in report.env
+
+
+def _start(report: Report) -> tuple[str, str]:
+    return report.env["TORCHELASTIC_RUN_ID"], report.env.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+# How a node's script reports the end of a process that torch.multiprocessing.spawn started.
+_ENDED = re.compile(
+    r"process (?P<rank>\d{1,9}) terminated with "
+    r"(?:exit code (?P<code>\d{1,9})|signal (?P<signal>SIG\w+))"
+)
+_CHILD = re.compile(r"[Pp]rocess (?P<index>\d{1,6}) terminated")
+
+
+def of_spawn(logs: Logs) -> list[Failure]:
+    """Return the ranks whose end a node's script reports, those that it stopped last.
+
+    If no script reports one, return the scripts that srun reports.
+    """
+    by_host = list(logs)
+    ends = [failure for host, lines in by_host if host for failure in _ends(host, lines)]
+    return sorted(ends, key=lambda failure: failure.exit_code == 128 + signal.SIGTERM) or of_step(
+        by_host, "script"
+    )
+
+
+def _ends(host: str, lines: Sequence[str]) -> Iterator[Failure]:
+    for line in lines:
+        match = _ENDED.search(line)
+        if match:
+            by_signal = getattr(signal.Signals, match["signal"] or "", signal.SIGKILL)
+            code = int(match["code"]) if match["code"] else 128 + by_signal.value
+            text = rank_failure(code, None, host).text
+            yield Failure(
+                exit_code=code,
+                host=host,
+                text=text.replace("rank ?", f"local rank {match['rank']}"),
+            )
+
+
+def rank_of_spawned(report: Report) -> int | None:
+    """Return the rank from the node's number and the process's index on the node."""
+    message = report.errors[0].message[:200] if report.errors and not report.process else ""
+    child = _CHILD.search(message)
+    index = int(child["index"]) if child else report.index
+    node = _number_of(report.env.get("NODE_RANK"))
+    ranks = _number_of(report.env.get("NPROC_PER_NODE"))
+    return None if index is None or node is None or ranks is None else index + node * ranks
+
+
+_KILLED = re.compile(
+    r"process rank (?P<rank>\d{1,9}) with PID \d{1,9} on node (?P<host>\S+) "
+    r"exited on\s+signal (?P<signal>\d{1,9})"
+)
+# Open MPI 4: [[25134,1],1], and 5: [prterun-nid001-681@1,1].
+_NAMED = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[^\s\[\]]+@\d+),(?P<rank>\d{1,9})\]")
+_MPIRUN_CODE = re.compile(r"Exit code:\s+(?P<code>\d{1,9})")
+_ABORTED = re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d{1,9})")
+_ERROR_CODE = re.compile(r"with errorcode (?P<code>\d{1,9})")
+
+
+def of_mpirun(logs: Logs) -> list[Failure]:
+    """Return the ranks that mpirun reports as failed.
+
+    With an exit code mpirun names the rank only; the rank's log names the host. A rank that calls
+    MPI_Abort is named for that first, and then again with the same code.
+    """
+    lines = _batch_lines(logs)
+    return [
+        failure
+        for index, line in enumerate(lines)
+        if (failure := _of_mpirun(line, lines[index + 1 : index + 4]))
+    ]
+
+
+def _of_mpirun(line: str, following: Sequence[str]) -> Failure | None:
+    killed = _KILLED.search(" ".join((line, *following[:1])))  # mpirun 5 wraps its lines
+    if killed:
+        return rank_failure(128 + int(killed["signal"]), int(killed["rank"]), killed["host"])
+    for first, then in ((_NAMED, _MPIRUN_CODE), (_ABORTED, _ERROR_CODE)):
+        named = first.search(line)
+        code = (
+            next((match for other in following if (match := then.search(other))), None)
+            if named
+            else None
+        )
+        if named and code:
+            return rank_failure(int(code["code"]), int(named["rank"]), None)
+    return None
+
+
+# What the driver prints when it has put the ranks together, and when a rank has failed; at its end
+# it repeats the first failure since it last put them together.
+_STARTED = re.compile(r"elastic: \d{1,9} ranks on ")
+_FAILED = re.compile(
+    r"elastic: (?P<is_last>failed: )?rank (?P<rank>\d{1,9}) on (?P<host>\S+): "
+    r"(?:exit code (?P<code>\d{1,9})|killed by signal (?P<signal>\d{1,9}))"
+)
+
+
+def of_elastic(logs: Logs) -> list[Failure]:
+    """Return the failures that ended a run of Horovod's elastic driver.
+
+    Those that the driver survived do not count.
+    """
+    failures: list[Failure] = []
+    for line in _batch_lines(logs):
+        if _STARTED.search(line):
+            failures.clear()
+        elif match := _FAILED.search(line):
+            code = int(match["code"]) if match["code"] else 128 + int(match["signal"])
+            failure = rank_failure(code, int(match["rank"]), match["host"])
+            if match["is_last"]:
+                return [failure, *(other for other in failures if other != failure)]
+            failures.append(failure)
+    return []
+
+
+def of_last_processes(reports: Sequence[Report], reported: Sequence[Failure]) -> Sequence[Report]:
+    """Return the reports of the last processes of the ranks that the elastic driver reports.
+
+    It reports them in the order in which their processes ended. A rank that failed first can take
+    longer to end than another one.
+    """
+    if not reported:
+        return reports
+    failed = {(str(failure.rank), failure.host) for failure in reported}
+    ranks = [(report.env.get("HOROVOD_RANK"), report.host) for report in reports]
+    last = {rank: report.pid for rank, report in zip(ranks, reports, strict=True)}
+    return [
+        report
+        for rank, report in zip(ranks, reports, strict=True)
+        if rank in failed and report.pid == last[rank]
+    ]
+
+
+def of_all(reports: Sequence[Report], reported: Sequence[Failure]) -> Sequence[Report]:
+    """Return all reports, those of a launcher that starts its ranks once."""
+    del reported
+    return reports
+
+
+def ranked_by(*names: str) -> Callable[[Report], int | None]:
+    """Return the function that reads a rank from the first variable that is a number."""
+
+    def rank_of(report: Report) -> int | None:
+        numbers = (_number_of(report.env.get(name)) for name in names)
+        return next((number for number in numbers if number is not None), None)
+
+    return rank_of
+
+
+def _number_of(text: str | None) -> int | None:
+    """Return a rank from a variable's value; None if the value is not a number."""
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 10 else None

@@ -1,1 +1,0 @@
-"""Code that launchers share; no module of this package is a launcher."""

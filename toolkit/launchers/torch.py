@@ -1,0 +1,281 @@
+"""Launchers of torch.distributed: torchrun's agents, tasks of Slurm, and scripts that fork."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
+from toolkit.launchers import failures
+from toolkit.launchers.base import Launcher, default, require, sockets
+from toolkit.launchers.trainers import (
+    AGENT_ENVIRONMENT,
+    TRAINERS,
+    lightning_findings,
+    trainer_environment,
+)
+from toolkit.model.case import Case
+from toolkit.model.plan import Launch
+from toolkit.quoting import shell_words
+
+_RESTARTS = 3  # default of an elastic run
+_FRAMEWORK = "torch.distributed"
+
+
+def _check_torchrun(case: Case) -> Iterator[ToolkitError]:
+    """Require torch, and in an environment of the host the program torchrun.
+
+    That is not there before torch 1.10.
+    """
+    yield from require("torch", case)
+    yield from lightning_findings(case)
+    if case.environment is not None and not case.environment.torchrun:
+        yield LauncherMismatchError(
+            f"there is no program torchrun in {case.environment.name}",
+            place="--launcher",
+            next_step="--launcher srun does without it",
+        )
+
+
+def _torchrun(case: Case) -> Launch:
+    """Start one agent on each node, with the CPUs of all its ranks.
+
+    The agents meet at the first node. Their arguments that depend on the job (addresses, port) are
+    in the template. With a range of nodes the run is elastic, which is a template of its own: it
+    goes on when nodes are lost, and takes new ones in. A rank's exit code is lost on the way:
+    torchrun itself always exits with 1 and reports the code in its summary.
+    """
+    job, (least, most) = case.job, case.job.node_range
+    own = " ".join(_fill(case, argument) for argument in _openmmlab(case, "pytorch")).split()
+    is_elastic, is_unequal = least != most, bool(job.gpus_by_node)
+    restarts = job.max_restarts
+    if restarts is None:
+        restarts = _RESTARTS if is_elastic else 0
+    changes = {"cpus_per_task": None} if is_unequal else {}
+    return default(
+        case,
+        {
+            **AGENT_ENVIRONMENT,
+            # Agents that start ranks again hang where these share the agents' own store.
+            **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts else {}),
+            **trainer_environment(case),
+            **sockets(case, "GLOO", "NCCL"),
+        },
+        template="torchrun-elastic" if is_elastic else None,
+        options=(
+            f"--nnodes={least}:{most}" if is_elastic else f"--nnodes={most}",
+            *(() if is_unequal else (f"--nproc-per-node={case.ranks_per_node}",)),
+            *((f"--max-restarts={restarts}",) if restarts else ()),
+            "--tee=3",
+        ),
+        exclude=f",{job.exclude}" if job.exclude else "",
+        directives=(("no-kill", ""), ("requeue", "")) if is_elastic else (),
+        program=(*_torchrun_script(case), *own, *job.arguments),
+        task_is_rank=False,
+        labels_lines=True,
+        **changes,
+    )
+
+
+def _torchrun_script(case: Case) -> tuple[str, ...]:
+    if case.job.python_module:
+        return ("-m", case.job.python_module)
+    script = case.target.script
+    return (script,) if case.target.is_python else ("--no-python", script)
+
+
+TORCHRUN = Launcher(
+    "torchrun",
+    "one torchrun agent per node starts the node's ranks; for torch.distributed",
+    launch=_torchrun,
+    check=_check_torchrun,
+    framework=_FRAMEWORK,
+    modules=(_FRAMEWORK, *TRAINERS),
+    is_elastic=True,
+    is_unequal=True,
+    is_per_node=True,
+    options=("max_restarts",),
+    starters=("torchrun",),
+    failures=failures.of_torchrun,
+    rank_of=failures.ranked_by("RANK"),
+    of_last_start=failures.since_restart,
+)
+
+
+class Argument(NamedTuple):
+    """An argument that a launcher fills in where the script defines it and the user has not.
+
+    What a rank learns when it starts (its number, where the others are) is in its environment; a
+    shell in the container expands it.
+
+    Attributes:
+        names: names that scripts give the option, with ``-``: ``("dist-url", "init-method")``.
+        value: for the shell: ``"$INIT_METHOD"`` or a plain word; None for a switch.
+    """
+
+    names: tuple[str, ...]
+    value: str | None
+
+
+_MEETING = (
+    Argument(("dist-url", "init-method", "dist-init"), '"$INIT_METHOD"'),
+    Argument(("master-addr", "master-ip"), '"$MASTER_ADDR"'),
+    Argument(("master-port",), '"$MASTER_PORT"'),
+)
+_RANKS = (
+    Argument(("rank",), '"$RANK"'),
+    Argument(("local-rank",), '"$LOCAL_RANK"'),
+    Argument(("world-size",), '"$WORLD_SIZE"'),
+)
+
+
+def _backend(case: Case) -> tuple[Argument, ...]:
+    """Return the argument for Gloo in a job without GPUs: the default of most scripts is NCCL."""
+    return () if case.job.most_gpus else (Argument(("dist-backend", "backend"), "gloo"),)
+
+
+def _openmmlab(case: Case, name: str) -> tuple[Argument, ...]:
+    """Return the argument that tells scripts of OpenMMLab what starts their ranks.
+
+    Without it each of them trains alone.
+    """
+    is_openmmlab = case.source.imports_any("mmengine", "mmcv")
+    return (Argument(("launcher",), name),) if is_openmmlab else ()
+
+
+def _filled(case: Case, *arguments: Argument) -> tuple[str, ...]:
+    """Return the script with the arguments that are filled in, then the user's own arguments."""
+    filled = [words for argument in arguments if (words := _fill(case, argument))]
+    if not filled:
+        return (*case.command, *case.job.arguments)
+    line = " ".join(("exec", shell_words(case.command), *filled, '"$@"'))
+    return ("sh", "-c", line, case.target.script, *case.job.arguments)
+
+
+def _fill(case: Case, argument: Argument) -> str:
+    """Return an argument as words for a shell; empty if it is not filled in."""
+    option = case.source.option(*argument.names)
+    if option is None or option.takes_value != (argument.value is not None):
+        return ""
+    is_given = any(
+        word == option.flag or word.startswith(f"{option.flag}=") for word in case.job.arguments
+    )
+    if is_given:
+        return ""
+    return option.flag if argument.value is None else f"{option.flag} {argument.value}"
+
+
+def _check_srun(case: Case) -> Iterator[ToolkitError]:
+    """Require torch in the image, and a path that torch can read out of a URL."""
+    yield from require("torch", case)
+    yield from lightning_findings(case)
+    wrong = next((sign for sign in "#?" if sign in case.run), None)
+    if case.job.init == "file" and wrong is not None:
+        yield UsageError(
+            f"torch.distributed cannot read a file:// address with {wrong!r} in it: {case.run}",
+            place="--init",
+            next_step="--init env, or run from another directory",
+        )
+
+
+def _srun(case: Case) -> Launch:
+    """Start one task for each rank, for which the script sets the variables of torch.distributed.
+
+    RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and NODE_RANK are the step's numbers; a variable
+    that is already set stays. ``--init`` decides how the ranks meet: ``env`` gives MASTER_ADDR and
+    MASTER_PORT, ``tcp`` and ``file`` do not. INIT_METHOD has the address in all three.
+    """
+    init = case.job.init or "env"
+    meeting = _MEETING if init == "env" else _MEETING[:1]
+    return default(
+        case,
+        {**trainer_environment(case), **sockets(case, "GLOO", "NCCL")},
+        program=_filled(case, *meeting, *_RANKS, *_backend(case), *_openmmlab(case, "slurm")),
+        init=init,
+    )
+
+
+SRUN = Launcher(
+    "srun",
+    "Slurm starts every rank and tells it who it is; for torch.distributed without torchrun",
+    launch=_srun,
+    check=_check_srun,
+    framework=_FRAMEWORK,
+    modules=(_FRAMEWORK, *TRAINERS),
+    options=("init",),
+    rank_of=failures.ranked_by("RANK", "SLURM_PROCID"),
+)
+
+_NODES = Argument(("nodes", "nnodes", "num-nodes", "num-machines"), '"$NNODES"')
+_NODE_RANK = Argument(("rank", "node-rank", "machine-rank", "nr"), '"$NODE_RANK"')
+_RANKS_PER_NODE = Argument(
+    ("nprocs", "nproc-per-node", "num-gpus", "gpus-per-node", "ngpus-per-node"), '"$NPROC_PER_NODE"'
+)
+_SWITCH = Argument(("multiprocessing-distributed",), None)
+
+
+def _spawn(case: Case) -> Launch:
+    """Start the script once on each node, with the CPUs of all the ranks that it forks.
+
+    RANK and WORLD_SIZE count nodes, as PyTorch's ImageNet example has it; NPROC_PER_NODE is the
+    number of ranks to fork. Other scripts read NODE_RANK, NNODES, MASTER_ADDR, MASTER_PORT or
+    INIT_METHOD.
+    """
+    arguments = (_SWITCH, *_MEETING, *_world(case), _NODES, _NODE_RANK, _RANKS_PER_NODE)
+    return default(
+        case,
+        sockets(case, "GLOO", "NCCL"),
+        program=_filled(case, *arguments, *_backend(case)),
+        task_is_rank=False,
+        init="tcp",
+    )
+
+
+def _world(case: Case) -> Sequence[Argument]:
+    """Return the argument for the size of the world.
+
+    Scripts that are given their node's number multiply the world by their ranks; the others run on
+    one node only.
+    """
+    if case.source.option(*_NODE_RANK.names) or case.source.option(*_SWITCH.names):
+        return (Argument(("world-size",), '"$NNODES"'),)
+    return (Argument(("world-size",), '"$NPROC_PER_NODE"'),) if case.nodes == 1 else ()
+
+
+SPAWN = Launcher(
+    "spawn",
+    "Slurm starts the script once on each node, and the script forks its ranks (mp.spawn)",
+    launch=_spawn,
+    check=lambda case: require("torch", case),
+    framework=_FRAMEWORK,
+    is_per_node=True,
+    failures=failures.of_spawn,
+    rank_of=failures.rank_of_spawned,
+)
+
+RECORDS = "nccl_trace_rank_"  # the number of the rank follows; below the directory of reports
+_ENTRIES = "2000"  # the default of newer versions
+_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
+_FIRST, _RENAMED = (2, 5), (2, 9)  # torch warns of the older names since it has others
+
+
+def flight_recorder(case: Case) -> dict[str, str]:
+    """Return the settings of torch's flight recorder for ranks with GPUs, which cost nothing.
+
+    It keeps NCCL's last collectives of each rank, and writes them down at a timeout. Source:
+    docs.pytorch.org, torch_nccl_environment_variables, and getCvarString of c10d.
+    """
+    text = case.manifest.frameworks.get("torch", "") if case.manifest else ""
+    match = _VERSION.match(text)
+    version = (int(match[1]), int(match[2])) if match else None
+    if not case.job.most_gpus or (version is not None and version < _FIRST):
+        return {}
+    is_renamed = version is not None and version >= _RENAMED
+    size = "TORCH_FR_BUFFER_SIZE" if is_renamed else "TORCH_NCCL_TRACE_BUFFER_SIZE"
+    file = "TORCH_FR_DUMP_TEMP_FILE" if is_renamed else "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+    return {
+        size: _ENTRIES,
+        file: f"{case.run}/report/{RECORDS}",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
