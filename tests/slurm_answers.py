@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from toolkit.slurm import inventory, overview, parse, queue
+from toolkit.slurm import cluster, parse, queue
 
 GOLDEN = Path(__file__).parent / "golden" / "slurm"
 SEPARATOR = "<5eba7a70>"
@@ -60,13 +60,13 @@ ANSWERS: Mapping[str, Sequence[str]] = {
         *("env", *queue.ENVIRONMENT, "sacct", "--noheader", "--parsable", "--allocations"),
         *(f"--delimiter={SEPARATOR}", f"--format={queue.sacct_format()}", "--jobs=IDS"),
     ),
-    "usage": ("squeue", "--noheader", "--array", "--me", f"--format={inventory.USAGE_FORMAT}"),
+    "usage": ("squeue", "--noheader", "--array", "--me", f"--format={cluster.USAGE_FORMAT}"),
     "details": ("scontrol", "--details", "show", "job=ID"),
     "sinfo": ("sinfo", "--noheader", "--exact", f"--format={parse.SINFO_FORMAT}"),
     "mpi": ("srun", "--mpi=list"),
     "partitions": ("scontrol", "--oneliner", "show", "partition"),
     "nodes": ("scontrol", "--oneliner", "--details", "show", "node"),
-    "qos": (*"sacctmgr --noheader --parsable2 show qos".split(), f"format={overview.QOS_FORMAT}"),
+    "qos": (*"sacctmgr --noheader --parsable2 show qos".split(), f"format={cluster.QOS_FORMAT}"),
     "starts": ("sbatch", "--test-only", "--nodes=2", "--wrap=true"),
     "refused": ("sbatch", "--test-only", "--nodes=9", "--wrap=true"),
 }

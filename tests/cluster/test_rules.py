@@ -21,7 +21,7 @@ from toolkit.model.case import Case, Host
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, NodeFacts, Partition, Site, Use
 from toolkit.preflight.judge import REGISTRY
-from toolkit.slurm import overview, parse
+from toolkit.slurm import cluster, parse
 
 RIGHT: dict[str, Any] = {
     "partition": "cas_v100_4",
@@ -124,7 +124,7 @@ def refused_by_slurm(toolkit: Any, place: Place, jobs: list[list[str]]) -> list[
     said = toolkit(
         "cluster", "exec", "--", "bash", "-c", tests, cwd=place.directory, env=place.env
     ).stdout
-    found = [overview.start(text) for text in said.split("-" * 9 + "\n")[: len(jobs)]]
+    found = [cluster.start(text) for text in said.split("-" * 9 + "\n")[: len(jobs)]]
     return ["" if one.at else one.refused for one in found]
 
 

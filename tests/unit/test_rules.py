@@ -26,7 +26,7 @@ from toolkit.planning.plan import decide
 from toolkit.preflight.judge import REGISTRY
 from toolkit.slurm import parse
 from toolkit.slurm.client import Client
-from toolkit.slurm.inventory import parse_usage
+from toolkit.slurm.cluster import usage as parse_usage
 
 NEURON = sites.load("neuron")
 RIGHT: dict[str, Any] = {

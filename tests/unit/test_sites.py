@@ -1,4 +1,4 @@
-"""Sites as data: what is shipped can be read, extends works, and a site's comment rule finds what is wrong."""
+"""Site files: what is shipped can be read, rules find what is wrong, and a cluster's answers become a draft."""
 
 from __future__ import annotations
 
@@ -8,47 +8,51 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from tests.hostile import HOSTILE
 from toolkit import sites
 from toolkit.cli.site import command
-from toolkit.errors import ConfigError, UnknownSiteError
+from toolkit.errors import ConfigError, UnknownSiteError, UsageError
 from toolkit.lint.linter import lint
 from toolkit.lint.script import Context
+from toolkit.model.base import from_toml
 from toolkit.model.case import Case
 from toolkit.model.job import Job
-from toolkit.model.site import CommentRule, Site
+from toolkit.model.overview import ClusterNode, Queue
+from toolkit.model.site import CommentRule, Limits, OptionRule, Site, SitePartition
 from toolkit.planning import case as gathering
+from toolkit.planning import layers
 from toolkit.preflight.rules.site_options import check_comment
-from toolkit.sites.comment import problem
-from toolkit.slurm import hostlist
+from toolkit.sites import chosen, compare, schema
+from toolkit.sites.draft import draft
+from toolkit.sites.rules import comment_problem
+from toolkit.sites.survey import NodeProbe, Survey, configuration, modules, parse_probe
 
 SHIPPED = ("generic", "local", "neuron", "neuron-2022", "perlmutter-like")
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    directory = tmp_path / "toolkit" / "sites"
+    """The directory of the user's own site files."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("TOOLKIT_SITE", raising=False)
+    directory = tmp_path / "config" / "toolkit" / "sites"
     directory.mkdir(parents=True)
     return directory
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_what_is_shipped_says_its_own_name(name: str) -> None:
+def test_a_shipped_site_has_its_name_and_does_not_contradict_itself(name: str) -> None:
     assert sites.load(name).name == name
+    assert [*compare.within(sites.load(name))] == []
 
 
 def test_neuron_is_as_its_guide_has_it() -> None:
     site = sites.load("neuron")
     partition = site.partitions["cas_v100_4"]
-    assert isinstance(partition.nodes, str)
-    assert (
-        len(hostlist.expand(partition.nodes)),
-        partition.gpus,
-        partition.cpus,
-        partition.gpus_per_user,
-    ) == (11, 4, 40, 44)
-    assert site.partitions["gh200_1"].arch == "aarch64"
+    assert (partition.nodes, partition.gpus, partition.cpus) == ("gpu[10-20]", 4, 40)
+    assert (partition.gpus_per_user, site.partitions["gh200_1"].arch) == (44, "aarch64")
     assert not site.partitions["jupyter"].batch
     assert site.submit_directory == "/scratch/$USER"
     assert "mem" in site.forbidden
@@ -86,21 +90,30 @@ def test_circles_and_unknown_names_are_refused(own: Path) -> None:
         ("pytorch", "is not <key>=<value>"),
         ("field=nlp", "appl= is missing"),
         ("field=nlpp;appl=pytorch", "close: nlp"),
-        ("field=nlp;appl=pytorch;x=y", "knows no 'x'"),
+        ("field=nlp;appl=pytorch;x=y", "'x' is no key"),
     ],
 )
 def test_a_comment_of_fields(value: str | None, said: str | None) -> None:
     rule = sites.load("neuron").comment
     assert rule is not None
-    found = problem(rule, value)
+    found = comment_problem(rule, value)
     assert (found is None) if said is None else (found is not None and said in found)
 
 
-def test_a_comment_of_one_word() -> None:
-    rule = CommentRule(words=("pytorch", "etc"))
-    assert problem(rule, "etc") is None
-    assert problem(rule, "pytroch") == "'pytroch' is not among this site's comments; close: pytorch"
-    assert problem(CommentRule(required=False, words=("etc",)), None) is None
+@pytest.mark.parametrize(
+    ("rule", "value", "problem"),
+    [
+        (CommentRule(words=("pytorch", "etc")), "etc", None),
+        (CommentRule(required=False, words=("etc",)), None, None),
+        (
+            CommentRule(words=("pytorch", "etc")),
+            "pytroch",
+            "'pytroch' is not among this site's comments; close: pytorch",
+        ),
+    ],
+)
+def test_a_comment_of_one_word(rule: CommentRule, value: str | None, problem: str | None) -> None:
+    assert comment_problem(rule, value) == problem
 
 
 @pytest.mark.parametrize(
@@ -117,7 +130,7 @@ def test_the_comment_that_is_offered_passes_when_it_is_pasted(rule: CommentRule)
     site = Site(name="ours", comment=rule)
     (refused,) = check_comment(Case(job=Job(), site=site))
     _, value = shlex.split(refused.fix)
-    assert problem(rule, value) is None
+    assert comment_problem(rule, value) is None
     (fault,) = lint("#!/bin/bash\n#SBATCH --nodes=1\nsrun true\n", Context(site=site))
     assert lint(f"#!/bin/bash\n{fault.fix}\nsrun true\n", Context(site=site)) == ()
     assert gathering._example_comment(site).values == {"comment": value}
@@ -127,27 +140,16 @@ def test_sites_are_listed_and_shown() -> None:
     listed = CliRunner().invoke(command, ["list", "--json"])
     assert {one["name"] for one in json.loads(listed.stdout)} >= set(SHIPPED)
     shown = CliRunner().invoke(command, ["show", "neuron"]).stdout
-    for word in (
-        "cas_v100_4",
-        "gpu[10-20]",
-        "field=misc;appl=pytorch-ddp",
-        "ToBeDelete",
-        "KISTI's Neuron guide",
-        "2026-08",
-    ):
+    for word in ("cas_v100_4", "gpu[10-20]", "field=misc;appl=pytorch-ddp", "ToBeDelete"):
         assert word in shown
-    assert CliRunner().invoke(command, ["show", "neurn"]).exception.close == "neuron"  # type: ignore[union-attr]
+    for word in ("KISTI's Neuron guide", "2026-08", "files unread for 15 days are removed"):
+        assert word in shown
 
 
-def test_a_broken_site_has_a_row_and_the_others_are_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    folder = tmp_path / "toolkit" / "sites"
-    folder.mkdir(parents=True)
-    (folder / "broken.toml").write_text("name = \n")
-    (folder / "circle.toml").write_text('name = "circle"\nextends = "circle"\n')
-    (folder / "fine.toml").write_text('name = "fine"\nsummary = "ours"\n')
+def test_a_broken_site_has_a_row_and_the_others_are_listed(own: Path) -> None:
+    (own / "broken.toml").write_text("name = \n")
+    (own / "circle.toml").write_text('name = "circle"\nextends = "circle"\n')
+    (own / "fine.toml").write_text('name = "fine"\nsummary = "ours"\n')
     listed = CliRunner().invoke(command, ["list"])
     assert listed.exit_code == 0, listed.output
     rows = {line.split()[0]: line for line in listed.stdout.splitlines()}
@@ -159,6 +161,213 @@ def test_a_broken_site_has_a_row_and_the_others_are_listed(
     assert [each["name"] for each in objects if "error" in each] == ["broken", "circle"]
 
 
-def test_a_site_counts_its_days_in_english() -> None:
-    shown = CliRunner().invoke(command, ["show", "neuron"]).output
-    assert "files unread for 15 days are removed" in shown
+_GPU = ClusterNode(
+    name="g01",
+    partitions=("gpu",),
+    state="idle",
+    cpus=64,
+    memory=500000,
+    gpus=4,
+    gpu_type="a100",
+    arch="x86_64",
+)
+_BIG = ClusterNode(name="b01", partitions=("big.mem",), state="idle", cpus=128, arch="aarch64")
+FOUND = Survey(
+    slurm="23.11.4",
+    cluster="ada",
+    plugins="lua",
+    queues=(
+        Queue(name="gpu", default=True, nodes="g[01-02]", max_minutes=1440),
+        Queue(name="big.mem", nodes="b01"),
+    ),
+    nodes=(_GPU, replace(_GPU, name="g02", cpus=32, memory=250000, gpus=2), _BIG),
+    mpi=("none", "pmix"),
+    modules=("apptainer/1.3.0", "cuda/12.4"),
+    scratch="$SCRATCH",
+    limits={"gpu": Limits(jobs_submitted=8, gpus=16, source="Slurm's QOS")},
+    probes={
+        "gpu": NodeProbe(
+            host="g01", gpus=("NVIDIA A100-SXM4-80GB",) * 4, driver="550.54.15", interfaces=("ib0",)
+        )
+    },
+)
+GPU_PARTITION = SitePartition(
+    nodes="g[01-02]",
+    cpus=64,
+    memory=500000,
+    gpus=4,
+    gpu="NVIDIA A100-SXM4-80GB",
+    jobs_submitted=8,
+    gpus_per_user=16,
+    max_minutes=1440,
+)
+
+
+def drafted(survey: Survey = FOUND) -> Site:
+    return from_toml(draft("ours", survey, date="2026-11-21"), Site)
+
+
+def test_a_draft_says_what_was_found_and_asks_for_the_rest() -> None:
+    text, site = draft("ours", FOUND, date="2026-11-21"), drafted()
+    assert site == Site(
+        name="ours",
+        summary="ada, Slurm 23.11.4",
+        date="2026-11",
+        mpi=("none", "pmix"),
+        scratch="$SCRATCH",
+        interface="ib0",
+        driver="550.54.15",
+        modules=("apptainer/1.3.0",),
+        available_modules=("apptainer/1.3.0", "cuda/12.4"),
+        partitions={
+            "gpu": GPU_PARTITION,
+            "big.mem": SitePartition(nodes="b01", cpus=128, memory=0, arch="aarch64"),
+        },
+    )
+    for words in ("# of the largest; there are [2, 4]", "# ? jobs_running = 10", "# ? containers"):
+        assert words in text
+    assert "# ? submit_directory" in text
+    assert "job_submit plugins (lua)" in text
+    assert [*compare.against(site, FOUND), *compare.within(site)] == []
+
+
+_FAILED = {"gpu": NodeProbe(problem="no node\nwas free")}
+
+
+@pytest.mark.parametrize(
+    "survey",
+    [FOUND, Survey(), replace(FOUND, probes=_FAILED, modules=None, mpi=(), local=True)],
+)
+def test_every_line_that_asks_can_be_uncommented(survey: Survey) -> None:
+    text = draft("ours", survey, date="2026-11-21")
+    from_toml(text, Site)
+    from_toml(text.replace("# ? ", ""), Site)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_stay_names(name: str) -> None:
+    node = ClusterNode(name="g01", partitions=(name,), state="idle", cpus=1, gpus=1, gpu_type=name)
+    survey = Survey(
+        cluster=name,
+        queues=(Queue(name=name, nodes=name),),
+        nodes=(node,),
+        modules=(name,),
+        probes={name: NodeProbe(problem=name)},
+    )
+    partitions = drafted(survey).partitions
+    assert set(partitions) == {name}
+    assert partitions[name].nodes == name
+
+
+def test_differences_from_the_cluster() -> None:
+    gpu = replace(
+        GPU_PARTITION,
+        gpus=8,
+        cpus=16,
+        max_minutes=2880,
+        jobs_submitted=9,
+        nodes="g[01-03]",
+        arch="aarch64",
+    )
+    wrong = replace(
+        drafted(),
+        mpi=("pmi2",),
+        defaults={"partition": "gone"},
+        modules=("singularity/3",),
+        partitions={
+            "gpu": gpu,
+            "gone": SitePartition(),
+            "jupyter": SitePartition(batch=False),
+        },
+    )
+    found = {one.key: one for one in compare.against(wrong, FOUND)}
+    keys = ("gpus", "cpus", "max_minutes", "jobs_submitted", "arch")
+    assert {key: one.wrong for key, one in found.items()} == {
+        **dict.fromkeys(("partitions.gone", "mpi", "modules", "defaults.partition"), True),
+        **dict.fromkeys((f"partitions.gpu.{key}" for key in keys), True),
+        **dict.fromkeys(("partitions.gpu.nodes", "partitions.big.mem"), False),
+    }
+    assert found["partitions.gpu.max_minutes"].text == "1440 minutes in Slurm, 2880 in the file"
+
+
+def test_what_a_site_says_against_itself() -> None:
+    site = Site(
+        name="x",
+        comment=CommentRule(words=("a",), example="b"),
+        required={"mem": OptionRule(why="w"), "oversubscribe": OptionRule(why="w")},
+        forbidden={"mem": OptionRule(why="w")},
+        partitions={"p": SitePartition(nodes="g[01")},
+        defaults={"ndoes": 1, "partition": "mian"},
+    )
+    found = {one.key: one.wrong for one in compare.within(site)}
+    assert found == {
+        "comment.example": True,
+        "required.mem": True,
+        "required.oversubscribe": False,
+        "partitions.p.nodes": True,
+        "defaults.ndoes": True,
+        "defaults.partition": True,
+    }
+
+
+def test_what_commands_say() -> None:
+    assert modules(
+        "/apps/modules:\ncuda/12.4(default)\ngcc/13.2 <L>\nsingularity/4.3.4\ndir/\n\n"
+    ) == (*("cuda/12.4", "gcc/13.2"), "singularity/4.3.4")
+    assert configuration(
+        "ClusterName             = r5\nJobSubmitPlugins        = (null)\nhead\nX = a=b\n"
+    ) == {"ClusterName": "r5", "X": "a=b"}
+    said = parse_probe(
+        "host g01\ngpu 550.54.15, NVIDIA A100\ngpu 550.54.15, NVIDIA A100\ninterface ib0\ninterface eth0@if3\n"
+    )
+    assert said == NodeProbe(
+        host="g01", gpus=("NVIDIA A100",) * 2, driver="550.54.15", interfaces=("ib0", "eth0")
+    )
+    assert parse_probe("host g01\n") == NodeProbe(host="g01")
+
+
+def test_the_choice_of_a_site_leaves_all_else_as_it_was() -> None:
+    before = '# mine\nsite= "old"\nnodes = 2\n[registries]\nsite = "x"\n'
+    assert chosen(before, "new") == 'site = "new"\n# mine\nnodes = 2\n[registries]\nsite = "x"\n'
+    assert chosen(chosen(before, "new"), None) == '# mine\nnodes = 2\n[registries]\nsite = "x"\n'
+    assert chosen("", "a") == 'site = "a"\n'
+
+
+def test_a_site_is_used_until_a_project_says_otherwise(own: Path, tmp_path: Path) -> None:
+    assert own.is_dir()
+    assert layers.chosen_site(tmp_path) == "auto"
+    assert CliRunner().invoke(command, ["use", "neuron"]).exit_code == 0
+    assert layers.chosen_site(tmp_path) == "neuron"
+    (tmp_path / "toolkit.toml").write_text('site = "generic"\n')
+    assert layers.chosen_site(tmp_path / "below") == "generic"
+    (tmp_path / "toolkit.toml").unlink()
+    assert CliRunner().invoke(command, ["use", "auto"]).exit_code == 0
+    assert layers.chosen_site(tmp_path) == "auto"
+
+
+@pytest.mark.parametrize("verb", ["use", "show", "check"])
+def test_an_unknown_site_names_the_nearest(verb: str) -> None:
+    error = CliRunner().invoke(command, [verb, "nueron"]).exception
+    assert isinstance(error, UnknownSiteError)
+    assert error.close == "neuron"
+
+
+@pytest.mark.parametrize("name", ["ours", "../x", "auto", "a b", ""])
+def test_a_site_is_not_written_over_nor_beside(name: str, own: Path) -> None:
+    (own / "ours.toml").write_text('name = "ours"\n')
+    assert isinstance(CliRunner().invoke(command, ["init", name]).exception, UsageError)
+
+
+def test_the_schema_that_is_shipped_is_of_these_models() -> None:
+    assert schema.shipped() == schema.text(), (
+        "renew it: toolkit site schema >toolkit/sites/site.schema.json"
+    )
+    definitions = json.loads(schema.shipped())["$defs"]
+    assert definitions["Site"]["properties"]["purge_days"]["description"].startswith(
+        "files of `submit_directory`"
+    )
+    assert (
+        definitions["SitePartition"]["properties"]["jobs_running"]["description"]
+        == "limits for one user."
+    )
+    assert definitions["Site"]["additionalProperties"] is False

@@ -1,17 +1,20 @@
-"""Parse Slurm's times, partitions, MPI types and host lists."""
+"""What Slurm's commands print is read, and silence is told from a refusal."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from toolkit import units
+from tests.slurm_answers import answer
+from toolkit import sites, units
 from toolkit.errors import SlurmSilentError, SubmissionError
+from toolkit.model.overview import PartitionState, Queue, Start
 from toolkit.model.run import JobState
-from toolkit.model.site import Access, Use
+from toolkit.model.site import Access, Limits, Partition, Site, Use
 from toolkit.shell import Result
-from toolkit.slurm import failures, inventory, parse, queue
+from toolkit.slurm import cluster, failures, parse, queue
 from toolkit.slurm.client import Client, without_slurm_defaults
 from toolkit.slurm.hostlist import expand
 
@@ -45,24 +48,10 @@ def test_partitions_of_sinfo() -> None:
         "main*|up|1-00:00:00|1-infinite|1|down*|8|16000|gpu:v100:4\n"
         "big|inact|infinite|1-2|3|mix|40+|190000+|(null)\n"
     )
-    main, big = parse.partitions(text)
-    assert (main.name, main.default, main.nodes, main.cpus, main.gpus, main.gpu_type) == (
-        "main",
-        True,
-        2,
-        8,
-        4,
-        "v100",
-    )
-    assert (main.max_minutes, main.max_nodes) == (1440, None)
-    assert (big.nodes, big.cpus, big.memory, big.gpus, big.max_nodes, big.available) == (
-        3,
-        40,
-        190000,
-        0,
-        2,
-        False,
-    )
+    main = Partition(name="main", default=True, nodes=2, cpus=8, memory=16000, gpus=4)
+    main = replace(main, gpu_type="v100", gpus_by_type={"v100": 4}, max_minutes=1440)
+    big = Partition(name="big", nodes=3, cpus=40, memory=190000, max_nodes=2, available=False)
+    assert parse.partitions(text) == (main, big)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +100,7 @@ def test_pieces_of_lines_of_several_tasks_are_put_together() -> None:
     assert parse.labelled("") == []
 
 
+SITE = Site(name="x")
 SPOKEN = "site plugin: 3 of your jobs wait | see https://example.org"
 
 
@@ -118,12 +108,108 @@ def test_lines_of_a_site_s_plugins_are_skipped() -> None:
     """On every answer that is read line by line: before, between and after."""
     line = "main*|up|infinite|1-infinite|2|idle|8|16000|gpu:v100:2"
     assert [one.name for one in parse.partitions(f"{SPOKEN}\n\n{line}\n{SPOKEN}\n")] == ["main"]
-    usage = inventory.parse_usage(f"{SPOKEN}\nmain|R|2|gres/gpu:4|7\n{SPOKEN}", lambda _: "")
+    usage = cluster.usage(f"{SPOKEN}\nmain|R|2|gres/gpu:4|7\n{SPOKEN}", lambda _: "")
     assert usage == {"main": Use(submitted=1, running=1, gpus=8)}
     assert list(parse.nodes(f"{SPOKEN}\nnid001|main|(null)\n")) == ["nid001"]
     assert list(parse.unhealthy_nodes(f"{SPOKEN}*\nnid1|down*|9|x | y\n", 0)) == ["nid1"]
     assert parse.version(f"{SPOKEN}\nslurm-wlm 22.05.8\n{SPOKEN}\n") == "22.05.8"
     assert parse.version(SPOKEN) == ""
+
+
+def test_nodes_of_a_partition_are_counted() -> None:
+    nodes = cluster.nodes(answer("22.05.8", "nodes").replace("State=MIXED", "State=IDLE", 1))
+    queue = cluster.queues(answer("22.05.8", "partitions"))[1]
+    state = cluster.partition_state(queue, nodes, SITE, Limits(), Use(submitted=1), None)
+    assert state == PartitionState(
+        queue=queue,
+        gpu="v100",
+        gpus_per_node=4,
+        cpus_per_node=8,
+        idle=1,
+        mixed=2,
+        gpus=12,
+        gpus_free=7,
+        use=Use(submitted=1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "meant"),
+    [
+        ("IDLE", "idle"),
+        ("IDLE+COMPLETING", "idle"),
+        ("IDLE+CLOUD+POWERED_DOWN", "idle"),
+        ("IDLE~", "idle"),
+        ("MIXED+DRAIN", "down"),
+        ("ALLOCATED", "full"),
+        ("DOWN*", "down"),
+        ("IDLE*", "down"),
+        ("DOWN+NOT_RESPONDING", "down"),
+        ("SOMETHING_NEW", "down"),
+    ],
+)
+def test_states(state: str, meant: str) -> None:
+    (node,) = cluster.nodes(
+        f"NodeName=a Partitions=main Gres=(null) State={state} Reason=some words"
+    )
+    assert (node.state, node.gpus, node.gpu_type) == (meant, 0, "")
+
+
+def test_a_node_that_is_down_has_no_free_gpu() -> None:
+    nodes = cluster.nodes(
+        "NodeName=a Partitions=main Gres=gpu:a100:8(S:0-1) GresUsed=gpu:a100:1(IDX:0) State=DOWN"
+    )
+    found = cluster.partition_state(Queue(name="main"), nodes, SITE, Limits(), Use(), None)
+    assert (found.gpus, found.gpus_free, found.gpus_per_node, found.down) == (0, 0, 8, 1)
+
+
+def test_limits_of_slurm_go_before_those_that_are_written() -> None:
+    neuron, queue = sites.load("neuron"), Queue(name="cas_v100_4", qos="v100")
+    written = cluster.limits(queue, neuron, {}, {})
+    assert written == Limits(jobs_submitted=20, jobs_running=10, gpus=44, source="site neuron")
+    qos = cluster.limits_of("normal|||\nv100|5||gres/gpu=16,node=4\n", "Slurm's QOS")
+    own = cluster.limits_of("|3|7|cpu=400\n", "Slurm's association")
+    assert cluster.limits(queue, neuron, qos, own) == Limits(
+        jobs_submitted=7, jobs_running=5, gpus=16, source="Slurm's association and Slurm's QOS"
+    )
+    assert cluster.limits(Queue(name="other"), SITE, {}, {}) == Limits()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "sbatch: Job 1 to start at 2026-11-21T07:41:02 using 2 processors on nodes nid[001-002] in partition all\n",
+            Start(at="2026-11-21T07:41:02", nodes="nid[001-002]"),
+        ),
+        (
+            "allocation failure: Node count specification invalid\n",
+            Start(refused="Node count specification invalid"),
+        ),
+        (
+            "sbatch: error: this site wants a comment\nsbatch: error: Batch job submission failed: Unspecified error\n",
+            Start(
+                refused="this site wants a comment; Batch job submission failed: Unspecified error"
+            ),
+        ),
+        ("", Start(refused="no answer")),
+    ],
+)
+def test_when_a_job_would_start(text: str, found: Start) -> None:
+    assert cluster.start(text) == found
+
+
+def test_the_soonest_is_first_and_who_never_starts_is_missing() -> None:
+    def at(name: str, start: Start | None) -> PartitionState:
+        return PartitionState(queue=Queue(name=name), start=start)
+
+    found = (
+        at("a", Start(at="2026-11-22T00:00:00")),
+        at("b", Start(refused="no")),
+        at("c", Start(at="2026-11-21T07:00:00")),
+        at("d", None),
+    )
+    assert [one.queue.name for one in cluster.soonest(found)] == ["c", "a"]
 
 
 def answered(code: int, stderr: str, stdout: str = "") -> Result:

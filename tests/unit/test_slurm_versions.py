@@ -14,7 +14,7 @@ from tests.slurm_answers import JOBS, NAME, SCRIPT, SEPARATOR, answer, versions
 from toolkit.model.overview import Queue
 from toolkit.model.run import JobState
 from toolkit.model.site import Limits, Use
-from toolkit.slurm import inventory, overview, parse, queue, tested
+from toolkit.slurm import TESTED, cluster, parse, queue
 
 VERSIONS = versions()
 Answers = Callable[[str], str]
@@ -113,15 +113,15 @@ def test_partitions_and_mpi(answers: Answers) -> None:
 
 
 def test_nodes_and_limits(answers: Answers) -> None:
-    nodes = overview.nodes(answers("nodes"))
+    nodes = cluster.nodes(answers("nodes"))
     assert [(node.name, node.state, node.gpus, node.gpu_type) for node in nodes] == [
         (f"nid00{number}", "mixed", 4, "v100") for number in (1, 2, 3)
     ]
     assert sum(node.gpus_used for node in nodes) == 5
-    debug, main = overview.queues(answers("partitions"))
+    debug, main = cluster.queues(answers("partitions"))
     assert debug == Queue(name="debug", nodes="nid[001-003]", max_minutes=30, max_nodes=1)
     assert (main.default, main.up, main.max_minutes, main.max_nodes) == (True, True, None, None)
-    limits = overview.limits_of(answers("qos"), "QOS")
+    limits = cluster.limits_of(answers("qos"), "QOS")
     assert limits == {"normal": Limits(source="QOS")}
 
 
@@ -133,19 +133,19 @@ def test_what_a_user_has(answers: Answers) -> None:
         asked.append(job)
         return details if job == str(IDS["debug"]) else ""
 
-    found = inventory.parse_usage(answers("usage"), show)
+    found = cluster.usage(answers("usage"), show)
     assert found["debug"] == Use(submitted=1, running=1, gpus=1)
     assert found["main"] == Use(submitted=43, running=2, gpus=4)
     assert set(asked) == {str(IDS["debug"]), str(IDS["requeued"])}
 
 
 def test_when_a_job_would_start(answers: Answers) -> None:
-    start = overview.start(answers("starts"))
+    start = cluster.start(answers("starts"))
     assert start.at.startswith("2")
     assert start.nodes.startswith("nid")
-    refused = overview.start(answers("refused"))
+    refused = cluster.start(answers("refused"))
     assert refused.refused == "Node count specification invalid"
 
 
 def test_every_version_that_is_said_to_be_tested_has_answers() -> None:
-    assert {version.rpartition(".")[0] for version in VERSIONS} == {*tested.SUITE, *tested.ANSWERS}
+    assert {version.rpartition(".")[0] for version in VERSIONS} == set(TESTED)

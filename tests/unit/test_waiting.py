@@ -8,7 +8,7 @@ from toolkit.explain.gather import of_waiting
 from toolkit.explain.waiting import Facts, Holder, explain
 from toolkit.model.run import Submission
 from toolkit.shell import Result
-from toolkit.slurm import overview
+from toolkit.slurm import cluster
 
 # As `scontrol --oneliner show job` of 22.05 answers.
 JOB = (
@@ -25,7 +25,7 @@ BUSY = {
 
 
 def job(reason: str, dependency: str = "(null)", nodes: str = "2") -> dict[str, str]:
-    return overview.fields(JOB.format(reason=reason, dependency=dependency, nodes=nodes))
+    return cluster.fields_of(JOB.format(reason=reason, dependency=dependency, nodes=nodes))
 
 
 def said(facts: Facts) -> dict[str, list[str]]:

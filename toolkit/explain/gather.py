@@ -27,8 +27,8 @@ from toolkit.runs import excerpt, logs, stack_files, standings, status
 from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
 from toolkit.runs.stacks import numbers_text
-from toolkit.slurm import overview
 from toolkit.slurm.client import Client
+from toolkit.slurm.cluster import fields_of
 
 _MAY_HANG = ("timeout", "cancelled")
 _MOST_TRACES = 100_000
@@ -173,7 +173,7 @@ def of_waiting(client: Client, submission: Submission) -> Facts:
     job_id, cluster = submission.job_id, submission.cluster
     named = "" if cluster == default_name() else f" --cluster {cluster}"
     shown = client.ask("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
-    job = overview.fields(next(iter(shown.splitlines()), ""))
+    job = fields_of(next(iter(shown.splitlines()), ""))
     partition = job.get("Partition", "").partition(",")[0]
     of_it = (f"--partition={partition}",) if partition else ()
     running = client.ask(
@@ -189,9 +189,7 @@ def of_waiting(client: Client, submission: Submission) -> Facts:
     ).stdout
     reserved = client.ask("scontrol", "--oneliner", "show", "reservation").stdout
     reservations = [
-        overview.fields(line)
-        for line in reserved.splitlines()
-        if line.startswith("ReservationName=")
+        fields_of(line) for line in reserved.splitlines() if line.startswith("ReservationName=")
     ]
     return Facts(
         job=job,

@@ -1,8 +1,4 @@
-"""The state of a cluster, and the facts that are collected for its site file.
-
-The state: free resources of each partition, the user's limits and usage, and where a job would
-start.
-"""
+"""The state of a cluster: its partitions and nodes, and where a job would start."""
 
 from __future__ import annotations
 
@@ -89,55 +85,3 @@ class PartitionState(Model, frozen=True, kw_only=True):
     limits: Limits = Limits()
     use: Use = Use()
     start: Start | None = None
-
-
-class NodeProbe(Model, frozen=True, kw_only=True):
-    """The facts that a short job collected on a node of a partition.
-
-    Attributes:
-        host: the node.
-        gpus: nvidia-smi's name of each GPU.
-        driver: version of the NVIDIA driver; empty: there is none.
-        interfaces: network interfaces, without the loopback.
-        problem: why there are no facts; empty: there are.
-    """
-
-    host: str = ""
-    gpus: tuple[str, ...] = ()
-    driver: str = ""
-    interfaces: tuple[str, ...] = ()
-    problem: str = ""
-
-
-class Survey(Model, frozen=True, kw_only=True):
-    """The facts of a live cluster.
-
-    Attributes:
-        slurm: its version.
-        cluster: its name, in Slurm's configuration.
-        local: it is the cluster of `toolkit cluster up`.
-        plugins: of job_submit, whose rules no command prints.
-        containers: container commands on PATH.
-        modules: names that ``module avail`` lists; None: there is no such command.
-        scratch: directory for large files, by an environment variable or by convention; empty:
-            there is none.
-        limits: by partition, the limits of one user.
-        probes: by partition, the facts that a job collected; empty if the user allowed no jobs.
-    """
-
-    slurm: str = ""
-    cluster: str = ""
-    local: bool = False
-    plugins: str = ""
-    queues: tuple[Queue, ...] = ()
-    nodes: tuple[ClusterNode, ...] = ()
-    mpi: tuple[str, ...] = ()
-    containers: tuple[str, ...] = ()
-    modules: tuple[str, ...] | None = None
-    scratch: str = ""
-    limits: dict[str, Limits] = {}
-    probes: dict[str, NodeProbe] = {}
-
-    def members(self, queue: Queue) -> tuple[ClusterNode, ...]:
-        """Return the nodes of a partition."""
-        return tuple(node for node in self.nodes if queue.name in node.partitions)

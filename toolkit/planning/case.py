@@ -31,9 +31,9 @@ from toolkit.planning.settings import DEFAULTS, Layer, Settings, demands, from_e
 from toolkit.planning.target import Run, understand
 from toolkit.records import store
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
-from toolkit.sites.comment import example
-from toolkit.slurm import inventory
+from toolkit.sites.rules import comment_example
 from toolkit.slurm.client import Client
+from toolkit.slurm.cluster import ask_limits, ask_usage
 
 
 def gather(
@@ -105,7 +105,7 @@ def _site_layer(site: Site) -> Layer:
 def _example_comment(site: Site) -> Layer:
     """Return an example of a comment as settings if the site requires a comment."""
     rule = site.comment
-    values = {"comment": example(rule)} if rule and rule.required else {}
+    values = {"comment": comment_example(rule)} if rule and rule.required else {}
     return Layer(f"the example of site {site.name}", values)
 
 
@@ -237,12 +237,12 @@ def _with_facts(case: Case) -> Case:
         partitions = client.partitions()
         name = job.partition or next((entry.name for entry in partitions if entry.default), "")
         needs_limits = name and (job.most_gpus or job.array is not None)
-        limits = inventory.limits(client, name) if needs_limits else {}
+        limits = ask_limits(client, name) if needs_limits else {}
         facts = Facts(
             partitions=partitions,
             container=container,
             # The user's jobs count only where there are limits.
-            mine=inventory.user_usage(client) if site.partitions or limits else {},
+            mine=ask_usage(client) if site.partitions or limits else {},
             nodes=client.nodes() if job.nodelist or job.exclude or job.constraint else {},
             limits=limits,
             sbatch_options=_sbatch_options(client) if job.slurm else {},

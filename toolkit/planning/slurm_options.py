@@ -11,7 +11,7 @@ from toolkit.model.job import Job, SlurmValue
 from toolkit.model.plan import Launch, Requeue
 from toolkit.model.slurm_options import OPTIONS, SHORT, Takes
 from toolkit.planning import requeue
-from toolkit.sites.gpu_types import resolve as resolve_gpu_type
+from toolkit.sites.rules import resolve_gpu_type
 
 _ASKED_SECONDS = 40  # before the time limit, at the latest
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import takewhile
 from pathlib import Path
 
 from msgspec import NODEFAULT
-from msgspec.structs import FieldInfo, fields, replace
+from msgspec.structs import fields, replace
 
 from toolkit import config
-from toolkit.config import PROJECT_FILE, package_directory
 from toolkit.errors import ConfigError, UnknownSiteError
 from toolkit.files import read_toml
 from toolkit.model.base import toml_value
@@ -22,23 +22,10 @@ from toolkit.model.job import Project
 from toolkit.model.site import Site
 
 
-def configured() -> Path:
-    """Return the directory of the user's own settings: ``~/.config/toolkit``."""
-    return config.user_directory()
-
-
-def user_file() -> Path:
-    """Return the path of the user's own ``toolkit.toml``, which may not exist.
-
-    A project's settings take precedence over it.
-    """
-    return configured() / PROJECT_FILE
-
-
 def directories() -> tuple[Path, ...]:
     """Return the directories of site files: the user's own, the machine's, the shipped ones."""
-    machine = config.machine_directory()
-    return (configured() / "sites", machine / "sites", package_directory("sites"))
+    own = (config.user_directory() / "sites", config.machine_directory() / "sites")
+    return (*own, config.package_directory("sites"))
 
 
 def names() -> tuple[str, ...]:
@@ -48,18 +35,23 @@ def names() -> tuple[str, ...]:
     )
 
 
-def load(name: str, place: str = "--site") -> Site:
+def load(name: str, place: str = "--site", *, within: tuple[str, ...] = ()) -> Site:
     """Read a site, with the site that it extends.
 
     Args:
         name: of the site.
         place: where the user names it, for the error.
+        within: the sites that extend it.
 
     Raises:
         UnknownSiteError: with the nearest name.
         ConfigError: its file is broken, or sites extend each other in a circle.
     """
-    return _load(name, (), place)
+    path = path_of(name, place)
+    if name in within:
+        cause = f"sites extend each other in a circle: {' -> '.join((*within, name))}"
+        raise ConfigError(cause, place=place)
+    return _extended(read_toml(path, Site), path, (*within, name))
 
 
 def path_of(name: str, place: str = "--site") -> Path:
@@ -89,8 +81,26 @@ def from_file(path: Path) -> Site:
         ConfigError: it is broken.
         UnknownSiteError: it extends a site that does not exist.
     """
-    site = read_toml(path, Site, named=True)
-    return _merge(load(site.extends, f"{path}, key extends"), site) if site.extends else site
+    return _extended(read_toml(path, Site, named=True), path)
+
+
+def _extended(site: Site, path: Path, within: tuple[str, ...] = ()) -> Site:
+    """Return a site with the values of the site that it extends.
+
+    Tables are joined key by key; every other value is replaced as a whole.
+    """
+    if site.extends is None:
+        return site
+    base = load(site.extends, f"{path}, key extends", within=within)
+    own = {}
+    for field in fields(Site):
+        value, before = getattr(site, field.name), getattr(base, field.name)
+        is_table = field.default_factory is not NODEFAULT
+        if is_table and isinstance(value, dict):
+            own[field.name] = {**before, **value}
+        elif value != field.default:
+            own[field.name] = value
+    return replace(base, **own)
 
 
 def image_directories(cwd: Path) -> tuple[Path, ...]:
@@ -115,56 +125,13 @@ def image_directories(cwd: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(directories))
 
 
-def _load(name: str, within: tuple[str, ...], place: str) -> Site:
-    path = path_of(name, place)
-    site = read_toml(path, Site)
-    if site.extends is None:
-        return site
-    if name in within:
-        raise ConfigError(
-            f"sites extend each other in a circle: {' -> '.join((*within, name))}",
-            place=f"{path}, key extends",
-        )
-    return _merge(_load(site.extends, (*within, name), f"{path}, key extends"), site)
-
-
-def _merge(base: Site, site: Site) -> Site:
-    """Return ``site`` with the values of ``base`` for all keys that it does not set.
-
-    Tables are joined key by key; every other value is replaced as a whole.
-    """
-    own = {
-        field.name: getattr(site, field.name)
-        for field in fields(Site)
-        if getattr(site, field.name) != _default(field)
-    }
-    for key, value in own.items():
-        before = getattr(base, key)
-        if isinstance(value, dict) and isinstance(before, dict):
-            own[key] = {**before, **value}
-    return replace(base, **own)
-
-
-def _default(field: FieldInfo) -> object:
-    return field.default_factory() if field.default_factory is not NODEFAULT else field.default
-
-
-_KEY = re.compile(r"site\s*=")
-
-
 def chosen(text: str, name: str | None) -> str:
     """Return the text of the file with ``site = NAME``, and otherwise unchanged.
 
     If ``name`` is None, the key is removed.
     """
     lines = text.splitlines()
-    first_table = next(
-        (number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines)
-    )
-    others = [
-        line
-        for number, line in enumerate(lines)
-        if number >= first_table or not _KEY.match(line.lstrip())
-    ]
+    top = [*takewhile(lambda line: not line.lstrip().startswith("["), lines)]
+    others = [line for line in top if not re.match(r"\s*site\s*=", line)] + lines[len(top) :]
     row = [f"site = {toml_value(name)}"] if name is not None else []
     return "".join(f"{line}\n" for line in (*row, *others))

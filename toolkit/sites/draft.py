@@ -6,10 +6,11 @@ A fact that the survey does not have is a comment with a question mark.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from toolkit.model.base import toml_value
-from toolkit.model.overview import ClusterNode, Queue, Survey
+from toolkit.model.overview import ClusterNode, Queue
+from toolkit.sites.survey import Survey
 
 _ASK = "# ?"
 
@@ -22,7 +23,15 @@ def draft(name: str, survey: Survey, *, date: str) -> str:
         survey: the cluster's own facts.
         date: today, as ``2026-11-21``.
     """
-    return "\n".join([*_head(name, survey, date), *_partitions(survey), *_rules(survey)]) + "\n"
+    lines = [*_head(name, survey, date), *_runtime(survey), *_nodes(survey), *_directories(survey)]
+    return "\n".join([*lines, *_partitions(survey), *_rules(survey)]) + "\n"
+
+
+def _line(key: str, value: object, *, example: object, why: str) -> str:
+    """Return a key with its value; if the cluster does not report it, a line to fill in."""
+    if value or value == 0:
+        return f"{key} = {toml_value(value)}"
+    return f"{_ASK} {key} = {toml_value(example)}   # {_plain(why)}"
 
 
 def _head(name: str, survey: Survey, date: str) -> Iterator[str]:
@@ -35,116 +44,95 @@ def _head(name: str, survey: Survey, date: str) -> Iterator[str]:
     yield f"date = {toml_value(date[:7])}"
     if survey.local:
         yield 'access = "local-cluster"'
-    loaded = [
-        module
-        for module in survey.modules or ()
-        if re.match(r"(?:apptainer|singularity)(?:/|$)", module, re.IGNORECASE)
-    ]
-    if survey.containers:
-        yield f"containers = {toml_value(survey.containers)}"
-    else:
-        without = " without a module" if loaded else ""
-        reason = f"neither apptainer nor singularity is on PATH{without}"
-        yield f'{_ASK} containers = ["apptainer"]   # {reason}'
-    yield from _modules(survey, loaded)
-    yield (
-        f"mpi = {toml_value(survey.mpi)}"
-        if survey.mpi
-        else f'{_ASK} mpi = ["pmix"]   # srun --mpi=list lists no type'
-    )
-    yield from _nodes_own(survey)
-    if survey.scratch:
-        yield f"scratch = {toml_value(survey.scratch)}"
-    else:
-        yield f'{_ASK} scratch = "/scratch/$USER"   # neither $SCRATCH nor this directory exists'
-    yield (
-        f'{_ASK} submit_directory = "/scratch/$USER"   '
-        "# if jobs must be submitted from a certain directory"
-    )
-    yield f"{_ASK} purge_days = 15   # files on scratch are deleted if unread for so many days"
-    yield f'{_ASK} images = ["/apps/images"]   # directories with images for all users'
 
 
-def _modules(survey: Survey, loaded: Sequence[str]) -> Iterator[str]:
+def _runtime(survey: Survey) -> Iterator[str]:
+    """Yield what starts containers, modules, and types of MPI."""
+    named = re.compile(r"(?:apptainer|singularity)(?:/|$)", re.IGNORECASE)
+    loaded = [module for module in survey.modules or () if named.match(module)]
+    why = "neither apptainer nor singularity is on PATH" + (" without a module" if loaded else "")
+    yield _line("containers", survey.containers, example=["apptainer"], why=why)
     if survey.modules is None:
-        yield f"{_ASK} modules = []   # there is no command `module`"
-        return
-    if loaded and not survey.containers:
+        yield _line("modules", None, example=[], why="there is no command `module`")
+    elif loaded and not survey.containers:
         yield f"modules = {toml_value([loaded[-1]])}"
-    yield from _long("available_modules", survey.modules)
+    if survey.modules is not None:
+        yield "available_modules = ["
+        yield from (f"    {toml_value(module)}," for module in survey.modules)
+        yield "]"
+    yield _line("mpi", survey.mpi, example=["pmix"], why="srun --mpi=list lists no type")
 
 
-def _nodes_own(survey: Survey) -> Iterator[str]:
+def _nodes(survey: Survey) -> Iterator[str]:
     """Yield the facts that only a job on a node can collect."""
     nodes = [probe for probe in survey.probes.values() if not probe.problem]
     interfaces = list(dict.fromkeys(name for probe in nodes for name in probe.interfaces))
-    drivers = sorted(
-        {probe.driver for probe in nodes if probe.driver},
-        key=lambda text: [int(part) for part in re.findall(r"\d+", text)],
-    )
+    drivers = {probe.driver for probe in nodes if probe.driver}
+    oldest = min(drivers, key=lambda text: list(map(int, re.findall(r"\d+", text))), default="")
     why = "to query a node: toolkit site init --probe" if not survey.probes else "the probes failed"
-    if len(interfaces) == 1:
-        yield f"interface = {toml_value(interfaces[0])}"
-    else:
-        first = toml_value(interfaces[0] if interfaces else "ib0")
-        choices = f"one of {_plain(str(interfaces))}" if interfaces else why
-        yield f"{_ASK} interface = {first}   # {choices}"
-    yield (
-        f"driver = {toml_value(drivers[0])}   # the oldest of the nodes"
-        if drivers
-        else f'{_ASK} driver = "570.86"   # {why}'
+    only = interfaces[0] if len(interfaces) == 1 else ""
+    yield _line(
+        "interface",
+        only,
+        example=interfaces[0] if interfaces else "ib0",
+        why=f"one of {interfaces}" if interfaces else why,
     )
+    driver = _line("driver", oldest, example="570.86", why=why)
+    yield f"{driver}   # the oldest of the nodes" if oldest else driver
     for partition, probe in survey.probes.items():
         if probe.problem:
             yield f"# the probe of {_plain(partition)} failed: {_plain(probe.problem)}"
 
 
+def _directories(survey: Survey) -> Iterator[str]:
+    neither = "neither $SCRATCH nor this directory exists"
+    yield _line("scratch", survey.scratch, example="/scratch/$USER", why=neither)
+    for key, example, why in (
+        (
+            "submit_directory",
+            "/scratch/$USER",
+            "if jobs must be submitted from a certain directory",
+        ),
+        ("purge_days", 15, "files on scratch are deleted if unread for so many days"),
+        ("images", ["/apps/images"], "directories with images for all users"),
+    ):
+        yield _line(key, None, example=example, why=why)
+
+
 def _partitions(survey: Survey) -> Iterator[str]:
     for queue in survey.queues:
-        members = survey.members(queue)
+        members, limits = survey.members(queue), survey.limits.get(queue.name)
+        is_bare = re.fullmatch(r"[A-Za-z0-9_-]+", queue.name)
         yield ""
-        yield f"[partitions.{_key(queue.name)}]"
+        yield f"[partitions.{queue.name if is_bare else toml_value(queue.name)}]"
         yield f"nodes = {toml_value(queue.nodes or len(members))}"
         yield from _hardware(queue, members, survey)
         if queue.max_minutes is not None:
             yield f"max_minutes = {queue.max_minutes}"
-        limits = survey.limits.get(queue.name)
-        for key, value in (
-            ("jobs_submitted", limits.jobs_submitted if limits else None),
-            ("jobs_running", limits.jobs_running if limits else None),
-            ("gpus_per_user", limits.gpus if limits else None),
+        for key, limit in (
+            ("jobs_submitted", limits and limits.jobs_submitted),
+            ("jobs_running", limits and limits.jobs_running),
+            ("gpus_per_user", limits and limits.gpus),
         ):
-            yield (
-                f"{key} = {value}"
-                if value is not None
-                else f"{_ASK} {key} = 10   # Slurm sets no limit"
-            )
+            yield _line(key, limit, example=10, why="Slurm sets no limit")
 
 
 def _hardware(queue: Queue, members: Sequence[ClusterNode], survey: Survey) -> Iterator[str]:
     for key in ("cpus", "memory", "gpus"):
         values = sorted({getattr(node, key) for node in members})
         if values and (values[-1] or key != "gpus"):
-            yield f"{key} = {values[-1]}" + (
-                f"   # of the largest; there are {_plain(str(values))}" if len(values) > 1 else ""
-            )
-    probe = survey.probes.get(queue.name)
-    kinds = (
-        list(probe.gpus[:1])
-        if probe and probe.gpus
-        else list(dict.fromkeys(node.gpu_type.upper() for node in members if node.gpu_type))
-    )
+            many = f"   # of the largest; there are {_plain(str(values))}"
+            yield f"{key} = {values[-1]}{many if len(values) > 1 else ''}"
     if any(node.gpus for node in members):
-        yield (
-            f"gpu = {toml_value(', '.join(kinds))}"
-            if kinds
-            else f'{_ASK} gpu = "A100"   # Slurm has no type for them'
-        )
+        probe = survey.probes.get(queue.name)
+        types = dict.fromkeys(node.gpu_type.upper() for node in members if node.gpu_type)
+        gpu = probe.gpus[0] if probe and probe.gpus else ", ".join(types)
+        yield _line("gpu", gpu, example="A100", why="Slurm has no type for them")
     architectures = sorted({node.arch for node in members if node.arch})
     if architectures == ["aarch64"]:
         yield 'arch = "aarch64"'
-    elif len(architectures) > 1 or architectures not in ([], ["x86_64"]):
-        yield f'{_ASK} arch = "x86_64"   # of the nodes: {_plain(", ".join(architectures))}'
+    elif architectures not in ([], ["x86_64"]):
+        yield _line("arch", "", example="x86_64", why=f"of the nodes: {', '.join(architectures)}")
 
 
 def _rules(survey: Survey) -> Iterator[str]:
@@ -158,16 +146,6 @@ def _rules(survey: Survey) -> Iterator[str]:
     yield f'{_ASK} why = "hours are charged to a project"'
     yield f"{_ASK} [forbidden.mem]"
     yield f'{_ASK} why = "memory goes with the cores"'
-
-
-def _long(key: str, values: Iterable[str]) -> Iterator[str]:
-    yield f"{key} = ["
-    yield from (f"    {toml_value(value)}," for value in values)
-    yield "]"
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
 
 
 def _plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Collect the facts that a live cluster reports."""
+"""Collect the facts that a live cluster reports, for its site file."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ToolkitError
-from toolkit.model.overview import NodeProbe, Survey
-from toolkit.model.site import Site
+from toolkit.model.base import Model
+from toolkit.model.overview import ClusterNode, Queue
+from toolkit.model.site import Limits
 from toolkit.shell import Progress
-from toolkit.slurm import inventory, overview
+from toolkit.slurm import cluster
 from toolkit.slurm.client import Client
-from toolkit.slurm.failures import no_slurm
 
 _PATIENCE = 30  # seconds that a probe waits for a node, and `module avail` for its answer
 _CONTAINERS = ("apptainer", "singularity")
@@ -24,6 +24,58 @@ echo "host $(hostname)"
 nvidia-smi --query-gpu=driver_version,name --format=csv,noheader 2>/dev/null | sed 's/^/gpu /'
 ip -o -4 addr show scope global 2>/dev/null | awk '{print "interface", $2}'
 """
+
+
+class NodeProbe(Model, frozen=True, kw_only=True):
+    """The facts that a short job collected on a node of a partition.
+
+    Attributes:
+        host: the node.
+        gpus: nvidia-smi's name of each GPU.
+        driver: version of the NVIDIA driver; empty: there is none.
+        interfaces: network interfaces, without the loopback.
+        problem: why there are no facts; empty: there are.
+    """
+
+    host: str = ""
+    gpus: tuple[str, ...] = ()
+    driver: str = ""
+    interfaces: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class Survey(Model, frozen=True, kw_only=True):
+    """The facts of a live cluster.
+
+    Attributes:
+        slurm: its version.
+        cluster: its name, in Slurm's configuration.
+        local: it is the cluster of `toolkit cluster up`.
+        plugins: of job_submit, whose rules no command prints.
+        containers: container commands on PATH.
+        modules: names that ``module avail`` lists; None: there is no such command.
+        scratch: directory for large files, by an environment variable or by convention; empty:
+            there is none.
+        limits: by partition, the limits of one user.
+        probes: by partition, the facts that a job collected; empty if the user allowed no jobs.
+    """
+
+    slurm: str = ""
+    cluster: str = ""
+    local: bool = False
+    plugins: str = ""
+    queues: tuple[Queue, ...] = ()
+    nodes: tuple[ClusterNode, ...] = ()
+    mpi: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
+    modules: tuple[str, ...] | None = None
+    scratch: str = ""
+    limits: dict[str, Limits] = {}
+    probes: dict[str, NodeProbe] = {}
+
+    def members(self, queue: Queue) -> tuple[ClusterNode, ...]:
+        """Return the nodes of a partition."""
+        return tuple(node for node in self.nodes if queue.name in node.partitions)
 
 
 def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = None) -> Survey:
@@ -39,17 +91,13 @@ def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = 
         SlurmUnreachableError: no Slurm answers.
     """
     progress.begin("slurm", "partitions, nodes, limits")
-    partitions = client.ask("scontrol", "--oneliner", "show", "partition")
-    if not partitions.ok:
-        raise no_slurm(
-            "Slurm does not show its partitions", "scontrol show partition", partitions.tail(3)
-        )
-    queues = overview.queues(partitions.stdout)
-    nodes = overview.nodes(client.ask("scontrol", "--oneliner", "--details", "show", "node").stdout)
+    queues, nodes = cluster.ask_queues(client), cluster.ask_nodes(client)
     config = configuration(client.ask("scontrol", "show", "config").stdout)
-    qos, own = inventory.accounts(client)
-    limits = {queue.name: overview.limits(queue, Site(name="-"), qos, own) for queue in queues}
-    facts = Survey(
+    qos, own = cluster.accounts(client)
+    limits = {queue.name: cluster.limits(queue, None, qos, own) for queue in queues}
+    with_gpus = {name for node in nodes if node.gpus for name in node.partitions}
+    probed = [queue.name for queue in queues if queue.name in with_gpus]
+    return Survey(
         slurm=config.get("SLURM_VERSION", ""),
         cluster=config.get("ClusterName", ""),
         local=bool(client.access.prefix),
@@ -61,14 +109,9 @@ def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = 
         modules=_modules(),
         scratch=_scratch(os.environ),
         limits={name: known for name, known in limits.items() if known.source},
-    )
-    if probe is None:
-        return facts
-    from msgspec.structs import replace
-
-    with_gpus = [queue.name for queue in queues if any(node.gpus for node in facts.members(queue))]
-    return replace(
-        facts, probes={name: _probe(client, progress, name, probe) for name in with_gpus}
+        probes={}
+        if probe is None
+        else {name: _probe(client, progress, name, probe) for name in probed},
     )
 
 
@@ -84,12 +127,9 @@ def configuration(text: str) -> dict[str, str]:
 
 def _modules() -> tuple[str, ...] | None:
     """Return the modules that a login shell lists; None if it has no command ``module``."""
+    words = ("bash", "-lc", "type module >/dev/null 2>&1 && module -t avail 2>&1")
     try:
-        result = shell.run(
-            ("bash", "-lc", "type module >/dev/null 2>&1 && module -t avail 2>&1"),
-            check=False,
-            timeout=_PATIENCE,
-        )
+        result = shell.run(words, check=False, timeout=_PATIENCE)
     except ToolkitError:
         return None
     return modules(result.stdout) if result.ok else None
@@ -121,23 +161,16 @@ def _scratch(environment: Mapping[str, str]) -> str:
 
 def _probe(client: Client, progress: Progress, partition: str, options: Sequence[str]) -> NodeProbe:
     progress.begin("probe", f"a job of some seconds in {partition}")
-    words = (
-        "--nodes=1",
-        "--ntasks=1",
-        "--gres=gpu:1",
-        "--time=2",
-        f"--immediate={_PATIENCE}",
-        f"--partition={partition}",
-    )
+    words = ("--nodes=1", "--ntasks=1", "--gres=gpu:1", "--time=2", f"--immediate={_PATIENCE}")
     try:
-        result = client.ask("srun", *words, *options, "bash", "-c", _PROBE)
+        result = client.ask(
+            "srun", *words, f"--partition={partition}", *options, "bash", "-c", _PROBE
+        )
     except ToolkitError as error:
         return NodeProbe(problem=error.cause)
-    return (
-        parse_probe(result.stdout)
-        if result.ok
-        else NodeProbe(problem=" ".join(result.tail(2)) or "srun failed")
-    )
+    if not result.ok:
+        return NodeProbe(problem=" ".join(result.tail(2)) or "srun failed")
+    return parse_probe(result.stdout)
 
 
 def parse_probe(text: str) -> NodeProbe:

@@ -68,8 +68,8 @@ def command(
     """
     from toolkit.planning.cluster import find_cluster
     from toolkit.planning.layers import chosen_site
-    from toolkit.slurm import inventory
     from toolkit.slurm.client import Client
+    from toolkit.slurm.cluster import partition_states
 
     asked = {
         "nodes": str(nodes).replace(":", "-") if nodes else None,
@@ -80,7 +80,7 @@ def command(
     }
     shape = [f"--{name}={value}" for name, value in asked.items() if value is not None]
     place = find_cluster(site or chosen_site(Path.cwd()))
-    partitions = inventory.partition_states(Client(place.access), place.site, shape or None)
+    partitions = partition_states(Client(place.access), place.site, shape or None)
     if as_json:
         console.out_json(
             {"site": place.site.name, "partitions": [_whole(partition) for partition in partitions]}
@@ -161,7 +161,7 @@ def _starts(partitions: Sequence[PartitionState], shape: str) -> Iterator[str]:
 
     Those where it would never start come last.
     """
-    from toolkit.slurm.overview import soonest
+    from toolkit.slurm.cluster import soonest
 
     able = soonest(partitions)
     rows = [

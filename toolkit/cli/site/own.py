@@ -54,7 +54,7 @@ def init(
       toolkit site init ours --dry-run
       toolkit site init ours --probe --comment "field=misc;appl=misc"
     """
-    from toolkit import sites
+    from toolkit.config import user_directory
     from toolkit.files import write_atomically
     from toolkit.planning.cluster import find_cluster
     from toolkit.sites.draft import draft
@@ -67,7 +67,7 @@ def init(
             place="NAME",
             next_step="toolkit site init ours",
         )
-    path = sites.configured() / "sites" / f"{name}.toml"
+    path = user_directory() / "sites" / f"{name}.toml"
     if path.exists() and not (replace or dry_run):
         raise UsageError(
             f"there is a site {name} already",
@@ -117,13 +117,10 @@ def check(site: str, as_json: bool) -> int:
         else sites.load(site, "NAME")
     )
     live, where = _live(written)
-    differences = (*compare.within(written), *live)
+    differences = [*compare.within(written), *live]
     wrong = any(difference.wrong for difference in differences)
     if as_json:
-        rows = [
-            {"key": difference.key, "text": difference.text, "wrong": difference.wrong}
-            for difference in differences
-        ]
+        rows = [difference._asdict() for difference in differences]
         console.out_json({"site": written.name, "compared": where, "found": rows})
     else:
         if differences:
@@ -139,7 +136,7 @@ def check(site: str, as_json: bool) -> int:
     return ConfigError.exit_code if wrong else 0
 
 
-def _live(site: Site) -> tuple[tuple[Difference, ...], str]:
+def _live(site: Site) -> tuple[list[Difference], str]:
     """Return the differences to the live cluster, and which cluster was asked."""
     from toolkit.planning.cluster import cluster_of
     from toolkit.sites.compare import against
@@ -150,8 +147,9 @@ def _live(site: Site) -> tuple[tuple[Difference, ...], str]:
         with console.Steps() as steps:
             answers = survey(Client(cluster_of(site).access), steps)
     except SlurmUnreachableError as error:
-        return (), f"not compared with the cluster: {error.cause}"
-    return against(site, answers), f"compared with cluster {answers.cluster}, Slurm {answers.slurm}"
+        return [], f"not compared with the cluster: {error.cause}"
+    asked = f"compared with cluster {answers.cluster}, Slurm {answers.slurm}"
+    return list(against(site, answers)), asked
 
 
 @click.command("use")
@@ -167,14 +165,14 @@ def use(name: str) -> None:
       toolkit site use auto
     """
     from toolkit import sites
-    from toolkit.config import machine_directory
+    from toolkit.config import PROJECT_FILE, machine_directory, user_directory
     from toolkit.files import read_text, write_atomically
     from toolkit.sites import chosen
     from toolkit.trust import require_trusted
 
     if name != "auto":
         sites.load(name, "NAME")
-    path = sites.user_file()
+    path = user_directory() / PROJECT_FILE
     require_trusted(path)
     before = read_text(path) if path.is_file() else ""
     is_default = name == "auto" and not (machine_directory() / path.name).is_file()

@@ -68,7 +68,7 @@ def show(name: str, as_json: bool) -> None:
 
 def _lines(site: Site, file: str) -> Iterator[str]:
     from toolkit.cli import console
-    from toolkit.sites.comment import example, form
+    from toolkit.sites.rules import comment_example, comment_form
 
     rows: dict[str, object] = {
         "site": f"{site.name}: {site.summary}",
@@ -94,7 +94,7 @@ def _lines(site: Site, file: str) -> Iterator[str]:
     }
     if site.comment:
         rows["--comment"] = (
-            f"{form(site.comment)}   such as {example(site.comment)} "
+            f"{comment_form(site.comment)}   such as {comment_example(site.comment)} "
             f"({site.comment.source}, {site.comment.date})"
         )
     rows |= {

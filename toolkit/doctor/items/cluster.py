@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from toolkit import shell
 from toolkit.checks import Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
-from toolkit.slurm import tested
+from toolkit.slurm import TESTED
 
 _UNTESTED = "try it with short jobs: toolkit doctor --nodes 2 --image pytorch_cpu"
 _COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
@@ -29,11 +29,13 @@ def check_slurm(case: DoctorCase) -> Result:
     seconds = time.monotonic() - began
     names = ", ".join(partition.name for partition in partitions) or "none"
     version = case.client.version()
+    how = TESTED.get(".".join(version.split(".")[:2]))
+    untested = f"not tested; tested are {', '.join(sorted(TESTED))}"
     detail = (
-        f"Slurm {version} ({tested.describe(version)}), the controller answers in {seconds:.2f} s; "
+        f"Slurm {version} ({how or untested}), the controller answers in {seconds:.2f} s; "
         f"partitions: {names}; site {case.site.name}"
     )
-    return passed(detail) if tested.is_tested(version) else warned(detail, _UNTESTED)
+    return passed(detail) if how else warned(detail, _UNTESTED)
 
 
 @check("node-states", "enough nodes take jobs")

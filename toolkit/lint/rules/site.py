@@ -14,7 +14,7 @@ from toolkit.model.job import Job
 from toolkit.model.slurm_options import OTHER_NAMES
 from toolkit.preflight.rules import gpus, partition
 from toolkit.quoting import sbatch
-from toolkit.sites.comment import example, problem
+from toolkit.sites.rules import comment_example, comment_problem
 
 
 @check(
@@ -31,7 +31,7 @@ def check_site_comment(case: LintCase) -> Iterator[Result]:
         return
     given = list(script.options("comment"))
     value = given[-1][1].value if given else None
-    wrong = problem(rule, value)
+    wrong = comment_problem(rule, value)
     # A directive with a typographic dash is reported by another rule.
     if wrong and (
         given or not any("comment" in word for each in script.directives for word in each.strays)
@@ -39,7 +39,7 @@ def check_site_comment(case: LintCase) -> Iterator[Result]:
         yield at(
             given[-1][0].line if given else script.directives[0].line,
             f"{wrong} ({case.site.name})",
-            fix=f"#SBATCH --comment={sbatch(example(rule))}",
+            fix=f"#SBATCH --comment={sbatch(comment_example(rule))}",
         )
 
 

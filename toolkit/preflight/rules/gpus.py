@@ -6,7 +6,7 @@ from toolkit.checks import Result, check, from_error
 from toolkit.errors import ShapeError
 from toolkit.model.case import Case
 from toolkit.model.site import Use
-from toolkit.sites.gpu_types import resolve
+from toolkit.sites.rules import resolve_gpu_type
 from toolkit.slurm.queue import task_ids
 from toolkit.units import counted
 
@@ -32,7 +32,7 @@ def check_gpus(case: Case) -> list[Result]:
 
 def _has(case: Case) -> tuple[int | None, str, str]:
     if case.partition is not None:
-        wanted = resolve(case)
+        wanted = resolve_gpu_type(case)
         kind = wanted.name if wanted.error is None and wanted.name else case.partition.gpu_type
         count = case.partition.gpus_by_type.get(kind or "", case.partition.gpus)
         return count, f" ({kind})" if kind else "", "sinfo"
@@ -61,7 +61,7 @@ def check_gpu_types(case: Case) -> list[Result]:
 
     Slurm's own answer counts more than the site's file.
     """
-    error = resolve(case).error
+    error = resolve_gpu_type(case).error
     source = case.site.cited if case.partition is None else "sinfo"
     return [from_error(error, source)] if error is not None else []
 

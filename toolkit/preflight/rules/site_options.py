@@ -10,7 +10,7 @@ from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.slurm_options import OTHER_NAMES
 from toolkit.quoting import shell
-from toolkit.sites.comment import example, problem
+from toolkit.sites.rules import comment_example, comment_problem
 
 
 @check("options", "options that a site requires or forbids", order=80)
@@ -43,13 +43,15 @@ def _given(name: str, job: Job) -> list[str]:
 def check_comment(case: Case) -> list[Result]:
     """Check ``--comment`` against the site's rule."""
     rule = case.site.comment
-    wrong = problem(rule, case.job.comment) if rule else None
+    wrong = comment_problem(rule, case.job.comment) if rule else None
     if rule is None or wrong is None:
         return []
     source = ", ".join(filter(None, (rule.source or case.site.cited, rule.date)))
     return [
         from_error(
-            UsageError(wrong, place="--comment", next_step=f"--comment {shell(example(rule))}"),
+            UsageError(
+                wrong, place="--comment", next_step=f"--comment {shell(comment_example(rule))}"
+            ),
             source,
         )
     ]

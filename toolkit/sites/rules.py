@@ -1,4 +1,4 @@
-"""Types of GPUs in three forms. Pure.
+"""Rules of a site for the comment of a job and the types of its GPUs. Pure.
 
 The user writes ``a100:4``, a site file ``A100 NVLink``, and Slurm has its own names.
 """
@@ -6,12 +6,58 @@ The user writes ``a100:4``, a site file ``A100 NVLink``, and Slurm has its own n
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from toolkit.errors import UsageError
+from toolkit.errors import UsageError, nearest
 from toolkit.model.case import Case
-from toolkit.model.site import Facts, Site
+from toolkit.model.site import CommentRule, Facts, Site
 from toolkit.quoting import alternatives
+
+
+def comment_problem(rule: CommentRule, value: str | None) -> str | None:
+    """Return what is wrong with a comment, with the nearest valid word; None if it is valid."""
+    if not value:
+        return "this site requires a comment" if rule.required else None
+    if not rule.fields:
+        return _unknown_word(value, rule.words, "is not among this site's comments")
+    given: dict[str, str] = {}
+    for part in value.split(";"):
+        key, sign, text = part.partition("=")
+        if not sign:
+            return f"{part!r} is not <key>=<value>; this site wants {comment_form(rule)}"
+        given[key] = text
+    for key, allowed in rule.fields.items():
+        if key not in given:
+            return f"{key}= is missing; this site wants {comment_form(rule)}"
+        if unknown := _unknown_word(
+            given[key], allowed, f"is not among this site's values of {key}"
+        ):
+            return unknown
+    names = (_unknown_word(key, rule.fields, "is no key of this site's comments") for key in given)
+    return next(filter(None, names), None)
+
+
+def _unknown_word(word: str, allowed: Iterable[str], text: str) -> str | None:
+    """Return that a word is not among those that are allowed; None if it is, or if all are."""
+    words = sorted(allowed)
+    if not words or word in words:
+        return None
+    close = nearest(word, words)
+    return f"{word!r} {text}; " + (f"close: {close}" if close else f"one of {', '.join(words)}")
+
+
+def comment_form(rule: CommentRule) -> str:
+    """Return the format of a comment: ``field=<field>;appl=<appl>``, or the allowed words."""
+    return ";".join(f"{key}=<{key}>" for key in rule.fields) or " | ".join(rule.words)
+
+
+def comment_example(rule: CommentRule) -> str:
+    """Return a comment that the rule allows: the site's own example, or the first allowed words."""
+    if rule.example and comment_problem(rule, rule.example) is None:
+        return rule.example
+    first = (f"{key}={allowed[0] if allowed else key}" for key, allowed in rule.fields.items())
+    return ";".join(first) or next(iter(rule.words), "toolkit")
 
 
 class GpuType(NamedTuple):
@@ -31,7 +77,7 @@ def short_name(gpu: str | None) -> str:
     return re.sub(r"[^a-z0-9_.-]", "", (gpu or "").split(" ")[0].lower())
 
 
-def resolve(case: Case) -> GpuType:
+def resolve_gpu_type(case: Case) -> GpuType:
     """Return the type of a job's GPUs as Slurm names it.
 
     Slurm's own answer takes precedence over the site file. If Slurm has no types for the GPUs, but
@@ -42,9 +88,8 @@ def resolve(case: Case) -> GpuType:
     wanted = job.gpu_type
     if not wanted:
         return GpuType("")
-    named = {key.lower(): value for key, value in site.gpu_types.items()}.get(
-        wanted.lower(), wanted
-    )
+    in_slurm = {key.lower(): value for key, value in site.gpu_types.items()}
+    named = in_slurm.get(wanted.lower(), wanted)
     type_in_file = short_name(case.written.gpu) if case.written else ""
     if partition is not None and partition.gpus_by_type:
         for name in partition.gpus_by_type:

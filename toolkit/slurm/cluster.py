@@ -1,0 +1,304 @@
+"""The present state of a cluster: partitions, nodes, limits, usage, and where a job would start."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from toolkit.model.overview import ClusterNode, PartitionState, Queue, Start
+from toolkit.model.site import Limits, Site, Use
+from toolkit.slurm.client import Client
+from toolkit.slurm.failures import no_slurm
+from toolkit.slurm.parse import gpu_counts, gpus_in, rows
+from toolkit.units import minutes
+
+QOS_FORMAT = "Name,MaxJobsPU,MaxSubmitPU,MaxTRESPU"
+ASSOCIATION_FORMAT = "Partition,MaxJobs,MaxSubmit,GrpTRES"
+USAGE_FORMAT = "%P|%t|%D|%b|%i"
+_ENDING = ("CG", "CD", "F", "CA", "TO", "NF", "OOM", "BF", "DL", "PR")
+_GIVEN = re.compile(r"\bGRES=(\S+)")
+# 26.05 has more words before "using", such as the cluster's name.
+_STARTS = re.compile(
+    r"to start at (?P<at>\S+).{0,200}? using .{0,200}? on (?:nodes? )?(?P<nodes>\S+)"
+)
+_GONE = re.compile(r"DOWN|DRAIN(?:ED|ING)?|FAIL(?:ING)?|ERROR|FUTURE|UNKNOWN|NOT_RESPONDING|MAINT")
+_FLAGS = "*~#!%$@^-"  # suffixes of a state, in some versions; * means that the node does not answer
+_STATES = {"IDLE": "idle", "MIXED": "mixed", "ALLOCATED": "full", "COMPLETING": "full"}
+
+
+def partition_states(
+    client: Client, site: Site, shape: Sequence[str] | None = None
+) -> tuple[PartitionState, ...]:
+    """Return every partition that this user may see, in Slurm's order.
+
+    Args:
+        client: of the cluster.
+        site: the site file.
+        shape: options of sbatch; None: do not estimate where a job would start.
+
+    Raises:
+        SlurmUnreachableError: no Slurm answers.
+    """
+    all_nodes = ask_nodes(client)
+    uses, (qos, own) = ask_usage(client), accounts(client)
+    return tuple(
+        partition_state(
+            queue,
+            [node for node in all_nodes if queue.name in node.partitions],
+            site,
+            limits(queue, site, qos, own),
+            uses.get(queue.name, Use()),
+            None if shape is None else _ask_start(client, site, queue, shape),
+        )
+        for queue in ask_queues(client)
+    )
+
+
+def ask_queues(client: Client) -> tuple[Queue, ...]:
+    """Return the settings of the partitions that this user may see.
+
+    Raises:
+        SlurmUnreachableError: Slurm shows none.
+    """
+    answer = client.ask("scontrol", "--oneliner", "show", "partition")
+    if not answer.ok:
+        cause = "Slurm does not show its partitions"
+        raise no_slurm(cause, "scontrol show partition", answer.tail(3))
+    return queues(answer.stdout)
+
+
+def ask_nodes(client: Client) -> tuple[ClusterNode, ...]:
+    """Return the nodes of all partitions."""
+    return nodes(client.ask("scontrol", "--oneliner", "--details", "show", "node").stdout)
+
+
+def accounts(client: Client) -> tuple[dict[str, Limits], dict[str, Limits]]:
+    """Return the limits by quality of service, and those of this user by partition.
+
+    Both are empty if there is no accounting.
+    """
+    name = pwd.getpwuid(os.getuid()).pw_name
+    command = ("sacctmgr", "--noheader", "--parsable2", "show")
+    qos = client.ask(*command, "qos", f"format={QOS_FORMAT}")
+    if not qos.ok:
+        return {}, {}
+    words = ("associations", f"user={name}", f"format={ASSOCIATION_FORMAT}")
+    own = client.ask(*command, *words)
+    own_limits = limits_of(own.stdout if own.ok else "", "Slurm's association")
+    return limits_of(qos.stdout, "Slurm's QOS"), own_limits
+
+
+def ask_limits(client: Client, partition: str) -> dict[str, Limits]:
+    """Return Slurm's limits of this user in a partition, by its name; empty if it sets none."""
+    qos, own = accounts(client)
+    if all(each == Limits(source=each.source) for each in (*qos.values(), *own.values())):
+        return {}
+    answer = client.ask("scontrol", "--oneliner", "show", "partition", partition)
+    known = {queue.name: limits(queue, None, qos, own) for queue in queues(answer.stdout)}
+    return {name: allowed for name, allowed in known.items() if allowed.source}
+
+
+def ask_usage(client: Client) -> dict[str, Use]:
+    """Return the user's jobs and GPUs in each partition; empty if squeue fails."""
+    words = ("squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={USAGE_FORMAT}")
+    result = client.ask(*words)
+
+    def details(job: str) -> str:
+        return client.ask("scontrol", "--details", "show", "job", job).stdout
+
+    return usage(result.stdout, details) if result.ok else {}
+
+
+def _ask_start(client: Client, site: Site, queue: Queue, shape: Sequence[str]) -> Start:
+    words = [f"--partition={queue.name}"]
+    words += [f"--comment={site.comment.example}"] if site.comment and site.comment.example else []
+    given = {word.partition("=")[0] for word in shape}
+    words = [word for word in words if word.partition("=")[0] not in given]
+    result = client.ask("sbatch", "--test-only", *words, *shape, "--wrap=true")
+    return start(result.stdout + result.stderr)
+
+
+def fields_of(line: str) -> dict[str, str]:
+    """Return the fields of a line of ``scontrol --oneliner show ...``.
+
+    A value with blanks (a reason, an operating system) is cut after its first word.
+    """
+    return dict(re.findall(r"(?:^|\s)([A-Za-z_:]+)=(\S*)", line))
+
+
+def nodes(text: str) -> tuple[ClusterNode, ...]:
+    """Parse the output of ``scontrol --oneliner --details show node``."""
+    return tuple(
+        _node(fields_of(line)) for line in text.splitlines() if line.startswith("NodeName=")
+    )
+
+
+def _node(values: Mapping[str, str]) -> ClusterNode:
+    counts = gpu_counts(values.get("Gres", ""))
+    return ClusterNode(
+        name=values["NodeName"],
+        partitions=tuple(filter(None, values.get("Partitions", "").split(","))),
+        state=_state(values.get("State", "UNKNOWN")),
+        cpus=int(values.get("CPUTot", 0)),
+        memory=int(values.get("RealMemory", 0)),
+        gpus=sum(counts.values()),
+        gpus_used=gpus_in(values.get("GresUsed", "")),
+        gpu_type=next(filter(None, counts), ""),
+        arch=values.get("Arch", ""),
+    )
+
+
+def _state(text: str) -> str:
+    """Return the state of a node for a user who wants to start a job.
+
+    ``MIXED+DRAIN`` is down. ``IDLE+POWERED_DOWN`` is idle: Slurm switches such a node on.
+    """
+    words = [word.rstrip(_FLAGS) for word in text.split("+")]
+    is_gone = "*" in text or any(map(_GONE.fullmatch, words))
+    return "down" if is_gone else _STATES.get(words[0], "down")
+
+
+def queues(text: str) -> tuple[Queue, ...]:
+    """Parse the output of ``scontrol --oneliner show partition``, in Slurm's order."""
+    lines = (line for line in text.splitlines() if line.startswith("PartitionName="))
+    return tuple(_queue(fields_of(line)) for line in lines)
+
+
+def _queue(values: Mapping[str, str]) -> Queue:
+    return Queue(
+        name=values["PartitionName"],
+        default=values.get("Default") == "YES",
+        up=values.get("State", "UP") == "UP",
+        nodes="" if values.get("Nodes") == "(null)" else values.get("Nodes", ""),
+        max_minutes=_minutes(values.get("MaxTime", "")),
+        default_minutes=_minutes(values.get("DefaultTime", "")),
+        max_nodes=_number(values.get("MaxNodes", "")),
+        qos="" if values.get("QoS") in (None, "N/A") else values["QoS"],
+    )
+
+
+def _minutes(text: str) -> int | None:
+    try:
+        return minutes(text)
+    except ValueError:  # NONE
+        return None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def limits_of(text: str, source: str) -> dict[str, Limits]:
+    """Parse lines of ``sacctmgr --parsable2 show``: a name and its three limits, by that name."""
+    by_name = {}
+    for line in text.splitlines():
+        name, running, submitted, tres = (*line.split("|"), "", "", "")[:4]
+        by_name[name] = Limits(
+            jobs_submitted=_number(submitted),
+            jobs_running=_number(running),
+            gpus=gpus_in(tres) if "gres/gpu" in tres else None,
+            source=source,
+        )
+    return by_name
+
+
+def limits(
+    queue: Queue, site: Site | None, qos: Mapping[str, Limits], own: Mapping[str, Limits]
+) -> Limits:
+    """Return the limits of one user in a partition.
+
+    Args:
+        queue: the partition.
+        site: the site file, whose limits come last; None: only Slurm's.
+        qos: limits by quality of service.
+        own: limits of the user by partition.
+    """
+    written = site.partitions.get(queue.name) if site else None
+    known = [qos.get(queue.qos), own.get(queue.name), own.get("")]
+    if site and written:
+        known += [
+            Limits(
+                jobs_submitted=written.jobs_submitted,
+                jobs_running=written.jobs_running,
+                gpus=written.gpus_per_user,
+                source=f"site {site.name}",
+            )
+        ]
+    chosen = {}
+    for name in ("jobs_submitted", "jobs_running", "gpus"):
+        has = (each for each in known if each and getattr(each, name) is not None)
+        if (first := next(has, None)) is not None:
+            chosen[name] = first
+    sources = dict.fromkeys(each.source for each in chosen.values())
+    values = {name: getattr(each, name) for name, each in chosen.items()}
+    return Limits(**values, source=" and ".join(sources))
+
+
+def usage(text: str, details: Callable[[str], str]) -> dict[str, Use]:
+    """Parse lines of ``squeue --format=USAGE_FORMAT`` into the usage of each partition.
+
+    A job that waits for one of several partitions counts in each.
+
+    Args:
+        text: output of squeue.
+        details: function that returns scontrol's output for a job; it is called for jobs whose GPUs
+            squeue does not print (those of ``--gpus``).
+    """
+    uses: dict[str, Use] = {}
+    for partitions, state, count, gres, job in rows(text, USAGE_FORMAT):
+        if state in _ENDING:
+            continue
+        runs = state != "PD"
+        gpus = gpus_in(gres) * int(count) if runs else 0
+        if runs and not gpus:
+            gpus = sum(map(gpus_in, _GIVEN.findall(details(job))))
+        for name in partitions.split(","):
+            use = uses.get(name, Use())
+            uses[name] = Use(
+                submitted=use.submitted + 1, running=use.running + runs, gpus=use.gpus + gpus
+            )
+    return uses
+
+
+def partition_state(
+    queue: Queue,
+    members: Sequence[ClusterNode],
+    site: Site,
+    allowed: Limits,
+    use: Use,
+    start: Start | None,
+) -> PartitionState:
+    """Return the present state of a partition from its nodes, limits and usage."""
+    written = site.partitions.get(queue.name)
+    kinds = ", ".join(dict.fromkeys(node.gpu_type for node in members if node.gpu_type))
+    alive = [node for node in members if node.state != "down"]
+    states = [node.state for node in members]
+    return PartitionState(
+        queue=queue,
+        gpu=(written.gpu if written and written.gpu else kinds) or "",
+        gpus_per_node=max((node.gpus for node in members), default=0),
+        cpus_per_node=max((node.cpus for node in members), default=0),
+        **{state: states.count(state) for state in ("idle", "mixed", "full", "down")},
+        gpus=sum(node.gpus for node in alive),
+        gpus_free=sum(node.gpus - node.gpus_used for node in alive),
+        limits=allowed,
+        use=use,
+        start=start,
+    )
+
+
+def start(text: str) -> Start:
+    """Parse the output of ``sbatch --test-only``."""
+    if match := _STARTS.search(text):
+        return Start(at=match["at"], nodes=match["nodes"])
+    prefix = r"^(?:sbatch: )?(?:error: )?(?:allocation failure: )?"
+    lines = [re.sub(prefix, "", line) for line in text.splitlines() if line.strip()]
+    return Start(refused="; ".join(dict.fromkeys(lines)) or "no answer")
+
+
+def soonest(partitions: Sequence[PartitionState]) -> tuple[PartitionState, ...]:
+    """Return the partitions where a job would start, the soonest first."""
+    starts = [(each.start.at, each) for each in partitions if each.start and each.start.at]
+    return tuple(each for _, each in sorted(starts, key=lambda pair: pair[0]))
