@@ -13,6 +13,8 @@ from tests.golden_scripts import assert_golden
 from tests.unit.samples import make_case
 from tests.unit.test_bench_scale import OPTIONS, measured, point, study
 from toolkit import scripts
+from toolkit.api.run import write
+from toolkit.bench.scale import allocation
 from toolkit.bench.scale.against import differences
 from toolkit.bench.scale.directory import StudyDirectory
 from toolkit.bench.scale.model import Origin
@@ -25,8 +27,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import FINAL_STATES, JobState, PartTimes, Submission
 from toolkit.planning.plan import decide
 from toolkit.records.store import Paths
-from toolkit.runs import allocation, parts
-from toolkit.runs.submit import write
+from toolkit.runs import parts
 
 BEGAN = PartTimes(start=100, nodes="nid001")
 OK = PartTimes(start=100, nodes="nid001", end=160)

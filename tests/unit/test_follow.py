@@ -14,6 +14,7 @@ import pytest
 
 from tests.unit.samples import make_case
 from toolkit import scripts
+from toolkit.api import run as completion
 from toolkit.cli import follow as shown
 from toolkit.cli.console import json_too
 from toolkit.cli.main import cli
@@ -25,7 +26,7 @@ from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.planning.plan import decide
 from toolkit.records import access, store
 from toolkit.records.store import Paths
-from toolkit.runs import completion, finish, follow, status
+from toolkit.runs import finish, follow, status
 from toolkit.runs.logs import Line
 from toolkit.slurm.patience import Wait
 

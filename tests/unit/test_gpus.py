@@ -198,7 +198,7 @@ def test_with_conda_a_name_that_is_no_variable_is_the_environment(
 
 
 def test_a_value_that_was_passed_on_is_kept_with_the_run(tmp_path: Path) -> None:
-    from toolkit.runs.submit import repeatable
+    from toolkit.api.run import repeatable
 
     given = make_case(
         {"env": {"OPTION_A": "then", "MY_TOKEN": "x"}, "pass_env": ("OPTION_A", "MY_TOKEN")},

@@ -14,12 +14,14 @@ import pytest
 
 from tests.unit.lossy_slurm import LossySlurm as Slurm
 from tests.unit.samples import make_case
+from toolkit.api import run as api
 from toolkit.errors import SlurmSilentError, SlurmUnreachableError, SubmissionError, UnrecordedError
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Outcome, Submission, SubmissionAttempt
 from toolkit.planning.plan import decide
 from toolkit.records.store import Paths
-from toolkit.runs import once, parts, status, submit
+from toolkit.runs import once, parts, status
+from toolkit.runs.submit import submit as submit_run
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait, patiently
 
@@ -44,13 +46,13 @@ def new_run(directory: Path) -> Paths:
     paths.logs.mkdir(parents=True)
     decided = decide(make_case(run=str(directory)))
     paths.plan.write_text(to_json(decided))
-    paths.job.write_text(to_json(submit.repeatable(make_case(), decided)))
+    paths.job.write_text(to_json(api.repeatable(make_case(), decided)))
     return paths
 
 
 def submitted(paths: Paths, slurm: Slurm, seconds: float = 60) -> Submission:
     """Submit a run."""
-    return submit.submit(paths, paths.read_plan(), slurm, None, Wait(seconds))
+    return submit_run(paths, paths.read_plan(), slurm, None, Wait(seconds))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Paths, Sl
     """A run whose submission was interrupted, and what repeats its job."""
     paths, slurm = new_run(tmp_path / "x-0001"), Slurm()
     monkeypatch.setattr(status, "client_of", lambda _: slurm)
-    monkeypatch.setattr(submit, "_is_same", lambda run, _: run.attempt.exists())
+    monkeypatch.setattr(api, "_is_same", lambda run, _: run.attempt.exists())
     with once.begun(paths, "local", None):
         pass
     return paths, slurm, make_case(run=str(tmp_path / "x-0002"))
@@ -247,21 +249,21 @@ def test_a_repeated_command_takes_up_the_job(repeated: tuple[Paths, Slurm, Any])
     paths, slurm, again = repeated
     slurm.__dict__["late"] = 2
     slurm.add(paths.script, 5)
-    resumed = submit.resume(again, Wait())
+    resumed = api.resume(again, Wait())
     assert resumed is not None
     assert (resumed[0].directory, resumed[2].job_id) == (paths.directory, 5)
-    assert submit.resume(again, Wait()) is None, "its submission is known by now"
+    assert api.resume(again, Wait()) is None, "its submission is known by now"
 
 
 def test_a_repeated_command_submits_what_slurm_does_not_have(
     repeated: tuple[Paths, Slurm, Any],
 ) -> None:
     paths, slurm, again = repeated
-    assert submit.resume(again, Wait()) is None
+    assert api.resume(again, Wait()) is None
     assert slurm.queries == 4
     assert paths.attempt.exists(), "the job may surface"
     paths.attempt.write_text(OLD_ATTEMPT)
-    assert submit.resume(again, Wait()) is None
+    assert api.resume(again, Wait()) is None
     assert not paths.attempt.exists(), "nobody asks for it any more"
 
 
@@ -272,7 +274,7 @@ def test_a_repeated_command_never_runs_ahead_of_sbatch(
     with paths.attempt.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(AnswerLostError, match="still being submitted"):
-            submit.resume(again, Wait())
+            api.resume(again, Wait())
     assert slurm.queries == 0
 
 

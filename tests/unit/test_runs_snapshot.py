@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from tests.unit.samples import make_case
 from tests.unit.test_runs_code import call
+from toolkit.api import run as submit
 from toolkit.errors import ConfigError, NoSpaceError, ToolkitError, UsageError
 from toolkit.files import read_json, write_atomically
 from toolkit.model.base import to_json
@@ -22,7 +23,6 @@ from toolkit.planning import case as gathering
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
 from toolkit.records import snapshot, store
-from toolkit.runs import submit
 
 
 @pytest.fixture

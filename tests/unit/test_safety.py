@@ -18,6 +18,7 @@ from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, make_case
 from tests.unit.test_scripts import HOLDS_ALL, captured
 from toolkit import scripts, shell
+from toolkit.api.run import write
 from toolkit.cli import console
 from toolkit.errors import CommandFailedError, ConfigError, PlanError, UntrustedError, UsageError
 from toolkit.launchers import LAUNCHERS
@@ -29,7 +30,6 @@ from toolkit.quoting import sbatch
 from toolkit.quoting import shell as quoted
 from toolkit.records import secrets, store
 from toolkit.runs.logs import Tail
-from toolkit.runs.submit import write
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwx"
 # Everything that a word of a command line can hold: all but NUL; lone surrogates are bytes that are

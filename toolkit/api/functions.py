@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from toolkit.api.run import gather_run, write
 from toolkit.errors import (
     LauncherMismatchError,
     NeedsInstallError,
@@ -29,7 +30,7 @@ from toolkit.model.case import Case
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job as Settings
 from toolkit.planning.settings import Layer
-from toolkit.runs import submit as runs
+from toolkit.runs.submit import submit as submit_run
 from toolkit.slurm.patience import configured_wait, patiently
 
 if TYPE_CHECKING:
@@ -92,11 +93,11 @@ def _submit(
     submitit = _submitit()
     cwd, wait = Path.cwd(), configured_wait(_LOG.warning)
     layer = _layer(function, options, cwd)
-    case = patiently(lambda: runs.gather_run(SUBMITIT_TARGET, layer, cwd), wait)
+    case = patiently(lambda: gather_run(SUBMITIT_TARGET, layer, cwd), wait)
     case = _with_folder(case, cwd)
     if (mismatch := _mismatch(function, case.manifest)) is not None:
         case = case.with_findings(mismatch)
-    paths, decided = runs.write(case)
+    paths, decided = write(case)
     folder = paths.directory / SUBMITIT_FOLDER
     try:
         folder.mkdir(mode=0o700)  # the ranks run what is in it
@@ -111,7 +112,7 @@ def _submit(
             f"{_name(function)} cannot be sent to the job: {error}", place="toolkit.submit"
         ) from error
     cluster = local_name(case.site)
-    number = runs.submit(paths, decided, case.client, cluster, wait).job_id
+    number = submit_run(paths, decided, case.client, cluster, wait).job_id
     # The tasks wait for it: its name has the job's number in it.
     (folder / "function.pkl").rename(folder / f"{number}_submitted.pkl")
     from toolkit.api.jobs import job

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from toolkit.api.run import Adapt, CompletedRun, complete, gather_run, unchanged
 from toolkit.model.plan import Plan
 from toolkit.planning.settings import Layer
-from toolkit.runs.completion import CompletedRun, complete
 from toolkit.runs.follow import Changed, Event
 from toolkit.runs.logs import Line, is_noise
-from toolkit.runs.submit import Adapt, gather_run, unchanged
 from toolkit.slurm.patience import configured_wait, patiently
 
 Inform = Callable[[str, str], None]

@@ -29,6 +29,7 @@ from toolkit.errors import SlurmUnreachableError, UsageError
 if TYPE_CHECKING:
     from toolkit.model.case import Case
     from toolkit.model.plan import Plan
+    from toolkit.planning.settings import Layer
     from toolkit.records.store import Paths
     from toolkit.slurm.client import Client
     from toolkit.slurm.patience import Wait
@@ -115,7 +116,7 @@ def start(
     _require_entrance(entrance, str(given["job_name"]))
     layer = flags(given, (str(idle_seconds(idle)), str(shown)))
     wait = configured_wait(partial(console.say, "waiting"))
-    gather = partial(patiently, partial(notebook.gather, layer, Path.cwd(), shown), wait)
+    gather = partial(patiently, partial(_gather, layer, shown), wait)
     case = with_image(gather(), gather)
     paths, decided, job_id = _submit(case, shown, wait)
     try:
@@ -127,6 +128,21 @@ def start(
         console.note("")
         console.say("detached", f"job {job_id} goes on; {_next_steps(paths)}")
         return INTERRUPTED
+
+
+def _gather(layer: Layer, directory: Path) -> Case:
+    """Gather the case of a notebook that shows a directory, which its container sees."""
+    from toolkit.api.run import gather_run
+    from toolkit.planning.host import node_local
+
+    case = gather_run("jupyter", layer, Path.cwd())
+    hidden = dict(case.host.hidden)
+    if own := node_local(str(directory), case.site, case.client.access):
+        hidden["DIR"] = own
+    return case._replace(
+        target=case.target._replace(folder=str(directory)),
+        host=case.host._replace(hidden=hidden),
+    )
 
 
 def _job_name(shown: Path) -> str:
@@ -174,9 +190,10 @@ def idle_seconds(text: str | None) -> int:
 
 
 def _submit(case: Case, shown: Path, wait: Wait) -> tuple[Paths, Plan, int]:
+    from toolkit.api.run import write
     from toolkit.localcluster.access import local_name
     from toolkit.runs import notebook
-    from toolkit.runs.submit import submit, write
+    from toolkit.runs.submit import submit
 
     others = notebook.others(Path(case.run).parent, shown)
     paths, decided = write(case)

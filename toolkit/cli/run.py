@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from toolkit.api.run import gather_run, resume, write
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import flags, job_options
@@ -21,7 +22,7 @@ from toolkit.model.run import Submission
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import slurm_origin
 from toolkit.records.store import Paths
-from toolkit.runs.submit import gather_run, resume, submit, write
+from toolkit.runs.submit import submit
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.text import HIDDEN
 from toolkit.trust import require_trusted

@@ -59,7 +59,7 @@ def with_image(case: Case, gather: Callable[[], Case]) -> Case:
     """Return the case of a run, gathered again if its image had to be fetched from a registry."""
     if not case.image.to_fetch:
         return case
-    from toolkit.runs.submit import fetch_image
+    from toolkit.api.run import fetch_image
 
     with console.Steps() as progress:
         fetch_image(case, progress)

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from toolkit.api.run import write
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import flags, job_options
@@ -23,7 +24,6 @@ from toolkit.model.plan import Plan
 from toolkit.records.store import Paths
 from toolkit.relay.child import Child
 from toolkit.runs import interactive
-from toolkit.runs.submit import write
 from toolkit.slurm.client import Client
 
 SECTION = "Run"
@@ -67,7 +67,7 @@ def command(
       toolkit shell --image pytorch_cpu --forward 6006
       toolkit shell --image pytorch_cpu --cpus-per-task 4 -- python3 -i train.py
     """
-    from toolkit.runs.submit import gather_run
+    from toolkit.api.run import gather_run
 
     given = {
         **options,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit import shell
+from toolkit.api.run import CompletedRun, complete
 from toolkit.checks import next_step
 from toolkit.config import package_directory
 from toolkit.errors import PlanError, ToolkitError
@@ -26,7 +27,6 @@ from toolkit.planning.case import gather
 from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths
-from toolkit.runs.completion import CompletedRun, complete
 from toolkit.slurm.client import Client
 from toolkit.slurm.patience import configured_wait, patiently
 

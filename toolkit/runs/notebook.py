@@ -11,12 +11,8 @@ from toolkit import shell
 from toolkit.errors import CommandFailedError, ConfigError, JobLostError, UsageError
 from toolkit.files import read_json, read_text, write_atomically
 from toolkit.model.base import Model
-from toolkit.model.case import Case
-from toolkit.planning.host import node_local
-from toolkit.planning.settings import Layer
 from toolkit.records.store import Paths, all_runs
 from toolkit.runs import forward, status
-from toolkit.runs.submit import gather_run
 from toolkit.slurm.client import without_job
 
 LAUNCHER = "notebook"
@@ -105,18 +101,6 @@ def require_notebook(paths: Paths) -> None:
             place="RUN",
             next_step=f"toolkit notebook list; another server: toolkit forward {paths.word} PORT",
         )
-
-
-def gather(layer: Layer, cwd: Path, directory: Path) -> Case:
-    """Gather the case of a notebook that shows a directory, which its container sees."""
-    case = gather_run("jupyter", layer, cwd)
-    hidden = dict(case.host.hidden)
-    if own := node_local(str(directory), case.site, case.client.access):
-        hidden["DIR"] = own
-    return case._replace(
-        target=case.target._replace(folder=str(directory)),
-        host=case.host._replace(hidden=hidden),
-    )
 
 
 def others(runs: Path, directory: Path) -> list[str]:

@@ -58,8 +58,8 @@ class JoinCase:
             PlanError: the job could not run.
         """
         from toolkit import scripts
+        from toolkit.api.run import gather_run
         from toolkit.planning.plan import decide
-        from toolkit.runs.submit import gather_run
 
         case = gather_run(exercise, Layer("flag", {}), self.directory)
         return scripts.script(decide(case))

@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from toolkit.api.run import CompletedRun, gather_run
 from toolkit.bench import jobs
+from toolkit.bench.scale import allocation
 from toolkit.bench.scale.directory import StudyDirectory
 from toolkit.bench.scale.measurement import sample
 from toolkit.bench.scale.model import Options, Point, Sample
@@ -20,10 +22,9 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.records.store import Paths
-from toolkit.runs import allocation, parts, status
-from toolkit.runs.completion import CompletedRun
+from toolkit.runs import parts, status
 from toolkit.runs.follow import follow
-from toolkit.runs.submit import gather_run, submit
+from toolkit.runs.submit import submit
 from toolkit.slurm.client import Client
 from toolkit.slurm.patience import configured_wait, patiently
 from toolkit.units import counted

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from toolkit.api.run import CompletedRun
 from toolkit.bench.scale import rank_files
 from toolkit.bench.scale.measurement import Evidence
 from toolkit.bench.scale.model import Options, Point
@@ -21,7 +22,6 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
-from toolkit.runs.completion import CompletedRun
 from toolkit.runs.follow import all_lines
 from toolkit.slurm.hostlist import expand
 

@@ -10,7 +10,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from toolkit import __version__, git
+from toolkit.api.run import gather_run
 from toolkit.bench import jobs
+from toolkit.bench.scale.allocation import require_alike
 from toolkit.bench.scale.directory import StudyDirectory
 from toolkit.bench.scale.measuring import Measuring
 from toolkit.bench.scale.model import Options, Origin, Point, Study
@@ -19,8 +21,6 @@ from toolkit.bench.scale.points import asked_hours, points, turns
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.planning.plan import decide
-from toolkit.runs.allocation import require_alike
-from toolkit.runs.submit import gather_run
 from toolkit.slurm.patience import configured_wait, patiently
 
 

@@ -17,8 +17,8 @@ from toolkit.cli.shared import completion, json_option
 from toolkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from toolkit.api.run import CompletedRun
     from toolkit.bench.allreduce import Measured
-    from toolkit.runs.completion import CompletedRun
 
 SECTION = "Measure"
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from toolkit import scripts
+from toolkit.api.run import Adapt, repeatable, write
 from toolkit.errors import UsageError
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch, Part, Plan
 from toolkit.records import store
 from toolkit.records.store import Paths
-from toolkit.runs.submit import Adapt, repeatable, write
 
 _OWN = frozenset(("job-name", "nodes", "ntasks-per-node", "cpus-per-task"))
 
