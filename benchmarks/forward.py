@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 from tests.cluster.ssh import own_sshd
 from toolkit.cli import console
-from toolkit.records.store import find
 from toolkit.relay import gate, sockets
 from toolkit.relay.child import Child
 from toolkit.runs import forward
+from toolkit.runs.store import find
 from toolkit.slurm.client import without_job
 from toolkit.units import human_size
 

@@ -28,8 +28,8 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Submission
 from toolkit.model.site import Access, Facts, Partition, Site
 from toolkit.planning.plan import decide
-from toolkit.records.store import Paths
 from toolkit.runs.finish import finish
+from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 
 TOOLKIT = (sys.executable, "-m", "toolkit")

@@ -16,7 +16,7 @@ import pytest
 
 from tests import explain_evidence
 from toolkit.explain.gather import of_run
-from toolkit.records.store import Paths
+from toolkit.runs.store import Paths
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

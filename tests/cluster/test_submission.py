@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.ranks import wait_for
-from toolkit.records.store import Paths
+from toolkit.runs.store import Paths
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

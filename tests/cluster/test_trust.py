@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.ordinary_user import User, change_accounts
 from toolkit.errors import UntrustedError
-from toolkit.records import store
+from toolkit.runs import store
 
 ADVERSARY, GROUP = f"tkv{os.getpid()}", f"tkp{os.getpid()}"
 RUN = "run --runtime none --launcher none"
@@ -238,7 +238,7 @@ CREATE = """
 import sys
 from pathlib import Path
 from toolkit.errors import UntrustedError
-from toolkit.records.store import create
+from toolkit.runs.store import create
 for place in sys.argv[1:]:
     try:
         print(create(Path(place)))

@@ -8,8 +8,8 @@ from pathlib import Path
 from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.run import JobState
 from toolkit.model.site import Access
-from toolkit.records.store import Paths
 from toolkit.runs import once
+from toolkit.runs.store import Paths
 from toolkit.slurm import queue
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError

@@ -26,8 +26,8 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.run import FINAL_STATES, JobState, PartTimes, Submission
 from toolkit.planning.plan import decide
-from toolkit.records.store import Paths
 from toolkit.runs import parts
+from toolkit.runs.store import Paths
 
 BEGAN = PartTimes(start=100, nodes="nid001")
 OK = PartTimes(start=100, nodes="nid001", end=160)

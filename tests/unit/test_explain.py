@@ -25,7 +25,7 @@ from toolkit.explain.match import find
 from toolkit.explain.model import Evidence, Example, Explanation, Match, Rule
 from toolkit.model.run import Failure, Outcome
 from toolkit.planning.plan import decide
-from toolkit.records.store import Paths
+from toolkit.runs.store import Paths
 
 RULES = gather.rules()
 EXAMPLES = {

@@ -24,10 +24,9 @@ from toolkit.explain.gather import of_run, rules
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.planning.plan import decide
-from toolkit.records import access, store
-from toolkit.records.store import Paths
-from toolkit.runs import finish, follow, status
+from toolkit.runs import access, finish, follow, status, store
 from toolkit.runs.logs import Line
+from toolkit.runs.store import Paths
 from toolkit.slurm.patience import Wait
 
 LINES = (

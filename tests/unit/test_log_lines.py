@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.samples import make_case
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
-from toolkit.records import store
-from toolkit.runs import excerpt, logs
+from toolkit.runs import excerpt, logs, store
 from toolkit.runs.logs import LONGEST, Splitter, ends, find_lines, split
 from toolkit.runs.outcome import outcome
 

@@ -32,9 +32,9 @@ from toolkit.model.site import Access
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import understand
-from toolkit.records.store import Paths
 from toolkit.runs import forward, status
 from toolkit.runs import notebook as notebooks
+from toolkit.runs.store import Paths
 from toolkit.scripts import script
 from toolkit.slurm.client import Client
 

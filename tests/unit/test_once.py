@@ -19,8 +19,8 @@ from toolkit.errors import SlurmSilentError, SlurmUnreachableError, SubmissionEr
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Outcome, Submission, SubmissionAttempt
 from toolkit.planning.plan import decide
-from toolkit.records.store import Paths
 from toolkit.runs import once, parts, status
+from toolkit.runs.store import Paths
 from toolkit.runs.submit import submit as submit_run
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait, patiently

@@ -19,9 +19,8 @@ import pytest
 
 from tests.unit.test_relay_ends import received, wait_for
 from toolkit.errors import BusyError, CommandFailedError, UntrustedError, UsageError
-from toolkit.records import store
 from toolkit.relay import ends, gate, node, sockets
-from toolkit.runs import forward
+from toolkit.runs import forward, store
 
 _LONG = 30.0  # seconds that nothing here takes; whoever waits longer has failed
 

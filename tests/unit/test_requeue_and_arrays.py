@@ -21,8 +21,8 @@ from toolkit.model.run import JobState, Outcome
 from toolkit.model.source import Option, Source
 from toolkit.planning import requeue, sweep
 from toolkit.planning.plan import decide
-from toolkit.records import access, store
 from toolkit.runs import (
+    access,
     attempts,
     dependencies,
     excerpt,
@@ -31,6 +31,7 @@ from toolkit.runs import (
     logs,
     points,
     processes,
+    store,
 )
 from toolkit.runs.outcome import outcome
 from toolkit.slurm import queue

@@ -17,8 +17,7 @@ from toolkit.explain.model import Evidence
 from toolkit.launchers import get
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
-from toolkit.records import store
-from toolkit.runs import logs
+from toolkit.runs import logs, store
 from toolkit.runs.outcome import outcome, results
 from toolkit.slurm import parse
 

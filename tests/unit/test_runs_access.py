@@ -21,8 +21,6 @@ from toolkit.launchers.failures import failures_of_step
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Submission
 from toolkit.planning.plan import decide
-from toolkit.records import secrets
-from toolkit.records.store import Paths
 from toolkit.runs import (
     attempts,
     dependencies,
@@ -32,8 +30,10 @@ from toolkit.runs import (
     notebook,
     parts,
     removal,
+    secrets,
     status,
 )
+from toolkit.runs.store import Paths
 from toolkit.slurm import hostlist, queue
 
 SUBMISSION = Submission(job_id=7, site="local", submitted="2026-11-22T00:00:00Z")

@@ -13,7 +13,7 @@ from toolkit import git, scripts
 from toolkit.files import read_json
 from toolkit.model.code import Code, ScriptFile
 from toolkit.planning.plan import decide
-from toolkit.records import code, store
+from toolkit.runs import code, store
 
 KEY = "hf_" + "a1" * 12
 

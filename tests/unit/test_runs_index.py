@@ -23,7 +23,7 @@ from toolkit.model.base import to_json
 from toolkit.model.run import Outcome, Submission
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
-from toolkit.records import index, store
+from toolkit.runs import index, store
 
 DECIDED = decide(make_case())
 
@@ -142,7 +142,7 @@ def test_without_a_home_there_is_no_index(home: Path, monkeypatch: pytest.Monkey
 def test_many_processes_write_at_once(home: Path) -> None:
     """Each adds directories of its own and all add one; nothing is lost and nothing is half there."""
     code = (
-        "import sys; from pathlib import Path; from toolkit.records import index\n"
+        "import sys; from pathlib import Path; from toolkit.runs import index\n"
         "for number in range(20):\n"
         "    for name in (f'{sys.argv[1]}-{number}', 'shared'):\n"
         "        runs = Path(name) / 'runs'; runs.mkdir(parents=True, exist_ok=True)\n"

@@ -23,8 +23,7 @@ from toolkit.images.store.prune import remove as remove_image
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Outcome, Submission, SubmissionAttempt
 from toolkit.planning.plan import decide
-from toolkit.records import store
-from toolkit.runs import once, removal, status
+from toolkit.runs import once, removal, status, store
 from toolkit.slurm.queue import Snapshot
 
 WHEN = "2026-11-22T00:00:00+00:00"

@@ -22,7 +22,7 @@ from toolkit.model.job import Job
 from toolkit.planning import case as gathering
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
-from toolkit.records import snapshot, store
+from toolkit.runs import snapshot, store
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
 from toolkit.quoting import sbatch
 from toolkit.quoting import shell as quoted
-from toolkit.records import secrets, store
+from toolkit.runs import secrets, store
 from toolkit.runs.logs import Tail
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwx"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.records.store import Paths
 from toolkit.runs import interactive
+from toolkit.runs.store import Paths
 from toolkit.shell import interrupted_by_signals
 
 

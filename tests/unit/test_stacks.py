@@ -26,8 +26,7 @@ from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.planning.plan import decide
-from toolkit.records import store
-from toolkit.runs import follow, stack_files, status
+from toolkit.runs import follow, stack_files, status, store
 from toolkit.runs.stacks import Frame, numbers_text, parse, position, read_process, world_of
 from toolkit.runs.standings import (
     Answer,

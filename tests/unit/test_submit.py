@@ -28,7 +28,7 @@ from toolkit.launchers import others as launcher
 from toolkit.model.image import Packages
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
-from toolkit.records import store
+from toolkit.runs import store
 
 HELD = replace(MANIFEST, frameworks={**MANIFEST.frameworks, "submitit": "1.5.4"})
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -25,7 +25,7 @@ from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.run import Outcome, Submission
 from toolkit.planning.plan import decide
-from toolkit.records import store
+from toolkit.runs import store
 from toolkit.text import HIDDEN, is_secret_name, json_safe, logins, one_line, redacted, visible
 
 HOSTILE = {

@@ -38,8 +38,8 @@ from toolkit.images.store.provenance import hash_lock
 from toolkit.model.base import to_json
 from toolkit.model.image import BaseImage
 from toolkit.model.lock import Lock, to_toml
-from toolkit.records.store import Paths
 from toolkit.runs import removal, status
+from toolkit.runs.store import Paths
 from toolkit.workshops import archive, join, results
 from toolkit.workshops.checks import access
 from toolkit.workshops.model import CONTENTS, Done, Results

@@ -29,7 +29,7 @@ from toolkit.errors import (
 from toolkit.files import temporary_beside, write_atomically
 from toolkit.images.registry import web
 from toolkit.model.base import to_json
-from toolkit.records.store import Paths
+from toolkit.runs.store import Paths
 from toolkit.workshops import archive, join, pack, results
 from toolkit.workshops.model import CONTENTS, Results
 

@@ -46,7 +46,7 @@ from toolkit.planning.layers import project_layers
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import merge
 from toolkit.planning.target import resolve
-from toolkit.records.store import Paths
+from toolkit.runs.store import Paths
 from toolkit.workshops import archive, guide, join, pack, reading, results, signing
 from toolkit.workshops import fetch as fetching
 from toolkit.workshops.model import CONTENTS, Contents, Done, Results

@@ -11,7 +11,7 @@ from submitit.core import core, utils
 
 from toolkit.errors import SlurmUnreachableError, SubmissionError
 from toolkit.launchers.others import SUBMITIT_FOLDER, SUBMITIT_SIGNAL
-from toolkit.records import store
+from toolkit.runs import store
 from toolkit.slurm.client import Client
 
 _MISSES = 3  # queries in a row without a job, until it counts as lost

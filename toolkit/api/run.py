@@ -27,8 +27,7 @@ from toolkit.model.run import Outcome, Submission
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
-from toolkit.records import secrets, store
-from toolkit.runs import once, status
+from toolkit.runs import once, secrets, status, store
 from toolkit.runs.follow import Event, follow
 from toolkit.runs.submit import place_hook, submit
 from toolkit.shell import Progress
@@ -56,7 +55,7 @@ def write(case: Case, adapt: Adapt = unchanged) -> tuple[store.Paths, Plan]:
         PlanError: it could not run; nothing was written.
         ImageMissingError: the image of a registry has not been fetched.
     """
-    from toolkit.records import code, snapshot
+    from toolkit.runs import code, snapshot
 
     given, case = case, adapt(case)
     decided = decide(case)

@@ -22,7 +22,7 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.planning.settings import Layer
-from toolkit.records.store import Paths
+from toolkit.runs.store import Paths
 from toolkit.units import or_dash
 
 HOOK = Path(__file__).with_name("inside")

@@ -11,8 +11,8 @@ from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import json_option, run_names_argument, runs_option
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.records.store import find
 from toolkit.runs import removal, status
+from toolkit.runs.store import find
 from toolkit.units import counted, human_age, human_size
 
 if TYPE_CHECKING:
@@ -104,9 +104,8 @@ def prune(
       toolkit prune --all-directories --keep 5
     """
     from toolkit.images.store.prune import seconds
-    from toolkit.records import index
-    from toolkit.records.store import all_runs
-    from toolkit.runs import removal
+    from toolkit.runs import index, removal
+    from toolkit.runs.store import all_runs
 
     if older_than is None and keep is None:
         step = "toolkit prune --older-than 30d, or --keep 10"
@@ -134,8 +133,8 @@ def _removed(removed_run: Removal) -> Removal:
     """Remove a run; return why it is still there, if it is."""
     from msgspec.structs import replace
 
-    from toolkit.records.store import Paths
     from toolkit.runs import removal
+    from toolkit.runs.store import Paths
 
     try:
         removal.remove([Paths(Path(removed_run.directory))])

@@ -62,7 +62,7 @@ def _type(arguments: Sequence[str]) -> int:
 
 def _summary() -> None:
     from toolkit.planning.layers import chosen_runs
-    from toolkit.records.store import find
+    from toolkit.runs.store import find
 
     paths = find(None, chosen_runs(Path.cwd()))
     outcome = paths.read_outcome()

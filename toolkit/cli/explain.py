@@ -17,7 +17,7 @@ from toolkit.errors import SlurmUnreachableError
 if TYPE_CHECKING:
     from toolkit.explain.model import Evidence
     from toolkit.model.run import Outcome
-    from toolkit.records.store import Paths
+    from toolkit.runs.store import Paths
 
 SECTION = "Follow runs"
 
@@ -132,7 +132,7 @@ def _is_piped() -> bool:
 
 def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None, Paths | None]:
     from toolkit.explain.gather import of_file, of_run, of_stream
-    from toolkit.records.store import find
+    from toolkit.runs.store import find
 
     if what == "-":
         import sys

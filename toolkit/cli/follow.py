@@ -15,9 +15,9 @@ from toolkit.errors import ToolkitError
 from toolkit.model.base import to_json
 from toolkit.model.job import JOINED
 from toolkit.model.plan import Plan
-from toolkit.records.store import Paths
 from toolkit.runs import follow as events
 from toolkit.runs import logs, stack_files
+from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
 from toolkit.units import counted, human_time

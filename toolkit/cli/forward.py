@@ -106,8 +106,8 @@ def command(
       toolkit forward train-0007 /tmp/debug.sock --port 5678
       toolkit forward train-0007 8265 --node nid002 --ssh
     """
-    from toolkit.records.store import find
     from toolkit.runs import forward
+    from toolkit.runs.store import find
 
     door = forward.locate(find(run, runs), target, node=node, by_ssh=by_ssh)
     own_port = port or listen or (int(door.target) if door.target.isdigit() else FIRST_PORT)

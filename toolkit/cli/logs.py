@@ -9,8 +9,8 @@ import click
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import run_argument, runs_option
-from toolkit.records.store import find
 from toolkit.runs import follow, logs, status
+from toolkit.runs.store import find
 
 SECTION = "Follow runs"
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from toolkit.model.case import Case
     from toolkit.model.plan import Plan
     from toolkit.planning.settings import Layer
-    from toolkit.records.store import Paths
+    from toolkit.runs.store import Paths
     from toolkit.slurm.client import Client
     from toolkit.slurm.patience import Wait
 
@@ -379,8 +379,8 @@ def list_notebooks(as_json: bool, runs: Path) -> None:
 
 def _find(run: str | None, runs: Path) -> Paths:
     """Return a run by its name, or the newest notebook that has not ended."""
-    from toolkit.records.store import find
     from toolkit.runs import notebook
+    from toolkit.runs.store import find
 
     newest = notebook.newest(runs) if run is None else None
     return newest or find(run, runs)

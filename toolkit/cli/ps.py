@@ -10,10 +10,9 @@ import click
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import json_option, runs_option
-from toolkit.records import index
-from toolkit.records.access import RunDirectory
-from toolkit.records.store import Paths, all_runs, newest_first
-from toolkit.runs import status
+from toolkit.runs import index, status
+from toolkit.runs.access import RunDirectory
+from toolkit.runs.store import Paths, all_runs, newest_first
 from toolkit.units import human_time
 
 SECTION = "Follow runs"

@@ -43,8 +43,8 @@ def command(run: str | None, as_json: bool, runs: Path) -> None:
       toolkit results train-0007
       toolkit results --json train-0007
     """
-    from toolkit.records.store import find
     from toolkit.runs import status
+    from toolkit.runs.store import find
 
     paths = find(run, runs)
     plan = paths.read_plan()

@@ -21,7 +21,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Submission
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import slurm_origin
-from toolkit.records.store import Paths
+from toolkit.runs.store import Paths
 from toolkit.runs.submit import submit
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.text import HIDDEN
@@ -205,8 +205,8 @@ def _failed_points(name: str) -> dict[str, Any]:
         UntrustedError: another user could have written the run.
     """
     from toolkit.planning.layers import chosen_runs
-    from toolkit.records.store import find
     from toolkit.runs import points, status
+    from toolkit.runs.store import find
 
     paths = find(name, chosen_runs(Path.cwd()))
     require_trusted(paths.directory)
@@ -261,7 +261,7 @@ def _dry_run(case: Case, *, explain: bool, as_json: bool) -> None:
 def _show_snapshot(paths: Paths) -> None:
     if not paths.snapshot.is_file():
         return
-    from toolkit.records.snapshot import of_run
+    from toolkit.runs.snapshot import of_run
     from toolkit.units import human_size
 
     taken = of_run(paths.directory)

@@ -49,7 +49,7 @@ def complete_sites() -> Iterable[str]:
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete RUN by the runs in the directory of ``--runs``."""
     del param
-    from toolkit.records.store import all_runs
+    from toolkit.runs.store import all_runs
 
     runs = all_runs(ctx.params.get("runs") or Path("runs"))
     return _offered((paths.name for paths in runs), incomplete)

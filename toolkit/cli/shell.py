@@ -21,9 +21,9 @@ from toolkit.errors import SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.localcluster.access import local_name
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
-from toolkit.records.store import Paths
 from toolkit.relay.child import Child
 from toolkit.runs import interactive
+from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 
 SECTION = "Run"

@@ -19,10 +19,10 @@ from toolkit.cli.shared import FIRST_PORT
 from toolkit.errors import ToolkitError, UsageError
 
 if TYPE_CHECKING:
-    from toolkit.records.store import Paths
     from toolkit.relay.child import Child
     from toolkit.relay.gate import Event
     from toolkit.runs.forward import Door
+    from toolkit.runs.store import Paths
 
 _PAUSE = 0.2  # seconds between two checks for the number of the job
 _QUIET_SECONDS = 30.0  # in which the same message is not printed again

@@ -16,10 +16,10 @@ from toolkit.errors import JobLostError, LauncherMismatchError
 
 if TYPE_CHECKING:
     from toolkit.model.plan import Plan
-    from toolkit.records.store import Paths
     from toolkit.runs.stack_files import Reading
     from toolkit.runs.stacks import Frame
     from toolkit.runs.standings import Standing
+    from toolkit.runs.store import Paths
 
 SECTION = "Follow runs"
 
@@ -56,7 +56,7 @@ def command(run: str | None, twice: int | None, wait: int, as_json: bool, runs: 
       toolkit stacks --twice 10 train-0007
       toolkit stacks --json 4711
     """
-    from toolkit.records.store import find
+    from toolkit.runs.store import find
 
     paths = find(run, runs)
     reading = _ask(paths, wait)

@@ -15,8 +15,8 @@ from toolkit.errors import JobLostError
 from toolkit.units import human_size
 
 if TYPE_CHECKING:
-    from toolkit.records.store import Paths
     from toolkit.runs.processes import Gpu, Process
+    from toolkit.runs.store import Paths
 
 SECTION = "Follow runs"
 
@@ -51,8 +51,8 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
       toolkit top --every 5 train-0007
       toolkit top --json train-0007
     """
-    from toolkit.records.store import find
     from toolkit.runs.processes import working
+    from toolkit.runs.store import find
 
     paths = find(run, runs)
     usage = _usage(paths)

@@ -26,7 +26,7 @@ from toolkit.model.site import Site
 from toolkit.planning.case import gather
 from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.settings import Layer
-from toolkit.records.store import Paths
+from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.patience import configured_wait, patiently
 

@@ -22,11 +22,11 @@ from toolkit.localcluster.paths import default_name
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.quoting import shell
-from toolkit.records.store import Paths
 from toolkit.runs import excerpt, logs, stack_files, standings, status
 from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
 from toolkit.runs.stacks import numbers_text
+from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.cluster import fields_of
 

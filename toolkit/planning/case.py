@@ -29,7 +29,7 @@ from toolkit.planning.layers import merge_layers, project_layers, with_variables
 from toolkit.planning.repeat import not_taken
 from toolkit.planning.settings import DEFAULTS, Layer, Settings, demands, from_environment, layer
 from toolkit.planning.target import Run, understand
-from toolkit.records import store
+from toolkit.runs import store
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
 from toolkit.sites.rules import comment_example
 from toolkit.slurm.client import Client
@@ -203,7 +203,7 @@ def _with_source(case: Case) -> Case:
     case = case._replace(source=read, shown=(*trees, *read.directories))
     if target.is_program or target.repeats is None or target.is_copy:
         return case
-    from toolkit.records.code import change_since
+    from toolkit.runs.code import change_since
 
     change = change_since(target.repeats, case.script_file)
     return case._replace(warnings=(change,) if change else ())
@@ -301,7 +301,7 @@ def _tree(target: Target, job: Job, cwd: Path) -> Tree | None:
         return None
     from toolkit import git
     from toolkit.config import is_shipped
-    from toolkit.records.snapshot import tree_of
+    from toolkit.runs.snapshot import tree_of
 
     folder = Path(target.folder)
     if is_shipped(folder) and git.top(folder) is None:

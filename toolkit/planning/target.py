@@ -19,7 +19,7 @@ from toolkit.model.job import Job
 from toolkit.planning import commands
 from toolkit.planning.settings import Layer, layer
 from toolkit.quoting import shell
-from toolkit.records import secrets
+from toolkit.runs import secrets
 from toolkit.trust import require_trusted
 
 _MOST_SCRIPT = 1 << 20  # bytes
@@ -138,7 +138,7 @@ def _is_batch_script(path: Path) -> bool:
 
 def _snapshot(run: Path, job: Job) -> Target | None:
     """Return the target in the snapshot of a run; None if it has none."""
-    from toolkit.records.snapshot import of_run
+    from toolkit.runs.snapshot import of_run
 
     taken = of_run(run)
     if taken is None:
@@ -153,7 +153,7 @@ def _snapshot(run: Path, job: Job) -> Target | None:
 
 def _run_of(name: str, runs: Path) -> Path | None:
     """Return the directory of a run by its name or job id."""
-    from toolkit.records.store import find
+    from toolkit.runs.store import find
 
     try:
         return find(name, runs).directory

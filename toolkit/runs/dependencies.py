@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.records.store import Paths, find
 from toolkit.runs import status
+from toolkit.runs.store import Paths, find
 from toolkit.trust import require_trusted
 
 _HOW = ("afterok", "afterany", "afternotok")

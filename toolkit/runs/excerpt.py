@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from toolkit.files import open_regular
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobAttempt, Report
-from toolkit.records.store import Log, Paths
 from toolkit.runs import attempts, logs
 from toolkit.runs.logs import Line
+from toolkit.runs.store import Log, Paths
 
 # Bytes of all logs together that are held in memory; as Python's objects well below 200 MB.
 MOST = 6 << 20

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from toolkit.errors import ConfigError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, PointOutcome, Report
-from toolkit.records.store import Log, Paths
 from toolkit.runs import excerpt, logs, stack_files, standings
 from toolkit.runs.outcome import CANCELLED, mentions_node_failure, outcome, results
 from toolkit.runs.points import summary
+from toolkit.runs.store import Log, Paths
 from toolkit.slurm import queue
 from toolkit.slurm.client import Client
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome
-from toolkit.records.store import Paths
 from toolkit.runs import logs, parts
 from toolkit.runs.finish import finish
+from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 
 _READ_SECONDS = 0.25  # between two reads of the logs, at least

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from toolkit.errors import JobLostError, SlurmUnreachableError, UsageError
 from toolkit.model.run import JobState
 from toolkit.quoting import shell, shell_words
-from toolkit.records.store import Paths
 from toolkit.relay import gate, sockets
 from toolkit.runs import status
+from toolkit.runs.store import Paths
 from toolkit.slurm.hostlist import expand
 
 _LONGEST_NAME = 24  # of a server in the name of its socket, whose path has a limit, too

@@ -16,9 +16,9 @@ from toolkit import shell
 from toolkit.errors import SlurmUnreachableError, SubmissionError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Submission, SubmissionAttempt
-from toolkit.records.store import Paths
 from toolkit.runs import once, parts, status
 from toolkit.runs.finish import finish as finish_job
+from toolkit.runs.store import Paths
 from toolkit.shell import interrupted_by_signals
 from toolkit.slurm.client import Client, without_job
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from toolkit.model.plan import Launch
-from toolkit.records import secrets
-from toolkit.records.store import Log, Paths
+from toolkit.runs import secrets
+from toolkit.runs.store import Log, Paths
 from toolkit.text import HIDDEN
 from toolkit.units import human_size
 

@@ -11,8 +11,8 @@ from toolkit import shell
 from toolkit.errors import CommandFailedError, ConfigError, JobLostError, UsageError
 from toolkit.files import read_json, read_text, write_atomically
 from toolkit.model.base import Model
-from toolkit.records.store import Paths, all_runs
 from toolkit.runs import forward, status
+from toolkit.runs.store import Paths, all_runs
 from toolkit.slurm.client import without_job
 
 LAUNCHER = "notebook"

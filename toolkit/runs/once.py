@@ -24,7 +24,7 @@ from toolkit.errors import SlurmUnreachableError, UnrecordedError
 from toolkit.files import open_regular, write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.run import Submission, SubmissionAttempt
-from toolkit.records.store import Paths
+from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait, patiently

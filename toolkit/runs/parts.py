@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from toolkit.errors import ConfigError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, PartTimes
-from toolkit.records.store import Paths
+from toolkit.runs.store import Paths
 from toolkit.slurm import queue
 from toolkit.slurm.hostlist import expand
 

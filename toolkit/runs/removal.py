@@ -22,8 +22,8 @@ from toolkit.errors import (
 )
 from toolkit.images.store import usage
 from toolkit.model.base import Model
-from toolkit.records.store import Paths
 from toolkit.runs import once, status
+from toolkit.runs.store import Paths
 from toolkit.runtimes import RUNTIMES
 from toolkit.slurm import queue
 

@@ -16,11 +16,11 @@ from toolkit.files import open_regular
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState
 from toolkit.quoting import shell
-from toolkit.records.store import Paths
 from toolkit.runs import excerpt
 from toolkit.runs.blame import rank_of
 from toolkit.runs.stacks import Frame, Process, has_ended, parse, read_process, world_of
 from toolkit.runs.standings import Answer
+from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
 

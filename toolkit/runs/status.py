@@ -22,10 +22,10 @@ from toolkit.model.run import (
     SubmissionAttempt,
 )
 from toolkit.model.site import Access
-from toolkit.records.store import Paths
 from toolkit.runs import excerpt, once, parts
 from toolkit.runs.finish import finish, read_elements
 from toolkit.runs.outcome import headline
+from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import no_slurm
 from toolkit.slurm.queue import Snapshot

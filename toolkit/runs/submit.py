@@ -12,8 +12,7 @@ from toolkit.images.store import usage
 from toolkit.model.base import to_json
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
-from toolkit.records import store
-from toolkit.runs import once
+from toolkit.runs import once, store
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait

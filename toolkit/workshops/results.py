@@ -32,8 +32,8 @@ from toolkit.errors import (
 from toolkit.files import read_json, temporary_beside
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.model.run import Outcome
-from toolkit.records.store import Paths, all_runs
 from toolkit.runs import notebook
+from toolkit.runs.store import Paths, all_runs
 from toolkit.units import counted
 from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, Done, Joined, Results
 

@@ -14,8 +14,8 @@ from toolkit.api.run import Adapt, repeatable, write
 from toolkit.errors import UsageError
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch, Part, Plan
-from toolkit.records import store
-from toolkit.records.store import Paths
+from toolkit.runs import store
+from toolkit.runs.store import Paths
 
 _OWN = frozenset(("job-name", "nodes", "ntasks-per-node", "cpus-per-task"))
 

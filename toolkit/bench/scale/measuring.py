@@ -21,9 +21,9 @@ from toolkit.localcluster.access import local_name
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Submission
-from toolkit.records.store import Paths
 from toolkit.runs import parts, status
 from toolkit.runs.follow import follow
+from toolkit.runs.store import Paths
 from toolkit.runs.submit import submit
 from toolkit.slurm.client import Client
 from toolkit.slurm.patience import configured_wait, patiently

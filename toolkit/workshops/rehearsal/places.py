@@ -18,8 +18,8 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import ToolkitError
 from toolkit.files import lock_new_directory
-from toolkit.records.store import all_runs
 from toolkit.runs import removal, status
+from toolkit.runs.store import all_runs
 from toolkit.shell import Progress
 from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.crew import MINE

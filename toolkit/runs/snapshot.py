@@ -22,8 +22,8 @@ from toolkit.errors import ConfigError, NoSpaceError, UsageError
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.code import Snapshot, Tree
-from toolkit.records.code import SECRET_FILES
-from toolkit.records.store import Paths
+from toolkit.runs.code import SECRET_FILES
+from toolkit.runs.store import Paths
 from toolkit.units import human_size
 
 MOST_BYTES = 256 << 20

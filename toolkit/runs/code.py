@@ -12,7 +12,7 @@ from toolkit.errors import ConfigError
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.code import Code, ScriptFile
-from toolkit.records.store import Paths
+from toolkit.runs.store import Paths
 from toolkit.text import HIDDEN, redacted
 
 _MOST_DIFF = 1 << 20  # characters of a diff that are kept

@@ -20,8 +20,8 @@ from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.quoting import shell
-from toolkit.records.access import Log as Log
-from toolkit.records.access import RunDirectory
+from toolkit.runs.access import Log as Log
+from toolkit.runs.access import RunDirectory
 from toolkit.trust import require_trusted
 
 _NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d{4,})\Z")
@@ -180,7 +180,7 @@ def create(directory: Path) -> bool:
         UntrustedError: another user could replace the directory; nothing was written.
         ConfigError: the directory of runs is a file, or a link to nothing.
     """
-    from toolkit.records import index
+    from toolkit.runs import index
 
     if os.path.lexists(directory):
         return False
@@ -267,7 +267,7 @@ def _of_job(job_id: int, own: Iterable[Paths], runs: Path) -> Paths | None:
 
     A new local cluster counts its jobs from 1 again, so that several runs may have the number.
     """
-    from toolkit.records import index
+    from toolkit.runs import index
 
     run = next((paths for paths in own if _has_job(paths, job_id)), None)
     if run is None:
@@ -287,7 +287,7 @@ def _has_job(paths: Paths, job_id: int) -> bool:
 
 
 def _unknown(name: str | None, runs: Path, known: list[Paths]) -> UnknownRunError:
-    from toolkit.records import index
+    from toolkit.runs import index
 
     others = index.directories_except(runs)
     same = [other / name for other in others if name and "/" not in name and _is_run(other / name)]

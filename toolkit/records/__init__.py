@@ -1,1 +1,0 @@
-"""The files of runs: their directories, index, code, snapshots and secrets."""
