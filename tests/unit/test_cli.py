@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
+from importlib import import_module
+from pkgutil import walk_packages
 
 import click
 import pytest
 
+import toolkit.cli
 from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.cli.lazy import LazyGroup
@@ -192,31 +194,24 @@ def test_help_groups_commands_by_what_users_want(
 ) -> None:
     code, out, _ = said(monkeypatch, capsys, "--help")
     headings = [line[:-1] for line in out.splitlines() if re.match(r"\w.*:$", line)]
-    assert (code, headings) == (0, ["Options", *cli.SECTIONS])
+    assert (code, headings) == (0, ["Options", *cli.COMMANDS])
 
 
-def test_a_module_is_all_that_a_new_command_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its name, summary and section are read from it, and it is imported when it is used."""
-    package = tmp_path / "verbs"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "two_words.py").write_text(
-        'import click\n\nSECTION = "Greet"\n\n\n@click.command(\n    "two-words"\n)\n'
-        'def command():\n    """Say good day.\n\n    And more.\n    """\n    print("good day")\n'
-    )
-    (package / "broken.py").write_text(
-        'raise AssertionError\n\n\n@click.command("late")\ndef late():\n    """Come late."""\n'
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    group = LazyGroup("verbs", package="verbs", sections=("Greet",))
-    assert list(group.summaries()) == [
-        ("Greet", "two-words", "Say good day."),
-        ("Commands", "late", "Come late."),
-    ]
-    group.main(["two-words"], standalone_mode=False)
-    assert capsys.readouterr().out == "good day\n"
-    with pytest.raises(UsageError) as caught:
-        group.main(["tow-words"], standalone_mode=False)
-    assert caught.value.close == "two-words"
+def test_the_tables_have_every_command_with_its_name_and_its_summary() -> None:
+    """Help and start-up read the tables alone, and import a command when it is used."""
+    groups: list[click.Group] = [cli.cli]
+    listed = set()
+    while groups:
+        group = groups.pop()
+        for name in group.list_commands(click.Context(group)):
+            command = group.get_command(click.Context(group), name)
+            assert command
+            listed.add(command)
+            groups += [command] if isinstance(command, click.Group) else []
+            if isinstance(group, LazyGroup):
+                summary = (command.help or "").partition("\n")[0]
+                assert (command.name, summary) == (name, group.entries[name].summary)
+    names = [entry.name for entry in walk_packages(toolkit.cli.__path__, "toolkit.cli.")]
+    values = [value for name in names for value in vars(import_module(name)).values()]
+    written = {value for value in values if isinstance(value, click.Command)}
+    assert written == {cli.cli, *listed}

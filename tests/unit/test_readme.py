@@ -44,7 +44,8 @@ ON_SITE = {*COPIED.values(), *(f"docs/{name}" for name in reference.pages())}
 
 
 def verbs() -> str:
-    return "".join(f"| `toolkit {name}` | {text} |\n" for _, name, text in cli.cli.summaries())
+    rows = cli.cli.entries.items()
+    return "".join(f"| `toolkit {name}` | {entry.summary} |\n" for name, entry in rows)
 
 
 def starters() -> str:

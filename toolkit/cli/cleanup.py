@@ -18,8 +18,6 @@ from toolkit.units import counted, human_age, human_size
 if TYPE_CHECKING:
     from toolkit.runs.removal import Removal
 
-SECTION = "End and remove runs"
-
 
 @click.command("cancel")
 @run_names_argument

@@ -12,7 +12,6 @@ from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.quoting import shell_words
 
-SECTION = "Start and learn"
 CLUSTER = "demo"
 _UP = ("cluster", "up", "--name", CLUSTER, "--nodes", "2")
 _DOWN = ("cluster", "down", "--name", CLUSTER)

@@ -6,8 +6,6 @@ import click
 
 from toolkit.cli import console
 
-SECTION = "Start and learn"
-
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     del ctx, param

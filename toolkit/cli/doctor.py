@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from toolkit.doctor.case import DoctorCase
     from toolkit.doctor.gather import DoctorOptions
 
-SECTION = "Check and measure"
-
 
 @click.command("doctor")
 @site_option("The cluster; default: as for toolkit run.", default="auto")

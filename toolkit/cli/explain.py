@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from toolkit.model.run import Outcome
     from toolkit.runs.store import Paths
 
-SECTION = "Follow runs"
-
 
 @click.command("explain")
 @click.argument("what", required=False, metavar="[RUN|LOGFILE]", shell_complete=complete_runs)

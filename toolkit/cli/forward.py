@@ -19,8 +19,6 @@ from toolkit.shell import interrupted_by_signals
 if TYPE_CHECKING:
     from toolkit.runs.forward import Door
 
-SECTION = "Follow runs"
-
 SSH_HELP = "reach the node by ssh instead of srun: faster, where nodes take it."
 
 

@@ -12,8 +12,6 @@ from toolkit.cli import console
 from toolkit.cli.lazy import Group
 from toolkit.cli.shared import completion, json_option
 
-SECTION = "Start and learn"
-
 
 @click.group("jobs", cls=Group)
 def command() -> None:

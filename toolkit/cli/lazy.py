@@ -1,32 +1,20 @@
-"""Groups of commands that find their commands by themselves, and import each when it is used.
-
-A module of a group's package adds a command by having one: ``@click.command("NAME")`` on a function
-whose docstring's first line is its summary. ``SECTION = "..."`` in the module is the heading under
-which help lists its commands. Names, summaries and sections are read from the text of the modules,
-so help and start-up import nothing that is not used.
-"""
+"""Groups of commands, whose tables say where each is: it is imported when it is used."""
 
 from __future__ import annotations
 
 import gc
-import importlib
 import os
-import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from itertools import groupby
-from operator import itemgetter
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
 from toolkit.errors import UsageError
 
-_COMMAND = re.compile(r'^@click\.(?:command|group)\(\s*"([\w-]+)"', re.MULTILINE)
-_FUNCTION = re.compile(r"^def (\w+)", re.MULTILINE)
-_SUMMARY = re.compile(r'^    """(.+?)(?:"""|$)', re.MULTILINE)
-_SECTION = re.compile(r'^SECTION = "([^"\n]+)"$', re.MULTILINE)
+# Heading -> name -> (MODULE:FUNCTION, the first line of its help).
+Commands = Mapping[str, Mapping[str, tuple[str, str]]]
 
 
 def _choose_cluster(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
@@ -68,28 +56,14 @@ class Entry(NamedTuple):
     """A command before its import.
 
     Attributes:
-        module, function: where it is.
-        summary: one sentence.
         section: the heading under which help lists it.
+        place: ``MODULE:FUNCTION`` within the package of its group.
+        summary: the first line of its help.
     """
 
-    module: str
-    function: str
-    summary: str
     section: str
-
-
-def _read_entries(file: Path, module: str) -> Iterator[tuple[str, Entry]]:
-    """Yield the name and the entry of each command in the text of a module."""
-    text = file.read_text(encoding="utf-8")
-    section = _SECTION.search(text)
-    for command in _COMMAND.finditer(text):
-        function = _FUNCTION.search(text, command.end())
-        summary = function and _SUMMARY.search(text, function.end())
-        if function is None or summary is None:
-            raise ValueError(f"the command {command[1]} of {module} has no docstring")
-        heading = section[1] if section else "Commands"
-        yield command[1], Entry(module, function[1], summary[1], heading)
+    place: str
+    summary: str
 
 
 class Group(click.Group):
@@ -126,60 +100,31 @@ class Group(click.Group):
                 error.ctx = click.Context(command, info_name=name, parent=ctx)
             raise
 
-    def summaries(self) -> Iterator[tuple[str, str, str]]:
-        """Yield the section, name and summary of each command."""
-        for name, command in sorted(self.commands.items()):
-            yield "Commands", name, (command.help or "").partition("\n")[0]
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with their summaries, section by section."""
+        """List the commands with their whole summaries, which click itself cuts."""
         del ctx
-        for section, commands in groupby(self.summaries(), key=itemgetter(0)):
-            with formatter.section(section):
-                formatter.write_dl([(name, summary) for _, name, summary in commands])
+        commands = sorted(self.commands.items())
+        rows = [(name, (command.help or "").partition("\n")[0]) for name, command in commands]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class LazyGroup(Group):
-    """A group whose commands are in the modules of a package.
+    """A group whose commands are imported when they are used.
 
     Args:
-        package: dotted name of the package.
-        sections: headings of the help, in their order; others follow.
+        package: dotted name of the package that the commands are in.
+        commands: the table of the commands, in the order of the help.
     """
 
-    def __init__(
-        self, *arguments: Any, package: str, sections: Sequence[str] = (), **options: Any
-    ) -> None:
+    def __init__(self, *arguments: Any, package: str, commands: Commands, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._package = package
-        self._sections = sections
-
-    @cached_property
-    def entries(self) -> dict[str, Entry]:
-        """The commands by name, section by section; the module called as its command is first."""
-        files = [*self._directory.glob("[!_]*.py"), *self._directory.glob("*/__init__.py")]
-        entries = [entry for file in files for entry in _read_entries(file, self._module(file))]
-        order = {section: number for number, section in enumerate(self._sections)}
-        return dict(
-            sorted(entries, key=lambda entry: (order.get(entry[1].section, len(order)), entry[0]))
-        )
-
-    @property
-    def _directory(self) -> Path:
-        return Path(importlib.import_module(self._package).__path__[0])
-
-    def _module(self, file: Path) -> str:
-        return f"{self._package}.{file.parent.name if file.stem == '__init__' else file.stem}"
-
-    def _entry(self, name: str) -> Entry | None:
-        """Return a command's entry; only the module called so is read, if there is one."""
-        stem = self._directory / name.replace("-", "_")
-        for file in (stem.with_suffix(".py"), stem / "__init__.py"):
-            if os.path.isfile(file):  # noqa: PTH113 - Path.is_file raises for names that are too long
-                quick = dict(_read_entries(file, self._module(file)))
-                if name in quick:
-                    return quick[name]
-        return self.entries.get(name)
+        self.entries = {
+            name: Entry(section, place, summary)
+            for section, rows in commands.items()
+            for name, (place, summary) in rows.items()
+        }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands without importing them."""
@@ -189,16 +134,18 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command's module and return the command."""
         del ctx
-        entry = self._entry(cmd_name)
-        if entry is None:
+        if cmd_name not in self.entries:
             return None
-        command: click.Command = getattr(importlib.import_module(entry.module), entry.function)
+        module, _, function = self.entries[cmd_name].place.partition(":")
+        command: click.Command = getattr(import_module(f"{self._package}.{module}"), function)
         _add_cluster_option(command)
         gc.freeze()  # imported modules stay; the collector need not examine them
         gc.enable()
         return command
 
-    def summaries(self) -> Iterator[tuple[str, str, str]]:
-        """Yield the section, name and summary of each command, without importing it."""
-        for name, entry in self.entries.items():
-            yield entry.section, name, entry.summary
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their summaries, section by section."""
+        del ctx
+        for section, rows in groupby(self.entries.items(), key=lambda row: row[1].section):
+            with formatter.section(section):
+                formatter.write_dl([(name, entry.summary) for name, entry in rows])

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from toolkit.checks import Result
     from toolkit.lint.script import Context
 
-SECTION = "Check and measure"
-
 
 def _list_rules(context: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
     """Print the rules, and end the command, which needs files otherwise."""

@@ -12,8 +12,6 @@ from toolkit.cli.shared import run_argument, runs_option
 from toolkit.runs import follow, logs, status
 from toolkit.runs.store import find
 
-SECTION = "Follow runs"
-
 
 @click.command("logs")
 @run_argument

@@ -17,25 +17,65 @@ gc.disable()
 import click
 
 from toolkit import __version__
-from toolkit.cli.lazy import LazyGroup, cluster_option
+from toolkit.cli.lazy import Commands, LazyGroup, cluster_option
 from toolkit.errors import InternalError, ToolkitError, UsageError, of_system
 
 _ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
-# What users want, in the order of the help; each command's module names its own.
-SECTIONS = (
-    "Start and learn",
-    "Run",
-    "Follow runs",
-    "End and remove runs",
-    "Images and clusters",
-    "Check and measure",
-)
+# Heading of the help -> name of a command -> where it is, and its summary, so that help and
+# start-up import nothing that is not used.
+COMMANDS: Commands = {
+    "Start and learn": {
+        "demo": ("demo:command", "Run everything once: image, cluster, training on two nodes."),
+        "docs": ("docs:command", "Print a page of the documentation, or list the pages."),
+        "jobs": ("jobs:command", "List and copy the exercises that come with the toolkit."),
+        "setup": ("setup:command", "Install what this machine lacks, such as Apptainer or Slurm."),
+        "workshop": ("workshop:command", "Give a workshop, or join one."),
+    },
+    "Run": {
+        "notebook": ("notebook:command", "Serve notebooks from a node: JupyterLab in an image."),
+        "run": ("run:command", "Run a training script on the nodes of a cluster, in an image."),
+        "shell": ("shell:command", "Open a shell in an image, on a node of the cluster."),
+    },
+    "Follow runs": {
+        "explain": ("explain:command", "Explain why a run failed or waits, and what to do."),
+        "forward": ("forward:command", "Reach a server in a running job, such as TensorBoard."),
+        "logs": ("logs:command", "Show or follow what the ranks of a run printed."),
+        "ps": ("ps:command", "List the runs of this directory and their states, the newest first."),
+        "results": ("results:command", "Show the results of a run, or of each point of a sweep."),
+        "stacks": (
+            "stacks:command",
+            "Ask the ranks of a running job where they are, such as one that hangs.",
+        ),
+        "top": ("top:command", "Show what a running job uses: CPU, memory, GPUs."),
+    },
+    "End and remove runs": {
+        "cancel": ("cleanup:cancel", "Cancel runs, by name or job id; their logs are kept."),
+        "prune": ("cleanup:prune", "List old runs; with --yes, remove them."),
+        "rm": ("cleanup:rm", "Remove runs, with their scripts, logs and all other files."),
+    },
+    "Images and clusters": {
+        "cluster": (
+            "cluster:command",
+            "Show free nodes of a cluster; run a real Slurm on this machine.",
+        ),
+        "image": ("image:command", "Build, find, check and share images."),
+        "site": ("site:command", "Show and describe clusters: partitions, limits, rules."),
+    },
+    "Check and measure": {
+        "bench": (
+            "bench:command",
+            "Measure all-reduce, compare trainings, and measure how they scale.",
+        ),
+        "doctor": ("doctor:command", "Check this machine and the cluster before jobs run."),
+        "lint": ("lint:command", "Find faults in existing sbatch scripts, and fix them."),
+    },
+}
 
 
 @click.group(
     cls=LazyGroup,
     package="toolkit.cli",
-    sections=SECTIONS,
+    commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="toolkit %(version)s")

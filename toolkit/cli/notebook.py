@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from toolkit.slurm.client import Client
     from toolkit.slurm.patience import Wait
 
-SECTION = "Run"
-
 _END_SECONDS = 60.0  # for Slurm to say how a job ended
 _UNITS = {"": 60, "s": 1, "m": 60, "h": 3600}
 _IDLE = re.compile(r"([0-9]{1,6})([smh]?)\Z")

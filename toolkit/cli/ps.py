@@ -15,7 +15,6 @@ from toolkit.runs.access import RunDirectory
 from toolkit.runs.store import Paths, all_runs, newest_first
 from toolkit.units import human_time
 
-SECTION = "Follow runs"
 _HEADER = ("RUN", "JOB", "STATE", "TIME", "EXIT", "SHAPE", "NODES", "RESULT")
 _MOST = 20
 

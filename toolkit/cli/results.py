@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from toolkit.model.plan import Point
     from toolkit.model.run import PointOutcome
 
-SECTION = "Follow runs"
-
 
 @click.command("results")
 @run_argument

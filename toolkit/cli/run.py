@@ -28,8 +28,6 @@ from toolkit.text import HIDDEN
 from toolkit.trust import require_trusted
 from toolkit.units import counted
 
-SECTION = "Run"
-
 
 class _RunCommand(click.Command):
     """A command that knows whether ``--`` stood before SCRIPT."""

@@ -12,8 +12,6 @@ from toolkit.hostsetup.decide import decide, needs, obstacle
 from toolkit.hostsetup.facts import read_facts
 from toolkit.hostsetup.model import Action, Facts, SetupOptions
 
-SECTION = "Start and learn"
-
 
 @click.command("setup")
 @click.option(

@@ -26,8 +26,6 @@ from toolkit.runs import interactive
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 
-SECTION = "Run"
-
 
 @click.command("shell", context_settings={"allow_interspersed_args": False})
 @job_options

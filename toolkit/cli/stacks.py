@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from toolkit.runs.standings import Standing
     from toolkit.runs.store import Paths
 
-SECTION = "Follow runs"
-
 
 @click.command("stacks")
 @run_argument

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from toolkit.runs.processes import Gpu, Process
     from toolkit.runs.store import Paths
 
-SECTION = "Follow runs"
-
 
 @click.command("top")
 @run_argument

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -110,11 +108,14 @@ def _commands() -> dict[str, str]:
     result: dict[str, str] = {}
     for name, entry in cli.cli.entries.items():
         result[f"reference/commands/{name}.md"] = (
-            f"```{{eval-rst}}\n.. click:: {entry.module}:{entry.function}\n"
+            f"```{{eval-rst}}\n.. click:: toolkit.cli.{entry.place}\n"
             f"   :prog: toolkit {name}\n   :nested: full\n```\n"
         )
-    for section, rows in groupby(cli.cli.summaries(), key=itemgetter(0)):
-        table = [f"| [`toolkit {name}`](commands/{name}.md) | {text} |" for _, name, text in rows]
+    for section, rows in cli.COMMANDS.items():
+        table = [
+            f"| [`toolkit {name}`](commands/{name}.md) | {summary} |"
+            for name, (_, summary) in rows.items()
+        ]
         index += [f"## {section}", _table("Command", "Does", table)]
     contents = "\n".join(f"commands/{name}" for name in cli.cli.entries)
     index.append(f"```{{toctree}}\n:hidden:\n\n{contents}\n```")

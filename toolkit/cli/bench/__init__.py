@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import click
 
-from toolkit.cli.lazy import LazyGroup
+from toolkit.cli.lazy import Commands, LazyGroup
 
-SECTION = "Check and measure"
+COMMANDS: Commands = {
+    "Measure": {
+        "allreduce": ("measure:allreduce", "Measure all-reduce over NCCL, Gloo, Horovod or MPI."),
+        "compare": ("measure:compare", "Compare trainings: samples per second, memory, accuracy."),
+    },
+    "Scaling": {
+        "history": ("history:history", "Show scaling studies over time."),
+        "scale": ("scale:scale", "Measure how a training scales over nodes."),
+    },
+}
 
 
-@click.group("bench", cls=LazyGroup, package=__name__, sections=("Measure", "Scaling"))
+@click.group("bench", cls=LazyGroup, package=__name__, commands=COMMANDS)
 def command() -> None:
     """Measure all-reduce, compare trainings, and measure how they scale.
 

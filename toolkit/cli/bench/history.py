@@ -9,8 +9,6 @@ import click
 from toolkit.cli import console
 from toolkit.cli.shared import json_option
 
-SECTION = "Scaling"
-
 
 @click.command("history")
 @json_option

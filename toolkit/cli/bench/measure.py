@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from toolkit.api.run import CompletedRun
     from toolkit.bench.allreduce import Measured
 
-SECTION = "Measure"
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from toolkit.bench.scale.model import Options, Study
     from toolkit.bench.scale.study import PlannedPoint
 
-SECTION = "Scaling"
 # Options of a job that do not fit a study, or that it has as lists.
 _NOT_OURS = (
     *("nodes", "ntasks_per_node", "launcher", "sweep", "array", "requeue", "max_requeues"),

@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import click
 
-from toolkit.cli.lazy import LazyGroup
+from toolkit.cli.lazy import Commands, LazyGroup
 
-SECTION = "Images and clusters"
+COMMANDS: Commands = {
+    "Any cluster": {
+        "show": (
+            "show:command",
+            "Show partitions, free GPUs, limits, and how much of them you use.",
+        ),
+    },
+    "The local cluster": {
+        "down": ("control:down", "Stop the cluster and end its jobs."),
+        "exec": ("control:execute", "Run a command in the cluster: one of Slurm's, or any other."),
+        "shell": (
+            "control:shell",
+            "Open a shell on the login side of the cluster, with sbatch and srun.",
+        ),
+        "status": ("control:status", "Show the nodes, partitions and daemons of the cluster."),
+        "up": ("up:up", "Start a local cluster: nodes and partitions as you describe them."),
+    },
+    "Faults of nodes": {
+        "cut": ("faults:cut", "Cut NODE off the network, as if its cable was pulled."),
+        "join": ("faults:join", "Connect NODE to the network again, and wait until Slurm uses it."),
+        "kill": ("faults:kill", "Switch NODE off, as a power failure does."),
+        "start": ("faults:start", "Switch NODE on again, and wait until Slurm uses it."),
+    },
+}
 
 
 @click.group(
     "cluster",
     cls=LazyGroup,
     package=__name__,
-    sections=("Any cluster", "The local cluster", "Faults of nodes"),
+    commands=COMMANDS,
     invoke_without_command=True,
 )
 @click.pass_context

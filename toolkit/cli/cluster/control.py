@@ -16,8 +16,6 @@ from toolkit.units import human_size
 if TYPE_CHECKING:
     from toolkit.localcluster.status import Status
 
-SECTION = "The local cluster"
-
 
 @click.command("down")
 @name_option

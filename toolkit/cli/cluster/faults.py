@@ -11,7 +11,6 @@ from toolkit.cli import console
 from toolkit.cli.cluster.up import complete_nodes, name_option
 from toolkit.localcluster.control import Verb
 
-SECTION = "Faults of nodes"
 _DONE: dict[Verb, str] = {
     "cut": "is cut off",
     "join": "is joined",

@@ -18,8 +18,6 @@ from toolkit.model.base import Model
 if TYPE_CHECKING:
     from toolkit.model.overview import PartitionState
 
-SECTION = "Any cluster"
-
 
 @click.command("show")
 @click.option(

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from toolkit.localcluster.imitation import Imitation
     from toolkit.localcluster.shape import Shape
 
-SECTION = "The local cluster"
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 

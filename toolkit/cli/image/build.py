@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from toolkit.images.build.methods import Engine
     from toolkit.shell import Progress
 
-SECTION = "Build"
-
 
 @click.command("build")
 @click.argument("name")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from toolkit.model.catalogue import Release
     from toolkit.model.image import Manifest
 
-SECTION = "Find"
-
 
 @click.command("list")
 @json_option

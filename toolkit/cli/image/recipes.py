@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from toolkit.images.recipe.resolve import Resolved
 
-SECTION = "Build"
-
 
 @click.command("new")
 @click.argument("name")

@@ -11,8 +11,6 @@ from toolkit.cli.shared import json_option
 from toolkit.errors import ForbiddenError
 from toolkit.units import counted, human_age, human_size
 
-SECTION = "Remove"
-
 
 @click.command("remove")
 @click.argument("name")

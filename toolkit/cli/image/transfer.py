@@ -7,8 +7,6 @@ import click
 from toolkit.cli import console
 from toolkit.errors import UsageError
 
-SECTION = "Share"
-
 
 @click.command("push")
 @click.argument("name")

@@ -14,8 +14,6 @@ from toolkit.errors import BuildError, ConfigError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SECTION = "Check and sign"
-
 
 @click.command("verify")
 @click.argument("name")

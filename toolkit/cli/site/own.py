@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from toolkit.model.site import Site
     from toolkit.sites.compare import Difference
 
-SECTION = "Write and check your own"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from toolkit.model.site import Site
 
-SECTION = "Read"
-
 
 @click.command("list")
 @json_option

@@ -4,16 +4,43 @@ from __future__ import annotations
 
 import click
 
-from toolkit.cli.lazy import LazyGroup
+from toolkit.cli.lazy import Commands, LazyGroup
 
-SECTION = "Start and learn"
+COMMANDS: Commands = {
+    "Prepare": {
+        "new": ("folder:new", "Write a workshop with two exercises that works as it is."),
+        "pack": ("folder:pack", "Pack a workshop into one file: images, exercises, data, guide."),
+        "schema": ("folder:schema", "Print the JSON schema of workshop.toml, for editors."),
+        "show": ("folder:show", "Check the workshop.toml of a folder, and show what it says."),
+        "unpack": ("folder:unpack", "Unpack a workshop for all participants of a cluster."),
+    },
+    "Take part": {
+        "join": (
+            "taking:join",
+            "Copy the exercises of a workshop, and check that they can run here.",
+        ),
+        "reset": ("taking:reset", "Start an exercise, or the results of a participant, again."),
+    },
+    "Lead": {
+        "close": ("leading:close", "End a workshop: remove the shared directory of results."),
+        "open": (
+            "leading:open_",
+            "Create the shared directory of results that workshop.toml names.",
+        ),
+        "rehearse": (
+            "leading:rehearse",
+            "Let many participants run all exercises at once, and report.",
+        ),
+        "status": ("leading:status", "Show who has done which exercise, by the shared results."),
+    },
+}
 
 
 @click.group(
     "workshop",
     cls=LazyGroup,
     package=__name__,
-    sections=("Prepare", "Take part", "Lead"),
+    commands=COMMANDS,
 )
 def command() -> None:
     """Give a workshop, or join one.

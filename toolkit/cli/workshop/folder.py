@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from toolkit.model.job import Job
     from toolkit.workshops.archive import Verify
 
-SECTION = "Prepare"
 FOLDER = click.Path(path_type=Path)
 folder_argument = click.argument("folder", metavar="[WORKSHOP]", default=".", type=FOLDER)
 key_option = click.option(

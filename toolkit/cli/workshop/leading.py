@@ -17,8 +17,6 @@ from toolkit.units import counted
 if TYPE_CHECKING:
     from toolkit.workshops.model import Done
 
-SECTION = "Lead"
-
 
 @click.command("open")
 @folder_argument

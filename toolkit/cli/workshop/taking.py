@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from toolkit.checks import Result
 
-SECTION = "Take part"
-
 
 @click.command("join")
 @click.argument("source", metavar="FILE|URL|DIRECTORY")
