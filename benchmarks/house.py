@@ -23,7 +23,7 @@ ADDITIONS = (
     ("site", "toolkit/sites/NAME.toml", "CONTRIBUTING.md"),
     ("rule of explain", "toolkit/explain/rules/NAME.toml", "CONTRIBUTING.md"),
     ("launcher", "its module, its row and its template", "docs/contributing/adding-a-launcher.md"),
-    ("runtime", "its module and its template", "docs/contributing/adding-a-runtime.md"),
+    ("runtime", "its module, its row and its template", "docs/contributing/adding-a-runtime.md"),
     ("lint rule", "its module", "CONTRIBUTING.md"),
     ("preflight rule", "its module", "CONTRIBUTING.md"),
     ("doctor item", "its module", "CONTRIBUTING.md"),

@@ -26,7 +26,7 @@ from toolkit.images.build.docker.host_secrets import MountedSecrets, add_mounts
 from toolkit.images.build.follow import Follower
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.store.settings import inspect
-from toolkit.runtimes.discover.docker_engine import find_engine
+from toolkit.runtimes.docker import find_engine
 
 FIRST = '[[steps]]\nblock = "run"\nname = "first"\ncommands = ["echo first > /first"]\n'
 

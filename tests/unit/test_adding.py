@@ -95,6 +95,7 @@ def test_the_pages_add_a_module_a_row_and_a_template_each() -> None:
     }
     assert set(code_of("adding-a-runtime.md")) == {
         Path("toolkit/runtimes/toy.py"),
+        Path("toolkit/runtimes/__init__.py"),
         TEMPLATES / "runtimes/toy.j2",
     }
 

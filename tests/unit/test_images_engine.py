@@ -18,8 +18,8 @@ from tests.progress import Silent
 from toolkit.errors import ForbiddenError, NeedsInstallError
 from toolkit.images.build import methods
 from toolkit.images.build.docker import clients as docker_clients
-from toolkit.runtimes.discover import docker_engine
-from toolkit.runtimes.discover.docker_engine import find_engine
+from toolkit.runtimes import docker as docker_engine
+from toolkit.runtimes.docker import find_engine
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(
-        "toolkit.runtimes.discover.docker_engine._SYSTEM_SOCKETS",
+        "toolkit.runtimes.docker._SYSTEM_SOCKETS",
         (str(tmp_path / "docker.sock"), str(tmp_path / "podman.sock")),
     )
     return tmp_path

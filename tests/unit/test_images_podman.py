@@ -19,7 +19,7 @@ from toolkit.images.build.docker.clients import (
 from toolkit.images.build.docker.host_secrets import MountedSecrets, add_mounts, mount_host_config
 from toolkit.images.build.docker.log import PodmanLog as Reader
 from toolkit.images.host.host_mounts import HostConfig
-from toolkit.runtimes.discover.docker_engine import Engine
+from toolkit.runtimes.docker import Engine
 
 GOLDEN = Path(__file__).parents[1] / "golden/podman"
 CLIENT = PodmanClient("/usr/bin/podman", mark="toolkit-x.invalid")

@@ -24,8 +24,8 @@ from toolkit.model.plan import Bind
 from toolkit.model.source import Source
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer, merge
-from toolkit.runtimes import pyxis
-from toolkit.runtimes.discover import environments
+from toolkit.runtimes import containers
+from toolkit.runtimes import pythons as environments
 
 VENV = Environment(
     name="the virtual environment v",
@@ -438,7 +438,7 @@ def test_an_unknown_runtime_names_the_nearest() -> None:
     ],
 )
 def test_a_reference_is_written_as_enroot_reads_it(image: str, address: str) -> None:
-    assert pyxis.enroot(image) == address
+    assert containers.enroot(image) == address
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -492,7 +492,7 @@ def test_a_python_says_what_it_could_import_without_importing_it(tmp_path: Path)
     meta = tmp_path / "torch-9.9.dist-info"
     meta.mkdir()
     (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n")
-    program = (package_directory("runtimes/discover") / "probe.py").read_text()
+    program = (package_directory("runtimes") / "probe.py").read_text()
     done = subprocess.run(
         ["python3", "-c", program, "torch", "no_such_module"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

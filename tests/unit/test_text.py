@@ -251,7 +251,7 @@ PRINTS: tuple[str, ...] = (
     *"scripts/ doctor/scripts/".split(),
 )
 PRINTS += (
-    *"runtimes/discover/probe.py runtimes/discover/importable.py".split(),
+    *"runtimes/probe.py runtimes/importable.py".split(),
     *"images/build/apptainer/sandbox.py images/build/apptainer/fence.py".split(),
     "images/build/apptainer/side_by_side.py",
     *"localcluster/supervisor.py".split(),

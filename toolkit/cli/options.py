@@ -77,7 +77,7 @@ def _environments(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """Complete --env by the environments of a runtime that has named ones."""
     del param
     runtime = RUNTIMES.get(ctx.params.get("runtime") or "")
-    names = runtime.environment_names() if runtime else ()
+    names = runtime.environments() if runtime and runtime.environments else ()
     return [name for name in names if name.startswith(incomplete)]
 
 

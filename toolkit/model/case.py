@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from toolkit.errors import ToolkitError
     from toolkit.launchers.base import Launcher
-    from toolkit.runtimes.shared.base import Runtime
+    from toolkit.runtimes.base import Runtime
     from toolkit.slurm.client import Client
 
 

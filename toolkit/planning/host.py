@@ -70,7 +70,7 @@ def _hidden(case: Case, cwd: Path) -> dict[str, tuple[str, str]]:
     if case.image.is_here:
         named["--image"] = (case.image.path,)
     if case.environment and case.runtime:
-        option = "--env" if case.runtime.names_environment else "--runtime"
+        option = "--env" if case.runtime.environments else "--runtime"
         named[option] = (case.environment.prefix,)
     named["imports"] = tuple(directory.path for directory in case.source.directories)
     access, hidden = case.client.access, dict[str, tuple[str, str]]()

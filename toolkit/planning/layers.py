@@ -72,7 +72,7 @@ def with_variables(settings: Settings) -> tuple[Settings, list[ToolkitError]]:
 def _split_names(job: Job, environment: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
     """Return the variables to pass on, and the environment of conda if ``--env`` names one."""
     runtime = RUNTIMES.get(job.runtime or DEFAULT)
-    if runtime is None or not runtime.names_environment:
+    if runtime is None or runtime.environments is None:
         return job.pass_env, job.conda_env
     others = [name for name in job.pass_env if name not in environment and name not in job.env]
     chosen = others[0] if others else job.conda_env

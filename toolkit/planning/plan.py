@@ -25,7 +25,6 @@ from toolkit.preflight.options import (
     terminal_findings,
     value_findings,
 )
-from toolkit.runtimes import RUNTIMES
 from toolkit.text import is_secret, shows
 
 _VISIBLE_SECRET = (
@@ -146,14 +145,9 @@ def _option_findings(case: Case) -> Iterator[ToolkitError]:
     else:
         yield from launcher_findings(case)
         yield from case.launcher.check(case)
-    if case.runtime is None:
-        yield RUNTIMES.unknown(case.job.runtime or "")
-        return
-    if case.runtime.image:
+    if case.runtime is not None and case.runtime.image:
         yield from binds.findings(case)
-    yield from case.runtime.check(case)
-    if case.launcher is not None:
-        yield from runtimes.launcher_findings(case.runtime, case.launcher)
+    yield from runtimes.check(case)
 
 
 def _writes_reports(case: Case) -> bool:

@@ -1,18 +1,36 @@
 """Runtimes: what a rank runs inside.
 
-Each module of this package is one runtime, and ``scripts/templates/runtimes/<name>.j2`` is its
-template. The registry finds it by itself. ``docs/contributing/adding-a-runtime.md`` adds one.
+A runtime is a row in ``RUNTIMES``, and ``scripts/templates/runtimes/<name>.j2`` is its template.
+``docs/contributing/adding-a-runtime.md`` adds one.
 """
 
 from __future__ import annotations
 
-from toolkit.errors import LauncherMismatchError, ToolkitError, UnknownRuntimeError
+from collections.abc import Iterator
+
+from toolkit.errors import (
+    LauncherMismatchError,
+    SignatureError,
+    ToolkitError,
+    UnknownRuntimeError,
+    UsageError,
+)
 from toolkit.launchers import LAUNCHERS, offered
 from toolkit.launchers.base import Launcher
-from toolkit.registry import Registry
-from toolkit.runtimes.shared.base import Runtime
+from toolkit.model.case import Case
+from toolkit.runtimes import containers, environments
+from toolkit.runtimes.base import Runtime
 
-RUNTIMES: Registry[Runtime] = Registry(__name__, "runtime", UnknownRuntimeError)
+RUNTIMES = {
+    runtime.name: runtime
+    for runtime in (
+        containers.APPTAINER,
+        environments.CONDA,
+        containers.DOCKER,
+        environments.NONE,
+        containers.PYXIS,
+    )
+}
 DEFAULT = "apptainer"
 
 
@@ -22,7 +40,21 @@ def get(name: str | None) -> Runtime:
     Raises:
         UnknownRuntimeError: no runtime has the name; the error names the nearest one.
     """
-    return RUNTIMES.choose(name or DEFAULT)
+    runtime = RUNTIMES.get(name or DEFAULT)
+    if runtime is None:
+        raise unknown(name or DEFAULT)
+    return runtime
+
+
+def unknown(name: str) -> UnknownRuntimeError:
+    """Return the error for a name that no runtime has."""
+    return UnknownRuntimeError(
+        f"there is no runtime {name!r}",
+        place="--runtime",
+        choices=RUNTIMES,
+        value=name,
+        next_step=f"one of {', '.join(RUNTIMES)}",
+    )
 
 
 def compatible_launcher(runtime: Runtime | None, launcher: Launcher) -> Launcher:
@@ -30,26 +62,60 @@ def compatible_launcher(runtime: Runtime | None, launcher: Launcher) -> Launcher
 
     ``horovod-gloo`` replaces ``horovod`` where no rank would reach Slurm's PMI.
     """
-    if runtime is None or not launcher.substitute or _can_start(runtime, launcher):
+    if runtime is None or not launcher.substitute or launcher.needs <= runtime.offers:
         return launcher
     substitute = LAUNCHERS[launcher.substitute]
-    return substitute if _can_start(runtime, substitute) else launcher
+    return substitute if substitute.needs <= runtime.offers else launcher
 
 
-def launcher_findings(runtime: Runtime, launcher: Launcher) -> list[ToolkitError]:
-    """Return an error if a launcher cannot start ranks in a runtime."""
-    if _can_start(runtime, launcher):
-        return []
-    launchers = [name for name in offered() if _can_start(runtime, LAUNCHERS[name])]
-    others = [name for name, other in RUNTIMES.items() if _can_start(other, launcher)]
-    return [
-        LauncherMismatchError(
-            f"the launcher {launcher.name} cannot start ranks by {runtime.name}",
-            place="--launcher",
-            next_step=f"--launcher {' or '.join(launchers)}; or --runtime {' or '.join(others)}",
+def check(case: Case) -> Iterator[ToolkitError]:
+    """Yield why the job cannot run in its runtime."""
+    job, runtime, launcher = case.job, case.runtime, case.launcher
+    if runtime is None:
+        yield unknown(job.runtime or "")
+        return
+    if not runtime.image:
+        yield from _check_no_image(case, runtime.name)
+    if runtime.environments is None and job.conda_env is not None:
+        yield UsageError(
+            f"the runtime {runtime.name} cannot use an environment of conda ({job.conda_env})",
+            place="--env",
+            next_step=f"--runtime conda --env {job.conda_env}",
         )
-    ]
+    if runtime.image != "sif" and job.require_signed:
+        yield SignatureError(
+            f"only signed images may run, and images of {runtime.name} have no signatures",
+            place="--runtime",
+            next_step="--runtime apptainer, with a signed image",
+        )
+    yield from runtime.check(case)
+    if launcher is None or launcher.needs <= runtime.offers:
+        return
+    names = [name for name in offered() if LAUNCHERS[name].needs <= runtime.offers]
+    others = [name for name, other in RUNTIMES.items() if launcher.needs <= other.offers]
+    yield LauncherMismatchError(
+        f"the launcher {launcher.name} cannot start ranks by {runtime.name}",
+        place="--launcher",
+        next_step=f"--launcher {' or '.join(names)}; or --runtime {' or '.join(others)}",
+    )
 
 
-def _can_start(runtime: Runtime, launcher: Launcher) -> bool:
-    return launcher.needs <= runtime.offers
+def _check_no_image(case: Case, name: str) -> Iterator[ToolkitError]:
+    """Refuse an image, or a directory to bind, that the user asks for.
+
+    An image that the job's folder or the project names is passed over: it is the runtime that was
+    chosen in its place.
+    """
+    origin = case.origins.get("image", "")
+    if case.job.image and origin in ("--image", case.origins.get("runtime")):
+        yield UsageError(
+            f"the runtime {name} starts no image",
+            place="--image",
+            next_step="leave --image out, or --runtime apptainer",
+        )
+    if case.job.bind and case.origins.get("bind") == "--bind":
+        yield UsageError(
+            f"the runtime {name} has no container to show a directory in",
+            place="--bind",
+            next_step="use the directory as it is",
+        )

@@ -1,119 +1,256 @@
-"""docker: Docker or podman on one machine.
+"""The door to Docker and podman: the engine of this machine, and what an image of it holds.
 
-Each task is a container in the node's network, runs as the user, and ends with its task.
+The engine is the one that the user has set, or else that of the machine. It is called through the
+docker SDK.
 """
 
 from __future__ import annotations
 
-from toolkit.errors import LauncherMismatchError, ShapeError, ToolkitError, UsageError
-from toolkit.model.case import Case
-from toolkit.model.environment import Engine
-from toolkit.model.plan import Container
-from toolkit.runtimes.shared.base import (
-    PREFIX,
-    Runtime,
-)
-from toolkit.runtimes.shared.findings import home, missing_frameworks
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-# The engine's own client would read variables of these names instead of giving them to the rank.
-_CLIENTS = ("DOCKER_", "CONTAINER_", "CONTAINERS_")
+from toolkit import shell
+from toolkit.errors import ForbiddenError, ImageMissingError, NeedsInstallError
+from toolkit.model import environment
+from toolkit.model.image import Manifest
+from toolkit.runtimes.base import FRAMEWORKS
+from toolkit.runtimes.pythons import PROBE_SECONDS, manifest_of, parse, program
+
+if TYPE_CHECKING:
+    from docker import DockerClient
 
 
-class Docker(Runtime):
-    """Containers of Docker or podman on one node."""
+_SYSTEM_SOCKETS = ("/var/run/docker.sock", "/run/podman/podman.sock")
+VERSIONS = ("docker ", "podman ")  # how `str` of every engine begins
+_PATIENCE = 600  # seconds for one answer: saving a large image takes long
+_FORBIDDEN = "permission denied"
+_REASONS = {
+    "Permission denied": _FORBIDDEN,
+    "PermissionError": _FORBIDDEN,
+    "FileNotFoundError": "no such socket",
+    "ConnectionRefusedError": "nothing listens there",
+}
 
-    summary = "Docker or podman, on one node, with an image of that engine"
-    image = "docker"
-    offers = frozenset()
-    interface = "lo"
 
-    def discover(self, case: Case) -> Case:
-        """Find the engine that answers, and what the image's Python can import."""
-        from toolkit.runtimes.discover.docker_engine import discover
+@dataclass(frozen=True)
+class Engine:
+    """An engine that answers.
 
-        engine, manifest = discover(case.image.path)
-        return case._replace(image=case.image._replace(manifest=manifest), engine=engine)
+    Attributes:
+        client: of the SDK.
+        address: ``unix:///var/run/docker.sock``.
+        name: ``Docker`` or ``Podman``.
+        version: of it.
+        root: where it keeps images, if that is a directory of this machine.
+    """
 
-    def check(self, case: Case) -> list[ToolkitError]:
-        """Require one node, GPUs that the engine can give, and variables for the ranks alone."""
-        findings = super().check(case)
-        job, engine = case.job, case.engine
-        program = engine.program if engine else "docker"
-        if job.node_range[1] > 1:
-            findings.append(
-                ShapeError(
-                    "docker runs on one node only: an engine does not know other nodes, "
-                    "nor what Slurm gave the job there",
-                    place="--nodes",
-                    next_step="--nodes 1, or --runtime apptainer "
-                    "(toolkit image build --engine docker gives a SIF)",
-                )
-            )
-        if job.pty:
-            findings.append(
-                UsageError(
-                    "ranks in docker have no terminal",
-                    place="--pty",
-                    next_step="leave it out, or --runtime apptainer",
-                )
-            )
-        has_real_gpus = job.most_gpus and case.site.access != "local-cluster"
-        if engine and has_real_gpus and not engine.nvidia:
-            findings.append(
-                LauncherMismatchError(
-                    f"{program} here gives containers no GPUs",
-                    place="--gpus",
-                    next_step="install NVIDIA's container toolkit, or --runtime apptainer",
-                )
-            )
-        findings += [
-            UsageError(
-                f"{program} itself reads {name}, so that it cannot be set for the ranks",
-                place="--env",
-                next_step="leave it out",
-            )
-            for name in job.env
-            if name == "HOME" or name.startswith(_CLIENTS)
-        ]
-        return findings
+    client: DockerClient
+    address: str
+    name: str
+    version: str
+    root: Path | None = None
 
-    def container(self, case: Case) -> Container:
-        """Return the image by its reference; the engine's client starts it as the user."""
-        engine = case.engine
-        program = engine.program if engine else "docker"
-        keeps_user = (
-            ("--userns", "keep-id", *_groups(engine)) if program == "podman" else ("--user", "0:0")
+    @property
+    def is_podman(self) -> bool:
+        """True if it is podman, which also answers Docker's API."""
+        return self.name == "Podman"
+
+    @property
+    def is_ours(self) -> bool:
+        """True if this user may end the engine's processes, and they run on this machine."""
+        if not self.address.startswith("unix://"):
+            return False
+        try:
+            return os.geteuid() in (0, Path(self.address.removeprefix("unix://")).stat().st_uid)
+        except OSError:
+            return False
+
+    def __str__(self) -> str:
+        return f"{self.name.lower()} {self.version}"
+
+    def own(self, name: str) -> str:
+        """Return the whole name of an image that was made here.
+
+        podman keeps these apart from those of registries.
+        """
+        return f"localhost/{name}" if self.is_podman else name
+
+
+def find_engine() -> Engine:
+    """Return the engine that the user's settings name, or the first at a usual place.
+
+    Raises:
+        NeedsInstallError: none answers; the error names the addresses.
+        ForbiddenError: there is one, and this user may not talk to it.
+    """
+    from docker.errors import DockerException
+
+    refused: list[str] = []
+    for address, settings in _candidates():
+        try:
+            return _connected(address, settings)
+        except (DockerException, OSError, ValueError) as error:
+            refused.append(f"{address}: {_reason(error)}")
+    if any(text.endswith(_FORBIDDEN) for text in refused):
+        raise ForbiddenError(
+            "this user may not talk to the Docker engine",
+            details=refused,
+            next_step="ask the administrator for it (usually the group docker), "
+            "or build with: --engine apptainer",
         )
-        host = "CONTAINER_HOST" if program == "podman" else "DOCKER_HOST"
-        return Container(
-            runtime=self.name,
-            command=program,
-            image=case.image.path,
-            name=case.image.path,
-            where=f"in {case.image.path} by {program}",
-            prefix=PREFIX,
-            gpus=bool(case.job.most_gpus and engine and engine.nvidia),
-            options=keeps_user if engine and engine.rootless else (),
-            settings={host: engine.address} if engine and engine.address else {},
-            **home(case.image.path, case.site.scratch),
+    raise NeedsInstallError(
+        "no Docker engine answers",
+        details=refused or ("no socket is at any of the usual places",),
+        next_step="start one (Debian: apt-get install docker.io), or set DOCKER_HOST, "
+        "or build with: --engine apptainer",
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return the reason in the text of an error of the SDK."""
+    text = str(error)
+    return next((reason for mark, reason in _REASONS.items() if mark in text), text[:200])
+
+
+def _candidates() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield addresses, each with further settings of the SDK.
+
+    An address that the user has chosen is the only one.
+    """
+    from docker.utils import kwargs_from_env
+
+    settings = kwargs_from_env()
+    if chosen := settings.pop("base_url", None):
+        yield chosen, settings
+        return
+    if context := _context():
+        yield context
+        return
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    sockets = [
+        _SYSTEM_SOCKETS[0],
+        *((f"{own}/docker.sock", f"{own}/podman/podman.sock") if own else ()),
+        _SYSTEM_SOCKETS[1],
+    ]
+    yield from ((f"unix://{socket}", {}) for socket in sockets if Path(socket).exists())
+
+
+def _context() -> tuple[str, dict[str, Any]] | None:
+    """Return the context that the user has chosen; None for Docker's own default.
+
+    `docker context use` or ``DOCKER_CONTEXT`` chooses it.
+    """
+    from docker.context import ContextAPI
+    from docker.errors import DockerException
+
+    try:
+        name = os.environ.get("DOCKER_CONTEXT")  # which the SDK leaves out
+        context = ContextAPI.get_context(name) if name else ContextAPI.get_current_context()
+    except (DockerException, OSError, ValueError, KeyError, TypeError):
+        return None
+    if context is None or context.name == "default" or not context.Host:
+        return None
+    return str(context.Host), {"tls": context.TLSConfig} if context.TLSConfig else {}
+
+
+def _connected(address: str, settings: dict[str, Any]) -> Engine:
+    """Return the engine at an address; the SDK's errors are of one that does not answer."""
+    import docker
+
+    if address.startswith("ssh://"):
+        settings = {**settings, "use_ssh_client": True}
+    client = docker.DockerClient(base_url=address, version="auto", timeout=_PATIENCE, **settings)
+    version, root = client.version(), Path(str(client.info().get("DockerRootDir") or "/-"))
+    components = [str(component.get("Name", "")) for component in version.get("Components") or ()]
+    name = "Podman" if any("podman" in component.lower() for component in components) else "Docker"
+    try:
+        is_here = address.startswith("unix://") and root.is_dir()
+    except OSError:  # where only root may look
+        is_here = False
+    return Engine(
+        client, address, name, str(version.get("Version", "?")), root if is_here else None
+    )
+
+
+_CDI = ("/etc/cdi", "/var/run/cdi")  # where podman finds descriptions of GPUs
+
+
+def discover(image: str) -> tuple[environment.Engine, Manifest | None]:
+    """Return the engine that answers on this machine, and what an image's Python can import.
+
+    Raises:
+        NeedsInstallError: no engine answers, or its client is missing.
+        ForbiddenError: this user may not talk to it.
+        ImageMissingError: it has no such image; the error names the nearest one.
+    """
+    try:
+        connection = find_engine()
+    except (NeedsInstallError, ForbiddenError) as error:
+        error.place = "--runtime docker"
+        error.next_step = (
+            "start one (Debian: apt-get install docker.io), or set DOCKER_HOST, "
+            "or --runtime apptainer"
         )
-
-    def warnings(self, case: Case) -> tuple[str, ...]:
-        """Warn of missing frameworks, and of groups that the ranks do not have."""
-        engine = case.engine
-        missing = missing_frameworks(case, case.image.path)
-        if not engine or engine.program != "podman" or not engine.rootless or _groups(engine):
-            return missing
-        return (
-            *missing,
-            "ranks have your first group only: podman takes no others along "
-            "through the socket that DOCKER_HOST names",
+        raise
+    client = "podman" if connection.is_podman else "docker"
+    if shell.which(client) is None:
+        raise NeedsInstallError(
+            f"an engine answers at {connection.address}, and its client {client} is not on PATH",
+            place="--runtime docker",
         )
+    _require_image(connection, image, client)
+    info = connection.client.info()
+    address = address_for_client(connection)
+    engine = environment.Engine(
+        program=client,
+        address=address,
+        rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ())
+        or bool(info.get("Rootless")),  # podman's
+        nvidia="nvidia" in (info.get("Runtimes") or {})
+        or (connection.is_podman and any(Path(place).is_dir() for place in _CDI)),
+    )
+    return engine, _contents(image, engine)
 
 
-def _groups(engine: Engine | None) -> tuple[str, ...]:
-    """Return the options that keep all of the user's groups; podman refuses them by a socket."""
-    return () if engine and engine.address else ("--group-add", "keep-groups")
+def address_for_client(connection: Engine) -> str:
+    """Return the address that the client must be given; empty if it finds the engine by itself.
+
+    Docker's client finds what answered here. podman's works for its own user, by no socket.
+    """
+    chosen = os.environ.get("DOCKER_HOST", "")
+    return (
+        chosen if chosen or not connection.is_podman or connection.is_ours else connection.address
+    )
 
 
-RUNTIME = Docker()
+def _require_image(connection: Engine, image: str, client: str) -> None:
+    from docker.errors import APIError, ImageNotFound
+
+    try:
+        connection.client.images.get(image)
+    except (ImageNotFound, APIError):
+        tags = {tag for item in connection.client.images.list() for tag in item.tags}
+        raise ImageMissingError(
+            f"{connection} has no image {image}",
+            place="--image",
+            choices=tags,
+            value=image,
+            next_step=f"{client} pull {image}",
+        ) from None
+
+
+def _contents(image: str, engine: environment.Engine) -> Manifest | None:
+    """Return what the image's Python can import; None if it has no Python that answers."""
+    options = ("--rm", "--pull", "never", "--network", "none", "--entrypoint", "python3")
+    is_remote = engine.address and engine.program == "podman"
+    done = shell.run(
+        [engine.program, "run", *options, image, "-c", program(), *FRAMEWORKS],
+        env={**os.environ, "CONTAINER_HOST": engine.address} if is_remote else None,
+        timeout=PROBE_SECONDS,
+        check=False,
+    )
+    python = parse(done.stdout)
+    return manifest_of(image, python) if python else None

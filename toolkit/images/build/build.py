@@ -40,7 +40,7 @@ from toolkit.images.verify.verdicts import finish, merged, record
 from toolkit.model.base import Model
 from toolkit.model.image import BaseImage, Manifest, Verdict
 from toolkit.model.lock import Lock
-from toolkit.runtimes.discover.docker_engine import VERSIONS
+from toolkit.runtimes.docker import VERSIONS
 from toolkit.shell import Progress
 from toolkit.units import counted
 

@@ -33,7 +33,7 @@ from toolkit.images.store.provenance import describe_base
 from toolkit.images.verify.verdicts import FindSite, no_site
 from toolkit.model.base import Model
 from toolkit.model.lock import Lock
-from toolkit.runtimes.discover.docker_engine import find_engine
+from toolkit.runtimes.docker import find_engine
 from toolkit.shell import Progress
 
 Engine = Literal["auto", "apptainer", "docker"]

@@ -28,7 +28,7 @@ from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.registry.auth import Credentials
 from toolkit.images.registry.source import Source
 from toolkit.quoting import shell_words
-from toolkit.runtimes.discover.docker_engine import Engine
+from toolkit.runtimes.docker import Engine
 
 # As Apptainer calls debootstrap: the same packages by either engine.
 _DEBOOTSTRAP = ("--variant=minbase", "--exclude=openssl,udev,debconf-i18n,e2fsprogs")

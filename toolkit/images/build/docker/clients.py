@@ -25,7 +25,7 @@ from toolkit.images.build.docker.host_secrets import (
 from toolkit.images.build.docker.log import BuildKitLog, PodmanLog
 from toolkit.images.host import host_config
 from toolkit.images.host.host_mounts import ROOT
-from toolkit.runtimes.discover.docker_engine import Engine
+from toolkit.runtimes.docker import Engine
 
 _DOCKER_VARIABLES = ("HOME", "PATH", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 _PODMAN_VARIABLES = (

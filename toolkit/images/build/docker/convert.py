@@ -16,7 +16,7 @@ from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.library import build_stages
 from toolkit.images.recipe.quoting import format_exports
 from toolkit.images.recipe.resolve import Resolved
-from toolkit.runtimes.discover.docker_engine import Engine
+from toolkit.runtimes.docker import Engine
 
 _LAYOUT = "image"  # the SIF names it, so it is no path of this machine
 

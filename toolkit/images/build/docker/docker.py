@@ -43,7 +43,7 @@ from toolkit.images.host import host_config
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Debootstrap
 from toolkit.images.recipe.resolve import Resolved
-from toolkit.runtimes.discover.docker_engine import Engine, find_engine
+from toolkit.runtimes.docker import Engine, find_engine
 from toolkit.units import human_size
 
 _MEGABYTE = 10**6

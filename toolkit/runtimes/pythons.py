@@ -19,7 +19,7 @@ from toolkit.files import read_text
 from toolkit.model.environment import Environment
 from toolkit.model.image import Manifest, Python
 from toolkit.model.site import Site
-from toolkit.runtimes.shared.findings import FRAMEWORKS
+from toolkit.runtimes.base import FRAMEWORKS
 
 PROBE_SECONDS = 120.0  # a Python on a busy parallel file system starts slowly
 # As the job script loads them; the words after the command are the modules.
@@ -108,7 +108,7 @@ def conda(name: str, site: Site, modules: Sequence[str]) -> Environment:
 
 def program() -> str:
     """Return the text of the program that a Python runs to describe itself."""
-    directory = package_directory("runtimes/discover")
+    directory = package_directory("runtimes")
     return "\n".join((directory / name).read_text() for name in ("probe.py", "importable.py"))
 
 

@@ -1,0 +1,68 @@
+"""A runtime as a row of functions and facts.
+
+It is pure, but for ``discover``: it refuses (``check``), and decides how a command enters
+(``container``), which its template writes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal, NamedTuple, get_args
+
+from toolkit.errors import ToolkitError
+from toolkit.launchers.base import Capability
+from toolkit.model.case import Case
+from toolkit.model.plan import Container
+
+ALL_CAPABILITIES: frozenset[Capability] = frozenset(get_args(Capability))
+# The prefix for variables of the ranks, where a runtime has none of its own.
+PREFIX = "TOOLKITENV_"
+
+
+class Runtime(NamedTuple):
+    """A kind of container or environment that ranks run in.
+
+    Attributes:
+        name: of the runtime, and of its template.
+        about: for ``--help`` and the documentation.
+        container: the decisions that the runtime's template writes out.
+        check: why the job cannot run in it, beyond what holds for all runtimes.
+        warnings: what will probably go wrong.
+        discover: the case with what the runtime needs to know of this machine or of the cluster;
+            it raises a ToolkitError if that is not there.
+        image: the kind of image that it starts; empty: it starts none.
+        offers: what it has of all that a launcher may need.
+        interface: the network interface that ranks use; None for that of the site.
+        environments: the environments of this machine that ``--env NAME`` may name; None: it
+            enters none.
+        has_user_site: ranks see the user's own Python packages (``~/.local``).
+    """
+
+    name: str
+    about: str
+    container: Callable[[Case], Container]
+    check: Callable[[Case], Iterable[ToolkitError]] = lambda _: ()
+    warnings: Callable[[Case], tuple[str, ...]] = lambda _: ()
+    discover: Callable[[Case], Case] = lambda case: case
+    image: Literal["sif", "docker", "enroot", ""] = ""
+    offers: frozenset[Capability] = ALL_CAPABILITIES
+    interface: str | None = None
+    environments: Callable[[], list[str]] | None = None
+    has_user_site: bool = False
+
+
+# Modules that are looked for in a Python of the host, by the names that scripts import.
+FRAMEWORKS = ("torch", "horovod", "tensorflow", "ray", "mpi4py", "lightning", "submitit")
+
+
+def missing_frameworks(case: Case, name: str) -> tuple[str, ...]:
+    """Warn of frameworks that the script imports and that ``name`` does not have."""
+    held = case.manifest.frameworks if case.manifest else FRAMEWORKS
+    missing = [
+        framework
+        for framework in FRAMEWORKS
+        if case.source.imports_any(framework) and framework not in held
+    ]
+    if not missing or not case.source.python:
+        return ()
+    return (f"the script imports {', '.join(missing)}, which {name} does not have",)

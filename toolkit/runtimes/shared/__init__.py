@@ -1,1 +1,0 @@
-"""Code that runtimes share; no module of this package is a runtime."""
