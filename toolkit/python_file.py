@@ -53,6 +53,7 @@ _RANK_TEXT = re.compile(
     r"(?:SLURM|OMPI|PMIX?|MV2|PALS|HOROVOD|FLUX)_[A-Z_]{1,40}\Z|"
     r"(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_ADDR|INIT_METHOD|TF_CONFIG)\Z"
 )
+_LOCALHOST = ("localhost", "127.0.0.1", "tcp://localhost:", "tcp://127.0.0.1:")
 _SWITCHES = ("store_true", "store_false", "store_const", "count", "help", "version", "append_const")
 # Context managers that swallow no exception.
 _HARMLESS = {
@@ -172,6 +173,8 @@ class PythonFile:
                     self._meaning[alias.asname or alias.name] = name
             case ast.Constant(value=str(text)) if _RANK_TEXT.match(text):
                 self.texts.add(text)
+            case ast.keyword(arg="MASTER_ADDR" | "init_method", value=value):
+                self._meet(value)
             case ast.Assign(targets=targets, value=value):
                 for target in targets:
                     self._assign(target, value)
@@ -188,13 +191,19 @@ class PythonFile:
         match target, value:
             case ast.Name(id=name), _:
                 self._values[name] = self._computed(value)
-            case (
-                ast.Subscript(slice=ast.Constant(value="MASTER_ADDR")),
-                ast.Constant(value="localhost" | "127.0.0.1"),
-            ):
-                self.texts.add("MASTER_ADDR=localhost")
+            case ast.Subscript(slice=ast.Constant(value="MASTER_ADDR")), _:
+                self._meet(value)
             case ast.Subscript(value=place), _:
                 self._grow(place, value)
+
+    def _meet(self, address: ast.expr) -> None:
+        """Note that ranks meet at localhost, where those of other nodes are not."""
+        match address:
+            case (
+                ast.JoinedStr(values=[ast.Constant(value=str(text)), *_])
+                | ast.Constant(value=str(text))
+            ) if text.startswith(_LOCALHOST):
+                self.texts.add("MASTER_ADDR=localhost")
 
     def _call(self, node: ast.Call) -> None:
         """Note the option of argparse, the object or the search path that a call makes."""

@@ -103,7 +103,8 @@ def test_what_contradicts_or_is_not_known_is_refused(text: str, message: str) ->
 ALONE = [
     ("import torch\nmodel = torch.nn.Linear(1, 1)\nmodel.eval()\n", "--nodes 2", "nothing in alone.py connects its ranks"),
     ("import torch\nfrom .vgg import VGG\n", "--nodes 2", "nothing in alone.py connects its ranks"),
-    ("import os\nimport torch.distributed as dist\nfrom torch.multiprocessing import Process\nos.environ['MASTER_ADDR'] = '127.0.0.1'\nProcess()\n", "--nodes 2", "sets MASTER_ADDR to localhost"),
+    ("import os\nimport torch.distributed as dist\nfrom torch.multiprocessing import Process\nos.environ['MASTER_ADDR'] = '127.0.0.1'\nProcess()\n", "--nodes 2", "the ranks of alone.py meet at localhost"),
+    ("import torch\n", "--nodes 2 --launcher torchrun", "nothing in alone.py connects its ranks"),
     ("import submitit\nsubmitit.AutoExecutor(folder='x')\n", "", "alone.py submits jobs of its own"),
     ("#!/bin/bash\n#SBATCH --nodes=4\nsrun python train.py\n", "", "sbatch alone.sh"),
 ]  # fmt: skip

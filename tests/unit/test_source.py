@@ -80,6 +80,8 @@ COPIES = [
     ("import torch\nmodel = torch.nn.DataParallel(model)", {}, "4 copies"),
     ("import numpy, helper", {"helper.py": "import torch"}, "4 copies"),
     ("import os, torch.multiprocessing as mp\nos.environ['MASTER_ADDR'] = 'localhost'\nmp.spawn(f)", {}, "train alone"),
+    ("import os, torch.multiprocessing as mp\nos.environ.update(MASTER_ADDR='localhost', MASTER_PORT='1')\nmp.spawn(f)", {}, "train alone"),
+    ("import torch.multiprocessing as mp\ninit(init_method=f'tcp://127.0.0.1:{port}')\nmp.spawn(f)", {}, "train alone"),
     ("import os, torch.multiprocessing as mp\nos.environ.setdefault('MASTER_ADDR', 'localhost')\nmp.spawn(f)", {}, ""),
     ("import torch.distributed", {}, ""),
     ("import torch\ntorch.distributed.init_process_group()", {}, ""),

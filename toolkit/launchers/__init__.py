@@ -210,10 +210,11 @@ def copies(case: Case, choice: Choice) -> LauncherMismatchError | None:
         return None
     if choice.launcher == "spawn" and meets_alone:
         return LauncherMismatchError(
-            f"{case.target.name} sets MASTER_ADDR to localhost: "
+            f"the ranks of {case.target.name} meet at localhost: "
             f"each of {counted(nodes, 'node')} would train alone",
             place="--nodes",
-            next_step="--nodes 1; or os.environ.setdefault('MASTER_ADDR', ...) in the script",
+            next_step="--nodes 1; or os.environ.setdefault('MASTER_ADDR', ...) in the script, "
+            "and no init_method",
         )
     spreads = (
         set(source.packages) - _ALONE

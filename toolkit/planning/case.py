@@ -213,7 +213,11 @@ def _with_launcher(case: Case) -> Case:
     """Return the case with its launcher; for ``auto``, with the reason as its origin."""
     name = case.job.launcher or ""
     if name != "auto":
-        return case._replace(launcher=LAUNCHERS.get(name))
+        # Its ranks are there to meet; by srun and none, copies are started on purpose.
+        is_apart = name in ("torchrun", "spawn") and case.source.imports_any("torch")
+        alone = launchers.copies(case, launchers.Choice(name, "")) if is_apart else None
+        case = case._replace(launcher=LAUNCHERS.get(name))
+        return case.with_findings(alone) if alone else case
     chosen = launchers.choose(case)
     alone = launchers.copies(case, chosen)
     launcher = compatible_launcher(case.runtime, LAUNCHERS[chosen.launcher])
