@@ -26,6 +26,7 @@ print('rank', rank, 'begins', flush=True)
 
 """
 GROUP = "import torch, torch.distributed as dist\nfrom datetime import timedelta\n"
+ABOVE = "above = os.path.dirname(os.getcwd())\n"
 # A sharded model, and its checkpoint in parts.
 SHARDED = (
     GROUP
@@ -141,6 +142,44 @@ FAILURES = {
         GROUP
         + "dist.init_process_group('gloo', world_size=3, rank=rank, timeout=timedelta(seconds=4))",
     ),
+    "a download": Failure(
+        "no-internet",
+        "import urllib.request\nurllib.request.urlretrieve('https://example.org/x.gz', 'x.gz')",
+    ),
+    "pip during the run": Failure(
+        "pip-at-run-time",
+        "import subprocess\nsubprocess.run([sys.executable, '-m', 'pip', 'install', '--retries', '0', 'einops'], check=True)",
+        says="installs einops with pip",
+    ),
+    "a removed name": Failure("removed-api", "import numpy\nnumpy.float(1)", says="'float'"),
+    "a removed module": Failure("removed-api", "from torch._six import string_classes"),
+    "a module of another version": Failure(
+        "submodule-missing", "import sklearn.utils.linear_assignment_"
+    ),
+    "an operator": Failure("operator-missing", "import torch\ntorch.ops.my_ext.scale(1)"),
+    "a device of CUDA": Failure("cpu-torch", "import torch\ntorch.cuda.set_device(0)"),
+    "device ids on a CPU": Failure(
+        "ddp-devices",
+        GROUP + "dist.init_process_group('gloo')\n"
+        "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2), device_ids=[rank])",
+        "torchrun",
+    ),
+    # The directory above is one of the host that the ranks are not shown.
+    "a file of the host": Failure(
+        "file-missing", ABOVE + "open(above + '/x.csv')", says="not shown /"
+    ),
+    "a file for the host": Failure(
+        "file-missing", ABOVE + "import torch\ntorch.save({}, above + '/x.pt')", says="not shown /"
+    ),
+    "a directory of the host": Failure(
+        "read-only", ABOVE + "os.makedirs(above)", says="not shown /"
+    ),
+    "a path that leads out": Failure("outside", "open('../x.csv')", says="../x.csv is outside"),
+    "a command beyond the binds": Failure(
+        "file-missing",
+        ABOVE + "os.execvp('cat', ['cat', above + '/x.csv'])",
+        says="not shown /",
+    ),
     "no GPU": Failure("cpu-torch", GROUP + "torch.ones(1).cuda()"),
     "Horovod for TensorFlow": Failure(
         "horovod-not-built",
@@ -238,6 +277,7 @@ _SHORT = (
     "a rank crashes",
     "a module is missing",
     "a program is missing",
+    "a file of the host",
 )
 _CASES = [pytest.param(name, marks=() if name in _SHORT else pytest.mark.long) for name in FAILURES]
 

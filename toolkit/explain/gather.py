@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -21,6 +22,7 @@ from toolkit.launchers import torch
 from toolkit.localcluster.paths import default_name
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
+from toolkit.module_search import is_below, is_directory
 from toolkit.quoting import shell
 from toolkit.runs import excerpt, logs, stack_files, standings, status
 from toolkit.runs.logs import ends
@@ -32,6 +34,16 @@ from toolkit.slurm.cluster import fields_of
 
 _MAY_HANG = ("timeout", "cancelled")
 _MOST_TRACES = 100_000
+# What a rank looks for, or creates, where it is shown no such directory.
+_LOST = re.compile(
+    r"(?:No such file or directory|Read-only file system): '(/[^']{1,400})'"
+    r"|Parent directory (/\S{1,400}) does not exist"
+    r"|(/[^\s:']{1,400})'?: No such file or directory"
+)
+# Directories that every image has of its own.
+_OF_IMAGES = {
+    *("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "tmp", "usr")
+}
 _HOLDERS = 200  # the first to end of a large partition
 
 
@@ -55,7 +67,7 @@ def of_run(paths: Paths, derived: Outcome | None = None) -> tuple[Evidence, Outc
         entries,
         launcher=plan.launch.launcher,
         forced=_forced(plan),
-        names=_names(paths, plan, submission.job_id),
+        names=_names(paths, plan, submission.job_id) | {"unbound": _unbound(plan, entries)},
     )
     recorded = paths.read_outcome()
     outcome = recorded or derived
@@ -130,6 +142,23 @@ def _names(paths: Paths, plan: Plan, job_id: int) -> dict[str, str]:
     image = {"image": container.name} if runtimes.get(container.runtime).image else {}
     run_path = shell(os.path.relpath(paths.directory))
     return {"run": paths.word, "run_path": run_path, "job": str(job_id), **image}
+
+
+def _unbound(plan: Plan, entries: Iterable[Entry]) -> str:
+    """Return a directory of this host that a rank looked for and is not shown; empty if none."""
+    if not runtimes.get(plan.container.runtime).image:
+        return ""
+    shown = [Path(bind.target) for bind in plan.container.binds]
+    for entry in entries:
+        if "directory" not in entry.text and "Read-only" not in entry.text:
+            continue
+        lost = _LOST.search(entry.text)
+        path = Path(lost[lost.lastindex or 0] if lost else "/")
+        folder = path if is_directory(path) else path.parent
+        is_of_host = len(folder.parts) > 1 and folder.parts[1] not in _OF_IMAGES
+        if is_of_host and is_directory(folder) and not is_below(path, shown):
+            return shell(str(folder))
+    return ""
 
 
 def _forced(plan: Plan) -> tuple[str, ...]:

@@ -124,11 +124,12 @@ def _match(
             **{group: text for group, text in best.groups.items() if text or group != "node"},
             **_known_place(evidence, best.entry),
         }
+    fixes = _fixes(rule, evidence)
     return Match(
         rule=name,
         summary=rule.summary,
         cause=redacted(_filled(rule.cause, groups)),
-        fix=tuple(redacted(_filled(text, groups)) for text in _fixes(rule, evidence)),
+        fix=tuple(filter(None, (redacted(_filled(text, groups)) for text in fixes))),
         source=rule.source,
         sure="possible" if is_past else rule.sure,
         role=rule.role,
