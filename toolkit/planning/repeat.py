@@ -69,8 +69,9 @@ def not_taken(recorded: Plan, job: Job, now: Settings) -> tuple[str, ...]:
     texts = [
         f"{name} {value} ({now.origins[key]})"
         for key in now.origins
-        if not recorded.origins.get(key, "").startswith("--")
-        for name, value in _differences(key, getattr(now.job, key, None), getattr(job, key, None))
+        for mine in (getattr(now.job, key, None),)
+        if isinstance(mine, tuple) or not recorded.origins.get(key, "").startswith("--")
+        for name, value in _differences(key, mine, getattr(job, key, None))
     ]
     if not texts:
         return ()

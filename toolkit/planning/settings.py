@@ -89,7 +89,8 @@ def merge(layers: Sequence[Layer]) -> Settings:
         _drop_other_gpus(values, merged, origins)
         for key, value in values.items():
             if key in _JOINED:
-                merged[key] = (*merged.get(key, ()), *value)
+                joined = (*merged.get(key, ()), *value)
+                merged[key] = joined if key == "arguments" else tuple(dict.fromkeys(joined))
             elif key == "env":
                 merged[key] = {**merged.get(key, {}), **value}
             else:
