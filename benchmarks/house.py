@@ -25,7 +25,7 @@ ADDITIONS = (
     ("launcher", "its module, its row and its template", "docs/contributing/adding-a-launcher.md"),
     ("runtime", "its module, its row and its template", "docs/contributing/adding-a-runtime.md"),
     ("lint rule", "its module", "CONTRIBUTING.md"),
-    ("preflight rule", "its module", "CONTRIBUTING.md"),
+    ("rule of jobs", "a generator in toolkit/rules/ and its line in RULES", "CONTRIBUTING.md"),
     ("doctor item", "its module", "CONTRIBUTING.md"),
     ("Slurm option", "none: --slurm NAME=VALUE passes it through", "docs/running.md"),
 )

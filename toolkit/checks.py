@@ -6,12 +6,10 @@ they are made and shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from toolkit.errors import ToolkitError
-from toolkit.registry import modules
 
 Outcome = Literal["passed", "warning", "failed", "unchecked"]
 
@@ -40,7 +38,6 @@ class Result(NamedTuple):
         name: name of the check; filled in by the check.
         line: number of the line in the examined text, from 1; 0 if there is none.
         edits: edits that fix it, if that can be done without thinking.
-        error: the error that stops the job; it carries the exit code and the close choices.
     """
 
     outcome: Outcome
@@ -51,7 +48,6 @@ class Result(NamedTuple):
     name: str = ""
     line: int = 0
     edits: tuple[Edit, ...] = ()
-    error: ToolkitError | None = None
 
 
 def passed(message: str) -> Result:
@@ -79,16 +75,9 @@ def at(line: int, message: str, *, edits: Iterable[Edit] = (), fix: str = "") ->
     return Result("failed", message, fix, line=line, edits=tuple(edits))
 
 
-def from_error(error: ToolkitError, source: str = "", *, stops: bool = True) -> Result:
-    """Return the failure that an error describes; a warning if the error does not stop the job."""
-    error.source = source
-    outcome: Outcome = "failed" if stops else "warning"
-    return Result(outcome, error.cause, next_step(error), source=source, error=error)
-
-
-def next_step(error: ToolkitError) -> str:
-    """Return what an error advises: its next step, or else the closest valid choice."""
-    return error.next_step or (f"close: {error.close}" if error.close else "")
+def from_error(error: ToolkitError) -> Result:
+    """Return the failure that an error describes."""
+    return failed(error.cause, error.advice)
 
 
 # The words of lists that tell what a user's place lacks: `toolkit doctor`, `toolkit workshop join`.
@@ -141,7 +130,6 @@ class Check(NamedTuple):
     cause: str = ""
     fix: str = ""
     source: str = ""
-    order: int = 0
 
     def __call__(self, case: Any) -> Iterator[Result]:
         """Make the check, and yield its results with what they have in common."""
@@ -161,7 +149,7 @@ class Check(NamedTuple):
         try:
             (result,) = self(case)
         except ToolkitError as error:
-            result = failed(error.cause, next_step(error))._replace(name=self.name)
+            result = from_error(error)._replace(name=self.name)
         return result
 
 
@@ -176,31 +164,3 @@ def check(
         common: other fields of ``Check``.
     """
     return lambda function: Check(name, about, function, **common)
-
-
-class Registry:
-    """The checks of a package, found in its modules when they are first needed."""
-
-    def __init__(self, package: str) -> None:
-        self._package = package
-
-    @cached_property
-    def checks(self) -> dict[str, Check]:
-        """The checks by name, in their order; equal ones as their modules have them."""
-        ordered = sorted(self._find(), key=lambda check: check.order)
-        named = {check.name: check for check in ordered}
-        assert len(named) == len(ordered), f"two checks of {self._package} have one name"
-        return named
-
-    def _find(self) -> Iterator[Check]:
-        """Yield the checks in variables of the modules: a check, or a table of them."""
-        for module in modules(self._package):
-            for value in vars(module).values():
-                if isinstance(value, Check):
-                    yield value
-
-    def results(self, case: Any, names: Collection[str] | None = None) -> Iterator[Result]:
-        """Make all checks, or those with these names, and yield every result."""
-        for name, check in self.checks.items():
-            if names is None or name in names:
-                yield from check(case)

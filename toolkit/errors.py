@@ -49,9 +49,10 @@ class ToolkitError(Exception):
         choices: every valid value; the nearest to ``value`` is named.
         value: the invalid value that was given in place of one of ``choices``.
         details: further lines, such as the tail of a log; printed as they are.
+        source: the document with the rule that was broken; empty if there is none.
+        is_warning: it does not stop the job.
 
     Attributes:
-        source: the document with the rule that was broken; empty if there is none.
         page: the topic of `toolkit docs` about such errors.
     """
 
@@ -68,6 +69,8 @@ class ToolkitError(Exception):
         choices: Iterable[str] = (),
         value: str | None = None,
         details: Sequence[str] = (),
+        source: str = "",
+        is_warning: bool = False,
     ) -> None:
         super().__init__(cause)
         self.cause = cause
@@ -76,7 +79,23 @@ class ToolkitError(Exception):
         self.choices = tuple(sorted(choices))
         self.close = nearest(value, self.choices) if value is not None else None
         self.details = tuple(details)
-        self.source = ""
+        self.source = source
+        self.is_warning = is_warning
+
+    @property
+    def advice(self) -> str:
+        """The next step, or else the closest valid choice."""
+        return self.next_step or (f"close: {self.close}" if self.close else "")
+
+    @property
+    def summary(self) -> str:
+        """The error on one line.
+
+        ``--gpus: a node has 4 GPUs, 8 were asked for (site neuron, 2026-08); --gpus 4``.
+        """
+        source = f" ({self.source})" if self.source else ""
+        step = f"; {self.advice}" if self.advice else ""
+        return f"{self.place}: {self.cause}{source}{step}"
 
 
 class UsageError(ToolkitError):

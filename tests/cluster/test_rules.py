@@ -20,7 +20,7 @@ from toolkit import sites
 from toolkit.model.case import Case, Host
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, NodeFacts, Partition, Site, Use
-from toolkit.preflight.judge import REGISTRY
+from toolkit.rules import judge
 from toolkit.slurm import cluster, parse
 
 RIGHT: dict[str, Any] = {
@@ -138,7 +138,7 @@ def stopped_by_rules(place: Place, job: dict[str, Any], **given: Any) -> list[st
         facts=facts,
         **given,
     )
-    return [result.message for result in REGISTRY.results(case) if result.outcome == "failed"]
+    return [error.cause for error in judge(case).errors]
 
 
 def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(

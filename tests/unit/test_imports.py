@@ -20,8 +20,8 @@ from toolkit.planning import case as gathering
 from toolkit.planning import target as targets
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
-from toolkit.preflight.judge import format_message, judge
-from toolkit.preflight.packages import explain_standard, find_package, read_packages
+from toolkit.rules import judge
+from toolkit.rules.packages import explain_standard, find_package, read_packages
 
 HOST = Host(image="/i.sif")
 HAS = ("torch", "os", "sys", "json")
@@ -36,9 +36,7 @@ def findings(
 ) -> list[tuple[bool, str]]:
     """Return the findings about imports: whether each stops the job, and its message."""
     judgement = judge(make_case(dict(job), source=read, manifest=manifest, host=HOST))
-    stopping = [
-        (True, "\n".join((format_message(error), *error.details))) for error in judgement.errors
-    ]
+    stopping = [(True, "\n".join((error.summary, *error.details))) for error in judgement.errors]
     found = [*stopping, *((False, text) for text in judgement.warnings)]
     return [each for each in found if each[1].startswith("imports: ")]
 

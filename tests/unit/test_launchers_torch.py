@@ -20,7 +20,7 @@ from toolkit.model.site import OptionRule
 from toolkit.model.source import Option, Source
 from toolkit.planning import host
 from toolkit.planning.plan import decide
-from toolkit.preflight.rules import files
+from toolkit.rules import files
 
 SPAWN = {"launcher": "spawn"}
 
@@ -209,5 +209,5 @@ def test_data_that_is_missing_is_named_with_the_package_that_has_it(
         parts, "DATASETS", {str(tmp_path / "fashion-mnist"): "dataset-fashion-mnist"}
     )
     case = make_case({"bind": (f"{tmp_path}/fashion-mnist:/data:ro",)}, site=LOCAL)
-    (result,) = files.check_binds(case._replace(host=Host(binds=host._missing_binds(case))))
-    assert "apt-get install dataset-fashion-mnist" in result.fix
+    (finding,) = files.binds(case._replace(host=Host(binds=host._missing_binds(case))))
+    assert "apt-get install dataset-fashion-mnist" in finding.advice

@@ -21,7 +21,7 @@ PURE = (
     "explain/",
     "lint/",
     "checks.py",
-    "preflight/",
+    "rules/",
     "images/recipe/",
     "images/sif/",
     "planning/binds.py",
@@ -52,7 +52,7 @@ EDGES = (
     "images/recipe/library.py",
     "images/sif/file.py",
     "lint/files.py",
-    "preflight/packages.py",
+    "rules/packages.py",
 )
 
 # Modules whose import alone means that something outside is read, started or waited for.

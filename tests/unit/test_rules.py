@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case
 from toolkit import sites
 from toolkit.cli.site import command
-from toolkit.errors import PlanError
+from toolkit.errors import PlanError, ToolkitError
 from toolkit.images.sif import header as sif
 from toolkit.model.case import Case, Host, Image, MissingPath, UnreadFile
 from toolkit.model.image import BaseImage, Packages, Verdict
@@ -23,7 +23,7 @@ from toolkit.model.job import Job
 from toolkit.model.site import PORTS, Access, Facts, Limits, NodeFacts, OptionRule, Site, Use
 from toolkit.planning.host import read_host
 from toolkit.planning.plan import decide
-from toolkit.preflight.judge import REGISTRY
+from toolkit.rules import RULES
 from toolkit.slurm import parse
 from toolkit.slurm.client import Client
 from toolkit.slurm.cluster import usage as parse_usage
@@ -46,15 +46,16 @@ def case(job: dict[str, Any] | None = None, site: Site = NEURON, **given: Any) -
     return Case(merged, site, image=image, **given)
 
 
+def findings(given: Case) -> list[ToolkitError]:
+    """Return the findings of all rules; each says where its rule is written and what to do."""
+    found = [finding for rule in RULES for finding in rule.findings(given)]
+    assert all(finding.source and finding.next_step for finding in found)
+    return found
+
+
 def said(given: Case) -> list[tuple[str | None, bool, str]]:
     """Place, whether it stops the job, and the cause of each finding."""
-    results = list(REGISTRY.results(given))
-    assert all(result.source and result.error and result.error.next_step for result in results)
-    return [
-        (result.error.place, result.outcome == "failed", result.message)
-        for result in results
-        if result.error
-    ]
+    return [(each.place, not each.is_warning, each.cause) for each in findings(given)]
 
 
 @pytest.mark.parametrize(
@@ -95,8 +96,8 @@ def test_what_neuron_would_refuse_is_refused_before(
 
 
 def test_a_partition_with_as_many_gpus_is_named() -> None:
-    (finding,) = REGISTRY.results(case({"gpus": 8}))
-    assert "amd_a100nv_8" in finding.fix
+    (finding,) = findings(case({"gpus": 8}))
+    assert "amd_a100nv_8" in finding.advice
 
 
 def test_a_site_that_wants_an_account_says_so() -> None:
@@ -159,9 +160,8 @@ def test_nodes_and_features_that_slurm_does_not_have_are_refused(
 ) -> None:
     facts = Facts(nodes=_NODES)
     assert [text for _, _, text in said(case(job, facts=facts))] == ([cause] if cause else [])
-    for result in REGISTRY.results(case(job, facts=facts)):
-        assert result.error
-        assert step in f"{result.error.close} {result.fix}"
+    for finding in findings(case(job, facts=facts)):
+        assert step in f"{finding.close} {finding.advice}"
     assert not said(case(job, facts=Facts())), "of nodes that were not queried nothing is known"
 
 
@@ -313,9 +313,9 @@ def test_what_is_seen_here_is_judged(seen: Host, place: str | None, stops: bool)
 )
 def test_a_mesh_divides_the_ranks(change: dict[str, Any], arguments: str, cause: str) -> None:
     job = {"launcher": "torchrun", "arguments": tuple(arguments.split()), **change}
-    findings = [finding for finding in said(case(job)) if "mesh" in finding[2]]
-    assert [stops for _, stops, _ in findings] == ([True] if cause else [])
-    assert cause in "".join(text for _, _, text in findings)
+    found = [finding for finding in said(case(job)) if "mesh" in finding[2]]
+    assert [stops for _, stops, _ in found] == ([True] if cause else [])
+    assert cause in "".join(text for _, _, text in found)
 
 
 @pytest.mark.parametrize(
@@ -332,8 +332,8 @@ def test_ranks_of_several_nodes_save_where_all_nodes_see_it(
     nodes: int, arguments: str, warns: bool
 ) -> None:
     job = Job(nodes=nodes, launcher="torchrun", arguments=tuple(arguments.split()))
-    findings = said(Case(job=job, site=LOCAL))
-    assert [(stops, "own /" in text) for _, stops, text in findings] == [(False, True)] * warns
+    found = said(Case(job=job, site=LOCAL))
+    assert [(stops, "own /" in text) for _, stops, text in found] == [(False, True)] * warns
 
 
 def test_a_home_with_a_small_quota_is_worth_a_word_where_nobody_moved_the_caches() -> None:
@@ -351,10 +351,10 @@ def test_another_architecture_than_this_machines_is_only_feared_where_nobody_wro
     assert [one[1] for one in said(Case(job=Job(), site=LOCAL, host=seen))] == [True]
     arm = {"partition": "gh200_1", "gpus": 1, "nodes": 1}
     assert not said(case(arm, host=seen)), "the nodes of gh200_1 are aarch64"
-    (finding,) = REGISTRY.results(case(host=seen))
-    assert finding.fix == "an image for x86_64", "gh200_1 has one GPU on a node, 4 are asked for"
-    (finding,) = REGISTRY.results(case({"gpus": 1}, host=seen))
-    assert finding.fix == "an image for x86_64, or one of the partitions gh200_1"
+    (finding,) = findings(case(host=seen))
+    assert finding.advice == "an image for x86_64", "gh200_1 has one GPU on a node, 4 are asked for"
+    (finding,) = findings(case({"gpus": 1}, host=seen))
+    assert finding.advice == "an image for x86_64, or one of the partitions gh200_1"
 
 
 @pytest.mark.parametrize(
@@ -472,8 +472,7 @@ def test_warnings_do_not_stop_a_job() -> None:
 
 def test_all_rules_can_be_listed() -> None:
     listed = json.loads(CliRunner().invoke(command, ["rules", "--json"]).stdout)
-    assert list(listed) == list(REGISTRY.checks)
-    assert len(listed) == 28
+    assert list(listed) == [rule.name for rule in RULES]
     assert all(listed.values())
 
 

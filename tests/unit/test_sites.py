@@ -23,7 +23,7 @@ from toolkit.model.overview import ClusterNode, Queue
 from toolkit.model.site import CommentRule, Limits, OptionRule, Site, SitePartition
 from toolkit.planning import case as gathering
 from toolkit.planning import layers
-from toolkit.preflight.rules.site_options import check_comment
+from toolkit.rules.site import comment
 from toolkit.sites import chosen, compare, schema
 from toolkit.sites.draft import draft
 from toolkit.sites.rules import comment_problem
@@ -128,8 +128,8 @@ def test_a_comment_of_one_word(rule: CommentRule, value: str | None, problem: st
 )
 def test_the_comment_that_is_offered_passes_when_it_is_pasted(rule: CommentRule) -> None:
     site = Site(name="ours", comment=rule)
-    (refused,) = check_comment(Case(job=Job(), site=site))
-    _, value = shlex.split(refused.fix)
+    (refused,) = comment(Case(job=Job(), site=site))
+    _, value = shlex.split(refused.advice)
     assert comment_problem(rule, value) is None
     (fault,) = lint("#!/bin/bash\n#SBATCH --nodes=1\nsrun true\n", Context(site=site))
     assert lint(f"#!/bin/bash\n{fault.fix}\nsrun true\n", Context(site=site)) == ()

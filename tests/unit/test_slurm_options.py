@@ -23,8 +23,8 @@ from toolkit.model.site import Facts, Site
 from toolkit.model.slurm_options import OPTIONS, OWN, Takes
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer, from_environment, layer, merge
-from toolkit.preflight.judge import REGISTRY
 from toolkit.quoting import sbatch_option
+from toolkit.rules.partition import gpu_types
 from toolkit.runs.interactive import salloc_command
 from toolkit.slurm import parse
 
@@ -309,8 +309,7 @@ def test_a_type_that_is_not_there_and_too_many_of_one_are_refused(
 
 
 def _type_finding(job: Job, site: Site, facts: Facts | None = None) -> ToolkitError | None:
-    results = REGISTRY.checks["gpu_types"](Case(job, site, facts=facts or Facts()))
-    return next((result.error for result in results), None)
+    return next(gpu_types(Case(job, site, facts=facts or Facts())), None)
 
 
 def test_a_site_file_tells_which_types_there_are() -> None:

@@ -87,7 +87,7 @@ class _RunCommand(click.Command):
     is_flag=True,
     help="Print the result as JSON; everything else goes to standard error.",
 )
-# A preflight rule has the better message about a script that cannot be read.
+# A rule has the better message about a script that cannot be read.
 @click.argument("script", type=click.Path(readable=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @cluster_option()

@@ -17,7 +17,6 @@ from typing import Any
 
 from toolkit import shell
 from toolkit.api.run import CompletedRun, complete
-from toolkit.checks import next_step
 from toolkit.config import package_directory
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.images.verify.case import RunRanks, ScriptRun, SiteOffer
@@ -96,8 +95,8 @@ def _step(error: ToolkitError | TimeoutError) -> str:
     """Return the next steps of an error, or of all its reasons; empty if it has none."""
     if isinstance(error, TimeoutError):
         return ""
-    steps = map(next_step, (error, *(error.findings if isinstance(error, PlanError) else ())))
-    return ", ".join(dict.fromkeys(filter(None, steps)))
+    errors = (error, *(error.findings if isinstance(error, PlanError) else ()))
+    return ", ".join(dict.fromkeys(each.advice for each in errors if each.advice))
 
 
 def _fix(outcome: Outcome, paths: Paths) -> str:

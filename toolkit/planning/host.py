@@ -14,7 +14,7 @@ from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
 from toolkit.model.case import Case, Host, MissingPath, UnreadFile
 from toolkit.model.site import Access, Site
-from toolkit.preflight.rules.storage import VARIABLES
+from toolkit.rules.files import VARIABLES
 
 _DAY = 86400.0  # seconds
 

@@ -18,13 +18,8 @@ from toolkit.model.job import Job
 from toolkit.model.plan import Bind, Launch, Plan
 from toolkit.planning import binds, gpus, requeue, slurm_options, sweep
 from toolkit.planning.repeat import as_recorded
-from toolkit.preflight.judge import judge
-from toolkit.preflight.options import (
-    launcher_findings,
-    node_findings,
-    terminal_findings,
-    value_findings,
-)
+from toolkit.rules import judge
+from toolkit.rules.options import contradictions
 from toolkit.text import is_secret, shows
 
 _VISIBLE_SECRET = (
@@ -41,7 +36,7 @@ def decide(case: Case) -> Plan:
     """
     case, gpu_notes = _resolved(case.in_snapshot)
     job, launcher, runtime = case.job, case.launcher, case.runtime
-    judged = judge(case, case.force)
+    judged = judge(case)
     findings = [*_input_findings(case), *judged.errors, *_option_findings(case)]
     if findings or launcher is None or runtime is None:
         cause = f"this job could not run on site {case.site.name}; nothing was submitted"
@@ -135,15 +130,12 @@ def _input_findings(case: Case) -> Iterator[ToolkitError]:
 
 def _option_findings(case: Case) -> Iterator[ToolkitError]:
     """Yield the errors of options, and of what launcher and runtime cannot do."""
-    yield from value_findings(case)
-    yield from node_findings(case)
+    yield from contradictions(case)
     yield from requeue.findings(case.job, case.minutes)
-    yield from terminal_findings(case)
     yield from sweep.findings(case.job, case.source)
     if case.launcher is None:
         yield launchers.unknown(case.job.launcher or "")
     else:
-        yield from launcher_findings(case)
         yield from case.launcher.check(case)
     if case.runtime is not None and case.runtime.image:
         yield from binds.findings(case)

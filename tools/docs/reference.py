@@ -18,12 +18,12 @@ from toolkit.files import read_toml
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
 from toolkit.launchers import LAUNCHERS, offered
-from toolkit.lint.rules import RULES as LINT
+from toolkit.lint.rules import RULES as LINT_RULES
 from toolkit.model.base import Model
 from toolkit.model.job import Job, Project
 from toolkit.model.recipe import Recipe
 from toolkit.model.site import Site
-from toolkit.preflight.judge import REGISTRY as PREFLIGHT
+from toolkit.rules import RULES
 from toolkit.sites import load, names
 from toolkit.sites.schema import described
 from toolkit.workshops.model import Workshop
@@ -218,7 +218,7 @@ def _lint() -> str:
     for case in CASES:
         first.setdefault(case.rule, case)
     parts = ["# Rules of lint", _ABOUT["lint"]]
-    for check in LINT:
+    for check in LINT_RULES:
         about = f"{_plain(check.about)}. {_plain(check.cause)}"
         parts += [f"## {check.name}", about.strip()]
         if check.fix:
@@ -240,7 +240,7 @@ def _visible(script: str) -> str:
 def _checks() -> str:
     parts = ["# Checks"]
     for title, text, checks in (
-        ("Before a job queues", _ABOUT["preflight"], PREFLIGHT.checks.values()),
+        ("Before a job queues", _ABOUT["preflight"], RULES),
         ("toolkit doctor", _ABOUT["doctor"], ITEMS),
     ):
         rows = (f"| `{check.name}` | {_plain(check.about)} |" for check in checks)

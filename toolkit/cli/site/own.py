@@ -203,8 +203,8 @@ def rules(as_json: bool) -> None:
     Example:
       toolkit site rules
     """
-    from toolkit.preflight.judge import REGISTRY
+    from toolkit.rules import RULES
 
-    rules = {name: rule.about for name, rule in REGISTRY.checks.items()}
+    rules = {rule.name: rule.about for rule in RULES}
     text = partial(console.table, ("RULE", "ASKS FOR"), list(rules.items()))
     console.result(rules, text, as_json=as_json)

@@ -12,8 +12,8 @@ from toolkit.lint.script import LintCase, Script, node_range
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.slurm_options import OTHER_NAMES
-from toolkit.preflight.rules import gpus, partition
 from toolkit.quoting import sbatch
+from toolkit.rules import partition
 from toolkit.sites.rules import comment_example, comment_problem
 
 
@@ -96,15 +96,15 @@ def check_site_partition(case: LintCase) -> Iterator[Result]:
     job = _job(script)
     asked = Case(job, site)
     for rule in (
-        partition.check_partition,
-        partition.check_size,
-        gpus.check_gpus,
-        partition.check_anywhere,
-        gpus.check_user_gpus,
-        partition.check_time,
+        partition.partition,
+        partition.size,
+        partition.gpus,
+        partition.anywhere,
+        partition.user_gpus,
+        partition.time,
     ):
-        for result in rule(asked):
-            yield at(_line(script, result), result.message, fix=result.fix)
+        for finding in rule(asked):
+            yield at(_line(script, finding.place or ""), finding.cause, fix=finding.advice)
 
 
 _GPUS = re.compile(r"(?:gpu:)?(?:[\w.-]{1,64}:)?(\d{1,4})(?:\(.*)?")
@@ -138,9 +138,8 @@ def _number(script: Script, name: str) -> int | None:
     return int(value) or None if value.isdecimal() else None
 
 
-def _line(script: Script, result: Result) -> int:
-    """Return the line of the directive that a rule's result is about, or of the partition."""
-    place = result.error.place or "" if result.error else ""
+def _line(script: Script, place: str) -> int:
+    """Return the line of the directive that a finding is about, or of the partition."""
     names = (*_PLACES.get(place, (place.removeprefix("--"),)), "partition")
     lines = (directive.line for name in names for directive, _ in script.options(name))
     return next(lines, script.directives[0].line)

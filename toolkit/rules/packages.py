@@ -38,7 +38,7 @@ class _Packages(Model, frozen=True, kw_only=True):
 @lru_cache
 def read_packages() -> _Packages:
     """Return the content of the file."""
-    return read_toml(package_directory("preflight") / "packages.toml", _Packages)
+    return read_toml(package_directory("rules") / "packages.toml", _Packages)
 
 
 def find_package(needed: Import) -> str:

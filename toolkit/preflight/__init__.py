@@ -1,1 +1,0 @@
-"""Refuse jobs that could not run, before they queue."""

@@ -1,1 +1,0 @@
-"""Rules over a job before it is submitted: a module each."""

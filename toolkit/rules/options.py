@@ -1,0 +1,193 @@
+"""Rules about options and arguments: values that no script can carry, and contradictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from math import prod
+from pathlib import PurePosixPath
+
+from toolkit.errors import (
+    BindMissingError,
+    LauncherMismatchError,
+    ShapeError,
+    ToolkitError,
+    UsageError,
+)
+from toolkit.launchers import LAUNCHERS, offered
+from toolkit.launchers.base import Launcher
+from toolkit.model.case import Case
+from toolkit.model.job import Job
+from toolkit.model.slurm_options import OWN
+from toolkit.quoting import sbatch
+from toolkit.units import counted, minutes
+
+# As Megatron-LM, NeMo and torchtitan name the sizes of a mesh. Their product divides the ranks; the
+# quotient is the number of copies of the network (data parallelism).
+SIZES = frozenset(
+    f"{kind}{model}_parallel_{size}"
+    for kind in ("tensor", "pipeline", "context")
+    for model in ("", "_model")
+    for size in ("size", "degree")
+)
+CHECKPOINTS = frozenset(
+    (
+        *("checkpoint", "checkpoint_dir", "checkpoint_folder", "ckpt_dir"),
+        *("save", "save_dir", "snapshot"),
+    )
+)
+_RANK_IS_PROCESS = ("torchrun", "srun")  # others may start processes of their own
+
+
+def contradictions(case: Case) -> Iterator[ToolkitError]:
+    """Yield what no script can be written for, and ``--force`` cannot overrule."""
+    yield from _values(case)
+    yield from _nodes(case)
+    yield from _terminal(case)
+    yield from _launcher(case)
+
+
+def _values(case: Case) -> Iterator[ToolkitError]:
+    """Yield the values that an ``#SBATCH`` line or a shell cannot carry."""
+    job = case.job
+    if job.time is not None:
+        try:
+            minutes(str(job.time))
+        except ValueError as error:
+            yield UsageError(str(error), place="--time", next_step="--time 2:00:00")
+    if job.mem is not None and case.memory is None:
+        cause = f"{str(job.mem)!r} is not a size; Slurm's are 16G, 500M, or a number of megabytes"
+        yield UsageError(cause, place="--mem", next_step="--mem 16G")
+    for own in OWN:
+        value, flag = getattr(job, own.field), f"--{own.name}"
+        if own.name in ("mem", "time") or not isinstance(value, str):
+            continue
+        try:
+            sbatch(value)
+        except UsageError as error:
+            yield UsageError(error.cause, place=flag, next_step=error.next_step)
+        if value == "":
+            step = f"leave {flag} out, or give it a value"
+            yield UsageError("the value is empty", place=flag, next_step=step)
+    for name in job.env:
+        if not (name.isidentifier() and name.isascii()):
+            cause = f"{name!r} cannot be the name of a variable"
+            yield UsageError(cause, place="--env", next_step="--env NAME=VALUE")
+
+
+def _nodes(case: Case) -> Iterator[ToolkitError]:
+    """Yield numbers of nodes that run backwards, or contradict the GPUs given for each node."""
+    job = case.job
+    (least, most), named, option = job.node_range, len(job.gpus_by_node), job.gpu_option
+    given = f"{option} {','.join(map(str, job.gpus_by_node))}"
+    if least > most:
+        step = f"--nodes {most}:{least}"
+        yield UsageError(f"{job.nodes} runs backwards", place="--nodes", next_step=step)
+    elif not named:
+        return
+    elif 0 in job.gpus_by_node:
+        cause = f"a node of {given} has no GPU"
+        yield UsageError(cause, place=option, next_step="leave that node out")
+    elif (least, most) != (named, named):
+        cause = f"{given} is for {named} nodes, and --nodes is {job.nodes}"
+        step = f"leave --nodes out, or --nodes {named}"
+        yield UsageError(cause, place=option, next_step=step)
+    elif job.ntasks_per_node is not None:
+        decided = case.origins.get("ntasks_per_node", "--ntasks-per-node")
+        cause = f"{given} gives each node as many ranks as it has GPUs, "
+        cause += f"and {decided} is {job.ntasks_per_node}"
+        yield UsageError(cause, place=option, next_step="leave --ntasks-per-node out")
+
+
+def _launcher(case: Case) -> Iterator[ToolkitError]:
+    """Yield the options that the launcher does not support."""
+    job, launcher = case.job, case.launcher
+    if launcher is None:
+        return
+    least, most = job.node_range
+    if least != most and not launcher.is_elastic:
+        cause = f"the launcher {launcher.name} cannot start with a number of nodes that may change"
+        step = f"--nodes {most}, or one of: {_others(lambda other: other.is_elastic)}"
+        yield LauncherMismatchError(cause, place="--nodes", next_step=step)
+    if job.gpus_by_node and not launcher.is_unequal:
+        cause = f"the launcher {launcher.name} cannot start ranks on nodes that differ"
+        fewest = f"{job.gpu_option} {min(job.gpus_by_node)}"
+        step = f"{fewest}, or one of: {_others(lambda other: other.is_unequal)}"
+        yield LauncherMismatchError(cause, place=job.gpu_option, next_step=step)
+    for key, option in {"max_restarts": "--max-restarts", "init": "--init"}.items():
+        if getattr(job, key) is not None and key not in launcher.options:
+            cause = f"the launcher {launcher.name} has no {option}"
+            having = ", ".join(other.name for other in LAUNCHERS.values() if key in other.options)
+            step = f"leave it out, or choose --launcher {having}"
+            yield LauncherMismatchError(cause, place=option, next_step=step)
+
+
+def _others(can: Callable[[Launcher], bool]) -> str:
+    return ", ".join(other.name for other in LAUNCHERS.values() if can(other))
+
+
+def _terminal(case: Case) -> Iterator[ToolkitError]:
+    """Yield what contradicts a terminal: ``--pty``, and ``--interactive``."""
+    job, launcher = case.job, case.launcher
+    least, most = job.node_range
+    if job.pty and launcher is not None and not launcher.has_pty:
+        others = ", ".join(name for name in offered() if LAUNCHERS[name].has_pty)
+        cause = f"the launcher {job.launcher} gives no rank a terminal"
+        yield LauncherMismatchError(cause, place="--pty", next_step=f"one of: {others}")
+    given = {"--array": job.array is not None, "--requeue": job.requeue, "--nodes": least < most}
+    for option in (option for option, is_given in given.items() if is_given and job.interactive):
+        yield UsageError(
+            "an interactive run is one job that runs once, on a fixed number of nodes",
+            place=option,
+            next_step=f"leave out {option}, or --interactive",
+        )
+
+
+def mesh(case: Case) -> Iterator[ToolkitError]:
+    """Require sizes of a mesh, among the script's arguments, that divide the number of ranks."""
+    job = case.job
+    given = {name: (flag, value) for name, flag, value in _arguments(job, SIZES)}  # the last counts
+    sizes = {flag: int(value) for flag, value in given.values() if value.isdecimal()}
+    product = prod(sizes.values())
+    if job.launcher not in _RANK_IS_PROCESS or not sizes or not product or not case.ranks % product:
+        return
+    shape = f"{counted(case.nodes, 'node')} x {case.ranks_per_node}"
+    yield ShapeError(
+        f"{counted(case.ranks, 'rank')} ({'one for each GPU' if job.gpus_by_node else shape}) "
+        f"cannot form a mesh of {' x '.join(f'{flag} {size}' for flag, size in sizes.items())}",
+        place=next(iter(sizes)),
+        next_step=f"--nodes and --ntasks-per-node whose product is a multiple of {product}",
+        source="arguments of the script",
+    )
+
+
+def checkpoint(case: Case) -> Iterator[ToolkitError]:
+    """Warn of ranks of several nodes that save to a directory of each node's own.
+
+    Each would leave its part of a distributed checkpoint on its own node.
+    """
+    if case.nodes == 1:
+        return
+    for _, flag, path in _arguments(case.job, CHECKPOINTS):
+        for directory in case.site.private_directories:
+            if PurePosixPath(path).is_relative_to(directory):
+                yield BindMissingError(
+                    f"{path} is on each node's own {directory}: "
+                    "parts of a distributed checkpoint would lie on different nodes",
+                    place=flag,
+                    next_step=f"{flag} with a directory that all nodes see",
+                    source=case.site.cited,
+                    is_warning=True,
+                )
+
+
+def _arguments(job: Job, names: frozenset[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the flag and the value of each argument that has one of these names.
+
+    ``-`` and ``_`` are equal, and a prefix does not count: ``--parallelism.checkpoint-dir``.
+    """
+    for word, following in pairwise([*job.arguments, ""]):
+        flag, equals, value = word.partition("=")
+        name = flag.removeprefix("--").rpartition(".")[2].replace("-", "_")
+        if flag.startswith("--") and name in names:
+            yield name, flag, value if equals else following
