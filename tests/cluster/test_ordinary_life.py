@@ -170,8 +170,8 @@ def test_a_run_that_is_repeated_stays_the_same(
     assert "cpus_per_task" not in done.stderr, "an option was given for it"
     (shared_dir / "more").mkdir()
     for number in (11, 12):
-        again = ("--bind", "more:/more", f"runs/echo-{number:04}")
-        done = toolkit("run", *again, cwd=shared_dir, env=env)
+        words = ("--bind", "more:/more", f"runs/echo-{number:04}")
+        done = toolkit("run", *words, cwd=shared_dir, env=env)
         assert done.returncode == 0, done.stderr
     added = json.loads((shared_dir / "runs/echo-0013/job.json").read_text())["bind"]
     assert added == ["data", "more:/more"], "also what an option adds each time is added once"
