@@ -41,6 +41,7 @@ SCRIPTS = [
     ("from tensorflow import distribute\ndistribute.MirroredStrategy()", "tensorflow", "uses a strategy of tf.distribute"),
     ("import tensorflow as tf, horovod.tensorflow as hvd", "horovod", "imports horovod"),
     ("from ray import train\nimport torch.distributed", "ray", "imports ray"),
+    ("import ignite.distributed as idist", "srun", f"imports ignite.distributed{LIGHTNING}"),
     ("import lightning as L", "srun", f"imports lightning{LIGHTNING}"),
     ("import pytorch_lightning as pl, torch.distributed\npl.Trainer(devices=2)", "srun", f"imports pytorch_lightning{LIGHTNING}"),
     ("from lightning import LightningDataModule\nfrom transformers import Trainer\nTrainer()", "torchrun", "imports lightning"),

@@ -50,6 +50,8 @@ def wants_task_per_device(case: Case) -> str:
     if _uses_lightning(source):
         name = next(name for name in _LIGHTNING if source.imports_any(name))
         return f"imports {name}, which takes each task of Slurm for a rank"
+    if source.imports_any("ignite.distributed"):
+        return "imports ignite.distributed, which takes each task of Slurm for a rank"
     if source.imports_any("deepspeed") and source.option("local-rank"):
         return "imports deepspeed and has --local_rank, which torchrun does not fill in"
     return ""
