@@ -33,6 +33,12 @@ PASTED = [
     ("fabric run train.py --devices 2 --accelerator=cpu --lr 1", (1, 2, "srun", ["python3", "train.py", "--lr", "1"])),
     ("trl sft --model_name_or_path m --num_processes 2 --config c.yaml", (1, 2, "accelerate", ["-m", "trl.scripts.sft", "--model_name_or_path", "m", "--config", "c.yaml"])),
     ("colossalai run --nproc_per_node 2 --host a,b train.py", (2, 2, "torchrun", ["train.py"])),
+    ("CUDA_VISIBLE_DEVICES=0,1 OMP_NUM_THREADS=1 torchrun --nproc_per_node=2 train.py", (1, 2, "torchrun", ["train.py"])),
+    ("nohup uv run torchrun --nproc_per_node=2 train.py", (1, 2, "torchrun", ["train.py"])),
+    ("env A=1 python hvd.py", (1, 1, "horovod", ["python3", "hvd.py"])),
+    ("python -u -m torch.distributed.run --nproc_per_node=2 train.py", (1, 2, "torchrun", ["train.py"])),
+    ("python -W ignore -m torch.distributed.launch --nproc_per_node=2 train.py", (1, 2, "torchrun", ["train.py"])),
+    ("accelerate launch --mixed_precision no --num_processes=4 --num_machines 2 train.py --num_processes 9", (2, 2, "accelerate", ["--mixed_precision", "no", "train.py", "--num_processes", "9"])),
     ("bash train.sh 1", (1, 1, "none", ["bash", "train.sh", "1"])),
     ("mytool fit --x 1", (1, 1, "none", ["mytool", "fit", "--x", "1"])),
     ("python -m mytool.cli fit", (1, 1, "none", ["python", "-m", "mytool.cli", "fit"])),
@@ -41,6 +47,7 @@ REFUSED = [
     ("-- fabric run --acelerator cpu train.py", "--acelerator is not known here"),
     ("--nodes 3 -- torchrun --nnodes 2 train.py", "torchrun says --nodes 2, and the command line says --nodes 3"),
     ("-- torchrun --nproc-per-nodes 2 train.py", "--nproc-per-nodes is not known here"),
+    ("--nodes 1 -- accelerate launch --num_machines 2 train.py", "accelerate launch says --nodes 2"),
     ("-- torchrun --nproc-per-node 2", "nothing to start"),
     ("--nodes 2 -- mpirun -np 3 python hvd.py", "3 ranks, which 2 nodes cannot have in equal numbers"),
     ("-- python -m pkg.trian", "no module pkg.trian"),
@@ -90,6 +97,17 @@ def test_options_of_fabric_become_its_variables() -> None:
     environment |= json.loads(done.stdout)["plan"]["environment"]
     assert environment["LT_STRATEGY"] == "ddp"
     assert environment["LT_PRECISION"] == "32"
+
+
+def test_variables_before_a_command_are_those_of_the_ranks() -> None:
+    done = dry_run("-- CUDA_VISIBLE_DEVICES=0 A=1 B=2=3 torchrun train.py".split())
+    plan = json.loads(done.stdout)["plan"]
+    assert {**plan["environment"], **plan["launch"]["environment"]}.items() >= {
+        "A": "1",
+        "B": "2=3",
+    }.items()
+    assert "with --env A, --env B" in done.output + done.stderr
+    assert "CUDA_VISIBLE_DEVICES" not in plan["environment"]
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from toolkit.errors import UsageError
@@ -30,6 +31,7 @@ class Command(NamedTuple):
             is that of a variable.
         switches: options without a value, which are left out, but for that of a module.
         is_mixed: its options may stand among those of the program.
+        is_kept: it stays, with the options that are not here; those of its script are not its own.
         starts: what it starts, if that is not in its words.
     """
 
@@ -37,6 +39,7 @@ class Command(NamedTuple):
     values: Mapping[str, str]
     switches: Mapping[str, str] = {}
     is_mixed: bool = False
+    is_kept: bool = False
     starts: tuple[str, ...] = ()
 
 
@@ -153,17 +156,21 @@ _COLOSSALAI = Command(
     ),
     _options("", m=MODULE),
 )
+_ACCELERATE = Command(
+    "",
+    _options(
+        "machine-rank main-process-ip main-process-port rdzv-backend",
+        num_machines=NODES,
+        num_processes=RANKS,
+    ),
+    is_mixed=True,
+    is_kept=True,
+    starts=("accelerate", "launch"),
+)
 # It starts `accelerate launch` itself, which would be one launcher inside of another.
 _TRL: dict[tuple[str, ...], Command] = {
-    ("trl", name): Command(
-        "",
-        _options(
-            "machine-rank main-process-ip main-process-port",
-            num_machines=NODES,
-            num_processes=RANKS,
-        ),
-        is_mixed=True,
-        starts=("accelerate", "launch", "-m", f"trl.scripts.{name}"),
+    ("trl", name): _ACCELERATE._replace(
+        is_kept=False, starts=("accelerate", "launch", "-m", f"trl.scripts.{name}")
     )
     for name in ("dpo", "grpo", "kto", "reward", "rloo", "sft")
 }
@@ -182,11 +189,15 @@ COMMANDS: dict[tuple[str, ...], Command] = {
     ("fabric", "run"): _LIGHTNING,
     ("composer",): _COMPOSER,
     ("ray", "job", "submit"): _RAY,
+    ("accelerate", "launch"): _ACCELERATE,
     ("colossalai", "run"): _COLOSSALAI,
     **_TRL,
 }
 # Those of the host are not for the image's programs.
 _OF_HOST = ("PATH", "LD_LIBRARY_PATH")
+_SWITCHES_OF_PYTHON = ("-u", "-O", "-B", "-W", "ignore")
+# Programs that only start another one.
+_STARTERS = (("env",), ("nohup",), ("time",), ("uv", "run"), ("poetry", "run"), ("pdm", "run"))
 
 
 def _is_python(word: str) -> bool:
@@ -222,16 +233,49 @@ def starts_something(name: str) -> bool:
 def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
     """Return what the command of another launcher starts, and what it says of the job.
 
-    Return None for a command that starts no ranks.
+    Variables and programs that only start another one may stand before it. Return None for a
+    command that starts no ranks, and has none of them.
 
     Raises:
         UsageError: it has an option that is not known here, starts nothing, or contradicts a flag.
     """
-    plain = ("python", *words[1:]) if words and _is_python(words[0]) else tuple(words)
+    rest, env = _without_starters(words)
+    pasted = _translate(rest, flags)
+    if pasted is None:
+        if len(rest) == len(words):
+            return None
+        pasted = Pasted(tuple(rest), {}, f"what is started is {rest[0]}")
+    if not env:
+        return pasted
+    note = f"{pasted.note}, with {', '.join(f'--env {name}' for name in env)}"
+    settings = {**pasted.settings, "env": {**env, **pasted.settings.get("env", {})}}
+    return Pasted(pasted.words, settings, note)
+
+
+def _without_starters(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command after ``A=1`` and ``nohup``, and the variables."""
+    rest, env = [*words], dict[str, str]()
+    while len(rest) > 1 and not rest[1].startswith("-"):
+        name, equals, value = rest[0].partition("=")
+        starter = next((each for each in _STARTERS if tuple(rest[: len(each)]) == each), ())
+        if not starter and not (equals and name.isidentifier()):
+            break
+        if equals and name != "CUDA_VISIBLE_DEVICES":  # Slurm chooses the GPUs.
+            env[name] = value
+        del rest[: len(starter) or 1]
+    return rest, env
+
+
+def _translate(words: Sequence[str], flags: Layer) -> Pasted | None:
+    """Return what the command of a launcher starts; None for another command."""
+    plain = tuple(words)
+    if words and _is_python(words[0]):
+        options = list(takewhile(_SWITCHES_OF_PYTHON.__contains__, words[1:]))
+        plain = ("python", *words[1 + len(options) :])
     name = next((name for name in COMMANDS if plain[: len(name)] == name), None)
     if name is None:
         return None
-    command, rest = COMMANDS[name], list(words[len(name) :])
+    command, rest = COMMANDS[name], list(plain[len(name) :])
     given: dict[str, list[str]] = {}
     place = " ".join(name)
     program = [*command.starts]
@@ -241,6 +285,8 @@ def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
             _take(place, command, rest, given)
         elif command.is_mixed:
             program.append(rest.pop(0))
+            if command.is_kept and _names_script(program[-1]):
+                break
         else:
             break
     rest = [*program, *rest[rest[:1] == ["--"] :]]
@@ -249,6 +295,8 @@ def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
             f"{place} is given nothing to start", place="SCRIPT", next_step=f"{place} ... train.py"
         )
     settings = _settings(place, given, flags)
+    if command.is_kept and not settings:
+        return None
     is_python = MODULE in given or rest[0].endswith(".py") or _is_python(rest[0])
     if command.launcher and (
         is_python or command is not _SRUN
@@ -262,6 +310,10 @@ def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
         *(f"--env {variable}" for variable in variables),
     ]
     return Pasted(tuple(rest), settings, f"{place} is understood as {' '.join(shown) or rest[0]}")
+
+
+def _names_script(word: str) -> bool:
+    return word.endswith(".py") or word in ("-m", "--module")
 
 
 def _take(place: str, command: Command, rest: list[str], given: dict[str, list[str]]) -> None:
