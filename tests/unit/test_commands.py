@@ -139,6 +139,14 @@ def test_a_script_whose_ranks_would_not_meet_is_refused(
     assert message in f"{done.output} {done.exception}"
 
 
+def test_a_script_that_imports_what_could_submit_jobs_is_run() -> None:
+    """As in facebookresearch/vissl."""
+    Path("engines.py").write_text("import submitit\nsubmitit.AutoExecutor(folder='x')\n")
+    Path("main.py").write_text("import torch.distributed, engines\n")
+    assert dry_run(["main.py"]).exit_code == 0
+    assert dry_run(["--launcher", "torchrun", "engines.py"]).exit_code == 0
+
+
 def test_a_script_of_openmmlab_learns_its_launcher() -> None:
     Path("mm.py").write_text(
         "import argparse, mmengine, torch.distributed\n"

@@ -197,11 +197,14 @@ def copies(case: Case, choice: Choice) -> LauncherMismatchError | None:
     its rank is left alone, and so are the elements of an array.
     """
     source, job, launcher = case.source, case.job, LAUNCHERS[choice.launcher]
-    if source.calls_any("submitit.AutoExecutor", "submitit.SlurmExecutor"):
+    submits = source.calls_any("submitit.AutoExecutor", "submitit.SlurmExecutor")
+    is_own = "submitit" not in source.where  # A module that does may only be able to.
+    if submits and is_own and choice.reason:
         return LauncherMismatchError(
             f"{case.target.name} submits jobs of its own, and a job's container has no sbatch",
             place="SCRIPT",
-            next_step=f"python3 {case.target.script} here; or run the script that its jobs run",
+            next_step=f"python3 {case.target.script} here; or run the script that its jobs run; "
+            f"if it does not submit today: --launcher {choice.launcher}",
         )
     case = case._replace(launcher=launcher)
     per_node, nodes = case.ranks_per_node, case.nodes
