@@ -31,7 +31,7 @@ class Command(NamedTuple):
             is that of a variable.
         switches: options without a value, which are left out, but for that of a module.
         is_mixed: its options may stand among those of the program.
-        is_kept: it stays, with the options that are not here; those of its script are not its own.
+        stays: the command itself stays, and takes no options after its script.
         starts: what it starts, if that is not in its words.
     """
 
@@ -39,7 +39,7 @@ class Command(NamedTuple):
     values: Mapping[str, str]
     switches: Mapping[str, str] = {}
     is_mixed: bool = False
-    is_kept: bool = False
+    stays: bool = False
     starts: tuple[str, ...] = ()
 
 
@@ -164,13 +164,13 @@ _ACCELERATE = Command(
         num_processes=RANKS,
     ),
     is_mixed=True,
-    is_kept=True,
+    stays=True,
     starts=("accelerate", "launch"),
 )
 # It starts `accelerate launch` itself, which would be one launcher inside of another.
 _TRL: dict[tuple[str, ...], Command] = {
     ("trl", name): _ACCELERATE._replace(
-        is_kept=False, starts=("accelerate", "launch", "-m", f"trl.scripts.{name}")
+        stays=False, starts=("accelerate", "launch", "-m", f"trl.scripts.{name}")
     )
     for name in ("dpo", "grpo", "kto", "reward", "rloo", "sft")
 }
@@ -233,7 +233,7 @@ def starts_something(name: str) -> bool:
 def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
     """Return what the command of another launcher starts, and what it says of the job.
 
-    Variables and programs that only start another one may stand before it. Return None for a
+    Variables and programs that only start another one may come first. Return None for a
     command that starts no ranks, and has none of them.
 
     Raises:
@@ -285,7 +285,7 @@ def _translate(words: Sequence[str], flags: Layer) -> Pasted | None:
             _take(place, command, rest, given)
         elif command.is_mixed:
             program.append(rest.pop(0))
-            if command.is_kept and _names_script(program[-1]):
+            if command.stays and _names_script(program[-1]):
                 break
         else:
             break
@@ -295,7 +295,7 @@ def _translate(words: Sequence[str], flags: Layer) -> Pasted | None:
             f"{place} is given nothing to start", place="SCRIPT", next_step=f"{place} ... train.py"
         )
     settings = _settings(place, given, flags)
-    if command.is_kept and not settings:
+    if command.stays and not settings:
         return None
     is_python = MODULE in given or rest[0].endswith(".py") or _is_python(rest[0])
     if command.launcher and (
