@@ -16,7 +16,7 @@ from tests.cluster.image_fixtures import Tiny, tidied
 from tests.cluster.ordinary_user import User, becoming, change_accounts
 from tests.readers import READERS
 from toolkit.errors import ConfigError, UntrustedError
-from toolkit.planning.layers import chosen_site
+from toolkit.planning.settings import chosen_site
 
 GROUP = f"tkg{os.getpid()}"
 USERS = (f"tka{os.getpid()}", f"tkb{os.getpid()}")

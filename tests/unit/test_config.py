@@ -14,7 +14,7 @@ from toolkit.errors import ConfigError, UnknownImageError, UntrustedError
 from toolkit.explain.gather import rules
 from toolkit.images.registry.source import read_mirrors
 from toolkit.images.store import listing, store
-from toolkit.planning import layers
+from toolkit.planning import settings
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def image(directory: Path, name: str) -> None:
 
 
 def test_the_last_word_is_the_projects(machine: Path, tmp_path: Path) -> None:
-    assert layers.chosen_site(tmp_path) == "auto"
+    assert settings.chosen_site(tmp_path) == "auto"
     (machine / "toolkit.toml").write_text(
         'site = "ours"\ntime = "5:00"\npartition = "main"\naccount = "all"\n'
     )
@@ -46,9 +46,9 @@ def test_the_last_word_is_the_projects(machine: Path, tmp_path: Path) -> None:
     own.mkdir(parents=True)
     (own / "toolkit.toml").write_text('time = "6:00"\naccount = "me"\n')
     (tmp_path / "toolkit.toml").write_text('account = "project"\n')
-    job = layers.merge_layers(layers.project_layers(tmp_path)).job
+    job = settings.merge(settings.project_layers(tmp_path)).job
     assert (job.site, job.partition, job.time, job.account) == ("ours", "main", "6:00", "project")
-    assert [layer.origin for layer in layers.project_layers(tmp_path)] == [
+    assert [layer.origin for layer in settings.project_layers(tmp_path)] == [
         str(machine / "toolkit.toml"),
         "your toolkit.toml",
         "toolkit.toml",
@@ -88,13 +88,13 @@ def test_what_others_can_write_is_not_obeyed(machine: Path, tmp_path: Path, file
     path.touch()
     path.chmod(0o666)
     with pytest.raises(UntrustedError, match=r"not trusted"):
-        layers.chosen_site(tmp_path) if file == "toolkit.toml" else sites.load("ours")
+        settings.chosen_site(tmp_path) if file == "toolkit.toml" else sites.load("ours")
 
 
 def test_a_broken_file_of_the_machine_is_named(machine: Path, tmp_path: Path) -> None:
     (machine / "toolkit.toml").write_text("imagse = []\n")
     with pytest.raises(ConfigError) as caught:
-        layers.chosen_site(tmp_path)
+        settings.chosen_site(tmp_path)
     assert str(machine) in str(caught.value.place)
     assert caught.value.close in ("image", "images")
 
@@ -141,7 +141,7 @@ def test_a_user_can_have_no_site_where_the_machine_has_one(machine: Path, tmp_pa
     (machine / "toolkit.toml").write_text('site = "ours"\n')
     assert use.callback
     use.callback("auto")
-    assert layers.chosen_site(tmp_path) == "auto"
+    assert settings.chosen_site(tmp_path) == "auto"
 
 
 def test_without_a_machine_directory_nothing_is_said() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,8 @@ from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
-from toolkit.planning import layers, settings
-from toolkit.planning.gpus import resolved
-from toolkit.planning.plan import decide
+from toolkit.planning import settings
+from toolkit.planning.plan import decide, with_gpus
 from toolkit.planning.settings import Layer, Settings
 from toolkit.rules import Judgement, judge
 from toolkit.units import megabytes
@@ -75,18 +75,14 @@ def test_gpus_that_no_reading_allows_are_refused_at_the_option_that_was_used(
     assert says in caught.value.findings[0].cause
 
 
-@pytest.mark.parametrize("gpus", range(1, 40))
-@pytest.mark.parametrize("nodes", range(1, 6))
-@pytest.mark.parametrize("has", [None, 0, 1, 4, 8])
-def test_a_reading_never_gives_a_node_more_than_was_said_nor_a_job_something_else(
-    gpus: int, nodes: int, has: int | None
-) -> None:
-    job, _ = resolved(Job(gpus=gpus, nodes=nodes), has)
-    assert job.most_gpus in (gpus, gpus / nodes)
-    if job.most_gpus != gpus:
-        assert has is not None
-        assert job.most_gpus <= has < gpus, "only where the other reading could not run"
-        assert job.most_gpus * nodes == gpus
+def test_a_reading_never_gives_a_node_more_than_was_said_nor_a_job_something_else() -> None:
+    for gpus, nodes, has in product(range(1, 40), range(1, 6), (None, 0, 1, 4, 8)):
+        job, _ = with_gpus(Job(gpus=gpus, nodes=nodes), has)
+        assert job.most_gpus in (gpus, gpus / nodes)
+        if job.most_gpus != gpus:
+            assert has is not None
+            assert job.most_gpus <= has < gpus, "only where the other reading could not run"
+            assert job.most_gpus * nodes == gpus
 
 
 def test_the_last_layer_that_names_gpus_has_said_all_of_it() -> None:
@@ -161,7 +157,9 @@ def test_memory_is_not_judged_where_slurm_does_not_know_it() -> None:
 
 
 def passed(*names: str, **given: Any) -> tuple[Settings, list[ToolkitError]]:
-    return layers.with_variables(settings.merge([Layer("below", given), flags({"env": names}, ())]))
+    return settings.with_variables(
+        settings.merge([Layer("below", given), flags({"env": names}, ())])
+    )
 
 
 def test_env_with_a_name_alone_passes_the_variable_on(monkeypatch: pytest.MonkeyPatch) -> None:

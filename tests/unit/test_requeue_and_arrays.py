@@ -19,7 +19,7 @@ from toolkit.model.base import to_json
 from toolkit.model.job import Job
 from toolkit.model.run import JobState, Outcome
 from toolkit.model.source import Option, Source
-from toolkit.planning import requeue, sweep
+from toolkit.planning import options, sweep
 from toolkit.planning.plan import decide
 from toolkit.runs import (
     access,
@@ -174,7 +174,7 @@ def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own()
 
 
 def test_without_it_nothing_changes() -> None:
-    assert requeue.decide(Job(signal="B:USR1@60"), None) is None
+    assert options.requeueing(Job(signal="B:USR1@60"), None) is None
     assert dict(decide(make_case({"signal": "USR1@60"})).directives)["signal"] == "USR1@60"
 
 

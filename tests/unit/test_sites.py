@@ -22,7 +22,7 @@ from toolkit.model.job import Job
 from toolkit.model.overview import ClusterNode, Queue
 from toolkit.model.site import CommentRule, Limits, OptionRule, Site, SitePartition
 from toolkit.planning import case as gathering
-from toolkit.planning import layers
+from toolkit.planning import settings
 from toolkit.rules.site import comment
 from toolkit.sites import chosen, compare, schema
 from toolkit.sites.draft import draft
@@ -335,14 +335,14 @@ def test_the_choice_of_a_site_leaves_all_else_as_it_was() -> None:
 
 def test_a_site_is_used_until_a_project_says_otherwise(own: Path, tmp_path: Path) -> None:
     assert own.is_dir()
-    assert layers.chosen_site(tmp_path) == "auto"
+    assert settings.chosen_site(tmp_path) == "auto"
     assert CliRunner().invoke(command, ["use", "neuron"]).exit_code == 0
-    assert layers.chosen_site(tmp_path) == "neuron"
+    assert settings.chosen_site(tmp_path) == "neuron"
     (tmp_path / "toolkit.toml").write_text('site = "generic"\n')
-    assert layers.chosen_site(tmp_path / "below") == "generic"
+    assert settings.chosen_site(tmp_path / "below") == "generic"
     (tmp_path / "toolkit.toml").unlink()
     assert CliRunner().invoke(command, ["use", "auto"]).exit_code == 0
-    assert layers.chosen_site(tmp_path) == "auto"
+    assert settings.chosen_site(tmp_path) == "auto"
 
 
 @pytest.mark.parametrize("verb", ["use", "show", "check"])

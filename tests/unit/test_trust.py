@@ -16,7 +16,7 @@ from toolkit.files import read_toml
 from toolkit.images.registry import source as registry_source
 from toolkit.images.store.signatures import signature
 from toolkit.model.job import Job
-from toolkit.planning.layers import chosen_site
+from toolkit.planning.settings import chosen_site
 from toolkit.planning.target import resolve
 from toolkit.runs import store
 from toolkit.trust import require_trusted

@@ -42,9 +42,8 @@ from toolkit.errors import (
 from toolkit.files import hash_file
 from toolkit.model.base import from_json, to_json
 from toolkit.model.run import Outcome
-from toolkit.planning.layers import project_layers
 from toolkit.planning.plan import decide
-from toolkit.planning.settings import merge
+from toolkit.planning.settings import merge, project_layers
 from toolkit.planning.target import resolve
 from toolkit.runs.store import Paths
 from toolkit.workshops import archive, guide, join, pack, reading, results, signing

@@ -60,7 +60,7 @@ def _type(arguments: Sequence[str]) -> int:
 
 
 def _summary() -> None:
-    from toolkit.planning.layers import chosen_runs
+    from toolkit.planning.settings import chosen_runs
     from toolkit.runs.store import find
 
     paths = find(None, chosen_runs(Path.cwd()))

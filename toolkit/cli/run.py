@@ -202,7 +202,7 @@ def _failed_points(name: str) -> dict[str, Any]:
         UsageError: the run is not a sweep, or none of its points has failed.
         UntrustedError: another user could have written the run.
     """
-    from toolkit.planning.layers import chosen_runs
+    from toolkit.planning.settings import chosen_runs
     from toolkit.runs import points, status
     from toolkit.runs.store import find
 

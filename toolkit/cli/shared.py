@@ -75,7 +75,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSO
 def _chosen_runs(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path:
     """Return the directory of runs; in a completion, click ignores that the settings are broken."""
     del ctx, param
-    from toolkit.planning.layers import chosen_runs
+    from toolkit.planning.settings import chosen_runs
 
     return value or chosen_runs(Path.cwd())
 

@@ -25,9 +25,18 @@ from toolkit.model.slurm_options import Takes
 from toolkit.planning.binds import parse_binds
 from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.host import read_host
-from toolkit.planning.layers import merge_layers, project_layers, with_variables
 from toolkit.planning.repeat import not_taken
-from toolkit.planning.settings import DEFAULTS, Layer, Settings, demands, from_environment, layer
+from toolkit.planning.settings import (
+    DEFAULTS,
+    Layer,
+    Settings,
+    demands,
+    from_environment,
+    layer,
+    merge,
+    project_layers,
+    with_variables,
+)
 from toolkit.planning.target import Run, understand
 from toolkit.runs import store
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
@@ -59,7 +68,7 @@ def gather(
             errors are findings of the case.
     """
     files, variables = project_layers(cwd), from_environment(os.environ)
-    known = merge_layers([*files, variables, flags]).job
+    known = merge([*files, variables, flags]).job
     run = understand(target_name, flags, cwd, known, is_command=is_command)
     layers = [*files, run.layer, variables, run.flags]
     recorded = store.Paths(run.target.repeats).read_plan() if run.target.repeats else None
@@ -71,7 +80,7 @@ def gather(
     case = _with_facts(_with_launcher(case))
     case = _with_host(case, cwd)
     if recorded:
-        today = merge_layers([_site_layer(cluster.site), *files, variables])
+        today = merge([_site_layer(cluster.site), *files, variables])
         # A part of an allocation is repeated as a job of its own; another site has other values.
         is_alike = recorded.site == case.site.name and not recorded.is_part
         case = case._replace(
@@ -89,13 +98,13 @@ def _merge_settings(
     Recorded settings have those of the site of their day.
     """
     default = layer("default", DEFAULTS)
-    chosen = merge_layers([default, *layers]).job.site or "auto"
+    chosen = merge([default, *layers]).job.site or "auto"
     cluster = find_cluster(chosen, dry_run=dry_run)
     site = _site_layer(cluster.site)
     below = [] if is_recorded else [site]
     if not cluster.is_reachable and not is_recorded:
         below.insert(0, _example_comment(cluster.site))
-    return cluster, merge_layers([default, *below, *layers, demands(site)])
+    return cluster, merge([default, *below, *layers, demands(site)])
 
 
 def _site_layer(site: Site) -> Layer:

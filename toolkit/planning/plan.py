@@ -11,16 +11,18 @@ from pathlib import PurePosixPath
 from msgspec.structs import replace
 
 from toolkit import __version__, launchers, runtimes
-from toolkit.errors import PlanError, ToolkitError, UnknownPartitionError
+from toolkit.errors import PlanError, ToolkitError, UnknownPartitionError, UsageError
 from toolkit.launchers.torch import flight_recorder
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.plan import Bind, Launch, Plan
-from toolkit.planning import binds, gpus, requeue, slurm_options, sweep
+from toolkit.model.site import Partition, Site
+from toolkit.planning import binds, options, sweep
 from toolkit.planning.repeat import as_recorded
 from toolkit.rules import judge
 from toolkit.rules.options import contradictions
 from toolkit.text import is_secret, shows
+from toolkit.units import counted
 
 _VISIBLE_SECRET = (
     "an argument of the script looks like a secret: all users of a node can read it in the list of "
@@ -43,7 +45,7 @@ def decide(case: Case) -> Plan:
         raise PlanError(cause, findings)
     launch = launcher.launch(case)
     container = runtime.container(case)
-    requeueing = requeue.decide(job, case.minutes)
+    requeue = options.requeueing(job, case.minutes)
     reports = _writes_reports(case)
     origins = _origins(case)
     if runtime.image:
@@ -56,10 +58,10 @@ def decide(case: Case) -> Plan:
         ranks_per_node=case.ranks_per_node,
         gpus_per_node=job.most_gpus,
         cpus_per_rank=case.cpus_per_rank,
-        directives=slurm_options.directives(
-            case, launch, requeueing, reports=reports and runtime.image != "docker"
+        directives=options.directives(
+            case, launch, requeue, reports=reports and runtime.image != "docker"
         ),
-        slurm=slurm_options.passed(job),
+        slurm=options.passed(job),
         gpu_type=job.gpu_type,
         directory=case.target.cwd,
         run_directory=case.run,
@@ -72,11 +74,11 @@ def decide(case: Case) -> Plan:
         least_nodes=job.node_range[0] if job.node_range[0] != case.nodes else None,
         gpus_by_node=job.gpus_by_node,
         array=job.array is not None,
-        requeue=requeueing,
+        requeue=requeue,
         interactive=bool(job.interactive),
         pty=bool(job.pty),
         points=sweep.points(job),
-        notes=(*case.notes, *gpu_notes, *slurm_options.notes(job, case.facts.sbatch_options)),
+        notes=(*case.notes, *gpu_notes, *options.notes(job, case.facts.sbatch_options)),
         warnings=(
             *case.warnings,
             *launchers.warnings(case),
@@ -84,7 +86,7 @@ def decide(case: Case) -> Plan:
             *((_VISIBLE_SECRET,) if shows(job.arguments) else ()),
             *judged.warnings,
             *sweep.warnings(job, case.source),
-            *requeue.warnings(job, case.target.script),
+            *options.requeue_warnings(job, case.target.script),
             *runtime.warnings(case),
         ),
         forced=judged.forced,
@@ -99,15 +101,15 @@ def decide(case: Case) -> Plan:
 def _resolved(case: Case) -> tuple[Case, tuple[str, ...]]:
     """Return the case with all that its job leaves to be decided, and notes for the user."""
     job, partition = case.job, case.partition
-    has = gpus.on_a_node(case.site, partition, job.partition, job.gpu_type)
-    job, notes = gpus.resolved(job, has)
+    has = _gpus_on_a_node(case.site, partition, job.partition, job.gpu_type)
+    job, notes = with_gpus(job, has)
     origins = {key: value for key, value in case.origins.items() if key != "gpus"}
     if "gpus" in case.origins:
         origins["gpus_per_node"] = case.origins["gpus"]
     if case.after:
         dependencies = (*((job.dependency,) if job.dependency else ()), *case.after)
         job = replace(job, dependency=",".join(dependencies))
-    wrong = gpus.findings(case.job)
+    wrong = _gpu_findings(case.job)
     job = replace(job, array=sweep.array(job))
     return case.with_findings(*wrong)._replace(job=job, origins=origins), notes
 
@@ -125,13 +127,13 @@ def _input_findings(case: Case) -> Iterator[ToolkitError]:
             value=name,
             next_step=f"one of {', '.join(sorted(known))}",
         )
-    yield from slurm_options.findings(case.job, case.facts.sbatch_options)
+    yield from options.findings(case.job, case.facts.sbatch_options)
 
 
 def _option_findings(case: Case) -> Iterator[ToolkitError]:
     """Yield the errors of options, and of what launcher and runtime cannot do."""
     yield from contradictions(case)
-    yield from requeue.findings(case.job, case.minutes)
+    yield from options.requeue_findings(case.job, case.minutes)
     yield from sweep.findings(case.job, case.source)
     if case.launcher is None:
         yield launchers.unknown(case.job.launcher or "")
@@ -215,3 +217,72 @@ def _secret_names(job: Job) -> tuple[str, ...]:
             name for name, value in job.env.items() if name in job.secret or is_secret(name, value)
         )
     )
+
+
+def _gpus_on_a_node(
+    site: Site, partition: Partition | None, name: str | None, gpu_type: str = ""
+) -> int | None:
+    """Return how many GPUs a node of a partition has, at most; None: not known.
+
+    Args:
+        site: whose file is read if Slurm was not called.
+        partition: as Slurm describes it; None: Slurm was not called.
+        name: of the partition; None: unset, and then the site's largest node counts.
+        gpu_type: the type that is asked for; empty: any.
+    """
+    if partition is not None:
+        by_type = {key.lower(): count for key, count in partition.gpus_by_type.items()}
+        return by_type.get(gpu_type.lower(), partition.gpus)
+    if name is not None:
+        return site.partitions[name].gpus if name in site.partitions else None
+    return max((entry.gpus for entry in site.partitions.values() if entry.batch), default=None)
+
+
+def with_gpus(job: Job, has: int | None) -> tuple[Job, tuple[str, ...]]:
+    """Return the job with its GPUs on each node, and a note for the user on what `--gpus` means.
+
+    If no node has as many GPUs as `--gpus` says and the nodes can share them evenly, it is the
+    number for the job, as in Slurm. Otherwise it is the number for each node.
+
+    Args:
+        job: the merged settings.
+        has: how many GPUs a node has; None: not known.
+    """
+    if job.gpus is None or job.gpus_per_node is not None or job.gpus_by_node:
+        return job, ()
+    total, (least, nodes) = job.most_gpus, job.node_range
+    share, rest = divmod(total, nodes)
+    if has is not None and total > has >= share and rest == 0 and least == nodes > 1:
+        per_node = f"{job.gpu_type}:{share}" if job.gpu_type else share
+        note = (
+            f"--gpus {job.gpus} is the number for the job, as in Slurm: "
+            f"{share} on each of {nodes} nodes (--gpus-per-node {per_node})"
+        )
+        return replace(job, gpus_per_node=per_node), (note,)
+    if nodes == 1 or not total:
+        return replace(job, gpus_per_node=job.gpus), ()
+    where = f"each of {nodes} nodes, {total * nodes} in all" if least == nodes else "each node"
+    note = (
+        f"--gpus {job.gpus} gives {total} on {where}; "
+        f"Slurm's --gpus counts per job, --gpus-per-node {job.gpus} has one meaning in both"
+    )
+    return replace(job, gpus_per_node=job.gpus), (note,)
+
+
+def _gpu_findings(job: Job) -> Iterator[ToolkitError]:
+    """Yield an error if `--gpus` and `--gpus-per-node` contradict each other."""
+    if job.gpus is None or job.gpus_per_node is None:
+        return
+    _, nodes = job.node_range
+    total = sum(job.gpus_by_node) or job.most_gpus * nodes
+    per_node, all_gpus = str(job.gpus_per_node), str(job.gpus)
+    types = {text.rpartition(":")[0] for text in (all_gpus, per_node) if ":" in text}
+    if len(types) > 1:
+        cause = f"--gpus-per-node {per_node} and --gpus {all_gpus} name two types of GPU"
+        yield UsageError(cause, place="--gpus", next_step="leave --gpus out")
+    elif all_gpus.rpartition(":")[2] != str(total):
+        cause = (
+            f"--gpus-per-node {per_node} on {counted(nodes, 'node')} gives {total} GPUs, "
+            f"--gpus asks for {all_gpus}"
+        )
+        yield UsageError(cause, place="--gpus", next_step="leave --gpus out")

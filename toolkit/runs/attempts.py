@@ -1,7 +1,7 @@
 """Read the attempts of a requeued job from the log of its batch shell. Pure.
 
 The script of a job that may go back into the queue says in lines that begin with ``MARK`` when an
-attempt begins and ends. ``planning.requeue`` decides how such a job is stopped.
+attempt begins and ends. ``planning.options`` decides how such a job is stopped.
 """
 
 from __future__ import annotations

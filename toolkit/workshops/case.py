@@ -9,8 +9,7 @@ from toolkit.errors import ToolkitError
 from toolkit.model.job import Job
 from toolkit.model.site import Partition
 from toolkit.planning.cluster import Cluster, find_cluster
-from toolkit.planning.layers import chosen_site, project_layers
-from toolkit.planning.settings import Layer, merge
+from toolkit.planning.settings import Layer, chosen_site, merge, project_layers
 from toolkit.slurm.client import Client
 from toolkit.workshops.join import Membership
 

@@ -65,7 +65,7 @@ def command(
       toolkit cluster show --json
     """
     from toolkit.planning.cluster import find_cluster
-    from toolkit.planning.layers import chosen_site
+    from toolkit.planning.settings import chosen_site
     from toolkit.slurm.client import Client
     from toolkit.slurm.cluster import partition_states
 

@@ -1,7 +1,8 @@
-"""Decide the options of sbatch: a script's directives, and those of ``--slurm``. Pure."""
+"""Decide the options of sbatch: directives, requeueing, and those of ``--slurm``. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from toolkit import quoting
@@ -10,14 +11,14 @@ from toolkit.model.case import Case
 from toolkit.model.job import Job, SlurmValue
 from toolkit.model.plan import Launch, Requeue
 from toolkit.model.slurm_options import OPTIONS, SHORT, Takes
-from toolkit.planning import requeue
 from toolkit.sites.rules import resolve_gpu_type
+from toolkit.units import counted
 
 _ASKED_SECONDS = 40  # before the time limit, at the latest
 
 
 def directives(
-    case: Case, launch: Launch, requeueing: Requeue | None, *, reports: bool = False
+    case: Case, launch: Launch, requeue: Requeue | None, *, reports: bool = False
 ) -> tuple[tuple[str, str], ...]:
     """Return the options of a plan's script in the order of the table; "" for one without a value.
 
@@ -26,7 +27,7 @@ def directives(
     Args:
         case: of the plan.
         launch: how the ranks are started.
-        requeueing: how the job is requeued; None: it is not.
+        requeue: how the job is requeued; None: it is not.
         reports: the ranks may be Python, which writes its stacks when it gets SIGURG.
     """
     job = case.job
@@ -57,7 +58,7 @@ def directives(
         "kill-on-invalid-dep": job.slurm.get(
             "kill-on-invalid-dep", "yes" if job.after and job.dependency else None
         ),
-        "signal": requeue.directive(requeueing) if requeueing else job.signal or asked,
+        "signal": f"B:{requeue.signal}@{requeue.seconds}" if requeue else job.signal or asked,
         "requeue": None,
     }
     rows: list[tuple[str, object]] = [
@@ -65,7 +66,7 @@ def directives(
         for option in OPTIONS.values()
         if option.kind or option.name in decided
     ]
-    default = (("requeue" if requeueing else "no-requeue", ""),)
+    default = (("requeue" if requeue else "no-requeue", ""),)
     rows += launch.directives or default
     return tuple(
         (key, str(value)) for key, value in rows if value is not None and _applies(key, job)
@@ -156,3 +157,82 @@ def _unknown(name: str, installed: Mapping[str, Takes]) -> UsageError:
         value=name,
         next_step="sbatch --help lists them",
     )
+
+
+_TIMES = 20
+_SECONDS = 120
+# Slurm checks time limits periodically, and may send a signal up to so many seconds too early.
+_EARLY = 60
+_SIGNAL = re.compile(r"(?P<to>[BR]{0,2}:)?(?:SIG)?(?P<name>[A-Z]+\d?|\d+)(?:@(?P<seconds>\d+))?\Z")
+_NAMES = {"USR1": "USR1", "USR2": "USR2", "10": "USR1", "12": "USR2"}
+
+
+def requeueing(job: Job, minutes: int | None) -> Requeue | None:
+    """Fill in the defaults of requeueing. Return None if it is off or has errors.
+
+    Slurm signals the batch shell (``--signal=B:USR1@120``), which signals the ranks, waits for
+    them, and asks Slurm to queue the job again, so that it continues from what it has saved. Ranks
+    that do not handle the signal ignore it. A job that exits with 0 meanwhile has finished. The
+    script logs each step in the batch shell's log, from which ``runs.attempts`` reads the history.
+
+    Args:
+        job: the merged settings.
+        minutes: the job's time limit; None: it has none, or that of its partition.
+    """
+    if not job.requeue or requeue_findings(job, minutes):
+        return None
+    name, seconds = _signal(job, minutes)
+    return Requeue(
+        signal=name,
+        seconds=seconds,
+        wait=max(seconds - 20, seconds // 2, 1),
+        times=job.max_requeues or _TIMES,
+    )
+
+
+def requeue_findings(job: Job, minutes: int | None) -> list[ToolkitError]:
+    """Return the errors of settings that contradict requeueing."""
+    if not job.requeue:
+        if job.max_requeues is None or job.requeue is not None:
+            return []
+        cause = "--max-requeues has no effect without --requeue"
+        return [UsageError(cause, place="--max-requeues", next_step="add --requeue")]
+    match = _SIGNAL.match(job.signal or "B:USR1")
+    if not match or "B" not in (match["to"] or "") or match["name"] not in _NAMES:
+        cause = f"--requeue needs USR1 or USR2 to the batch shell (B:) only, got {job.signal!r}"
+        step = f"--signal B:USR1@{_SECONDS}, or leave --signal out"
+        return [UsageError(cause, place="--signal", next_step=step)]
+    seconds = _signal(job, minutes)[1]
+    if minutes is not None and minutes * 60 <= seconds + _EARLY:
+        cause = (
+            f"a job of {counted(minutes, 'minute')} would be stopped as soon as it runs: Slurm "
+            f"sends the signal {seconds} s before the time limit, and up to {_EARLY} s earlier"
+        )
+        step = "give a longer --time, or a signal nearer to the end: --signal B:USR1@SECONDS"
+        return [UsageError(cause, place="--signal", next_step=step)]
+    return []
+
+
+def requeue_warnings(job: Job, script: str) -> tuple[str, ...]:
+    """Return a warning for a script that cannot handle the signal.
+
+    Ranks start with the signal ignored, so that it ends no rank that does not handle it, and POSIX
+    lets no shell trap a signal that was ignored when the shell started.
+    """
+    if not job.requeue or not script.endswith(".sh"):
+        return ()
+    return (
+        f"the shell that runs {script} cannot trap the signal of --requeue: "
+        "handle it in a program that the script starts",
+    )
+
+
+def _signal(job: Job, minutes: int | None) -> tuple[str, int]:
+    """Return the signal, and how many seconds before the time limit Slurm sends it.
+
+    The default is at most a quarter of the time.
+    """
+    match = _SIGNAL.match(job.signal or "B:USR1")
+    assert match
+    usual = _SECONDS if minutes is None else max(1, min(_SECONDS, minutes * 15))
+    return _NAMES[match["name"]], int(match["seconds"] or usual)
