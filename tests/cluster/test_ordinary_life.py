@@ -5,10 +5,14 @@ from __future__ import annotations
 import difflib
 import json
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.cluster.ranks import wait_for
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -69,6 +73,44 @@ def test_a_rank_that_saves_is_not_ended_because_the_others_have_ended(
         done = toolkit("logs", "-f", f"{launcher}-0001", cwd=shared_dir)
         assert done.returncode == 0, (launcher, done.stdout, done.stderr)
         assert (shared_dir / f"checkpoint-{launcher}").read_text() == "whole"
+
+
+# The others have ended, and rank 0 goes on until it is told not to.
+EVALUATING = """\
+import os, pathlib, time
+if int(os.environ["SLURM_PROCID"]) == 0:
+    print("evaluates", flush=True)
+    while not pathlib.Path("go").exists():
+        time.sleep(0.1)
+"""
+
+
+def test_a_job_whose_other_ranks_ended_long_ago_says_so(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    (shared_dir / "evaluate.py").write_text(EVALUATING)
+    shape = "--nodes 2 --ntasks-per-node 2 --nodelist nid[001-002] --launcher srun --time 5"
+    words = ("run", "--detach", "--image", str(pytorch_image), *shape.split(), "evaluate.py")
+    assert toolkit(*words, cwd=shared_dir).returncode == 0
+    told = re.compile(r"ranks 1-3 ended \d min ago; rank 0 is still running")
+
+    def message() -> str:
+        (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
+        return str(row["message"])
+
+    with ThreadPoolExecutor() as pool:
+        following = pool.submit(toolkit, "logs", "-f", cwd=shared_dir, timeout=240)
+        try:
+            wait_for(lambda: told.fullmatch(message()), "ps to tell it", seconds=150, says=message)
+            explained = toolkit("explain", cwd=shared_dir).stdout
+            assert re.search(f"{told.pattern}: toolkit stacks evaluate-0001", explained), explained
+            time.sleep(25)  # follow looks less often
+        finally:
+            (shared_dir / "go").touch()
+        done = following.result()
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(f"waiting +{told.pattern}: toolkit stacks", done.stderr)) == 1
+    assert message() == ""
 
 
 def test_a_rank_that_fails_ends_the_others_at_once(

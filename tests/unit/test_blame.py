@@ -6,307 +6,185 @@ from typing import Any
 
 import pytest
 
+from toolkit import launchers
 from toolkit.explain.entries import entries_of
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import rules
-from toolkit.explain.model import Evidence
+from toolkit.explain.model import Evidence, Explanation
 from toolkit.launchers.failures import rank_failure
-from toolkit.model.run import ErrorRecord, Failure, Report
-from toolkit.runs import blame, error_records
-from toolkit.runs.error_records import ErrorClass
+from toolkit.model.run import Error, Failure, Process, Record
+from toolkit.runs import blame
 
+LIBRARIES = "/opt/venv/lib/python3.11/site-packages"
+TORCH = f"{LIBRARIES}/torch/distributed/distributed_c10d.py"
 PEER = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.12]:689"
-TORCH = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 
 
-def error(kind: str, message: str = "", **more: Any) -> ErrorRecord:
-    place = {
-        "file": "/scratch/user/train.py",
-        "line": 12,
-        "function": "step",
-        "source": "x = table[key]",
+def error(kind: str, message: str = "", **more: Any) -> Error:
+    place = {"file": "/scratch/user/train.py", "line": 12, "function": "step"}
+    return Error(type=kind, message=message, **{**place, "source": "x = table[key]", **more})
+
+
+def process(rank: int | None, when: float, *errors: Error, **more: Any) -> Process:
+    """A process that failed ``when`` seconds after the start of time."""
+    of_record: dict[str, Any] = {
+        name: more.pop(name) for name in ("kind", "code", "thread") if name in more
     }
-    return ErrorRecord(type=kind, message=message, **{**place, **more})
+    values: dict[str, Any] = {
+        "kind": "exception",
+        "time_ns": int(when * 1e9),
+        "chain": errors,
+        **of_record,
+    }
+    known: dict[str, Any] = {
+        "time_ns": int(when * 1e9),
+        "host": f"nid{(rank or 0) // 2 + 1:03}",
+        "pid": 100 + (rank or 0),
+        "rank": rank,
+    }
+    return Process(**{**known, "records": (Record(**values),), **more})
 
 
-def report(rank: int | None, when: float, *errors: ErrorRecord, **more: Any) -> Report:
-    env = {"RANK": str(rank), "SLURM_PROCID": str(rank)} if rank is not None else {}
-    host = more.pop("host", f"nid{(rank or 0) // 2 + 1:03}")
-    return Report(
-        **{
-            "kind": "exception",
-            "time_ns": int(when * 1e9),
-            "host": host,
-            "pid": 100 + (rank or 0),
-            "errors": errors,
-            "env": env,
-            **more,
-        }
-    )
+def first(launcher: str, *processes: Process, reported: tuple[Failure, ...] = ()) -> Failure:
+    found = blame.first(launcher, processes, reported)
+    assert found is not None
+    return found
 
 
 LOST = error("RuntimeError", PEER, inner=TORCH)
+KEY = error("KeyError", "'label'")
 
 
 def test_the_rank_with_an_error_of_its_own_failed_first_whatever_the_clocks_say() -> None:
-    found = blame.first(
-        "srun",
-        [report(0, 1.0, LOST), report(1, 1.1, LOST), report(3, 2.0, error("KeyError", "'label'"))],
-        [],
-    )
-    assert found is not None
-    assert (found.rank, found.host, found.words, found.place) == (
-        3,
-        "nid002",
-        "KeyError: 'label'",
-        "train.py, line 12, in step",
-    )
-    assert found.text == "rank 3 on nid002: KeyError: 'label' (train.py, line 12, in step)"
-    assert found.certainty == "certain"
+    found = first("srun", process(0, 1.0, LOST), process(1, 1.1, LOST), process(3, 2.0, KEY))
+    place = "train.py, line 12, in step"
+    assert (found.rank, found.host, found.words) == (3, "nid002", "KeyError: 'label'")
+    assert (found.place, found.source, found.certainty) == (place, "x = table[key]", "certain")
+    assert found.text == f"rank 3 on nid002: KeyError: 'label' ({place})"
+    same = first("srun", *(process(rank, rank, KEY) for rank in range(4)))
+    assert (same.rank, same.alike, same.certainty) == (0, (1, 2, 3), "certain")
+    other = error("ValueError", "b", line=40)
+    two = first("srun", process(2, 1.0, KEY), process(1, 1.1, other))
+    assert (two.rank, two.certainty) == (2, "likely")
 
 
-def test_ranks_that_fail_alike_are_named_and_two_different_errors_are_only_likely() -> None:
-    same = [
-        report(rank, rank, error("ModuleNotFoundError", "No module named 'einops'"))
-        for rank in range(4)
-    ]
-    found = blame.first("srun", same, [])
-    assert found is not None
-    assert (found.rank, found.alike, found.certainty) == (0, (1, 2, 3), "certain")
-    found = blame.first(
-        "srun",
-        [
-            report(2, 1.0, error("KeyError", "'a'")),
-            report(1, 1.1, error("ValueError", "b", line=40)),
-        ],
-        [],
-    )
-    assert found is not None
-    assert (found.rank, found.certainty) == (2, "likely")
+_LISTEN = "The server socket has failed to listen: EADDRINUSE"
+_WAITING = "Timed out after 61 seconds waiting for clients. 3/4 clients joined."
+_WORKER = f"""\
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "/scratch/user/a.py", line 3, in f
+    g()
+RuntimeError: {PEER}
+"""
+ORIGINS: list[tuple[list[Error], str]] = [
+    ([KEY], "own"),
+    ([LOST], "consequence"),
+    ([error("RuntimeError", "step 3 failed", explicit=True), LOST], "consequence"),
+    ([error("RuntimeError", "step 3 failed", explicit=True), KEY], "own"),
+    ([LOST, KEY], "unclear"),
+    ([error("HorovodInternalError", "Horovod has been shut down")], "consequence"),
+    ([error("DistStoreError", _WAITING)], "consequence"),
+    ([error("ConnectionResetError", "Connection reset by peer", inner="/usr/ssl.py")], "unclear"),
+    ([error("RuntimeError", "peer closed the connection", inner="/x/train.py")], "unclear"),
+    ([error("RuntimeError", "mat1 and mat2 shapes", inner="/x/torch/nn/modules/linear.py")], "own"),
+    ([error("SystemExit", signal="SIGTERM")], "consequence"),
+    ([error("SystemExit"), LOST], "consequence"),
+    ([error("KeyboardInterrupt")], "consequence"),
+    ([error("SignalException", "15", module="torch.distributed.elastic.x")], "consequence"),
+    ([error("ProcessExitedException", "process 1 terminated with signal SIGTERM")], "consequence"),
+    ([error("ProcessExitedException", "process 1 terminated with signal SIGSEGV")], "own"),
+    ([error("ProcessRaisedException", _WORKER)], "consequence"),
+    ([error("DistNetworkError", _LISTEN, inner=TORCH)], "own"),
+    ([error("RuntimeError", "[gloo/transport/tcp/device.cc:84] Unable to find interface")], "own"),
+    ([error("OutOfMemoryError", "CUDA out of memory", module="torch")], "own"),
+    ([error("FileNotFoundError", "[Errno 2] No such file or directory: '/data/peer.bin'")], "own"),
+]
 
 
-@pytest.mark.parametrize(
-    ("errors", "expected"),
-    [
-        ((error("KeyError", "'a'"),), ErrorClass.OWN),
-        ((LOST,), ErrorClass.CONSEQUENCE),
-        ((error("RuntimeError", "step 3 failed", explicit=True), LOST), ErrorClass.CONSEQUENCE),
-        (
-            (error("RuntimeError", "step 3 failed", explicit=True), error("KeyError", "'a'")),
-            ErrorClass.OWN,
-        ),
-        ((LOST, error("KeyError", "'a'")), ErrorClass.UNCLEAR),
-        ((error("HorovodInternalError", "Horovod has been shut down"),), ErrorClass.CONSEQUENCE),
-        (
-            (
-                error(
-                    "DistStoreError",
-                    "Timed out after 61 seconds waiting for clients. 3/4 clients joined.",
-                ),
-            ),
-            ErrorClass.CONSEQUENCE,
-        ),
-        (
-            (
-                error(
-                    "ConnectionResetError",
-                    "[Errno 104] Connection reset by peer",
-                    inner="/usr/lib/python3/ssl.py",
-                ),
-            ),
-            ErrorClass.UNCLEAR,
-        ),
-        (
-            (error("RuntimeError", "peer closed the connection", inner="/scratch/user/train.py"),),
-            ErrorClass.UNCLEAR,
-        ),
-        (
-            (
-                error(
-                    "RuntimeError",
-                    "mat1 and mat2 shapes cannot be multiplied",
-                    inner="/x/torch/nn/modules/linear.py",
-                ),
-            ),
-            ErrorClass.OWN,
-        ),
-        ((error("SystemExit", "", signal="SIGTERM"),), ErrorClass.CONSEQUENCE),
-        ((error("SystemExit", ""), LOST), ErrorClass.CONSEQUENCE),
-        ((error("KeyboardInterrupt"),), ErrorClass.CONSEQUENCE),
-        (
-            (
-                error(
-                    "SignalException",
-                    "got signal: 15",
-                    module="torch.distributed.elastic.multiprocessing.api",
-                ),
-            ),
-            ErrorClass.CONSEQUENCE,
-        ),
-        (
-            (error("ProcessExitedException", "process 1 terminated with signal SIGTERM"),),
-            ErrorClass.CONSEQUENCE,
-        ),
-        (
-            (error("ProcessExitedException", "process 1 terminated with signal SIGSEGV"),),
-            ErrorClass.OWN,
-        ),
-        (
-            (
-                error(
-                    "DistNetworkError",
-                    "The server socket has failed to listen: EADDRINUSE",
-                    inner=TORCH,
-                ),
-            ),
-            ErrorClass.OWN,
-        ),
-        (
-            (
-                error(
-                    "RuntimeError",
-                    "[gloo/transport/tcp/device.cc:84] Unable to find interface for: ib7",
-                    inner="/x/train.py",
-                ),
-            ),
-            ErrorClass.OWN,
-        ),
-        ((error("OutOfMemoryError", "CUDA out of memory", module="torch"),), ErrorClass.OWN),
-        (
-            (error("FileNotFoundError", "[Errno 2] No such file or directory: '/data/peer.bin'"),),
-            ErrorClass.OWN,
-        ),
-    ],
-)
-def test_an_error_is_classified_by_its_whole_chain(
-    errors: tuple[ErrorRecord, ...], expected: ErrorClass
+@pytest.mark.parametrize(("errors", "expected"), ORIGINS)
+def test_the_origin_of_an_error_is_known_by_its_whole_chain(
+    errors: list[Error], expected: str
 ) -> None:
-    assert error_records.judge(report(0, 1.0, *errors)).kind is expected
+    assert blame.judge(Record(kind="exception", time_ns=1, chain=tuple(errors))).origin == expected
 
 
-WORKER = """Caught KeyError in DataLoader worker process 0.
+_LOADER = f"""Caught KeyError in DataLoader worker process 0.
 Original Traceback (most recent call last):
-  File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
+  File "{LIBRARIES}/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
     data = fetcher.fetch(index)
   File "/scratch/user/scans.py", line 31, in __getitem__
     return self.labels[name]
            ~~~~~~~~~~~^^^^^^
 KeyError: 'scan-7'
 """
-
-
-def test_an_error_of_a_worker_is_told_as_the_worker_raised_it() -> None:
-    found = blame.first("torchrun", [report(1, 1.0, error("KeyError", WORKER))], [])
-    assert found is not None
-    assert (found.words, found.place, found.source) == (
-        "KeyError: 'scan-7'",
-        "scans.py, line 31, in __getitem__",
-        "return self.labels[name]",
-    )
+_EXITED = "process 0 terminated with"
 
 
 @pytest.mark.parametrize(
-    ("end", "words", "code"),
-    [("exit code 3", "exit code 3", 3), ("signal SIGSEGV", "killed by signal 11 (SIGSEGV)", 139)],
-)
-def test_a_process_that_spawn_found_ended_is_told_with_its_rank(
-    end: str, words: str, code: int
+    ("cause", "more", "words", "code"),
+    [
+        (error("KeyError", _LOADER), {}, "KeyError: 'scan-7' (scans.py, line 31, in __getitem__)", 1),
+        (error("SyntaxError", "invalid syntax (a.py, line 1)", file=""), {}, "SyntaxError: invalid syntax (a.py, line 1)", 1),
+        (error("SystemExit"), {"kind": "exit", "code": 3}, "the script ended itself with exit code 3 (train.py, line 12, in step)", 3),
+        (error("SystemExit", "no labels"), {"kind": "exit", "code": 1}, "no labels (train.py, line 12, in step)", 1),
+        (error("ProcessExitedException", f"{_EXITED} exit code 3"), {}, "exit code 3", 3),
+        (error("ProcessExitedException", f"{_EXITED} signal SIGSEGV"), {}, "killed by signal 11 (SIGSEGV)", 139),
+    ],
+)  # fmt: skip
+def test_an_error_is_told_as_the_process_raised_it(
+    cause: Error, more: dict[str, Any], words: str, code: int
 ) -> None:
-    env = {"NODE_RANK": "1", "NPROC_PER_NODE": "2"}
-    parent = report(
-        None,
-        1.0,
-        error("ProcessExitedException", f"process 0 terminated with {end}"),
-        env=env,
-        host="nid002",
-    )
-    found = blame.first("spawn", [parent], [])
-    assert found is not None
-    assert (found.rank, found.words, found.exit_code) == (2, words, code)
-    assert found.text == f"rank 2 on nid002: {words}"
-
-
-def test_a_consequence_that_a_child_passes_on_stays_one() -> None:
-    frame = '  File "/scratch/user/a.py", line 3, in f\n    g()'
-    text = f"\n\n-- Process 1 terminated with the following error:\nTraceback (most recent call last):\n{frame}\nRuntimeError: {PEER}\n"
-    assert (
-        error_records.judge(report(0, 1.0, error("ProcessRaisedException", text))).kind
-        is ErrorClass.CONSEQUENCE
-    )
+    found = first("spawn", process(2, 1.0, cause, **more))
+    assert (found.text, found.exit_code) == (f"rank 2 on nid002: {words}", code)
 
 
 def test_a_rank_without_a_record_failed_first_if_all_records_are_consequences() -> None:
-    reported = [
-        rank_failure(143, 0, "nid001"),
-        rank_failure(1, 1, "nid001"),
-        rank_failure(139, 2, "nid002"),
-    ]
-    found = blame.first("srun", [report(0, 1.0, LOST), report(1, 1.0, LOST)], reported)
-    assert found is not None
+    codes = ((143, 0), (1, 1), (139, 2))
+    reported = tuple(rank_failure(code, rank, f"nid00{rank // 2 + 1}") for code, rank in codes)
+    lost = (process(0, 1.0, LOST), process(1, 1.0, LOST))
+    found = first("srun", *lost, reported=reported)
     assert (found.rank, found.exit_code, found.certainty) == (2, 139, "likely")
-    assert blame.first("srun", [report(0, 1.0, LOST), report(1, 1.0, LOST)], reported[:2]) is None
-
-
-def test_without_records_the_launcher_alone_tells() -> None:
-    assert blame.first("srun", [], [rank_failure(3, 1, "nid001")]) is None
+    assert blame.first("srun", lost, reported[:2]) is None
+    assert blame.first("srun", [], reported) is None  # the launcher alone tells
 
 
 def test_what_starters_of_ranks_say_is_never_the_cause() -> None:
-    agent = report(
-        None, 0.5, error("ChildFailedError", "train.py FAILED"), program="/opt/venv/bin/torchrun"
-    )
-    driver = report(
-        None,
-        0.5,
-        error("RuntimeError", "x"),
-        program="/scratch/user/runs/x-0001/horovod_elastic.py",
-    )
-    assert blame.first("torchrun", [agent, driver], []) is None
+    for program in ("/opt/venv/bin/torchrun", "/runs/x-0001/horovod_elastic.py", "/a/torch/distributed/run.py", "torch.distributed.run"):  # fmt: skip
+        agent = process(None, 0.5, error("RuntimeError", "train.py FAILED"), program=program)
+        assert blame.first("torchrun", [agent], []) is None
 
 
 def test_an_error_in_a_thread_counts_if_the_rank_ended_itself_for_it() -> None:
-    thread = report(1, 1.0, error("KeyError", "'shard'"), kind="thread", thread="Thread-1")
-    leave = report(1, 1.2, error("SystemExit"), kind="exit", code=1)
-    found = blame.first("srun", [thread, leave], [])
-    assert found is not None
-    assert found.words == "in thread Thread-1: KeyError: 'shard'"
-    harmless = report(0, 0.5, error("ValueError", "x"), kind="destructor", thread="A.__del__")
-    found = blame.first("srun", [harmless, report(3, 2.0, error("KeyError", "'a'"))], [])
-    assert found is not None
-    assert found.rank == 3
+    thread = process(1, 1.0, error("KeyError", "'shard'"), kind="thread", thread="Thread-1")
+    leave = process(1, 1.2, error("SystemExit"), kind="exit", code=1)
+    assert first("srun", thread, leave).words == "in thread Thread-1: KeyError: 'shard'"
+    harmless = process(0, 0.5, error("ValueError", "x"), kind="destructor", thread="A.__del__")
+    assert first("srun", harmless, process(3, 2.0, KEY)).rank == 3
 
 
 def test_failures_that_were_survived_do_not_count() -> None:
-    def start(rank: int, count: int, when: float, what: ErrorRecord) -> Report:
-        env = {
-            "RANK": str(rank),
-            "TORCHELASTIC_RUN_ID": "7-0-0",
-            "TORCHELASTIC_RESTART_COUNT": str(count),
-        }
-        return report(rank, when, what, env=env)
+    def started(rank: int, count: int, when: float, what: Error) -> Process:
+        env = {"TORCHELASTIC_RUN_ID": "7-0-0", "TORCHELASTIC_RESTART_COUNT": str(count)}
+        return process(rank, when, what, env=env)
 
-    found = blame.first(
-        "torchrun",
-        [
-            start(0, 0, 1.0, error("KeyError", "'old'")),
-            start(2, 1, 9.0, error("ValueError", "new")),
-        ],
-        [],
-    )
-    assert found is not None
+    new = error("ValueError", "new")
+    found = first("torchrun", started(0, 0, 1.0, KEY), started(2, 1, 9.0, new))
     assert (found.rank, found.words) == (2, "ValueError: new")
-    env = {"HOROVOD_RANK": "1"}
-    survived = report(1, 1.0, error("KeyError", "'old'"), env=env, host="nid001", pid=5)
-    last = report(1, 9.0, error("ValueError", "new"), env=env, host="nid001", pid=9)
-    other = report(0, 1.5, error("OSError", "full"), env={"HOROVOD_RANK": "0"}, host="nid001")
-    found = blame.first("horovod-elastic", [survived, other, last], [rank_failure(1, 1, "nid001")])
-    assert found is not None
-    assert found.words == "ValueError: new"
+
+    def elastic(rank: int, when: float, what: Error, host: str, pid: int) -> Process:
+        env = {"HOROVOD_RANK": str(rank)}
+        return process(rank, when, what, env=env, host=host, pid=pid)
+
+    survived, last = (elastic(1, 1, KEY, "nid001", 5), elastic(1, 9, new, "nid001", 9))
+    other = elastic(0, 1.5, error("OSError", "full"), "nid001", 100)
+    one = rank_failure(1, 1, "nid001")
+    assert first("horovod-elastic", survived, other, last, reported=(one,)).words == found.words
     # The driver names ranks as their processes end, which a rank that failed later may do first.
-    earlier = report(0, 8.0, error("OSError", "gone"), env={"HOROVOD_RANK": "0"}, host="nid002")
-    both = [rank_failure(1, 1, "nid001"), rank_failure(1, 0, "nid002")]
-    found = blame.first("horovod-elastic", [survived, other, earlier, last], both)
-    assert found is not None
+    earlier = elastic(0, 8.0, error("OSError", "gone"), "nid002", 100)
+    both = (one, rank_failure(1, 0, "nid002"))
+    found = first("horovod-elastic", survived, other, earlier, last, reported=both)
     assert (found.rank, found.host, found.words) == (0, "nid002", "OSError: gone")
 
 
@@ -319,24 +197,92 @@ def test_failures_that_were_survived_do_not_count() -> None:
         ("mpirun", {"OMPI_COMM_WORLD_RANK": "1"}, {}, 1),
         ("horovod-gloo", {"HOROVOD_RANK": "3", "SLURM_PROCID": "3"}, {}, 3),
         ("none", {"SLURM_PROCID": "1"}, {}, 1),
-        (
-            "spawn",
-            {"RANK": "1", "NODE_RANK": "1", "NPROC_PER_NODE": "2"},
-            {"index": 1, "process": "SpawnProcess-2"},
-            3,
-        ),
+        ("spawn", {"RANK": "1", "NODE_RANK": "1", "NPROC_PER_NODE": "2"}, {"local_rank": 1, "name": "SpawnProcess-2"}, 3),
         ("spawn", {"RANK": "1", "NODE_RANK": "1", "NPROC_PER_NODE": "2"}, {}, None),
-        ("spawn", {"RANK": "1"}, {"group_rank": 2}, 2),
         ("srun", {"RANK": "٣"}, {}, None),
     ],
-)
-def test_the_rank_of_a_record_is_that_of_its_launcher(
+)  # fmt: skip
+def test_the_rank_of_a_process_is_that_of_its_launcher(
     launcher: str, env: dict[str, str], more: dict[str, Any], rank: int | None
 ) -> None:
-    assert blame.rank_of(report(None, 1.0, error("KeyError"), env=env, **more), launcher) == rank
+    assert launchers.get(launcher).rank_of(process(None, 1.0, KEY, env=env, **more)) == rank
+    parent = error("ProcessExitedException", f"{_EXITED} exit code 3")
+    env = {"NODE_RANK": "1", "NPROC_PER_NODE": "2"}
+    assert launchers.get("spawn").rank_of(process(None, 1.0, parent, env=env)) == 2
 
 
-def explained(found: Any, lines: list[tuple[str, str, int | None]]) -> Any:
+Lines = list[tuple[str, str, int | None]]
+NOISE: Lines = [
+    ("CUDA out of memory at batch 512, trying 256", "nid002", 3),
+    ("RendezvousConnectionError: The connection to the C10d store has failed", "nid001", None),
+    ("ModuleNotFoundError: No module named 'torch._dynamo'", "nid001", 0),
+    ("Horovod has been shut down", "nid001", 0),
+]
+SILENT = rank_failure(9, 3, "nid002")
+_LOST = "Read error [10.77.0.12]:12198: Connection reset by peer gloo/transport/tcp/pair.cc:537"
+_READ: Lines = [
+    ("Traceback (most recent call last):", "nid002", 2),
+    (f"RuntimeError: [/x/{_LOST}", "nid002", 2),
+    ("srun: error: nid002: task 3: Exited with exit code 9", "", None),
+]
+_OOM = "slurmstepd-nid001: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed."
+_STACKS: Lines = [(f'  File "{LIBRARIES}/x.py", line {number} in f', "nid002", 2) for number in range(60)]  # fmt: skip
+_ABORTED: Lines = [
+    ("terminate called without an active exception", "nid002", 2),
+    ("Fatal Python error: Aborted", "nid002", 2),
+    *_STACKS,
+]
+_ALONE = "1 ranks found each other, not 4"
+_USAGE: Lines = [("train.py: error: unrecognized arguments: --epoch 3", "nid002", 3)]
+_BROKEN: Lines = [('{"loss": 4.1, "equal_to_one_process": false, "steps": 8}', "nid001", 0)]
+_FAR: Lines = [('{"parameters_equal": true, "reference_difference": 0.00012, "a": 1}', "nid001", 0)]
+_NEAR: Lines = [('{"parameters_equal": true, "reference_difference": 2.4e-05, "a": 1}', "nid001", 0)]  # fmt: skip
+_ARGPARSE = error("SystemExit", inner="/usr/lib/python3.11/argparse.py")
+_KILLED = error("RuntimeError", "DataLoader worker (pid 71) is killed by signal: Killed.")
+_AGENT = process(None, 2.0, error("ChildFailedError", "x FAILED"), program="/bin/torchrun")
+
+
+@pytest.mark.parametrize(
+    ("failed", "reported", "lines", "rule", "sure", "cause"),
+    [
+        # The words of other ranks, and earlier lines, are no cause.
+        (process(3, 1.0, KEY), (), NOISE, "python-exception", "certain", "KeyError: 'label' (train.py, line 12, in step)"),
+        # After os._exit the first rank is known, and what the others tell is a consequence.
+        (process(2, 1.0, LOST), (SILENT,), _READ, "exit-code", "likely", "rank 3 on nid002 ended with exit code 9, without an error of Python"),
+        # All ranks end with 1 where the check of an exercise fails, and one prints the result.
+        (process(2, 1.0, LOST), (SILENT,), _BROKEN, "result-check", "", ""),
+        (process(2, 1.0, LOST), (SILENT,), _FAR, "result-check", "", ""),
+        (process(2, 1.0, LOST), (SILENT,), _NEAR, "exit-code", "", ""),
+        # What a rank warned of early is the cause of its failed check.
+        (process(3, 1.0, error("AssertionError")), (), [*NOISE, (_ALONE, "nid002", 3)], "alone", "", ""),
+        (process(3, 1.0, error("AssertionError")), (), [*NOISE, (_ALONE, "nid001", 1)], "python-exception", "", ""),
+        # Memory that Slurm took away is the cause of what a rank says of it.
+        (process(1, 1.0, _KILLED), (), NOISE, "python-exception", "", ""),
+        (process(1, 1.0, _KILLED), (), [*NOISE, (_OOM, "nid001", 0)], "memory", "", ""),
+        (process(2, 1.0, error("ModuleNotFoundError", "No module named 'einops'")), (), NOISE, "module-missing", "", ""),
+        # A script that ends itself is not explained by what it printed before, but by its usage.
+        (process(3, 1.0, error("SystemExit"), kind="exit", code=3), (), NOISE, "exit-code", "certain", "the script ended itself with exit code 3 (train.py, line 12, in step)"),
+        (process(3, 1.0, _ARGPARSE, kind="exit", code=2), (), [*NOISE, *_USAGE], "arguments", "likely", _USAGE[0][0]),
+        (process(3, 1.0, _ARGPARSE, kind="exit", code=2), (), [], "arguments", "certain", "the script ended itself with exit code 2"),
+        # What a rank printed before it crashed is found above the stacks.
+        (_AGENT, (rank_failure(134, 2, "nid002"),), [*NOISE, *_ABORTED], "gloo-exit", "", ""),
+        (process(1, 1.0, LOST), (rank_failure(134, 2, "nid002"),), [*NOISE, *_ABORTED], "gloo-exit", "", ""),
+    ],
+)  # fmt: skip
+def test_the_first_rank_decides_what_is_explained(
+    failed: Process, reported: tuple[Failure, ...], lines: Lines, rule: str, sure: str, cause: str
+) -> None:
+    found = blame.first("srun", [failed], reported) or reported[0]
+    said = explained(found, lines)
+    assert said.match is not None
+    assert said.match.rule == rule
+    assert sure in ("", said.match.sure)
+    assert said.match.cause.startswith(cause)
+    assert said.match.rank == found.rank or rule in ("result-check", "memory")
+    assert rule != "python-exception" or said.others == ()
+
+
+def explained(found: Failure, lines: Lines) -> Explanation:
     names = {"run": "train-0004", "run_path": "runs/train-0004", "image": "pytorch_cpu", "job": "7"}
     evidence = Evidence(
         entries_of(lines),
@@ -352,161 +298,23 @@ def explained(found: Any, lines: list[tuple[str, str, int | None]]) -> Any:
     return explain(evidence, rules())
 
 
-NOISE: list[tuple[str, str, int | None]] = [
-    ("CUDA out of memory at batch 512, trying 256", "nid002", 3),
-    ("RendezvousConnectionError: The connection to the C10d store has failed", "nid001", None),
-    ("ModuleNotFoundError: No module named 'torch._dynamo'", "nid001", 0),
-    ("Horovod has been shut down", "nid001", 0),
-]
-
-
-def test_the_place_of_a_broken_line_is_told_once() -> None:
-    message = "invalid syntax (syn.py, line 1)"
-    broken = error("SyntaxError", message, file="/home/user/syn.py", line=1, function="")
-    found = blame.first("srun", [report(0, 1.0, broken)], [])
-    assert found
-    assert (found.words, found.place) == ("SyntaxError: invalid syntax (syn.py, line 1)", "")
-
-
-def test_a_rank_that_ended_without_a_word_is_not_explained_by_the_others() -> None:
-    """After os._exit the first rank is known, and what the others tell is a consequence."""
-    lost = "Read error [10.77.0.12]:12198: Connection reset by peer gloo/transport/tcp/pair.cc:537"
-    silent = Failure(exit_code=9, rank=3, host="nid002", text="rank 3 on nid002: exit code 9")
-    found = blame.first("srun", [report(2, 1.0, error("RuntimeError", lost))], [silent])
-    lines: list[tuple[str, str, int | None]] = [
-        ("Traceback (most recent call last):", "nid002", 2),
-        ('  File "/home/user/train.py", line 23, in main', "nid002", 2),
-        (f"RuntimeError: [/x/{lost}", "nid002", 2),
-        ("srun: error: nid002: task 3: Exited with exit code 9", "", None),
-    ]
-    said = explained(found, lines)
-    how = "rank 3 on nid002 ended with exit code 9, without an error of Python"
-    assert said.match.cause.startswith(how)
-    assert said.match.sure == "likely"
-    assert said.match.fix == ("toolkit logs --rank 3 train-0004 shows what it printed last",)
-
-
-def test_a_result_that_another_rank_printed_for_all_is_the_cause() -> None:
-    """All ranks end with 1 where the check of an exercise fails, and one prints the result."""
-    lost = "Read error [10.77.0.12]:12198: Connection reset by peer gloo/transport/tcp/pair.cc:537"
-    silent = Failure(exit_code=1, rank=3, host="nid002", text="rank 3 on nid002: exit code 1")
-    first = blame.first("srun", [report(2, 1.0, error("RuntimeError", lost))], [silent])
-    for words, rule in (
-        ('"tolerance": 1e-09, "equal_to_one_process": false, "steps": 8}', "result-check"),
-        ('"parameters_equal": true, "reference_difference": 0.0001203, "a": 1}', "result-check"),
-        ('"parameters_equal": true, "reference_difference": 2.4e-05, "a": 1}', "exit-code"),
-        ('"parameters_equal": true, "reference_difference": 0.0, "a": 1}', "exit-code"),
-    ):
-        assert explained(first, [(f'{{"loss": 4.1, {words}', "nid001", 0)]).match.rule == rule
-
-
-def test_the_words_of_other_ranks_and_earlier_lines_are_no_cause() -> None:
-    found = blame.first("srun", [report(3, 1.0, error("KeyError", "'label'"))], [])
-    said = explained(found, NOISE)
-    assert said.match is not None
-    assert (said.match.rule, said.match.rank, said.match.sure) == ("python-exception", 3, "certain")
-    assert said.match.cause == "KeyError: 'label' (train.py, line 12, in step)"
-    assert said.match.fix == ("toolkit logs --rank 3 train-0004 shows the whole traceback",)
-    assert (said.others, said.source) == ((), "x = table[key]")
-
-
-def test_what_a_rank_warned_of_early_is_the_cause_of_its_failed_check() -> None:
-    found = blame.first("srun", [report(3, 1.0, error("AssertionError", ""))], [])
-    said = explained(found, [*NOISE, ("1 ranks found each other, not 4", "nid002", 3)])
-    assert said.match.rule == "alone"
-    assert (
-        explained(found, [*NOISE, ("1 ranks found each other, not 4", "nid001", 1)]).match.rule
-        == "python-exception"
-    )
-
-
-def test_memory_that_slurm_took_away_is_the_cause_of_what_a_rank_says_of_it() -> None:
-    killed = report(
-        1, 1.0, error("RuntimeError", "DataLoader worker (pid 71) is killed by signal: Killed.")
-    )
-    found = blame.first("srun", [killed], [])
-    assert explained(found, NOISE).match.rule == "python-exception"
-    slurm = (
-        "slurmstepd-nid001: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.",
-        "nid001",
-        0,
-    )
-    assert explained(found, [*NOISE, slurm]).match.rule == "memory"
-
-
-def test_a_rule_that_knows_the_words_of_the_first_rank_gives_the_fix() -> None:
-    found = blame.first(
-        "srun", [report(2, 1.0, error("ModuleNotFoundError", "No module named 'einops'"))], []
-    )
-    said = explained(found, NOISE)
-    assert (said.match.rule, said.match.rank) == ("module-missing", 2)
-    assert "--from pytorch_cpu" in said.match.fix[0]
-
-
-def test_a_script_that_ends_itself_is_not_explained_by_what_it_printed_before() -> None:
-    leave = report(3, 1.0, error("SystemExit"), kind="exit", code=3)
-    said = explained(blame.first("srun", [leave], []), NOISE)
-    assert (said.match.rule, said.match.sure) == ("exit-code", "certain")
-    assert (
-        said.match.cause == "the script ended itself with exit code 3 (train.py, line 12, in step)"
-    )
-    asked = report(
-        3,
-        1.0,
-        error("SystemExit", "train.py: error: unrecognized arguments: --epoch 3"),
-        kind="exit",
-        code=2,
-        argparse=True,
-    )
-    said = explained(blame.first("srun", [asked], []), NOISE)
-    assert (said.match.rule, said.match.rank) == ("arguments", 3)
-    assert said.match.cause.startswith("train.py: error: unrecognized arguments: --epoch 3")
-
-
-def test_what_a_rank_printed_before_it_crashed_is_found_above_the_stacks() -> None:
-    agent = report(
-        None, 2.0, error("ChildFailedError", "x FAILED"), program="/opt/venv/bin/torchrun"
-    )
-    found = blame.first("torchrun", [agent], [rank_failure(134, 2, "nid002")])
-    stacks: list[tuple[str, str, int | None]] = [("Fatal Python error: Aborted", "nid002", 2)]
-    stacks += [
-        (f'  File "/opt/venv/lib/python3.11/site-packages/x.py", line {number} in f', "nid002", 2)
-        for number in range(60)
-    ]
-    said = explained(
-        found, [*NOISE, ("terminate called without an active exception", "nid002", 2), *stacks]
-    )
-    assert said.match.rule == "gloo-exit"
+def test_a_fix_names_the_rank_and_the_image() -> None:
+    (whole,) = explained(first("srun", process(3, 1.0, KEY)), NOISE).match.fix  # type: ignore[union-attr]
+    assert whole == "toolkit logs --rank 3 train-0004 shows the whole traceback"
+    missing = error("ModuleNotFoundError", "No module named 'einops'")
+    said = explained(first("srun", process(2, 1.0, missing)), NOISE)
+    assert "--from pytorch_cpu" in said.match.fix[0]  # type: ignore[union-attr]
 
 
 def test_where_a_rank_crashed_is_read_of_the_faulthandler() -> None:
-    lines = [
-        "Fatal Python error: Segmentation fault",
-        "",
-        "Current thread 0x0 (most recent call first):",
-    ]
-    lines += [
-        '  File "/opt/venv/lib/python3.11/site-packages/numpy/x.py", line 5 in f',
-        '  File "/scratch/user/train.py", line 7 in step',
-    ]
-    assert error_records.place_of_crash(lines) == "train.py, line 7, in step"
-    assert error_records.place_of_crash(lines[1:]) == ""
+    lines = ["Fatal Python error: Segmentation fault", "", "Current thread 0x0:"]
+    lines += [f'  File "{LIBRARIES}/numpy/x.py", line 5 in f']
+    lines += ['  File "/scratch/user/train.py", line 7 in step']
+    assert blame.place_of_crash(lines) == "train.py, line 7, in step"
+    assert blame.place_of_crash(lines[1:]) == ""
 
 
 def test_no_secret_of_a_message_comes_out() -> None:
-    found = blame.first(
-        "srun",
-        [
-            report(
-                0,
-                1.0,
-                error(
-                    "OSError",
-                    "cannot read https://me:hunter2@host/x",
-                    source="get('https://me:hunter2@host')",
-                ),
-            )
-        ],
-        [],
-    )
-    assert "hunter2" not in str(found)
+    url = "https://me:hunter2@host/x"
+    leaky = error("OSError", f"cannot read {url}", source=f"get('{url}')")
+    assert "hunter2" not in str(first("srun", process(0, 1.0, leaky)))

@@ -1,247 +1,224 @@
-"""The module that records why a rank fails: run by plain Python, as a rank imports it."""
+"""The module that Python imports first in a rank: what it writes of failures and stacks, and what stays as it was."""
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
-import msgspec
 import pytest
 
+from tests.unit.samples import make_case
 from toolkit.config import package_directory
-from toolkit.model.run import Report
+from toolkit.model.run import Process, Record
+from toolkit.planning.plan import decide
+from toolkit.runs import records
+from toolkit.runs.stacks import Frame, parse
+from toolkit.runs.store import Paths
 
 HOOK = package_directory("scripts") / "report" / "sitecustomize.py"
+_JOB = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "SLURMD_NODENAME": "nid002"}
 
 
 class Ended:
-    """How a script ended under the hook, and what it left behind."""
+    """A script that has ended, with the module or without; what it printed and the files left."""
 
     def __init__(
-        self, directory: Path, text: str, *, env: dict[str, str] | None = None, hook: bool = True
+        self, directory: Path, text: str, *, hook: bool = True, env: dict[str, str] | None = None
     ) -> None:
-        self.report = directory / "report"
-        self.report.mkdir(exist_ok=True)
-        for path in HOOK.parent.glob("*.py"):
-            (self.report / path.name).write_bytes(path.read_bytes())
+        paths = Paths(directory)
+        paths.reports.mkdir(exist_ok=True)
+        (paths.reports / HOOK.name).write_bytes(HOOK.read_bytes())
         script = directory / "train.py"
-        script.write_text(textwrap.dedent(text))
-        clean = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PYTHON", "SLURM_", "RANK"))
-        }
-        added = {"PYTHONPATH": str(self.report)} if hook else {}
-        words = (sys.executable, str(script))
+        script.write_text("import os, signal, sys\n" + textwrap.dedent(text))
+        dropped = ("PYTHON", "SLURM_", "RANK", "_TOOLKIT")
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+        added = {"PYTHONPATH": str(paths.reports)} if hook else {}
         self.done = subprocess.run(
-            words,
-            env={**clean, **added, **(env or {})},
+            (sys.executable, str(script)),
+            env={**clean, **added, **_JOB, **(env or {})},
+            cwd=directory,
             text=True,
             capture_output=True,
             check=False,
             timeout=60,
         )
-        files = sorted(self.report.glob("*.json"))
-        self.records = sorted(
-            (msgspec.json.decode(path.read_bytes(), type=Report) for path in files),
-            key=lambda one: one.time_ns,
-        )
+        decided = decide(make_case({"launcher": "srun"}))
+        self.processes = records.read(paths, decided, 7)
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for process in self.processes for record in process.records]
+
+    def stack(self, process: Process) -> tuple[Frame, ...]:
+        dumps = parse(process.text.decode(), process.main)
+        return dumps[-1][process.main] if dumps else ()
 
 
 def test_an_exception_is_recorded_with_the_users_last_frame(tmp_path: Path) -> None:
-    ended = Ended(
-        tmp_path,
-        """\
+    text = """\
         import json
 
         def read(text):
             return json.loads(text)
 
         read("{")
-        """,
-        env={"RANK": "3", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "nid002", "SECRET": "x"},
-    )
-    (record,) = ended.records
-    error = record.errors[0]
-    assert (record.kind, record.host, record.env) == (
-        "exception",
-        "nid002",
-        {"RANK": "3", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "nid002"},
-    )
-    assert (error.type, error.line, error.function, error.source) == (
-        "JSONDecodeError",
-        4,
-        "read",
-        "return json.loads(text)",
-    )
+        """
+    ended = Ended(tmp_path, text, env={"RANK": "5", "SECRET": "x"})
+    (process,) = ended.processes
+    (record,) = process.records
+    error = record.chain[0]
+    assert (process.host, process.rank, process.is_rank) == ("nid002", 5, True)
+    assert process.env == {**_JOB, "RANK": "5"}
+    assert process.program == str(tmp_path / "train.py")
+    assert (record.kind, error.type, error.line) == ("exception", "JSONDecodeError", 5)
+    assert (error.function, error.source) == ("read", "return json.loads(text)")
     assert error.inner.endswith("decoder.py")
+    assert process.ended
     assert ended.done.returncode == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "kind", "message"),
-    [
-        ("import sys\nsys.exit(3)", 3, "exit", ""),
-        ("import sys\nsys.exit('no labels')", 1, "exit", "no labels"),
-        ("quit(4)", 4, "exit", ""),
-        (
-            "import argparse\nargparse.ArgumentParser(prog='x').parse_args(['--a'])",
-            2,
-            "exit",
-            "x: error: unrecognized arguments: --a",
-        ),
-        (
-            "import threading\nt = threading.Thread(target=lambda: {}['a'])\nt.start()\nt.join()",
-            0,
-            "thread",
-            "'a'",
-        ),
-        (
-            "class A:\n    def __del__(self):\n        raise ValueError('torn')\nA()",
-            0,
-            "destructor",
-            "torn",
-        ),
-        ("import sys\nsys.excepthook = lambda *a: None\n{}['b']", 1, "exception", "'b'"),
-        ("bytearray(1 << 60)", 1, "exception", ""),
-    ],
+THREAD = (
+    "import threading\nt = threading.Thread(target=lambda: {}['a'], name='t')\nt.start()\nt.join()"
 )
-def test_each_way_to_fail_leaves_one_record(
-    text: str, code: int, kind: str, message: str, tmp_path: Path
+DESTRUCTOR = "class A:\n    def __del__(self):\n        raise ValueError('torn')\nA()"
+HANDLER = """
+def stop(number, frame):
+    sys.exit(1)
+signal.signal(signal.SIGTERM, stop)
+try:
+    try:
+        {}["a"]
+    except KeyError as error:
+        raise RuntimeError("step 3") from error
+finally:
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+CHILD = """
+import multiprocessing
+def work():
+    {END}
+if __name__ == "__main__":
+    process = multiprocessing.get_context("{HOW}").Process(target=work)
+    process.start()
+    process.join()
+"""
+_BROKEN = "class E(Exception):\n    def __str__(self):\n        raise OSError\nraise E"
+
+# Addresses, and the frame in which the error of a process of multiprocessing is recorded.
+_UNLIKE = re.compile(r" at 0x[0-9a-f]+|  File .*sitecustomize.*\n    run\(\)\n")
+
+
+def child(how: str, end: str) -> str:
+    return CHILD.replace("{HOW}", how).replace("{END}", end)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "expected"),
+    [
+        ("{}['b']", 1, ["exception KeyError 'b'"]),
+        ("sys.excepthook = lambda *a: None\n{}['b']", 1, ["exception KeyError 'b'"]),
+        ("sys.exit(3)", 3, ["exit SystemExit  code 3"]),
+        ("sys.exit('no labels')", 1, ["exit SystemExit no labels code 1"]),
+        ("try:\n    1 / 0\nexcept OSError:\n    pass\nfinally:\n    sys.exit(3)", 3, ["exit SystemExit  code 3, ZeroDivisionError division by zero"]),
+        (THREAD, 0, ["thread KeyError 'a' in t"]),
+        (DESTRUCTOR, 0, ["destructor ValueError torn in A.__del__"]),
+        (HANDLER, 1, ["exit SystemExit  code 1 SIGTERM, RuntimeError step 3, KeyError 'a'"]),
+        ("raise ExceptionGroup('two', [KeyError('a'), OSError()])", 1, ["exception ExceptionGroup two (2 sub-exceptions), KeyError 'a'"]),
+        (child("fork", "{}['s']"), 0, ["child KeyError 's'"]),
+        (child("spawn", "{}['s']"), 0, ["child KeyError 's'"]),
+        (child("forkserver", "{}['s']"), 0, ["child KeyError 's'"]),
+        (child("fork", "sys.exit(3)"), 0, ["exit SystemExit  code 3"]),
+        (child("spawn", "sys.exit(3)"), 0, ["child SystemExit  code 3"]),
+        ("if os.fork() == 0:\n    {}['f']\nos.wait()", 0, ["exception KeyError 'f'"]),
+        ("bytearray(1 << 60)", 1, ["exception MemoryError "]),
+        (_BROKEN, 1, ["exception E "]),
+        ("raise ValueError('\\udc80')", 1, ["exception ValueError ?"]),
+        ("raise KeyboardInterrupt", -2, []),
+        ("sys.exit(0)", 0, []),
+        ("try:\n    sys.exit(0)\nexcept SystemExit:\n    pass", 0, []),
+    ],
+)  # fmt: skip
+def test_each_way_to_fail_leaves_one_record_and_changes_nothing(
+    text: str, code: int, expected: list[str], tmp_path: Path
 ) -> None:
-    ended = Ended(tmp_path, text)
-    (record,) = ended.records
-    assert (record.kind, record.errors[0].message) == (kind, message)
-    assert ended.done.returncode == code
+    ended, plain = Ended(tmp_path, text), Ended(tmp_path, text, hook=False)
+    assert (ended.done.returncode, plain.done.returncode) == (code, code)
+    assert ended.done.stdout == plain.done.stdout
+    assert _UNLIKE.sub("", ended.done.stderr) == _UNLIKE.sub("", plain.done.stderr)
+    shown = []
+    for record in ended.records:
+        parts = [f"{error.type} {error.message}" for error in record.chain]
+        parts[0] += f" code {record.code}" if record.code is not None else ""
+        parts[0] += f" in {record.thread}" if record.thread else ""
+        parts[0] += f" {record.chain[0].signal}" if record.chain[0].signal else ""
+        shown.append(f"{record.kind} {', '.join(parts)}")
+    assert shown == expected
 
 
-@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
-def test_a_process_of_multiprocessing_is_recorded_once(how: str, tmp_path: Path) -> None:
+def test_a_process_of_multiprocessing_has_a_file_of_its_own(tmp_path: Path) -> None:
+    text = child("spawn", "os.kill(os.getpid(), signal.SIGURG)\n    {}['s']")
+    first, second = Ended(tmp_path, text + "    os.kill(os.getpid(), signal.SIGURG)\n").processes
+    assert (second.name, second.parent, second.is_rank) == ("SpawnProcess-1", first.pid, False)
+    assert (first.is_rank, first.records, len(second.records)) == (True, (), 1)
+    assert [b" in work\n" in each.text for each in (first, second)] == [False, True]
+
+
+def test_the_signal_writes_the_stacks_and_the_program_goes_on(tmp_path: Path) -> None:
     ended = Ended(
-        tmp_path,
-        f"""\
-        import multiprocessing
-
-        def work():
-            {{}}["shard"]
-
-        if __name__ == "__main__":
-            process = multiprocessing.get_context("{how}").Process(target=work)
-            process.start()
-            process.join()
-        """,
+        tmp_path, "def step():\n    os.kill(os.getpid(), signal.SIGURG)\nstep()\nprint('end')"
     )
-    (record,) = ended.records
-    assert (record.kind, record.errors[0].type, record.errors[0].line) == ("child", "KeyError", 4)
-    assert record.process.endswith("Process-1")
-
-
-def test_healthy_programs_leave_nothing_and_print_the_same(tmp_path: Path) -> None:
-    text = """\
-        import argparse, sys
-        try:
-            {}["a"]
-        except KeyError:
-            print("no a")
-        print([name for name in sys.path if "report" in name])
-        sys.exit(0)
-        """
-    ended, plain = Ended(tmp_path, text), Ended(tmp_path, text, hook=False)
-    assert ended.records == []
-    assert (ended.done.stdout, ended.done.stderr, ended.done.returncode) == (
-        plain.done.stdout,
-        plain.done.stderr,
-        plain.done.returncode,
-    )
+    assert [frame.function for frame in ended.stack(*ended.processes)] == ["step", "<module>"]
+    assert ended.done.stdout == "end\n"
 
 
 @pytest.mark.parametrize(
-    "error", ["ValueError('x')", "KeyboardInterrupt", "SystemExit(5)", "SystemExit('no')"]
-)
-def test_what_a_failing_program_prints_and_its_exit_code_stay_the_same(
-    error: str, tmp_path: Path
-) -> None:
-    text = f"def f():\n    raise {error}\n\nf()\n"
-    ended, plain = Ended(tmp_path, text), Ended(tmp_path, text, hook=False)
-    assert (ended.done.stderr, ended.done.returncode) == (plain.done.stderr, plain.done.returncode)
-
-
-@pytest.mark.parametrize(
-    ("script", "messages"),
+    "register",
     [
-        ('raise SystemExit("no data in /scratch")', ["no data in /scratch"]),
-        ('import sys\nsys.stderr.write("hello")\nraise SystemExit(["a"])', ["['a']"]),
-        ('import sys\nsys.exit("no data")', ["no data"]),
-        ("raise SystemExit(3)", []),
-        ('try:\n    raise SystemExit("later")\nexcept SystemExit:\n    pass', []),
-        ("import sys\nsys.excepthook = sys.__excepthook__\n1 / 0", ["division by zero"]),
+        "signal.signal(signal.SIGURG, lambda *_: open('own', 'w').write('x'))",
+        "import faulthandler; own = open('own', 'w'); faulthandler.register(signal.SIGURG, file=own)",
     ],
 )
-def test_the_text_of_a_raised_exit_is_recorded_once(
-    script: str, messages: list[str], tmp_path: Path
-) -> None:
-    ended, plain = Ended(tmp_path, script), Ended(tmp_path, script, hook=False)
-    assert [record.errors[0].message for record in ended.records] == messages
-    assert (ended.done.returncode, ended.done.stderr) == (plain.done.returncode, plain.done.stderr)
+def test_a_handler_of_the_programs_own_is_the_one_that_runs(tmp_path: Path, register: str) -> None:
+    ask = "os.kill(os.getpid(), signal.SIGURG)\n"
+    forked = f"if os.fork() == 0:\n    os.unlink('own')\n    {ask}    os._exit(0)\nos.wait()\n"
+    ended = Ended(tmp_path, f"{register}\n{ask}{forked}")
+    assert [each.text for each in ended.processes] == [b""]
+    assert (tmp_path / "own").exists() or "faulthandler" in register
 
 
-def test_the_users_own_sitecustomize_is_imported_too(tmp_path: Path) -> None:
+def test_a_forked_process_writes_nothing_into_files_of_the_program(tmp_path: Path) -> None:
+    """Such as one that has closed all files and opened its own, under the numbers of the others."""
+    text = """\
+        os.closerange(3, 100)
+        files = [open(str(number), "w") for number in range(20)]
+        if os.fork() == 0:
+            for file in files:
+                file.write("x")
+                file.close()
+            os._exit(0)
+        os.wait()
+        """
+    Ended(tmp_path, text)
+    assert [(tmp_path / str(number)).read_text() for number in range(20)] == ["x"] * 20
+
+
+def test_only_ranks_leave_a_file_and_of_several_programs_the_last(tmp_path: Path) -> None:
+    for _ in range(3):
+        Ended(tmp_path, "import subprocess\nsubprocess.run([sys.executable, '-c', 'pass'])")
+    names = [path.name for path in Paths(tmp_path).reports.glob("*.*") if path.suffix != ".py"]
+    assert names == ["nid002-7-.3-.ended"]
     other = tmp_path / "other"
     other.mkdir()
-    (other / "sitecustomize.py").write_text("import builtins\nbuiltins.mark = __file__\n")
-    report = tmp_path / "report"
-    ended = Ended(
-        tmp_path,
-        "import sitecustomize\nprint(mark, sitecustomize.__file__)\n1 / 0",
-        env={"PYTHONPATH": f"{report}:{other}"},
-    )
-    assert ended.done.stdout.split() == [str(other / "sitecustomize.py")] * 2
-    assert [record.errors[0].type for record in ended.records] == ["ZeroDivisionError"]
-
-
-def test_a_directory_that_is_gone_changes_nothing(tmp_path: Path) -> None:
-    ended = Ended(tmp_path, f"import shutil\nshutil.rmtree({str(tmp_path / 'report')!r})\n1 / 0")
-    assert (ended.records, ended.done.returncode) == ([], 1)
-    assert "sitecustomize" not in ended.done.stderr
-
-
-def test_a_chain_and_a_signal_handler_are_told(tmp_path: Path) -> None:
-    ended = Ended(
-        tmp_path,
-        """\
-        import os, signal, sys
-
-        def stop(number, frame):
-            sys.exit(1)
-
-        signal.signal(signal.SIGTERM, stop)
-        try:
-            try:
-                {}["a"]
-            except KeyError as error:
-                raise RuntimeError("step 3") from error
-        finally:
-            os.kill(os.getpid(), signal.SIGTERM)
-        """,
-    )
-    (record,) = ended.records
-    assert [(error.type, error.explicit) for error in record.errors] == [
-        ("SystemExit", False),
-        ("RuntimeError", True),
-        ("KeyError", False),
-    ]
-    assert record.errors[0].signal == "SIGTERM"
+    assert Ended(other, "pass", env={"SLURM_ARRAY_TASK_ID": "1"}).processes == []
 
 
 def test_records_are_few_and_small_whatever_fails(tmp_path: Path) -> None:
-    ended = Ended(
-        tmp_path,
-        """\
+    text = """\
         import threading
 
         def fail():
@@ -251,33 +228,63 @@ def test_records_are_few_and_small_whatever_fails(tmp_path: Path) -> None:
             thread = threading.Thread(target=fail)
             thread.start()
             thread.join()
-        """,
-    )
+        """
+    ended = Ended(tmp_path, text)
     assert len(ended.records) == 5
-    assert all(path.stat().st_size < 20_000 for path in (tmp_path / "report").glob("*.json"))
-    assert all(
-        (path.stat().st_mode & 0o777) == 0o600 for path in (tmp_path / "report").glob("*.json")
-    )
+    (path,) = Paths(tmp_path).reports.glob("*.ended")
+    assert path.stat().st_size < 30_000
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_users_own_sitecustomize_is_imported_too(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("import builtins\nbuiltins.mark = __file__\n")
+    text = "import sitecustomize\nprint(mark, sitecustomize.__file__)\n1 / 0"
+    ended = Ended(tmp_path, text, env={"PYTHONPATH": f"{tmp_path / 'report'}:{other}"})
+    assert ended.done.stdout.split() == [str(other / "sitecustomize.py")] * 2
+    assert [record.chain[0].type for record in ended.records] == ["ZeroDivisionError"]
+
+
+def test_a_directory_that_is_gone_changes_nothing(tmp_path: Path) -> None:
+    ended = Ended(tmp_path, f"import shutil\nshutil.rmtree({str(tmp_path / 'report')!r})\n1 / 0")
+    assert (ended.records, ended.done.returncode) == ([], 1)
+    assert "sitecustomize" not in ended.done.stderr
 
 
 def test_a_crash_shows_where_in_python_it_was(tmp_path: Path) -> None:
     ended = Ended(tmp_path, "import ctypes\nctypes.string_at(0)\n")
     assert ended.done.returncode == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in ended.done.stderr
-    assert (
-        Ended(
-            tmp_path,
-            "import faulthandler\nprint(faulthandler.is_enabled())",
-            env={"PYTHONFAULTHANDLER": ""},
-        ).done.stdout
-        == "False\n"
-    )
+    text = "import faulthandler\nprint(faulthandler.is_enabled())"
+    assert Ended(tmp_path, text, env={"PYTHONFAULTHANDLER": ""}).done.stdout == "False\n"
 
 
-def test_a_message_that_is_no_text_is_recorded(tmp_path: Path) -> None:
-    ended = Ended(
-        tmp_path, "class E(Exception):\n    def __str__(self):\n        raise OSError\nraise E\n"
-    )
-    assert ended.records[0].errors[0].message == ""
-    surrogate = Ended(tmp_path, "raise ValueError('\\udc80 \\u00e9')\n")
-    assert json.dumps(surrogate.records[-1].errors[0].message)
+_FAKE = {
+    "torch/__init__.py": "",
+    "torch/distributed/__init__.py": "from torch.distributed.distributed_c10d import *\n",
+    "torch/distributed/distributed_c10d.py": (
+        "def get_world_size():\n    return 3\ndef get_rank():\n    return 2\n"
+        "def init_process_group(backend=None):\n    'Initialize.'\n    return backend\n"
+    ),
+}
+
+
+def test_the_size_of_a_world_is_noted_and_the_module_is_as_it_was(tmp_path: Path) -> None:
+    for name, text in _FAKE.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    script = """\
+        import inspect, torch.distributed as dist
+        from torch.distributed import distributed_c10d as module
+        assert dist.init_process_group("gloo") == "gloo"
+        assert dist.init_process_group is module.init_process_group
+        assert str(inspect.signature(dist.init_process_group)) == "(backend=None)"
+        assert dist.init_process_group.__doc__ == "Initialize."
+        assert type(module.__loader__).__name__ == "SourceFileLoader"
+        assert inspect.getsource(module).startswith("def get_world_size")
+        """
+    ended = Ended(tmp_path, script, env={"SLURM_PROCID": ""})
+    assert ended.done.returncode == 0, ended.done.stderr
+    assert [(each.world, each.rank) for each in ended.processes] == [(3, 2)]

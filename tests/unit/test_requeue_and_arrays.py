@@ -243,7 +243,7 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
         1: JobState(job_id=9, state="FAILED", exit_code=3),
     }
     found = finish.read_elements(
-        run_with(tmp_path, files), decided, 7, states, excerpt.History(), ended=False
+        run_with(tmp_path, files), decided, 7, states, excerpt.History(), (), ended=False
     )
     assert [(point.state, point.exit_code) for point in found] == [
         ("COMPLETED", 0),
@@ -266,7 +266,7 @@ def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
     decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
     paths = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'})
     states = {0: JobState(job_id=8, state="COMPLETED")}
-    found = finish.read_elements(paths, decided, 7, states, excerpt.History(), ended=True)
+    found = finish.read_elements(paths, decided, 7, states, excerpt.History(), (), ended=True)
     assert [(point.state, point.exit_code) for point in found] == [
         ("COMPLETED", 0),
         ("UNKNOWN", None),

@@ -81,10 +81,10 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
 def _silent(paths: Paths) -> list[str]:
     """Return what to type if a running run of Python has printed nothing for a while."""
     from toolkit.cli.follow import silent_text
-    from toolkit.runs import follow, logs, stack_files, status
+    from toolkit.runs import follow, logs, standings, status
 
     seconds = logs.silence(paths, status.submission_of(paths).job_id)
-    is_silent = seconds > follow.SILENT_SECONDS and stack_files.can_answer(paths.read_plan())
+    is_silent = seconds > follow.SILENT_SECONDS and standings.can_answer(paths.read_plan())
     return [console.subject("silent", silent_text(paths, seconds))] if is_silent else []
 
 

@@ -16,7 +16,7 @@ from toolkit.model.base import to_json
 from toolkit.model.job import JOINED
 from toolkit.model.plan import Plan
 from toolkit.runs import follow as events
-from toolkit.runs import logs, stack_files
+from toolkit.runs import logs, standings
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
@@ -99,8 +99,11 @@ def show(
         elif isinstance(event, events.Unreachable):
             console.say("waiting", f"{event.error.cause}; retrying for ten minutes")
         elif isinstance(event, events.Silent):
-            if stack_files.can_answer(plan):
+            if standings.can_answer(plan):
                 console.say("silent", silent_text(paths, event.seconds))
+        elif isinstance(event, events.RanksEnded):
+            where = f": toolkit stacks {paths.word}" if standings.can_answer(plan) else ""
+            console.say("waiting", f"{event.text}{where}")
         else:
             if plan.points and not as_json:
                 from toolkit.cli.results import table

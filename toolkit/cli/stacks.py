@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +14,12 @@ from toolkit.cli.shared import json_option, run_argument, runs_option
 from toolkit.errors import JobLostError, LauncherMismatchError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from toolkit.model.plan import Plan
-    from toolkit.runs.stack_files import Reading
+    from toolkit.model.run import Process
     from toolkit.runs.stacks import Frame
-    from toolkit.runs.standings import Standing
+    from toolkit.runs.standings import Sizes, Standing
     from toolkit.runs.store import Paths
 
 
@@ -57,22 +58,22 @@ def command(run: str | None, twice: int | None, wait: int, as_json: bool, runs: 
     from toolkit.runs.store import find
 
     paths = find(run, runs)
-    reading = _ask(paths, wait)
+    answer = _ask(paths, wait)
     if twice is not None:
         time.sleep(twice)
         try:
-            reading = _ask(paths, wait)
+            answer = _ask(paths, wait)
         except JobLostError:
             console.note(f"{paths.name} has ended meanwhile")
-    return _show(paths, reading, as_json=as_json)
+    return _show(paths, *answer, as_json=as_json)
 
 
-def _ask(paths: Paths, wait: int) -> Reading:
-    from toolkit.runs import stack_files, status
+def _ask(paths: Paths, wait: int) -> tuple[Sequence[Process], Sizes]:
+    from toolkit.runs import standings, status
 
     paths.require_own()
     plan = paths.read_plan()
-    if not stack_files.can_answer(plan):
+    if not standings.can_answer(plan):
         cause = "the ranks run in containers of an engine, which Slurm's signals do not reach"
         raise LauncherMismatchError(
             cause if plan.reports else "what this run starts is not known to be Python",
@@ -87,75 +88,64 @@ def _ask(paths: Paths, wait: int) -> Reading:
             next_step=f"toolkit explain {paths.word}",
         )
     client = status.client_of(status.submission_of(paths))
-    return stack_files.ask(paths, plan, client, state, wait)
+    return standings.ask(paths, plan, client, state, wait)
 
 
-def _show(paths: Paths, reading: Reading, *, as_json: bool) -> int:
-    from toolkit import launchers
+def _show(paths: Paths, processes: Sequence[Process], asked: Sizes, *, as_json: bool) -> int:
     from toolkit.runs import standings
-    from toolkit.runs.stack_files import source_of
 
     plan = paths.read_plan()
-
-    def code(frame: Frame) -> str:
-        return source_of(plan, frame)
-
-    noun = launchers.get(plan.launch.launcher).task_noun
-    stands = standings.standings(reading.answers, plan, code)
-    groups = standings.equal_stacks(reading.answers, stands)
-    text = standings.summary(stands, plan)
-    moved = standings.moved_text(stands, noun)
+    stands = standings.standings(processes, plan, asked)
+    ranks = standings.ranks_of(stands)
+    groups = standings.equal_stacks(stands, ranks)
+    text = standings.summary(ranks, plan)
     if as_json:
-        console.out_json(
-            {
-                "run": paths.name,
-                "summary": text,
-                "written": reading.written,
-                "before": reading.before,
-                "ranks": [_row(stand) for stand in stands],
-                "missing": standings.without_file(stands, plan),
-                "stacks": [group._asdict() for group in groups],
-            }
-        )
+        data = {
+            "run": paths.name,
+            "summary": text,
+            "written": max((stand.process.changed for stand in stands if stand.stacks), default=0),
+            "ranks": [_row(stand) for stand in ranks],
+            "missing": standings.without_file(ranks, plan),
+            "stacks": [group._asdict() for group in groups],
+        }
+        console.out_json(data)
         return 0 if groups else 1
+    console.fact("stacks", text or "no process of Python has answered")
     if not groups:
-        console.fact("stacks", text or "no process of Python has answered")
         console.say("", f"toolkit top {paths.word} shows the processes; --wait SECONDS is longer")
         return 1
-    console.fact("stacks", text)
-    if moved:
-        at = datetime.fromtimestamp(reading.before).strftime("%H:%M:%S")
-        console.fact("since", f"{at}, {reading.written - reading.before:.0f} s before: {moved}")
+    if moved := standings.moved_text(ranks, plan):
+        console.fact("since", f"the last answer: {moved}")
     for group in groups:
-        console.out()
-        console.out(group.owners(noun))
+        owners = [standings.subject(group.ranks, plan)] if group.ranks else []
+        more = ["..."] if len(group.others) > 4 else []
+        thread = "" if group.is_main else ": another thread"
+        console.out(f"\n{', '.join([*owners, *group.others[:4], *more])}{thread}")
         for frame in group.frames:
-            console.out(_line(frame, plan, code(frame)))
+            console.out(_line(frame, plan))
     return 0
 
 
-def _line(frame: Frame, plan: Plan, code: str) -> str:
-    path = PurePath(frame.file)
-    text = str(path)
-    if path.is_relative_to(plan.directory):
-        text = str(path.relative_to(plan.directory))
-    elif "-packages/" in text:
-        text = text.rpartition("-packages/")[2]
-    return f"  {frame.function:<28} {text}:{frame.line}{f'   {code}' if code else ''}"
+def _line(frame: Frame, plan: Plan) -> str:
+    from toolkit.runs.standings import source_of
+
+    path, code = PurePath(frame.file), source_of(plan, frame)
+    is_own = path.is_relative_to(plan.directory)
+    shown = path.relative_to(plan.directory) if is_own else frame.file.rpartition("-packages/")[2]
+    return f"  {frame.function:<28} {shown}:{frame.line}{f'   {code}' if code else ''}"
 
 
 def _row(stand: Standing) -> dict[str, Any]:
-    where, report = stand.position, stand.answer.process.report
-    frame = where.frame if where else None
+    position, process = stand.position, stand.process
     return {
-        "rank": stand.rank,
+        "rank": process.rank,
         "label": stand.label,
-        "host": report.host,
-        "pid": report.pid,
-        "text": stand.texts[0],
-        "state": where.kind if where else "ended" if stand.answer.has_ended else "silent",
-        "function": where.name if where else "",
-        "file": frame.file if frame else "",
-        "line": frame.line if frame else 0,
-        "moved": stand.moved,
+        "host": process.host,
+        "pid": process.pid,
+        "text": position.text,
+        "state": position.kind,
+        "function": position.name,
+        "file": position.frame.file if position.frame else "",
+        "line": position.frame.line if position.frame else 0,
+        "moved": stand.moved if stand.before else None,
     }

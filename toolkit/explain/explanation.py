@@ -140,16 +140,19 @@ def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]
 def _own_entries(evidence: Evidence, failure: Failure) -> tuple[Entry, ...]:
     """Return the record of the first failing rank as entries, or the last lines about it."""
     over_memory = tuple(entry for entry in evidence.entries if is_over_memory(entry.text))
-    if failure.words and failure.kind not in ("exit", "argparse"):
+    if failure.words and failure.kind not in _RULES:
         lines = ("Traceback (most recent call last):", *failure.details)
         record = (
             Entry(text, failure.host or "", failure.rank, number)
             for number, text in enumerate(lines)
         )
         return (*over_memory, *record)
-    if failure.words:
+    if failure.kind == "exit":
         return over_memory
-    own = [entry for entry in _printed(evidence) if entry.rank is not None]
+    printed = _printed(evidence)
+    if failure.kind == "argparse":
+        return tuple([entry for entry in printed if ": error: " in entry.text][-1:])
+    own = [entry for entry in printed if entry.rank is not None]
     about = [
         entry
         for entry in evidence.entries

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
@@ -24,10 +23,9 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.module_search import is_below, is_directory
 from toolkit.quoting import shell
-from toolkit.runs import excerpt, logs, stack_files, standings, status
+from toolkit.runs import excerpt, logs, records, standings, status
 from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
-from toolkit.runs.stacks import numbers_text
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.cluster import fields_of
@@ -72,7 +70,7 @@ def of_run(paths: Paths, derived: Outcome | None = None) -> tuple[Evidence, Outc
     recorded = paths.read_outcome()
     outcome = recorded or derived
     if outcome is None or outcome.kind in _MAY_HANG:
-        stacks = (*_stacks(paths, plan, submission.job_id), *_recorded(paths))
+        stacks = (*_stacks(paths, plan, submission.job_id, outcome), *_recorded(paths))
         evidence = evidence._replace(stacks=stacks)
     elif outcome.kind != "ok":
         evidence = evidence._replace(stacks=_recorded(paths))
@@ -97,14 +95,19 @@ def of_run(paths: Paths, derived: Outcome | None = None) -> tuple[Evidence, Outc
     )
 
 
-def _stacks(paths: Paths, plan: Plan, job_id: int) -> tuple[str, ...]:
-    """Return where each rank was when it was asked last; empty if it never was."""
-    reading = stack_files.read(paths, plan, job_id)
-    if not reading.written:
-        return ()
-    stands = standings.standings(reading.answers, plan, partial(stack_files.source_of, plan))
-    at = datetime.fromtimestamp(reading.written).strftime("%Y-%m-%d %H:%M:%S")
-    return (f"at {at}: {standings.summary(stands, plan)}",)
+def _stacks(paths: Paths, plan: Plan, job_id: int, outcome: Outcome | None) -> tuple[str, ...]:
+    """Return where each rank was when it was asked last, and which ranks have ended long ago."""
+    processes = records.latest(records.read(paths, plan, job_id), plan)
+    stands = standings.standings(processes, plan, {})
+    written = max((stand.process.changed for stand in stands if stand.stacks), default=0.0)
+    at = datetime.fromtimestamp(written).strftime("%Y-%m-%d %H:%M:%S")
+    summary = standings.summary(standings.ranks_of(stands), plan)
+    ended = "" if outcome else standings.ended_text(paths, plan, job_id)
+    where = f": toolkit stacks {paths.word}" if standings.can_answer(plan) else ""
+    return (
+        *((f"at {at}: {summary}",) if written else ()),
+        *((f"{ended}{where}",) if ended else ()),
+    )
 
 
 def _recorded(paths: Paths) -> tuple[str, ...]:
@@ -114,9 +117,10 @@ def _recorded(paths: Paths) -> tuple[str, ...]:
     if not ranks:
         return ()
     directory = shell(os.path.relpath(paths.reports))
+    numbers = standings.numbers_text(ranks)
     return (
-        f"NCCL's flight recorder has the last collectives of ranks {numbers_text(ranks)}: in the "
-        f"image, torchfrtrace --prefix {torch.RECORDS} {directory}",
+        f"NCCL's flight recorder has the last collectives of ranks {numbers}: in the image, "
+        f"torchfrtrace --prefix {torch.RECORDS} {directory}",
     )
 
 

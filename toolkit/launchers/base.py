@@ -9,7 +9,7 @@ from toolkit.errors import LauncherMismatchError, ToolkitError
 from toolkit.launchers.failures import Logs, of_all, of_step, ranked_by
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch
-from toolkit.model.run import Failure, Report
+from toolkit.model.run import Failure, Process
 from toolkit.model.source import Source
 
 # What a launcher may need of a runtime:
@@ -79,9 +79,9 @@ class Launcher(NamedTuple):
         starters: programs that start its ranks: their own errors are about the ranks.
         task_noun: what messages call a task: ``rank`` or ``task``.
         failures: the ranks that failed according to the logs, the first one first.
-        rank_of: the global rank of a process that wrote a report; None: not known.
-        of_last_start: of the reports of a run in order of time, and of its reported failures, the
-            reports since ranks were last started; the run survived failures before that.
+        rank_of: the global rank of a process; None: not known.
+        of_last_start: of the processes of a run in order of time, and of its reported failures, the
+            processes since ranks were last started; the run survived failures before that.
         is_elastic: can start with a number of nodes that may change (``--nodes 1:4``).
         is_unequal: can start as many ranks on each node as it has GPUs (``--gpus 8,4``).
         is_per_node: starts one task on each node, which has the CPUs of all the node's ranks.
@@ -112,10 +112,10 @@ class Launcher(NamedTuple):
     starters: tuple[str, ...] = ()
     task_noun: str = "rank"
     failures: Callable[[Logs], list[Failure]] = of_step
-    rank_of: Callable[[Report], int | None] = ranked_by(
+    rank_of: Callable[[Process], int | None] = ranked_by(
         "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"
     )
-    of_last_start: Callable[[Sequence[Report], Sequence[Failure]], Sequence[Report]] = of_all
+    of_last_start: Callable[[Sequence[Process], Sequence[Failure]], Sequence[Process]] = of_all
     is_elastic: bool = False
     is_unequal: bool = False
     is_per_node: bool = False

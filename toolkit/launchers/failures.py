@@ -1,4 +1,4 @@
-"""The failed ranks that launchers report in their logs, and the ranks of failure reports. Pure.
+"""The failed ranks that launchers report in their logs, and the ranks of processes. Pure.
 
 Readers of logs get the lines of each log with its host, which is "" for the log of the batch shell,
 and return the ranks that failed, the first one first.
@@ -6,11 +6,12 @@ and return the ranks that failed, the first one first.
 
 from __future__ import annotations
 
+import math
 import re
-import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from signal import SIGKILL, SIGTERM, Signals
 
-from toolkit.model.run import Failure, Report
+from toolkit.model.run import Failure, Process
 from toolkit.units import signal_of
 
 Logs = Iterable[tuple[str, Sequence[str]]]
@@ -30,25 +31,31 @@ _SIGNALS = {
 }
 
 
+def describe_end(exit_code: int) -> str:
+    """Return how a process ended: ``exit code 3`` or ``killed by signal 11 (SIGSEGV)``."""
+    number = signal_of(exit_code)
+    name = Signals(number).name if number else ""
+    return f"killed by signal {number} ({name})" if number else f"exit code {exit_code}"
+
+
 def rank_failure(
-    exit_code: int, rank: int | None, host: str | None, *, task: str = "rank"
+    exit_code: int, rank: int | str | None, host: str | None, *, task: str = "rank"
 ) -> Failure:
     """Return a failure with its message: ``rank 2 on nid002: exit code 3``.
 
     Args:
         exit_code: of the process; 128 + n if signal n ended it.
-        rank: number of the rank or task; None if it is not known.
+        rank: number of the rank or task; text where it is another number; None: not known.
         host: of the process; None if it is not known.
         task: what messages call it: ``rank``, ``task`` or ``agent``.
     """
     where = f" on {host}" if host else ""
-    signal = signal_of(exit_code)
-    how = f"killed by signal {signal}" if signal else f"exit code {exit_code}"
+    number = "?" if rank is None else rank
     return Failure(
         exit_code=exit_code,
-        rank=rank,
+        rank=rank if isinstance(rank, int) else None,
         host=host,
-        text=f"{task} {'?' if rank is None else rank}{where}: {how}",
+        text=f"{task} {number}{where}: {describe_end(exit_code)}",
     )
 
 
@@ -107,9 +114,12 @@ def _batch_lines(logs: Logs) -> list[str]:
     return [line for host, lines in logs if not host for line in lines]
 
 
-# The entries of torchrun's summary ("Root Cause (first observed failure)").
-_FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (.*)$")
-_NUMBER = re.compile(r"-?\d{1,9}")
+# An entry of torchrun's summary ("Root Cause (first observed failure)").
+_ENTRY = re.compile(
+    r"^ {0,8}time {1,12}: (?P<time>.*)\n {0,8}host {1,12}: (?P<host>.*)\n"
+    r" {0,8}rank {1,12}: (?P<rank>\d{1,9})\b.*\n {0,8}exitcode {1,12}: (?P<code>-?\d{1,9})\b",
+    re.MULTILINE,
+)
 
 
 def of_torchrun(logs: Logs) -> list[Failure]:
@@ -123,61 +133,52 @@ def of_torchrun(logs: Logs) -> list[Failure]:
     return reported or of_step(by_host, "agent")
 
 
-def summary_failures(logs: Iterable[tuple[str, Sequence[str]]]) -> list[Failure]:
-    """Return the ranks in torchrun's summaries ("Root Cause (first observed failure)").
+def summary_failures(logs: Logs) -> list[Failure]:
+    """Return the ranks in torchrun's summaries.
 
     They are in the order of their end; those that their agent stopped (SIGTERM) come last.
 
     Args:
         logs: lines of each log, and its host; empty: the host that the summary names.
     """
-    summaries = [pair for host, lines in logs for pair in _summaries(host, lines)]
-    ordered = sorted(summaries, key=lambda pair: (pair[1].exit_code == 128 + 15, pair[0]))
-    return [failure for _, failure in ordered]
+    failures = []
+    for host, lines in logs:
+        for entry in _ENTRY.finditer("\n".join(lines)):
+            code = int(entry["code"])
+            exit_code = 128 - code if code < 0 else code
+            failure = rank_failure(exit_code, int(entry["rank"]), host or entry["host"].strip())
+            failures.append((exit_code == 128 + SIGTERM, entry["time"], failure))
+    return [failure for *_, failure in sorted(failures, key=lambda each: each[:2])]
 
 
-def _summaries(host: str, lines: Sequence[str]) -> Iterator[tuple[str, Failure]]:
-    """Yield the time and the failure of each entry of torchrun's summary.
-
-    Each field has a line of its own, ``exitcode`` after ``time``, ``host`` and ``rank``.
-    """
-    fields: dict[str, str] = {}
-    for line in lines:
-        match = _FIELD.match(line)
-        if not match:
-            continue
-        fields[match[1]] = match[2]
-        if match[1] == "exitcode":
-            code, rank = _NUMBER.search(fields["exitcode"]), _NUMBER.search(fields.get("rank", ""))
-            number = int(code[0]) if code else 1
-            exit_code = 128 - number if number < 0 else number
-            place = host or fields.get("host")
-            failure = rank_failure(exit_code, int(rank[0]) if rank else None, place)
-            yield fields.get("time", ""), failure
-            fields = {}
-
-
-def since_restart(reports: Sequence[Report], reported: Sequence[Failure]) -> Sequence[Report]:
-    """Return the reports of torchrun's agents, and those of ranks since their last restart."""
+def since_restart(processes: Sequence[Process], reported: Sequence[Failure]) -> Sequence[Process]:
+    """Return torchrun's agents, and the processes of ranks since their last restart."""
     del reported
-    starts = [_start(report) for report in reports if _is_rank(report)]
-    return [report for report in reports if not _is_rank(report) or _start(report) == starts[-1]]
+    starts = [_start(process) for process in processes]
+    last = next((start for start in reversed(starts) if start), None)
+    pairs = zip(processes, starts, strict=True)
+    return [process for process, start in pairs if start in (None, last)]
 
 
-def _is_rank(report: Report) -> bool:
-    return "TORCHELASTIC_RUN_ID" in report.env
+def _start(process: Process) -> tuple[str, str] | None:
+    run = process.env.get("TORCHELASTIC_RUN_ID")
+    return (run, process.env.get("TORCHELASTIC_RESTART_COUNT", "0")) if run else None
 
 
-def _start(report: Report) -> tuple[str, str]:
-    return report.env["TORCHELASTIC_RUN_ID"], report.env.get("TORCHELASTIC_RESTART_COUNT", "0")
-
-
-# How a node's script reports the end of a process that torch.multiprocessing.spawn started.
+# How the parent reports a process that torch.multiprocessing.spawn started.
+_CHILD = re.compile(r"[Pp]rocess (?P<local_rank>\d{1,6}) terminated")
 _ENDED = re.compile(
-    r"process (?P<rank>\d{1,9}) terminated with "
-    r"(?:exit code (?P<code>\d{1,9})|signal (?P<signal>SIG\w+))"
+    _CHILD.pattern + r" with (?:exit code (?P<code>\d{1,9})|signal (?P<signal>SIG\w+))"
 )
-_CHILD = re.compile(r"[Pp]rocess (?P<index>\d{1,6}) terminated")
+
+
+def end_of_spawned(text: str) -> tuple[int, int] | None:
+    """Return the number on its node and the exit code of a process that ended without an error."""
+    match = _ENDED.search(text)
+    if match is None:
+        return None
+    killed = 128 + getattr(Signals, match["signal"] or "", SIGKILL)
+    return int(match["local_rank"]), int(match["code"]) if match["code"] else killed
 
 
 def of_spawn(logs: Logs) -> list[Failure]:
@@ -186,34 +187,29 @@ def of_spawn(logs: Logs) -> list[Failure]:
     If no script reports one, return the scripts that srun reports.
     """
     by_host = list(logs)
-    ends = [failure for host, lines in by_host if host for failure in _ends(host, lines)]
-    return sorted(ends, key=lambda failure: failure.exit_code == 128 + signal.SIGTERM) or of_step(
-        by_host, "script"
-    )
+    ends = [
+        rank_failure(end[1], str(end[0]), host, task="local rank")
+        for host, lines in by_host
+        if host
+        for end in filter(None, map(end_of_spawned, lines))
+    ]
+    ends.sort(key=lambda failure: failure.exit_code == 128 + SIGTERM)
+    return ends or of_step(by_host, "script")
 
 
-def _ends(host: str, lines: Sequence[str]) -> Iterator[Failure]:
-    for line in lines:
-        match = _ENDED.search(line)
-        if match:
-            by_signal = getattr(signal.Signals, match["signal"] or "", signal.SIGKILL)
-            code = int(match["code"]) if match["code"] else 128 + by_signal.value
-            text = rank_failure(code, None, host).text
-            yield Failure(
-                exit_code=code,
-                host=host,
-                text=text.replace("rank ?", f"local rank {match['rank']}"),
-            )
+def rank_of_spawned(process: Process) -> int | None:
+    """Return the rank from the node's number and that of the process on the node.
 
-
-def rank_of_spawned(report: Report) -> int | None:
-    """Return the rank from the node's number and the process's index on the node."""
-    message = report.errors[0].message[:200] if report.errors and not report.process else ""
-    child = _CHILD.search(message)
-    index = int(child["index"]) if child else report.index
-    node = _number_of(report.env.get("NODE_RANK"))
-    ranks = _number_of(report.env.get("NPROC_PER_NODE"))
-    return None if index is None or node is None or ranks is None else index + node * ranks
+    The parent of a process that has failed reports its number.
+    """
+    messages = [record.chain[0].message for record in process.records if record.chain]
+    child = _CHILD.search(messages[0][:200]) if messages and not process.name else None
+    local_rank = int(child["local_rank"]) if child else process.local_rank
+    node = _number_of(process.env.get("NODE_RANK"))
+    ranks = _number_of(process.env.get("NPROC_PER_NODE"))
+    if local_rank is None or node is None or ranks is None:
+        return None
+    return local_rank + node * ranks
 
 
 _KILLED = re.compile(
@@ -284,35 +280,38 @@ def of_elastic(logs: Logs) -> list[Failure]:
     return []
 
 
-def of_last_processes(reports: Sequence[Report], reported: Sequence[Failure]) -> Sequence[Report]:
-    """Return the reports of the last processes of the ranks that the elastic driver reports.
+def of_last_processes(
+    processes: Sequence[Process], reported: Sequence[Failure]
+) -> Sequence[Process]:
+    """Return the last processes of the ranks that the elastic driver reports.
 
     It reports them in the order in which their processes ended. A rank that failed first can take
     longer to end than another one.
     """
     if not reported:
-        return reports
+        return processes
+    ranks = [(process.env.get("HOROVOD_RANK", ""), process.host) for process in processes]
     failed = {(str(failure.rank), failure.host) for failure in reported}
-    ranks = [(report.env.get("HOROVOD_RANK"), report.host) for report in reports]
-    last = {rank: report.pid for rank, report in zip(ranks, reports, strict=True)}
-    return [
-        report
-        for rank, report in zip(ranks, reports, strict=True)
-        if rank in failed and report.pid == last[rank]
-    ]
+    begun = {
+        rank: process.time_ns
+        for rank, process in zip(ranks, processes, strict=True)
+        if process.is_rank and rank in failed
+    }
+    pairs = zip(ranks, processes, strict=True)
+    return [process for rank, process in pairs if process.time_ns >= begun.get(rank, math.inf)]
 
 
-def of_all(reports: Sequence[Report], reported: Sequence[Failure]) -> Sequence[Report]:
-    """Return all reports, those of a launcher that starts its ranks once."""
+def of_all(processes: Sequence[Process], reported: Sequence[Failure]) -> Sequence[Process]:
+    """Return all processes, those of a launcher that starts its ranks once."""
     del reported
-    return reports
+    return processes
 
 
-def ranked_by(*names: str) -> Callable[[Report], int | None]:
+def ranked_by(*names: str) -> Callable[[Process], int | None]:
     """Return the function that reads a rank from the first variable that is a number."""
 
-    def rank_of(report: Report) -> int | None:
-        numbers = (_number_of(report.env.get(name)) for name in names)
+    def rank_of(process: Process) -> int | None:
+        numbers = (_number_of(process.env.get(name)) for name in names)
         return next((number for number in numbers if number is not None), None)
 
     return rank_of

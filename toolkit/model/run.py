@@ -1,8 +1,10 @@
-"""A submitted run: its job, its attempts, reports of failing processes, and its outcome."""
+"""A submitted run: its job, its attempts, its processes and their failures, and its outcome."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -111,7 +113,7 @@ class PartTimes(Model, frozen=True, kw_only=True):
     exit_code: int = 0
 
 
-class ErrorRecord(Model, frozen=True, kw_only=True):
+class Error(Model, frozen=True, kw_only=True):
     """One error of a chain of errors.
 
     Attributes:
@@ -140,39 +142,75 @@ class ErrorRecord(Model, frozen=True, kw_only=True):
     explicit: bool = False
 
 
-class Report(Model, frozen=True, kw_only=True):
+class Record(Model, frozen=True, kw_only=True):
     """A failure of one process.
 
     Attributes:
         kind: ``exception`` or ``exit``: of the main thread; ``child``: of a process of
             multiprocessing; ``thread`` and ``destructor`` do not end the process.
         time_ns: nanoseconds since the epoch, by the clock of the node.
-        host: node name.
-        pid: process id, in a container perhaps that of its own PID namespace.
-        errors: the last error first, then those that led to it.
-        env: variables that identify the job and the rank of the process.
-        program: file of the main program.
-        group_rank: rank in torch.distributed; None before ranks have met.
-        process: name of a process of multiprocessing; empty for the main one.
-        index: number of a process that torch.multiprocessing.spawn started on its node.
+        chain: the last error first, then those that led to it.
         code: exit code, if the process exits with an explicit one.
-        argparse: the message is that of an argument parser.
         thread: name of the thread or of the destructor.
+        rank: global rank of the process; None if it is not known, or the process is not a rank.
+        host: node name.
+        origin: the program itself, unclear, or a consequence of the failure of another rank.
     """
 
     kind: str
     time_ns: int
+    chain: tuple[Error, ...]
+    code: int | None = None
+    thread: str = ""
+    rank: int | None = None
+    host: str = ""
+    origin: Literal["own", "unclear", "consequence"] = "own"
+
+
+class Process(NamedTuple):
+    """A process of Python in a job, from the file that it has written.
+
+    Attributes:
+        host: node name.
+        pid: process id, in a container perhaps that of its own PID namespace.
+        parent: process id of its parent.
+        main: id of its main thread.
+        program: file or module of the main program.
+        name: of a process of multiprocessing; empty for any other.
+        local_rank: number of a process that torch.multiprocessing.spawn started on its node.
+        is_rank: it is the process of a rank, and not one that a rank has started.
+        env: variables that identify the job and the rank of the process.
+        time_ns: of its start, in nanoseconds since the epoch.
+        rank: global rank; None if it is not known, or the process starts ranks.
+        world: number of ranks that it trained with; 0 if it did not tell.
+        own_rank: its rank among these.
+        records: its failures.
+        ended: when it noted its end, in seconds since the epoch; 0: it did not.
+        path: of its file.
+        changed: when its file was changed last, in seconds since the epoch.
+        size: bytes of the file.
+        text: what the file holds, without its beginning; only the end of a large file.
+    """
+
     host: str
     pid: int
-    errors: tuple[ErrorRecord, ...]
-    env: dict[str, str] = {}
+    parent: int = 0
+    main: str = ""
     program: str = ""
-    group_rank: int | None = None
-    process: str = ""
-    index: int | None = None
-    code: int | None = None
-    argparse: bool = False
-    thread: str = ""
+    name: str = ""
+    local_rank: int | None = None
+    is_rank: bool = True
+    env: Mapping[str, str] = {}
+    time_ns: int = 0
+    rank: int | None = None
+    world: int = 0
+    own_rank: int | None = None
+    records: tuple[Record, ...] = ()
+    ended: float = 0.0
+    path: Path = Path()
+    changed: float = 0.0
+    size: int = 0
+    text: bytes = b""
 
 
 class Failure(Model, frozen=True, kw_only=True):

@@ -1,189 +1,338 @@
-"""Find which rank failed first, from the records of processes and the launcher's report. Pure.
+"""Find which rank failed first, from what its processes and its launcher recorded. Pure.
 
-Each record is classified by its errors (``error_records``), and the earliest one that no other rank
-explains is the first failure. Clocks of nodes differ by milliseconds or more, which is why the
-class counts before the time.
+When one rank fails, the others lose their connections, are stopped, or wait until a timeout. What
+they record then is a consequence. The first failure is the earliest record that no other rank
+explains. Clocks of nodes differ by milliseconds or more, which is why the origin of a record counts
+before its time.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from pathlib import PurePosixPath
 
 from msgspec.structs import replace
 
 from toolkit import launchers
-from toolkit.model.run import ErrorRecord, Failure, Report
-from toolkit.runs.error_records import (
-    SPAWN_ENDED,
-    ErrorClass,
-    details_of,
-    exit_code,
-    headline,
-    is_starter,
-    judge,
-    place_of,
-)
+from toolkit.launchers.failures import describe_end, end_of_spawned
+from toolkit.model.run import Error, Failure, Process, Record
 from toolkit.text import redacted
 
+_MOST_CHARACTERS, _MOST_DETAILS = 300, 40
 _TERMINATED = 128 + 15
 _FATAL = frozenset(("exception", "exit", "child"))
 
+# Errors that a communication library only reports when another rank is lost.
+_PEER_LOST = re.compile(
+    r"gloo/transport/\w{1,20}/(?:pair|unbound_buffer|buffer|context)|Connection closed by peer"
+    r"|remote process exited or there was a network error|ncclRemoteError"
+    r"|NCCL communicator was aborted|Watchdog caught collective operation timeout"
+    r"|failed to recv, got 0 bytes"
+    r"|Horovod has been shut down|HorovodInternalError|MPI_ERR_PROC_FAILED|MPI_ERR_REVOKED"
+    r"|Timed out waiting \d+ms for|[Ww]ait timeout after \d+ms"
+    r"|Timed out after .{0,200} waiting for clients"
+    r"|client socket has (?:timed out|failed)|recvValue failed|sendBytes failed"
+    r"|Collective ops is aborted by"
+    r"|(?:worker|/job:\S{1,100}) (?:is|was|went) (?:down|unavailable|restarted)"
+    r"|failed to connect to all addresses"
+)
+# Errors that the loss of another rank, but also any other connection, can cause.
+_CONNECTION = re.compile(
+    r"Connection (?:reset|refused|aborted|closed|timed out)|Broken pipe|Socket (?:closed|Timeout)"
+    r"|[Tt]imed out|[Tt]imeout|[Cc]losed (?:the )?connection|[Pp]eer"
+)
+_CONSEQUENCES = frozenset(
+    (
+        "SignalException",
+        "ChildFailedError",
+        "RendezvousClosedError",
+        "RendezvousConnectionError",
+        "RendezvousGracefulExitError",
+        "RendezvousTimeoutError",
+        "RendezvousStateError",
+        "HorovodInternalError",
+        "HorovodShutdownError",
+        "HostsUpdatedInterrupt",
+        "KeyboardInterrupt",
+        "UnavailableError",
+        "AbortedError",
+        "CancelledError",
+    )
+)
+_VAGUE = frozenset(
+    (
+        "RuntimeError",
+        "DistBackendError",
+        "DistError",
+        "OSError",
+        "TimeoutError",
+        "EOFError",
+        "InternalError",
+    )
+)
+_CONNECTION_TYPES = frozenset(
+    (
+        "ConnectionError",
+        "ConnectionResetError",
+        "ConnectionRefusedError",
+        "ConnectionAbortedError",
+        "BrokenPipeError",
+    )
+)
+_COMMUNICATION = re.compile(r"/torch/(?:distributed|nn/parallel)/|/horovod/|/mpi4py/")
+# Programs besides those of launchers that start ranks: their own errors are about the ranks.
+_OTHER_STARTERS = ("accelerate", "deepspeed", "horovodrun", "lightning")
+_STARTER_FILES = re.compile(  # or modules
+    r"torch[./]distributed[./](?:run|launch|launcher[./]\w+)(?:\.py)?$"
+    r"|/(?:site|dist)-packages/ray/|/horovod/runner/"
+)
+FRAME = re.compile(
+    r'^ {0,40}File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})'
+    r"(?:,? in (?P<function>\S{1,200}))?"
+)
+PACKAGED = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
+_ERROR_LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]{0,200})(?:: (?P<message>.{0,4000}))?$")
 
-def rank_of(report: Report, launcher: str) -> int | None:
-    """Return the global rank of the process that wrote a record, or None."""
-    if is_starter(report.program):
-        return None
-    if report.group_rank is not None:
-        return report.group_rank
-    return launchers.get(launcher).rank_of(report)
+
+def unwrap(error: Error) -> Error:
+    """Return the error of another process whose traceback is in the message of ``error``.
+
+    Workers of data loaders, ``torch.multiprocessing.spawn`` and Ray raise such errors in the
+    process that waits for them.
+    """
+    lines = error.message.splitlines()
+    frames = [(number, frame) for number, text in enumerate(lines) if (frame := FRAME.match(text))]
+    if not frames:
+        return error
+    after = [
+        text for text in lines[frames[-1][0] + 1 :] if text and not text.startswith((" ", "\t"))
+    ]
+    raised = _ERROR_LINE.match(after[0]) if after else None
+    if raised is None:
+        return error
+    own = next(
+        (
+            (number, frame)
+            for number, frame in reversed(frames)
+            if not PACKAGED.search(frame["file"])
+        ),
+        None,
+    )
+    place = {}
+    if own is not None:
+        number, frame = own
+        source = (
+            lines[number + 1].strip()
+            if number + 1 < len(lines) and not FRAME.match(lines[number + 1])
+            else ""
+        )
+        place = {"file": frame["file"], "function": frame["function"] or "", "source": source}
+    return replace(
+        error,
+        type=raised["type"].rpartition(".")[2],
+        module=raised["type"].rpartition(".")[0],
+        message="\n".join((raised["message"] or "", *after[1:])).rstrip("\n"),
+        inner=frames[-1][1]["file"],
+        line=int(own[1]["line"]) if own is not None else error.line,
+        **place,
+    )
 
 
-class Candidate(NamedTuple):
-    """A record that may be the first failure: its class, the error that is shown, and its rank."""
+def origin_of(error: Error) -> str:
+    """Return ``own``, ``unclear`` or ``consequence``: the origin of an error."""
+    is_elastic = error.module.startswith("torch.distributed.elastic")
+    if error.signal or error.type in _CONSEQUENCES or is_elastic:
+        return "consequence"
+    if _PEER_LOST.search(error.message):
+        return "consequence"
+    communicates = bool(_COMMUNICATION.search(error.inner))
+    is_lost = error.type in _VAGUE and _CONNECTION.search(error.message)
+    if error.type in _CONNECTION_TYPES or is_lost:
+        return "consequence" if communicates else "unclear"
+    return "unclear" if communicates and error.type in _VAGUE else "own"
 
-    report: Report
-    kind: ErrorClass
-    error: ErrorRecord
-    rank: int | None
-    noun: str = "rank"
 
-    @property
-    def headline(self) -> str:
-        """The error as one line."""
-        return headline(self.report, self.error)
+def judge(record: Record) -> Record:
+    """Return a record with its origin; the error that tells most of its chain comes first."""
+    ended = end_of_spawned(record.chain[0].message)
+    if ended and record.chain[0].type == "ProcessExitedException":
+        error = Error(type="", message=describe_end(ended[1]))
+        origin = "consequence" if ended[1] == _TERMINATED else "own"
+        return replace(record, origin=origin, code=ended[1], chain=(error, *record.chain))
+    errors = [unwrap(error) for error in record.chain]
+    is_bare_exit = errors[0].type == "SystemExit" and not errors[0].message
+    if is_bare_exit and not errors[0].signal and len(errors) > 1:
+        errors = errors[1:]  # the script has caught the error, and ended itself because of it
+    origins = [origin_of(error) for error in errors]
+    origin = origins[-1]
+    own = errors[origins.index("own")] if "own" in origins else errors[0]
+    if origin == "own" and origins[0] != "own":
+        # Either cleaning up has failed while an error was on its way, or a peer was lost while an
+        # error was handled.
+        origin = "unclear"
+    others = (error for error in errors if error is not own)
+    return replace(record, origin=origin, chain=(own, *others))
 
 
-def first(launcher: str, reports: Sequence[Report], reported: Sequence[Failure]) -> Failure | None:
+def is_starter(program: str) -> bool:
+    """Return whether a program starts ranks, rather than being a rank."""
+    starters = {
+        *_OTHER_STARTERS,
+        *(name for launcher in launchers.LAUNCHERS.values() for name in launcher.starters),
+    }
+    return PurePosixPath(program).name in starters or bool(_STARTER_FILES.search(program))
+
+
+def first(
+    launcher: str, processes: Sequence[Process], reported: Sequence[Failure]
+) -> Failure | None:
     """Return the first failure of a run, or None if no record tells more than the launcher.
 
     Args:
         launcher: name of the run's launcher.
-        reports: records of failing processes.
+        processes: of the run, with their records.
         reported: failures that the launcher reports, in its order.
     """
-    candidates = [
-        _candidate(report, launcher)
-        for report in launchers.get(launcher).of_last_start(reports, reported)
-        if report.errors
-    ]
-    own = [candidate for candidate in candidates if candidate.kind is ErrorClass.OWN]
-    fatal = [candidate for candidate in own if candidate.report.kind in _FATAL]
+    records = sorted(
+        (
+            _judged(record, process)
+            for process in launchers.get(launcher).of_last_start(processes, reported)
+            for record in process.records
+            if record.chain
+        ),
+        key=lambda record: record.time_ns,
+    )
+    own = [record for record in records if record.origin == "own"]
+    fatal = [record for record in own if record.kind in _FATAL]
+    unclear = [record for record in records if record.origin == "unclear"]
+    noun = launchers.get(launcher).task_noun
     if fatal:
-        return _failure(
-            _cause_within(min(fatal, key=_time), own), candidates, reported, _certainty(fatal)
-        )
-    silent = _without_record(candidates, reported)
+        cause = _cause_within(fatal[0], own)
+        return _failure(cause, records, reported, _certainty(fatal), noun)
+    silent = _without_record(records, reported)
     if silent is not None:
         return replace(silent, certainty="likely")
-    for others, certainty in (
-        (own, "likely"),
-        (
-            [candidate for candidate in candidates if candidate.kind is ErrorClass.UNCLEAR],
-            "possible",
-        ),
-    ):
-        if others:
-            return _failure(min(others, key=_time), candidates, reported, certainty)
+    if own or unclear:
+        certainty = "likely" if own else "possible"
+        return _failure((own or unclear)[0], records, reported, certainty, noun)
     return None
 
 
-def _candidate(report: Report, launcher: str) -> Candidate:
-    verdict = judge(report)
-    return Candidate(
-        report,
-        verdict.kind,
-        verdict.error,
-        rank_of(report, launcher),
-        launchers.get(launcher).task_noun,
-    )
+def _judged(record: Record, process: Process) -> Record:
+    judged = replace(judge(record), rank=process.rank, host=process.host)
+    return replace(judged, origin="consequence") if is_starter(process.program) else judged
 
 
-def _time(candidate: Candidate) -> int:
-    return candidate.report.time_ns
-
-
-def _cause_within(last: Candidate, own: Iterable[Candidate]) -> Candidate:
+def _cause_within(last: Record, own: Sequence[Record]) -> Record:
     """Return the earlier error of the same rank that made it exit.
 
     It happened in a thread, in a destructor, or in a process that the rank started.
     """
-    is_bare = (
-        last.report.kind == "exit" and not last.error.message and last.error.type == "SystemExit"
-    )
-    same = [
-        candidate
-        for candidate in own
-        if (candidate.rank, candidate.report.host) == (last.rank, last.report.host)
-        and _time(candidate) <= _time(last)
-    ]
-    return min(same, key=_time) if is_bare and same else last
+    if last.kind != "exit" or last.chain[0].type != "SystemExit" or last.chain[0].message:
+        return last
+    return next(record for record in own if (record.rank, record.host) == (last.rank, last.host))
 
 
-def _certainty(fatal: Sequence[Candidate]) -> str:
+def _certainty(fatal: Sequence[Record]) -> str:
     """Return ``certain`` if all errors are alike or of one rank; else clocks decide: ``likely``."""
-    kinds = {(candidate.error.type, candidate.error.line) for candidate in fatal}
-    ranks = {(candidate.rank, candidate.report.host) for candidate in fatal}
+    kinds = {(record.chain[0].type, record.chain[0].line) for record in fatal}
+    ranks = {(record.rank, record.host) for record in fatal}
     return "certain" if len(kinds) == 1 or len(ranks) == 1 else "likely"
 
 
-def _without_record(candidates: Sequence[Candidate], reported: Sequence[Failure]) -> Failure | None:
+def _without_record(records: Sequence[Record], reported: Sequence[Failure]) -> Failure | None:
     """Return the first failure of a rank without a record: killed by a signal, or in native code.
 
     A rank whose record is a consequence did not fail first, and one that SIGTERM ended was stopped.
     """
-    if not candidates:
-        return None
-    explained = {candidate.rank for candidate in candidates if candidate.rank is not None}
-    return next(
-        (
-            failure
-            for failure in reported
-            if failure.exit_code != _TERMINATED
-            and failure.rank is not None
-            and failure.rank not in explained
-        ),
-        None,
-    )
+    known = {None, *(record.rank for record in records)}
+    silent = (failure for failure in reported if failure.rank not in known)
+    others = (failure for failure in silent if failure.exit_code != _TERMINATED)
+    return next(others, None) if records else None
 
 
 def _failure(
-    first: Candidate, candidates: Sequence[Candidate], reported: Sequence[Failure], certainty: str
+    first: Record,
+    records: Sequence[Record],
+    reported: Sequence[Failure],
+    certainty: str,
+    noun: str,
 ) -> Failure:
-    report, error = first.report, first.error
-    words = first.headline
-    place = place_of(error)
-    if words.endswith(f"({place})"):
-        place = ""  # Python's message of a SyntaxError has it
-    ended = SPAWN_ENDED.search(error.message) if error.type == "ProcessExitedException" else None
-    if ended:
-        place = ""  # where the parent waits for its processes
-    launcher_code = next(
-        (
-            failure.exit_code
-            for failure in reported
-            if failure.rank == first.rank and first.rank is not None
-        ),
-        _TERMINATED,
-    )
-    who = f"{first.noun} {first.rank}" if first.rank is not None else "the script"
-    alike = {
-        candidate.rank
-        for candidate in candidates
-        if candidate.rank not in (None, first.rank) and candidate.headline == words
-    }
+    error, words, place = first.chain[0], headline(first), place_of(first.chain[0])
+    codes = [
+        failure.exit_code
+        for failure in reported
+        if failure.rank == first.rank is not None and failure.exit_code != _TERMINATED
+    ]
+    who = f"{noun} {first.rank}" if first.rank is not None else "the script"
+    alike = {record.rank for record in records if headline(record) == words} - {None, first.rank}
+    is_argparse = error.type == "SystemExit" and error.inner.endswith("/argparse.py")
     return Failure(
-        exit_code=launcher_code
-        if launcher_code != _TERMINATED
-        else exit_code(ended) or report.code or 1,
+        exit_code=next(iter(codes), 0) or first.code or 1,
         rank=first.rank,
-        host=report.host,
-        text=f"{who} on {report.host}: {words}" + (f" ({place})" if place else ""),
-        kind="argparse" if report.argparse else report.kind,
+        host=first.host,
+        text=f"{who} on {first.host}: {words}" + (f" ({place})" if place else ""),
+        kind="argparse" if is_argparse else first.kind,
         words=words,
         place=place,
-        source="" if ended else redacted(error.source),
-        details=details_of(report),
+        source=redacted(error.source),
+        details=details_of(first),
         certainty=certainty,
         alike=tuple(sorted(rank for rank in alike if rank is not None)),
     )
+
+
+def headline(record: Record) -> str:
+    """Return an error as one line: ``KeyError: 'label'`` or ``exit code 3``."""
+    error = record.chain[0]
+    lines = redacted(error.message).strip().splitlines()
+    message = lines[0].strip() if lines else ""
+    if error.type == "SystemExit":
+        text = message or f"the script ended itself with exit code {record.code or 1}"
+    else:
+        text = ": ".join(filter(None, (error.type, message)))
+    prefix = {
+        "thread": f"in thread {record.thread}: ",
+        "destructor": f"in {record.thread or 'a destructor'}: ",
+    }.get(record.kind, "")
+    return (prefix + text)[:_MOST_CHARACTERS]
+
+
+def place_of(error: Error) -> str:
+    """Return the last frame in the user's code: ``train.py, line 12, in step``."""
+    if not error.file or not error.line:
+        return ""
+    name = PurePosixPath(error.file).name
+    function = f", in {error.function}" if error.function not in ("", "<module>") else ""
+    return f"{name}, line {error.line}{function}"
+
+
+def details_of(record: Record) -> tuple[str, ...]:
+    """Return the chain of errors as Python prints it, without frames, for the rules."""
+    lines: list[str] = []
+    for error in record.chain:
+        if error.file:
+            function = error.function or "<module>"
+            lines.append(f'  File "{error.file}", line {error.line}, in {function}')
+        if error.inner != error.file:
+            lines.append(f'  File "{error.inner}", line ?')
+        is_plain = error.module in ("", "builtins", "__main__")
+        name = error.type if is_plain else f"{error.module}.{error.type}"
+        text = f"{name}: {error.message}" if error.message else name
+        lines += [line for line in text.splitlines() if line.strip()]
+    return tuple(redacted(text)[:1000] for text in lines[:_MOST_DETAILS])
+
+
+def place_of_crash(lines: Iterable[str]) -> str:
+    """Return the last frame in the user's code from the output of Python's faulthandler."""
+    has_crashed = False
+    for text in lines:
+        has_crashed = has_crashed or text.startswith("Fatal Python error: ")
+        frame = FRAME.match(text) if has_crashed else None
+        if frame and not PACKAGED.search(frame["file"]):
+            function = frame["function"] or ""
+            return place_of(
+                Error(type="", file=frame["file"], line=int(frame["line"]), function=function)
+            )
+    return ""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome
-from toolkit.runs import logs, parts
+from toolkit.runs import logs, parts, standings
 from toolkit.runs.finish import finish
 from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
@@ -19,6 +19,7 @@ _READ_SECONDS = 0.25  # between two reads of the logs, at least
 # Of a core, to look which of a job's logs have grown: a job of 8,000 ranks has as many.
 _READ_SHARE = 0.05
 SILENT_SECONDS = 300.0  # a training that hangs prints nothing; most others do each few minutes
+_ENDS_SECONDS = 20.0  # between two looks which ranks have ended
 _PATIENCE = 600.0  # a controller that restarts is back by then
 _MISSES = 3  # answers in a row without the job, until it counts as lost
 
@@ -45,7 +46,14 @@ class Silent:
     seconds: float
 
 
-Event = Changed | Unreachable | Silent | logs.Line | Outcome
+@dataclass(frozen=True)
+class RanksEnded:
+    """Some ranks of a running job ended long ago, and others did not; it is reported once."""
+
+    text: str
+
+
+Event = Changed | Unreachable | Silent | RanksEnded | logs.Line | Outcome
 
 
 def _pause(waited: float) -> float:
@@ -70,7 +78,8 @@ def follow(
     began = queried = answered = time.monotonic()
     is_silent, misses = False, 0
     state: JobState | None = None
-    is_reported = False
+    is_reported = are_ends_reported = False
+    checked = began
     while True:
         try:
             new = _state(client, paths, plan, job_id)
@@ -101,6 +110,13 @@ def follow(
             is_reported = seconds > SILENT_SECONDS
             if is_reported:
                 yield Silent(seconds)
+        is_time = time.monotonic() - checked > _ENDS_SECONDS
+        if state is not None and state.state == "RUNNING" and is_time and not are_ends_reported:
+            checked = time.monotonic()
+            text = standings.ended_text(paths, plan, job_id)
+            are_ends_reported = bool(text)
+            if text:
+                yield RanksEnded(text)
         queried = time.monotonic()
         if queried > until:
             raise TimeoutError(

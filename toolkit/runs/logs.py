@@ -286,15 +286,3 @@ def secret_filter(paths: Paths) -> Callable[[str], str]:
         return text
 
     return hide
-
-
-def ranks(lines: Iterable[Line]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks that printed lines by host, both in order."""
-    by_host: dict[str, set[int]] = {}
-    for entry in lines:
-        if entry.rank is not None and entry.host:
-            by_host.setdefault(entry.host, set()).add(entry.rank)
-    return {
-        host: tuple(sorted(numbers))
-        for host, numbers in sorted(by_host.items(), key=lambda item: min(item[1]))
-    }

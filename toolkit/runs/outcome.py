@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from signal import Signals
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,9 +17,10 @@ from toolkit import launchers
 from toolkit.errors import JobLostError
 from toolkit.launchers.failures import rank_failure
 from toolkit.model.plan import Plan
-from toolkit.model.run import Failure, JobState, Outcome, Report
-from toolkit.runs import blame, error_records
-from toolkit.runs.logs import Line, ranks
+from toolkit.model.run import Failure, JobState, Outcome, Process
+from toolkit.runs import blame
+from toolkit.runs.logs import Line
+from toolkit.runs.store import Log
 from toolkit.slurm.hostlist import expand
 from toolkit.units import signal_of
 
@@ -75,7 +75,8 @@ def outcome(
     state: JobState,
     lines: Sequence[Line],
     unhealthy: Mapping[str, str],
-    reports: Sequence[Report] = (),
+    processes: Sequence[Process] = (),
+    logs: Sequence[Log] = (),
 ) -> Outcome:
     """Derive a run's outcome.
 
@@ -84,11 +85,13 @@ def outcome(
         state: Slurm's final state of the job.
         lines: of the job's logs.
         unhealthy: nodes of the job that went down while it ran, and Slurm's states of them.
-        reports: records that failing processes of the job have written.
+        processes: of the job's last attempt, with their failures.
+        logs: of the job.
     """
-    failure = (
-        None if state.state == "COMPLETED" else first_failure(plan.launch.launcher, lines, reports)
-    )
+    has_failed = state.state != "COMPLETED"
+    tasks = logs if plan.launch.task_is_rank else ()
+    ranks = _ranks([*lines, *processes], tasks)
+    failure = first_failure(plan.launch.launcher, lines, processes, ranks) if has_failed else None
     # The cause of an elastic job's failure is a failed rank, not a node whose loss it survived.
     survives = "no-kill" in dict(plan.directives)
     lost = {} if survives and failure else lost_nodes(state, lines, unhealthy)
@@ -98,7 +101,7 @@ def outcome(
         exit_code=code,
         seconds=float(max(0, state.end - state.start)) if state.end and state.start else 0.0,
         nodes=state.nodes,
-        ranks=ranks(lines),
+        ranks=ranks,
         results=results(lines),
         failure=failure,
         message=message,
@@ -107,15 +110,37 @@ def outcome(
     )
 
 
+def _ranks(known: Iterable[Line | Process], logs: Iterable[Log]) -> dict[str, tuple[int, ...]]:
+    """Return the ranks by host, both in order: those that printed, wrote a file, or have a log."""
+    by_host: dict[str, set[int]] = {}
+    pairs = [*((each.host, each.rank) for each in known), *((log.host, log.task) for log in logs)]
+    for host, rank in pairs:
+        if rank is not None and host:
+            by_host.setdefault(host, set()).add(rank)
+    return {
+        host: tuple(sorted(numbers))
+        for host, numbers in sorted(by_host.items(), key=lambda item: min(item[1]))
+    }
+
+
 def first_failure(
-    launcher: str, lines: Sequence[Line], reports: Sequence[Report]
+    launcher: str,
+    lines: Sequence[Line],
+    processes: Sequence[Process],
+    hosts: Mapping[str, Sequence[int]],
 ) -> Failure | None:
-    """Return the first failure of a run, from its processes' records or from its launcher."""
-    hosts = ranks(lines)
+    """Return the first failure of a run, from its processes' records or its launcher.
+
+    Args:
+        launcher: name of the run's launcher.
+        lines: of the job's logs.
+        processes: of the job, with their failures.
+        hosts: the ranks on each host.
+    """
     reported = [
         _located(failure, hosts) for failure in launchers.get(launcher).failures(_by_host(lines))
     ]
-    failure = blame.first(launcher, reports, reported) or next(iter(reported), None)
+    failure = blame.first(launcher, processes, reported) or next(iter(reported), None)
     if failure is None or failure.words or not signal_of(failure.exit_code):
         return failure
     return _crashed(failure, lines)
@@ -123,10 +148,8 @@ def first_failure(
 
 def _crashed(failure: Failure, lines: Iterable[Line]) -> Failure:
     """Add the place in the user's code at which a rank was killed, if faulthandler printed it."""
-    place = error_records.place_of_crash(line.text for line in lines if line.rank == failure.rank)
-    name = Signals(signal_of(failure.exit_code)).name
-    text = f"{failure.text} ({name})" + (f", {place}" if place else "")
-    return replace(failure, text=text, place=place)
+    place = blame.place_of_crash(line.text for line in lines if line.rank == failure.rank)
+    return replace(failure, text=f"{failure.text}, {place}", place=place) if place else failure
 
 
 def mentions_node_failure(lines: Iterable[Line]) -> bool:

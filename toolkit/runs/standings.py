@@ -1,252 +1,229 @@
-"""Report what all processes of a run are doing, from their stacks. Pure."""
+"""Report where the ranks of a job stand: what they do, which have ended, which have met."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
-from toolkit import launchers
+from toolkit import launchers, runtimes
+from toolkit.errors import ToolkitError
+from toolkit.files import open_regular
 from toolkit.model.plan import Plan
-from toolkit.runs.blame import rank_of
-from toolkit.runs.error_records import is_starter
-from toolkit.runs.stacks import (
-    Frame,
-    Position,
-    Process,
-    Stacks,
-    is_idle_worker,
-    numbers_text,
-    position,
-)
+from toolkit.model.run import JobState, Process
+from toolkit.quoting import shell
+from toolkit.runs import records
+from toolkit.runs.blame import is_starter
+from toolkit.runs.stacks import Frame, Position, Stacks, parse, position
+from toolkit.runs.store import Paths
+from toolkit.slurm.client import Client
+from toolkit.slurm.hostlist import expand
 
 _SEPARATE = ("none", "ray", "submitit")
-_MOST_GROUPS = 12  # in the summary; all stacks follow it
+_MOST_PARTS = 12  # of a sentence
+_LONG_AGO = 60.0  # seconds; a rank that saves what was trained may take as long
+_MOST_SOURCE = 1 << 20
+_LOOK_SECONDS = 0.2  # between two looks, and more for thousands of files
+_SLOW_SECONDS = 3.0  # then the nodes write what their caches hold back
+# Verbs of sentences and their plurals, in the order of the parts: who waits for others comes early.
+_PLURALS = {"ended": "ended", "waits": "wait", "is": "are", "has": "have", "does": "do"}
 
-
-class Answer(NamedTuple):
-    """The answer of one process.
-
-    Attributes:
-        process: whose it is.
-        stacks: of its threads; None if it has not written them.
-        before: those that it had written before; None if it was not asked.
-        has_ended: it noted its end.
-    """
-
-    process: Process
-    stacks: Stacks | None = None
-    before: Stacks | None = None
-    has_ended: bool = False
-
-    @property
-    def main(self) -> tuple[Frame, ...]:
-        """The stack of its main thread."""
-        return (self.stacks or {}).get(self.process.main, ())
+Sizes = Mapping[str, int]  # of files, by their names without a suffix
 
 
 class Standing(NamedTuple):
-    """The activity of one rank, or of another process of a run without ranks.
+    """The activity of one process.
 
     Attributes:
-        label: ``3``, in an array ``2.3``; of another process ``1234 on nid001``.
-        rank: its number; None if it has none.
-        answer: of the rank's process.
-        position: None if it has not answered.
-        text: ``waits in all_reduce (train.py:31)``, and in the plural.
-        moved: it was elsewhere when it was asked before; None if it was not asked.
+        process: whose it is.
+        label: ``3``, in an array ``2.3``; of a process that is no rank ``1234 on nid001``.
+        position: its own.
+        stacks: of its threads; empty if it has not answered.
+        before: its position when it was asked before; None if it was not asked.
+        moved: its stack was another one then.
     """
 
+    process: Process
     label: str
-    rank: int | None
-    answer: Answer
-    position: Position | None
-    texts: tuple[str, str]
-    moved: bool | None = None
-    from_text: str = ""
+    position: Position
+    stacks: Stacks = {}
+    before: Position | None = None
+    moved: bool = False
 
 
-Code = Callable[[Frame], str]
+def can_answer(plan: Plan) -> bool:
+    """Return whether a run's ranks write their stacks: Python that Slurm's signals reach.
+
+    The processes of a container of Docker or podman are not in the job's steps.
+    """
+    return plan.reports and runtimes.get(plan.container.runtime).image != "docker"
 
 
-def standings(answers: Sequence[Answer], plan: Plan, code: Code) -> list[Standing]:
-    """Return what each rank is doing, in order; of each rank one process is chosen."""
-    by_rank: dict[tuple[int, int], list[Answer]] = {}
-    others: list[Answer] = []
-    starters: list[Answer] = []
-    for answer in answers:
-        rank = rank_of(answer.process.report, plan.launch.launcher)
-        if rank is not None:
-            by_rank.setdefault((_element(answer), rank), []).append(answer)
-        else:
-            is_agent = is_starter(answer.process.report.program)
-            (starters if is_agent else others).append(answer)
-    if by_rank:
-        chosen = [
-            (f"{element}.{rank}" if plan.array else str(rank), rank, _chosen(several, code))
-            for (element, rank), several in sorted(by_rank.items())
-        ]
-        return [_standing(label, rank, answer, answers, code) for label, rank, answer in chosen]
-    return [
-        _standing(f"{answer.process.report.pid} on {answer.process.report.host}", None, *rest)
-        for answer in others or starters  # such as agents that wait for each other
-        if answer.stacks is not None
-        for rest in ((answer, answers, code),)
-    ]
+def ask(
+    paths: Paths, plan: Plan, client: Client, state: JobState, limit: float
+) -> tuple[Sequence[Process], Sizes]:
+    """Have all processes of a running job write their stacks.
+
+    A process that is gone, or does not know the signal, writes nothing; after ``limit`` seconds it
+    is not waited for any more.
+
+    Returns:
+        The processes when they have written, and the sizes of their files before.
+    """
+    before = records.read(paths, plan, state.job_id)
+    asked = {process.path.stem: process.size for process in before}
+    began = time.monotonic()
+    client.signal(state.job_id, "URG")
+    sizes: Sizes = {}
+    is_synced = False
+    while True:
+        processes = records.latest(records.read(paths, plan, state.job_id), plan)
+        now = {process.path.stem: process.size for process in processes}
+        running = [process for process in processes if not process.ended]
+        is_silent = any(process.size == asked.get(process.path.stem, 0) for process in running)
+        passed = time.monotonic() - began
+        if (now == sizes and running and not is_silent) or passed > limit:
+            return processes, asked
+        sizes = now
+        if passed > _SLOW_SECONDS and not is_synced:
+            is_synced = True
+            with suppress(ToolkitError):  # a node's page cache of NFS is written after 30 seconds
+                nodes = len(expand(state.nodes))
+                client.on_nodes(state.job_id, nodes, f"sync -f {shell(paths.reports)}")
+        time.sleep(_LOOK_SECONDS + len(processes) * _LOOK_SECONDS / 1000)
 
 
-def _element(answer: Answer) -> int:
-    number = answer.process.report.env.get("SLURM_ARRAY_TASK_ID", "")
-    return int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 0
+def standings(processes: Iterable[Process], plan: Plan, asked: Sizes) -> list[Standing]:
+    """Return what each process is doing.
+
+    Args:
+        processes: of the run.
+        plan: of the run.
+        asked: sizes of their files when they were asked: what follows is the answer.
+    """
+    return [_standing(process, plan, asked.get(process.path.stem, 0)) for process in processes]
 
 
-def _chosen(several: Sequence[Answer], code: Code) -> Answer:
-    """Return the process of a rank that others wait for: no helper of it, no wrapper around it."""
-
-    def order(answer: Answer) -> tuple[bool, bool, bool, bool, int]:
-        where = position(answer.main, code) if answer.stacks is not None else None
-        return (
-            where is None,
-            bool(answer.process.report.process) and answer.process.report.index is None,
-            where is None or where.kind != "collective",
-            where is None or where.frame is None or where.name.startswith("subprocess."),
-            answer.process.report.pid,
-        )
-
-    return min(several, key=order)
-
-
-def _standing(
-    label: str, rank: int | None, answer: Answer, answers: Sequence[Answer], code: Code
-) -> Standing:
-    if answer.stacks is None:
-        text = (
-            "has ended" if answer.has_ended else "does not answer: its process is gone or stopped"
-        )
-        return Standing(label, rank, answer, None, (text, _plural(text)))
-    where = position(answer.main, code)
-    more = _worker_text(answer, answers, code) if where.kind == "loader" else ""
-    earlier = (answer.before or {}).get(answer.process.main)
-    return Standing(
-        label,
-        rank,
-        answer,
-        where,
-        (where.text() + more, where.text(plural=True) + more),
-        None if earlier is None else earlier != answer.main,
-        "" if earlier is None else position(earlier, code).text(),
+def _standing(process: Process, plan: Plan, asked: int) -> Standing:
+    element = process.env.get("SLURM_ARRAY_TASK_ID", "0") + "." if plan.array else ""
+    is_rank = process.rank is not None
+    label = f"{element}{process.rank}" if is_rank else f"{process.pid} on {process.host}"
+    size = max(0, asked - process.size + len(process.text))  # of the answers before
+    past, answer = (
+        parse(part.decode("utf-8", "replace"), process.main)
+        for part in (process.text[:size], process.text[size:])
     )
+    if not answer:
+        return Standing(process, label, Position("ended" if process.ended else "silent"))
+    mains = [stacks.get(process.main, ()) for stacks in (*past, *answer)][-2:]
+    places = [position(main, lambda frame: source_of(plan, frame)) for main in mains]
+    before = places[0] if len(mains) > 1 else None
+    return Standing(process, label, places[-1], answer[-1], before, mains[0] != mains[-1])
 
 
-def _plural(text: str) -> str:
-    return (
-        text.replace("has ", "have ")
-        .replace("does ", "do ")
-        .replace("its process is", "their processes are")
-    )
+def ranks_of(stands: Sequence[Standing]) -> list[Standing]:
+    """Return where each rank is, in order; without ranks where the other processes are.
 
-
-def _worker_text(answer: Answer, answers: Sequence[Answer], code: Code) -> str:
-    """Return where the workers are that a data loader waits for."""
-    report = answer.process.report
-    places = {
-        position(other.main, code).text()
-        for other in answers
-        if other.process.parent == report.pid
-        and other.process.report.host == report.host
-        and other.stacks is not None
-        and not is_idle_worker(other.main)
-    }
-    return f", whose worker {min(places)}" if places else ""
-
-
-def summary(stands: Sequence[Standing], plan: Plan) -> str:
-    """Return all of it as one sentence, those who wait for others first."""
-    noun = launchers.get(plan.launch.launcher).task_noun
-    groups: dict[tuple[str, str], list[Standing]] = {}
+    Of a rank the process counts that others wait for: no helper of it, no wrapper around it.
+    """
+    by_rank: dict[str, list[Standing]] = {}
     for stand in stands:
-        groups.setdefault(stand.texts, []).append(stand)
-    ordered = sorted(groups.values(), key=lambda group: (_order(group[0]), -len(group)))
-    parts = [
-        f"{subject(group, noun)} {group[0].texts[len(group) > 1]}"
-        for group in ordered[:_MOST_GROUPS]
+        if stand.process.rank is not None:
+            by_rank.setdefault(stand.label, []).append(stand)
+    if by_rank:
+        chosen = [min(several, key=_order) for several in by_rank.values()]
+        return sorted(chosen, key=lambda stand: [int(word) for word in stand.label.split(".")])
+    answered = [stand for stand in stands if stand.stacks]
+    others = [stand for stand in answered if not is_starter(stand.process.program)]
+    return others or answered  # such as agents that wait for each other
+
+
+def _order(stand: Standing) -> tuple[bool, bool, bool, bool, int]:
+    return (
+        not stand.stacks,
+        bool(stand.process.name) and stand.process.local_rank is None,
+        stand.position.kind != "collective",
+        stand.position.name.startswith("subprocess."),
+        stand.process.pid,
+    )
+
+
+def summary(ranks: Sequence[Standing], plan: Plan) -> str:
+    """Return where all ranks are as one sentence, those who wait for others first."""
+    rows = [(stand.label, stand.position.text) for stand in ranks]
+    text = "has written no file: no Python has started"
+    return sentence([*rows, *((str(rank), text) for rank in without_file(ranks, plan))], plan)
+
+
+def moved_text(ranks: Sequence[Standing], plan: Plan) -> str:
+    """Return what has moved since the ranks were asked before; empty if they were not."""
+    rows = [
+        (
+            stand.label,
+            f"has moved (before: {stand.before.text})" if stand.moved else "has not moved",
+        )
+        for stand in ranks
+        if stand.before
     ]
-    if len(ordered) > _MOST_GROUPS:
-        parts.append(f"and {len(ordered) - _MOST_GROUPS} other places")
-    if missing := without_file(stands, plan):
-        verb = "have" if len(missing) > 1 else "has"
-        parts.append(f"{_subject(missing, noun)} {verb} written no file: no Python has started")
-    return "; ".join(parts)
+    return sentence(rows, plan)
 
 
-def _order(stand: Standing) -> int:
-    kinds = ("collective", "gpu", "loader", "code")
-    return kinds.index(stand.position.kind) if stand.position else len(kinds)
-
-
-def subject(group: Sequence[Standing], noun: str) -> str:
-    """Return who is meant: ``ranks 0, 1, 3``, or ``processes 7 on nid001``."""
-    numbers = [stand.rank for stand in group if stand.rank is not None]
-    if len(numbers) == len(group) and all("." not in stand.label for stand in group):
-        return _subject(numbers, noun)
-    word = noun if numbers else "process"
-    plural = "" if len(group) == 1 else "es" if word == "process" else "s"
-    few = [stand.label for stand in group[:8]]
-    return f"{word}{plural} {', '.join(few)}{', ...' if len(group) > 8 else ''}"
-
-
-def _subject(numbers: Sequence[int], noun: str) -> str:
-    return f"{noun}{'s' if len(numbers) > 1 else ''} {numbers_text(numbers)}"
-
-
-def without_file(stands: Sequence[Standing], plan: Plan) -> list[int]:
+def without_file(ranks: Sequence[Standing], plan: Plan) -> list[int]:
     """Return the ranks that should be there and have no file; empty if their number is open."""
-    known = {stand.rank for stand in stands}
+    known = {stand.process.rank for stand in ranks}
     if None in known or not known or plan.array or plan.least_nodes or plan.gpus_by_node:
         return []
     return sorted(set(range(plan.nodes * plan.ranks_per_node)) - known)
 
 
-def moved_text(stands: Sequence[Standing], noun: str) -> str:
-    """Return what has moved since the ranks were asked before; empty if they were not."""
-    compared = [stand for stand in stands if stand.moved is not None]
-    if not compared:
-        return ""
-    stayed = [stand for stand in compared if not stand.moved]
-    moved = [stand for stand in compared if stand.moved]
-    if not moved:
-        return (
-            "nothing has moved" if len(compared) > 1 else f"{subject(stayed, noun)} has not moved"
-        )
-    parts = [
-        f"{subject([stand], noun)} was elsewhere: it {stand.from_text}"
-        for stand in moved[:_MOST_GROUPS]
-    ]
-    if len(moved) > _MOST_GROUPS:
-        parts = [f"{subject(moved, noun)} have moved"]
-    if stayed:
-        parts.append(f"{subject(stayed, noun)} {'have' if len(stayed) > 1 else 'has'} not moved")
-    return "; ".join(parts)
-
-
-def apart_text(worlds: Sequence[int], plan: Plan) -> str:
-    """Return how ranks trained that did not all meet; empty if they did, or were not meant to.
+def sentence(rows: Iterable[tuple[str, str]], plan: Plan) -> str:
+    """Return what is true of whom, equal texts together: ``ranks 0, 1 wait ...; rank 2 is ...``.
 
     Args:
-        worlds: with how many ranks each rank has trained.
-        plan: of the run. Tasks of the launcher none, and elements of an array, are on purpose.
+        rows: labels of ranks or other processes, and texts that begin with a verb.
+        plan: of the run.
     """
-    is_one = not (plan.array or plan.least_nodes) and plan.launch.launcher not in _SEPARATE
-    size = max(worlds, default=0)
-    if not is_one or size >= len(worlds):
-        return ""
-    if size == 1:
-        return f"{len(worlds)} ranks trained alone: world size 1 each"
-    sizes = sorted(set(worlds), reverse=True)
-    if len(sizes) > 1:
-        shown = ", ".join(f"{worlds.count(each)} in worlds of {each}" for each in sizes)
-        return f"{len(worlds)} ranks trained apart: {shown}"
-    groups = -(-len(worlds) // size)
-    return f"{len(worlds)} ranks trained in {groups} groups of {size}, which never met"
+    groups: dict[str, list[str]] = {}
+    for label, text in rows:
+        groups.setdefault(text, []).append(label)
+
+    def order(text: str) -> tuple[int, int]:
+        return list(_PLURALS).index(text.partition(" ")[0]), -len(groups[text])
+
+    parts = []
+    for text in sorted(groups, key=order):
+        verb, _, rest = text.partition(" ")
+        if len(groups[text]) > 1:
+            verb, rest = _PLURALS[verb], rest.replace("for its ", "for their ", 1)
+        parts.append(f"{subject(groups[text], plan)} {verb} {rest}")
+    more = [f"and {len(parts) - _MOST_PARTS} other places"] if len(parts) > _MOST_PARTS else []
+    return "; ".join([*parts[:_MOST_PARTS], *more])
+
+
+def subject(labels: Sequence[str], plan: Plan) -> str:
+    """Return who is meant: ``ranks 0, 1, 3``, or ``processes 7 on nid001``."""
+    if all(label.isdecimal() for label in labels):
+        shown = numbers_text(map(int, labels))
+    else:
+        shown = ", ".join([*labels[:8], *(["..."] if len(labels) > 8 else [])])
+    noun = "process" if " on " in shown else launchers.get(plan.launch.launcher).task_noun
+    plural = "" if len(labels) == 1 else "es" if noun.endswith("s") else "s"
+    return f"{noun}{plural} {shown}"
+
+
+def numbers_text(numbers: Iterable[int]) -> str:
+    """Format the numbers of ranks: ``0, 1, 3``, ``0-6, 8-63``."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    shown = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return ", ".join([*shown[:20], *(["..."] if len(shown) > 20 else [])])
 
 
 class Group(NamedTuple):
@@ -259,38 +236,80 @@ class Group(NamedTuple):
         is_main: they are main threads.
     """
 
-    ranks: tuple[str, ...]
-    others: tuple[str, ...]
+    ranks: list[str]
+    others: list[str]
     frames: tuple[Frame, ...]
     is_main: bool
 
-    def owners(self, noun: str) -> str:
-        """Return whose they are: ``ranks 0, 1, 3``."""
-        numbers = [int(label) for label in self.ranks if label.isdigit()]
-        few = ", ".join(self.ranks[:8]) if len(numbers) < len(self.ranks) else numbers_text(numbers)
-        ranks = [f"{noun}{'s' if len(self.ranks) > 1 else ''} {few}"] if self.ranks else []
-        more = ["..."] if len(self.others) > 4 else []
-        thread = "" if self.is_main else ": another thread"
-        return ", ".join([*ranks, *self.others[:4], *more]) + thread
 
-
-def equal_stacks(answers: Iterable[Answer], stands: Sequence[Standing]) -> list[Group]:
+def equal_stacks(stands: Iterable[Standing], ranks: Sequence[Standing]) -> list[Group]:
     """Return the stacks of all threads, equal ones together; those of ranks' main threads first."""
-    labels = {id(stand.answer): stand.label for stand in stands if stand.rank is not None}
     groups: dict[tuple[bool, tuple[Frame, ...]], tuple[list[str], list[str]]] = {}
-    for answer in sorted(answers, key=lambda answer: _order_of_label(labels.get(id(answer)))):
-        report, label = answer.process.report, labels.get(id(answer))
-        name = f"process {report.pid} on {report.host} ({report.process or report.program})"
-        for ident, frames in (answer.stacks or {}).items():
-            ranks, others = groups.setdefault((ident == answer.process.main, frames), ([], []))
-            names = others if label is None else ranks
-            names += [label or name] if not names or names[-1] != (label or name) else []
-    ordered = sorted(groups.items(), key=lambda item: (not item[1][0], not item[0][0]))
-    return [
-        Group(tuple(ranks), tuple(others), frames, is_main)
-        for (is_main, frames), (ranks, others) in ordered
-    ]
+    chosen = {id(stand): stand for stand in ranks if stand.process.rank is not None}
+    others = (stand for stand in stands if id(stand) not in chosen)
+    for stand in (*chosen.values(), *others):
+        process, is_rank = stand.process, id(stand) in chosen
+        name = f"process {process.pid} on {process.host} ({process.name or process.program})"
+        for ident, frames in stand.stacks.items():
+            names = groups.setdefault((ident == process.main, frames), ([], []))[not is_rank]
+            names += [stand.label if is_rank else name]
+    shown = [Group(*names, frames, is_main) for (is_main, frames), names in groups.items()]
+    return sorted(shown, key=lambda group: (not group.ranks, not group.is_main))
 
 
-def _order_of_label(label: str | None) -> tuple[int, ...]:
-    return tuple(map(int, label.split("."))) if label else (1 << 62,)
+def source_of(plan: Plan, frame: Frame) -> str:
+    """Return the line of a frame from a file in the run's working directory, or an empty string."""
+    path, lines = Path(os.path.normpath(frame.file)), [b""]
+    if path.is_relative_to(plan.directory):
+        with suppress(OSError), open_regular(path, below=path.parent) as file:
+            lines += file.read(_MOST_SOURCE).split(b"\n")
+    return b"".join(lines[frame.line : frame.line + 1]).decode("utf-8", "replace").strip()[:200]
+
+
+# Who has ended, and who met whom.
+
+
+def ended_text(paths: Paths, plan: Plan, job_id: int) -> str:
+    """Return which ranks of a running job ended long ago, and which are left; empty if none did.
+
+    Ranks of a job array, and of a job whose number of nodes may change, end one by one.
+    """
+    suffixes = {Path(name).suffix for name in paths.names(paths.reports)}
+    if plan.array or plan.least_nodes or not suffixes >= {records.RUNNING, records.ENDED}:
+        return ""
+    by_rank: dict[int, list[float]] = {}
+    for process in records.latest(records.read(paths, plan, job_id), plan):
+        if process.rank is not None and process.is_rank:
+            by_rank.setdefault(process.rank, []).append(process.ended)
+    ended = {rank: max(times) for rank, times in by_rank.items() if all(times)}
+    left = [(str(rank), "is still running") for rank in by_rank if rank not in ended]
+    if not left or not ended or time.time() - min(ended.values()) < _LONG_AGO:
+        return ""
+    minutes = max(0.0, time.time() - max(ended.values())) / 60
+    ago = f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
+    return sentence([*((str(rank), f"ended {ago} ago") for rank in ended), *left], plan)
+
+
+def apart_text(processes: Iterable[Process], plan: Plan) -> str:
+    """Return how ranks trained that did not all meet; empty if they did, or were not meant to.
+
+    Tasks of the launcher none, and elements of an array, are on purpose.
+    """
+    by_rank = {
+        process.path.stem if process.rank is None else process.rank: process.world
+        for process in processes
+        if process.world
+    }
+    worlds = list(by_rank.values())
+    sizes = sorted(set(worlds), reverse=True)
+    is_one = not (plan.array or plan.least_nodes) and plan.launch.launcher not in _SEPARATE
+    if not is_one or not sizes or sizes[0] >= len(worlds):
+        return ""
+    if sizes == [1]:
+        how = "alone: world size 1 each"
+    elif len(sizes) > 1:
+        shown = (f"{worlds.count(size)} in worlds of {size}" for size in sizes)
+        how = f"apart: {', '.join(shown)}"
+    else:
+        how = f"in {-(-len(worlds) // sizes[0])} groups of {sizes[0]}, which never met"
+    return f"{len(worlds)} ranks trained {how}"

@@ -22,7 +22,7 @@ from toolkit.model.run import (
     SubmissionAttempt,
 )
 from toolkit.model.site import Access
-from toolkit.runs import excerpt, once, parts
+from toolkit.runs import excerpt, once, parts, records, standings
 from toolkit.runs.finish import finish, read_elements
 from toolkit.runs.outcome import headline
 from toolkit.runs.store import Paths
@@ -159,10 +159,10 @@ def of(paths: Paths, refresh: Refresh | None = None) -> Status:
             paths, outcome.state, outcome.seconds, outcome.exit_code, outcome.nodes, message
         )
     if state is not None:
-        seconds = (
-            max(0.0, time.time() - state.start) if state.state == "RUNNING" and state.start else 0.0
-        )
-        return _row(paths, state.state, seconds, None, state.nodes, state.reason)
+        is_running = state.state == "RUNNING"
+        seconds = max(0.0, time.time() - state.start) if is_running and state.start else 0.0
+        ended = standings.ended_text(paths, paths.read_plan(), state.job_id) if is_running else ""
+        return _row(paths, state.state, seconds, None, state.nodes, ended or state.reason)
     return (
         _row(paths, "NOT SUBMITTED", 0.0, None, "", "")
         if was_never_submitted(paths)
@@ -256,7 +256,8 @@ def elements(paths: Paths) -> tuple[PointOutcome, ...]:
     submission, plan = submission_of(paths), paths.read_plan()
     states = client_of(submission).elements(submission.job_id)
     past = excerpt.history(paths, plan, submission.job_id)
-    return read_elements(paths, plan, submission.job_id, states, past, ended=False)
+    processes = records.read(paths, plan, submission.job_id)
+    return read_elements(paths, plan, submission.job_id, states, past, processes, ended=False)
 
 
 def elements_with_earlier(paths: Paths) -> list[tuple[str, PointOutcome]]:

@@ -19,12 +19,11 @@ from toolkit.slurm.patience import Wait
 
 
 def place_hook(directory: Path) -> None:
-    """Copy the modules of the ranks to where the processes of a run import them."""
+    """Copy the module of the ranks to where the processes of a run import it."""
     target = store.Paths(directory).reports
     target.mkdir(mode=0o700)
-    for name in ("sitecustomize.py", "failure.py", "stacks.py"):
-        source = package_directory("scripts") / "report" / name
-        (target / name).write_bytes(source.read_bytes())
+    source = package_directory("scripts") / "report" / "sitecustomize.py"
+    (target / source.name).write_bytes(source.read_bytes())
 
 
 def submit(
