@@ -60,6 +60,11 @@ class ToolkitError(Exception):
     kind: str = "internal"
     page: str = GENERAL_PAGE
 
+    def __init_subclass__(cls, *, exit_code: int = 0, kind: str = "", page: str = "") -> None:
+        cls.exit_code = exit_code or cls.exit_code
+        cls.kind = kind or cls.kind
+        cls.page = page or cls.page
+
     def __init__(
         self,
         cause: str,
@@ -98,20 +103,15 @@ class ToolkitError(Exception):
         return f"{self.place}: {self.cause}{source}{step}"
 
 
-class UsageError(ToolkitError):
+class UsageError(ToolkitError, exit_code=64, kind="usage"):
     """The command line or the value of an option is invalid."""
 
-    exit_code, kind = 64, "usage"
 
-
-class PlanError(ToolkitError):
+class PlanError(ToolkitError, exit_code=65, kind="plan", page="run/refused"):
     """The job could not run on the site, for reasons of several kinds.
 
     They are in ``findings``. Where all of them are of one kind, the exit code is theirs.
     """
-
-    exit_code, kind = 65, "plan"
-    page = "run/refused"
 
     def __init__(
         self, cause: str, findings: Sequence[ToolkitError], *, next_step: str | None = None
@@ -128,221 +128,132 @@ class InternalError(ToolkitError):
     """The toolkit itself has a bug."""
 
 
-class ScriptMissingError(ToolkitError):
+class ScriptMissingError(ToolkitError, exit_code=66, kind="script", page="run"):
     """The training script, or the job folder, does not exist."""
 
-    exit_code, kind = 66, "script"
-    page = "run"
 
-
-class UnknownImageError(ToolkitError):
+class UnknownImageError(ToolkitError, exit_code=67, kind="image name", page="image/build"):
     """No recipe, image or file has this name."""
 
-    exit_code, kind = 67, "image name"
-    page = "image/build"
 
-
-class ImageMissingError(ToolkitError):
+class ImageMissingError(ToolkitError, exit_code=68, kind="image", page="image/build"):
     """The recipe is known, but its image is not built, or incomplete."""
 
-    exit_code, kind = 68, "image"
-    page = "image/build"
 
-
-class SlurmUnreachableError(ToolkitError):
+class SlurmUnreachableError(ToolkitError, exit_code=69, kind="slurm", page="site/doctor"):
     """No Slurm answers."""
 
-    exit_code, kind = 69, "slurm"
-    page = "site/doctor"
 
-
-class CommandFailedError(ToolkitError):
+class CommandFailedError(ToolkitError, exit_code=71, kind="command"):
     """An outside program failed for an unknown reason."""
 
-    exit_code, kind = 71, "command"
 
-
-class NeedsInstallError(ToolkitError):
+class NeedsInstallError(ToolkitError, exit_code=72, kind="missing program", page="site/install"):
     """A program or package is missing on this machine."""
 
-    exit_code, kind = 72, "missing program"
-    page = "site/install"
 
-
-class NoSpaceError(ToolkitError):
+class NoSpaceError(ToolkitError, exit_code=73, kind="disk space", page="run/clean-up"):
     """A file system has too little free space."""
 
-    exit_code, kind = 73, "disk space"
-    page = "run/clean-up"
 
-
-class BuildError(ToolkitError):
+class BuildError(ToolkitError, exit_code=74, kind="build", page="image/build"):
     """An image could not be built, or did not pass its checks."""
 
-    exit_code, kind = 74, "build"
-    page = "image/build"
 
-
-class BusyError(ToolkitError):
+class BusyError(ToolkitError, exit_code=75, kind="busy"):
     """Another user or process holds a resource; it will be free later."""
 
-    exit_code, kind = 75, "busy"
 
-
-class SubmissionError(ToolkitError):
+class SubmissionError(ToolkitError, exit_code=76, kind="submission", page="run/refused"):
     """Slurm refused the job."""
 
-    exit_code, kind = 76, "submission"
-    page = "run/refused"
 
-
-class ForbiddenError(ToolkitError):
+class ForbiddenError(ToolkitError, exit_code=77, kind="permission"):
     """The user lacks the permission for this action."""
 
-    exit_code, kind = 77, "permission"
 
-
-class ConfigError(ToolkitError):
+class ConfigError(ToolkitError, exit_code=78, kind="file"):
     """A recipe, site, job or settings file is broken."""
 
-    exit_code, kind = 78, "file"
 
-
-class UnknownLauncherError(ToolkitError):
+class UnknownLauncherError(ToolkitError, exit_code=79, kind="launcher", page="running"):
     """No launcher has this name."""
 
-    exit_code, kind = 79, "launcher"
-    page = "running"
 
-
-class UnknownPartitionError(ToolkitError):
+class UnknownPartitionError(ToolkitError, exit_code=80, kind="partition", page="run/refused"):
     """The site has no such partition."""
 
-    exit_code, kind = 80, "partition"
-    page = "run/refused"
 
-
-class ShapeError(ToolkitError):
+class ShapeError(ToolkitError, exit_code=81, kind="shape", page="run/refused"):
     """More nodes, GPUs, CPUs or time than the site has."""
 
-    exit_code, kind = 81, "shape"
-    page = "run/refused"
 
-
-class BindMissingError(ToolkitError):
+class BindMissingError(ToolkitError, exit_code=82, kind="bind", page="run/refused"):
     """A mounted directory or file, or the working directory, does not exist on the nodes."""
 
-    exit_code, kind = 82, "bind"
-    page = "run/refused"
 
-
-class ClusterError(ToolkitError):
+class ClusterError(ToolkitError, exit_code=83, kind="local cluster", page="teach/local-cluster"):
     """The local cluster could not be started, or is not in the state that is needed."""
 
-    exit_code, kind = 83, "local cluster"
-    page = "teach/local-cluster"
 
-
-class UnknownRunError(ToolkitError):
+class UnknownRunError(ToolkitError, exit_code=84, kind="run name", page="run/detach"):
     """No run has this name."""
 
-    exit_code, kind = 84, "run name"
-    page = "run/detach"
 
-
-class UnknownSiteError(ToolkitError):
+class UnknownSiteError(ToolkitError, exit_code=85, kind="site", page="site/describe"):
     """No site has this name."""
 
-    exit_code, kind = 85, "site"
-    page = "site/describe"
 
-
-class LauncherMismatchError(ToolkitError):
+class LauncherMismatchError(ToolkitError, exit_code=86, kind="launcher and image", page="running"):
     """The launcher cannot work with this image or this site."""
 
-    exit_code, kind = 86, "launcher and image"
-    page = "running"
 
-
-class JobLostError(ToolkitError):
+class JobLostError(ToolkitError, exit_code=87, kind="job lost", page="run/explain"):
     """The job ended without an exit code of its own: a node failed, or Slurm forgot it."""
 
-    exit_code, kind = 87, "job lost"
-    page = "run/explain"
 
-
-class SignatureError(ToolkitError):
+class SignatureError(ToolkitError, exit_code=88, kind="signature", page="image/share"):
     """An image or workshop lacks its signature, or is not what was signed or locked."""
 
-    exit_code, kind = 88, "signature"
-    page = "image/share"
 
-
-class SlurmSilentError(SlurmUnreachableError):
+class SlurmSilentError(SlurmUnreachableError, exit_code=89, kind="slurm silent"):
     """There is a Slurm, but its controller gives no answer within the time that is allowed."""
 
-    exit_code, kind = 89, "slurm silent"
 
-
-class UnknownRuntimeError(ToolkitError):
+class UnknownRuntimeError(ToolkitError, exit_code=90, kind="runtime", page="running"):
     """No runtime has this name."""
 
-    exit_code, kind = 90, "runtime"
-    page = "running"
 
-
-class EnvironmentMissingError(ToolkitError):
+class EnvironmentMissingError(ToolkitError, exit_code=91, kind="environment", page="run/conda"):
     """No conda environment has this name, or it has no Python."""
 
-    exit_code, kind = 91, "environment"
-    page = "run/conda"
 
-
-class PreflightError(ToolkitError):
+class PreflightError(ToolkitError, exit_code=92, kind="preflight", page="site/doctor"):
     """Checks failed: of `toolkit doctor`, or of `workshop join` and `rehearse`."""
 
-    exit_code, kind = 92, "preflight"
-    page = "site/doctor"
 
-
-class UnrecordedError(ToolkitError):
+class UnrecordedError(ToolkitError, exit_code=93, kind="job not recorded", page="run/clean-up"):
     """Slurm has the job, but its number could not be recorded."""
 
-    exit_code, kind = 93, "job not recorded"
-    page = "run/clean-up"
 
-
-class UntrustedError(ToolkitError):
+class UntrustedError(ToolkitError, exit_code=94, kind="untrusted file", page="site/trust"):
     """A file or directory belongs to another user, or others can write to it."""
 
-    exit_code, kind = 94, "untrusted file"
-    page = "site/trust"
 
-
-class MalformedInputError(ToolkitError, ValueError):
+class MalformedInputError(ToolkitError, ValueError, exit_code=95, kind="malformed input"):
     """A file, archive or answer does not follow its format; none of it is used."""
 
-    exit_code, kind = 95, "malformed input"
 
-
-class LimitError(ToolkitError):
+class LimitError(ToolkitError, exit_code=96, kind="limit"):
     """A limit of this shell or machine is reached: of open files, of a file's size, of memory."""
 
-    exit_code, kind = 96, "limit"
 
-
-class ImportsMissingError(ToolkitError):
+class ImportsMissingError(ToolkitError, exit_code=97, kind="imports", page="image/extend"):
     """The script imports a module that the Python of its ranks does not have."""
 
-    exit_code, kind = 97, "imports"
-    page = "image/extend"
 
-
-class RegressionError(ToolkitError):
+class RegressionError(ToolkitError, exit_code=98, kind="regression", page="run/scale"):
     """A training is slower than in an earlier study, beyond the noise of both."""
-
-    exit_code, kind = 98, "regression"
-    page = "run/scale"
 
 
 _SYSTEM: dict[int | None, tuple[type[ToolkitError], str, str]] = {

@@ -52,10 +52,8 @@ _REFUSALS = {
 _SILENT_STEP = "try again when sinfo gets an answer. On a local cluster: toolkit cluster status"
 
 
-class AnswerLostError(SlurmUnreachableError):
+class AnswerLostError(SlurmUnreachableError, exit_code=89, kind="slurm silent"):
     """It is unknown whether Slurm has a job."""
-
-    exit_code, kind = SlurmSilentError.exit_code, SlurmSilentError.kind
 
 
 def is_silent(result: Result) -> bool:
