@@ -25,6 +25,7 @@ from toolkit.images.build.apptainer import compose
 from toolkit.images.build.docker.archives import as_docker_archive, write_layout
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import parse_page
+from toolkit.images.recipe.lock import Lock, Pinned, to_toml
 from toolkit.images.registry import client as registry
 from toolkit.images.registry.auth import Credentials
 from toolkit.images.registry.references import Reference
@@ -40,7 +41,6 @@ from toolkit.images.store.contents import parse as contents
 from toolkit.images.store.settings import parse_inspection
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.model.image import BaseImage, Manifest
-from toolkit.model.lock import Lock, Pinned, to_toml
 
 GOLDEN = Path(__file__).parent / "golden/readers"
 

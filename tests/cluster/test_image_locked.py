@@ -27,9 +27,9 @@ from toolkit.errors import BuildError
 from toolkit.files import read_toml
 from toolkit.images.lockfile import make as locking
 from toolkit.images.recipe import library
+from toolkit.images.recipe.lock import Lock
 from toolkit.images.store import store
 from toolkit.model.image import Manifest
-from toolkit.model.lock import Lock
 
 RECIPE = """\
 summary = "Debian, a package of it, and one of Python"

@@ -34,9 +34,9 @@ from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.remove import remove
 from toolkit.images.host.workspace import Owner
 from toolkit.images.recipe import library
+from toolkit.images.recipe.recipe import Space
 from toolkit.images.verify.own_checks import Results
 from toolkit.model.image import Check
-from toolkit.model.recipe import Space
 
 LOG = """\
 INFO:    Starting build...

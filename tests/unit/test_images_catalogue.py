@@ -6,7 +6,7 @@ import pytest
 
 from toolkit.errors import UnknownImageError
 from toolkit.images.recipe import catalogue
-from toolkit.model.catalogue import FACTS, Release
+from toolkit.images.recipe.releases import FACTS, Release
 from toolkit.units import compare, numbers
 
 

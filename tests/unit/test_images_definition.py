@@ -15,9 +15,9 @@ from toolkit.images.recipe import definitions, library
 from toolkit.images.recipe.blocks.pip import Pip
 from toolkit.images.recipe.names import list_recipes
 from toolkit.images.recipe.quoting import quote_word, to_plain_text
+from toolkit.images.recipe.recipe import Recipe
 from toolkit.images.recipe.resolve import Resolved, resolve
 from toolkit.model.base import BadDataError
-from toolkit.model.recipe import Recipe
 
 GOLDEN = Path(__file__).parents[1] / "golden/images"
 REFUSED = [text for text in HOSTILE if not text.isprintable()]

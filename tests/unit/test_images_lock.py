@@ -15,10 +15,10 @@ from toolkit.images.lockfile import apply as locks
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap
 from toolkit.images.recipe.block import BlockOutput
+from toolkit.images.recipe.lock import Lock, Pinned, to_toml
 from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage
 from toolkit.model.base import from_toml
 from toolkit.model.image import BaseImage
-from toolkit.model.lock import Lock, Pinned, to_toml
 
 LOCK = Lock(
     name="small",

@@ -18,10 +18,10 @@ from toolkit.images.recipe import library
 from toolkit.images.recipe.block import BlockOutput
 from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.protection import apply_replacements, parse_name, parse_names, protect
+from toolkit.images.recipe.recipe import Recipe
 from toolkit.images.recipe.resolve import resolve
 from toolkit.model.base import BadDataError
 from toolkit.model.image import Check
-from toolkit.model.recipe import Recipe
 
 BASE = {"kind": "debootstrap", "release": "bookworm"}
 TORCH = {

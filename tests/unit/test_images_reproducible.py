@@ -17,13 +17,13 @@ from tests.unit.test_images_layers import stages
 from tests.unit.test_images_squashfs import Image
 from toolkit.images.build.apptainer.entries import DamagedError, Entries
 from toolkit.images.recipe.chain import build_chain
+from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.reproducible import BYTE_CODE, is_dropped
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif.squashfs.format import Reader, position_of
 from toolkit.images.sif.squashfs.tables import read_tables, settle_times
 from toolkit.images.store.cache import BASES, LAYERS, Cache
 from toolkit.model.image import BaseImage, Layer
-from toolkit.model.lock import Lock
 
 SOURCE = '''\
 """A module whose constants other code has, too."""

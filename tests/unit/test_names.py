@@ -22,6 +22,7 @@ from toolkit.images.lockfile.apply import format_preferences
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File, parse_page
 from toolkit.images.recipe import library
+from toolkit.images.recipe.lock import Lock, Pinned
 from toolkit.images.recipe.names import (
     LONGEST,
     is_image_name,
@@ -29,14 +30,13 @@ from toolkit.images.recipe.names import (
     require_image_name,
     require_sha256,
 )
+from toolkit.images.recipe.recipe import Recipe
 from toolkit.images.recipe.resolve import resolve
 from toolkit.images.registry import copies
 from toolkit.images.store import store
 from toolkit.images.store.cache import Cache
 from toolkit.model.base import BadDataError, to_json
 from toolkit.model.image import BaseImage
-from toolkit.model.lock import Lock, Pinned
-from toolkit.model.recipe import Recipe
 
 HOSTILE = {
     "parent": "../x",

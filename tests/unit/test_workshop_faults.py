@@ -33,11 +33,11 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.exercises import copy_folder
+from toolkit.images.recipe.lock import Lock, to_toml
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.base import to_json
 from toolkit.model.image import BaseImage
-from toolkit.model.lock import Lock, to_toml
 from toolkit.runs import removal, status
 from toolkit.runs.store import Paths
 from toolkit.workshops import archive, join, results

@@ -14,11 +14,11 @@ from toolkit import shell
 from toolkit.errors import NeedsInstallError, SignatureError, UsageError
 from toolkit.exercises import copy_folder
 from toolkit.files import read_text, read_toml, temporary_beside, write_atomically
+from toolkit.images.recipe.lock import Lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.images.store.sign import Ask
 from toolkit.model.base import to_json
-from toolkit.model.lock import Lock
 from toolkit.shell import Progress
 from toolkit.units import counted
 from toolkit.workshops import archive, guide

@@ -17,11 +17,11 @@ from toolkit.explain.model import Example
 from toolkit.files import read_toml
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
+from toolkit.images.recipe.recipe import Recipe
 from toolkit.launchers import LAUNCHERS, offered
 from toolkit.lint.rules import RULES as LINT_RULES
 from toolkit.model.base import Model
 from toolkit.model.job import Job, Project
-from toolkit.model.recipe import Recipe
 from toolkit.model.site import Site
 from toolkit.rules import RULES
 from toolkit.sites import load, names

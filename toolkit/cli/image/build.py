@@ -178,7 +178,7 @@ def lock(name: str, output: Path | None) -> None:
     from toolkit.files import write_atomically
     from toolkit.images.lockfile.files import lock_path
     from toolkit.images.lockfile.make import make
-    from toolkit.model.lock import to_toml
+    from toolkit.images.recipe.lock import to_toml
 
     try:
         path = output or lock_path(name)

@@ -16,8 +16,8 @@ from toolkit.text import json_safe, one_line
 from toolkit.units import human_size
 
 if TYPE_CHECKING:
+    from toolkit.images.recipe.releases import Release
     from toolkit.images.store.diff import Difference
-    from toolkit.model.catalogue import Release
     from toolkit.model.image import Manifest
 
 
@@ -86,7 +86,7 @@ def show(name: str, as_json: bool) -> None:
 
 
 def _show_release(release: Release) -> None:
-    from toolkit.model.catalogue import FACTS
+    from toolkit.images.recipe.releases import FACTS
 
     rows = []
     for name in FACTS:

@@ -21,6 +21,7 @@ from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import list_differences
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
+from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.stages import list_missing, promised_variables
 from toolkit.images.store import sbom, store
 from toolkit.images.store.contents import read_contents
@@ -39,7 +40,6 @@ from toolkit.images.verify.case import ImageRunner
 from toolkit.images.verify.verdicts import finish, merged, record
 from toolkit.model.base import Model
 from toolkit.model.image import BaseImage, Manifest, Verdict
-from toolkit.model.lock import Lock
 from toolkit.runtimes.docker import VERSIONS
 from toolkit.shell import Progress
 from toolkit.units import counted

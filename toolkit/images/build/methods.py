@@ -26,13 +26,13 @@ from toolkit.images.lockfile.apply import locked_base, locked_definition
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.chain import build_chain
+from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.reproducible import ENVIRONMENT
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store.cache import WHEELS, Cache
 from toolkit.images.store.provenance import describe_base
 from toolkit.images.verify.verdicts import FindSite, no_site
 from toolkit.model.base import Model
-from toolkit.model.lock import Lock
 from toolkit.runtimes.docker import find_engine
 from toolkit.shell import Progress
 

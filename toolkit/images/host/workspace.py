@@ -23,8 +23,8 @@ from toolkit.images.host.host_mounts import Bind
 from toolkit.images.host.remove import MARKER, clear, remove
 from toolkit.images.host.sharing import require_writable
 from toolkit.images.host.space import read_room, warnings
+from toolkit.images.recipe.recipe import Space
 from toolkit.model.base import BadDataError, Model, from_json, to_json
-from toolkit.model.recipe import Space
 from toolkit.units import human_size
 
 TMP_VARIABLE = "TOOLKIT_BUILD_TMP"

@@ -19,11 +19,11 @@ from toolkit.errors import MalformedInputError
 from toolkit.images.host.host_mounts import CERTIFICATES, ROOT, Bind, HostConfig
 from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.digests import hash_texts
+from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.reproducible import BYTE_CODE
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store.contents import Contents
-from toolkit.model.lock import Lock
 
 PREFERENCES, QUESTION = "apt-preferences", "apt-locked.sh"
 _FILES = "find-links/locked"  # below ROOT

@@ -16,9 +16,9 @@ from toolkit.images.lockfile.apply import list_changes, locked_host_config, pars
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File
 from toolkit.images.recipe import library
+from toolkit.images.recipe.lock import FORMAT, Lock, Pinned
 from toolkit.images.recipe.names import require_file_name, require_sha256
 from toolkit.images.recipe.resolve import Resolved
-from toolkit.model.lock import FORMAT, Lock, Pinned
 
 _INDEX = re.compile(r"--(?:extra-)?index-url[ =](\S+)")
 _FILES = ".cache/files"

@@ -32,6 +32,7 @@ from toolkit.images.lockfile.packages import File, choose_file, find_origin, is_
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap, LocalImage
 from toolkit.images.recipe.chain import build_chain
+from toolkit.images.recipe.lock import Lock, Pinned
 from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store import store
@@ -41,7 +42,6 @@ from toolkit.images.store.provenance import describe_base, expected_hash
 from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Manifest
-from toolkit.model.lock import Lock, Pinned
 
 _INSTALLED = re.compile(r"^Inst (?P<name>\S+) (?:\[\S*\] )?\((?P<version>\S+) ", re.MULTILINE)
 _PATIENCE = 600.0  # seconds

@@ -12,8 +12,8 @@ from toolkit.images.recipe.block import (
     require_debian_packages,
     require_directory,
 )
+from toolkit.images.recipe.releases import Release
 from toolkit.model.base import Model
-from toolkit.model.catalogue import Release
 
 # What a base may hold, by the names of blocks and of what blocks need.
 HOLDABLE = ("compilers", "horovod", "nccl", "openmpi", "python", "ray", "tensorflow", "torch")

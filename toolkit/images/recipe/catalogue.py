@@ -10,8 +10,8 @@ from functools import lru_cache
 from toolkit.config import package_directory
 from toolkit.errors import UnknownImageError
 from toolkit.files import read_toml
+from toolkit.images.recipe.releases import Fact, Release
 from toolkit.model.base import Model
-from toolkit.model.catalogue import Fact, Release
 from toolkit.units import numbers
 
 

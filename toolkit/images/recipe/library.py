@@ -14,10 +14,10 @@ from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.files import config_error, read_text, read_toml
 from toolkit.images.recipe import definitions
 from toolkit.images.recipe.names import list_features, list_recipes
+from toolkit.images.recipe.recipe import Feature, Recipe
 from toolkit.images.recipe.resolve import Resolved, add_features, extend_recipe, resolve
 from toolkit.images.recipe.stages import Stages, derive_stages
 from toolkit.model.base import BadDataError, from_toml
-from toolkit.model.recipe import Feature, Recipe
 
 
 def recipe_path(recipe: str) -> Path:

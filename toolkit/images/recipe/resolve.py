@@ -12,8 +12,8 @@ from toolkit.images.recipe.block import BlockOutput
 from toolkit.images.recipe.blocks import BLOCKS
 from toolkit.images.recipe.names import is_image_name
 from toolkit.images.recipe.protection import apply_replacements, list_replaced, protect
+from toolkit.images.recipe.recipe import Feature, Recipe, Space
 from toolkit.model.base import AnyModel, BadDataError, Model, convert
-from toolkit.model.recipe import Feature, Recipe, Space
 
 # What the definition, and the progress of a build, call by these names already.
 RESERVED = ("base", "apt", "compilers", "clean", "checks", "pack", "convert")

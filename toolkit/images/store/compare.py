@@ -13,6 +13,7 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import BuildError
 from toolkit.images.host.workspace import require_space, workspace
+from toolkit.images.recipe.recipe import Space
 from toolkit.images.sif.header import PARTITION
 from toolkit.images.store import store
 from toolkit.images.store.contents import read_contents
@@ -31,7 +32,6 @@ from toolkit.images.store.settings import inspect
 from toolkit.images.store.sif_files import partition_digest, read_descriptors
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Packages
-from toolkit.model.recipe import Space
 
 _PATIENCE = 3600.0  # seconds
 

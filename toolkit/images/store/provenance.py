@@ -17,12 +17,12 @@ from toolkit.errors import CommandFailedError, ImageMissingError, NeedsInstallEr
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, LocalImage
 from toolkit.images.recipe.digests import hash_texts
+from toolkit.images.recipe.lock import Lock, to_toml
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store import store
 from toolkit.images.store.contents import Contents
 from toolkit.images.store.sif_files import partition_digest
 from toolkit.model.image import BaseImage, Manifest
-from toolkit.model.lock import Lock, to_toml
 from toolkit.quoting import shell_words
 
 _VERSION = re.compile(r"(?<![\d.])\d{1,9}(?:\.\d{1,9})+\S*")

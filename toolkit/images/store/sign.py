@@ -26,6 +26,7 @@ from toolkit.errors import (
 from toolkit.files import read_text
 from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.workspace import require_space, workspace
+from toolkit.images.recipe.recipe import Space
 from toolkit.images.sif.header import SIGNATURE
 from toolkit.images.store import store
 from toolkit.images.store.sif_files import is_signed, normalize, partition_digest, read_descriptors
@@ -40,7 +41,6 @@ from toolkit.images.store.signatures import (
 )
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Manifest, Signature
-from toolkit.model.recipe import Space
 from toolkit.shell import Progress
 
 Ask = Callable[[str], str]  # returns the passphrase of the named key

@@ -13,9 +13,9 @@ from toolkit.checks import Result, check, failed, from_error, passed, unchecked,
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.files import read_toml
 from toolkit.images.host.space import read_room
+from toolkit.images.recipe.lock import Lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
-from toolkit.model.lock import Lock
 from toolkit.text import one_line
 from toolkit.units import counted, human_size
 from toolkit.workshops.case import JoinCase

@@ -19,6 +19,7 @@ from threading import Thread
 from toolkit.images.build.apptainer import seeds
 from toolkit.images.recipe.chain import Chain
 from toolkit.images.recipe.digests import hash_texts
+from toolkit.images.recipe.lock import Lock
 from toolkit.images.store.cache import (
     BASES,
     LAYERS,
@@ -29,7 +30,6 @@ from toolkit.images.store.cache import (
 )
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.image import Layer
-from toolkit.model.lock import Lock
 
 
 class DamagedError(Exception):

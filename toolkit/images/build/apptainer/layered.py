@@ -43,13 +43,13 @@ from toolkit.images.host.host_mounts import Bind, HostConfig
 from toolkit.images.host.privilege import build_command
 from toolkit.images.host.remove import remove
 from toolkit.images.recipe.chain import Chain
+from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.reproducible import ENVIRONMENT, EPOCH
 from toolkit.images.sif import header as sif
 from toolkit.images.store.cache import Cache, CacheEntry
 from toolkit.images.store.contents import Contents, read_contents
 from toolkit.images.store.settings import image_command, inspect, parse_inspection, read_variables
 from toolkit.images.store.sif_files import read_text_object
-from toolkit.model.lock import Lock
 
 
 @dataclass(frozen=True)
