@@ -6,16 +6,15 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+from toolkit.config import is_shipped
 from toolkit.errors import EXHAUSTED, ConfigError
 from toolkit.model.base import AnyModel, BadDataError, from_json, from_toml
-
-if TYPE_CHECKING:
-    from tempfile import TemporaryDirectory
+from toolkit.trust import require_trusted
 
 _MOST_BYTES = 64 << 20  # of a file that is read whole; ours have at most some megabytes
 _CHUNK = 1 << 20
@@ -93,7 +92,7 @@ def read_toml(path: Path, model: type[AnyModel], *, named: bool = False) -> AnyM
         ConfigError: it is missing, unreadable, not TOML, or does not fit the model; with the key,
             its place and the nearest valid key.
     """
-    return _read(path, model, is_json=False, is_searched=not named)
+    return _read(path, model, from_toml, is_searched=not named)
 
 
 def read_json(
@@ -107,43 +106,35 @@ def read_json(
         searched: the file was found by searching, so that its owner must be trusted.
         below: as of ``open_regular``.
     """
-    return _read(path, model, is_json=True, is_searched=searched, below=below)
+    return _read(path, model, from_json, is_searched=searched, below=below)
 
 
 def _read(
     path: Path,
     model: type[AnyModel],
+    parse: Callable[[str, type[AnyModel]], AnyModel],
     *,
-    is_json: bool,
     is_searched: bool,
     below: Path | None = None,
 ) -> AnyModel:
     try:
-        text = _searched_text(path) if is_searched else read_text(path, below=below)
-    except (OSError, ValueError) as error:
+        if is_searched and not is_shipped(path):
+            require_trusted(path)
+        text = read_text(path, below=below)
+    except (OSError, ValueError) as error:  # a ValueError: a path that no file can have
         if isinstance(error, OSError) and error.errno in EXHAUSTED:
             raise
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        if not isinstance(error, OSError | UnicodeDecodeError):  # a path that no file can have
-            reason = str(error)
+        is_text = not isinstance(error, UnicodeDecodeError)
+        reason = (getattr(error, "strerror", "") or str(error)) if is_text else "it is not UTF-8"
         raise ConfigError(
             f"{path} cannot be read: {reason}",
             place=str(path),
             next_step="check its path, its permissions (ls -l), and that it is text in UTF-8",
         ) from error
     try:
-        return from_json(text, model) if is_json else from_toml(text, model)
+        return parse(text, model)
     except BadDataError as error:
         raise config_error(path, text, error) from None
-
-
-def _searched_text(path: Path) -> str:
-    from toolkit.config import is_shipped
-    from toolkit.trust import require_trusted
-
-    if not is_shipped(path):
-        require_trusted(path)
-    return read_text(path)
 
 
 def config_error(path: Path, text: str, error: BadDataError) -> ConfigError:
@@ -227,26 +218,22 @@ def temporary_beside(target: Path) -> Iterator[Path]:
 
     What processes of this host have left for the same target when they were killed is removed, too.
     """
+    import tempfile  # with random and its hashes; most commands write nothing
+
     target.parent.mkdir(parents=True, exist_ok=True)
     prefix = f".{target.name}.{os.uname().nodename}."
     _remove_left(target.parent, prefix)
-    scratch, lock = _locked_directory(target.parent, prefix)
+    lock = None
+    while lock is None:
+        scratch = tempfile.TemporaryDirectory(
+            prefix=prefix, dir=target.parent, ignore_cleanup_errors=True
+        )
+        lock = lock_new_directory(Path(scratch.name))
     try:
         yield Path(scratch.name)
     finally:
         scratch.cleanup()
         os.close(lock)
-
-
-def _locked_directory(parent: Path, prefix: str) -> tuple[TemporaryDirectory[str], int]:
-    """Create a temporary directory; its lock ends with this process."""
-    import tempfile  # with random and its hashes; most commands write nothing
-
-    while True:
-        scratch = tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
-        lock = lock_new_directory(Path(scratch.name))
-        if lock is not None:
-            return scratch, lock
 
 
 def lock_new_directory(path: Path) -> int | None:
