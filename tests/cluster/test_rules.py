@@ -19,7 +19,7 @@ from tests.cluster.ranks import wait_for
 from toolkit import sites
 from toolkit.model.case import Case, Host
 from toolkit.model.job import Job
-from toolkit.model.site import Facts, NodeFacts, Partition, Site, Use
+from toolkit.model.site import Facts, Site, Use
 from toolkit.rules import judge
 from toolkit.slurm import cluster, parse
 
@@ -32,46 +32,62 @@ RIGHT: dict[str, Any] = {
 }
 V100 = "gpu10"  # the first node of cas_v100_4
 # rule -> what breaks it, and what nearly does
+JUPYTER = {"partition": "jupyter", "gpus": 0, "nodes": 1}
+H100 = {"partition": "amd_h100_2", "nodes": 1, "gpus": 1}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no comment": ({"comment": None}, {}),
     "comment of the old kind": ({"comment": "pytorch"}, {"comment": "field=cv;appl=r"}),
     "comment without appl": ({"comment": "field=nlp"}, {"comment": "appl=pytorch;field=nlp"}),
-    "comment with another value": (
-        {"comment": "field=nlpp;appl=pytorch"},
-        {"comment": "field=misc;appl=misc"},
-    ),
+    "comment with another value": ({"comment": "field=nlpp;appl=pytorch"}, {"comment": "field=misc;appl=misc"}),
     "comment with another key": ({"comment": "field=nlp;appl=pytorch;x=y"}, {}),
     "memory": ({"mem": "1G"}, {"cpus_per_task": 2}),
     "GPUs of a node": ({"gpus": 5}, {"gpus": 4}),
     "nodes": ({"nodes": 3}, {"nodes": 2}),
-    "CPUs": (
-        {"ntasks_per_node": 1, "cpus_per_task": 41},
-        {"ntasks_per_node": 1, "cpus_per_task": 40},
-    ),
+    "CPUs": ({"ntasks_per_node": 1, "cpus_per_task": 41}, {"ntasks_per_node": 1, "cpus_per_task": 40}),
     "time": ({"time": "2-00:01:00"}, {"time": "2-00:00:00"}),
-    "a partition without batch jobs": (
-        {"partition": "jupyter", "gpus": 0, "nodes": 1},
-        {"gpus": 0, "nodes": 1},
-    ),
+    "a partition without batch jobs": (JUPYTER, {"gpus": 0, "nodes": 1}),
     "a node that is not there": ({"nodelist": "gpu99"}, {}),
-    "a node of another partition": (
-        {"nodelist": V100, "partition": "amd_h100_2", "nodes": 1, "gpus": 1},
-        {"exclude": V100, "partition": "amd_h100_2", "nodes": 1, "gpus": 1},
-    ),
+    "a node of another partition": ({**H100, "nodelist": V100}, {**H100, "exclude": V100}),
     "an excluded node that is not there": ({"exclude": "gpu99"}, {}),
     "a feature that no node has": ({"constraint": "a100"}, {}),
-}
+}  # fmt: skip
 CLUSTER = "rules"
 
 
 class Place(NamedTuple):
     """The imitation: how the tool is called there, the site as the rules see it, and where jobs are taken from."""
 
+    toolkit: Any
     env: dict[str, str]
     site: Site
     directory: Path
-    partitions: tuple[Partition, ...]
-    nodes: dict[str, NodeFacts]
+    facts: Facts = Facts()
+
+    def do(self, text: str, *words: str) -> Any:
+        return self.toolkit(*text.split(), *words, cwd=self.directory, env=self.env)
+
+    def stopped(
+        self, job: dict[str, Any], mine: dict[str, Use] | None = None, **given: Any
+    ) -> list[str]:
+        """Return what the rules say against a job, of that which stops it."""
+        facts = replace(self.facts, mine=mine or {})
+        return [
+            error.cause
+            for error in judge(
+                Case(Job(**{**RIGHT, **job}), self.site, facts=facts, **given)
+            ).errors
+        ]
+
+    def refused(self, *jobs: list[str]) -> list[str]:
+        """Return what Slurm says against each job, by its own client; "" if it takes it. Nothing is submitted."""
+        line = "-" * 9
+        tests = (
+            f"sbatch --test-only --wrap=true {shlex.join(job)} 2>&1 && echo; echo {line}"
+            for job in jobs
+        )
+        texts = self.do("cluster exec -- bash -c", "; ".join(tests)).stdout.split(f"{line}\n")
+        found = [cluster.start(text) for text in texts[: len(jobs)]]
+        return ["" if one.at else one.refused for one in found]
 
 
 @pytest.fixture(scope="module")
@@ -83,288 +99,147 @@ def place(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Pla
     text = f'name = "like-neuron"\nextends = "neuron"\nsubmit_directory = "{directory}"\n'
     (configured / "toolkit/sites/like-neuron.toml").write_text(text)
     env = {**toolkit_env, "TOOLKIT_CLUSTER": CLUSTER, "XDG_CONFIG_HOME": str(configured)}
-    chosen = [
-        word
-        for name in ("cas_v100_4", "amd_h100_2", "gh200_1", "jupyter")
-        for word in ("--partition", name)
-    ]
-    done = toolkit("cluster", "up", "--like", "like-neuron", *chosen, env=env)
+    site = replace(sites.load("neuron"), name="like-neuron", submit_directory=str(directory))
+    place = Place(toolkit, env, site, directory)
+    chosen = "--partition cas_v100_4 --partition amd_h100_2 --partition gh200_1 --partition jupyter"
+    done = place.do(f"cluster up --like like-neuron {chosen}")
     assert done.returncode == 0, done.stderr
     assert "cas_v100_4 2 of 11" in done.stderr
-    said = toolkit(
-        *"cluster exec -- sinfo --noheader --exact".split(),
-        f"--format={parse.SINFO_FORMAT}",
-        env=env,
+    said = place.do("cluster exec -- sinfo --noheader --exact", f"--format={parse.SINFO_FORMAT}")
+    nodes = place.do(
+        "cluster exec -- sinfo --all --noheader --Node", f"--format={parse.NODE_FORMAT}"
     )
-    nodes = toolkit(
-        *"cluster exec -- sinfo --all --noheader --Node".split(),
-        f"--format={parse.NODE_FORMAT}",
-        env=env,
-    )
-    site = replace(sites.load("neuron"), name="like-neuron", submit_directory=str(directory))
-    yield Place(env, site, directory, parse.partitions(said.stdout), parse.nodes(nodes.stdout))
-    done = toolkit("cluster", "down", env=env)
+    facts = Facts(partitions=parse.partitions(said.stdout), nodes=parse.nodes(nodes.stdout))
+    yield place._replace(facts=facts)
+    done = place.do("cluster down")
     assert done.returncode == 0, done.stderr
 
 
 def words(job: dict[str, Any]) -> list[str]:
-    """The job as options of sbatch."""
+    """Return the job as options of sbatch."""
     given = {**RIGHT, **job}
     rows = {key: value for key, value in given.items() if value is not None and key != "gpus"}
     rows |= {"gres": f"gpu:{given['gpus']}"} if given["gpus"] else {}
     return [f"--{key.replace('_', '-')}={value}" for key, value in rows.items()]
 
 
-def refused_by_slurm(toolkit: Any, place: Place, jobs: list[list[str]]) -> list[str]:
-    """What Slurm says against each of some jobs, in the words of its own client; "" for those that it takes. Nothing is submitted."""
-    tests = "; ".join(
-        f"sbatch --test-only --wrap=true {shlex.join(job)} 2>&1 && echo; echo {'-' * 9}"
-        for job in jobs
+def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(place: Place) -> None:
+    said = place.refused(*(words(job) for pair in CASES.values() for job in pair))
+    slurm = dict(
+        zip(CASES, zip(map(bool, said[::2]), map(bool, said[1::2]), strict=True), strict=True)
     )
-    said = toolkit(
-        "cluster", "exec", "--", "bash", "-c", tests, cwd=place.directory, env=place.env
-    ).stdout
-    found = [cluster.start(text) for text in said.split("-" * 9 + "\n")[: len(jobs)]]
-    return ["" if one.at else one.refused for one in found]
-
-
-def stopped_by_rules(place: Place, job: dict[str, Any], **given: Any) -> list[str]:
-    """What the rules say against a job, of that which stops it."""
-    merged = Job(**{**RIGHT, **job})
-    facts = Facts(partitions=place.partitions, nodes=place.nodes, mine=given.pop("mine", {}))
-    case = Case(
-        job=merged,
-        site=place.site,
-        facts=facts,
-        **given,
-    )
-    return [error.cause for error in judge(case).errors]
-
-
-def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(
-    toolkit: Any, place: Place
-) -> None:
-    bad, good = (
-        [words(bad) for bad, _ in CASES.values()],
-        [words(good) for _, good in CASES.values()],
-    )
-    said = refused_by_slurm(toolkit, place, [*bad, *good])
-    slurm = {
-        name: (bool(said[number]), bool(said[number + len(CASES)]))
-        for number, name in enumerate(CASES)
-    }
-    ours = {
-        name: (bool(stopped_by_rules(place, bad)), bool(stopped_by_rules(place, good)))
-        for name, (bad, good) in CASES.items()
-    }
+    ours = {name: tuple(bool(place.stopped(job)) for job in pair) for name, pair in CASES.items()}
     assert slurm == dict.fromkeys(CASES, (True, False)), said
     assert ours == slurm
 
 
-def test_jobs_are_taken_from_one_directory(toolkit: Any, place: Place, shared_dir: Path) -> None:
+def test_jobs_are_taken_from_one_directory(place: Place, shared_dir: Path) -> None:
     inside, beside = place.directory / "project", place.directory.with_name("scratch-of-another")
     for directory in (inside, beside):
         directory.mkdir(exist_ok=True)
-    jobs = [[*words({}), f"--chdir={directory}"] for directory in (inside, beside, shared_dir)]
-    said = refused_by_slurm(toolkit, place, jobs)
+    said = place.refused(
+        *([*words({}), f"--chdir={path}"] for path in (inside, beside, shared_dir))
+    )
     assert [bool(one) for one in said] == [False, True, True], said
     assert f"jobs are taken from {place.directory} only" in said[2]
-    assert stopped_by_rules(place, {}, host=Host(submit_from=str(place.directory)))
+    assert place.stopped({}, host=Host(submit_from=str(place.directory)))
 
 
-def test_a_user_may_have_so_many_jobs(toolkit: Any, place: Place) -> None:
-    job = {"partition": "amd_h100_2", "nodes": 1, "gpus": 1}
+def test_a_user_may_have_so_many_jobs(place: Place) -> None:
     for number in range(2):
-        assert refused_by_slurm(toolkit, place, [words(job)]) == [""]
-        assert not stopped_by_rules(place, job, mine={"amd_h100_2": Use(submitted=number)})
-        command = ("sbatch", "--hold", "--parsable", "--wrap=true", *words(job))
-        assert (
-            toolkit(
-                "cluster", "exec", "--", *command, cwd=place.directory, env=place.env
-            ).returncode
-            == 0
-        )
+        assert place.refused(words(H100)) == [""]
+        assert not place.stopped(H100, mine={"amd_h100_2": Use(submitted=number)})
+        done = place.do("cluster exec -- sbatch --hold --parsable --wrap=true", *words(H100))
+        assert done.returncode == 0, done.stderr
+    full = "one user may have 2 jobs in amd_h100_2"
     # slurmctld tells its plugin of new jobs a second later.
-    wait_for(
-        lambda: (
-            "one user may have 2 jobs in amd_h100_2"
-            in refused_by_slurm(toolkit, place, [words(job)])[0]
-        ),
-        "the refusal",
-    )
-    options = (
-        *"--partition amd_h100_2 --gpus 1 --comment".split(),
-        RIGHT["comment"],
-        *"--image none.sif --launcher none".split(),
-    )
-    dry = toolkit("run", "--dry-run", *options, "hostname", cwd=place.directory, env=place.env)
-    assert (
-        "one user may have 2 jobs in amd_h100_2; you have 2, and this would be 1 more (site like-neuron, 2026-08)"
-        in dry.stderr
-    )
-    shown = json.loads(toolkit("cluster", "show", "--json", env=place.env).stdout)["partitions"]
+    wait_for(lambda: full in place.refused(words(H100))[0], "the refusal")
+    options = "--partition amd_h100_2 --gpus 1 --image none.sif --launcher none --comment"
+    dry = place.do(f"run --dry-run {options}", RIGHT["comment"], "hostname")
+    assert f"{full}; you have 2, and this would be 1 more (site like-neuron, 2026-08)" in dry.stderr
+    shown = json.loads(place.do("cluster show --json").stdout)["partitions"]
     assert {one["queue"]["name"]: one["use"]["submitted"] for one in shown}["amd_h100_2"] == 2
-    assert (
-        toolkit("cluster", "exec", "--", "scancel", "--state=PENDING", env=place.env).returncode
-        == 0
-    )
+    assert place.do("cluster exec -- scancel --state=PENDING").returncode == 0
 
 
 def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(
-    toolkit: Any, place: Place, pytorch_image: Path
+    place: Place, pytorch_image: Path
 ) -> None:
-    common = (
-        "--image",
-        str(pytorch_image),
-        *"--launcher none --comment".split(),
-        RIGHT["comment"],
-        *"--partition gh200_1".split(),
-    )
-    refused = toolkit(
-        "run",
-        *common,
-        *"--mem 1G --gpus 2 --time 3-0 hostname".split(),
-        cwd=place.directory,
-        env=place.env,
-    )
+    image = ("--image", str(pytorch_image), "--comment", RIGHT["comment"])
+    common = "--launcher none --partition gh200_1"
+    refused = place.do(f"run {common} --mem 1G --gpus 2 --time 3-0", *image, "hostname")
     assert refused.returncode != 0
-    for words_of_rule in (
-        *"--mem --gpus --time".split(),
-        "the nodes of gh200_1 are aarch64",
-        "(KISTI's Neuron guide, 2026-08)",
-        "(sinfo)",
-    ):
-        assert words_of_rule in refused.stderr
+    rules = ("--mem", "--gpus", "--time", "the nodes of gh200_1 are aarch64", "(sinfo)")
+    for text in (*rules, "(KISTI's Neuron guide, 2026-08)"):
+        assert text in refused.stderr
     assert not (place.directory / "runs").exists()
-    told = json.loads(
-        toolkit(
-            "run", "--json", *common, "--mem", "1G", "hostname", cwd=place.directory, env=place.env
-        ).stdout
-    )
+    told = json.loads(place.do(f"run --json {common} --mem 1G", *image, "hostname").stdout)
     assert [(one["place"], one["source"]) for one in told["findings"]] == [
         ("--mem", "KISTI's Neuron guide, 2026-08"),
         ("--image", "site like-neuron, 2026-08"),
     ]
     reason = "it is an imitation, whose nodes are this machine"
-    forced = toolkit(
-        "run", "--force", reason, *common, "hostname", cwd=place.directory, env=place.env
-    )
+    forced = place.do(f"run {common} --force", reason, *image, "hostname")
     assert forced.returncode == 0, forced.stderr
     kept = json.loads((place.directory / "runs/hostname-0001/plan.json").read_text())["forced"]
     assert kept["reason"] == reason
     assert "aarch64" in kept["findings"][0]
 
 
-def test_where_a_job_would_start_soonest(toolkit: Any, place: Place) -> None:
-    shown = toolkit(
-        *"cluster show --nodes 2 --gpus 4 --time 1:00:00 --json".split(),
-        env=place.env,
-        cwd=place.directory,
-    )
+def test_where_a_job_would_start_soonest(place: Place) -> None:
+    shown = place.do("cluster show --nodes 2 --gpus 4 --time 1:00:00 --json")
     found = {one["queue"]["name"]: one for one in json.loads(shown.stdout)["partitions"]}
-    assert found["cas_v100_4"]["start"]["at"]
-    on_path = (
-        *"cluster exec --".split(),
-        sys.executable,
-        *"-m toolkit cluster show --site generic --json".split(),
-    )
-    seen = json.loads(toolkit(*on_path, env=place.env, cwd=place.directory).stdout)["partitions"]
+    on_path = ("-m", "toolkit", *"cluster show --site generic --json".split())
+    seen = json.loads(place.do("cluster exec --", sys.executable, *on_path).stdout)["partitions"]
     assert [(one["queue"]["name"], one["gpus"]) for one in seen] == [
         (name, one["gpus"]) for name, one in found.items()
     ]
+    assert found["cas_v100_4"]["start"]["at"]
     assert "takes no batch jobs" in found["jupyter"]["start"]["refused"]
     assert found["amd_h100_2"]["start"]["at"] == ""
     assert (found["cas_v100_4"]["gpus_free"], found["cas_v100_4"]["limits"]["gpus"]) == (8, 44)
 
 
-def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(
-    toolkit: Any, place: Place
-) -> None:
-    done = toolkit(
-        *"site init made --probe --comment".split(),
-        RIGHT["comment"],
-        cwd=place.directory,
-        env=place.env,
-    )
+def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(place: Place) -> None:
+    done = place.do("site init made --probe --comment", RIGHT["comment"])
     assert done.returncode == 0, done.stderr
     path = Path(place.env["XDG_CONFIG_HOME"]) / "toolkit/sites/made.toml"
     text = path.read_text()
-    for line in (
-        'nodes = "gpu[10-11]"',
-        "gpus = 4",
-        'gpu = "H100"',
-        "max_minutes = 2880",
-        'interface = "eth0"',
-        "# ? [comment]",
-    ):
+    lines = ('nodes = "gpu[10-11]"', "gpus = 4", 'gpu = "H100"', "max_minutes = 2880")
+    for line in (*lines, 'interface = "eth0"', "# ? [comment]"):
         assert f"\n{line}" in text
     assert "the probe of jupyter failed" in text
-    checked = toolkit("site", "check", "made", cwd=place.directory, env=place.env)
+    checked = place.do("site check made")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "nothing is wrong; compared with cluster rules" in checked.stdout
-    path.write_text(
-        text.replace("max_minutes = 2880", "max_minutes = 60", 1).replace(
-            "[partitions.gh200_1]", "[partitions.gh200_2]"
-        )
-    )
-    wrong = json.loads(
-        toolkit("site", "check", str(path), "--json", cwd=place.directory, env=place.env).stdout
-    )["found"]
-    assert [
-        one["key"] for one in wrong
-    ] == "partitions.cas_v100_4.max_minutes partitions.gh200_2 partitions.gh200_1".split()
+    shorter = text.replace("max_minutes = 2880", "max_minutes = 60", 1)
+    path.write_text(shorter.replace("[partitions.gh200_1]", "[partitions.gh200_2]"))
+    wrong = json.loads(place.do("site check --json", str(path)).stdout)["found"]
+    keys = "partitions.cas_v100_4.max_minutes partitions.gh200_2 partitions.gh200_1"
+    assert [one["key"] for one in wrong] == keys.split()
 
 
 def test_with_accounting_slurm_itself_keeps_to_the_limits_of_users(
     toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path
 ) -> None:
-    env = {**toolkit_env, "TOOLKIT_CLUSTER": "limits"}
-    up = toolkit(
-        *"cluster up --like neuron --nodes 1 --partition amd_h100_2 --accounting".split(),
-        env=env,
-        timeout=300,
-    )
+    place = Place(toolkit, {**toolkit_env, "TOOLKIT_CLUSTER": "limits"}, Site(name="x"), shared_dir)
+    options = "--like neuron --nodes 1 --partition amd_h100_2 --accounting".split()
+    up = toolkit("cluster", "up", *options, env=place.env, timeout=300)
     try:
         assert up.returncode == 0, up.stderr
         submit = shlex.join(
-            [
-                "sbatch",
-                "--wrap=sleep 300",
-                *"--gres=gpu:2 --partition=amd_h100_2".split(),
-                f"--comment={RIGHT['comment']}",
-            ]
+            ["sbatch", "--wrap=sleep 300", *words({**H100, "gpus": 2, "time": None})]
         )
-        said = toolkit(
-            *"cluster exec -- bash -c".split(),
-            f"{submit}; {submit}; {submit}",
-            cwd=shared_dir,
-            env=env,
-        )
+        said = place.do("cluster exec -- bash -c", f"{submit}; {submit}; {submit}")
         assert (said.stdout.count("Submitted batch job"), said.returncode) == (2, 1)
         assert "QOSMaxSubmitJobPerUserLimit" in said.stderr
-        shown = json.loads(toolkit("cluster", "show", "--json", env=env).stdout)["partitions"][0]
-        assert shown["limits"] == {
-            "jobs_submitted": 2,
-            "jobs_running": 1,
-            "gpus": 4,
-            "source": "Slurm's QOS",
-        }
-        assert shown["use"]["submitted"] == 2
-        options = (
-            *"--site generic --gpus 2 --image none.sif --launcher none --comment".split(),
-            RIGHT["comment"],
-            "hostname",
-        )
-        inside = (
-            *"cluster exec --".split(),
-            sys.executable,
-            *"-m toolkit run --dry-run".split(),
-            *options,
-        )
-        told = toolkit(*inside, cwd=shared_dir, env=env).stderr
-        assert (
-            "one user may have 2 jobs in amd_h100_2; you have 2, and this would be 1 more (Slurm's QOS)"
-            in told
-        )
+        shown = json.loads(place.do("cluster show --json").stdout)["partitions"][0]
+        limits = {"jobs_submitted": 2, "jobs_running": 1, "gpus": 4, "source": "Slurm's QOS"}
+        assert (shown["limits"], shown["use"]["submitted"]) == (limits, 2)
+        run = "-m toolkit run --dry-run --site generic --gpus 2 --image none.sif --launcher none"
+        comment = ("--comment", RIGHT["comment"], "hostname")
+        told = place.do("cluster exec --", sys.executable, *run.split(), *comment).stderr
+        full = "one user may have 2 jobs in amd_h100_2; you have 2, and this would be 1 more"
+        assert f"{full} (Slurm's QOS)" in told
     finally:
-        assert toolkit("cluster", "down", env=env).returncode == 0
+        assert place.do("cluster down").returncode == 0

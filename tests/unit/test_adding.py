@@ -1,7 +1,8 @@
-"""The pages on adding a launcher and a runtime: their code is taken from them, and works as they say."""
+"""The pages on adding a launcher, a runtime and a rule: their code is taken from them, and works as they say."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -160,3 +161,54 @@ def test_help_and_completion_name_what_the_pages_add(option: str, package: Path)
         COMP_CWORD="3",
     )
     assert "plain,toy" in completed.stdout.splitlines()
+
+
+RULE = """
+import resource
+from pathlib import Path
+from tests.unit.samples import make_case
+from toolkit.model.site import Access
+from toolkit.planning.host import read_host
+from toolkit.rules import judge
+from toolkit.slurm.client import Client
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+case = make_case(cluster=Client(Access()))
+print(judge(case._replace(host=read_host(case, Path.cwd()))).warnings)
+"""
+
+
+def test_the_rule_of_the_page_is_added_by_three_files_and_its_test(tmp_path: Path) -> None:
+    """Each hunk of the page fits the file that it names, as that is today."""
+    page = (ROOT / "docs/contributing/adding-a-rule.md").read_text()
+    shutil.copytree(ROOT / "toolkit", tmp_path / "toolkit")
+    shutil.copytree(ROOT / "tests/unit", tmp_path / "tests/unit")
+    (tmp_path / "tests/__init__.py").touch()
+    changes = re.findall(r"^`([\w/.]+)`\n\n```diff\n(.*?)```", page, re.MULTILINE | re.DOTALL)
+    assert len(changes) == 4
+    for name, diff in changes:
+        text = (tmp_path / name).read_text()
+        for hunk in diff.split("@@\n"):
+            lines = hunk.splitlines(keepends=True)
+            before = "".join(line[1:] for line in lines if line[0] != "+")
+            assert text.count(before) == 1, before
+            text = text.replace(before, "".join(line[1:] for line in lines if line[0] != "-"))
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", RULE], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "ulimit: a process may have 256 files open" in done.stdout, done.stderr
+    words = (
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "open_files or seen",
+        "tests/unit/test_rules.py",
+    )
+    tested = subprocess.run(
+        [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert tested.returncode == 0, tested.stdout

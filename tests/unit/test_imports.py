@@ -157,10 +157,10 @@ def test_the_package_of_a_module_is_named(within: str, package: str) -> None:
 
 def test_every_line_of_the_data_names_its_source() -> None:
     known = read_packages()
-    sources = [row.source for row in (*known.modules.values(), *known.standard.values())]
+    sources = [row["source"] for row in (*known.modules.values(), *known.standard.values())]
     assert len(sources) > 60
     assert all(source.startswith("https://") for source in sources)
-    assert all(row.distribution for row in known.modules.values())
+    assert all(row["distribution"] for row in known.modules.values())
     assert not set(known.own) & set(sys.stdlib_module_names) - {"test"}
 
 

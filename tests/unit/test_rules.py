@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import time
@@ -23,10 +24,8 @@ from toolkit.model.job import Job
 from toolkit.model.site import PORTS, Access, Facts, Limits, NodeFacts, OptionRule, Site, Use
 from toolkit.planning.host import read_host
 from toolkit.planning.plan import decide
-from toolkit.rules import RULES
-from toolkit.slurm import parse
+from toolkit.rules import RULES, files, image, imports, options, partition, site
 from toolkit.slurm.client import Client
-from toolkit.slurm.cluster import usage as parse_usage
 
 NEURON = sites.load("neuron")
 RIGHT: dict[str, Any] = {
@@ -37,19 +36,18 @@ RIGHT: dict[str, Any] = {
     "time": "2:00:00",
 }
 CUDA = replace(MANIFEST, frameworks={"torch": "2.5.1+cu124"})
-_GIGABYTE = 10**9
+GIGABYTE = 10**9
 
 
 def case(job: dict[str, Any] | None = None, site: Site = NEURON, **given: Any) -> Case:
     merged = Job(**{**RIGHT, **(job or {})})
-    image = Image(manifest=given.pop("manifest", None))
-    return Case(merged, site, image=image, **given)
+    return Case(merged, site, image=Image(manifest=given.pop("manifest", None)), **given)
 
 
 def findings(given: Case) -> list[ToolkitError]:
     """Return the findings of all rules; each says where its rule is written and what to do."""
     found = [finding for rule in RULES for finding in rule.findings(given)]
-    assert all(finding.source and finding.next_step for finding in found)
+    assert all(finding.source and finding.advice for finding in found)
     return found
 
 
@@ -67,26 +65,18 @@ def said(given: Case) -> list[tuple[str | None, bool, str]]:
         ({"mem": "16G"}, "--mem", "memory goes with the cores"),
         ({"time": "72:00:00"}, "--time", "2880 minutes at most, 4320 were asked for"),
         ({"time": "48:00:00"}, None, ""),
-        (
-            {"time": "8:01:00", "interactive": True},
-            "--time",
-            "480 minutes at most, 481 were asked for",
-        ),
+        ({"time": "8:01:00", "interactive": True}, "--time", "480 minutes at most, 481 were asked for"),
         ({"time": "8:00:00", "interactive": True}, None, ""),
         ({"gpus": 8}, "--gpus", "has 4 GPUs (V100), 8 were asked for"),
         ({"nodes": 11}, None, ""),
         ({"nodes": 12, "gpus": 2}, "--nodes", "has 11 nodes, 12 were asked for"),
-        (
-            {"partition": "amd_h100_2", "nodes": 3, "gpus": 2},
-            "--nodes",
-            "may have 4 GPUs in amd_h100_2, 6 were asked for",
-        ),
+        ({"partition": "amd_h100_2", "nodes": 3, "gpus": 2}, "--nodes", "may have 4 GPUs in amd_h100_2, 6 were asked for"),
         ({"partition": "amd_h100_2", "nodes": 2, "gpus": 2}, None, ""),
         ({"cpus_per_task": 11}, "--cpus-per-task", "40 CPUs per node, 44 were asked for"),
         ({"cpus_per_task": 10}, None, ""),
         ({"partition": "jupyter", "gpus": 0}, "--partition", "takes no batch jobs"),
     ],
-)
+)  # fmt: skip
 def test_what_neuron_would_refuse_is_refused_before(
     change: dict[str, Any], place: str | None, says: str
 ) -> None:
@@ -95,37 +85,29 @@ def test_what_neuron_would_refuse_is_refused_before(
     assert all(says in cause for _, _, cause in found)
 
 
-def test_a_partition_with_as_many_gpus_is_named() -> None:
-    (finding,) = findings(case({"gpus": 8}))
-    assert "amd_a100nv_8" in finding.advice
-
-
 def test_a_site_that_wants_an_account_says_so() -> None:
-    places = [
-        place
-        for place, _, _ in said(Case(job=Job(qos="regular"), site=sites.load("perlmutter-like")))
-    ]
-    assert places == ["--account", "--constraint"]
+    found = findings(Case(job=Job(qos="regular"), site=sites.load("perlmutter-like")))
+    assert [each.place for each in found] == ["--account", "--constraint"]
 
 
-def test_what_slurm_says_goes_before_what_is_written() -> None:
-    live = replace(FACTS.partitions[1], gpus=8, nodes=1)
-    found = said(case({"gpus": 8}, facts=Facts(partitions=(live,))))
-    assert found == [("--nodes", True, "partition cas_v100_4 has 1 node up, 2 were asked for")]
-    off = replace(live, available=False)
-    assert ("--partition", False, "cas_v100_4 is switched off for now") in said(
-        case({"gpus": 8, "nodes": 1}, facts=Facts(partitions=(off,)))
-    )
+V100 = FACTS.partitions[1]
 
 
-def test_of_several_limits_of_one_option_the_strictest_is_named_once() -> None:
-    live = replace(FACTS.partitions[1], nodes=3, max_nodes=2)
-    found = said(case({"nodes": 4}, facts=Facts(partitions=(live,))))
-    cause = "partition cas_v100_4 has 2 nodes at most for one job, 4 were asked for"
-    assert found == [("--nodes", True, cause)]
+@pytest.mark.parametrize(
+    ("live", "job", "expected"),
+    [
+        ({"gpus": 8, "nodes": 1}, {"gpus": 8}, ("--nodes", True, "partition cas_v100_4 has 1 node up, 2 were asked for")),
+        ({"nodes": 3, "max_nodes": 2}, {"nodes": 4}, ("--nodes", True, "partition cas_v100_4 has 2 nodes at most for one job, 4 were asked for")),
+        ({"available": False}, {}, ("--partition", False, "cas_v100_4 is switched off for now")),
+    ],
+)  # fmt: skip
+def test_what_slurm_says_goes_before_what_is_written_and_the_strictest_limit_is_named(
+    live: dict[str, Any], job: dict[str, Any], expected: tuple[str, bool, str]
+) -> None:
+    assert said(case(job, facts=Facts(partitions=(replace(V100, **live),)))) == [expected]
 
 
-_NODES = {
+NODES = {
     "nid001": NodeFacts(partitions=("cas_v100_4", "debug"), features=("intel", "rack1")),
     "nid002": NodeFacts(partitions=("cas_v100_4",), features=("intel", "rack2")),
     "gpu7": NodeFacts(partitions=("debug",), features=("amd",)),
@@ -140,11 +122,7 @@ _NODES = {
         ({"nodelist": "nid[002-003]"}, "the cluster has no node 'nid003'", "nid00"),
         ({"exclude": "zzz"}, "the cluster has no node 'zzz'", "sinfo --Node"),
         ({"exclude": "gpu7"}, "", ""),
-        (
-            {"nodelist": "nid[002"},
-            "'nid[002' is not a host list: a bracket is not closed",
-            "nid001",
-        ),
+        ({"nodelist": "nid[002"}, "'nid[002' is not a host list: a bracket is not closed", "nid001"),
         ({"nodelist": "gpu7"}, "node gpu7 is in partition debug, not in cas_v100_4", "debug"),
         ({"constraint": "intel&rack1"}, "", ""),
         ({"constraint": "[rack1*1&rack2*1]"}, "", ""),
@@ -154,23 +132,14 @@ _NODES = {
         ({"constraint": "amd"}, "no node of partition cas_v100_4 has amd", "--partition debug"),
         ({"constraint": "rack1,rack2"}, "no node of partition cas_v100_4 has rack1,rack2", "sinfo"),
     ],
-)
+)  # fmt: skip
 def test_nodes_and_features_that_slurm_does_not_have_are_refused(
     job: dict[str, Any], cause: str, step: str
 ) -> None:
-    facts = Facts(nodes=_NODES)
-    assert [text for _, _, text in said(case(job, facts=facts))] == ([cause] if cause else [])
-    for finding in findings(case(job, facts=facts)):
-        assert step in f"{finding.close} {finding.advice}"
+    found = findings(case(job, facts=Facts(nodes=NODES)))
+    assert [each.cause for each in found] == ([cause] if cause else [])
+    assert all(step in f"{each.close} {each.advice}" for each in found)
     assert not said(case(job, facts=Facts())), "of nodes that were not queried nothing is known"
-
-
-def test_sinfo_lists_a_node_once_for_each_partition() -> None:
-    text = "Welcome to the cluster\nnid001|main*|intel,rack1\nnid001|debug|intel,rack1\nnid002|main*|(null)\n"
-    assert parse.nodes(text) == {
-        "nid001": NodeFacts(partitions=("main", "debug"), features=("intel", "rack1")),
-        "nid002": NodeFacts(partitions=("main",)),
-    }
 
 
 @pytest.mark.parametrize(
@@ -190,40 +159,19 @@ def test_what_a_user_has_already_counts(use: Use, job: dict[str, Any], stops: bo
 
 
 @pytest.mark.parametrize(
-    ("name", "job", "place"),
+    ("job", "submitted", "cause"),
     [
-        ("mem", {"slurm": {"mem-per-cpu": "4G"}}, "--slurm mem-per-cpu"),
-        ("mem", {"slurm": {"mem-per-gpu": "4G"}}, "--slurm mem-per-gpu"),
-        ("mem", {"mem": "4G"}, "--mem"),
-        ("licenses", {"slurm": {"licenses": "matlab:1"}}, "--slurm licenses"),
-        ("nice", {"slurm": {"nice": True}}, "--slurm nice"),
-        ("mem-per-cpu", {"mem": "4G"}, None),
-        ("exclusive", {"exclusive": False, "gpus_per_node": 0}, None),
+        ({}, 2, ""),
+        ({}, 3, "one user may have 3 jobs in cas_v100_4; you have 3, and this would be 1 more"),
+        ({"nodes": 3}, 2, "one user may have 8 GPUs in cas_v100_4, 12 were asked for"),
     ],
 )
-def test_a_site_means_an_option_by_whatever_way_it_is_given(
-    name: str, job: dict[str, Any], place: str | None
+def test_slurms_own_limits_go_before_those_that_are_written(
+    job: dict[str, Any], submitted: int, cause: str
 ) -> None:
-    rule = OptionRule(why="so it is", source="guide", instead="do without")
-    wrong = Site(name="x", forbidden={name: rule})
-    wanting = Site(name="x", required={name: rule})
-    refused = [one[0] for one in said(Case(job=Job(**job), site=wrong))]
-    assert refused == ([place] if place else [])
-    missing = [one[0] for one in said(Case(job=Job(**job), site=wanting))]
-    assert missing == ([] if place else [f"--{name}"])
-
-
-def test_slurms_own_limits_go_before_those_that_are_written() -> None:
-    limits = Limits(jobs_submitted=3, gpus=8, source="Slurm's QOS")
-    live = Facts(limits={"cas_v100_4": limits}, mine={"cas_v100_4": Use(submitted=2)})
-    assert not said(case(facts=live))
-    assert said(case({"nodes": 3}, facts=live)) == [
-        ("--nodes", True, "one user may have 8 GPUs in cas_v100_4, 12 were asked for")
-    ]
-    full = replace(live, mine={"cas_v100_4": Use(submitted=3)})
-    assert [one[0] for one in said(case(facts=full))] == ["--partition"]
-    elsewhere = Facts(limits={"main": limits})
-    assert said(Case(job=Job(partition="main", gpus=9), site=Site(name="x"), facts=elsewhere))
+    limits = {"cas_v100_4": Limits(jobs_submitted=3, gpus=8, source="Slurm's QOS")}
+    live = Facts(limits=limits, mine={"cas_v100_4": Use(submitted=submitted)})
+    assert [each.cause for each in findings(case(job, facts=live))] == ([cause] if cause else [])
 
 
 @pytest.mark.parametrize(
@@ -242,14 +190,26 @@ def test_each_element_of_an_array_counts_once(array: str | int | None, count: in
     assert f"and this would be {count} more" in cause
 
 
-def test_what_squeue_says_is_counted_by_partition() -> None:
-    text = "main|R|2|gres/gpu:2|1\nmain|PD|4|gres:gpu:8|2\nmain,big|PD|1|N/A|3\nbig|R|2|N/A|4\nbig|CG|1|gres/gpu:1|5\n"
-    details = "   Nodes=nid001 CPU_IDs=0-3 Mem=0 GRES=gpu:v100:3(IDX:0-2)\n   Nodes=nid002 CPU_IDs=0 Mem=0 GRES=gpu:v100:1(IDX:0)\n"
-    found = parse_usage(text, lambda job: details if job == "4" else "")
-    assert found == {
-        "main": Use(submitted=3, running=1, gpus=4),
-        "big": Use(submitted=2, running=1, gpus=4),
-    }
+@pytest.mark.parametrize(
+    ("name", "job", "place"),
+    [
+        ("mem", {"slurm": {"mem-per-cpu": "4G"}}, "--slurm mem-per-cpu"),
+        ("mem", {"slurm": {"mem-per-gpu": "4G"}}, "--slurm mem-per-gpu"),
+        ("mem", {"mem": "4G"}, "--mem"),
+        ("licenses", {"slurm": {"licenses": "matlab:1"}}, "--slurm licenses"),
+        ("nice", {"slurm": {"nice": True}}, "--slurm nice"),
+        ("mem-per-cpu", {"mem": "4G"}, None),
+        ("exclusive", {"exclusive": False, "gpus_per_node": 0}, None),
+    ],
+)
+def test_a_site_means_an_option_by_whatever_way_it_is_given(
+    name: str, job: dict[str, Any], place: str | None
+) -> None:
+    rule = {name: OptionRule(why="so it is", source="guide", instead="do without")}
+    refused = findings(Case(job=Job(**job), site=Site(name="x", forbidden=rule)))
+    assert [each.place for each in refused] == ([place] if place else [])
+    missing = findings(Case(job=Job(**job), site=Site(name="x", required=rule)))
+    assert [each.place for each in missing] == ([] if place else [f"--{name}"])
 
 
 SCRATCH = replace(NEURON, scratch="/scratch/me", driver="535.86", ports=(60000, 65535))
@@ -269,22 +229,25 @@ SCRATCH = replace(NEURON, scratch="/scratch/me", driver="535.86", ports=(60000, 
         (Host(image="/i.sif", foreign_manifest=True), "--image", True),
         (Host(unread=(UnreadFile("--image", "/scratch/me/i.sif", 14.5),)), "--image", False),
         (Host(unread=(UnreadFile("--image", "/scratch/me/i.sif", 13.0),)), None, False),
-        (
-            Host(unread=(UnreadFile("--image", "/scratch/me/ToBeDelete_i.sif", 1.0),)),
-            "--image",
-            True,
-        ),
+        (Host(unread=(UnreadFile("--image", "/scratch/ToBeDelete_i.sif", 1.0),)), "--image", True),
         (Host(free=50 * 10**6), "directory", True),
-        (Host(free=2 * _GIGABYTE, quota=_GIGABYTE // 2), "directory", False),
-        (Host(free=2 * _GIGABYTE, quota=2 * _GIGABYTE), None, False),
+        (Host(free=2 * GIGABYTE, quota=GIGABYTE // 2), "directory", False),
+        (Host(free=2 * GIGABYTE, quota=2 * GIGABYTE), None, False),
         (Host(home="/home/me", caches={"HF_HOME": "/home/me/hf"}), "HF_HOME", False),
         (Host(home="/home/me", caches={"HF_HOME": "/home/meagre/hf"}), None, False),
     ],
 )
 def test_what_is_seen_here_is_judged(seen: Host, place: str | None, stops: bool) -> None:
-    assert [one[:2] for one in said(case(site=SCRATCH, host=seen))] == (
-        [(place, stops)] if place else []
-    )
+    found = said(case(site=SCRATCH, host=seen))
+    assert [one[:2] for one in found] == ([(place, stops)] if place else [])
+
+
+@pytest.mark.parametrize(("quota", "warns"), [(GIGABYTE, True), (50 * GIGABYTE, False)])
+def test_a_home_with_a_small_quota_is_warned_of_where_nothing_moves_the_caches(
+    quota: int, warns: bool
+) -> None:
+    found = said(Case(job=Job(), site=LOCAL, host=Host(home_quota=quota)))
+    assert [one[:2] for one in found] == [("cache", False)] * warns
 
 
 @pytest.mark.parametrize(
@@ -292,12 +255,7 @@ def test_what_is_seen_here_is_judged(seen: Host, place: str | None, stops: bool)
     [
         ({}, "--tensor-parallel-size 4 --pipeline-parallel-size 2", ""),
         ({}, "--tensor-parallel-size 2", ""),
-        (
-            {},
-            "--tensor_model_parallel_size=4 --pipeline-parallel-size 4",
-            "8 ranks (2 nodes x 4) cannot form a mesh of "
-            "--tensor_model_parallel_size 4 x --pipeline-parallel-size 4",
-        ),
+        ({}, "--tensor_model_parallel_size=4 --pipeline-parallel-size 4", "8 ranks (2 nodes x 4) cannot form a mesh of --tensor_model_parallel_size 4 x --pipeline-parallel-size 4"),
         ({}, "--parallelism.tensor_parallel_degree 3", "mesh of --parallelism.tensor_parallel_"),
         ({}, "--tensor-parallel-size 3 --tensor-parallel-size 2", ""),  # argparse takes the last
         ({}, "--tensor-parallel-size 3 --tensor_parallel_size 2", ""),
@@ -309,52 +267,45 @@ def test_what_is_seen_here_is_judged(seen: Host, place: str | None, stops: bool)
         ({"ntasks_per_node": 3}, "--context-parallel-size 3", ""),
         ({"nodes": None, "gpus": "4,2"}, "--context-parallel-size 3", ""),
         ({"nodes": None, "gpus": "4,2"}, "--context-parallel-size 4", "6 ranks (one for each GPU)"),
+        ({}, "--checkpoint /tmp/gpt", "own /tmp"),
+        ({}, "--checkpoint-dir=/dev/shm/gpt", "own /dev/shm"),
+        ({"nodes": 1}, "--checkpoint /tmp/gpt", ""),
+        ({}, "--checkpoint /tmpfiles/gpt", ""),
+        ({}, "--checkpoint gpt --resume /tmp/gpt", ""),
     ],
-)
-def test_a_mesh_divides_the_ranks(change: dict[str, Any], arguments: str, cause: str) -> None:
+)  # fmt: skip
+def test_a_mesh_divides_the_ranks_which_save_where_all_nodes_see_it(
+    change: dict[str, Any], arguments: str, cause: str
+) -> None:
     job = {"launcher": "torchrun", "arguments": tuple(arguments.split()), **change}
-    found = [finding for finding in said(case(job)) if "mesh" in finding[2]]
-    assert [stops for _, stops, _ in found] == ([True] if cause else [])
+    found = [each for each in said(case(job)) if "mesh" in each[2] or "checkpoint" in each[2]]
+    assert [stops for _, stops, _ in found] == (["checkpoint" not in arguments] if cause else [])
     assert cause in "".join(text for _, _, text in found)
 
 
+ARM = Host(architecture="aarch64", machine="x86_64")
+
+
 @pytest.mark.parametrize(
-    ("nodes", "arguments", "warns"),
+    ("job", "site", "stops", "step"),
     [
-        (2, "--checkpoint /tmp/gpt", True),
-        (2, "--checkpoint-dir=/dev/shm/gpt", True),
-        (1, "--checkpoint /tmp/gpt", False),
-        (2, "--checkpoint /tmpfiles/gpt", False),
-        (2, "--checkpoint gpt --resume /tmp/gpt", False),
+        ({}, Site(name="x"), False, "an image for x86_64"),  # guessed
+        ({}, LOCAL, True, "an image for x86_64"),
+        ({"partition": "gh200_1", "gpus": 1, "nodes": 1}, NEURON, None, ""),
+        ({}, NEURON, True, "an image for x86_64"),  # gh200_1 has one GPU on a node
+        ({"gpus": 1}, NEURON, True, "an image for x86_64, or one of the partitions gh200_1"),
     ],
 )
-def test_ranks_of_several_nodes_save_where_all_nodes_see_it(
-    nodes: int, arguments: str, warns: bool
+def test_an_image_of_another_architecture_is_refused_where_that_of_the_nodes_is_known(
+    job: dict[str, Any], site: Site, stops: bool | None, step: str
 ) -> None:
-    job = Job(nodes=nodes, launcher="torchrun", arguments=tuple(arguments.split()))
-    found = said(Case(job=job, site=LOCAL))
-    assert [(stops, "own /" in text) for _, stops, text in found] == [(False, True)] * warns
+    given = case(job, host=ARM) if site is NEURON else Case(job=Job(), site=site, host=ARM)
+    found = [(not each.is_warning, each.advice) for each in findings(given)]
+    assert found == ([] if stops is None else [(stops, step)])
 
 
-def test_a_home_with_a_small_quota_is_worth_a_word_where_nobody_moved_the_caches() -> None:
-    assert [
-        one[:2] for one in said(Case(job=Job(), site=LOCAL, host=Host(home_quota=_GIGABYTE)))
-    ] == [("cache", False)]
-    assert not said(Case(job=Job(), site=LOCAL, host=Host(home_quota=50 * _GIGABYTE)))
-
-
-def test_another_architecture_than_this_machines_is_only_feared_where_nobody_wrote_it_down() -> (
-    None
-):
-    seen = Host(architecture="aarch64", machine="x86_64")
-    assert [one[1] for one in said(Case(job=Job(), site=Site(name="x"), host=seen))] == [False]
-    assert [one[1] for one in said(Case(job=Job(), site=LOCAL, host=seen))] == [True]
-    arm = {"partition": "gh200_1", "gpus": 1, "nodes": 1}
-    assert not said(case(arm, host=seen)), "the nodes of gh200_1 are aarch64"
-    (finding,) = findings(case(host=seen))
-    assert finding.advice == "an image for x86_64", "gh200_1 has one GPU on a node, 4 are asked for"
-    (finding,) = findings(case({"gpus": 1}, host=seen))
-    assert finding.advice == "an image for x86_64, or one of the partitions gh200_1"
+def verified(site: str) -> tuple[Verdict, ...]:
+    return (Verdict(name="driver", outcome="failed", detail="too old", site=site),)
 
 
 @pytest.mark.parametrize(
@@ -363,65 +314,31 @@ def test_another_architecture_than_this_machines_is_only_feared_where_nobody_wro
         (CUDA, "535.86", None),
         (CUDA, "470.57", True),
         (replace(CUDA, packages=Packages(apt={"cuda-compat-12-4": "550"})), "470.57", False),
-        (
-            replace(CUDA, frameworks={}, packages=Packages(apt={"cuda-cudart-12-4": "12.4.127-1"})),
-            "470.57",
-            True,
-        ),
-        (
-            replace(
-                CUDA, frameworks={}, base=BaseImage(reference="nvcr.io/nvidia/pytorch:22.03-py3")
-            ),
-            "418.40",
-            True,
-        ),
+        (replace(CUDA, frameworks={}, packages=Packages(apt={"cuda-cudart-12-4": "12.4.127-1"})), "470.57", True),
+        (replace(CUDA, frameworks={}, base=BaseImage(reference="nvcr.io/nvidia/pytorch:22.03-py3")), "418.40", True),
         (CUDA, None, None),
         (MANIFEST, "535.86", False),
-        (
-            replace(
-                CUDA,
-                verified=(
-                    Verdict(name="driver", outcome="failed", detail="too old", site="neuron"),
-                ),
-            ),
-            None,
-            True,
-        ),
-        (
-            replace(
-                CUDA,
-                verified=(
-                    Verdict(name="driver", outcome="failed", detail="too old", site="other"),
-                ),
-            ),
-            None,
-            None,
-        ),
+        (replace(CUDA, verified=verified("neuron")), None, True),
+        (replace(CUDA, verified=verified("other")), None, None),
     ],
-)
+)  # fmt: skip
 def test_the_nodes_driver_and_the_images_cuda(
     manifest: Any, driver: str | None, stops: bool | None
 ) -> None:
-    found = said(case(site=replace(NEURON, driver=driver), manifest=manifest))
-    assert [one[:2] for one in found] == (
-        [] if stops is None else [("--gpus" if manifest is MANIFEST else "--image", stops)]
-    )
-    assert not said(case({"gpus": 0}, site=replace(NEURON, driver=driver), manifest=manifest)), (
-        "without GPUs nothing needs a driver"
-    )
+    site, place = replace(NEURON, driver=driver), "--gpus" if manifest is MANIFEST else "--image"
+    found = said(case(site=site, manifest=manifest))
+    assert [one[:2] for one in found] == ([] if stops is None else [(place, stops)])
+    without = said(case({"gpus": 0}, site=site, manifest=manifest))
+    assert not without, "without GPUs nothing needs a driver"
 
 
-def test_an_image_of_another_lock_is_told_apart() -> None:
-    manifest = replace(MANIFEST, locked="a" * 64)
-    job = {"gpus": 0}
-    assert [one[1] for one in said(case(job, manifest=manifest, host=Host(lock="b" * 64)))] == [
-        False
-    ]
-    for lock in ("a" * 64, ""):
-        assert not said(case(job, manifest=manifest, host=Host(lock=lock)))
-    assert not said(case(job, manifest=MANIFEST, host=Host(lock="b" * 64))), (
-        "it was never built from a lock"
-    )
+@pytest.mark.parametrize(
+    ("built", "today", "warns"),
+    [("a", "b", True), ("a", "a", False), ("a", "", False), ("", "b", False)],
+)
+def test_an_image_of_another_lock_is_warned_of(built: str, today: str, warns: bool) -> None:
+    given = case({"gpus": 0}, manifest=replace(MANIFEST, locked=built), host=Host(lock=today))
+    assert [one[1] for one in said(given)] == [False] * warns
 
 
 @pytest.mark.parametrize(
@@ -451,9 +368,8 @@ def test_a_rule_can_be_forced_with_a_reason_which_the_plan_keeps() -> None:
     decided = decide(make_case(wrong, force="the limit was raised for us"))
     assert decided.forced is not None
     assert decided.forced.reason == "the limit was raised for us"
-    assert decided.forced.findings[0].startswith(
-        "--time: partition main gives 1440 minutes at most, 2880 were asked for (sinfo); "
-    )
+    cause = "--time: partition main gives 1440 minutes at most, 2880 were asked for (sinfo); "
+    assert decided.forced.findings[0].startswith(cause)
     assert decided.warnings[-1] == f"forced: {decided.forced.findings[0]}"
     assert decide(make_case(force="no need")).forced is None, "there was nothing to force"
 
@@ -470,23 +386,31 @@ def test_warnings_do_not_stop_a_job() -> None:
     assert "MASTER_PORT=29500 is the same for every job" in decided.warnings[-1]
 
 
-def test_all_rules_can_be_listed() -> None:
+def test_all_rules_are_listed_and_can_be_shown() -> None:
+    modules = (files, image, imports, options, partition, site)
+    written = [
+        value
+        for module in modules
+        for name, value in vars(module).items()
+        if inspect.isgeneratorfunction(value) and name[0] != "_" and name != "contradictions"
+    ]
+    assert {rule.findings for rule in RULES} == set(written)
+    assert len({rule.name for rule in RULES}) == len(RULES)
     listed = json.loads(CliRunner().invoke(command, ["rules", "--json"]).stdout)
     assert list(listed) == [rule.name for rule in RULES]
     assert all(listed.values())
 
 
-def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_facts_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("USER", "me")
     monkeypatch.setenv("HF_HOME", "/somewhere")
     inside = tmp_path / "me" / "project"
     inside.mkdir(parents=True)
-    image = inside / "x.sif"
+    image, script = inside / "x.sif", inside / "train.py"
     image.write_bytes(sif.build_header((0, 0, 0), b"0" * 16, 0, "aarch64"))
     (inside / "x.json").write_text("{}")
-    old = time.time() - 5 * 86400
-    script = inside / "train.py"
     script.touch()
+    old = time.time() - 5 * 86400
     os.utime(script, (old, old))
     site = Site(
         name="x",
@@ -494,23 +418,15 @@ def test_this_machine_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         purge_days=15,
         datasets={"a": str(inside), "b": "/not/there"},
     )
-    case = make_case(
-        {"datasets": ("a", "b", "c"), "bind": (f"{inside}/gone:/x",)},
-        site=site,
-        cluster=Client(Access()),
-        image=str(image),
-        manifest=None,
-        is_here=True,
-        folder=str(inside),
-    )
-    seen = read_host(case, inside)
+    job = {"datasets": ("a", "b", "c"), "bind": (f"{inside}/gone:/x",)}
+    given: dict[str, Any] = {"image": str(image), "manifest": None, "is_here": True}
+    looked = make_case(job, site=site, cluster=Client(Access()), folder=str(inside), **given)
+    seen = read_host(looked, inside)
     assert (seen.submit_from, seen.architecture, seen.foreign_manifest) == ("", "aarch64", True)
-    assert (seen.datasets, [missing.path for missing in seen.binds]) == (
-        {"b": "/not/there"},
-        [f"{inside}/gone"],
-    )
+    assert seen.datasets == {"b": "/not/there"}
+    assert [missing.path for missing in seen.binds] == [f"{inside}/gone"]
     days = {one.option: round(one.days) for one in seen.unread}
     assert days == {"--image": 0, "SCRIPT": 5}, "that we read the image's head counts as reading it"
     assert seen.free is not None
     assert seen.caches["HF_HOME"] == "/somewhere"
-    assert read_host(case, tmp_path).submit_from == f"{tmp_path}/me"
+    assert read_host(looked, tmp_path).submit_from == f"{tmp_path}/me"

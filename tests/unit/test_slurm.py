@@ -12,7 +12,7 @@ from toolkit import sites, units
 from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.overview import PartitionState, Queue, Start
 from toolkit.model.run import JobState
-from toolkit.model.site import Access, Limits, Partition, Site, Use
+from toolkit.model.site import Access, Limits, NodeFacts, Partition, Site, Use
 from toolkit.shell import Result
 from toolkit.slurm import cluster, failures, parse, queue
 from toolkit.slurm.client import Client, without_slurm_defaults
@@ -336,3 +336,20 @@ def test_an_accounting_that_is_down_is_not_one_that_has_no_job(
     else:
         assert client.jobs([8]) == {}
         assert client.find("/x/job.sbatch", 0.0) is None
+
+
+def test_sinfo_lists_a_node_once_for_each_partition() -> None:
+    text = "nid001|main*|intel,rack1\nnid001|debug|intel,rack1\nnid002|main*|(null)\n"
+    assert parse.nodes(text) == {
+        "nid001": NodeFacts(partitions=("main", "debug"), features=("intel", "rack1")),
+        "nid002": NodeFacts(partitions=("main",)),
+    }
+
+
+def test_what_squeue_says_is_counted_by_partition() -> None:
+    text = "main|R|2|gres/gpu:2|1\nmain|PD|4|gres:gpu:8|2\nmain,big|PD|1|N/A|3\nbig|R|2|N/A|4\nbig|CG|1|gres/gpu:1|5\n"
+    details = "   Nodes=nid001 CPU_IDs=0-3 Mem=0 GRES=gpu:v100:3(IDX:0-2)\n   Nodes=nid002 CPU_IDs=0 Mem=0 GRES=gpu:v100:1(IDX:0)\n"
+    assert cluster.usage(text, lambda job: details if job == "4" else "") == {
+        "main": Use(submitted=3, running=1, gpus=4),
+        "big": Use(submitted=2, running=1, gpus=4),
+    }

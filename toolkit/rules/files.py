@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
+from toolkit.checks import Rule
 from toolkit.errors import BindMissingError, NoSpaceError, ToolkitError
 from toolkit.model.case import Case
 from toolkit.units import human_size
@@ -151,3 +152,15 @@ def cache(case: Case) -> Iterator[ToolkitError]:
             source="quota",
             is_warning=True,
         )
+
+
+RULES = (
+    Rule("directory", "where a site takes jobs from", directory),
+    Rule("hidden", "what the nodes do not see", hidden),
+    Rule("script", "a script that can be read", script),
+    Rule("binds", "sources of --bind that are there", binds),
+    Rule("datasets", "data sets that are there", datasets),
+    Rule("purge", "files that the site deletes", purge),
+    Rule("space", "room for the run", space),
+    Rule("cache", "caches that do not fill the home", cache),
+)

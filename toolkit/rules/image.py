@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from toolkit.checks import Rule
 from toolkit.errors import ImageMissingError, ShapeError, ToolkitError
 from toolkit.images.recipe import cuda
 from toolkit.model.case import Case
@@ -104,3 +105,10 @@ def locked(case: Case) -> Iterator[ToolkitError]:
             source="its manifest",
             is_warning=True,
         )
+
+
+RULES = (
+    Rule("architecture", "image and nodes of one architecture", architecture),
+    Rule("driver", "the nodes' driver runs the image's CUDA", driver),
+    Rule("locked", "the image is what was locked", locked),
+)

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 
+from toolkit.checks import Rule
 from toolkit.errors import ImportsMissingError, ToolkitError
 from toolkit.model.case import Case
 from toolkit.model.image import Python
@@ -123,3 +124,6 @@ def _placed(needed: Import) -> str:
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_MOST])
     return f"{shown} and {len(names) - _MOST} more" if len(names) > _MOST else shown
+
+
+RULES = (Rule("imports", "modules that the script imports", imports),)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import prod
 from pathlib import PurePosixPath
 
+from toolkit.checks import Rule
 from toolkit.errors import (
     BindMissingError,
     LauncherMismatchError,
@@ -44,7 +45,8 @@ def contradictions(case: Case) -> Iterator[ToolkitError]:
     yield from _values(case)
     yield from _nodes(case)
     yield from _terminal(case)
-    yield from _launcher(case)
+    if case.launcher is not None:
+        yield from _launcher(case.job, case.launcher)
 
 
 def _values(case: Case) -> Iterator[ToolkitError]:
@@ -56,8 +58,11 @@ def _values(case: Case) -> Iterator[ToolkitError]:
         except ValueError as error:
             yield UsageError(str(error), place="--time", next_step="--time 2:00:00")
     if job.mem is not None and case.memory is None:
-        cause = f"{str(job.mem)!r} is not a size; Slurm's are 16G, 500M, or a number of megabytes"
-        yield UsageError(cause, place="--mem", next_step="--mem 16G")
+        yield UsageError(
+            f"{str(job.mem)!r} is not a size; Slurm's are 16G, 500M, or a number of megabytes",
+            place="--mem",
+            next_step="--mem 16G",
+        )
     for own in OWN:
         value, flag = getattr(job, own.field), f"--{own.name}"
         if own.name in ("mem", "time") or not isinstance(value, str):
@@ -67,12 +72,16 @@ def _values(case: Case) -> Iterator[ToolkitError]:
         except UsageError as error:
             yield UsageError(error.cause, place=flag, next_step=error.next_step)
         if value == "":
-            step = f"leave {flag} out, or give it a value"
-            yield UsageError("the value is empty", place=flag, next_step=step)
+            yield UsageError(
+                "the value is empty", place=flag, next_step=f"leave {flag} out, or give it a value"
+            )
     for name in job.env:
         if not (name.isidentifier() and name.isascii()):
-            cause = f"{name!r} cannot be the name of a variable"
-            yield UsageError(cause, place="--env", next_step="--env NAME=VALUE")
+            yield UsageError(
+                f"{name!r} cannot be the name of a variable",
+                place="--env",
+                next_step="--env NAME=VALUE",
+            )
 
 
 def _nodes(case: Case) -> Iterator[ToolkitError]:
@@ -81,45 +90,53 @@ def _nodes(case: Case) -> Iterator[ToolkitError]:
     (least, most), named, option = job.node_range, len(job.gpus_by_node), job.gpu_option
     given = f"{option} {','.join(map(str, job.gpus_by_node))}"
     if least > most:
-        step = f"--nodes {most}:{least}"
-        yield UsageError(f"{job.nodes} runs backwards", place="--nodes", next_step=step)
-    elif not named:
-        return
+        yield UsageError(
+            f"{job.nodes} runs backwards", place="--nodes", next_step=f"--nodes {most}:{least}"
+        )
     elif 0 in job.gpus_by_node:
-        cause = f"a node of {given} has no GPU"
-        yield UsageError(cause, place=option, next_step="leave that node out")
-    elif (least, most) != (named, named):
-        cause = f"{given} is for {named} nodes, and --nodes is {job.nodes}"
-        step = f"leave --nodes out, or --nodes {named}"
-        yield UsageError(cause, place=option, next_step=step)
-    elif job.ntasks_per_node is not None:
+        yield UsageError(
+            f"a node of {given} has no GPU", place=option, next_step="leave that node out"
+        )
+    elif named and (least, most) != (named, named):
+        yield UsageError(
+            f"{given} is for {named} nodes, and --nodes is {job.nodes}",
+            place=option,
+            next_step=f"leave --nodes out, or --nodes {named}",
+        )
+    elif named and job.ntasks_per_node is not None:
         decided = case.origins.get("ntasks_per_node", "--ntasks-per-node")
-        cause = f"{given} gives each node as many ranks as it has GPUs, "
-        cause += f"and {decided} is {job.ntasks_per_node}"
-        yield UsageError(cause, place=option, next_step="leave --ntasks-per-node out")
+        yield UsageError(
+            f"{given} gives each node as many ranks as it has GPUs, "
+            f"and {decided} is {job.ntasks_per_node}",
+            place=option,
+            next_step="leave --ntasks-per-node out",
+        )
 
 
-def _launcher(case: Case) -> Iterator[ToolkitError]:
+def _launcher(job: Job, launcher: Launcher) -> Iterator[ToolkitError]:
     """Yield the options that the launcher does not support."""
-    job, launcher = case.job, case.launcher
-    if launcher is None:
-        return
     least, most = job.node_range
     if least != most and not launcher.is_elastic:
-        cause = f"the launcher {launcher.name} cannot start with a number of nodes that may change"
-        step = f"--nodes {most}, or one of: {_others(lambda other: other.is_elastic)}"
-        yield LauncherMismatchError(cause, place="--nodes", next_step=step)
+        yield LauncherMismatchError(
+            f"the launcher {launcher.name} cannot start with a number of nodes that may change",
+            place="--nodes",
+            next_step=f"--nodes {most}, or one of: {_others(lambda other: other.is_elastic)}",
+        )
     if job.gpus_by_node and not launcher.is_unequal:
-        cause = f"the launcher {launcher.name} cannot start ranks on nodes that differ"
-        fewest = f"{job.gpu_option} {min(job.gpus_by_node)}"
-        step = f"{fewest}, or one of: {_others(lambda other: other.is_unequal)}"
-        yield LauncherMismatchError(cause, place=job.gpu_option, next_step=step)
+        yield LauncherMismatchError(
+            f"the launcher {launcher.name} cannot start ranks on nodes that differ",
+            place=job.gpu_option,
+            next_step=f"{job.gpu_option} {min(job.gpus_by_node)}, "
+            f"or one of: {_others(lambda other: other.is_unequal)}",
+        )
     for key, option in {"max_restarts": "--max-restarts", "init": "--init"}.items():
         if getattr(job, key) is not None and key not in launcher.options:
-            cause = f"the launcher {launcher.name} has no {option}"
             having = ", ".join(other.name for other in LAUNCHERS.values() if key in other.options)
-            step = f"leave it out, or choose --launcher {having}"
-            yield LauncherMismatchError(cause, place=option, next_step=step)
+            yield LauncherMismatchError(
+                f"the launcher {launcher.name} has no {option}",
+                place=option,
+                next_step=f"leave it out, or choose --launcher {having}",
+            )
 
 
 def _others(can: Callable[[Launcher], bool]) -> str:
@@ -128,19 +145,22 @@ def _others(can: Callable[[Launcher], bool]) -> str:
 
 def _terminal(case: Case) -> Iterator[ToolkitError]:
     """Yield what contradicts a terminal: ``--pty``, and ``--interactive``."""
-    job, launcher = case.job, case.launcher
-    least, most = job.node_range
-    if job.pty and launcher is not None and not launcher.has_pty:
+    job, (least, most) = case.job, case.job.node_range
+    if job.pty and case.launcher is not None and not case.launcher.has_pty:
         others = ", ".join(name for name in offered() if LAUNCHERS[name].has_pty)
-        cause = f"the launcher {job.launcher} gives no rank a terminal"
-        yield LauncherMismatchError(cause, place="--pty", next_step=f"one of: {others}")
-    given = {"--array": job.array is not None, "--requeue": job.requeue, "--nodes": least < most}
-    for option in (option for option, is_given in given.items() if is_given and job.interactive):
-        yield UsageError(
-            "an interactive run is one job that runs once, on a fixed number of nodes",
-            place=option,
-            next_step=f"leave out {option}, or --interactive",
+        yield LauncherMismatchError(
+            f"the launcher {job.launcher} gives no rank a terminal",
+            place="--pty",
+            next_step=f"one of: {others}",
         )
+    given = {"--array": job.array is not None, "--requeue": job.requeue, "--nodes": least < most}
+    for option, is_given in given.items():
+        if is_given and job.interactive:
+            yield UsageError(
+                "an interactive run is one job that runs once, on a fixed number of nodes",
+                place=option,
+                next_step=f"leave out {option}, or --interactive",
+            )
 
 
 def mesh(case: Case) -> Iterator[ToolkitError]:
@@ -191,3 +211,9 @@ def _arguments(job: Job, names: frozenset[str]) -> Iterator[tuple[str, str, str]
         name = flag.removeprefix("--").rpartition(".")[2].replace("-", "_")
         if flag.startswith("--") and name in names:
             yield name, flag, value if equals else following
+
+
+RULES = (
+    Rule("mesh", "a mesh that divides the ranks", mesh),
+    Rule("checkpoint", "a checkpoint that all nodes see", checkpoint),
+)

@@ -12,33 +12,25 @@ from toolkit.model.source import Import
 from toolkit.units import numbers
 
 
-class _Package(Model, frozen=True, kw_only=True):
-    """A row of ``packages.toml``: a module whose package on the index has another name.
+class Packages(Model, frozen=True, kw_only=True):
+    """The content of ``packages.toml``.
 
     Attributes:
-        distribution: the package; empty: there is none.
-        since, until: of a standard module, the first versions of Python that have it, and lack it.
-        source: where that is documented.
+        own: names that people give modules of their own.
+        modules: module -> ``distribution`` on the index, and the ``source`` of that.
+        standard: modules that some versions of Python lack -> ``since`` or ``until`` a version, and
+            the ``distribution`` that brings it to the others, if there is one.
     """
 
-    distribution: str = ""
-    since: str = ""
-    until: str = ""
-    source: str
-
-
-class _Packages(Model, frozen=True, kw_only=True):
-    """``packages.toml``. ``own``: names that people give modules of their own."""
-
     own: tuple[str, ...]
-    modules: dict[str, _Package]
-    standard: dict[str, _Package]
+    modules: dict[str, dict[str, str]]
+    standard: dict[str, dict[str, str]]
 
 
 @lru_cache
-def read_packages() -> _Packages:
+def read_packages() -> Packages:
     """Return the content of the file."""
-    return read_toml(package_directory("rules") / "packages.toml", _Packages)
+    return read_toml(package_directory("rules") / "packages.toml", Packages)
 
 
 def find_package(needed: Import) -> str:
@@ -46,10 +38,10 @@ def find_package(needed: Import) -> str:
     known, parts = read_packages(), needed.within.split(".")
     for count in range(len(parts), 1, -1):  # several packages share the name google
         if package := known.modules.get(".".join(parts[:count])):
-            return package.distribution
+            return package["distribution"]
     name = needed.name
     if package := known.standard.get(name) or known.modules.get(name):
-        return package.distribution
+        return package.get("distribution", "")
     is_own = name in known.own or name in sys.stdlib_module_names or name.startswith("_")
     return "" if is_own else name.replace("_", "-")
 
@@ -62,12 +54,12 @@ def is_known(name: str) -> bool:
 
 def explain_standard(name: str, version: str) -> str:
     """Return why a version of Python lacks a module of the standard library; empty: not known."""
-    known = read_packages().standard.get(name)
-    if known is None:
+    if name not in read_packages().standard:
         is_standard = name in sys.stdlib_module_names
         return f"{name} is of the standard library, and this Python lacks it" if is_standard else ""
-    if known.since and numbers(version) < numbers(known.since):
-        return f"Python has {name} since {known.since}"
-    if known.until and numbers(version) >= numbers(known.until):
-        return f"Python has no {name} since {known.until}"
+    known = read_packages().standard[name]
+    if "since" in known and numbers(version) < numbers(known["since"]):
+        return f"Python has {name} since {known['since']}"
+    if "until" in known and numbers(version) >= numbers(known["until"]):
+        return f"Python has no {name} since {known['until']}"
     return ""

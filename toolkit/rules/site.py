@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from toolkit.checks import Rule
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.case import Case
 from toolkit.model.job import Job
@@ -106,3 +107,11 @@ def modules(case: Case) -> Iterator[ToolkitError]:
                 next_step="module avail shows what there is",
                 source=case.site.cited,
             )
+
+
+RULES = (
+    Rule("options", "options that a site requires or forbids", options),
+    Rule("comment", "what a site wants in --comment", comment),
+    Rule("ports", "ports that ranks may use", ports),
+    Rule("modules", "modules that a site has", modules),
+)
