@@ -26,7 +26,8 @@ print('rank', rank, 'begins', flush=True)
 
 """
 GROUP = "import torch, torch.distributed as dist\nfrom datetime import timedelta\n"
-ABOVE = "above = os.path.dirname(os.getcwd())\n"
+# A directory of the host that the ranks are not shown: that of the clusters.
+ABOVE = "above = os.path.dirname(os.path.dirname(os.getcwd())) + '/c'\n"
 # A sharded model, and its checkpoint in parts.
 SHARDED = (
     GROUP
@@ -164,7 +165,6 @@ FAILURES = {
         "torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2), device_ids=[rank])",
         "torchrun",
     ),
-    # The directory above is one of the host that the ranks are not shown.
     "a file of the host": Failure(
         "file-missing", ABOVE + "open(above + '/x.csv')", says="not shown /"
     ),
@@ -172,7 +172,7 @@ FAILURES = {
         "file-missing", ABOVE + "import torch\ntorch.save({}, above + '/x.pt')", says="not shown /"
     ),
     "a directory of the host": Failure(
-        "read-only", ABOVE + "os.makedirs(above)", says="not shown /"
+        "read-only", ABOVE + "os.makedirs(above + '/x')", says="not shown /"
     ),
     "a path that leads out": Failure("outside", "open('../x.csv')", says="../x.csv is outside"),
     "a command beyond the binds": Failure(

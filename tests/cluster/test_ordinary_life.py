@@ -210,13 +210,6 @@ def test_a_run_that_is_repeated_stays_the_same(
     assert "time 0:20:00 (toolkit.toml)" in done.stderr
     assert "nodes 2 (environment)" in done.stderr
     assert "cpus_per_task" not in done.stderr, "an option was given for it"
-    (shared_dir / "more").mkdir()
-    for number in (11, 12):
-        words = ("--bind", "more:/more", f"runs/echo-{number:04}")
-        done = toolkit("run", *words, cwd=shared_dir, env=env)
-        assert done.returncode == 0, done.stderr
-    added = json.loads((shared_dir / "runs/echo-0013/job.json").read_text())["bind"]
-    assert added == ["data", "more:/more"], "also what an option adds each time is added once"
     changed = toolkit(
         *"run --time 0:20:00 --dry-run --json runs/echo-0003".split(), cwd=shared_dir, env=env
     )

@@ -55,6 +55,7 @@ def test_arguments_and_binds_are_joined_and_variables_by_name() -> None:
                 Job(arguments=("--epochs", "12"), bind=("/a:/a",), env={"A": "1", "B": "1"}),
             ),
             Layer("flag", {"arguments": ("--lr", "1"), "bind": ("/b:/b",), "env": {"B": "2"}}),
+            Layer("a repetition", {"bind": ("/b:/b", "/a:/a")}),
         ]
     )
     assert merged.job.arguments == ("--epochs", "12", "--lr", "1")
