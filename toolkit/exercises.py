@@ -30,12 +30,11 @@ class Exercise(Model, frozen=True, kw_only=True):
 
 def exercises() -> tuple[Exercise, ...]:
     """Return all exercises, sorted by name."""
-    return tuple(_read(path) for path in sorted(shipped("jobs").glob("*/job.toml")))
-
-
-def _read(path: Path) -> Exercise:
-    job = read_toml(path, Job)
-    return Exercise(name=path.parent.name, image=job.image or "", summary=job.summary or "")
+    jobs = {path.parent.name: read_toml(path, Job) for path in shipped("jobs").glob("*/job.toml")}
+    return tuple(
+        Exercise(name=name, image=job.image or "", summary=job.summary or "")
+        for name, job in sorted(jobs.items())
+    )
 
 
 def copy(name: str, target: Path) -> None:

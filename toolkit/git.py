@@ -18,22 +18,8 @@ _PATIENCE = 5.0  # seconds; a work tree on a slow file server must not hold a su
 _MOST_NAMES = 16 << 20  # characters of a list of files
 # A file system monitor, hooks, external diffs and text converters are programs that .git/config
 # names.
-_QUIET = (
-    "-c",
-    "core.fsmonitor=false",
-    "-c",
-    "core.hooksPath=/dev/null",
-    "-c",
-    "core.quotePath=false",
-)
-_DIFF = (
-    "diff",
-    "--no-ext-diff",
-    "--no-textconv",
-    "--no-color",
-    "--ignore-submodules=dirty",
-    "HEAD",
-)
+_QUIET = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.quotePath=false")
+_DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty", "HEAD")
 
 
 class State(NamedTuple):
@@ -61,14 +47,10 @@ def top(directory: Path) -> Path | None:
     physical = directory.resolve()
     places = (path for path in (physical, *physical.parents) if (path / ".git").exists())
     tree = next(places, None)
-    return None if tree is not None and tree == _home() else tree
-
-
-def _home() -> Path | None:
     try:
-        return Path.home().resolve()
-    except RuntimeError:
-        return None
+        return None if tree == Path.home().resolve() else tree
+    except RuntimeError:  # this user has no home
+        return tree
 
 
 def state(tree: Path) -> State | None:
@@ -102,7 +84,7 @@ def diff(tree: Path, leave_out: tuple[str, ...], most: int) -> str | None:
         most: where the text is cut.
     """
     excluded = (f":(top,exclude,icase,glob)**/{pattern}" for pattern in leave_out)
-    return ask(tree, (*_DIFF, "--", ":/", *excluded), most)
+    return ask(tree, ("diff", *_DIFF, "--", ":/", *excluded), most)
 
 
 def files(tree: Path) -> tuple[str, ...] | None:
@@ -118,10 +100,10 @@ def ask(tree: Path, words: tuple[str, ...], most: int = _MOST_NAMES) -> str | No
     """Return git's output, cut after ``most`` characters; None if it fails or takes too long."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
+    quiet = (word for setting in _QUIET for word in ("-c", setting))
+    argv = ("git", "-C", tree, *quiet, *words)
     try:
-        process = shell.start(
-            ("git", "-C", tree, *_QUIET, *words), env=environment, stderr=subprocess.DEVNULL
-        )
+        process = shell.start(argv, env=environment, stderr=subprocess.DEVNULL)
     except (NeedsInstallError, OSError):
         return None
     timer = threading.Timer(_PATIENCE, process.kill)

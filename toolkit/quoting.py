@@ -121,9 +121,6 @@ def comment(text: object) -> str:
     return "".join(character if character.isprintable() else "?" for character in str(text))
 
 
-_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
-
-
 def shell_with_variables(text: object) -> str:
     """Quote a text as one word in which only ``$NAME`` and ``${NAME}`` are expanded.
 
@@ -132,17 +129,9 @@ def shell_with_variables(text: object) -> str:
     Raises:
         UsageError: as ``shell``.
     """
-    plain = str(text)
-    if not _VARIABLE.search(plain):
-        return shell(plain)
-    shell(plain)
-    parts: list[str] = []
-    end = 0
-    for match in _VARIABLE.finditer(plain):
-        parts += [_in_double_quotes(plain[end : match.start()]), match[0]]
-        end = match.end()
-    return '"' + "".join([*parts, _in_double_quotes(plain[end:])]) + '"'
-
-
-def _in_double_quotes(text: str) -> str:
-    return re.sub(r'([\\"$`])', r"\\\1", text)
+    plain = shell(text)
+    parts = re.split(r"(\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\}))", str(text))
+    if len(parts) == 1:
+        return plain
+    parts[::2] = (re.sub(r'([\\"$`])', r"\\\1", part) for part in parts[::2])
+    return f'"{"".join(parts)}"'

@@ -48,7 +48,7 @@ class Wait:
             if self.seconds:
                 self.notify(f"{error.cause}; asking again for {human_time(self.seconds)}")
         if now >= self._until:
-            raise given_up(error, self.seconds) from None
+            raise _given_up(error, self.seconds) from None
         time.sleep(min(PAUSE, self._until - now))
 
 
@@ -72,7 +72,7 @@ def configured_wait(notify: Notify) -> Wait:
     return Wait(int(value), notify)
 
 
-def given_up(error: SlurmSilentError, seconds: float) -> SlurmSilentError:
+def _given_up(error: SlurmSilentError, seconds: float) -> SlurmSilentError:
     """Return the error with the time that was waited."""
     if not seconds:
         return error
