@@ -77,31 +77,26 @@ def slurm(
     return Cluster(toolkit, toolkit_env, shared_dir)
 
 
-@pytest.mark.parametrize(
-    ("body", "state", "exit_code", "signal"),
-    [
-        ("true", "COMPLETED", 0, 0),
-        ("exit 3", "FAILED", 3, 0),
-        ("exit 255", "FAILED", 255, 0),
-        ("kill -9 $$", "FAILED", 0, 9),
-        ("kill -11 $$", "FAILED", 0, 11),
-    ],
-)
-def test_how_a_job_ended(
-    slurm: Cluster, body: str, state: str, exit_code: int, signal: int
-) -> None:
-    job_id = slurm.submit(body, "--nodes=2", "--job-name=ends")
-    found = slurm.ended(job_id)
-    assert (found.job_id, found.state, found.exit_code, found.signal) == (
-        job_id,
-        state,
-        exit_code,
-        signal,
-    )
-    assert (found.name, found.partition, found.nodes) == ("ends", "main", "nid[001-002]")
-    assert 0 < found.start <= found.end
-    assert found.command == f"{slurm.place}/job.sbatch"
-    assert slurm.client.snapshot().states[job_id] == found
+ENDS = {
+    "true": ("COMPLETED", 0, 0),
+    "exit 3": ("FAILED", 3, 0),
+    "exit 255": ("FAILED", 255, 0),
+    "kill -9 $$": ("FAILED", 0, 9),
+    "kill -11 $$": ("FAILED", 0, 11),
+}
+
+
+def test_how_jobs_end(slurm: Cluster) -> None:
+    jobs = {body: slurm.submit(body, "--nodes=2", "--job-name=ends") for body in ENDS}
+    states = {body: slurm.ended(job_id) for body, job_id in jobs.items()}
+    assert {
+        body: (state.state, state.exit_code, state.signal) for body, state in states.items()
+    } == ENDS
+    for state in states.values():
+        assert (state.name, state.partition, state.nodes) == ("ends", "main", "nid[001-002]")
+        assert 0 < state.start <= state.end
+        assert state.command == f"{slurm.place}/job.sbatch"
+        assert slurm.client.snapshot().states[state.job_id] == state
 
 
 def test_a_job_is_found_by_its_script_in_all_its_life(slurm: Cluster) -> None:
@@ -127,13 +122,8 @@ def test_a_job_is_found_by_its_script_in_all_its_life(slurm: Cluster) -> None:
         == "mine|theirs"
     )
     assert slurm.find("none.sbatch") is None
-
-
-def test_nothing_is_left_beside_the_script(slurm: Cluster) -> None:
-    slurm.submit("true")
-    with pytest.raises(SubmissionError):
-        slurm.submit("true", "--nodes=99")
-    assert [path.name for path in slurm.place.glob("*.sbatch")] == ["job.sbatch"]
+    by_hand = int(slurm.call("sbatch", "--parsable", "job.sbatch"))
+    assert slurm.find() == by_hand, "a script that is submitted by hand"
 
 
 @pytest.mark.parametrize(
@@ -147,12 +137,7 @@ def test_an_option_that_sbatch_cannot_read_is_refused(
     with pytest.raises(SubmissionError) as caught:
         slurm.submit("true", option)
     assert caught.value.details
-
-
-def test_a_script_that_is_submitted_by_hand_is_found_by_its_path(slurm: Cluster) -> None:
-    slurm.script("true")
-    by_hand = int(slurm.call("sbatch", "--parsable", "job.sbatch"))
-    assert slurm.find() == by_hand
+    assert [path.name for path in slurm.place.glob("*.sbatch")] == ["job.sbatch"], "nothing beside"
 
 
 def test_names_and_paths_may_contain_anything(slurm: Cluster) -> None:
@@ -180,12 +165,8 @@ def test_a_long_path_and_a_symbolic_link(slurm: Cluster) -> None:
 
 
 def test_variables_of_the_user_hide_no_job(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (
-        ("STATES", "PD"),
-        ("PARTITION", "none"),
-        ("FORMAT", "%i"),
-        ("FORMAT2", "jobid"),
-    ):
+    values = {"STATES": "PD", "PARTITION": "none", "FORMAT": "%i", "FORMAT2": "jobid"}
+    for name, value in values.items():
         monkeypatch.setenv(f"SQUEUE_{name}", value)
     job_id = slurm.submit("true")
     assert slurm.ended(job_id).state == "COMPLETED"
