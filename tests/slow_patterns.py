@@ -251,7 +251,7 @@ def _module_names(package: ModuleType) -> list[str]:
 
 
 def _called(call: ast.Call, names: Mapping[str, object]) -> re.Pattern[str] | None:
-    """Return the expression of a call: ``_NAME.search(...)`` or ``re.search("...", ...)``."""
+    """Return the expression of a call: ``_NAME.search(...)`` or ``re.search(_NAME or "...")``."""
     function = call.func
     if (
         not isinstance(function, ast.Attribute)
@@ -262,12 +262,11 @@ def _called(call: ast.Call, names: Mapping[str, object]) -> re.Pattern[str] | No
     known = names.get(function.value.id)
     if isinstance(known, re.Pattern):
         return known if isinstance(known.pattern, str) else None
-    first = call.args[0] if call.args else None
-    if (
-        function.value.id != "re"
-        or not isinstance(first, ast.Constant)
-        or not isinstance(first.value, str)
-    ):
+    if function.value.id != "re" or not call.args:
+        return None
+    first = call.args[0]
+    text = first.value if isinstance(first, ast.Constant) else names.get(ast.unparse(first))
+    if not isinstance(text, str):
         return None
     flags = re.RegexFlag(0)
     for name in re.findall(
@@ -275,4 +274,4 @@ def _called(call: ast.Call, names: Mapping[str, object]) -> re.Pattern[str] | No
         " ".join(map(ast.unparse, (*call.args[1:], *(one.value for one in call.keywords)))),
     ):
         flags |= re.RegexFlag[name]
-    return re.compile(first.value, flags)
+    return re.compile(text, flags)
