@@ -101,7 +101,7 @@ def ask(tree: Path, words: tuple[str, ...], most: int = _MOST_NAMES) -> str | No
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
     quiet = (word for setting in _QUIET for word in ("-c", setting))
-    argv = ("git", "-C", tree, *quiet, *words)
+    argv = ("git", "-C", str(tree), *quiet, *words)
     try:
         process = shell.start(argv, env=environment, stderr=subprocess.DEVNULL)
     except (NeedsInstallError, OSError):
