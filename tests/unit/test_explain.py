@@ -329,6 +329,30 @@ batch| srun: error: nid001: tasks 0-1: Killed"""
     assert match.cause == "the step on nid001 used more memory than the job was given"
 
 
+@pytest.mark.parametrize(
+    ("words", "source", "rule"),
+    [
+        ("ValueError: not enough values to unpack (expected 2, got 0)", "_, width = os.popen('stty size').read().split()", "no-terminal"),
+        ("ZeroDivisionError: integer modulo by zero", "local_rank = rank % torch.cuda.device_count()", "no-gpu"),
+    ],
+)  # fmt: skip
+def test_the_line_that_raised_may_tell_more_than_the_exception(
+    words: str, source: str, rule: str
+) -> None:
+    failure = Failure(
+        exit_code=1,
+        rank=0,
+        host="nid001",
+        text=f"rank 0 on nid001: {words}",
+        words=words,
+        source=source,
+        details=(words,),
+        certainty="certain",
+    )
+    facts = Evidence(pasted(f"0| {words}"), "FAILED", 1, first_rank=0, first_host="nid001")
+    assert match_of(explain(facts._replace(failure=failure), RULES)).rule == rule
+
+
 def test_a_fix_names_a_run_as_the_current_directory_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -141,7 +141,7 @@ def _own_entries(evidence: Evidence, failure: Failure) -> tuple[Entry, ...]:
     """Return the record of the first failing rank as entries, or the last lines about it."""
     over_memory = tuple(entry for entry in evidence.entries if is_over_memory(entry.text))
     if failure.words and failure.kind not in _RULES:
-        lines = ("Traceback (most recent call last):", *failure.details)
+        lines = ("Traceback (most recent call last):", failure.source, *failure.details)
         record = (
             Entry(text, failure.host or "", failure.rank, number)
             for number, text in enumerate(lines)
