@@ -59,6 +59,7 @@ test-cluster: .venv/.ready-dev ## set up, and run the tests that run real progra
 	$(CLUSTER_TESTS) --last-failed --last-failed-no-failures none --maxfail 1; }
 
 test-programs: .venv/.ready-dev ## run trainings of public repositories, whose checkouts (owner+name) are in PROGRAMS=DIR
+	@test -d '$(PROGRAMS)' || { echo 'make test-programs PROGRAMS=DIR: the directory with the checkouts'; exit 64; }
 	@$(TOOLKIT) setup --with tests
 	PROGRAMS='$(abspath $(PROGRAMS))' $(PYTEST) -v $(PARALLEL) worksteal tests/programs
 
