@@ -279,8 +279,7 @@ HERE = Owner(store="/images", host="nid001", boot="b", pid=1, started=5)
         (replace(HERE, host="nid002"), False, 8, True),
         (replace(HERE, store="/others"), False, 6, False),
         (replace(HERE, store="/others"), False, 8, True),
-        (None, False, 0.01, False),  # it is being made
-        (None, False, 1, True),
+        (None, False, 0, True),  # it was being made; only an empty one is removed
     ],
 )
 def test_whose_directories_are_removed(
@@ -323,10 +322,35 @@ def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(
     workspace.sweep(images)
     assert {path.name for path in images.iterdir()} == {".toolkit-build-link", unmarked.name}
     (unmarked / "rootfs").rmdir()  # what a kill before the marker leaves is empty
-    os.utime(unmarked, (long_ago, long_ago))
     workspace.sweep(images)
     assert [path.name for path in images.iterdir()] == [".toolkit-build-link"]
     assert precious.exists()
+
+
+def test_a_build_takes_another_directory_where_its_new_one_is_taken_for_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another build searches before the directory has a lock, or before it has its marker."""
+    make, mark, made, marked = tempfile.mkdtemp, workspace.mark, list[str](), list[Path]()
+
+    def make_and_search(*, prefix: str, dir: Path) -> str:
+        made.append(make(prefix=prefix, dir=dir))
+        if len(made) < 3:
+            workspace.sweep(tmp_path)
+        return made[-1]
+
+    def search_and_mark(directory: Path, owner: Owner) -> None:
+        marked.append(directory)
+        if len(marked) == 1:
+            directory.rmdir()
+        mark(directory, owner)
+
+    monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_search)
+    monkeypatch.setattr(workspace, "mark", search_and_mark)
+    with workspace.workspace(tmp_path) as place:
+        assert (len(made), len(marked)) == (4, 2)
+        assert [place.output] == list(tmp_path.iterdir())
 
 
 def test_a_build_without_locks_is_known_by_its_marker(

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import ForbiddenError, NoSpaceError
+from toolkit.files import lock_new_directory
 from toolkit.images.host.host_mounts import Bind
 from toolkit.images.host.remove import MARKER, clear, remove
 from toolkit.images.host.sharing import require_writable
@@ -33,7 +34,6 @@ _UNFINISHED = ".toolkit-making-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MEGABYTE = 10**6
 _MAX_AGE = 7 * 86400.0  # seconds; no build takes so long
-_UNMARKED_AGE = 3600.0  # between the making of a directory and its marker; nothing works in it then
 
 
 class Owner(Model, frozen=True, kw_only=True):
@@ -182,17 +182,20 @@ def workspace(images: Path) -> Iterator[Workspace]:
 
 def _make(parent: Path, owner: Owner) -> tuple[Path, int]:
     """Make a directory that is marked and locked before other builds can find it by its name."""
-    new = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
-    lock = os.open(new, _DIRECTORY)
-    try:
-        with suppress(OSError):  # without locks on the file system, the marker must do
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        mark(new, owner)
-        return new.rename(new.with_name(new.name.replace(_UNFINISHED, PREFIX, 1))), lock
-    except BaseException:
-        os.close(lock)
-        remove(new)
-        raise
+    while True:
+        new = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
+        lock = lock_new_directory(new)
+        if lock is None:
+            continue
+        try:
+            mark(new, owner)
+            return new.rename(new.with_name(new.name.replace(_UNFINISHED, PREFIX, 1))), lock
+        except FileNotFoundError:  # without locks, another build took it for abandoned
+            os.close(lock)
+        except BaseException:
+            os.close(lock)
+            remove(new)
+            raise
 
 
 def _remove_abandoned(parent: Path, reader: Owner) -> None:
@@ -250,10 +253,8 @@ def is_abandoned(owner: Owner | None, reader: Owner, *, lives: bool, age: float)
         lives: Whether the owner's process is alive, as far as this machine can see.
         age: Seconds since the directory was last changed.
     """
-    if age > _MAX_AGE:
+    if age > _MAX_AGE or owner is None:  # nothing works in a directory before it is marked
         return True
-    if owner is None:
-        return age > _UNMARKED_AGE
     if owner.store != reader.store or owner.host != reader.host:
         return False
     return owner.boot != reader.boot or not lives
