@@ -24,8 +24,7 @@ from toolkit.errors import (
     UntrustedError,
     UsageError,
 )
-from toolkit.model.environment import Environment
-from toolkit.model.image import Packages, Python
+from toolkit.model.image import Environment, Packages, Python
 from toolkit.model.job import Job
 from toolkit.model.run import JobState
 from toolkit.model.site import Access

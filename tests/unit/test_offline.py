@@ -22,7 +22,9 @@ SUBMIT = ("--site", "neuron", "--image", "pytorch_22.03", "--nodes", "2", "--gpu
 PLAN = (*SUBMIT, "--dry-run")
 
 
-def laptop(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def laptop(
+    place: Path, *words: str, program: tuple[str, ...] = ("-m", "toolkit")
+) -> subprocess.CompletedProcess[str]:
     """Run the command where no program at all is on PATH, as a user without any settings."""
     (place / "train.py").write_text(SCRIPT)
     environment = {
@@ -32,7 +34,7 @@ def laptop(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     }
     # The interpreter itself may need its directory; of PATH it needs nothing.
     return subprocess.run(
-        [sys.executable, "-m", "toolkit", *words],
+        [sys.executable, *program, *words],
         cwd=place,
         env={**environment, "PYTHONPATH": str(Path(sites.__file__).parents[2])},
         capture_output=True,
@@ -40,6 +42,27 @@ def laptop(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
+
+
+# Modules of ours that a dry run may import. Each takes a moment of every command.
+_MOST_MODULES = 108
+_COUNTING = """
+import sys
+from toolkit.cli.main import main
+try:
+    main()
+except SystemExit as end:
+    names = sorted(name for name in sys.modules if name.partition(".")[0] == "toolkit")
+    print(end.code, len(names), *names, file=sys.stderr)
+"""
+
+
+def test_a_dry_run_imports_few_modules(tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text(_COUNTING)
+    done = laptop(tmp_path, "run", *PLAN, "train.py", program=("counting.py",))
+    code, count, *names = done.stderr.splitlines()[-1].split()
+    assert code == "0", done.stderr
+    assert int(count) <= _MOST_MODULES, names
 
 
 def test_the_script_is_printed_with_one_warning(tmp_path: Path) -> None:

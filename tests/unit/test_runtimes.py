@@ -19,7 +19,7 @@ from toolkit.config import package_directory
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import Case
-from toolkit.model.environment import Engine, Environment
+from toolkit.model.image import Engine, Environment
 from toolkit.model.plan import Bind
 from toolkit.model.source import Source
 from toolkit.planning.plan import decide

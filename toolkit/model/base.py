@@ -58,6 +58,27 @@ class BadDataError(ValueError):
 
 _AT = re.compile(r" - at `\$?(?P<path>[^`]*)`$")
 _MOST_FAULTS = 20  # of a file, for one message
+_EXPECTED = re.compile(r"Expected `(?P<types>[^`]*)`(?P<more>[^`]*)(?:`(?P<got>[^`]*)`)?")
+_BOUND = re.compile(r" (?P<sign>[<>]=?) (?P<number>-?[\d.]+)")
+_LENGTH = re.compile(r" of length (?P<sign>[<>]=?) (?P<number>\d+)")
+_REGEX = re.compile(r" matching regex '(?P<regex>.*)'")
+_ENUM = re.compile(r"Invalid enum value (?P<value>.*)")
+_TYPES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text in quotes",
+    "bool": "true or false",
+    "array": 'a list, such as ["a", "b"]',
+    "object": 'a table, such as { NAME = "value" }',
+    "null": "nothing",
+}
+_FORMS = {
+    r"^[1-9][0-9]*([:-][1-9][0-9]*)?$": 'a whole number of at least 1, or a range, such as "1:4"',
+    r"^([A-Za-z0-9_.+-]+:)?[0-9]+(,[0-9]+)*$": "a whole number, a list with one number for each "
+    'node, such as "8,4", or a type and a number, such as "a100:4"',
+    r"^[A-Za-z0-9_.+-]*$": 'a name without blanks, such as "a100"',
+}
+_SIGNS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 
 
 def field_names(model: type[Model]) -> tuple[str, ...]:
@@ -90,12 +111,49 @@ def _faults(data: object, kind: Any, key: str) -> Iterator[BadDataError]:
     try:
         msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        from toolkit.model.messages import format_type_error
-
         at = _AT.search(str(error))
         words = [word for each in kinds if get_origin(each) is Literal for word in get_args(each)]
-        message = format_type_error(_AT.sub("", str(error)), data, tuple(map(str, words)))
+        message = _format_type_error(_AT.sub("", str(error)), data, tuple(map(str, words)))
         yield BadDataError(message, f"{key}{at['path'] if at else ''}".lstrip("."))
+
+
+def _format_type_error(message: str, value: object = None, choices: tuple[str, ...] = ()) -> str:
+    """Return the message for a value that does not fit its key.
+
+    Args:
+        message: msgspec's, without the path.
+        value: the given value; None if it is unknown.
+        choices: the valid words; empty if the key accepts any value.
+    """
+    if enum := _ENUM.match(message):
+        return (
+            f"{enum['value']} is not one of {', '.join(choices)}"
+            if choices
+            else f"{enum['value']} is not a valid value"
+        )
+    expected = _EXPECTED.match(message)
+    if expected is None:
+        return message[:1].lower() + message[1:]
+    got = _given(expected["got"], value)
+    return f"expected {_wanted(expected['types'], expected['more'])}{f', got {got}' if got else ''}"
+
+
+def _wanted(types: str, more: str) -> str:
+    if regex := _REGEX.match(more):
+        return _FORMS.get(regex["regex"], "text in another format")
+    names = [_TYPES.get(name, name) for name in types.split(" | ") if name != "null"]
+    words = " or ".join(dict.fromkeys(names)) or "nothing"
+    if length := _LENGTH.match(more):
+        return f"{words} of {_SIGNS[length['sign']]} {length['number']}"
+    bound = _BOUND.match(more)
+    return f"{words} of {_SIGNS[bound['sign']]} {bound['number']}" if bound else words
+
+
+def _given(kind: str | None, value: object) -> str:
+    """Return the given value for a message: its type if that is wrong, else a short value."""
+    if kind:
+        return _TYPES.get(kind, kind).partition(",")[0].removesuffix(" in quotes")
+    return repr(value) if isinstance(value, int | float | str) and len(repr(value)) <= 40 else ""
 
 
 def _bare(kind: Any) -> Any:
@@ -157,10 +215,10 @@ def toml(text: str) -> dict[str, object]:
     try:
         data: dict[str, object] = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also for a number with thousands of digits
-        from toolkit.model.messages import format_toml_error
-
-        message, line = format_toml_error(str(error))
-        raise BadDataError(message, line=line) from None
+        text = str(error)
+        line = re.search(r"at line (\d+)", text)
+        message = f"this is not valid TOML: {text[:1].lower()}{text[1:]}"
+        raise BadDataError(message, line=int(line[1]) if line else 0) from None
     return data
 
 

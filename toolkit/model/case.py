@@ -9,8 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit.model.code import ScriptFile, Tree
-from toolkit.model.environment import Engine, Environment
-from toolkit.model.image import Manifest, Python
+from toolkit.model.image import Engine, Environment, Manifest, Python
 from toolkit.model.job import Job
 from toolkit.model.plan import Bind, Plan
 from toolkit.model.site import Facts, Limits, Partition, Site, SitePartition

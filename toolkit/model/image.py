@@ -1,4 +1,4 @@
-"""The manifest of a built image, in the file beside its SIF."""
+"""The manifest of a built image, in the file beside its SIF; and what runtimes use without one."""
 
 from __future__ import annotations
 
@@ -196,3 +196,46 @@ class Manifest(Model, frozen=True, kw_only=True):
         """Return the detail of a check that passed: ``Open MPI 4.1.4 speaks pmix``; else empty."""
         passed = (each for each in self.verdicts if each.name == check)
         return next((each.detail for each in passed if each.outcome == "passed"), "")
+
+
+class Environment(Model, frozen=True, kw_only=True):
+    """A Python on the host and its packages.
+
+    Attributes:
+        name: as shown to users.
+        kind: conda, a virtual environment, or the host itself (with its modules).
+        prefix: its directory; the host's own Python needs no activation.
+        python: path of the interpreter.
+        version: of Python.
+        torchrun: the environment has the program torchrun.
+        mpirun: the first line of ``mpirun --version`` there; None: there is no mpirun.
+        manifest: what it holds, in the form that is known of images.
+        variables: variables that the user set with `conda env config vars set`.
+    """
+
+    name: str
+    kind: Literal["conda", "venv", "host"]
+    prefix: str
+    python: str
+    version: str
+    torchrun: bool = False
+    mpirun: str | None = None
+    manifest: Manifest | None = None
+    variables: dict[str, str] = {}
+
+
+class Engine(Model, frozen=True, kw_only=True):
+    """A Docker or podman engine.
+
+    Attributes:
+        program: its client: ``docker`` or ``podman``.
+        address: the engine's address for its client, if the user's settings name one; empty: the
+            client finds the engine by itself.
+        rootless: the engine runs as the user, who is root in its containers.
+        nvidia: the engine can give containers the node's GPUs.
+    """
+
+    program: str
+    address: str = ""
+    rootless: bool = False
+    nvidia: bool = False

@@ -14,18 +14,17 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit import launchers, module_search, shell, source
-from toolkit.errors import CommandFailedError, ToolkitError, UnknownImageError, UsageError
+from toolkit.errors import ToolkitError, UnknownImageError, UsageError
 from toolkit.images.store import store as images
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import Case, Image, Target
 from toolkit.model.code import Tree
 from toolkit.model.job import Job
-from toolkit.model.site import Facts, Site
+from toolkit.model.site import Facts, Limits, Site, Use
 from toolkit.model.slurm_options import Takes
 from toolkit.planning.binds import parse_binds
 from toolkit.planning.cluster import Cluster, find_cluster
-from toolkit.planning.host import read_host
-from toolkit.planning.repeat import not_taken
+from toolkit.planning.host import mpirun_version, read_host
 from toolkit.planning.settings import (
     DEFAULTS,
     Layer,
@@ -42,7 +41,6 @@ from toolkit.runs import store
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
 from toolkit.sites.rules import comment_example
 from toolkit.slurm.client import Client
-from toolkit.slurm.cluster import ask_limits, ask_usage
 
 
 def gather(
@@ -80,6 +78,8 @@ def gather(
     case = _with_facts(_with_launcher(case))
     case = _with_host(case, cwd)
     if recorded:
+        from toolkit.planning.repeat import not_taken
+
         today = merge([_site_layer(cluster.site), *files, variables])
         # A part of an allocation is repeated as a job of its own; another site has other values.
         is_alike = recorded.site == case.site.name and not recorded.is_part
@@ -240,45 +240,44 @@ def _with_launcher(case: Case) -> Case:
 
 def _with_facts(case: Case) -> Case:
     """Return the case with what Slurm says of the cluster, or its file if it is not reached."""
-    site, job, client = case.site, case.job, case.cluster
+    site, client = case.site, case.cluster
     container = next((command for command in site.containers if shell.which(command)), None)
     if client is None or (container is None and site.modules):  # a module brings it, in the job
         container = site.container_command
     if client is None:
         facts = Facts(mpi=site.mpi or None, container=container, mpirun="")
     else:
-        partitions = client.partitions()
-        name = job.partition or next((entry.name for entry in partitions if entry.default), "")
-        needs_limits = name and (job.most_gpus or job.array is not None)
-        limits = ask_limits(client, name) if needs_limits else {}
-        facts = Facts(
-            partitions=partitions,
-            container=container,
-            # The user's jobs count only where there are limits.
-            mine=ask_usage(client) if site.partitions or limits else {},
-            nodes=client.nodes() if job.nodelist or job.exclude or job.constraint else {},
-            limits=limits,
-            sbatch_options=_sbatch_options(client) if job.slurm else {},
-        )
-        wanted = case.launcher.facts if case.launcher else ()
-        if "mpi" in wanted:
-            facts = replace(facts, mpi=client.mpi_types())
-        if "mpirun" in wanted:
-            facts = replace(facts, mpirun=_mpirun_version())
+        facts = _ask(case, client, container)
     if case.environment is not None:
         facts = replace(facts, mpirun=case.environment.mpirun)
     return case._replace(facts=facts)
 
 
-def _mpirun_version() -> str | None:
-    """Return the first line of ``mpirun --version``; None if there is none."""
-    if shell.which("mpirun") is None:
-        return None
-    try:
-        answer = shell.run(["mpirun", "--version"], timeout=20, check=False)
-    except CommandFailedError:
-        return None
-    return next((line.strip() for line in answer.stdout.splitlines() if line.strip()), None)
+def _ask(case: Case, client: Client, container: str | None) -> Facts:
+    """Return the cluster's own answers: those that a job like this one depends on."""
+    site, job, partitions = case.site, case.job, client.partitions()
+    name = job.partition or next((entry.name for entry in partitions if entry.default), "")
+    limits: dict[str, Limits] = {}
+    if name and (job.most_gpus or job.array is not None or job.sweep):
+        from toolkit.slurm.cluster import ask_limits
+
+        limits = ask_limits(client, name)
+    mine: dict[str, Use] = {}
+    if site.partitions or limits:  # The user's jobs count only where there are limits.
+        from toolkit.slurm.cluster import ask_usage
+
+        mine = ask_usage(client)
+    wanted = case.launcher.facts if case.launcher else ()
+    return Facts(
+        partitions=partitions,
+        container=container,
+        mine=mine,
+        nodes=client.nodes() if job.nodelist or job.exclude or job.constraint else {},
+        limits=limits,
+        sbatch_options=_sbatch_options(client) if job.slurm else {},
+        mpi=client.mpi_types() if "mpi" in wanted else None,
+        mpirun=mpirun_version() if "mpirun" in wanted else None,
+    )
 
 
 @cache

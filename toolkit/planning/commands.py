@@ -12,7 +12,6 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from toolkit.errors import UsageError
-from toolkit.model.case import SHELLS
 from toolkit.planning.settings import Layer
 from toolkit.source import is_python
 
@@ -223,11 +222,6 @@ class Pasted(NamedTuple):
         env = {**self.settings.get("env", {}), **flags.values.get("env", {})}
         values = {**self.settings, **flags.values, "arguments": self.words[1:]}
         return flags._replace(values=values | ({"env": env} if env else {}))
-
-
-def starts_something(name: str) -> bool:
-    """Return whether a word is a shell or a Python, whose arguments say what it runs."""
-    return name in SHELLS or _is_python(name)
 
 
 def translate(words: Sequence[str], flags: Layer) -> Pasted | None:

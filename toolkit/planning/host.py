@@ -8,7 +8,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from toolkit import shell
 from toolkit.config import shipped
+from toolkit.errors import CommandFailedError
 from toolkit.files import hash_file, open_regular
 from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
@@ -172,3 +174,14 @@ def _unread(site: Site, files: Mapping[str, Path | None]) -> tuple[UnreadFile, .
                 )
             )
     return tuple(unread)
+
+
+def mpirun_version() -> str | None:
+    """Return the first line of ``mpirun --version``; None if there is none."""
+    if shell.which("mpirun") is None:
+        return None
+    try:
+        answer = shell.run(["mpirun", "--version"], timeout=20, check=False)
+    except CommandFailedError:
+        return None
+    return next((line.strip() for line in answer.stdout.splitlines() if line.strip()), None)

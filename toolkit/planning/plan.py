@@ -18,7 +18,6 @@ from toolkit.model.job import Job
 from toolkit.model.plan import Bind, Launch, Plan
 from toolkit.model.site import Partition, Site
 from toolkit.planning import binds, options, sweep
-from toolkit.planning.repeat import as_recorded
 from toolkit.rules import judge
 from toolkit.rules.options import contradictions
 from toolkit.text import is_secret, shows
@@ -95,7 +94,11 @@ def decide(case: Case) -> Plan:
         reports=reports,
         is_part=case.is_part,
     )
-    return as_recorded(case.repeats, fresh) if case.repeats else fresh
+    if case.repeats is None:
+        return fresh
+    from toolkit.planning.repeat import as_recorded
+
+    return as_recorded(case.repeats, fresh)
 
 
 def _resolved(case: Case) -> tuple[Case, tuple[str, ...]]:

@@ -14,9 +14,8 @@ from toolkit.config import shipped
 from toolkit.errors import ScriptMissingError, UnknownRunError, UsageError
 from toolkit.files import read_bytes, read_json, read_toml
 from toolkit.launchers import LAUNCHERS
-from toolkit.model.case import INTERPRETERS, Target
+from toolkit.model.case import INTERPRETERS, SHELLS, Target
 from toolkit.model.job import Job
-from toolkit.planning import commands
 from toolkit.planning.settings import Layer, layer
 from toolkit.quoting import shell
 from toolkit.runs import secrets
@@ -46,6 +45,8 @@ def understand(name: str, flags: Layer, cwd: Path, known: Job, *, is_command: bo
     words, note = (name, *flags.values.get("arguments", ())), ""
     is_file = (cwd / name).is_file() if is_command else (cwd / name).exists()
     if "launcher" not in flags.values and not is_file:
+        from toolkit.planning import commands
+
         pasted = commands.translate(words, flags)
         if pasted is not None:
             name, flags, note = pasted.words[0], pasted.over(flags), pasted.note
@@ -57,11 +58,16 @@ def understand(name: str, flags: Layer, cwd: Path, known: Job, *, is_command: bo
     # A launcher of programs runs "python -m pkg.train" as it is written, but -m asks for a module.
     if not is_program or flags.values.get("python_module"):
         name, flags = python_target(name, flags, cwd)
-    is_program = is_program or is_command or commands.starts_something(name)
+    is_program = is_program or is_command or _starts_something(name)
     is_live = flags.values.get("snapshot") is False
     runs = known.runs or "runs"
     target, own = resolve(name, cwd, runs=runs, program=is_program, is_live=is_live)
     return Run(target, own, flags, note)
+
+
+def _starts_something(name: str) -> bool:
+    """Return whether a word is a shell or a Python, whose arguments say what it runs."""
+    return name in SHELLS or ("/" not in name and source.is_python(name))
 
 
 def resolve(

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from toolkit.checks import Rule
 from toolkit.errors import ImageMissingError, ShapeError, ToolkitError
-from toolkit.images.recipe import cuda
 from toolkit.model.case import Case
 from toolkit.units import compare
 
@@ -52,6 +51,8 @@ def driver(case: Case) -> Iterator[ToolkitError]:
     manifest, has = case.manifest, case.site.driver
     if manifest is None or not case.job.most_gpus:
         return
+    from toolkit.images.recipe import cuda  # only where GPUs are asked for
+
     if cuda.is_for_cpus(manifest):
         yield ShapeError(
             f"GPUs were asked for ({case.job.most_gpus} per node), "

@@ -16,7 +16,7 @@ from toolkit.errors import (
     UsageError,
 )
 from toolkit.model.case import Case, Image
-from toolkit.model.environment import Engine
+from toolkit.model.image import Engine
 from toolkit.model.plan import Container
 from toolkit.runtimes.base import PREFIX, Runtime, missing_frameworks
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError, ImageMissingError, NeedsInstallError
-from toolkit.model import environment
+from toolkit.model import image as model
 from toolkit.model.image import Manifest
 from toolkit.runtimes.base import FRAMEWORKS
 from toolkit.runtimes.pythons import PROBE_SECONDS, manifest_of, parse, program
@@ -178,7 +178,7 @@ def _connected(address: str, settings: dict[str, Any]) -> Engine:
 _CDI = ("/etc/cdi", "/var/run/cdi")  # where podman finds descriptions of GPUs
 
 
-def discover(image: str) -> tuple[environment.Engine, Manifest | None]:
+def discover(image: str) -> tuple[model.Engine, Manifest | None]:
     """Return the engine that answers on this machine, and what an image's Python can import.
 
     Raises:
@@ -204,7 +204,7 @@ def discover(image: str) -> tuple[environment.Engine, Manifest | None]:
     _require_image(connection, image, client)
     info = connection.client.info()
     address = address_for_client(connection)
-    engine = environment.Engine(
+    engine = model.Engine(
         program=client,
         address=address,
         rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ())
@@ -242,7 +242,7 @@ def _require_image(connection: Engine, image: str, client: str) -> None:
         ) from None
 
 
-def _contents(image: str, engine: environment.Engine) -> Manifest | None:
+def _contents(image: str, engine: model.Engine) -> Manifest | None:
     """Return what the image's Python can import; None if it has no Python that answers."""
     options = ("--rm", "--pull", "never", "--network", "none", "--entrypoint", "python3")
     is_remote = engine.address and engine.program == "podman"

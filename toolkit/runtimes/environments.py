@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.case import Case
-from toolkit.model.environment import Environment
+from toolkit.model.image import Environment
 from toolkit.model.plan import Container
 from toolkit.runtimes.base import PREFIX, Runtime, missing_frameworks
 

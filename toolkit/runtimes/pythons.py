@@ -16,8 +16,7 @@ from toolkit import shell
 from toolkit.config import package_directory
 from toolkit.errors import EnvironmentMissingError, NeedsInstallError
 from toolkit.files import read_text
-from toolkit.model.environment import Environment
-from toolkit.model.image import Manifest, Python
+from toolkit.model.image import Environment, Manifest, Python
 from toolkit.model.site import Site
 from toolkit.runtimes.base import FRAMEWORKS
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from toolkit.errors import ImageMissingError, MalformedInputError
 from toolkit.files import hash_file, open_regular
-from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
 
@@ -88,6 +87,8 @@ def partition_digest(path: Path) -> str:
         descriptor for descriptor in read_descriptors(path) if descriptor.data_type == sif.PARTITION
     )
     digests = [hash_file(path, extent=partition.extent) for partition in partitions]
+    from toolkit.images.recipe.digests import hash_texts
+
     return digests[0] if len(digests) == 1 else hash_texts("\n".join(digests))
 
 

@@ -26,7 +26,6 @@ from toolkit.errors import (
     UnknownImageError,
 )
 from toolkit.files import open_regular, read_json, sync, write_atomically
-from toolkit.images.host.mutex import hold_image
 from toolkit.images.recipe.names import list_recipes as list_recipes
 from toolkit.images.recipe.names import require_image_name
 from toolkit.images.sif import header as sif
@@ -291,6 +290,8 @@ def update_manifest(
     path = Path(image.path)
     if image.manifest is None or not os.access(path.parent, os.W_OK):
         return
+    from toolkit.images.host.mutex import hold_image
+
     with suppress(BuildError, ForbiddenError), hold_image(path, "verified", wait=progress):
         now = manifest_of(path, whole_header(path)) if path.exists() else None
         if now and now.sif_id == image.manifest.sif_id:
