@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from toolkit import source as reader
+from toolkit.errors import PlanError, ToolkitError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import Case, Image, Target
 from toolkit.model.image import Manifest, Python
@@ -18,6 +19,7 @@ from toolkit.model.run import Failure
 from toolkit.model.site import Facts, Partition, Site
 from toolkit.model.source import Source
 from toolkit.planning.binds import parse_binds
+from toolkit.planning.plan import decide
 from toolkit.runtimes import DEFAULT, RUNTIMES
 
 MANIFEST = Manifest(
@@ -100,6 +102,15 @@ def make_case(job: dict[str, Any] | None = None, **changes: Any) -> Case:
         "findings": tuple(wrong),
     }
     return Case(**(given | changes))
+
+
+def findings(job: dict[str, Any], **changes: Any) -> list[ToolkitError]:
+    """Return why a job is refused; nothing if it is not."""
+    try:
+        decide(make_case(job, **changes))
+    except PlanError as error:
+        return list(error.findings)
+    return []
 
 
 def script_case(

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case
+from tests.unit.samples import LOCAL, findings, make_case
 from toolkit.errors import (
     ImageMissingError,
-    LauncherMismatchError,
     PlanError,
     ShapeError,
     ToolkitError,
@@ -20,14 +19,7 @@ from toolkit.errors import (
 )
 from toolkit.model.base import from_json, to_json
 from toolkit.model.plan import Container, Plan
-from toolkit.model.site import Facts
 from toolkit.planning.plan import decide
-
-
-def findings(job: dict[str, Any], **changes: Any) -> list[ToolkitError]:
-    with pytest.raises(PlanError) as caught:
-        decide(make_case(job, **changes))
-    return list(caught.value.findings)
 
 
 def test_torchrun_starts_one_agent_with_the_cpus_of_all_its_ranks() -> None:
@@ -38,30 +30,12 @@ def test_torchrun_starts_one_agent_with_the_cpus_of_all_its_ranks() -> None:
     assert decided.environment["OMP_NUM_THREADS"] == "2"
 
 
-def test_horovod_starts_a_task_for_each_rank() -> None:
-    decided = decide(make_case({"launcher": "horovod"}))
-    assert dict(decided.directives)["ntasks-per-node"] == "2"
-    assert decided.launch.mpi == "pmix"
-    assert decided.launch.program == ("python3", "train.py", "--epochs", "12")
-
-
 def test_ranks_and_cpus_follow_the_gpus() -> None:
     decided = decide(make_case({"gpus": 4, "ntasks_per_node": None, "partition": "cas_v100_4"}))
     assert (decided.ranks_per_node, decided.cpus_per_rank) == (4, 10)
     assert dict(decided.directives)["gres"] == "gpu:4"
     assert decided.origins["ntasks_per_node"] == "one per GPU"
     assert decided.shape == "2 nodes x 4 GPUs"
-
-
-def test_only_mpi_launchers_get_mpi() -> None:
-    assert decide(make_case()).launch.mpi is None
-
-
-def test_the_newest_plugin_is_taken_where_slurm_has_no_plain_pmix() -> None:
-    facts = Facts(
-        partitions=FACTS.partitions, mpi=("none", "pmix_v3", "pmix_v5"), container="apptainer"
-    )
-    assert decide(make_case({"launcher": "horovod"}, facts=facts)).launch.mpi == "pmix_v5"
 
 
 def test_a_foreign_image_is_entered_by_exec_and_ours_by_run() -> None:
@@ -130,25 +104,6 @@ def test_findings_of_one_kind_keep_its_exit_code() -> None:
     with pytest.raises(PlanError) as caught:
         decide(make_case({"nodes": 9, "gpus": 8}))
     assert caught.value.exit_code == ShapeError.exit_code
-
-
-def test_a_launcher_refuses_an_image_without_its_framework() -> None:
-    bare = MANIFEST.__class__(
-        name="x", sif_id="0", size=1, recipe_hash="", built="", frameworks={"torch": "2.1"}
-    )
-    found = findings({"launcher": "horovod"}, manifest=bare)
-    assert isinstance(found[0], LauncherMismatchError)
-    assert "torch" in found[0].cause
-
-
-def test_a_launcher_refuses_a_slurm_without_its_pmi() -> None:
-    found = findings(
-        {"launcher": "horovod"},
-        facts=Facts(
-            partitions=FACTS.partitions, mpi=("none", "cray_shasta"), container="apptainer"
-        ),
-    )
-    assert "cray_shasta" in found[0].cause
 
 
 def test_no_directory_is_bound_twice() -> None:

@@ -17,11 +17,13 @@ from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case
 from toolkit import sites
 from toolkit.cli.site import command
 from toolkit.errors import PlanError, ToolkitError
+from toolkit.hostsetup import parts
 from toolkit.images.sif import header as sif
 from toolkit.model.case import Case, Host, Image, MissingPath, UnreadFile
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
 from toolkit.model.site import PORTS, Access, Facts, Limits, NodeFacts, OptionRule, Site, Use
+from toolkit.planning import host
 from toolkit.planning.host import read_host
 from toolkit.planning.plan import decide
 from toolkit.rules import RULES, files, image, imports, options, partition, site
@@ -430,3 +432,14 @@ def test_the_facts_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert seen.free is not None
     assert seen.caches["HF_HOME"] == "/somewhere"
     assert read_host(looked, tmp_path).submit_from == f"{tmp_path}/me"
+
+
+def test_data_that_is_missing_is_named_with_the_package_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        parts, "DATASETS", {str(tmp_path / "fashion-mnist"): "dataset-fashion-mnist"}
+    )
+    case = make_case({"bind": (f"{tmp_path}/fashion-mnist:/data:ro",)}, site=LOCAL)
+    (finding,) = files.binds(case._replace(host=Host(binds=host._missing_binds(case))))
+    assert "apt-get install dataset-fashion-mnist" in finding.advice

@@ -1,0 +1,469 @@
+"""Launchers: what they refuse before anything is queued, what they decide, fill in and set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.unit.samples import FACTS, MANIFEST, findings, make_case, script_case, source_of
+from tests.unit.test_scripts import HOLDS_ALL, IMAGENET
+from toolkit import launchers, scripts
+from toolkit.errors import LauncherMismatchError, ShapeError, UsageError
+from toolkit.model.image import Check, Manifest, Verdict
+from toolkit.model.plan import Plan
+from toolkit.model.site import OptionRule
+from toolkit.model.source import Option, Source
+from toolkit.planning.plan import decide
+
+OPEN_MPI = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
+NO_INTERFACE = replace(make_case().site, interface=None)
+UNEQUAL = {"nodes": None, "gpus": "2,1", "ntasks_per_node": None}
+TWO_GPUS = {"gpus": 2, "ntasks_per_node": None}
+
+
+def of(job: dict[str, Any], **changes: Any) -> Plan:
+    return decide(make_case(job, **changes))
+
+
+def image(*frameworks: str, mpi: tuple[str, ...] = ("pmix",), build: str = "") -> Manifest:
+    """An image with these frameworks, whose Horovod was built so: "pytorch 2.13.0, with mpi"."""
+    verdict = Verdict(name="horovod-build", outcome="passed", detail=f"built for {build}")
+    held = dict.fromkeys(frameworks, "1")
+    return replace(MANIFEST, frameworks=held, mpi=mpi, verified=(verdict,) if build else ())
+
+
+def horovod(operations: str = "mpi, gloo", frameworks: str = "pytorch 2.13.0") -> Manifest:
+    return image("horovod", "torch", build=f"{frameworks}, with {operations}")
+
+
+def of_tensorflow(strategy: str) -> Source:
+    names = ("tensorflow",)
+    return Source(python=True, imports=names, calls=(f"tensorflow.distribute.{strategy}",))
+
+
+HOROVOD_OF_TENSORFLOW = Source(python=True, imports=("horovod.tensorflow.keras", "tensorflow"))
+HOROVOD_OF_TORCH = Source(python=True, imports=("horovod.torch",), calls=("horovod.torch.init",))
+HOROVOD_ELASTIC = HOROVOD_OF_TORCH._replace(calls=("horovod.torch.elastic.run",))
+MPI4PY = Source(python=True, imports=("mpi4py", "mpi4py.MPI"))
+TWO_FRAMEWORKS = horovod(frameworks="pytorch 2.13.0, tensorflow 2.21.0")
+OLD_BUILD = replace(
+    MANIFEST,
+    checks=(Check(name="horovod-build", passed=True, detail="built for pytorch 2.13.0, with mpi"),),
+)
+NO_PMIX = replace(FACTS, mpi=("none", "pmi2"))
+
+# The launcher, what is refused with words of the cause, and the same that is not.
+MISMATCHES: tuple[tuple[str, dict[str, Any], str, dict[str, Any]], ...] = (
+    *(
+        (name, {"manifest": image("tensorflow")}, f"{name} needs torch", {"manifest": None})
+        for name in ("torchrun", "srun", "spawn")
+    ),
+    *(
+        (name, {"manifest": image("torch")}, f"{name} needs horovod", {"manifest": None})
+        for name in ("horovod", "horovod-gloo", "horovod-elastic")
+    ),
+    *(
+        (name, {"manifest": MANIFEST}, f"{name} needs {name}", {"manifest": HOLDS_ALL})
+        for name in ("tensorflow", "ray", "accelerate")
+    ),
+    *(
+        (name, {"manifest": horovod(lacks)}, f"built with {needs}", {"manifest": horovod()})
+        for name, lacks, needs in (
+            ("horovod", "gloo", "MPI"),
+            ("horovod-gloo", "mpi", "Gloo"),
+            ("horovod-elastic", "mpi", "Gloo"),
+        )
+    ),
+    *(
+        (
+            name,
+            {"manifest": horovod(), "source": HOROVOD_OF_TENSORFLOW},
+            "imports horovod.tensorflow, this image's Horovod was built for pytorch",
+            {"manifest": TWO_FRAMEWORKS, "source": HOROVOD_OF_TENSORFLOW},
+        )
+        for name in ("horovod", "horovod-gloo", "mpirun")
+    ),
+    # What a build said is read from old manifests, too; of some builds nothing was recorded.
+    ("horovod-gloo", {"manifest": OLD_BUILD}, "this image's has MPI", {"manifest": MANIFEST}),
+    ("horovod", {"facts": NO_PMIX}, "offers none, pmi2, the image's MPI speaks pmix", {}),
+    *(
+        (name, {"manifest": image(mpi=())}, f"{name} needs an MPI", {"manifest": image()})
+        for name in ("mpi", "mpirun")
+    ),
+    (
+        "mpi",
+        {"manifest": image(), "source": MPI4PY},
+        "needs mpi4py",
+        {"manifest": image("mpi4py"), "source": MPI4PY},
+    ),
+    (
+        "mpirun",
+        {"manifest": image(), "source": HOROVOD_OF_TORCH},
+        "needs horovod",
+        {"manifest": horovod(), "source": HOROVOD_OF_TORCH},
+    ),
+    ("mpirun", {"facts": replace(FACTS, mpirun="HYDRA build details:")}, "not Open MPI", {}),
+    ("horovod-elastic", {"source": HOROVOD_OF_TORCH}, "elastic.run", {"source": HOROVOD_ELASTIC}),
+    (
+        "tensorflow",
+        {"manifest": HOLDS_ALL, "source": of_tensorflow("ParameterServerStrategy")},
+        "no parameter servers",
+        {"manifest": HOLDS_ALL, "source": of_tensorflow("MultiWorkerMirroredStrategy")},
+    ),
+)
+
+
+@pytest.mark.parametrize(("launcher", "bad", "words", "good"), MISMATCHES)
+def test_what_a_launcher_cannot_start_is_refused(
+    launcher: str, bad: dict[str, Any], words: str, good: dict[str, Any]
+) -> None:
+    job = {"launcher": launcher}
+    (finding,) = findings(job, **({"facts": OPEN_MPI} | bad))
+    assert words in finding.cause
+    assert isinstance(finding, LauncherMismatchError)
+    assert findings(job, **({"facts": OPEN_MPI} | good)) == []
+
+
+@pytest.mark.parametrize(
+    ("job", "place", "kind"),
+    [
+        ({"nodes": "2:1"}, "--nodes", UsageError),
+        ({"nodes": "5:9"}, "--nodes", ShapeError),
+        ({"launcher": "srun", "nodes": "1:2"}, "--nodes", LauncherMismatchError),
+        ({"launcher": "srun", **UNEQUAL}, "--gpus", LauncherMismatchError),
+        ({**UNEQUAL, "nodes": 3, "partition": "cas_v100_4"}, "--gpus", UsageError),
+        ({**UNEQUAL, "ntasks_per_node": 2}, "--gpus", UsageError),
+        ({**UNEQUAL, "nodes": 1}, "--gpus", UsageError),
+        ({**UNEQUAL, "nodes": 1, "gpus": None, "gpus_per_node": "2,1"}, "--gpus-per-node", None),
+        ({**UNEQUAL, "gpus": "2,0"}, "--gpus", UsageError),
+        ({**UNEQUAL, "gpus": "4,1"}, "--gpus", ShapeError),
+        ({"launcher": "horovod", "max_restarts": 3}, "--max-restarts", LauncherMismatchError),
+        ({"init": "tcp"}, "--init", LauncherMismatchError),
+        ({"constraint": ""}, "--constraint", UsageError),
+        ({"dependency": "a\nb"}, "--dependency", UsageError),
+    ],
+)
+def test_what_contradicts_itself_is_refused(
+    job: dict[str, Any], place: str, kind: type[Exception] | None
+) -> None:
+    (finding,) = findings(job)
+    assert (finding.place, isinstance(finding, kind or UsageError)) == (place, True)
+
+
+def test_mpirun_is_needed_unless_a_module_may_bring_it() -> None:
+    (finding,) = findings({"launcher": "mpirun"})
+    assert "no mpirun" in finding.cause
+    assert "--launcher horovod" in str(finding.next_step)
+    site = replace(make_case().site, modules=("openmpi/4.1.4",))
+    assert of({"launcher": "mpirun"}, site=site).warnings == ()
+
+
+def test_a_file_that_torch_cannot_read_out_of_a_url_is_refused() -> None:
+    directory = "/home/user/a#b"
+    assert findings(
+        {"launcher": "srun", "init": "file"}, run=f"{directory}/runs/x-0001", cwd=directory
+    )
+
+
+def test_accelerate_starts_no_other_program() -> None:
+    job = {"launcher": "accelerate", "arguments": ("env",)}
+    (other,) = findings(job, script="accelerate", is_program=True, manifest=HOLDS_ALL)
+    assert other.next_step == "--launcher none, or: -- accelerate launch SCRIPT"
+
+
+def test_a_site_forbids_and_requires_options() -> None:
+    site = replace(
+        make_case().site,
+        forbidden={"mem": OptionRule(why="nodes are whole")},
+        required={"account": OptionRule(why="hours are counted")},
+    )
+    assert [found.place for found in findings({"mem": "1G"}, site=site)] == ["--mem", "--account"]
+    assert of({"account": "a"}, site=site)
+
+
+# The job, and what is decided: the options of the program that starts ranks, and directives.
+DECIDED: tuple[tuple[dict[str, Any], tuple[str, ...] | None, dict[str, str | None]], ...] = (
+    ({}, ("--nnodes=2", "--nproc-per-node=2", "--tee=3"), {"ntasks-per-node": "1"}),
+    (
+        {"max_restarts": 2},
+        ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=2", "--tee=3"),
+        {"no-requeue": ""},
+    ),
+    (
+        {"nodes": "1:4"},  # Slurm would take as few nodes as it can if it knew the tasks of each.
+        ("--nnodes=1:4", "--nproc-per-node=2", "--max-restarts=3", "--tee=3"),
+        {"nodes": "1-4", "no-kill": "", "requeue": "", "ntasks-per-node": None},
+    ),
+    ({"nodes": "1:9"}, None, {"nodes": "1-9"}),  # more than there are: it takes what there is
+    (
+        UNEQUAL,
+        ("--nnodes=2", "--tee=3"),
+        {"nodes": "2", "gpus": "3", "cpus-per-gpu": "2", "gres": None, "cpus-per-task": None},
+    ),
+    ({"launcher": "none", **TWO_GPUS}, (), {"ntasks-per-node": "1", "cpus-per-task": "4"}),
+    ({"launcher": "horovod"}, (), {"ntasks-per-node": "2"}),
+    (
+        {"launcher": "horovod-elastic", "nodes": "1:3", "max_restarts": 4},
+        ("2", "6", "4"),
+        {"nodes": "1-3", "no-kill": ""},
+    ),
+    ({"launcher": "horovod-elastic"}, ("4", "4", ""), {"no-kill": ""}),
+    ({"launcher": "tensorflow", **TWO_GPUS}, (), {"ntasks-per-node": "1", "gres": "gpu:2"}),
+    (
+        {"launcher": "ray", "gpus": 2, "ntasks_per_node": 4, "cpus_per_task": 1},
+        ("4", "2", "eth0"),
+        {"ntasks-per-node": "1", "cpus-per-task": "4"},
+    ),
+)
+
+
+@pytest.mark.parametrize(("job", "options", "directives"), DECIDED)
+def test_what_is_decided(
+    job: dict[str, Any], options: tuple[str, ...] | None, directives: dict[str, str | None]
+) -> None:
+    decided = of(job, manifest=HOLDS_ALL)
+    assert options is None or decided.launch.options == options
+    rows = dict(decided.directives)
+    assert {name: rows.get(name) for name in directives} == directives
+
+
+def test_the_shape_is_told_and_the_script_counts_the_gpus_of_unequal_nodes() -> None:
+    assert of({"nodes": "1:4"}).shape == "1-4 nodes x 2 ranks"
+    decided = of(UNEQUAL)
+    assert decided.shape == "2 nodes with 2 and 1 GPUs"
+    assert "PET_NPROC_PER_NODE=$SLURM_GPUS_ON_NODE" in scripts.script(decided)
+
+
+def test_mpirun_fills_each_node_with_its_ranks() -> None:
+    words = of({"launcher": "mpirun"}, facts=OPEN_MPI).launch.options
+    assert words[:6] == ("-n", "4", "--map-by", "ppr:2:node", "--bind-to", "none")
+    assert words[words.index("btl_tcp_if_include") + 1] == "eth0"
+
+
+def test_slurms_own_options_are_passed_on() -> None:
+    given = {
+        "mem": "2G",
+        "account": "ml",
+        "qos": "high",
+        "nodelist": "nid[001-002]",
+        "exclude": "nid003",
+        "reservation": "class",
+    }
+    rows = dict(of({**given, "exclusive": True, "dependency": "afterok:7"}).directives)
+    assert {**given, "exclusive": "", "dependency": "afterok:7"}.items() <= rows.items()
+
+
+@pytest.mark.parametrize(
+    ("offered", "spoken", "chosen"),
+    [
+        (("none", "pmi2", "pmix", "pmix_v4"), ("pmix",), "pmix"),
+        (("none", "pmi2", "pmix_v3", "pmix_v10"), ("pmix",), "pmix_v10"),
+        (("none", "pmi2", "pmix"), ("pmi2", "pmix"), "pmi2"),
+        (("none", "pmi2"), (), "pmi2"),
+        (None, ("pmix",), "pmix"),
+    ],
+)
+def test_the_pmi_that_both_speak(
+    offered: tuple[str, ...] | None, spoken: tuple[str, ...], chosen: str
+) -> None:
+    facts, manifest = replace(FACTS, mpi=offered), replace(MANIFEST, mpi=spoken)
+    assert of({"launcher": "horovod"}, manifest=manifest, facts=facts).launch.mpi == chosen
+    assert of({"launcher": "horovod-gloo"}, manifest=manifest, facts=facts).launch.mpi is None
+
+
+def test_the_network_between_nodes_is_that_of_the_site() -> None:
+    for launcher, name in (("horovod-gloo", "HOROVOD_GLOO_IFACE"), ("srun", "NCCL_SOCKET_IFNAME")):
+        assert of({"launcher": launcher}).environment[name] == "eth0"
+        assert name not in of({"launcher": launcher}, site=NO_INTERFACE).environment
+    assert of({"launcher": "ray"}, manifest=HOLDS_ALL, site=NO_INTERFACE).launch.options[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("outside", "is_warned"),
+    [("4.1.4", False), ("4.0.2", False), ("5.0.1", False), ("3.1.0", True)],
+)
+def test_open_mpi_of_another_major_version_is_warned_of_unless_it_was_tried(
+    outside: str, is_warned: bool
+) -> None:
+    said = Verdict(name="openmpi", outcome="passed", detail="Open MPI 4.1.4 speaks pmix")
+    facts = replace(FACTS, mpirun=f"mpirun (Open MPI) {outside}")
+    decided = of({"launcher": "mpirun"}, manifest=replace(image(), verified=(said,)), facts=facts)
+    assert any("Open MPI" in warning for warning in decided.warnings) is is_warned
+
+
+def test_a_strategy_that_would_train_on_each_node_alone_is_warned_of() -> None:
+    job = {"launcher": "tensorflow", "ntasks_per_node": None}
+    alone, spread = map(of_tensorflow, ("MirroredStrategy", "MultiWorkerMirroredStrategy"))
+    assert "network of its own" in of(job, manifest=HOLDS_ALL, source=alone).warnings[0]
+    assert of(job | {"nodes": 1}, manifest=HOLDS_ALL, source=alone).warnings == ()
+    assert of(job, manifest=HOLDS_ALL, source=spread).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("init", "said"),
+    [(None, "env://"), ("tcp", "tcp://$MASTER_ADDR:$MASTER_PORT"), ("file", "file://$(mktemp")],
+)
+def test_srun_tells_the_ranks_how_to_meet(init: str | None, said: str) -> None:
+    text = scripts.script(of({"launcher": "srun", "init": init}))
+    assert f"INIT_METHOD={said}" in text
+    assert ("give MASTER_ADDR" in text) == (init is None)
+
+
+WORLD = Source(python=True, options=(Option(flag="--world_size"), Option(flag="--backend")))
+_IMAGENET = (
+    '--multiprocessing-distributed --world-size "$NNODES" --rank "$NODE_RANK" --dist-backend gloo'
+)
+
+
+@pytest.mark.parametrize(
+    ("job", "source", "filled"),
+    [
+        ({"arguments": ("data", "--dist-url=tcp://a:1")}, IMAGENET, _IMAGENET),
+        ({}, Source(), ""),
+        ({"nodes": 1}, WORLD, '--world_size "$NPROC_PER_NODE" --backend gloo'),
+        ({}, WORLD, "--backend gloo"),  # the world of a script that knows one node is its ranks
+        ({"gpus": 2}, WORLD, ""),  # NCCL is right where there are GPUs
+    ],
+)
+def test_spawn_fills_in_what_the_script_defines_and_nobody_gave(
+    job: dict[str, Any], source: Source, filled: str
+) -> None:
+    words = of({"launcher": "spawn", **job}, source=source).launch.program
+    users = job.get("arguments", ("--epochs", "12"))
+    line = f'exec python3 train.py {filled} "$@"'
+    own = ("sh", "-c", line, "train.py") if filled else ("python3", "train.py")
+    assert words == (*own, *users)
+
+
+LIGHTNING = "import lightning as L; from lightning.pytorch.cli import LightningCLI\n"
+TWO_SHAPES = {"gpus": 2, "ntasks_per_node": None}
+
+
+@pytest.mark.parametrize(
+    ("call", "job", "places"),
+    [
+        ("L.Trainer(devices=2, num_nodes=2)", {}, []),
+        ("L.Trainer(devices='2', num_nodes=2)", {}, []),
+        ("L.Trainer(devices=4, num_nodes=2)", {}, ["--ntasks-per-node"]),
+        ("L.Trainer(devices=2, num_nodes=1)", {}, ["--nodes"]),
+        ("L.Trainer(devices=2)", {}, []),
+        ("L.Trainer(devices=4)", {}, ["--ntasks-per-node"]),
+        ("L.Trainer(devices='auto')", {}, ["--ntasks-per-node"]),
+        ("L.Trainer()", {}, []),
+        ("L.Trainer()", {"env": {"PL_TRAINER_NUM_NODES": "1"}}, ["--nodes"]),
+        ("L.Trainer()", {"pass_env": ("PL_TRAINER_DEVICES",)}, []),
+        ("L.Trainer()", {"nodes": 1, "ntasks_per_node": 1}, []),
+        ("L.Trainer(num_nodes=2)", TWO_GPUS, []),
+        ("L.Trainer(num_nodes=2, devices=-1)", TWO_GPUS, []),
+        (
+            "L.Trainer(num_nodes=2, devices='auto', accelerator='cpu')",
+            TWO_GPUS,
+            ["--ntasks-per-node"],
+        ),
+        ("L.Fabric(devices=1, num_nodes=2)", {}, ["--ntasks-per-node"]),
+        ("L.Fabric()", {}, []),
+        ("L.Trainer(devices=args.devices, num_nodes=args.nodes)", {}, []),
+        ("L.Trainer(devices=[0, 1], num_nodes=2)", {}, []),
+        ("L.Trainer(**options)", {}, []),
+        ("L.Trainer(devices=1) or L.Trainer(devices=4)", {}, []),
+        ("L.Trainer(devices=3, num_nodes=2)", {"launcher": "torchrun"}, ["--ntasks-per-node"]),
+        ("L.Trainer(devices=3)", {"launcher": "torchrun", "nodes": "1:2"}, []),
+        ("L.Trainer(devices=2, num_nodes=2)", {"job_name": "interactive"}, ["--job-name"]),
+        ("LightningCLI(Model)", {}, ["--nodes", "--ntasks-per-node"]),
+        ("LightningCLI(Model)", {"arguments": ("fit", "--config=x.yaml")}, []),
+        ("LightningCLI(Model, trainer_defaults={'devices': 2})", {}, []),
+        (
+            "LightningCLI(Model)",
+            {"arguments": ("--trainer.devices", "2", "--trainer.num_nodes=2")},
+            [],
+        ),
+        (
+            "LightningCLI(Model)",
+            {"arguments": ("-c", "x", "--trainer.devices=4", "--trainer.num_nodes", "2")},
+            ["--ntasks-per-node"],
+        ),
+    ],
+)
+def test_a_trainer_of_another_shape_than_the_jobs_does_not_queue(
+    call: str, job: dict[str, Any], places: list[str]
+) -> None:
+    found = findings({"launcher": "srun", **job}, source=source_of(LIGHTNING + call))
+    assert [finding.place for finding in found] == places
+    assert {type(finding) for finding in found} <= {LauncherMismatchError}
+
+
+def test_the_message_names_the_line_and_both_numbers() -> None:
+    source = source_of(LIGHTNING + "L.Trainer(num_nodes=1)")
+    (finding,) = findings({"launcher": "srun"}, source=source)
+    assert str(finding).startswith(
+        "Trainer(num_nodes=1) in line 2 is for 1 node, and the job has 2"
+    )
+    assert finding.next_step == "num_nodes=2 in the script, or --nodes 1"
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+@pytest.mark.parametrize(
+    ("text", "job", "variables"),
+    [
+        ("L.Trainer()", {}, {"PL_TRAINER_DEVICES": "2", "PL_TRAINER_NUM_NODES": "2"}),
+        ("L.Trainer(devices=2, max_epochs=1)", {}, {"PL_TRAINER_NUM_NODES": "2"}),
+        ("L.Trainer(**options)", {}, {"PL_TRAINER_DEVICES": "2", "PL_TRAINER_NUM_NODES": "2"}),
+        ("L.Trainer(devices=2, num_nodes=2)", {}, {}),
+        ("f = L.Fabric(num_nodes=2); f.launch()", {}, {"LT_DEVICES": "2"}),
+        ("L.Fabric(num_nodes=2) or L.Fabric(devices=2)", {}, {"LT_CLI_USED": "1"}),
+        ("f = L.Fabric(**options); f.launch()", {}, {}),
+        ("L.Fabric()", {}, {"LT_CLI_USED": "1", "LT_DEVICES": "2", "LT_NUM_NODES": "2"}),
+        ("LightningCLI(Model, trainer_defaults={'devices': 2})", {}, {}),
+        ("print(L)", {}, {}),
+        ("import accelerate", {}, {"ACCELERATE_USE_CPU": "true"}),
+        ("from transformers import Trainer", {}, {"ACCELERATE_USE_CPU": "true"}),
+        ("import torch.distributed", {}, {}),
+        ("import accelerate", TWO_GPUS, {}),
+        (
+            "import accelerate",
+            {"env": {"ACCELERATE_USE_CPU": "false"}},
+            {"ACCELERATE_USE_CPU": "false"},
+        ),
+    ],
+)
+def test_trainers_are_told_what_the_script_leaves_out(
+    text: str, job: dict[str, Any], variables: dict[str, str], launcher: str
+) -> None:
+    source = source_of(text if "import" in text else LIGHTNING + text)
+    told = of({"launcher": launcher, **job}, source=source).environment
+    names = {name for name in told if name.startswith(("PL_", "LT_", "ACCELERATE_"))}
+    assert {name: told[name] for name in names} == variables
+
+
+def test_a_trainer_under_another_launcher_is_warned_of() -> None:
+    for module, better in (("lightning", "srun"), ("deepspeed", "torchrun")):
+        source = Source(python=True, imports=(module,))
+        (warning,) = launchers.warnings(script_case("train.py", source, launcher="horovod"))
+        assert warning.endswith(f"--launcher {better}")
+        for name in ("srun", "torchrun"):
+            assert launchers.warnings(script_case("train.py", source, launcher=name)) == ()
+
+
+def accelerated(job: dict[str, Any], **changes: Any) -> tuple[str, list[str]]:
+    program = of({"launcher": "accelerate", **job}, manifest=HOLDS_ALL, **changes).launch.program
+    assert program[:2] == ("sh", "-c")
+    return program[2], list(program[4:])
+
+
+def test_the_numbers_of_the_job_come_before_the_words_for_accelerate() -> None:
+    users = ("launch", "--config_file", "fsdp.yaml", "train.py", "--lr", "1")
+    text, words = accelerated({"arguments": users}, script="accelerate", is_program=True)
+    assert words == list(users[1:])
+    assert "--num_machines=2 --num_processes=4" in text
+    assert '--machine_rank "$NODE_RANK" --main_process_ip "$MASTER_ADDR"' in text
+    assert "--multi_gpu" not in text, "it would take the place of what the file says"
+
+
+def test_a_script_without_a_configuration_is_data_parallel() -> None:
+    text, words = accelerated({"arguments": ("--config_file", "mine.toml")})
+    assert "--multi_gpu" in text
+    assert words == ["train.py", "--config_file", "mine.toml"]
+    assert "--multi_gpu" not in accelerated({"nodes": 1, "ntasks_per_node": 1})[0]
+    assert accelerated({"python_module": "pkg.train"})[1][:2] == ["-m", "pkg.train"]
