@@ -16,6 +16,7 @@ from toolkit.explain.entries import shows_failure
 from toolkit.explain.match import (
     GENERAL,
     Hit,
+    filled,
     find,
     is_plain,
     matches,
@@ -121,7 +122,7 @@ def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]
     if not failure.words:
         shared = {name: rule for name, rule in causes.items() if rule.any_rank}
         causes_shown = ranked or list(matches(evidence, shared))
-        return causes_shown or [_silent_match(failure, placeholders(evidence))]
+        return causes_shown or [_silent_match(failure, evidence, rules)]
     special = [
         match
         for match in ranked
@@ -134,7 +135,7 @@ def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]
     special = [
         replace(match, sure=max(match.sure, certainty, key=_CERTAINTIES.index)) for match in special
     ]
-    return [*special, _exception_match(failure, placeholders(evidence), evidence)]
+    return [*special, _exception_match(failure, evidence, rules)]
 
 
 def _own_entries(evidence: Evidence, failure: Failure) -> tuple[Entry, ...]:
@@ -173,63 +174,51 @@ def _printed(evidence: Evidence) -> tuple[Entry, ...]:
     return own or (tuple(without) if host else ())
 
 
-def _exception_match(failure: Failure, names: Mapping[str, str], evidence: Evidence) -> Match:
+def _exception_match(failure: Failure, evidence: Evidence, rules: Mapping[str, Rule]) -> Match:
     """Return a cause in the words of the script itself."""
-    logs = _logs_command(failure, names)
-    fixes = {
-        "argparse": "give the script only options that it has; "
-        "everything after its name is its own",
-        "exit": f"{logs} shows what it printed before",
-    }
-    fix = fixes.get(failure.kind, f"{logs} shows the whole traceback")
+    name = _RULES.get(failure.kind, "python-exception")
+    cause = failure.words + (f" ({failure.place})" if failure.place else "")
+    source = "a record that the rank has written"
+    match = _recorded(name, failure, evidence, rules, cause=cause, source=source)
     launcher = LAUNCHERS.get(evidence.launcher or "")
-    waits = launcher is not None and launcher.waits_for_failed
-    hangs = evidence.state == "TIMEOUT" and waits
-    place = f" ({failure.place})" if failure.place else ""
-    is_exception = failure.kind not in _RULES
-    match = _match_of(
-        failure,
-        rule=_RULES.get(failure.kind, "python-exception"),
-        summary=f"the script {'raised an exception' if is_exception else 'ended itself'}",
-        cause=f"{failure.words}{place}",
-        fix=(_HANGS, fix) if hangs else (fix,),
-        source="a record that the rank has written",
-    )
+    hangs = evidence.state == "TIMEOUT" and launcher is not None and launcher.waits_for_failed
     own = () if failure.rank is None else (failure.rank,)
-    return replace(match, line=failure.words, ranks=tuple(sorted({*failure.alike, *own})))
+    return replace(
+        match,
+        fix=(_HANGS, *match.fix) if hangs else match.fix,
+        line=failure.words,
+        ranks=tuple(sorted({*failure.alike, *own})),
+    )
 
 
-def _silent_match(failure: Failure, names: Mapping[str, str]) -> Match:
+def _silent_match(failure: Failure, evidence: Evidence, rules: Mapping[str, Rule]) -> Match:
     """Return a cause for a rank that failed without an error; the others report consequences."""
-    signal = signal_of(failure.exit_code)
-    how, by = (
-        (f"was killed by signal {signal}", "another process, or the system")
-        if signal
-        else (
-            f"ended with exit code {failure.exit_code}",
-            "os._exit(), native code, or a program that is not Python",
-        )
-    )
     who = failure.text.partition(":")[0] or "a rank"
-    return _match_of(
-        failure,
-        rule="exit-code",
-        summary="a rank ended without an error of Python",
-        cause=f"{who} {how}, without an error of Python: {by}",
-        fix=(f"{_logs_command(failure, names)} shows what it printed last",),
-        source="the ranks' records: the others failed because of it",
-    )
+    how = f"ended with exit code {failure.exit_code}"
+    by = "os._exit(), native code, or a program that is not Python"
+    if signal := signal_of(failure.exit_code):
+        how, by = f"was killed by signal {signal}", "another process, or the system"
+    cause = f"{who} {how}, without an error of Python: {by}"
+    source = "the ranks' records: the others failed because of it"
+    return _recorded("exit-code", failure, evidence, rules, cause=cause, source=source)
 
 
-def _match_of(
-    failure: Failure, *, rule: str, summary: str, cause: str, fix: tuple[str, ...], source: str
+def _recorded(
+    name: str,
+    failure: Failure,
+    evidence: Evidence,
+    rules: Mapping[str, Rule],
+    *,
+    cause: str,
+    source: str,
 ) -> Match:
-    """Return a match for the first failing rank that no rule on disk describes."""
+    """Return a match of the first failing rank's record with the rule for its kind of failure."""
+    rule, groups = rules[name], placeholders(evidence)
     return Match(
-        rule=rule,
-        summary=summary,
+        rule=name,
+        summary=rule.summary,
         cause=cause,
-        fix=fix,
+        fix=tuple(filled(text, groups) for text in rule.fix),
         source=source,
         sure=cast(Certainty, failure.certainty or "likely"),
         role="cause",
@@ -237,11 +226,6 @@ def _match_of(
         rank=failure.rank,
         host=failure.host or "",
     )
-
-
-def _logs_command(failure: Failure, names: Mapping[str, str]) -> str:
-    rank = "" if failure.rank is None else f"--rank {failure.rank} "
-    return f"toolkit logs {rank}{names['run']}"
 
 
 def _shortened(text: str) -> str:

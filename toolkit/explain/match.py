@@ -128,8 +128,8 @@ def _match(
     return Match(
         rule=name,
         summary=rule.summary,
-        cause=redacted(_filled(rule.cause, groups)),
-        fix=tuple(filter(None, (redacted(_filled(text, groups)) for text in fixes))),
+        cause=redacted(filled(rule.cause, groups)),
+        fix=tuple(filter(None, (redacted(filled(text, groups)) for text in fixes))),
         source=rule.source,
         sure="possible" if is_past else rule.sure,
         role=rule.role,
@@ -267,7 +267,7 @@ def _place(entries: Sequence[Entry], position: int) -> str:
     return ""
 
 
-def _filled(text: str, groups: Mapping[str, str]) -> str:
+def filled(text: str, groups: Mapping[str, str]) -> str:
     """Fill in the groups of a text, such as ``it failed[ at {place}]``.
 
     A part in brackets that names groups is left out if one of them is empty.
