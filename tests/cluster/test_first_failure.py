@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,19 @@ def test_the_rank_that_failed_first_is_named_with_its_own_words(
     assert (outcome["failure"]["rank"], outcome["failure"]["host"]) == (case.rank, case.host)
     assert KINDS[case.kind].expected in f"{said['first']} {said['match']['cause']}"
     assert said["match"].get("rank", case.rank) == case.rank
+
+
+def test_a_rank_that_ended_itself_was_not_ended_by_slurm(
+    pytorch_image: Path, toolkit: Any, shared_dir: Path
+) -> None:
+    code = "import os, time\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), 15)\ntime.sleep(60)\n"
+    (shared_dir / "study.py").write_text(code)
+    shape = ("--nodes", "2", "--ntasks-per-node", "2", "--launcher", "torchrun", "study.py")
+    done = toolkit("run", "--image", str(pytorch_image), *shape, cwd=shared_dir, timeout=240)
+    said = json.loads(toolkit("explain", "--json", cwd=shared_dir).stdout)
+    assert done.returncode == 143
+    assert re.fullmatch(r"rank 1 on nid\d+: killed by signal 15 \(SIGTERM\)", said["first"])
+    assert said["match"]["rule"] == "terminated"
 
 
 def test_the_users_sitecustomize_and_pythonpath_reach_the_ranks(

@@ -111,6 +111,11 @@ def test_a_job_whose_other_ranks_ended_long_ago_says_so(
     assert done.returncode == 0, done.stderr
     assert len(re.findall(f"waiting +{told.pattern}: toolkit stacks", done.stderr)) == 1
     assert message() == ""
+    outcome = json.loads((shared_dir / "runs/evaluate-0001/outcome.json").read_text())
+    assert outcome["ranks"] == {
+        "nid001": [0, 1],
+        "nid002": [2, 3],
+    }  # also those that printed nothing
 
 
 def test_a_rank_that_fails_ends_the_others_at_once(

@@ -138,52 +138,23 @@ def test_a_job_that_ends_at_its_time_limit_says_where_each_rank_was(
     assert followed.returncode == 124, followed.stderr
     said = json.loads(toolkit("explain", "--json", cwd=shared_dir).stdout)
     assert said["match"]["rule"].startswith("time-limit")
+    assert said["first"] == "the time limit was reached"  # and not that Slurm has ended ranks
     assert "ranks 0, 1, 3 wait in allreduce (train.py:" in said["stacks"][0]
     assert "rank 2 is in read_shard (train.py:" in said["stacks"][0]
     none_left(shared_dir)
 
 
-OWN = """\
-import faulthandler, os, pathlib, signal, time
-rank = int(os.environ["SLURM_PROCID"])
-if rank == 0:
-    signal.signal(signal.SIGURG, lambda *_: print("own handler", flush=True))
-if rank == 1:
-    faulthandler.register(signal.SIGURG, file=open("own", "w"), chain=False)
-print("ready", flush=True)
-while not pathlib.Path("go").exists():
-    time.sleep(0.05)
-print("end", flush=True)
-"""
-
-
-def test_what_a_program_does_with_the_signal_itself_goes_on(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    (shared_dir / "own.py").write_text(OWN)
-    start(toolkit, shared_dir, pytorch_image, "--launcher", "none", "--time", "5", "own.py")
-    await_word(shared_dir, "own-0001", "ready", 4)
-    given = json.loads(toolkit("stacks", "--json", "--wait", "5", cwd=shared_dir).stdout)
-    states = [rank["state"] for rank in given["ranks"]]
-    assert states == ["silent", "silent", "code", "code"]
-    assert "tasks 0, 1 do not answer" in given["summary"]
-    await_word(shared_dir, "own-0001", "own handler", 1)
-    assert "own.py" in (shared_dir / "own").read_text()
-    (shared_dir / "go").touch()
-    assert toolkit("logs", "-f", cwd=shared_dir, timeout=120).returncode == 0
-    assert logs_of(shared_dir, "own-0001").count("end") == 4
-
-
-# Of four tasks one is gone, one is a shell, one waits for its data loader and one for a program.
+# Of six tasks one is gone, one is a shell, one waits for its data loader, one for a program, and two
+# do something of their own with the signal.
 MIXED_SHELL = """\
 case $SLURM_PROCID in
-0) python3 mixed.py & wait ;;
+0) python3 mixed.py || until [ -e go ]; do sleep 0.1; done ;;
 1) echo ready; until [ -e go ]; do sleep 0.1; done ;;
 *) python3 mixed.py ;;
 esac
 """
 MIXED = """\
-import os, pathlib, subprocess, sys, time
+import faulthandler, os, pathlib, signal, subprocess, sys, time
 
 def read_shard(path):
     while not pathlib.Path(path).exists():
@@ -201,9 +172,8 @@ class Shards:
 if __name__ == "__main__":
     rank = int(os.environ["SLURM_PROCID"])
     if rank == 0:
-        pid = os.getpid()
         print("ready", flush=True)
-        os.kill(pid, 9)
+        os.kill(os.getpid(), 9)
     if rank == 2:
         from torch.utils.data import DataLoader
         for batch in DataLoader(Shards(), num_workers=1):
@@ -212,26 +182,35 @@ if __name__ == "__main__":
         code = "import pathlib, time; print('ready', flush=True)\\n"
         code += "while not pathlib.Path('go').exists(): time.sleep(0.05)"
         subprocess.run([sys.executable, "-c", code], check=True)
+    if rank == 4:
+        signal.signal(signal.SIGURG, lambda *_: print("own handler", flush=True))
+    if rank == 5:
+        faulthandler.register(signal.SIGURG, file=open("own", "w"), chain=False)
+    if rank > 3:
+        print("ready", flush=True)
+        read_shard("go")
 """
 
 
-def test_each_of_several_states_is_told(
+def test_each_of_several_states_is_told_and_handlers_of_the_programs_stay(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "mixed.py").write_text(MIXED)
-    script = MIXED_SHELL.replace("& wait ;;", "|| until [ -e go ]; do sleep 0.1; done ;;")
-    (shared_dir / "mixed.sh").write_text(script)
+    (shared_dir / "mixed.sh").write_text(MIXED_SHELL)
     (shared_dir / "mixed.sh").chmod(0o755)
-    start(toolkit, shared_dir, pytorch_image, "--launcher", "none", "--time", "5", "./mixed.sh")
-    await_word(shared_dir, "mixed-0001", "ready", 4)
+    words = ("--launcher", "none", "--time", "5", "--ntasks-per-node", "3", "./mixed.sh")
+    start(toolkit, shared_dir, pytorch_image, *words)
+    await_word(shared_dir, "mixed-0001", "ready", 6)
     given = json.loads(toolkit("stacks", "--json", "--wait", "5", cwd=shared_dir).stdout)
     texts = {rank["rank"]: rank["text"] for rank in given["ranks"]}
-    assert texts[0] == "does not answer: gone or stopped"
-    assert given["missing"] == [1]
-    assert "task 1 has written no file" in given["summary"]
+    assert texts.keys() == {0, 2, 3, 4, 5}
     assert re.fullmatch(r"waits for its data loader \(mixed\.py:\d+\)", texts[2]), texts[2]
     workers = [each for each in given["stacks"] if "read_shard" in str(each["frames"])]
     assert [len(each["others"]) for each in workers] == [1]
-    assert set(texts) == {0, 2, 3}
+    assert given["missing"] == [1]
+    assert "tasks 0, 4, 5 do not answer: gone or stopped" in given["summary"]
+    assert "task 1 has written no file" in given["summary"]
+    await_word(shared_dir, "mixed-0001", "own handler", 1)
+    assert "mixed.py" in (shared_dir / "own").read_text()
     (shared_dir / "go").touch()
     assert toolkit("logs", "-f", cwd=shared_dir, timeout=120).returncode == 0

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.samples import make_case
 from toolkit import launchers
 from toolkit.explain.entries import entries_of
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import rules
 from toolkit.explain.model import Evidence, Explanation
 from toolkit.launchers.failures import rank_failure
-from toolkit.model.run import Error, Failure, Process, Record
+from toolkit.model.run import Error, Failure, JobState, Process, Record
+from toolkit.planning.plan import decide
 from toolkit.runs import blame
+from toolkit.runs.logs import Line
+from toolkit.runs.outcome import outcome
+from toolkit.runs.store import Log
 
 LIBRARIES = "/opt/venv/lib/python3.11/site-packages"
 TORCH = f"{LIBRARIES}/torch/distributed/distributed_c10d.py"
@@ -318,3 +324,47 @@ def test_no_secret_of_a_message_comes_out() -> None:
     url = "https://me:hunter2@host/x"
     leaky = error("OSError", f"cannot read {url}", source=f"get('{url}')")
     assert "hunter2" not in str(first("srun", process(0, 1.0, leaky)))
+
+
+_SUMMARY = """\
+Failures:
+[1]:
+  time      : 2026-11-25_13:36:45
+  host      : nid001
+  rank      : 0 (local_rank: 0)
+  exitcode  : -15 (pid: 180)  (SIGTERM)
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-25_13:36:45
+  host      : nid001
+  rank      : 1 (local_rank: 1)
+  exitcode  : -15 (pid: 181)  (SIGTERM)
+""".splitlines()
+
+
+def test_a_rank_that_sends_sigterm_to_itself_is_the_root_cause_that_torchrun_names() -> None:
+    reported = tuple(launchers.get("torchrun").failures([("nid001", _SUMMARY)]))
+    assert [failure.rank for failure in reported] == [1, 0]
+    found = first("torchrun", _AGENT, reported=reported)
+    assert (found.rank, found.exit_code, found.certainty) == (1, 143, "possible")
+    stopped = rank_failure(143, 0, "nid001"), rank_failure(1, 3, "nid002")
+    assert blame.first("srun", [process(3, 1.0, LOST)], stopped) is None
+
+
+@pytest.mark.parametrize("state", ["TIMEOUT", "CANCELLED", "FAILED"])
+def test_ranks_that_slurm_ends_at_the_limit_are_no_failures(state: str) -> None:
+    lines = [Line("srun: error: nid002: tasks 2-3: Terminated", "", None)]
+    plan = decide(make_case({"launcher": "srun"}))
+    came_out = outcome(plan, JobState(job_id=7, state=state, exit_code=143), lines, {})
+    assert (came_out.failure is not None) == (state == "FAILED")
+    own = [process(1, 1.0, KEY)]
+    came_out = outcome(plan, JobState(job_id=7, state="TIMEOUT"), lines, {}, own)
+    assert came_out.message.startswith("the time limit was reached; before that, rank 1 on nid001:")
+
+
+def test_an_outcome_has_the_ranks_that_printed_nothing() -> None:
+    plan = decide(make_case({"launcher": "srun"}))
+    logs = [Log(Path(), 7, task, f"nid00{task // 2 + 1}") for task in range(3)]
+    lines = [Line("hello", "nid001", 1), Line("batch", "", None)]
+    ranks = outcome(plan, JobState(job_id=7, state="COMPLETED"), lines, {}, [process(3, 0.0)], logs)
+    assert ranks.ranks == {"nid001": (0, 1), "nid002": (2, 3)}

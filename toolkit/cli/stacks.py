@@ -103,7 +103,7 @@ def _show(paths: Paths, processes: Sequence[Process], asked: Sizes, *, as_json: 
         data = {
             "run": paths.name,
             "summary": text,
-            "written": max((stand.process.changed for stand in stands if stand.stacks), default=0),
+            "written": standings.written(stands),
             "ranks": [_row(stand) for stand in ranks],
             "missing": standings.without_file(ranks, plan),
             "stacks": [group._asdict() for group in groups],

@@ -99,7 +99,7 @@ def _stacks(paths: Paths, plan: Plan, job_id: int, outcome: Outcome | None) -> t
     """Return where each rank was when it was asked last, and which ranks have ended long ago."""
     processes = records.latest(records.read(paths, plan, job_id), plan)
     stands = standings.standings(processes, plan, {})
-    written = max((stand.process.changed for stand in stands if stand.stacks), default=0.0)
+    written = standings.written(stands)
     at = datetime.fromtimestamp(written).strftime("%Y-%m-%d %H:%M:%S")
     summary = standings.summary(standings.ranks_of(stands), plan)
     ended = "" if outcome else standings.ended_text(paths, plan, job_id)
@@ -132,7 +132,7 @@ def _first_text(outcome: Outcome) -> str:
     failure = outcome.failure
     if outcome.kind == "apart":
         return outcome.message
-    if outcome.kind == "lost" or (outcome.kind == "timeout" and failure and failure.words):
+    if outcome.kind in ("lost", "timeout"):
         return outcome.message
     if failure and not failure.words and outcome.message.startswith(OVER_MEMORY):
         # Slurm kills all tasks of the step, and reports the first.

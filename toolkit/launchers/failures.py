@@ -116,7 +116,8 @@ def _batch_lines(logs: Logs) -> list[str]:
 
 # An entry of torchrun's summary ("Root Cause (first observed failure)").
 _ENTRY = re.compile(
-    r"^ {0,8}time {1,12}: (?P<time>.*)\n {0,8}host {1,12}: (?P<host>.*)\n"
+    r"^ {0,8}\[(?P<number>\d{1,9})\]:\n"
+    r" {0,8}time {1,12}: (?P<time>.*)\n {0,8}host {1,12}: (?P<host>.*)\n"
     r" {0,8}rank {1,12}: (?P<rank>\d{1,9})\b.*\n {0,8}exitcode {1,12}: (?P<code>-?\d{1,9})\b",
     re.MULTILINE,
 )
@@ -136,7 +137,8 @@ def of_torchrun(logs: Logs) -> list[Failure]:
 def summary_failures(logs: Logs) -> list[Failure]:
     """Return the ranks in torchrun's summaries.
 
-    They are in the order of their end; those that their agent stopped (SIGTERM) come last.
+    They are in the order of their end, by seconds, then by their numbers: that of the root cause is
+    0. Those that their agent stopped (SIGTERM) come last.
 
     Args:
         logs: lines of each log, and its host; empty: the host that the summary names.
@@ -147,8 +149,9 @@ def summary_failures(logs: Logs) -> list[Failure]:
             code = int(entry["code"])
             exit_code = 128 - code if code < 0 else code
             failure = rank_failure(exit_code, int(entry["rank"]), host or entry["host"].strip())
-            failures.append((exit_code == 128 + SIGTERM, entry["time"], failure))
-    return [failure for *_, failure in sorted(failures, key=lambda each: each[:2])]
+            is_stopped, number = exit_code == 128 + SIGTERM, int(entry["number"])
+            failures.append((is_stopped, entry["time"], number, failure))
+    return [failure for *_, failure in sorted(failures, key=lambda each: each[:3])]
 
 
 def since_restart(processes: Sequence[Process], reported: Sequence[Failure]) -> Sequence[Process]:

@@ -216,6 +216,8 @@ def first(
     if own or unclear:
         certainty = "likely" if own else "possible"
         return _failure((own or unclear)[0], records, reported, certainty, noun)
+    if records and reported and {failure.exit_code for failure in reported} == {_TERMINATED}:
+        return replace(reported[0], certainty="possible")  # it may have sent SIGTERM to itself
     return None
 
 

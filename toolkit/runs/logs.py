@@ -167,6 +167,7 @@ _NOISE = re.compile(
     r"hostname of the client socket cannot be retrieved"
     r"|^\*+$|Setting OMP_NUM_THREADS environment variable for each process"
     r"|PMIx.{0,200}gds.{0,200}shmem|^INFO:\s+(?:Setting|gocryptfs|squashfuse)"
+    r"|^srun: (?:got SIGCONT|forcing job termination|launch/slurm: _step_signal: Terminating)"
 )
 _RANK = re.compile(r"^(?P<rank>\d{1,9})\| ?(?P<text>.*)$")
 

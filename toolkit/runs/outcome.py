@@ -40,6 +40,7 @@ _NODE_FAILURE = re.compile(
 TIMED_OUT, CANCELLED, KILLED = 124, 130, 137
 
 
+_AT_LIMIT = ("TIMEOUT", "DEADLINE")
 _UNKNOWN = 1 << 30  # after every rank that is known
 
 
@@ -92,6 +93,8 @@ def outcome(
     tasks = logs if plan.launch.task_is_rank else ()
     ranks = _ranks([*lines, *processes], tasks)
     failure = first_failure(plan.launch.launcher, lines, processes, ranks) if has_failed else None
+    if failure and not failure.words and state.state in (*_AT_LIMIT, "CANCELLED"):
+        failure = None  # Slurm has ended it
     # The cause of an elastic job's failure is a failed rank, not a node whose loss it survived.
     survives = "no-kill" in dict(plan.directives)
     lost = {} if survives and failure else lost_nodes(state, lines, unhealthy)
@@ -219,8 +222,8 @@ def _verdict(
 ) -> tuple[int, Any, str]:
     if state.state == "COMPLETED":
         return 0, "ok", ""
-    if state.state in ("TIMEOUT", "DEADLINE"):
-        before = f"; before that, {failure.text}" if failure and failure.words else ""
+    if state.state in _AT_LIMIT:
+        before = f"; before that, {failure.text}" if failure else ""
         return TIMED_OUT, "timeout", f"the time limit was reached{before}"
     if state.state == "CANCELLED" and state.reason == "DependencyNeverSatisfied":
         return (

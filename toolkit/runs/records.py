@@ -47,6 +47,14 @@ def read(paths: Paths, plan: Plan, job_id: int) -> list[Process]:
     return sorted(processes, key=lambda process: process.time_ns)
 
 
+def have_some_ended(paths: Paths) -> bool:
+    """Return whether some processes have ended and others not, by the names of their files."""
+    with suppress(OSError):
+        names = paths.names(paths.reports)
+        return all(any(name.endswith(end) for name in names) for end in (RUNNING, ENDED))
+    return False
+
+
 def by_element(processes: Iterable[Process]) -> dict[int | None, list[Process]]:
     """Group the processes of a job array by the numbers of its elements; without one by None."""
     groups: dict[int | None, list[Process]] = {}

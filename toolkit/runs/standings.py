@@ -124,6 +124,16 @@ def _standing(process: Process, plan: Plan, asked: int) -> Standing:
     return Standing(process, label, places[-1], answer[-1], before, mains[0] != mains[-1])
 
 
+def written(stands: Iterable[Standing]) -> float:
+    """Return when processes answered, in seconds since the epoch; 0: none did.
+
+    The file of one that has failed since was changed once more.
+    """
+    answered = [stand.process for stand in stands if stand.stacks]
+    times = [process.changed for process in answered if not process.records]
+    return max(times or (process.changed for process in answered), default=0.0)
+
+
 def ranks_of(stands: Sequence[Standing]) -> list[Standing]:
     """Return where each rank is, in order; without ranks where the other processes are.
 
@@ -272,10 +282,10 @@ def source_of(plan: Plan, frame: Frame) -> str:
 def ended_text(paths: Paths, plan: Plan, job_id: int) -> str:
     """Return which ranks of a running job ended long ago, and which are left; empty if none did.
 
-    Ranks of a job array, and of a job whose number of nodes may change, end one by one.
+    Ranks of a job array, and of a job whose number of nodes may change, end one by one. Files are
+    read only if some have ended, and others not.
     """
-    suffixes = {Path(name).suffix for name in paths.names(paths.reports)}
-    if plan.array or plan.least_nodes or not suffixes >= {records.RUNNING, records.ENDED}:
+    if plan.array or plan.least_nodes or not records.have_some_ended(paths):
         return ""
     by_rank: dict[int, list[float]] = {}
     for process in records.latest(records.read(paths, plan, job_id), plan):

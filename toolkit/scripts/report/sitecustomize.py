@@ -189,12 +189,15 @@ def _record(kind: str, error: "Any", stack: "Any" = None, thread: str = "") -> N
         stack: the frame in which it was raised; None: its traceback has it.
         thread: name of the thread or the destructor.
     """
-    if error is None or error is _file.get("error") or isinstance(error, KeyboardInterrupt):
+    identity = (id(error), type(error))  # the error itself would keep all that its frames hold
+    if error is None or isinstance(error, KeyboardInterrupt) or identity == _file.get("error"):
         return
     import json
     import traceback
 
-    _file["error"], code = error, None
+    if kind in ("exception", "exit"):  # which ends the process, and may come here again
+        _file["error"] = identity
+    code = None
     chain = []  # type: list[dict[str, Any]]
     if isinstance(error, SystemExit):
         code = error.code & 0xFF if isinstance(error.code, int) else 1
