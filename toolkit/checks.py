@@ -108,14 +108,6 @@ def to_json(result: Result) -> dict[str, str]:
     }
 
 
-class Rule(NamedTuple):
-    """A rule of jobs: its name, what must hold, and the generator of its findings over a case."""
-
-    name: str
-    about: str
-    findings: Callable[[Any], Iterable[ToolkitError]]
-
-
 class Check(NamedTuple):
     """A check.
 

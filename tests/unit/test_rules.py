@@ -26,7 +26,7 @@ from toolkit.model.site import PORTS, Access, Facts, Limits, NodeFacts, OptionRu
 from toolkit.planning import host
 from toolkit.planning.host import read_host
 from toolkit.planning.plan import decide
-from toolkit.rules import RULES, files, image, imports, options, partition, site
+from toolkit.rules import RULES, files, image, options, partition
 from toolkit.slurm.client import Client
 
 NEURON = sites.load("neuron")
@@ -389,7 +389,7 @@ def test_warnings_do_not_stop_a_job() -> None:
 
 
 def test_all_rules_are_listed_and_can_be_shown() -> None:
-    modules = (files, image, imports, options, partition, site)
+    modules = (files, image, options, partition)
     written = [
         value
         for module in modules

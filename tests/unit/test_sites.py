@@ -23,7 +23,7 @@ from toolkit.model.overview import ClusterNode, Queue
 from toolkit.model.site import CommentRule, Limits, OptionRule, Site, SitePartition
 from toolkit.planning import case as gathering
 from toolkit.planning import settings
-from toolkit.rules.site import comment
+from toolkit.rules.options import comment
 from toolkit.sites import chosen, compare, schema
 from toolkit.sites.draft import draft
 from toolkit.sites.rules import comment_problem

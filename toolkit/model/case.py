@@ -17,6 +17,7 @@ from toolkit.model.source import Shown, Source
 from toolkit.units import megabytes, minutes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from toolkit.errors import ToolkitError
@@ -362,3 +363,11 @@ class Case(NamedTuple):
             script = moved(str(PurePosixPath(target.folder) / PurePosixPath(script).name))
         target = target._replace(script=script, folder=moved(target.folder), cwd=moved(target.cwd))
         return self._replace(target=target, source=self.source._replace(sha256=""))
+
+
+class Rule(NamedTuple):
+    """A rule of jobs: its name, what must hold, and the generator of its findings over a case."""
+
+    name: str
+    about: str
+    findings: Callable[[Case], Iterator[ToolkitError]]

@@ -11,16 +11,14 @@ from typing import NamedTuple
 from toolkit.errors import ToolkitError
 from toolkit.model.case import Case
 from toolkit.model.plan import Forced
-from toolkit.rules import files, image, imports, options, partition, site
+from toolkit.rules import files, image, options, partition
 
 # In the order in which findings are shown. ``--force`` with a reason lets a job pass that a rule
 # would have stopped: tables of sites change, and a person may know better.
 RULES = (
     *partition.RULES,
     *options.RULES,
-    *site.RULES,
     *files.RULES,
-    *imports.RULES,
     *image.RULES,
 )
 

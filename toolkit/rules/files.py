@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from toolkit.checks import Rule
 from toolkit.errors import BindMissingError, NoSpaceError, ToolkitError
-from toolkit.model.case import Case
+from toolkit.model.case import Case, Rule
 from toolkit.units import human_size
 
 LEAST = 100 * 10**6  # bytes: logs of a short run

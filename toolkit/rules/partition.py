@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from toolkit.checks import Rule
 from toolkit.errors import ShapeError, ToolkitError, UsageError
-from toolkit.model.case import Case
+from toolkit.model.case import Case, Rule
 from toolkit.model.site import SitePartition, Use
 from toolkit.quoting import alternatives
 from toolkit.sites.rules import resolve_gpu_type
