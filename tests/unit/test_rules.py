@@ -37,11 +37,11 @@ RIGHT: dict[str, Any] = {
     "nodes": 2,
     "time": "2:00:00",
 }
-CUDA = replace(MANIFEST, frameworks={"torch": "2.5.1+cu124"})
 GIGABYTE = 10**9
 
 
 def case(job: dict[str, Any] | None = None, site: Site = NEURON, **given: Any) -> Case:
+    """Return a job that is right for Neuron, but for what is given."""
     merged = Job(**{**RIGHT, **(job or {})})
     return Case(merged, site, image=Image(manifest=given.pop("manifest", None)), **given)
 
@@ -53,127 +53,220 @@ def findings(given: Case) -> list[ToolkitError]:
     return found
 
 
-def said(given: Case) -> list[tuple[str | None, bool, str]]:
-    """Place, whether it stops the job, and the cause of each finding."""
-    return [(each.place, not each.is_warning, each.cause) for each in findings(given)]
+def live(job: dict[str, Any], **changes: Any) -> Case:
+    """Return a case whose partition Slurm describes."""
+    return case(job, facts=Facts(partitions=(replace(FACTS.partitions[1], **changes),)))
 
 
-@pytest.mark.parametrize(
-    ("change", "place", "says"),
-    [
-        ({}, None, ""),
-        ({"comment": None}, "--comment", "requires a comment"),
-        ({"comment": "field=nlp;appl=pytorhc"}, "--comment", "close: pytorch"),
-        ({"mem": "16G"}, "--mem", "memory goes with the cores"),
-        ({"time": "72:00:00"}, "--time", "2880 minutes at most, 4320 were asked for"),
-        ({"time": "48:00:00"}, None, ""),
-        ({"time": "8:01:00", "interactive": True}, "--time", "480 minutes at most, 481 were asked for"),
-        ({"time": "8:00:00", "interactive": True}, None, ""),
-        ({"gpus": 8}, "--gpus", "has 4 GPUs (V100), 8 were asked for"),
-        ({"nodes": 11}, None, ""),
-        ({"nodes": 12, "gpus": 2}, "--nodes", "has 11 nodes, 12 were asked for"),
-        ({"partition": "amd_h100_2", "nodes": 3, "gpus": 2}, "--nodes", "may have 4 GPUs in amd_h100_2, 6 were asked for"),
-        ({"partition": "amd_h100_2", "nodes": 2, "gpus": 2}, None, ""),
-        ({"cpus_per_task": 11}, "--cpus-per-task", "40 CPUs per node, 44 were asked for"),
-        ({"cpus_per_task": 10}, None, ""),
-        ({"partition": "jupyter", "gpus": 0}, "--partition", "takes no batch jobs"),
-    ],
-)  # fmt: skip
-def test_what_neuron_would_refuse_is_refused_before(
-    change: dict[str, Any], place: str | None, says: str
+def on_nodes(**job: str) -> Case:
+    nodes = {
+        "nid001": NodeFacts(partitions=("cas_v100_4", "debug"), features=("intel", "rack1")),
+        "nid002": NodeFacts(partitions=("cas_v100_4",), features=("intel", "rack2")),
+        "gpu7": NodeFacts(partitions=("debug",), features=("amd",)),
+    }
+    return case(job, facts=Facts(nodes=nodes))
+
+
+def used(job: dict[str, Any] | None = None, limits: Limits | None = None, **use: int) -> Case:
+    """Return a case whose user has jobs already, and whose limits may be Slurm's own."""
+    known = {"cas_v100_4": limits} if limits else {}
+    return case(job, facts=Facts(mine={"cas_v100_4": Use(**use)}, limits=known))
+
+
+def optional(kind: str, name: str, job: dict[str, Any]) -> Case:
+    """Return a case whose site requires or forbids an option."""
+    rule = OptionRule(why="so it is", source="guide", instead="do without")
+    return Case(Job(**job), Site(name="x", **{kind: {name: rule}}))  # type: ignore[arg-type]
+
+
+def seen(**host: Any) -> Case:
+    """Return a case with facts of this machine, on a site with a scratch directory."""
+    site = replace(NEURON, scratch="/scratch/me", driver="535.86", ports=(60000, 65535))
+    return case(site=site, host=Host(**host))
+
+
+def unread(path: str, days: float) -> Case:
+    return seen(unread=(UnreadFile("--image", path, days),))
+
+
+def elsewhere(job: dict[str, Any] | None = None, site: Site = NEURON) -> Case:
+    """Return a case whose image is of another architecture than this machine."""
+    host = Host(architecture="aarch64", machine="x86_64")
+    return case(job, host=host) if site is NEURON else Case(Job(), site, host=host)
+
+
+def meshed(arguments: str, **job: Any) -> Case:
+    return case({"launcher": "torchrun", "arguments": tuple(arguments.split()), **job})
+
+
+def driven(driver: str | None, **manifest: Any) -> Case:
+    """Return a case on nodes with a driver, and an image with CUDA 12.4."""
+    image = replace(MANIFEST, **{"frameworks": {"torch": "2.5.1+cu124"}, **manifest})
+    return case(site=replace(NEURON, driver=driver), manifest=image)
+
+
+def verified(site: str) -> tuple[Verdict, ...]:
+    return (Verdict(name="driver", outcome="failed", detail="too old", site=site),)
+
+
+def locked(built: str, today: str) -> Case:
+    return case({"gpus": 0}, manifest=replace(MANIFEST, locked=built), host=Host(lock=today))
+
+
+def meeting(first: int, last: int, **env: str) -> Case:
+    return case({"env": env}, site=replace(NEURON, ports=(first, last)))
+
+
+H100, ARM = {"partition": "amd_h100_2", "gpus": 2}, {"partition": "gh200_1", "gpus": 1, "nodes": 1}
+QOS = Limits(jobs_submitted=3, gpus=8, source="Slurm's QOS")
+CUDART, COMPAT = (Packages(apt={name: "1"}) for name in ("cuda-cudart-12-4", "cuda-compat-12-4"))
+NGC = BaseImage(reference="nvcr.io/nvidia/pytorch:22.03-py3")
+# A case, the place of its only finding (none if empty), and words of it. A place with "?" is warned of.
+CASES = [
+    # the site's comment and options, by whatever way they are given
+    (case(), "", ""),
+    (case({"comment": None}), "--comment", "requires a comment"),
+    (case({"comment": "field=nlp;appl=pytorhc"}), "--comment", "close: pytorch"),
+    (case({"mem": "16G"}), "--mem", "memory goes with the cores"),
+    (optional("forbidden", "mem", {"slurm": {"mem-per-cpu": "4G"}}), "--slurm mem-per-cpu", ""),
+    (optional("forbidden", "mem", {"slurm": {"mem-per-gpu": "4G"}}), "--slurm mem-per-gpu", ""),
+    (optional("forbidden", "mem", {"mem": "4G"}), "--mem", "does not take it: so it is"),
+    (optional("forbidden", "licenses", {"slurm": {"licenses": "matlab:1"}}), "--slurm licenses", ""),
+    (optional("forbidden", "nice", {"slurm": {"nice": True}}), "--slurm nice", ""),
+    (optional("forbidden", "mem-per-cpu", {"mem": "4G"}), "", ""),
+    (optional("forbidden", "exclusive", {"exclusive": False, "gpus_per_node": 0}), "", ""),
+    (optional("required", "mem", {"slurm": {"mem-per-cpu": "4G"}}), "", ""),
+    (optional("required", "nice", {"slurm": {"nice": True}}), "", ""),
+    (optional("required", "mem-per-cpu", {"mem": "4G"}), "--mem-per-cpu", "wants it: so it is"),
+    # the partition, as it is written and as Slurm describes it
+    (case({"partition": "jupyter", "gpus": 0}), "--partition", "takes no batch jobs"),
+    (case({"nodes": 11}), "", ""),
+    (case({"nodes": 12, "gpus": 2}), "--nodes", "has 11 nodes, 12 were asked for"),
+    (case({"gpus": 8}), "--gpus", "has 4 GPUs (V100), 8 were asked for (site neuron, 2026-08); with as many: cas_v100nv_8, amd_a100nv_8"),
+    (case({"cpus_per_task": 10}), "", ""),
+    (case({"cpus_per_task": 11}), "--cpus-per-task", "40 CPUs per node, 44 were asked for"),
+    (case({"time": "48:00:00"}), "", ""),
+    (case({"time": "72:00:00"}), "--time", "2880 minutes at most, 4320 were asked for"),
+    (case({"time": "8:00:00", "interactive": True}), "", ""),
+    (case({"time": "8:01:00", "interactive": True}), "--time", "480 minutes at most, 481 were asked for"),
+    (live({"gpus": 8}, gpus=8, nodes=1), "--nodes", "partition cas_v100_4 has 1 node up, 2 were asked for (sinfo)"),
+    (live({"nodes": 4}, nodes=3, max_nodes=2), "--nodes", "has 2 nodes at most for one job, 4 were asked for"),
+    (live({}, available=False), "--partition?", "cas_v100_4 is switched off for now"),
+    # nodes and features
+    (on_nodes(nodelist="nid[001-002]"), "", ""),
+    (on_nodes(nodelist="./nodes.txt"), "", ""),
+    (on_nodes(exclude="gpu7"), "", ""),
+    (on_nodes(nodelist="nid[002-003]"), "--nodelist", "the cluster has no node 'nid003'"),
+    (on_nodes(exclude="zzz"), "--exclude", "the cluster has no node 'zzz' (sinfo); sinfo --Node"),
+    (on_nodes(nodelist="nid[002"), "--nodelist", "'nid[002' is not a host list: a bracket is not closed"),
+    (on_nodes(nodelist="gpu7"), "--nodelist", "node gpu7 is in partition debug, not in cas_v100_4 (sinfo); --partition debug"),
+    (on_nodes(constraint="intel&rack1"), "", ""),
+    (on_nodes(constraint="[rack1*1&rack2*1]"), "", ""),
+    (on_nodes(constraint="(rack1|amd)&intel"), "", ""),
+    (on_nodes(constraint="intel&rak1"), "--constraint", "no node has the feature 'rak1'"),
+    (on_nodes(constraint="intel|a100"), "--constraint", "no node has the feature 'a100'"),
+    (on_nodes(constraint="amd"), "--constraint", "no node of partition cas_v100_4 has amd (sinfo); with it: --partition debug"),
+    (on_nodes(constraint="rack1,rack2"), "--constraint", "no node of partition cas_v100_4 has rack1,rack2 (sinfo); sinfo"),
+    (case({"nodelist": "zzz", "constraint": "zzz"}), "", ""),  # of nodes that were not queried nothing is known
+    # what one user may have
+    (case({**H100, "nodes": 2}), "", ""),
+    (case({**H100, "nodes": 3}), "--nodes", "may have 4 GPUs in amd_h100_2, 6 were asked for"),
+    (used(submitted=19, running=9, gpus=36), "", ""),
+    (used(submitted=20, running=9), "--partition", "you have 20, and this would be 1 more"),
+    (used({"array": "0-2"}, submitted=17), "", ""),
+    (used({"array": "0-3%2"}, submitted=17), "--partition", "this would be 4 more"),
+    (used(submitted=11, running=10), "--partition?", "you have 10: this one waits"),
+    (used(submitted=5, running=5, gpus=37), "--nodes?", "your running jobs have 37, so that 8 more have to wait"),
+    (used(limits=QOS, submitted=2), "", ""),
+    (used(limits=QOS, submitted=3), "--partition", "may have 3 jobs in cas_v100_4; you have 3, and this would be 1 more (Slurm's QOS)"),
+    (used({"nodes": 3}, limits=QOS), "--nodes", "may have 8 GPUs in cas_v100_4, 12 were asked for"),
+    # files, directories, space
+    (seen(submit_from="/scratch/me"), "directory", "takes jobs from /scratch/me only"),
+    (seen(writable=False), "directory", "cannot be written to"),
+    (seen(hidden={"--image": ("/tmp/x.sif", "/tmp")}), "--image", "/tmp/x.sif cannot be seen by the nodes"),
+    (seen(unreadable="/home/other/train.py"), "SCRIPT", "you may not read /home/other/train.py"),
+    (seen(binds=(MissingPath("/data", package="p"),)), "--bind", "apt-get install p"),
+    (seen(datasets={"imagenet": "/apps/imagenet"}), "datasets", "imagenet should be in /apps/imagenet"),
+    (unread("/scratch/me/i.sif", 13.0), "", ""),
+    (unread("/scratch/me/i.sif", 14.5), "--image?", "touch /scratch/me/i.sif"),
+    (unread("/scratch/me/ToBeDelete_i.sif", 1.0), "--image", "is about to be deleted"),
+    (seen(free=2 * GIGABYTE, quota=2 * GIGABYTE), "", ""),
+    (seen(free=2 * GIGABYTE, quota=GIGABYTE // 2), "directory?", "your quota leaves 500 MB"),
+    (seen(free=50 * 10**6), "directory", "the file system has 50 MB"),
+    (seen(home="/home/me", caches={"HF_HOME": "/home/meagre/hf"}), "", ""),
+    (seen(home="/home/me", caches={"HF_HOME": "/home/me/hf"}), "HF_HOME?", "is in your home"),
+    (Case(Job(), LOCAL, host=Host(home_quota=50 * GIGABYTE)), "", ""),
+    (Case(Job(), LOCAL, host=Host(home_quota=GIGABYTE)), "cache?", "your quota leaves 1.0 GB"),
+    # the mesh and the checkpoint among the script's arguments
+    (meshed("--tensor-parallel-size 4 --pipeline-parallel-size 2"), "", ""),
+    (meshed("--tensor-parallel-size 2"), "", ""),
+    (meshed("--tensor_model_parallel_size=4 --pipeline-parallel-size 4"), "--tensor_model_parallel_size",
+     "8 ranks (2 nodes x 4) cannot form a mesh of --tensor_model_parallel_size 4 x --pipeline-parallel-size 4"),
+    (meshed("--parallelism.tensor_parallel_degree 3"), "--parallelism.tensor_parallel_degree", "mesh of"),
+    (meshed("--tensor-parallel-size 3 --tensor-parallel-size 2"), "", ""),  # argparse takes the last
+    (meshed("--tensor-parallel-size 3 --tensor_parallel_size 2"), "", ""),
+    (meshed("--tensor-parallel-size"), "", ""),
+    (meshed("--tensor-parallel-size 0"), "", ""),
+    (meshed("--tensor-parallel-size auto"), "", ""),
+    (meshed("--tensor 3 --size tensor-parallel-size"), "", ""),
+    (meshed("--tensor-parallel-size 3", launcher="ray"), "", ""),  # it starts processes of its own
+    (meshed("--context-parallel-size 3", ntasks_per_node=3), "", ""),
+    (meshed("--context-parallel-size 3", nodes=None, gpus="4,2"), "", ""),
+    (meshed("--context-parallel-size 4", nodes=None, gpus="4,2"), "--context-parallel-size", "6 ranks (one for each GPU)"),
+    (meshed("--checkpoint /tmp/gpt"), "--checkpoint?", "own /tmp"),
+    (meshed("--checkpoint-dir=/dev/shm/gpt"), "--checkpoint-dir?", "own /dev/shm"),
+    (meshed("--checkpoint /tmp/gpt", nodes=1), "", ""),
+    (meshed("--checkpoint /tmpfiles/gpt"), "", ""),
+    (meshed("--checkpoint gpt --resume /tmp/gpt"), "", ""),
+    # the image: architecture, driver, lock
+    (seen(architecture="x86_64"), "", ""),
+    (elsewhere(), "--image", "; an image for x86_64"),  # gh200_1 has one GPU on a node
+    (elsewhere({"gpus": 1}), "--image", "an image for x86_64, or one of the partitions gh200_1"),
+    (elsewhere(ARM), "", ""),
+    (elsewhere(site=LOCAL), "--image", "the nodes are this machine"),
+    (elsewhere(site=Site(name="x")), "--image?", "guessed"),
+    (seen(image="/i.sif", foreign_manifest=True), "--image", "/i.sif was changed"),
+    (driven("535.86"), "", ""),
+    (driven(None), "", ""),
+    (driven("470.57"), "--image", "CUDA 12.4 of the image needs NVIDIA's driver"),
+    (driven("470.57", packages=COMPAT), "--image?", "compat"),
+    (driven("470.57", frameworks={}, packages=CUDART), "--image", "CUDA 12.4"),
+    (driven("418.40", frameworks={}, base=NGC), "--image", "NVIDIA's driver"),
+    (driven("535.86", frameworks=MANIFEST.frameworks), "--gpus?", "are built for CPUs"),
+    (driven(None, verified=verified("neuron")), "--image", "too old"),
+    (driven(None, verified=verified("other")), "", ""),
+    (case({"gpus": 0}, manifest=replace(MANIFEST, frameworks={"torch": "2.5.1+cu124"}), site=replace(NEURON, driver="1.0")), "", ""),
+    (locked("a", "b"), "--image?", "was built from another lock"),
+    (locked("a", "a"), "", ""),
+    (locked("a", ""), "", ""),
+    (locked("", "b"), "", ""),
+    # ports and modules
+    (meeting(20000, 20063), "", ""),
+    (meeting(20000, 20062), "ports", "ranks cannot meet at ports 20000 to 20062"),
+    (meeting(30000, 20000), "ports", ""),
+    (meeting(1000, 20000), "ports", ""),
+    (meeting(20000, 70000), "ports", ""),
+    (meeting(*PORTS, MASTER_PORT="29500"), "--env?", "the same for every job"),
+    (meeting(29000, 30000, MASTER_PORT="29500"), "--env?", "the same for every job"),
+    (meeting(20000, 29499, MASTER_PORT="29500"), "--env", "not among the ports"),
+    (meeting(*PORTS, MASTER_PORT="80"), "--env", "not a port that a user can listen at"),
+    (meeting(*PORTS, MASTER_PORTS="80"), "", ""),
+    (case({"modules": ("gcc", "cuda/11.9")}, site=replace(NEURON, available_modules=("cuda/11.8", "gcc/12"))), "--module", "module cuda/11.9"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "place", "words"), CASES, ids=range(len(CASES)))
+def test_a_rule_finds_its_fault_and_leaves_the_nearest_case_alone(
+    given: Case, place: str, words: str
 ) -> None:
-    found = said(case(change))
-    assert [one[:2] for one in found] == ([(place, True)] if place else [])
-    assert all(says in cause for _, _, cause in found)
+    found = findings(given)
+    assert [f"{each.place}{'?' * each.is_warning}" for each in found] == ([place] if place else [])
+    assert all(words in each.summary for each in found), found[0].summary
 
 
 def test_a_site_that_wants_an_account_says_so() -> None:
     found = findings(Case(job=Job(qos="regular"), site=sites.load("perlmutter-like")))
     assert [each.place for each in found] == ["--account", "--constraint"]
-
-
-V100 = FACTS.partitions[1]
-
-
-@pytest.mark.parametrize(
-    ("live", "job", "expected"),
-    [
-        ({"gpus": 8, "nodes": 1}, {"gpus": 8}, ("--nodes", True, "partition cas_v100_4 has 1 node up, 2 were asked for")),
-        ({"nodes": 3, "max_nodes": 2}, {"nodes": 4}, ("--nodes", True, "partition cas_v100_4 has 2 nodes at most for one job, 4 were asked for")),
-        ({"available": False}, {}, ("--partition", False, "cas_v100_4 is switched off for now")),
-    ],
-)  # fmt: skip
-def test_what_slurm_says_goes_before_what_is_written_and_the_strictest_limit_is_named(
-    live: dict[str, Any], job: dict[str, Any], expected: tuple[str, bool, str]
-) -> None:
-    assert said(case(job, facts=Facts(partitions=(replace(V100, **live),)))) == [expected]
-
-
-NODES = {
-    "nid001": NodeFacts(partitions=("cas_v100_4", "debug"), features=("intel", "rack1")),
-    "nid002": NodeFacts(partitions=("cas_v100_4",), features=("intel", "rack2")),
-    "gpu7": NodeFacts(partitions=("debug",), features=("amd",)),
-}
-
-
-@pytest.mark.parametrize(
-    ("job", "cause", "step"),
-    [
-        ({"nodelist": "nid[001-002]"}, "", ""),
-        ({"nodelist": "./nodes.txt"}, "", ""),
-        ({"nodelist": "nid[002-003]"}, "the cluster has no node 'nid003'", "nid00"),
-        ({"exclude": "zzz"}, "the cluster has no node 'zzz'", "sinfo --Node"),
-        ({"exclude": "gpu7"}, "", ""),
-        ({"nodelist": "nid[002"}, "'nid[002' is not a host list: a bracket is not closed", "nid001"),
-        ({"nodelist": "gpu7"}, "node gpu7 is in partition debug, not in cas_v100_4", "debug"),
-        ({"constraint": "intel&rack1"}, "", ""),
-        ({"constraint": "[rack1*1&rack2*1]"}, "", ""),
-        ({"constraint": "(rack1|amd)&intel"}, "", ""),
-        ({"constraint": "intel&rak1"}, "no node has the feature 'rak1'", "rack"),
-        ({"constraint": "intel|a100"}, "no node has the feature 'a100'", ""),
-        ({"constraint": "amd"}, "no node of partition cas_v100_4 has amd", "--partition debug"),
-        ({"constraint": "rack1,rack2"}, "no node of partition cas_v100_4 has rack1,rack2", "sinfo"),
-    ],
-)  # fmt: skip
-def test_nodes_and_features_that_slurm_does_not_have_are_refused(
-    job: dict[str, Any], cause: str, step: str
-) -> None:
-    found = findings(case(job, facts=Facts(nodes=NODES)))
-    assert [each.cause for each in found] == ([cause] if cause else [])
-    assert all(step in f"{each.close} {each.advice}" for each in found)
-    assert not said(case(job, facts=Facts())), "of nodes that were not queried nothing is known"
-
-
-@pytest.mark.parametrize(
-    ("use", "job", "stops"),
-    [
-        (Use(submitted=19, running=9, gpus=36), {}, None),
-        (Use(submitted=20, running=9), {}, True),
-        (Use(submitted=17), {"array": "0-2"}, None),
-        (Use(submitted=17), {"array": "0-3%2"}, True),
-        (Use(submitted=11, running=10, gpus=0), {}, False),
-        (Use(submitted=5, running=5, gpus=37), {}, False),
-    ],
-)
-def test_what_a_user_has_already_counts(use: Use, job: dict[str, Any], stops: bool | None) -> None:
-    found = said(case(job, facts=Facts(mine={"cas_v100_4": use})))
-    assert [one[1] for one in found] == ([] if stops is None else [stops])
-
-
-@pytest.mark.parametrize(
-    ("job", "submitted", "cause"),
-    [
-        ({}, 2, ""),
-        ({}, 3, "one user may have 3 jobs in cas_v100_4; you have 3, and this would be 1 more"),
-        ({"nodes": 3}, 2, "one user may have 8 GPUs in cas_v100_4, 12 were asked for"),
-    ],
-)
-def test_slurms_own_limits_go_before_those_that_are_written(
-    job: dict[str, Any], submitted: int, cause: str
-) -> None:
-    limits = {"cas_v100_4": Limits(jobs_submitted=3, gpus=8, source="Slurm's QOS")}
-    live = Facts(limits=limits, mine={"cas_v100_4": Use(submitted=submitted)})
-    assert [each.cause for each in findings(case(job, facts=live))] == ([cause] if cause else [])
 
 
 @pytest.mark.parametrize(
@@ -184,182 +277,10 @@ def test_slurms_own_limits_go_before_those_that_are_written(
     ],
 )
 def test_each_element_of_an_array_counts_once(array: str | int | None, count: int) -> None:
-    limits = {"main": Limits(jobs_submitted=count + 1, source="QOS")}
-    job = Job(partition="main", array=array)
-    fits, full = (Facts(limits=limits, mine={"main": Use(submitted=one)}) for one in (1, 2))
-    assert said(Case(job=job, site=Site(name="x"), facts=fits)) == []
-    ((_, _, cause),) = said(Case(job=job, site=Site(name="x"), facts=full))
-    assert f"and this would be {count} more" in cause
-
-
-@pytest.mark.parametrize(
-    ("name", "job", "place"),
-    [
-        ("mem", {"slurm": {"mem-per-cpu": "4G"}}, "--slurm mem-per-cpu"),
-        ("mem", {"slurm": {"mem-per-gpu": "4G"}}, "--slurm mem-per-gpu"),
-        ("mem", {"mem": "4G"}, "--mem"),
-        ("licenses", {"slurm": {"licenses": "matlab:1"}}, "--slurm licenses"),
-        ("nice", {"slurm": {"nice": True}}, "--slurm nice"),
-        ("mem-per-cpu", {"mem": "4G"}, None),
-        ("exclusive", {"exclusive": False, "gpus_per_node": 0}, None),
-    ],
-)
-def test_a_site_means_an_option_by_whatever_way_it_is_given(
-    name: str, job: dict[str, Any], place: str | None
-) -> None:
-    rule = {name: OptionRule(why="so it is", source="guide", instead="do without")}
-    refused = findings(Case(job=Job(**job), site=Site(name="x", forbidden=rule)))
-    assert [each.place for each in refused] == ([place] if place else [])
-    missing = findings(Case(job=Job(**job), site=Site(name="x", required=rule)))
-    assert [each.place for each in missing] == ([] if place else [f"--{name}"])
-
-
-SCRATCH = replace(NEURON, scratch="/scratch/me", driver="535.86", ports=(60000, 65535))
-
-
-@pytest.mark.parametrize(
-    ("seen", "place", "stops"),
-    [
-        (Host(submit_from="/scratch/me"), "directory", True),
-        (Host(writable=False), "directory", True),
-        (Host(hidden={"--image": ("/tmp/x.sif", "/tmp")}), "--image", True),
-        (Host(unreadable="/home/other/train.py"), "SCRIPT", True),
-        (Host(binds=(MissingPath("/data", package="p"),)), "--bind", True),
-        (Host(datasets={"imagenet": "/apps/imagenet"}), "datasets", True),
-        (Host(architecture="aarch64"), "--image", True),
-        (Host(architecture="x86_64"), None, False),
-        (Host(image="/i.sif", foreign_manifest=True), "--image", True),
-        (Host(unread=(UnreadFile("--image", "/scratch/me/i.sif", 14.5),)), "--image", False),
-        (Host(unread=(UnreadFile("--image", "/scratch/me/i.sif", 13.0),)), None, False),
-        (Host(unread=(UnreadFile("--image", "/scratch/ToBeDelete_i.sif", 1.0),)), "--image", True),
-        (Host(free=50 * 10**6), "directory", True),
-        (Host(free=2 * GIGABYTE, quota=GIGABYTE // 2), "directory", False),
-        (Host(free=2 * GIGABYTE, quota=2 * GIGABYTE), None, False),
-        (Host(home="/home/me", caches={"HF_HOME": "/home/me/hf"}), "HF_HOME", False),
-        (Host(home="/home/me", caches={"HF_HOME": "/home/meagre/hf"}), None, False),
-    ],
-)
-def test_what_is_seen_here_is_judged(seen: Host, place: str | None, stops: bool) -> None:
-    found = said(case(site=SCRATCH, host=seen))
-    assert [one[:2] for one in found] == ([(place, stops)] if place else [])
-
-
-@pytest.mark.parametrize(("quota", "warns"), [(GIGABYTE, True), (50 * GIGABYTE, False)])
-def test_a_home_with_a_small_quota_is_warned_of_where_nothing_moves_the_caches(
-    quota: int, warns: bool
-) -> None:
-    found = said(Case(job=Job(), site=LOCAL, host=Host(home_quota=quota)))
-    assert [one[:2] for one in found] == [("cache", False)] * warns
-
-
-@pytest.mark.parametrize(
-    ("change", "arguments", "cause"),
-    [
-        ({}, "--tensor-parallel-size 4 --pipeline-parallel-size 2", ""),
-        ({}, "--tensor-parallel-size 2", ""),
-        ({}, "--tensor_model_parallel_size=4 --pipeline-parallel-size 4", "8 ranks (2 nodes x 4) cannot form a mesh of --tensor_model_parallel_size 4 x --pipeline-parallel-size 4"),
-        ({}, "--parallelism.tensor_parallel_degree 3", "mesh of --parallelism.tensor_parallel_"),
-        ({}, "--tensor-parallel-size 3 --tensor-parallel-size 2", ""),  # argparse takes the last
-        ({}, "--tensor-parallel-size 3 --tensor_parallel_size 2", ""),
-        ({}, "--tensor-parallel-size", ""),
-        ({}, "--tensor-parallel-size 0", ""),
-        ({}, "--tensor-parallel-size auto", ""),
-        ({}, "--tensor 3 --size tensor-parallel-size", ""),
-        ({"launcher": "ray"}, "--tensor-parallel-size 3", ""),  # it starts processes of its own
-        ({"ntasks_per_node": 3}, "--context-parallel-size 3", ""),
-        ({"nodes": None, "gpus": "4,2"}, "--context-parallel-size 3", ""),
-        ({"nodes": None, "gpus": "4,2"}, "--context-parallel-size 4", "6 ranks (one for each GPU)"),
-        ({}, "--checkpoint /tmp/gpt", "own /tmp"),
-        ({}, "--checkpoint-dir=/dev/shm/gpt", "own /dev/shm"),
-        ({"nodes": 1}, "--checkpoint /tmp/gpt", ""),
-        ({}, "--checkpoint /tmpfiles/gpt", ""),
-        ({}, "--checkpoint gpt --resume /tmp/gpt", ""),
-    ],
-)  # fmt: skip
-def test_a_mesh_divides_the_ranks_which_save_where_all_nodes_see_it(
-    change: dict[str, Any], arguments: str, cause: str
-) -> None:
-    job = {"launcher": "torchrun", "arguments": tuple(arguments.split()), **change}
-    found = [each for each in said(case(job)) if "mesh" in each[2] or "checkpoint" in each[2]]
-    assert [stops for _, stops, _ in found] == (["checkpoint" not in arguments] if cause else [])
-    assert cause in "".join(text for _, _, text in found)
-
-
-ARM = Host(architecture="aarch64", machine="x86_64")
-
-
-@pytest.mark.parametrize(
-    ("job", "site", "stops", "step"),
-    [
-        ({}, Site(name="x"), False, "an image for x86_64"),  # guessed
-        ({}, LOCAL, True, "an image for x86_64"),
-        ({"partition": "gh200_1", "gpus": 1, "nodes": 1}, NEURON, None, ""),
-        ({}, NEURON, True, "an image for x86_64"),  # gh200_1 has one GPU on a node
-        ({"gpus": 1}, NEURON, True, "an image for x86_64, or one of the partitions gh200_1"),
-    ],
-)
-def test_an_image_of_another_architecture_is_refused_where_that_of_the_nodes_is_known(
-    job: dict[str, Any], site: Site, stops: bool | None, step: str
-) -> None:
-    given = case(job, host=ARM) if site is NEURON else Case(job=Job(), site=site, host=ARM)
-    found = [(not each.is_warning, each.advice) for each in findings(given)]
-    assert found == ([] if stops is None else [(stops, step)])
-
-
-def verified(site: str) -> tuple[Verdict, ...]:
-    return (Verdict(name="driver", outcome="failed", detail="too old", site=site),)
-
-
-@pytest.mark.parametrize(
-    ("manifest", "driver", "stops"),
-    [
-        (CUDA, "535.86", None),
-        (CUDA, "470.57", True),
-        (replace(CUDA, packages=Packages(apt={"cuda-compat-12-4": "550"})), "470.57", False),
-        (replace(CUDA, frameworks={}, packages=Packages(apt={"cuda-cudart-12-4": "12.4.127-1"})), "470.57", True),
-        (replace(CUDA, frameworks={}, base=BaseImage(reference="nvcr.io/nvidia/pytorch:22.03-py3")), "418.40", True),
-        (CUDA, None, None),
-        (MANIFEST, "535.86", False),
-        (replace(CUDA, verified=verified("neuron")), None, True),
-        (replace(CUDA, verified=verified("other")), None, None),
-    ],
-)  # fmt: skip
-def test_the_nodes_driver_and_the_images_cuda(
-    manifest: Any, driver: str | None, stops: bool | None
-) -> None:
-    site, place = replace(NEURON, driver=driver), "--gpus" if manifest is MANIFEST else "--image"
-    found = said(case(site=site, manifest=manifest))
-    assert [one[:2] for one in found] == ([] if stops is None else [(place, stops)])
-    without = said(case({"gpus": 0}, site=site, manifest=manifest))
-    assert not without, "without GPUs nothing needs a driver"
-
-
-@pytest.mark.parametrize(
-    ("built", "today", "warns"),
-    [("a", "b", True), ("a", "a", False), ("a", "", False), ("", "b", False)],
-)
-def test_an_image_of_another_lock_is_warned_of(built: str, today: str, warns: bool) -> None:
-    given = case({"gpus": 0}, manifest=replace(MANIFEST, locked=built), host=Host(lock=today))
-    assert [one[1] for one in said(given)] == [False] * warns
-
-
-@pytest.mark.parametrize(
-    ("job", "ports", "found"),
-    [
-        ({}, (20000, 20063), []),
-        ({}, (20000, 20062), [("ports", True)]),
-        ({}, (30000, 20000), [("ports", True)]),
-        ({}, (1000, 20000), [("ports", True)]),
-        ({}, (20000, 70000), [("ports", True)]),
-        ({"env": {"MASTER_PORT": "29500"}}, PORTS, [("--env", False)]),
-        ({"env": {"MASTER_PORT": "29500"}}, (29000, 30000), [("--env", False)]),
-        ({"env": {"MASTER_PORT": "29500"}}, (20000, 29499), [("--env", True)]),
-        ({"env": {"MASTER_PORT": "80"}}, PORTS, [("--env", True)]),
-        ({"env": {"MASTER_PORTS": "80"}}, PORTS, []),
-    ],
-)
-def test_ports(job: dict[str, Any], ports: tuple[int, int], found: list[tuple[str, bool]]) -> None:
-    assert [one[:2] for one in said(case(job, site=replace(NEURON, ports=ports)))] == found
+    limits = Limits(jobs_submitted=count + 1, source="QOS")
+    assert not findings(used({"array": array}, limits, submitted=1))
+    (finding,) = findings(used({"array": array}, limits, submitted=2))
+    assert f"and this would be {count} more" in finding.cause
 
 
 def test_a_rule_can_be_forced_with_a_reason_which_the_plan_keeps() -> None:
