@@ -27,6 +27,7 @@ _MOST_FILE = 1 << 20  # bytes of a file that is parsed; larger ones are generate
 _MOST_BYTES = 2 << 20  # of all files: a second of parsing
 _MOST_FILES = 200
 _MOST_NEAR = 50  # files, of which the ranks do not find the last ones
+_MOST_NAMES = 200  # modules that are looked for where the ranks do not search
 _MOST_DIRECTORIES = 50  # that are searched
 _SHEBANG = re.compile(rb"#![^\n]{0,200}python[\d.]*\s")
 # Names of shared objects in an ELF are strings that end with a NUL byte.
@@ -230,11 +231,11 @@ class _Reader:
         """Return where a module is that the ranks do not find."""
         if name in self.known or name in sys.stdlib_module_names:
             return None
-        if name not in self.nearby:
+        if name not in self.nearby and len(self.nearby) < _MOST_NAMES:
             self.nearby[name] = modules.find_elsewhere(
                 name, self.script.parent, self.directory, self.directories
             )
-        return self.nearby[name]
+        return self.nearby.get(name)
 
     def show(self, place: Path, reason: str) -> None:
         """Note the directory of a module if the ranks would not see it."""

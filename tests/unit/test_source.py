@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -566,6 +567,13 @@ def test_a_large_project_is_read_within_bounds(tmp_path: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 100 << 20
+
+
+def test_a_script_of_endless_imports_is_read_in_seconds(tmp_path: Path) -> None:
+    text = "".join(f"import a{number}\n" for number in range(20_000))
+    began = time.monotonic()
+    assert len(read_script(write_files(tmp_path, {"train.py": text})).needed) == 20_000
+    assert time.monotonic() - began < 30
 
 
 def test_nothing_is_executed(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from toolkit.lint.calls import calls
 from toolkit.lint.script import LintCase, Script, node_range
 from toolkit.model.case import Case
 from toolkit.model.job import Job
-from toolkit.model.slurm_options import OTHER_NAMES
 from toolkit.quoting import sbatch
-from toolkit.rules import partition
+from toolkit.rules import options, partition
 from toolkit.sites.rules import comment_example, comment_problem
 
 
@@ -51,27 +50,20 @@ def check_site_comment(case: LintCase) -> Iterator[Result]:
 )
 def check_site_options(case: LintCase) -> Iterator[Result]:
     """Find forbidden options, and required ones that are missing."""
-    script = case.script
-    site = case.site
+    script, site = case.script, case.site
     if site is None or not script.is_batch:
         return
-    for name, rule in site.forbidden.items():
-        names = (name, *OTHER_NAMES.get(name, ()))
-        for directive, option in (pair for other in names for pair in script.options(other)):
+    lines = [directive for directive in script.directives if directive.effective]
+    given = {option.name: True for line in lines for option in line.options}
+    for finding in options.options(Case(Job(slurm={**given}), site)):
+        name = (finding.place or "").rpartition(" ")[2].removeprefix("--")
+        for directive, option in script.options(name):
             edits = [Edit(line=directive.line, text=None)] if len(directive.options) == 1 else []
-            yield at(
-                directive.line,
-                f"{option.written} is not to be used at {site.name}: {rule.why}",
-                edits=edits,
-                fix=rule.instead,
-            )
-    for name, rule in site.required.items():
-        if all(script.value(other) is None for other in (name, *OTHER_NAMES.get(name, ()))):
-            yield at(
-                script.directives[0].line,
-                f"{site.name} requires --{name}: {rule.why}",
-                fix=rule.instead,
-            )
+            message = f"{option.written}: {finding.cause}"
+            yield at(directive.line, message, edits=edits, fix=finding.advice)
+        if name not in given:
+            message = f"--{name}: {finding.cause}"
+            yield at(script.directives[0].line, message, fix=finding.advice)
 
 
 @check(
@@ -154,25 +146,14 @@ def _line(script: Script, place: str) -> int:
 )
 def check_site_module(case: LintCase) -> Iterator[Result]:
     """Compare the loaded modules with those that the site has."""
-    script = case.script
-    site = case.site
-    if site is None or not site.available_modules:
+    if case.site is None:
         return
-    known = {*site.available_modules, *(name.split("/")[0] for name in site.available_modules)}
-    for call in calls(script, "module", "ml"):
+    for call in calls(case.script, "module", "ml"):
         words = call.words[1:]
-        names = (
-            words[1:]
-            if words[:1] in (("load",), ("add",))
-            else ()
-            if call.program == "module"
-            else words
-        )
-        for name in names:
-            if name not in known and re.fullmatch(r"[\w.+/-]+", name) and "{" not in call.text:
-                close = nearest(name, site.available_modules)
-                yield at(
-                    call.line,
-                    f"{site.name} has no module {name}",
-                    fix=f"close: {close}" if close else "module avail",
-                )
+        is_load = words[:1] in (("load",), ("add",))
+        names = words[1:] if is_load else () if call.program == "module" else words
+        plain = [name for name in names if re.fullmatch(r"[\w.+/-]+", name)]
+        loads = Job(modules=() if "{" in call.text else tuple(plain))
+        for finding in options.modules(Case(loads, case.site)):
+            fix = f"close: {finding.close}" if finding.close else finding.advice
+            yield at(call.line, finding.cause, fix=fix)
