@@ -77,12 +77,6 @@ def test_exit_codes_of_every_version(code: str, expected: tuple[int, int]) -> No
     assert (state.exit_code, state.signal) == expected
 
 
-def test_times_that_slurm_only_expects_are_not_known() -> None:
-    pending = one(squeue(row(7, state="PENDING", start="9999", end="N/A")))
-    running = one(squeue(row(7, state="RUNNING", start="100", end="9999")))
-    assert (pending.start, pending.end, running.start, running.end) == (0, 0, 100, 0)
-
-
 def test_salloc_has_no_script() -> None:
     assert one(squeue(row(7, batch="0", command="/usr/bin/bash"))).command == ""
 
@@ -123,28 +117,6 @@ def test_an_array_is_one_job(states: tuple[str, str], together: str, code: int) 
     assert found.nodes == "nid000,nid001"
 
 
-@pytest.mark.parametrize("state", ["PENDING", "CANCELLED"])
-def test_tasks_that_share_an_entry_are_told_apart(state: str) -> None:
-    """A sweep that was cancelled must not forget the points that never started."""
-    entries = queue.squeue_entries(
-        squeue(
-            row(7, array=7, task="2,4-6%2", state=state, nodes="(null)"),
-            row(9, array=7, task="1", state="FAILED", code="3:0"),
-            row(8, array=7, task="0"),
-            row(5),
-        ),
-        END,
-    )
-    found = queue.task_states(entries, 7)
-    assert [(task, found[task].state) for task in found] == [
-        (0, "COMPLETED"),
-        (1, "FAILED"),
-        *((task, state) for task in (2, 4, 5, 6)),
-    ]
-    assert found[1].exit_code == 3
-    assert found[4].nodes == ""
-
-
 def sacct(*rows: str) -> list[queue.Entry]:
     """Parse rows of sacct whose values are separated by a bar."""
     return queue.sacct_entries("".join(line.replace("|", END) + f"{END}\n" for line in rows), END)
@@ -153,31 +125,20 @@ def sacct(*rows: str) -> list[queue.Entry]:
 ACCOUNTS = (
     "8|7_0|COMPLETED|None|nid001|main|0:0|5|9|x|sbatch --parsable /runs/a/job.sbatch",
     "9|7_1|FAILED|NonZeroExitCode|nid001|main|3:0|5|9|x|sbatch job.sbatch",
-    "7_[2-3]|7_[2-3]|CANCELLED by 1000|None|None assigned|main|0:0|9|9|x|sbatch job.sbatch",
-    "12|12|RUNNING|None|nid001|main|0:0|5|Unknown|x|sbatch /r/a b/job.sbatch",
 )
 
 
-def test_jobs_of_the_accounting() -> None:
-    entries = sacct(*ACCOUNTS)
-    states = queue.job_states(entries)
-    assert [
-        states[number].state for number in (8, 9, 7, 12)
-    ] == "COMPLETED FAILED FAILED RUNNING".split()
-    assert states[7].exit_code == 3
-    assert [state.state for state in queue.task_states(entries, 7).values()] == [
-        *("COMPLETED", "FAILED"),
-        *("CANCELLED", "CANCELLED"),
-    ]
-    assert queue.job_of(entries, "/runs/a/job.sbatch", 0) == 7
-    assert queue.job_of(entries, "/r/a b/job.sbatch", 0) == 12
+def test_the_accounting_shows_the_words_of_a_submission() -> None:
+    blank = "12|12|RUNNING|None|nid001|main|0:0|5|Unknown|x|sbatch /r/a b/job.sbatch"
+    assert queue.job_of(sacct(blank), "/r/a b/job.sbatch", 0) == 12
+    assert queue.job_of(sacct(*ACCOUNTS), "/runs/a/job.sbatch", 0) == 7
 
 
 def test_the_accounting_fills_in_what_the_queue_has_forgotten() -> None:
     """Squeue forgets the tasks of an array in the order in which they end: a failure may be gone."""
     rows = row(10, array=7, task="2"), row(7, array=7, task="3", state="CANCELLED")
     queued = queue.squeue_entries(squeue(*rows), END)
-    accounted = sacct(*ACCOUNTS[:2], "10|7_2|RUNNING|None|nid001|main|0:0|5|Unknown|x|")
+    accounted = sacct(*ACCOUNTS, "10|7_2|RUNNING|None|nid001|main|0:0|5|Unknown|x|")
     states = queue.job_states(queue.merge(queued, accounted))
     assert states[7].state == "FAILED"
     assert states[10].state == "COMPLETED"

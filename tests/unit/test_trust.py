@@ -254,53 +254,40 @@ def test_each_step_of_the_way_counts(which: str, tmp_path: Path, give: Give) -> 
     assert "TOOLKIT_TRUST=" in str(caught.value.next_step)
 
 
-def test_directories_that_others_may_write_are_named_with_the_remedy(tmp_path: Path) -> None:
-    file = tmp_path / "open" / "below" / "toolkit.toml"
-    file.parent.mkdir(parents=True)
-    file.write_text("nodes = 2\n")
-    (tmp_path / "open").chmod(0o777)
-    with pytest.raises(
-        UntrustedError, match="every user of this machine can write to the directory"
-    ) as caught:
-        nodes(file)
-    assert caught.value.next_step == f"chmod o-w {tmp_path / 'open'}"
-    (tmp_path / "open").chmod(0o1777)
-    assert nodes(file) == 2
-    file.chmod(0o666)
-    with pytest.raises(UntrustedError, match="can write to it"):
-        nodes(file)
-
-
-def test_a_directory_of_a_project_is_named_with_what_trusts_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project = tmp_path / "ours"
-    runs = project / "me" / "runs"
-    runs.parent.mkdir(parents=True)
-    project.chmod(0o2770)
-    monkeypatch.setattr(trust, "_is_private", lambda _: False)
-    with pytest.raises(UntrustedError) as caught:
-        store.create(runs / "a-0001")
-    for step in (f"chmod g-w {project}; or ", f"export TOOLKIT_TRUST={project}"):
-        assert step in str(caught.value.next_step)
-    assert not runs.exists()
-    monkeypatch.setenv("TOOLKIT_TRUST", str(project))
-    assert store.create(runs / "a-0001")
-
-
-def test_trust_is_given_by_a_variable(
+def test_who_can_write_is_named_with_the_remedy(
     tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "course").mkdir()
-    (tmp_path / "course" / "toolkit.toml").write_text("nodes = 2\n")
+    file = tmp_path / "course" / "below" / "toolkit.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("nodes = 2\n")
     (tmp_path / "way").symlink_to("course")
-    give(tmp_path / "course")
+    course = tmp_path / "course"
+
+    def refused(cause: str) -> str:
+        with pytest.raises(UntrustedError, match=cause) as caught:
+            nodes(file)
+        return str(caught.value.next_step)
+
+    course.chmod(0o777)
+    assert refused("every user of this machine can write to the directory") == (
+        f"chmod o-w {course}"
+    )
+    course.chmod(0o1777)
+    assert nodes(file) == 2
+    file.chmod(0o666)
+    assert refused("can write to it") == f"chmod o-w {file}"
+    file.chmod(0o644)
+    course.chmod(0o2770)
+    with monkeypatch.context() as patch:
+        patch.setattr(trust, "_is_private", lambda _: False)
+        step = refused("members of group")
+    assert f"chmod g-w {course}; or " in step
+    assert f"export TOOLKIT_TRUST={course}" in step
+    give(course)
     monkeypatch.setenv("TOOLKIT_TRUST", f"/nowhere:{tmp_path / 'other'}")
-    with pytest.raises(UntrustedError) as caught:
-        nodes(tmp_path / "course" / "toolkit.toml")
-    assert f'TOOLKIT_TRUST="$TOOLKIT_TRUST":{tmp_path / "course"}' in str(caught.value.next_step)
+    assert f'TOOLKIT_TRUST="$TOOLKIT_TRUST":{file.parent}' in refused("belongs to user")
     monkeypatch.setenv("TOOLKIT_TRUST", f"/nowhere:{tmp_path / 'way'}")
-    assert nodes(tmp_path / "course" / "toolkit.toml") == 2
+    assert nodes(file) == 2
 
 
 @pytest.mark.parametrize("is_protected", [False, True])
@@ -350,17 +337,13 @@ def test_a_run_of_another_user_is_not_repeated(
     run = prepared(tmp_path / "runs")
     with pytest.raises(ScriptMissingError):  # it would be repeated, if its script were there
         resolve(name, tmp_path)
+    run.chmod(0o1777)  # another could add the secrets, or the snapshot
+    with pytest.raises(UntrustedError, match="every user"):
+        resolve(name, tmp_path)
+    run.chmod(0o755)
     give((run / which).resolve())
     with pytest.raises(UntrustedError, match="belongs to user"):
         resolve(name, tmp_path)
-
-
-def test_a_run_that_others_can_write_to_is_not_repeated(tmp_path: Path) -> None:
-    run = prepared(tmp_path / "runs")
-    for mode in (0o777, 0o1777):  # they could add the secrets, or the snapshot
-        run.chmod(mode)
-        with pytest.raises(UntrustedError, match="every user"):
-            resolve("runs/train-0001", tmp_path)
 
 
 def test_a_project_file_of_another_user_stops_what_would_obey_it(
@@ -429,12 +412,6 @@ def test_a_job_that_the_user_names_may_be_another_users(tmp_path: Path, give: Gi
     assert resolve("jobs/mine", tmp_path)[1].values["nodes"] == 2
     with pytest.raises(UntrustedError):  # the user may mean the shipped one
         resolve("jobs/digits-ddp", tmp_path)
-
-
-def test_a_broken_file_is_still_an_error_of_the_file(tmp_path: Path) -> None:
-    (tmp_path / "toolkit.toml").write_text("nodes = \n")
-    with pytest.raises(ConfigError):
-        chosen_site(tmp_path)
 
 
 def test_the_key_of_a_signature_is_not_taken_from_another_user(
