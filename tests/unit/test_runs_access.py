@@ -17,7 +17,7 @@ from toolkit.cli.main import cli
 from toolkit.cli.run import _failed_points as failed_points
 from toolkit.cli.shared import complete_runs
 from toolkit.errors import ConfigError, ForbiddenError, UntrustedError
-from toolkit.launchers.failures import failures_of_step
+from toolkit.launchers.failures import of_step
 from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Submission
 from toolkit.planning.plan import decide
@@ -199,7 +199,7 @@ def test_no_line_and_no_field_makes_a_reader_huge_slow_or_fail(run: Paths) -> No
     assert len(queue.task_ids("0-999999999,0-999999999:0,5-1")) <= 4_000_003
     assert queue.task_ids(f"{nines}-1") == set()
     line = f"srun: error: nid001: task {nines},0-{nines}: Exited with exit code {nines}"
-    assert failures_of_step([line], task="rank") is not None
+    assert of_step([("", [line])]) is not None
     mark = "toolkit: attempt 1 of at most 2 begins 2026-99-99T99:99:99Z"
     assert attempts.read_attempts([logs.Line(mark, "", None)]) == ()
     assert time.monotonic() - began < 10

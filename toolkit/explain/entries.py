@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from itertools import chain
 
 from toolkit.explain.model import Entry, Evidence
-from toolkit.launchers.failures import failures_of_step, summary_failures
+from toolkit.launchers.failures import of_step, summary_failures
 
 _GOES_ON = 4  # lines of normal output after an error that was survived
 _ENDED = re.compile(
@@ -118,7 +117,7 @@ def evidence_of(entries: tuple[Entry, ...]) -> Evidence:
         if position not in past:
             logs.setdefault(entry.label, []).append(entry.text)
     reported = summary_failures(("", lines) for lines in logs.values())
-    reported = reported or failures_of_step(chain(*logs.values()), task="task")
+    reported = reported or of_step((("", lines) for lines in logs.values()), "task")
     if not reported:
         return Evidence(entries)
     first = reported[0]

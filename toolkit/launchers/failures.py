@@ -59,26 +59,26 @@ def rank_failure(
     )
 
 
-def failures_of_step(lines: Iterable[str], *, task: str = "rank") -> list[Failure]:
-    """Return the failed tasks that srun reports.
+def of_step(logs: Logs, task: str = "rank") -> list[Failure]:
+    """Return the failed tasks that srun reports in the batch shell's own log.
 
-    Tasks that failed by themselves come first, then those that Slurm stopped.
+    Tasks that failed by themselves come first, then those that SIGTERM stopped.
 
     Args:
-        lines: of the batch shell's log.
+        logs: lines of each log.
         task: what messages call a task of Slurm: a rank, or an agent that starts ranks.
     """
-    own: list[Failure] = []
-    stopped: list[Failure] = []
-    for line in lines:
-        match = _SRUN_EXIT.search(line)
-        if match:
-            code, by_slurm = _exit_code(match["how"])
-            numbers = _tasks(match["tasks"])
-            (stopped if by_slurm else own).extend(
-                rank_failure(code, number, match["host"], task=task) for number in numbers
-            )
-    return own + stopped
+    matches = filter(None, map(_SRUN_EXIT.search, _batch_lines(logs)))
+    failures = [
+        rank_failure(_exit_code(match["how"]), number, match["host"], task=task)
+        for match in matches
+        for number in _tasks(match["tasks"])
+    ]
+    return sorted(failures, key=_is_stopped)
+
+
+def _is_stopped(failure: Failure) -> bool:
+    return failure.exit_code == 128 + SIGTERM
 
 
 def _tasks(text: str) -> list[int]:
@@ -91,18 +91,12 @@ def _tasks(text: str) -> list[int]:
     return numbers[:1000]
 
 
-def _exit_code(text: str) -> tuple[int, bool]:
-    """Return the exit code in srun's message, and whether Slurm stopped the task."""
-    code = _CODE.search(text)
-    if code:
-        return int(code[1]), int(code[1]) == 143
+def _exit_code(text: str) -> int:
+    """Return the exit code in srun's message."""
+    if code := _CODE.search(text):
+        return int(code[1])
     number = next((number for name, number in _SIGNALS.items() if text.startswith(name)), 1)
-    return (128 + number if number > 1 else 1), number == 15
-
-
-def of_step(logs: Logs, task: str = "rank") -> list[Failure]:
-    """Return the failed tasks that srun reports in the batch shell's own log."""
-    return failures_of_step(_batch_lines(logs), task=task)
+    return 128 + number if number > 1 else 1
 
 
 def of_tasks(logs: Logs) -> list[Failure]:
@@ -149,9 +143,9 @@ def summary_failures(logs: Logs) -> list[Failure]:
             code = int(entry["code"])
             exit_code = 128 - code if code < 0 else code
             failure = rank_failure(exit_code, int(entry["rank"]), host or entry["host"].strip())
-            is_stopped, number = exit_code == 128 + SIGTERM, int(entry["number"])
-            failures.append((is_stopped, entry["time"], number, failure))
-    return [failure for *_, failure in sorted(failures, key=lambda each: each[:3])]
+            order = (_is_stopped(failure), entry["time"], int(entry["number"]))
+            failures.append((order, failure))
+    return [failure for _, failure in sorted(failures, key=lambda each: each[0])]
 
 
 def since_restart(processes: Sequence[Process], reported: Sequence[Failure]) -> Sequence[Process]:
@@ -196,8 +190,7 @@ def of_spawn(logs: Logs) -> list[Failure]:
         if host
         for end in filter(None, map(end_of_spawned, lines))
     ]
-    ends.sort(key=lambda failure: failure.exit_code == 128 + SIGTERM)
-    return ends or of_step(by_host, "script")
+    return sorted(ends, key=_is_stopped) or of_step(by_host, "script")
 
 
 def rank_of_spawned(process: Process) -> int | None:
