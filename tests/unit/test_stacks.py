@@ -144,7 +144,7 @@ def test_mixed_states_are_reported_together(
 def test_equal_stacks_are_shown_once() -> None:
     stands = standings.standings([process(0), process(2, NAMED), process(1), AGENT], decided(), {})
     groups = standings.equal_stacks(stands, standings.ranks_of(stands))
-    assert [(group.ranks, len(group.others), group.is_main) for group in groups] == [
+    assert [(row["ranks"], len(row["others"]), row["is_main"]) for row in groups] == [
         (["0", "1"], 0, True),
         (["2"], 0, True),
         (["0", "1"], 1, False),

@@ -106,7 +106,7 @@ def _show(paths: Paths, processes: Sequence[Process], asked: Sizes, *, as_json: 
             "written": standings.written(stands),
             "ranks": [_row(stand) for stand in ranks],
             "missing": standings.without_file(ranks, plan),
-            "stacks": [group._asdict() for group in groups],
+            "stacks": groups,
         }
         console.out_json(data)
         return 0 if groups else 1
@@ -117,11 +117,11 @@ def _show(paths: Paths, processes: Sequence[Process], asked: Sizes, *, as_json: 
     if moved := standings.moved_text(ranks, plan):
         console.fact("since", f"the last answer: {moved}")
     for group in groups:
-        owners = [standings.subject(group.ranks, plan)] if group.ranks else []
-        more = ["..."] if len(group.others) > 4 else []
-        thread = "" if group.is_main else ": another thread"
-        console.out(f"\n{', '.join([*owners, *group.others[:4], *more])}{thread}")
-        for frame in group.frames:
+        owners = [standings.subject(group["ranks"], plan)] if group["ranks"] else []
+        more = ["..."] if len(group["others"]) > 4 else []
+        thread = "" if group["is_main"] else ": another thread"
+        console.out(f"\n{', '.join([*owners, *group['others'][:4], *more])}{thread}")
+        for frame in group["frames"]:
             console.out(_line(frame, plan))
     return 0
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toolkit import launchers, runtimes
 from toolkit.errors import ToolkitError
@@ -236,35 +236,23 @@ def numbers_text(numbers: Iterable[int]) -> str:
     return ", ".join([*shown[:20], *(["..."] if len(shown) > 20 else [])])
 
 
-class Group(NamedTuple):
-    """Threads with equal stacks.
+def equal_stacks(stands: Iterable[Standing], ranks: Sequence[Standing]) -> list[dict[str, Any]]:
+    """Return the stacks of all threads, equal ones together; those of ranks' main threads first.
 
-    Attributes:
-        ranks: labels of the ranks that they are of.
-        others: names of other processes that they are of.
-        frames: the innermost first.
-        is_main: they are main threads.
+    Each row has the labels of ``ranks``, names of ``others``, ``frames``, and ``is_main``.
     """
-
-    ranks: list[str]
-    others: list[str]
-    frames: tuple[Frame, ...]
-    is_main: bool
-
-
-def equal_stacks(stands: Iterable[Standing], ranks: Sequence[Standing]) -> list[Group]:
-    """Return the stacks of all threads, equal ones together; those of ranks' main threads first."""
-    groups: dict[tuple[bool, tuple[Frame, ...]], tuple[list[str], list[str]]] = {}
+    rows: dict[tuple[bool, tuple[Frame, ...]], dict[str, Any]] = {}
     chosen = {id(stand): stand for stand in ranks if stand.process.rank is not None}
     others = (stand for stand in stands if id(stand) not in chosen)
     for stand in (*chosen.values(), *others):
-        process, is_rank = stand.process, id(stand) in chosen
+        process, key = stand.process, "ranks" if id(stand) in chosen else "others"
         name = f"process {process.pid} on {process.host} ({process.name or process.program})"
         for ident, frames in stand.stacks.items():
-            names = groups.setdefault((ident == process.main, frames), ([], []))[not is_rank]
-            names += [stand.label if is_rank else name]
-    shown = [Group(*names, frames, is_main) for (is_main, frames), names in groups.items()]
-    return sorted(shown, key=lambda group: (not group.ranks, not group.is_main))
+            is_main = ident == process.main
+            row = {"ranks": [], "others": [], "frames": frames, "is_main": is_main}
+            names = rows.setdefault((is_main, frames), row)[key]
+            names.append(stand.label if key == "ranks" else name)
+    return sorted(rows.values(), key=lambda row: (not row["ranks"], not row["is_main"]))
 
 
 def source_of(plan: Plan, frame: Frame) -> str:
