@@ -189,7 +189,7 @@ def test_a_python_lists_all_that_it_can_import(tmp_path: Path) -> None:
     files |= {"odd-1.0.dist-info/top_level.txt": "declared\n", "more.pth": str(tmp_path / "other")}
     write_files(site, files)
     write_files(tmp_path, {"other/linked.py": ""})
-    program = (package_directory("runtimes") / "importable.py").read_text()
+    program = (package_directory("runtimes") / "probe.py").read_text()
     start = f"import site; site.addsitedir({str(site)!r})\n"
 
     def said(*words: str) -> str:

@@ -122,7 +122,7 @@ def test_an_image_without_jupyterlab_is_refused_with_the_feature_that_adds_it() 
 
 def test_an_environment_without_jupyterlab_is_refused_with_the_command_that_adds_it() -> None:
     environment = Environment(
-        name="digits", kind="conda", prefix="/e/it s", python="/e/it s/bin/python3", version="3.11"
+        name="digits", kind="conda", prefix="/e/it s", python="/e/it s/bin/python3"
     )
     python = Python(path=environment.python, version="3.11", modules=("json", "torch"))
     bare = replace(MANIFEST, packages=Packages(), pythons=(python,))

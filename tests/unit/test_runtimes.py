@@ -32,7 +32,6 @@ VENV = Environment(
     kind="venv",
     prefix="/home/user/v",
     python="/home/user/v/bin/python3",
-    version="3.11.2",
     torchrun=True,
 )
 HOST = Environment(
@@ -40,7 +39,6 @@ HOST = Environment(
     kind="host",
     prefix="/usr",
     python="/usr/bin/python3",
-    version="3.11.2",
     torchrun=True,
 )
 CONDA = Environment(
@@ -48,7 +46,6 @@ CONDA = Environment(
     kind="conda",
     prefix="/home/user/.conda/envs/torch",
     python="/home/user/.conda/envs/torch/bin/python3",
-    version="3.10.4",
     torchrun=True,
     variables={"HDF5_USE_FILE_LOCKING": "FALSE"},
 )
@@ -456,7 +453,9 @@ def test_a_python_says_what_it_could_import_without_importing_it(tmp_path: Path)
         check=True,
         cwd="/",
     )
-    assert json.loads(done.stdout.removeprefix("found: "))["frameworks"] == {"torch": "9.9"}
+    assert json.loads(done.stdout.removeprefix("toolkit-modules: "))["frameworks"] == {
+        "torch": "9.9"
+    }
 
 
 @pytest.mark.parametrize(
@@ -483,8 +482,9 @@ def test_modules_of_all_layers_are_loaded() -> None:
 def test_what_an_environment_can_import_is_known(tmp_path: Path) -> None:
     """A virtual environment is asked; PYTHONPATH of the caller, which ranks do not get, adds nothing."""
     (tmp_path / "planted.py").touch()
-    said = environments.probe((), environments._clean({**os.environ, "PYTHONPATH": str(tmp_path)}))
-    (python,) = environments.manifest_of("host", said).pythons
-    assert python.version == said.version
+    found = environments.probe((), environments._clean({**os.environ, "PYTHONPATH": str(tmp_path)}))
+    assert found.manifest is not None
+    (python,) = found.manifest.pythons
+    assert python.path == found.python
     assert {"json", "sys", "_ctypes"} <= set(python.modules)
     assert "planted" not in python.modules

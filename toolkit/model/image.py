@@ -206,7 +206,6 @@ class Environment(Model, frozen=True, kw_only=True):
         kind: conda, a virtual environment, or the host itself (with its modules).
         prefix: its directory; the host's own Python needs no activation.
         python: path of the interpreter.
-        version: of Python.
         torchrun: the environment has the program torchrun.
         mpirun: the first line of ``mpirun --version`` there; None: there is no mpirun.
         manifest: what it holds, in the form that is known of images.
@@ -217,7 +216,6 @@ class Environment(Model, frozen=True, kw_only=True):
     kind: Literal["conda", "venv", "host"]
     prefix: str
     python: str
-    version: str
     torchrun: bool = False
     mpirun: str | None = None
     manifest: Manifest | None = None

@@ -17,7 +17,7 @@ from toolkit.errors import ForbiddenError, ImageMissingError, NeedsInstallError
 from toolkit.model import image as model
 from toolkit.model.image import Manifest
 from toolkit.runtimes.base import FRAMEWORKS
-from toolkit.runtimes.pythons import PROBE_SECONDS, manifest_of, parse, program
+from toolkit.runtimes.pythons import PROBE_SECONDS, parse, program
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -252,5 +252,5 @@ def _contents(image: str, engine: model.Engine) -> Manifest | None:
         timeout=PROBE_SECONDS,
         check=False,
     )
-    python = parse(done.stdout)
-    return manifest_of(image, python) if python else None
+    environment = parse(done.stdout, image)
+    return environment.manifest if environment else None

@@ -1,14 +1,74 @@
-"""Print what a Python is and what it could import, as one line of JSON.
+"""Print what a Python is and what it can import, as one line of JSON; import none of it.
 
-Nothing is imported: that would take long, and may need a GPU. This is a program for other Pythons,
-from 3.6 on: they are given its text, and it uses nothing of our package.
+Importing would take long, and may need a GPU. This is a program for other Pythons, from 3.6 on:
+they are given its text, and it knows nothing of our package. Its arguments are the frameworks whose
+versions are asked for.
 """
 
 import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
+import zipfile
+
+MARK = "toolkit-modules: "
+
+
+def of_name(place: str, entry: str) -> str:
+    """Return the module that a file or directory of a search path brings; empty: it brings none."""
+    stem, dot, suffix = entry.partition(".")
+    if dot:
+        return stem if suffix.rpartition(".")[2] in ("py", "pyc", "so") else ""
+    is_module = stem != "__pycache__" and not os.path.isfile(os.path.join(place, entry))
+    return stem if is_module else ""
+
+
+def listing(place: str) -> "list[str]":
+    """Return the names in a directory or at the top of an archive; none if it cannot be read."""
+    try:
+        if os.path.isfile(place):
+            with zipfile.ZipFile(place) as archive:
+                return [name.partition("/")[0] for name in archive.namelist()]
+        return os.listdir(place)
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return []
+
+
+def declared(place: str, entries: "list[str]") -> "set[str]":
+    """Return what the packages installed in a directory say that they bring.
+
+    Editable packages lie elsewhere and may be found by a finder of their own.
+    """
+    modules = set()
+    for entry in entries:
+        if entry.endswith((".dist-info", ".egg-info")):
+            try:
+                with open(os.path.join(place, entry, "top_level.txt"), encoding="utf-8") as stream:
+                    modules |= {line.strip() for line in stream}
+            except (OSError, ValueError):
+                continue
+    return modules
+
+
+def mapped() -> "set[str]":
+    """Return what the finders of editable packages know; Python has started them already."""
+    finders = [module for name, module in sys.modules.items() if name.startswith("__editable__")]
+    tables = [
+        getattr(module, table, {}) for module in finders for table in ("MAPPING", "NAMESPACES")
+    ]
+    return {str(name).partition(".")[0] for table in tables for name in table}
+
+
+def importable() -> "list[str]":
+    """Return the names of all modules, sorted."""
+    modules = set(sys.builtin_module_names) | mapped()
+    for place in sys.path:
+        if place:
+            entries = listing(place)
+            modules |= {of_name(place, entry) for entry in entries} | declared(place, entries)
+    if "setuptools" in modules:
+        modules.add("distutils")  # setuptools brings it back where Python has lost it
+    return sorted(name for name in modules if name.isidentifier())
 
 
 def version(name: str) -> str:
@@ -28,48 +88,38 @@ def version(name: str) -> str:
     return ""
 
 
-def is_importable(name: str) -> bool:
-    """Return whether a module would be found."""
-    try:
-        return find_spec(name) is not None
-    except (ImportError, ValueError, AttributeError):
-        return False
+def is_program(name: str) -> bool:
+    """Return whether a program is on PATH."""
+    places = os.environ.get("PATH", "").split(os.pathsep)
+    return any(os.access(os.path.join(place, name), os.X_OK) for place in places)
 
 
-def on_path(program: str) -> str:
-    """Return the path of a program; empty if it is not on PATH."""
-    places = [place + "/" + program for place in os.environ.get("PATH", "").split(os.pathsep)]
-    return next((place for place in places if os.access(place, os.X_OK)), "")
-
-
-def first_line(program: str) -> str:
-    """Return the first line of a program's ``--version``; empty if there is none."""
-    if not program:
-        return ""
+def mpirun() -> str:
+    """Return the first line of ``mpirun --version``; empty if there is none."""
     try:
         output = subprocess.check_output(
-            [program, "--version"], stderr=subprocess.DEVNULL, timeout=20
+            ["mpirun", "--version"], stderr=subprocess.DEVNULL, timeout=20
         )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return next(
-        (line.strip() for line in output.decode("utf-8", "replace").splitlines() if line.strip()),
-        "",
-    )
+    lines = output.decode("utf-8", "replace").splitlines()
+    return next((line.strip() for line in lines if line.strip()), "")
 
 
-def main(names: "list[str]") -> None:
-    """Print the answer; ``names`` are the modules to search for."""
-    answer = {
-        "version": "{}.{}.{}".format(*sys.version_info[:3]),
-        "python": sys.executable,
+def main(frameworks: "list[str]") -> None:
+    """Print the answer, which is longer if frameworks are asked for."""
+    modules = importable()
+    answer: dict[str, object] = {
+        "path": sys.executable,
         "prefix": sys.prefix,
-        "venv": sys.prefix != getattr(sys, "base_prefix", sys.prefix),
-        "frameworks": {name: version(name) for name in names if is_importable(name)},
-        "torchrun": bool(on_path("torchrun")),
-        "mpirun": first_line(on_path("mpirun")),
+        "version": "{}.{}.{}".format(*sys.version_info[:3]),
+        "modules": modules,
     }
-    print("found: " + json.dumps(answer))
+    if frameworks:
+        answer["venv"] = sys.prefix != getattr(sys, "base_prefix", sys.prefix)
+        answer["frameworks"] = {name: version(name) for name in frameworks if name in modules}
+        answer["torchrun"], answer["mpirun"] = is_program("torchrun"), mpirun()
+    print(MARK + json.dumps(answer))
 
 
 if __name__ == "__main__":

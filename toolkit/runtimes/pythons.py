@@ -10,7 +10,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
+
+from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.config import package_directory
@@ -27,20 +29,8 @@ type module &>/dev/null || for part in /etc/profile.d/*mod*.sh; do source "$part
 module purge && module load "${@:3}" || exit 99
 """
 _RUN = 'exec python3 -c "$1" $2'
+_MARK = "toolkit-modules: "  # begins the answer of the program
 _ROOTS = ("miniconda3", "miniforge3", "mambaforge", "anaconda3", "micromamba", "mamba")
-
-
-class Probe(NamedTuple):
-    """The answer of a Python to the program ``probe.py``."""
-
-    version: str
-    python: str
-    prefix: str
-    venv: bool
-    frameworks: dict[str, str]
-    torchrun: bool
-    mpirun: str
-    modules: tuple[str, ...] = ()
 
 
 def host(site: Site, modules: Sequence[str]) -> Environment:
@@ -52,28 +42,7 @@ def host(site: Site, modules: Sequence[str]) -> Environment:
         EnvironmentMissingError: there is none.
         NeedsInstallError: the site's modules cannot be loaded.
     """
-    answer = probe((*site.modules, *modules), _clean(os.environ))
-    kind, name = _kind(answer)
-    return Environment(
-        name=name,
-        kind=kind,
-        prefix=answer.prefix,
-        python=answer.python,
-        version=answer.version,
-        torchrun=answer.torchrun,
-        mpirun=answer.mpirun or None,
-        manifest=manifest_of(name, answer),
-    )
-
-
-def _kind(answer: Probe) -> tuple[Literal["conda", "venv", "host"], str]:
-    """Return what a Python belongs to, and its name for people."""
-    prefix = Path(answer.prefix)
-    if answer.venv:
-        return "venv", f"the virtual environment {prefix.name}"
-    if (prefix / "conda-meta").is_dir():
-        return "conda", f"the conda environment {prefix.name}"
-    return "host", answer.python
+    return probe((*site.modules, *modules), _clean(os.environ))
 
 
 def conda(name: str, site: Site, modules: Sequence[str]) -> Environment:
@@ -91,55 +60,83 @@ def conda(name: str, site: Site, modules: Sequence[str]) -> Environment:
             next_step=f"conda install --prefix {prefix} python",
         )
     variables = {**_clean(os.environ), "PYTHONNOUSERSITE": "1"}
-    answer = probe((*site.modules, *modules), variables, first=prefix / "bin")
-    return Environment(
-        name=prefix.name,
-        kind="conda",
-        prefix=str(prefix),
-        python=answer.python,
-        version=answer.version,
-        torchrun=answer.torchrun,
-        mpirun=answer.mpirun or None,
-        manifest=manifest_of(prefix.name, answer),
-        variables=_variables(prefix),
-    )
+    environment = probe((*site.modules, *modules), variables, entered=prefix)
+    return replace(environment, kind="conda", prefix=str(prefix), variables=_variables(prefix))
 
 
 def program() -> str:
     """Return the text of the program that a Python runs to describe itself."""
-    directory = package_directory("runtimes")
-    return "\n".join((directory / name).read_text() for name in ("probe.py", "importable.py"))
+    return (package_directory("runtimes") / "probe.py").read_text(encoding="utf-8")
 
 
-def parse(text: str) -> Probe | None:
-    """Parse the answer of ``program``; None if there is none."""
-    answer, modules = _line(text, "found: "), _line(text, "toolkit-modules: ")
-    if answer is None:
+def parse(text: str, name: str = "") -> Environment | None:
+    """Parse the answer of ``program`` to the frameworks; None if there is none.
+
+    Args:
+        text: what the Python has printed.
+        name: of the Python for people; empty: by what it belongs to.
+    """
+    line = next((line for line in text.splitlines() if line.startswith(_MARK)), None)
+    if line is None:
         return None
-    names = json.loads(modules).get("modules", ()) if modules else ()
-    return Probe(**json.loads(answer), modules=tuple(names))
+    answer = json.loads(line.removeprefix(_MARK))
+    path, version, mpirun = answer["path"], answer["version"], answer["mpirun"]
+    kind, own = _kind(path, Path(answer["prefix"]), is_venv=answer["venv"])
+    python = Python(path=path, version=version, modules=tuple(answer["modules"]))
+    manifest = Manifest(
+        name=name or own,
+        sif_id="",
+        size=0,
+        recipe_hash="",
+        built="",
+        frameworks=answer["frameworks"],
+        mpi=pmi_types(mpirun),
+        pythons=(python,),
+    )
+    return Environment(
+        name=manifest.name,
+        kind=kind,
+        prefix=answer["prefix"],
+        python=path,
+        torchrun=answer["torchrun"],
+        mpirun=mpirun or None,
+        manifest=manifest,
+    )
+
+
+def _kind(
+    python: str, prefix: Path, *, is_venv: bool
+) -> tuple[Literal["conda", "venv", "host"], str]:
+    """Return what a Python belongs to, and its name for people."""
+    if is_venv:
+        return "venv", f"the virtual environment {prefix.name}"
+    if (prefix / "conda-meta").is_dir():
+        return "conda", f"the conda environment {prefix.name}"
+    return "host", python
 
 
 def probe(
-    modules: Sequence[str], environment: Mapping[str, str], *, first: Path | None = None
-) -> Probe:
+    modules: Sequence[str], variables: Mapping[str, str], *, entered: Path | None = None
+) -> Environment:
     """Ask the Python on PATH what it is and what it can import.
 
     Args:
         modules: are loaded before.
-        environment: of the process.
-        first: a directory that comes before all others on PATH.
+        variables: of the process.
+        entered: the environment whose programs come before all others on PATH.
 
     Raises:
         EnvironmentMissingError: there is no Python 3 that works.
         NeedsInstallError: the modules cannot be loaded.
     """
     script = (
-        (_WITH_MODULES if modules else "") + ("PATH=$TOOLKIT_FIRST:$PATH\n" if first else "") + _RUN
+        (_WITH_MODULES if modules else "")
+        + ("PATH=$TOOLKIT_FIRST:$PATH\n" if entered else "")
+        + _RUN
     )
     done = shell.run(
         ["bash", "-c", script, "bash", program(), " ".join(FRAMEWORKS), *modules],
-        env={**environment, "TOOLKIT_FIRST": str(first or "")},
+        env={**variables, "TOOLKIT_FIRST": str(entered / "bin") if entered else ""},
         cwd="/",
         timeout=PROBE_SECONDS,
         check=False,
@@ -152,36 +149,15 @@ def probe(
             next_step="module avail shows what there is; "
             "modules are named by the site's file and by --module",
         )
-    answer = parse(done.stdout)
-    if answer is None:
+    environment = parse(done.stdout, entered.name if entered else "")
+    if environment is None:
         raise EnvironmentMissingError(
-            "there is no Python 3 that works" + (f" in {first}" if first else " on PATH"),
-            place="--env" if first else "--runtime",
+            "there is no Python 3 that works" + (f" in {entered}" if entered else " on PATH"),
+            place="--env" if entered else "--runtime",
             details=done.tail(3),
             next_step="load a module that brings one (--module), or activate a virtual environment",
         )
-    return answer
-
-
-def _line(text: str, start: str) -> str | None:
-    """Return the rest of the first line that starts so."""
-    return next(
-        (line.removeprefix(start) for line in text.splitlines() if line.startswith(start)), None
-    )
-
-
-def manifest_of(name: str, answer: Probe) -> Manifest:
-    """Return the contents of an environment in the form that launchers know of images."""
-    return Manifest(
-        name=name,
-        sif_id="",
-        size=0,
-        recipe_hash="",
-        built="",
-        frameworks=answer.frameworks,
-        mpi=pmi_types(answer.mpirun),
-        pythons=(Python(path=answer.python, version=answer.version, modules=answer.modules),),
-    )
+    return environment
 
 
 def pmi_types(mpirun: str) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ _PYTHONS = (
     "python3 python /usr/bin/python3 /usr/local/bin/python3 /opt/conda/bin/python"
     " /opt/venv/bin/python3"
 )
-_IMPORTABLE = (package_directory("runtimes") / "importable.py").read_text(encoding="utf-8")
+_IMPORTABLE = (package_directory("runtimes") / "probe.py").read_text(encoding="utf-8")
 _MODULES = "toolkit-modules: "  # as that program prints it
 
 SCRIPT = f"""\
