@@ -1,0 +1,482 @@
+"""What becomes of options: those of sbatch, of GPUs and memory, and variables that are passed on."""
+
+from __future__ import annotations
+
+import shlex
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import fields, replace
+
+from tests.hostile import HOSTILE, MULTILINE
+from tests.unit.samples import FACTS, NEURON, PARTITIONS, findings, make_case
+from toolkit import scripts, sites
+from toolkit.api.run import repeatable
+from toolkit.cli.options import flags
+from toolkit.cli.run import command, explanation
+from toolkit.errors import ConfigError, ToolkitError, UsageError
+from toolkit.model.base import from_json, from_toml, to_json
+from toolkit.model.case import Case
+from toolkit.model.job import Job
+from toolkit.model.plan import Plan
+from toolkit.model.site import Facts, Site
+from toolkit.model.slurm_options import OPTIONS, OWN
+from toolkit.planning import settings
+from toolkit.planning.plan import decide, with_gpus
+from toolkit.planning.settings import Layer, Settings, from_environment, layer, merge
+from toolkit.quoting import sbatch_option
+from toolkit.rules import Judgement, judge
+from toolkit.rules.partition import gpu_types
+from toolkit.runs.interactive import salloc_command
+from toolkit.slurm import parse
+from toolkit.units import megabytes
+
+HELP = """Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]
+
+Parallel run options:
+  -a, --array=indexes         job array index values
+      --bb=<spec>             burst buffer specifications
+      --contiguous            demand a contiguous range of nodes
+      --exclusive[=user]      allocate nodes in exclusive mode
+  -L, --licenses=names        required license, comma separated
+      --mail-user=user        who to send email notification for job state
+      --nice[=value]          decrease scheduling priority by value
+  -H, --hold                  submit job in held state
+  -B  --extra-node-info=S[:C[:T]]  combine request of sockets per node,
+      --mem=MB                minimum amount of real memory
+                              --mem >= --mem-per-cpu if --mem is specified.
+
+Options provided by plugins:
+      --auto_mount=path       [spank] mount a directory
+"""
+TAKES = {
+    **dict.fromkeys("array bb licenses mail-user extra-node-info mem auto_mount".split(), "value"),
+    **dict.fromkeys(("contiguous", "hold"), "flag"),
+    **dict.fromkeys(("exclusive", "nice"), "maybe"),
+}
+WITH_SBATCH = replace(FACTS, sbatch_options=parse.sbatch_options(HELP))
+TYPED = replace(
+    FACTS, partitions=tuple(replace(one, gpus_by_type={"v100": one.gpus}) for one in PARTITIONS)
+)
+ON_4 = {"partition": "cas_v100_4", "ntasks_per_node": None}  # its nodes have 4 GPUs
+ONE = {"nodes": 1, "ntasks_per_node": None}
+
+
+def planned(job: dict[str, Any], **changes: Any) -> Plan:
+    return decide(make_case(job, **changes))
+
+
+def test_the_help_of_sbatch_says_what_each_option_takes() -> None:
+    assert parse.sbatch_options(HELP) == TAKES
+
+
+def test_flags_and_fields_are_those_of_the_table() -> None:
+    """A new option of ours is a row of the table and a field of ``Job``; this says which one is missing."""
+    others = """summary script arguments image runtime conda_env modules site launcher bind datasets env pass_env secret runs
+    max_restarts init max_requeues interactive pty sweep rerun_of after require_signed signature_key snapshot python_module slurm"""
+    assert {one.name for one in fields(Job)} - {*others.split()} == {one.field for one in OWN}
+    shown = {name: parameter for parameter in command.params for name in parameter.opts}
+    shown.pop("--cluster", None)  # the group adds it to each command that it loads
+    assert {f"--{one.name}" for one in OWN} <= set(shown)
+    assert all(one.help and shown[f"--{one.name}"].help == one.help for one in OWN)
+    # --cluster, which names a local cluster, comes to each command when the command line loads it.
+    foreign = {f"--{name}" for name, one in OPTIONS.items() if not one.kind} - {"--cluster"}
+    assert not set(shown) & foreign
+
+
+def test_every_option_that_a_plan_decides_is_refused_with_the_reason() -> None:
+    decided = {name: option for name, option in OPTIONS.items() if option.refusal}
+    assert {"nodes", "ntasks", "gpus", "output", "chdir", "array", "wrap", "export"} <= set(decided)
+    for name, option in decided.items():
+        (finding,) = findings({"slurm": {name: "1"}}, facts=WITH_SBATCH)
+        assert option.refusal in finding.cause
+        assert finding.place == f"--slurm {name}"
+        assert finding.next_step == (option.instead or None)
+
+
+SLURM: list[tuple[dict[str, Any], str, str | None]] = [
+    ({"licences": "a"}, "the sbatch of this cluster has no option --licences", "licenses"),
+    ({"mail-usr": "a"}, "no option --mail-usr", "mail-user"),
+    ({"L": "a"}, "'L' is a short option", None),
+    ({"burst-buffer": "a"}, "no option --burst-buffer", None),
+    ({"reboot": True}, "the sbatch of this cluster has no option --reboot", None),
+    ({"licenses": True}, "sbatch's --licenses needs a value", None),
+    ({"contiguous": "yes"}, "sbatch's --contiguous takes no value", None),
+    ({"auto_mount": True}, "sbatch's --auto_mount needs a value", None),
+    ({"gres": "nvme:1,gpu:2"}, "the plan counts GPUs by node", None),
+    *(({"licenses": value}, "an #SBATCH line cannot carry", None) for value in MULTILINE),
+]
+
+
+@pytest.mark.parametrize(("slurm", "says", "close"), SLURM)
+def test_what_the_installed_sbatch_does_not_take_is_refused(
+    slurm: dict[str, Any], says: str, close: str | None
+) -> None:
+    (finding,) = findings({"slurm": slurm}, facts=WITH_SBATCH)
+    assert says in finding.cause
+    assert close is None or finding.close == close
+
+
+@pytest.mark.parametrize("name", [*(text for text in HOSTILE if text != "plain"), *MULTILINE, ""])
+def test_a_hostile_name_is_no_option(name: str) -> None:
+    (finding,) = findings({"slurm": {name: "x"}})
+    assert "cannot be an option of sbatch" in finding.cause
+    with pytest.raises(UsageError):
+        sbatch_option(name)
+    with pytest.raises(UsageError):  # nor does one of a damaged record reach a script
+        scripts.script(replace(planned({}), slurm={name: "x"}))
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_a_hostile_value_reaches_sbatch_as_it_is(value: str) -> None:
+    text = scripts.script(planned({"slurm": {"mail-user": value}}))
+    (line,) = [line for line in text.splitlines() if line.startswith("#SBATCH --mail-user")]
+    written = line.removeprefix("#SBATCH --mail-user=")
+    if written.startswith('"'):  # sbatch's grammar: a backslash escapes, whatever follows
+        body, read = iter(written[1:-1]), ""
+        for character in body:
+            read += next(body) if character == "\\" else character
+        written = read
+    assert written == value
+    allocated = planned({"slurm": {"mail-user": value}, "interactive": True})
+    argv = salloc_command(allocated, "job.sbatch")
+    assert f"--mail-user={value}" in argv
+    assert shlex.split(shlex.join(argv)) == list(argv)
+
+
+def test_options_that_the_help_leaves_out_and_those_of_plugins_are_taken() -> None:
+    decided = planned({"slurm": {"wait-all-nodes": 1, "auto_mount": "/data"}}, facts=WITH_SBATCH)
+    assert decided.slurm == {"wait-all-nodes": "1", "auto_mount": "/data"}
+    assert decided.notes == ()
+    unchecked = planned({"slurm": {"licenses": "a", "newest": "b"}})  # where there is no sbatch
+    assert unchecked.slurm == {"licenses": "a", "newest": "b"}
+    assert [note.partition(":")[0] for note in unchecked.notes] == ["--slurm newest"]
+
+
+def test_precedence_holds_for_each_option() -> None:
+    site = Site(name="x", slurm={"licenses": "site", "nice": 1, "hold": True, "wckey": "site"})
+    layers = [
+        Layer("site x", {"slurm": site.slurm}),
+        layer("toolkit.toml", from_toml('[slurm]\nlicenses = "project"\nhold = false', Job)),
+        layer("job.toml", from_toml('[slurm]\nlicenses = "job"\ntmp = "1G"', Job)),
+        from_environment({"TOOLKIT_SLURM_LICENSES": "shell", "TOOLKIT_SLURM_CONTIGUOUS": "yes"}),
+        flags({"slurm": ("nice=7", "mail-user=", "--tmp=2G")}, ()),
+    ]
+    merged = merge(layers)
+    assert merged.job.slurm == {
+        "licenses": "shell",
+        "nice": "7",
+        "wckey": "site",
+        "tmp": "2G",
+        "contiguous": True,
+        "mail-user": "",
+    }
+    origins = [merged.origins[f"slurm {name}"] for name in ("licenses", "nice", "wckey")]
+    assert origins == ["environment", "--slurm", "site x"]
+    assert merge(layers[:3]).origins["slurm tmp"] == "job.toml"
+    decided = planned({"slurm": merged.job.slurm})
+    table = explanation(replace(decided, origins={**decided.origins, **merged.origins}))
+    assert [row.split() for row in table.splitlines() if "slurm wckey" in row] == [
+        ["slurm", "wckey", "site", "site", "x"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "value"),
+    [
+        ("partition=long", "partition", "long"),
+        ("exclusive", "exclusive", True),
+        ("exclusive=user", "exclusive", "user"),
+        ("job-name=mine", "job_name", "mine"),
+        ("mem=4G", "mem", "4G"),
+    ],
+)
+def test_an_option_with_a_flag_of_its_own_is_that_flag(given: str, key: str, value: object) -> None:
+    merged = merge([Layer("job.toml", {key: "other"}), flags({"slurm": (given,)}, ())])
+    assert getattr(merged.job, key) == value
+    assert merged.origins[key] == f"--{key.replace('_', '-')}"
+    assert merged.job.slurm == {}
+
+
+def test_one_option_cannot_have_two_values() -> None:
+    with pytest.raises(UsageError, match="contradicts"):
+        merge([flags({"partition": "a", "slurm": ("partition=b",)}, ())])
+    with pytest.raises(UsageError, match="given twice"):
+        flags({"slurm": ("nice=1", "nice=2")}, ())
+
+
+@pytest.mark.parametrize(
+    ("job", "directives"),
+    [
+        ({"exclusive": "user"}, {"exclusive": "user"}),
+        ({"exclusive": True}, {"exclusive": ""}),
+        ({"exclusive": False}, {"exclusive": None}),
+        ({"mem": "3G"}, {"mem": "3G"}),
+        ({"mem": 4000}, {"mem": "4000"}),
+        ({"mem": "0"}, {"mem": "0"}),
+        ({}, {"mem": None, "kill-on-invalid-dep": None}),
+        ({"after": ("7",), "dependency": "afterok:7"}, {"kill-on-invalid-dep": "yes"}),
+        (
+            {"dependency": "afterok:7", "slurm": {"kill-on-invalid-dep": "no"}},
+            {"kill-on-invalid-dep": "no"},
+        ),
+    ],
+)
+def test_what_is_asked_of_slurm_is_written_once(
+    job: dict[str, Any], directives: dict[str, str | None]
+) -> None:
+    decided = planned(job)
+    for name, value in directives.items():
+        assert dict(decided.directives).get(name) == value
+        names = [name for name, _ in decided.sbatch_options]
+        assert names.count(name) == (value is not None)
+
+
+def test_a_run_that_is_repeated_has_its_options() -> None:
+    job = Job(slurm={"licenses": "matlab:1", "hold": True, "mail-user": ""}, gpus="a100:4")
+    assert from_json(to_json(job), Job) == job
+    decided = planned({"slurm": {"hold": True, "mail-user": ""}})
+    again = from_json(to_json(decided), Plan)
+    assert again == decided
+    assert again.slurm == {"hold": None, "mail-user": ""}
+    assert "#SBATCH --hold\n" in scripts.script(again)
+    assert '#SBATCH --mail-user=""\n' in scripts.script(again)
+
+
+def test_a_plan_of_an_earlier_version_is_still_read() -> None:
+    text = to_json(planned({"exclusive": True}))
+    assert '"slurm"' not in text
+    assert '"gpu_type"' not in text
+    assert ("exclusive", None) in from_json(text, Plan).sbatch_options
+
+
+# GPUs and memory
+
+
+@pytest.mark.parametrize(
+    ("job", "on_each", "says"),
+    [
+        ({"gpus": 4}, 4, "4 on each of 2 nodes, 8 in all"),  # as it has always been here
+        ({"gpus": 2}, 2, "2 on each of 2 nodes, 4 in all"),
+        ({"gpus": 8}, 4, "number for the job, as in Slurm: 4 on each of 2 nodes"),
+        ({"gpus": 6}, 3, "number for the job, as in Slurm: 3 on each of 2 nodes"),
+        ({"gpus": 12, "nodes": 3}, 4, "4 on each of 3 nodes"),
+        ({"gpus": 4, "nodes": "1:2", "launcher": "torchrun"}, 4, "4 on each node"),
+        ({"gpus": 4, "nodes": 1}, 4, ""),  # both readings are the same
+        ({"gpus_per_node": 4}, 4, ""),
+        ({"gpus_per_node": 4, "gpus": 8}, 4, ""),
+        ({"gpus": 0}, 0, ""),
+    ],
+)
+def test_gpus_are_read_as_slurm_does_where_that_can_be_told(
+    job: dict[str, Any], on_each: int, says: str
+) -> None:
+    decided = planned(ON_4 | job)
+    assert decided.gpus_per_node == on_each
+    assert dict(decided.directives).get("gres") == (f"gpu:{on_each}" if on_each else None)
+    assert says in " ".join(decided.notes)
+    assert bool(decided.notes) == bool(says)
+
+
+@pytest.mark.parametrize(
+    ("job", "place", "says"),
+    [
+        (ON_4 | {"gpus_per_node": 8}, "--gpus-per-node", "has 4 GPU"),  # never that for the job
+        (ON_4 | {"gpus": 10}, "--gpus", "has 4 GPU"),  # 5 each are too many as well
+        (ON_4 | {"gpus": 7}, "--gpus", "has 4 GPU"),  # cannot be shared evenly
+        (ON_4 | {"gpus": 8, "nodes": 1}, "--gpus", "has 4 GPU"),
+        (ON_4 | {"gpus": 8, "gpus_per_node": 2}, "--gpus", "gives 4 GPUs, --gpus asks for 8"),
+        (ON_4 | {"gpus": "4,2", "gpus_per_node": 2}, "--gpus", "gives 4 GPUs, --gpus asks for 4,2"),
+        (ON_4 | {"gpus_per_node": "4,0", "nodes": 1}, "--gpus-per-node", "has no GPU"),
+        ({"gpus": "a100:2"}, "--gpus", "has no GPUs of type 'a100'"),
+        ({"gpus_per_node": "v100:3"}, "--gpus-per-node", "has 2 GPUs (v100), 3 were asked for"),
+        ({"gpus": "v100:4", "gpus_per_node": "a100:2"}, "--gpus", "name two types"),
+        ({"mem": "5G"}, "--mem", "has 4000 MB of memory per node, 5120 were asked for"),
+        ({"mem": "4001"}, "--mem", "4001"),
+        ({"mem": "lots"}, "--mem", "not a size"),
+    ],
+)
+def test_what_no_node_has_is_refused_at_the_option_that_was_used(
+    job: dict[str, Any], place: str, says: str
+) -> None:
+    facts = TYPED if "100:" in str(job) else FACTS
+    found = findings({"ntasks_per_node": None, **job}, facts=facts)
+    assert found[0].place == place
+    assert says in found[0].cause
+    assert len(found) == 1 or facts is TYPED
+
+
+def test_a_reading_never_gives_a_node_more_than_was_said_nor_a_job_something_else() -> None:
+    for gpus, nodes, has in product(range(1, 40), range(1, 6), (None, 0, 1, 4, 8)):
+        job, _ = with_gpus(Job(gpus=gpus, nodes=nodes), has)
+        assert job.most_gpus in (gpus, gpus / nodes)
+        if job.most_gpus != gpus:
+            assert has is not None
+            assert job.most_gpus <= has < gpus, "only where the other reading could not run"
+            assert job.most_gpus * nodes == gpus
+
+
+def test_the_last_layer_that_names_gpus_has_said_all_of_it() -> None:
+    layers = [
+        settings.layer("default", settings.DEFAULTS),
+        Layer("job.toml", {"gpus": 2}),
+        Layer("flag", {"gpus_per_node": 4}),
+    ]
+    job, origins = merge(layers)
+    assert (job.gpus, job.gpus_per_node, origins["gpus_per_node"]) == (None, 4, "--gpus-per-node")
+    assert "gpus" not in origins
+    job, _ = merge([*layers, Layer("flag", {"gpus": 8, "gpus_per_node": 4})])
+    assert (job.gpus, job.gpus_per_node) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "most", "by_node", "kind"),
+    [
+        ("a100:4", 4, (), "a100"),
+        ("a100:8,4", 8, (8, 4), "a100"),
+        ("1g.10gb:2", 2, (), "1g.10gb"),
+        ("4", 4, (), ""),
+        (4, 4, (), ""),
+    ],
+)
+def test_count_and_type_are_apart(
+    gpus: int | str, most: int, by_node: tuple[int, ...], kind: str
+) -> None:
+    job = Job(gpus=gpus)
+    assert (job.most_gpus, job.gpus_by_node, job.gpu_type) == (most, by_node, kind)
+    assert from_toml(f"gpus_per_node = {gpus!r}", Job).most_gpus == most
+
+
+@pytest.mark.parametrize(
+    ("job", "option", "value", "shape"),
+    [
+        (ONE | {"gpus": "V100:2"}, "gres", "gpu:v100:2", "1 node x 2 V100 GPUs"),  # Slurm's name
+        (ONE | {"gpus": "v100:4", "nodes": 2}, "gres", "gpu:v100:2", "2 nodes x 2 v100 GPUs"),
+        (
+            ONE | {"gpus": "v100:2,1", "nodes": None},
+            "gpus",
+            "v100:3",
+            "2 nodes with 2 and 1 v100 GPUs",
+        ),
+    ],
+)
+def test_typed_gpus_are_asked_for_by_type_and_counted_by_number(
+    job: dict[str, Any], option: str, value: str, shape: str
+) -> None:
+    decided = planned(job, facts=TYPED)
+    assert (dict(decided.directives)[option], decided.shape) == (value, shape)
+
+
+def _type_finding(job: Job, site: Site) -> ToolkitError | None:
+    return next(gpu_types(Case(job, site)), None)
+
+
+def test_a_site_file_tells_which_types_there_are() -> None:
+    neuron = sites.load("neuron")
+    assert _type_finding(Job(gpus="v100:2", partition="cas_v100_4"), neuron) is None
+    wrong = _type_finding(Job(gpus="h200:2", partition="cas_v100_4"), neuron)
+    assert wrong is not None
+    assert "with h200: --partition" in (wrong.next_step or "")
+    typo = _type_finding(Job(gpus="a10:2"), neuron)
+    assert typo is not None
+    assert typo.close == "a100"
+    # Slurm says gpu:4, the file says V100.
+    untyped = Facts(partitions=PARTITIONS, container="singularity")
+    job = ONE | {"gpus": "v100:4", "partition": "cas_v100_4"}
+    decided = planned(job, site=replace(NEURON, partitions=neuron.partitions), facts=untyped)
+    assert (dict(decided.directives)["gres"], decided.gpu_type) == ("gpu:4", "v100")
+
+
+def test_a_site_says_what_slurm_calls_a_type(tmp_path: Path) -> None:
+    name = "nvidia_a100-sxm4-80gb"
+    site = replace(NEURON, gpu_types={"a100": name, "any": ""})
+    facts = Facts(
+        partitions=tuple(replace(one, gpus_by_type={name: 4}) for one in PARTITIONS),
+        container="singularity",
+    )
+    decided = planned(ONE | {"gpus": "a100:2"}, site=site, facts=facts)
+    assert dict(decided.directives)["gres"] == f"gpu:{name}:2"
+    (tmp_path / "ours.toml").write_text('[gpu_types]\na100 = "A100 NVLink"\n')
+    says = 'expected a name without blanks, such as "a100"'  # which a directive could not carry
+    with pytest.raises(ConfigError, match=says) as caught:
+        sites.from_file(tmp_path / "ours.toml")
+    assert "gpu_types" in str(caught.value.place)
+
+
+def test_sinfo_counts_the_gpus_of_each_type() -> None:
+    lines = (
+        "main*|up|1:00:00|1-infinite|2|idle|4|4000|gpu:a100:4(S:0-1),gpu:1g.10gb:7\n"
+        "main*|up|1:00:00|1-infinite|2|idle|4|4000|gpu:v100:2,nvme:100\n"
+        "cpu|up|1:00:00|1-infinite|2|idle|4|4000|(null)"
+    )
+    main, cpu = parse.partitions(lines)
+    assert main.gpus_by_type == {"a100": 4, "1g.10gb": 7, "v100": 2}
+    assert main.gpus == 11
+    assert (cpu.gpus, cpu.gpus_by_type) == (0, {})
+    assert parse.gpu_counts("gres/gpu=8,gres/gpu:a100=8") == {"": 8, "a100": 8}
+    assert parse.gpu_counts("gpu:4(IDX:0-3)") == {"": 4}
+
+
+def test_memory_is_read_as_slurm_reads_it() -> None:
+    sizes = {"5G": 5120, "4000": 4000, "4000M": 4000, "1024K": 1, "1K": 1, "2t": 2 << 20}
+    for text, size in {**sizes, "16GB": 16384, "0": 0}.items():
+        assert megabytes(text) == size
+    with pytest.raises(ValueError, match="not a size"):
+        megabytes("3.9G")
+    unknown = Facts(partitions=(replace(PARTITIONS[0], memory=0),))  # to Slurm, too
+    assert judge(Case(Job(mem="5G"), make_case().site, facts=unknown)) == Judgement()
+
+
+# Variables that are passed on
+
+
+def passed(*names: str, **given: Any) -> tuple[Settings, list[ToolkitError]]:
+    return settings.with_variables(merge([Layer("below", given), flags({"env": names}, ())]))
+
+
+def test_env_with_a_name_alone_passes_the_variable_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTION_A", "line one\nline 'two'")
+    monkeypatch.setenv("OPTION_EMPTY", "")
+    monkeypatch.delenv("OPTION_B", raising=False)
+    found, wrong = passed("OPTION_A", "OPTION_EMPTY", "X=1", env={"OPTION_A": "of the project"})
+    assert found.job.env == {"OPTION_A": "line one\nline 'two'", "OPTION_EMPTY": "", "X": "1"}
+    assert not wrong
+    _, wrong = passed("OPTION_B")
+    assert [(one.place, one.cause) for one in wrong] == [
+        ("--env", "the variable OPTION_B is not set in this shell")
+    ]
+    with pytest.raises(UsageError, match="expects NAME=VALUE"):
+        passed("")
+
+
+@pytest.mark.parametrize(
+    ("names", "below", "environment", "unset"),
+    [
+        (("OPTION_A", "torch"), None, "torch", []),
+        (("torch", "vision"), None, "torch", ["the variable vision is not set in this shell"]),
+        (("OPTION_A",), "base", "base", []),
+    ],
+)
+def test_with_conda_a_name_that_is_no_variable_is_the_environment(
+    names: tuple[str, ...],
+    below: str | None,
+    environment: str,
+    unset: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPTION_A", "a")
+    found, wrong = passed(*names, runtime="conda", conda_env=below)
+    assert (found.job.conda_env, [one.cause for one in wrong]) == (environment, unset)
+    assert found.job.env == ({"OPTION_A": "a"} if "OPTION_A" in names else {})
+
+
+def test_a_value_that_was_passed_on_is_kept_with_the_run(tmp_path: Path) -> None:
+    values = {"OPTION_A": "then", "MY_TOKEN": "x"}
+    given = make_case({"env": values, "pass_env": tuple(values)}, cwd=str(tmp_path))
+    decided = decide(given)
+    kept = repeatable(given, decided)
+    assert (kept.env, kept.pass_env) == ({"OPTION_A": "then"}, ()), "a secret is not written down"
+    assert decided.origins["env OPTION_A"] == "this shell"
+    assert "MY_TOKEN" in decided.secrets
