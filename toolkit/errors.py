@@ -98,9 +98,10 @@ class ToolkitError(Exception):
 
         ``--gpus: a node has 4 GPUs, 8 were asked for (site neuron, 2026-08); --gpus 4``.
         """
+        place = f"{self.place}: " if self.place else ""
         source = f" ({self.source})" if self.source else ""
         step = f"; {self.advice}" if self.advice else ""
-        return f"{self.place}: {self.cause}{source}{step}"
+        return f"{place}{self.cause}{source}{step}"
 
 
 class UsageError(ToolkitError, exit_code=64, kind="usage"):

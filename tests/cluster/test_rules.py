@@ -71,12 +71,8 @@ class Place(NamedTuple):
     ) -> list[str]:
         """Return what the rules say against a job, of that which stops it."""
         facts = replace(self.facts, mine=mine or {})
-        return [
-            error.cause
-            for error in judge(
-                Case(Job(**{**RIGHT, **job}), self.site, facts=facts, **given)
-            ).errors
-        ]
+        judged = judge(Case(Job(**{**RIGHT, **job}), self.site, facts=facts, **given))
+        return [finding.cause for finding in judged if not finding.is_warning]
 
     def refused(self, *jobs: list[str]) -> list[str]:
         """Return what Slurm says against each job, by its own client; "" if it takes it. Nothing is submitted."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from toolkit import launchers
 from toolkit import source as reader
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.launchers import LAUNCHERS
@@ -111,6 +112,11 @@ def findings(job: dict[str, Any], **changes: Any) -> list[ToolkitError]:
     except PlanError as error:
         return list(error.findings)
     return []
+
+
+def warned(case: Case) -> list[ToolkitError]:
+    """Return what the launcher of a case warns of."""
+    return [finding for finding in launchers.check(case) if finding.is_warning]
 
 
 def script_case(

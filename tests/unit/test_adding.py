@@ -174,7 +174,7 @@ from toolkit.slurm.client import Client
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 case = make_case(cluster=Client(Access()))
-print(judge(case._replace(host=read_host(case, Path.cwd()))).warnings)
+print(*(found.summary for found in judge(case._replace(host=read_host(case, Path.cwd())))))
 """
 
 

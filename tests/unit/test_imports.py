@@ -35,10 +35,12 @@ def findings(
     read: Source, manifest: Manifest | None = IMAGE, **job: object
 ) -> list[tuple[bool, str]]:
     """Return the findings about imports: whether each stops the job, and its message."""
-    judgement = judge(make_case(dict(job), source=read, manifest=manifest, host=HOST))
-    stopping = [(True, "\n".join((error.summary, *error.details))) for error in judgement.errors]
-    found = [*stopping, *((False, text) for text in judgement.warnings)]
-    return [each for each in found if each[1].startswith("imports: ")]
+    judged = judge(make_case(dict(job), source=read, manifest=manifest, host=HOST))
+    return [
+        (not each.is_warning, "\n".join((each.summary, *each.details)))
+        for each in sorted(judged, key=lambda each: each.is_warning)
+        if each.place == "imports"
+    ]
 
 
 FINDINGS = [

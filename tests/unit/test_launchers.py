@@ -7,9 +7,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.samples import FACTS, MANIFEST, findings, make_case, script_case, source_of
+from tests.unit.samples import (
+    FACTS,
+    MANIFEST,
+    findings,
+    make_case,
+    script_case,
+    source_of,
+    warned,
+)
 from tests.unit.test_scripts import HOLDS_ALL, IMAGENET
-from toolkit import launchers, scripts
+from toolkit import scripts
 from toolkit.errors import LauncherMismatchError, ShapeError, UsageError
 from toolkit.model.image import Check, Manifest, Verdict
 from toolkit.model.plan import Plan
@@ -440,10 +448,10 @@ def test_trainers_are_told_what_the_script_leaves_out(
 def test_a_trainer_under_another_launcher_is_warned_of() -> None:
     for module, better in (("lightning", "srun"), ("deepspeed", "torchrun")):
         source = Source(python=True, imports=(module,))
-        (warning,) = launchers.warnings(script_case("train.py", source, launcher="horovod"))
-        assert warning.endswith(f"--launcher {better}")
+        (warning,) = warned(script_case("train.py", source, launcher="horovod"))
+        assert warning.next_step == f"--launcher {better}"
         for name in ("srun", "torchrun"):
-            assert launchers.warnings(script_case("train.py", source, launcher=name)) == ()
+            assert not warned(script_case("train.py", source, launcher=name))
 
 
 def accelerated(job: dict[str, Any], **changes: Any) -> tuple[str, list[str]]:

@@ -17,7 +17,7 @@ from toolkit.api.run import repeatable
 from toolkit.cli.options import flags
 from toolkit.cli.run import command, explanation
 from toolkit.errors import ConfigError, ToolkitError, UsageError
-from toolkit.model.base import from_json, from_toml, to_json
+from toolkit.model.base import BadDataError, from_json, from_toml, to_json
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
@@ -27,7 +27,7 @@ from toolkit.planning import settings
 from toolkit.planning.plan import decide, with_gpus
 from toolkit.planning.settings import Layer, Settings, from_environment, layer, merge
 from toolkit.quoting import sbatch_option
-from toolkit.rules import Judgement, judge
+from toolkit.rules import judge
 from toolkit.rules.partition import gpu_types
 from toolkit.runs.interactive import salloc_command
 from toolkit.slurm import parse
@@ -252,6 +252,13 @@ def test_a_plan_of_an_earlier_version_is_still_read() -> None:
     assert ("exclusive", None) in from_json(text, Plan).sbatch_options
 
 
+def test_keys_of_another_version_are_passed_over_in_a_plan_but_not_in_a_job() -> None:
+    text = to_json(planned({})).replace('"launch": {', '"later": 1, "launch": {"warnings": ["x"],')
+    assert from_json(text, Plan) == planned({})
+    with pytest.raises(BadDataError, match="no key 'later'"):
+        from_json('{"later": 1}', Job)
+
+
 # GPUs and memory
 
 
@@ -426,7 +433,7 @@ def test_memory_is_read_as_slurm_reads_it() -> None:
     with pytest.raises(ValueError, match="not a size"):
         megabytes("3.9G")
     unknown = Facts(partitions=(replace(PARTITIONS[0], memory=0),))  # to Slurm, too
-    assert judge(Case(Job(mem="5G"), make_case().site, facts=unknown)) == Judgement()
+    assert judge(Case(Job(mem="5G"), make_case().site, facts=unknown)) == []
 
 
 # Variables that are passed on

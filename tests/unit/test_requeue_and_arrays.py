@@ -229,7 +229,7 @@ def test_a_sweep_over_gpus_is_fine_for_a_script_that_has_such_an_argument_and_ty
     )
     assert decide(make_case({"sweep": ("gpus=1,2",)}, source=source)).warnings == ()
     (warning,) = decide(make_case({"sweep": ("lrr=1,2",)}, source=source)).warnings
-    assert warning == "--sweep lrr: the script has no option --lrr; did you mean --lr?"
+    assert warning == "--sweep lrr: the script has no option --lrr; close: --lr"
 
 
 def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.samples import read_script, script_case, write_files
+from tests.unit.samples import read_script, script_case, warned, write_files
 from toolkit import launchers, module_search, source
 from toolkit.config import shipped
 from toolkit.errors import ScriptMissingError
@@ -195,9 +195,9 @@ def test_a_script_of_another_framework_than_the_launchers_is_warned_of(
     imports: tuple[str, ...], calls: tuple[str, ...], launcher: str, better: str
 ) -> None:
     read = Source(python=True, imports=imports, calls=calls)
-    warnings = launchers.warnings(script_case("train.py", read, launcher=launcher))
-    assert [text.rpartition(" ")[2] for text in warnings] == ([better] if better else [])
-    assert launchers.warnings(script_case("train.py", Source(), launcher=launcher)) == ()
+    named = [each.next_step for each in warned(script_case("train.py", read, launcher=launcher))]
+    assert named == ([f"--launcher {better}"] if better else [])
+    assert not warned(script_case("train.py", Source(), launcher=launcher))
 
 
 def test_options_and_objects_are_read_with_their_arguments(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ A launcher is a row in ``LAUNCHERS``, and ``scripts/templates/<name>.sbatch.j2``
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from toolkit.errors import LauncherMismatchError, UnknownLauncherError
+from toolkit.errors import LauncherMismatchError, ToolkitError, UnknownLauncherError
 from toolkit.launchers import mpi, others, torch, trainers
 from toolkit.launchers.base import Launcher
 from toolkit.model.case import SHELLS, Case
@@ -238,20 +238,24 @@ def copies(case: Case, choice: Choice) -> LauncherMismatchError | None:
     )
 
 
-def warnings(case: Case) -> tuple[str, ...]:
-    """Warn of a script that uses another framework than its launcher.
+def check(case: Case) -> Iterator[ToolkitError]:
+    """Yield why the job's launcher cannot start its ranks, or may not connect them.
 
-    The job would start, and every rank would believe that it is alone.
+    A script may use another framework than its launcher sets up. The job would start, and every
+    rank would believe that it is alone.
     """
     launcher, source = case.launcher, case.source
-    if launcher is None or not launcher.framework or not source.python:
-        return ()
-    if launcher.is_used_by(source):
-        return ()
+    if launcher is None:
+        yield unknown(case.job.launcher or "")
+        return
+    yield from launcher.check(case)
+    if not launcher.framework or not source.python or launcher.is_used_by(source):
+        return
     better = LAUNCHERS[choose(case._replace(launcher=None)).launcher]
-    if not better.is_used_by(source):
-        return ()
-    return (
-        f"{case.target.name} uses {better.framework}, which the launcher {launcher.name} does not "
-        f"set up: every rank may believe that it is alone; next: --launcher {better.name}",
-    )
+    if better.is_used_by(source):
+        yield LauncherMismatchError(
+            f"{case.target.name} uses {better.framework}, which the launcher {launcher.name} does "
+            "not set up: every rank may believe that it is alone",
+            next_step=f"--launcher {better.name}",
+            is_warning=True,
+        )

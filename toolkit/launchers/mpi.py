@@ -293,6 +293,7 @@ def _check_mpirun(case: Case) -> Iterator[ToolkitError]:
             place="--launcher mpirun",
             next_step="load the site's Open MPI, or use --launcher mpi",
         )
+    yield from _versions_apart(case)
 
 
 def _mpirun(case: Case) -> Launch:
@@ -313,11 +314,10 @@ def _mpirun(case: Case) -> Launch:
             *("-n", str(case.ranks), "--map-by", f"ppr:{ranks}:node", "--bind-to", "none"),
             *(word for name, value in parameters.items() for word in ("--mca", name, value)),
         ),
-        warnings=_mpirun_warnings(case),
     )
 
 
-def _mpirun_warnings(case: Case) -> tuple[str, ...]:
+def _versions_apart(case: Case) -> Iterator[ToolkitError]:
     """Warn of two versions of Open MPI that may not work together.
 
     Open MPI promises that ranks find a daemon of the same major version; of others, what was tried
@@ -326,11 +326,12 @@ def _mpirun_warnings(case: Case) -> tuple[str, ...]:
     host = _OPEN_MPI.search(case.facts.mpirun or "")
     image = _OPEN_MPI.search(case.manifest.detail_of("openmpi") if case.manifest else "")
     if host is None or image is None or host[1] == image[1] or (host[1], image[1]) in _TRIED:
-        return ()
-    return (
+        return
+    yield LauncherMismatchError(
         f"mpirun here is Open MPI {host[1]}.{host[2]}, "
-        f"the {case.noun} has {image[1]}.{image[2]}: ranks may not find it; "
-        "--launcher horovod or mpi does without the host's",
+        f"the {case.noun} has {image[1]}.{image[2]}: ranks may not find it",
+        next_step="--launcher horovod or mpi does without the host's",
+        is_warning=True,
     )
 
 

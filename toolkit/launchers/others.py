@@ -36,6 +36,15 @@ def _check_tensorflow(case: Case) -> Iterator[ToolkitError]:
             place="--launcher",
             next_step="tf.distribute.MultiWorkerMirroredStrategy needs none",
         )
+    calls = case.source.calls_any
+    is_alone = calls("MirroredStrategy") and not calls("MultiWorkerMirroredStrategy")
+    if is_alone and case.ranks > 1:
+        yield LauncherMismatchError(
+            "MirroredStrategy stays within one process: every worker will train a network of its "
+            "own",
+            next_step="use MultiWorkerMirroredStrategy",
+            is_warning=True,
+        )
 
 
 def _tensorflow(case: Case) -> Launch:
@@ -45,12 +54,7 @@ def _tensorflow(case: Case) -> Launch:
     has several workers, each sees its share of the node's. A TF_CONFIG that is already set stays.
     It names workers only: parameter servers are another kind of task.
     """
-    threads, calls = str(case.cpus_per_rank), case.source.calls_any
-    is_alone = calls("MirroredStrategy") and not calls("MultiWorkerMirroredStrategy")
-    warning = (
-        "MirroredStrategy stays within one process: every worker will train a network of its own; "
-        "use MultiWorkerMirroredStrategy"
-    )
+    threads = str(case.cpus_per_rank)
     return default(
         case,
         {
@@ -59,7 +63,6 @@ def _tensorflow(case: Case) -> Launch:
             "TF_NUM_INTEROP_THREADS": threads,
             **sockets(case, "NCCL"),
         },
-        warnings=(warning,) if is_alone and case.ranks > 1 else (),
     )
 
 

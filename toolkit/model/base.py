@@ -23,6 +23,10 @@ class Model(
     """Base of every structure of the project: immutable, no unknown keys, compared by value."""
 
 
+class Record(Model, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """Base of what the toolkit writes for itself: it passes over keys of other versions."""
+
+
 AnyModel = TypeVar("AnyModel", bound=Model)
 
 
@@ -182,7 +186,7 @@ def _faults_of_keys(
     for name, value in data.items():
         if name in known:
             yield from _faults(value, known[name].type, _below(key, name))
-        else:
+        elif model.__struct_config__.forbid_unknown_fields:
             message = f"there is no key {name!r}"
             yield BadDataError(message, _below(key, name), tuple(known), name)
     for name, field in known.items():

@@ -174,8 +174,7 @@ class Case(NamedTuple):
         shown: further directories that the ranks must see, such as the git work tree.
         run: the directory of the run's files, absolute.
         tree: the tree that a snapshot is taken of; None: the job runs in the work tree itself.
-        findings: the errors of what was gathered.
-        warnings: the same for what does not stop the job.
+        findings: the errors of what was gathered, and the warnings.
         notes: how the command was understood.
         force: the reason to submit a job that the rules refuse; None: the rules decide.
         after: dependencies of the job as Slurm writes them: ``afterok:7``.
@@ -201,7 +200,6 @@ class Case(NamedTuple):
     run: str = ""
     tree: Tree | None = None
     findings: tuple[ToolkitError, ...] = ()
-    warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     force: str | None = None
     after: tuple[str, ...] = ()

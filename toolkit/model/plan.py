@@ -9,12 +9,12 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Literal
 
-from toolkit.model.base import Model
+from toolkit.model.base import Record
 from toolkit.model.code import ScriptFile
 from toolkit.model.site import PORTS
 
 
-class Requeue(Model, frozen=True, kw_only=True):
+class Requeue(Record, frozen=True, kw_only=True):
     """The return of a job to the queue before its time limit.
 
     Attributes:
@@ -30,7 +30,7 @@ class Requeue(Model, frozen=True, kw_only=True):
     times: int
 
 
-class Point(Model, frozen=True, kw_only=True):
+class Point(Record, frozen=True, kw_only=True):
     """One point of a sweep.
 
     Attributes:
@@ -44,7 +44,7 @@ class Point(Model, frozen=True, kw_only=True):
     arguments: tuple[str, ...]
 
 
-class Bind(Model, frozen=True, kw_only=True):
+class Bind(Record, frozen=True, kw_only=True):
     """A directory or file of the host that is mounted into the container.
 
     Attributes:
@@ -87,7 +87,7 @@ class Bind(Model, frozen=True, kw_only=True):
         )
 
 
-class Container(Model, frozen=True, kw_only=True):
+class Container(Record, frozen=True, kw_only=True):
     """The runtime of a rank, which may be no container at all.
 
     Attributes:
@@ -140,7 +140,7 @@ class Container(Model, frozen=True, kw_only=True):
         return PurePosixPath(self.image).name  # of a plan of an older version, without a label
 
 
-class Launch(Model, frozen=True, kw_only=True):
+class Launch(Record, frozen=True, kw_only=True):
     """The start of the ranks.
 
     A launcher module decides it, and the template of the same name renders it.
@@ -163,7 +163,6 @@ class Launch(Model, frozen=True, kw_only=True):
             without a value.
         init: how the ranks find each other, if the launcher has a choice.
         exclude: ``,nid007``: nodes that a job which joins later must not use either; empty: none.
-        warnings: problems that the launcher expects.
     """
 
     launcher: str
@@ -181,10 +180,9 @@ class Launch(Model, frozen=True, kw_only=True):
     directives: tuple[tuple[str, str], ...] = ()
     init: str | None = None
     exclude: str = ""
-    warnings: tuple[str, ...] = ()
 
 
-class Forced(Model, frozen=True, kw_only=True):
+class Forced(Record, frozen=True, kw_only=True):
     """The findings that would have stopped a job, and why the user submitted it all the same.
 
     Attributes:
@@ -196,7 +194,7 @@ class Forced(Model, frozen=True, kw_only=True):
     findings: tuple[str, ...]
 
 
-class Part(Model, frozen=True, kw_only=True):
+class Part(Record, frozen=True, kw_only=True):
     """One of the runs that take turns in an allocation.
 
     Attributes:
@@ -211,7 +209,7 @@ class Part(Model, frozen=True, kw_only=True):
     cpus_per_task: int
 
 
-class Plan(Model, frozen=True, kw_only=True):
+class Plan(Record, frozen=True, kw_only=True):
     """A run before it is submitted.
 
     Attributes:

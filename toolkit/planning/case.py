@@ -83,11 +83,14 @@ def gather(
         today = merge([_site_layer(cluster.site), *files, variables])
         # A part of an allocation is repeated as a job of its own; another site has other values.
         is_alike = recorded.site == case.site.name and not recorded.is_part
-        case = case._replace(
-            repeats=recorded if is_alike and not run.flags.values else None,
-            warnings=(*case.warnings, *not_taken(recorded, settings.job, today)),
-        )
-    return case._replace(warnings=(*case.warnings, *_unchecked(case)))
+        repeats = recorded if is_alike and not run.flags.values else None
+        case = case._replace(repeats=repeats)
+        case = _warned(case, *not_taken(recorded, settings.job, today))
+    return _warned(case, *_unchecked(case))
+
+
+def _warned(case: Case, *texts: str) -> Case:
+    return case.with_findings(*(ToolkitError(text, is_warning=True) for text in texts))
 
 
 def _merge_settings(
@@ -215,7 +218,7 @@ def _with_source(case: Case) -> Case:
     from toolkit.runs.code import change_since
 
     change = change_since(target.repeats, case.script_file)
-    return case._replace(warnings=(change,) if change else ())
+    return _warned(case, change) if change else case
 
 
 def _with_launcher(case: Case) -> Case:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from toolkit import quoting
 from toolkit.errors import ToolkitError, UsageError
@@ -91,15 +91,15 @@ def _applies(name: str, job: Job) -> bool:
     return not job.interactive or name not in OPTIONS or OPTIONS[name].in_salloc
 
 
-def findings(job: Job, installed: Mapping[str, Takes]) -> list[ToolkitError]:
-    """Return the errors of the options that the user passes to sbatch.
+def findings(job: Job, installed: Mapping[str, Takes]) -> Iterator[ToolkitError]:
+    """Yield the errors of the options that the user passes to sbatch.
 
     Args:
         job: the merged settings.
         installed: the options that ``sbatch --help`` lists; empty if there is no sbatch.
     """
     errors = (_finding(name, value, installed) for name, value in job.slurm.items())
-    return [error for error in errors if error is not None]
+    yield from (error for error in errors if error is not None)
 
 
 def notes(job: Job, installed: Mapping[str, Takes]) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ _NAMES = {"USR1": "USR1", "USR2": "USR2", "10": "USR1", "12": "USR2"}
 
 
 def requeueing(job: Job, minutes: int | None) -> Requeue | None:
-    """Fill in the defaults of requeueing. Return None if it is off or has errors.
+    """Fill in the defaults of requeueing, which has no errors. Return None if it is off.
 
     Slurm signals the batch shell (``--signal=B:USR1@120``), which signals the ranks, waits for
     them, and asks Slurm to queue the job again, so that it continues from what it has saved. Ranks
@@ -179,7 +179,7 @@ def requeueing(job: Job, minutes: int | None) -> Requeue | None:
         job: the merged settings.
         minutes: the job's time limit; None: it has none, or that of its partition.
     """
-    if not job.requeue or requeue_findings(job, minutes):
+    if not job.requeue:
         return None
     name, seconds = _signal(job, minutes)
     return Requeue(
@@ -190,41 +190,36 @@ def requeueing(job: Job, minutes: int | None) -> Requeue | None:
     )
 
 
-def requeue_findings(job: Job, minutes: int | None) -> list[ToolkitError]:
-    """Return the errors of settings that contradict requeueing."""
+def requeue_findings(case: Case) -> Iterator[ToolkitError]:
+    """Yield the settings that contradict requeueing, and a script that cannot handle its signal."""
+    job, script = case.job, case.target.script
     if not job.requeue:
-        if job.max_requeues is None or job.requeue is not None:
-            return []
-        cause = "--max-requeues has no effect without --requeue"
-        return [UsageError(cause, place="--max-requeues", next_step="add --requeue")]
+        if job.max_requeues is not None and job.requeue is None:
+            cause = "--max-requeues has no effect without --requeue"
+            yield UsageError(cause, place="--max-requeues", next_step="add --requeue")
+        return
     match = _SIGNAL.match(job.signal or "B:USR1")
     if not match or "B" not in (match["to"] or "") or match["name"] not in _NAMES:
         cause = f"--requeue needs USR1 or USR2 to the batch shell (B:) only, got {job.signal!r}"
         step = f"--signal B:USR1@{_SECONDS}, or leave --signal out"
-        return [UsageError(cause, place="--signal", next_step=step)]
-    seconds = _signal(job, minutes)[1]
+        yield UsageError(cause, place="--signal", next_step=step)
+        return
+    minutes, seconds = case.minutes, _signal(job, case.minutes)[1]
     if minutes is not None and minutes * 60 <= seconds + _EARLY:
         cause = (
             f"a job of {counted(minutes, 'minute')} would be stopped as soon as it runs: Slurm "
             f"sends the signal {seconds} s before the time limit, and up to {_EARLY} s earlier"
         )
         step = "give a longer --time, or a signal nearer to the end: --signal B:USR1@SECONDS"
-        return [UsageError(cause, place="--signal", next_step=step)]
-    return []
-
-
-def requeue_warnings(job: Job, script: str) -> tuple[str, ...]:
-    """Return a warning for a script that cannot handle the signal.
-
-    Ranks start with the signal ignored, so that it ends no rank that does not handle it, and POSIX
-    lets no shell trap a signal that was ignored when the shell started.
-    """
-    if not job.requeue or not script.endswith(".sh"):
-        return ()
-    return (
-        f"the shell that runs {script} cannot trap the signal of --requeue: "
-        "handle it in a program that the script starts",
-    )
+        yield UsageError(cause, place="--signal", next_step=step)
+    # Ranks start with the signal ignored, so that it ends no rank that does not handle it, and
+    # POSIX lets no shell trap a signal that was ignored when the shell started.
+    if script.endswith(".sh"):
+        yield UsageError(
+            f"the shell that runs {script} cannot trap the signal of --requeue: "
+            "handle it in a program that the script starts",
+            is_warning=True,
+        )
 
 
 def _signal(job: Job, minutes: int | None) -> tuple[str, int]:

@@ -15,18 +15,13 @@ from toolkit.errors import PlanError, ToolkitError, UnknownPartitionError, Usage
 from toolkit.launchers.torch import flight_recorder
 from toolkit.model.case import Case
 from toolkit.model.job import Job
-from toolkit.model.plan import Bind, Launch, Plan
+from toolkit.model.plan import Bind, Forced, Launch, Plan
 from toolkit.model.site import Partition, Site
 from toolkit.planning import binds, options, sweep
 from toolkit.rules import judge
 from toolkit.rules.options import contradictions
 from toolkit.text import is_secret, shows
 from toolkit.units import counted
-
-_VISIBLE_SECRET = (
-    "an argument of the script looks like a secret: all users of a node can read it in the list of "
-    "processes; pass it with --secret NAME"
-)
 
 
 def decide(case: Case) -> Plan:
@@ -37,11 +32,11 @@ def decide(case: Case) -> Plan:
     """
     case, gpu_notes = _resolved(case.in_snapshot)
     job, launcher, runtime = case.job, case.launcher, case.runtime
-    judged = judge(case)
-    findings = [*_input_findings(case), *judged.errors, *_option_findings(case)]
-    if findings or launcher is None or runtime is None:
+    findings, forced = _findings(case)
+    errors = [finding for finding in findings if not finding.is_warning]
+    if errors or launcher is None or runtime is None:
         cause = f"this job could not run on site {case.site.name}; nothing was submitted"
-        raise PlanError(cause, findings)
+        raise PlanError(cause, errors)
     launch = launcher.launch(case)
     container = runtime.container(case)
     requeue = options.requeueing(job, case.minutes)
@@ -79,16 +74,10 @@ def decide(case: Case) -> Plan:
         points=sweep.points(job),
         notes=(*case.notes, *gpu_notes, *options.notes(job, case.facts.sbatch_options)),
         warnings=(
-            *case.warnings,
-            *launchers.warnings(case),
-            *launch.warnings,
-            *((_VISIBLE_SECRET,) if shows(job.arguments) else ()),
-            *judged.warnings,
-            *sweep.warnings(job, case.source),
-            *options.requeue_warnings(job, case.target.script),
-            *runtime.warnings(case),
+            *(f"forced: {text}" for text in (forced.findings if forced else ())),
+            *(finding.summary for finding in findings),
         ),
-        forced=judged.forced,
+        forced=forced,
         script_file=None if job.interactive else case.script_file,
         ports=case.site.ports,
         reports=reports,
@@ -117,9 +106,29 @@ def _resolved(case: Case) -> tuple[Case, tuple[str, ...]]:
     return case.with_findings(*wrong)._replace(job=job, origins=origins), notes
 
 
-def _input_findings(case: Case) -> Iterator[ToolkitError]:
-    """Yield the errors of what was gathered, and of values that the rules rely on."""
-    yield from case.findings
+def _findings(case: Case) -> tuple[list[ToolkitError], Forced | None]:
+    """Return all findings of a case, without the errors that the user overrules, and those."""
+    job, judged = case.job, judge(case)
+    overruled = [error for error in judged if case.force is not None and not error.is_warning]
+    findings = [
+        *case.findings,
+        *_partition_findings(case),
+        *options.findings(job, case.facts.sbatch_options),
+        *(finding for finding in judged if finding not in overruled),
+        *contradictions(case),
+        *options.requeue_findings(case),
+        *sweep.findings(job, case.source),
+        *_secret_findings(job),
+        *launchers.check(case),
+        *(binds.findings(case) if case.noun == "image" else ()),
+        *runtimes.check(case),
+    ]
+    texts = tuple(error.summary for error in overruled)
+    forced = Forced(reason=case.force or "", findings=texts) if overruled else None
+    return findings, forced
+
+
+def _partition_findings(case: Case) -> Iterator[ToolkitError]:
     known = {partition.name for partition in case.facts.partitions} or set(case.site.partitions)
     name = case.job.partition
     if name is not None and known and name not in known:
@@ -130,21 +139,16 @@ def _input_findings(case: Case) -> Iterator[ToolkitError]:
             value=name,
             next_step=f"one of {', '.join(sorted(known))}",
         )
-    yield from options.findings(case.job, case.facts.sbatch_options)
 
 
-def _option_findings(case: Case) -> Iterator[ToolkitError]:
-    """Yield the errors of options, and of what launcher and runtime cannot do."""
-    yield from contradictions(case)
-    yield from options.requeue_findings(case.job, case.minutes)
-    yield from sweep.findings(case.job, case.source)
-    if case.launcher is None:
-        yield launchers.unknown(case.job.launcher or "")
-    else:
-        yield from case.launcher.check(case)
-    if case.runtime is not None and case.runtime.image:
-        yield from binds.findings(case)
-    yield from runtimes.check(case)
+def _secret_findings(job: Job) -> Iterator[ToolkitError]:
+    if shows(job.arguments):
+        yield UsageError(
+            "an argument of the script looks like a secret: all users of a node can read it in "
+            "the list of processes",
+            next_step="pass it with --secret NAME",
+            is_warning=True,
+        )
 
 
 def _writes_reports(case: Case) -> bool:

@@ -9,9 +9,9 @@ import csv
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from toolkit.errors import ToolkitError, UsageError, nearest
+from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.job import Job
 from toolkit.model.plan import Point
 from toolkit.model.source import Source
@@ -117,35 +117,49 @@ def array(job: Job) -> str | int | None:
     return f"0-{count - 1}" if count > 1 else "0"
 
 
-def findings(job: Job, source: Source) -> list[ToolkitError]:
-    """Return the errors of a job's array and of its sweep."""
+def findings(job: Job, source: Source) -> Iterator[ToolkitError]:
+    """Yield what is wrong with a job's array and with its sweep."""
     if error := _array_error(str(job.array)) if job.array is not None else None:
-        return [error]
-    if not job.sweep:
-        return []
-    try:
-        parsed = axes(job.sweep)
-    except UsageError as error:
-        return [error]
+        yield error
+    elif job.sweep:
+        try:
+            parsed = axes(job.sweep)
+        except UsageError as error:
+            yield error
+        else:
+            yield from _sweep_findings(job, parsed, source)
+
+
+def _sweep_findings(
+    job: Job, parsed: Sequence[tuple[str, tuple[str, ...]]], source: Source
+) -> Iterator[ToolkitError]:
     count = math.prod(len(values) for _, values in parsed)
-    errors: list[ToolkitError] = [
-        _resource_error(name, values)
-        for name, values in parsed
-        if name in _RESOURCES and source.option(name) is None
-    ]
+    for name, values in parsed:
+        if name in _RESOURCES and source.option(name) is None:
+            yield _resource_error(name, values)
     if count > _MAX_POINTS:
         cause = f"the sweep has {count} points; the limit is {_MAX_POINTS}"
-        errors.append(UsageError(cause, place="--sweep", next_step="give fewer values"))
+        yield UsageError(cause, place="--sweep", next_step="give fewer values")
     least, most = job.node_range
     if least < most:
         cause = "a sweep needs a fixed number of nodes"
-        errors.append(UsageError(cause, place="--nodes", next_step=f"--nodes {most}"))
+        yield UsageError(cause, place="--nodes", next_step=f"--nodes {most}")
     ranges = queue.task_ranges(str(job.array)) if job.array is not None else []
     beyond = next((number for ids in ranges for number in ids if number >= count), None)
     if beyond is not None:
         cause = f"the sweep has the points 0 to {count - 1}; it has no point {beyond}"
-        errors.append(UsageError(cause, place="--array", next_step=f"--array 0-{count - 1}"))
-    return errors
+        yield UsageError(cause, place="--array", next_step=f"--array 0-{count - 1}")
+    known = [option.flag for option in source.options]
+    for name, _ in parsed:
+        flag = name if name.startswith("-") else f"--{name}"
+        if known and flag not in known:
+            yield UsageError(
+                f"the script has no option {flag}",
+                place=f"--sweep {flag.lstrip('-')}",
+                choices=known,
+                value=flag,
+                is_warning=True,
+            )
 
 
 def _array_error(text: str) -> UsageError | None:
@@ -175,17 +189,3 @@ def _resource_error(name: str, values: Sequence[str]) -> UsageError:
         next_step=f"submit a job for each value: {loop}; "
         f"if the script has such an argument: --sweep=--{name}=...",
     )
-
-
-def warnings(job: Job, source: Source) -> list[str]:
-    """Return a warning for each name that is not an option in the script's source."""
-    if not source.options or not job.sweep:
-        return []
-    known = [option.flag for option in source.options]
-    flags = [name if name.startswith("-") else f"--{name}" for name, _ in axes(job.sweep)]
-    return [
-        f"--sweep {flag.lstrip('-')}: the script has no option {flag}"
-        + (f"; did you mean {close}?" if (close := nearest(flag, known)) else "")
-        for flag in flags
-        if flag not in known
-    ]

@@ -1,15 +1,15 @@
 """A runtime as a row of functions and facts.
 
-It is pure, but for ``discover``: it refuses (``check``), and decides how a command enters
+It is pure, but for ``discover``: it refuses or warns (``check``), and decides how a command enters
 (``container``), which its template writes out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple, get_args
 
-from toolkit.errors import ToolkitError
+from toolkit.errors import ImportsMissingError, ToolkitError
 from toolkit.launchers.base import Capability
 from toolkit.model.case import Case
 from toolkit.model.plan import Container
@@ -26,8 +26,8 @@ class Runtime(NamedTuple):
         name: of the runtime, and of its template.
         about: for ``--help`` and the documentation.
         container: the decisions that the runtime's template writes out.
-        check: why the job cannot run in it, beyond what holds for all runtimes.
-        warnings: what will probably go wrong.
+        check: why the job cannot run in it, or will probably fail, beyond what holds for all
+            runtimes.
         discover: the case with what the runtime needs to know of this machine or of the cluster;
             it raises a ToolkitError if that is not there.
         image: the kind of image that it starts; empty: it starts none.
@@ -42,7 +42,6 @@ class Runtime(NamedTuple):
     about: str
     container: Callable[[Case], Container]
     check: Callable[[Case], Iterable[ToolkitError]] = lambda _: ()
-    warnings: Callable[[Case], tuple[str, ...]] = lambda _: ()
     discover: Callable[[Case], Case] = lambda case: case
     image: Literal["sif", "docker", "enroot", ""] = ""
     offers: frozenset[Capability] = ALL_CAPABILITIES
@@ -55,7 +54,7 @@ class Runtime(NamedTuple):
 FRAMEWORKS = ("torch", "horovod", "tensorflow", "ray", "mpi4py", "lightning", "submitit")
 
 
-def missing_frameworks(case: Case, name: str) -> tuple[str, ...]:
+def missing_frameworks(case: Case, name: str) -> Iterator[ToolkitError]:
     """Warn of frameworks that the script imports and that ``name`` does not have."""
     held = case.manifest.frameworks if case.manifest else FRAMEWORKS
     missing = [
@@ -63,6 +62,6 @@ def missing_frameworks(case: Case, name: str) -> tuple[str, ...]:
         for framework in FRAMEWORKS
         if case.source.imports_any(framework) and framework not in held
     ]
-    if not missing or not case.source.python:
-        return ()
-    return (f"the script imports {', '.join(missing)}, which {name} does not have",)
+    if missing and case.source.python:
+        cause = f"the script imports {', '.join(missing)}, which {name} does not have"
+        yield ImportsMissingError(cause, is_warning=True)

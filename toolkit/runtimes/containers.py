@@ -86,7 +86,10 @@ def _discover_engine(case: Case) -> Case:
 
 
 def _check_docker(case: Case) -> Iterator[ToolkitError]:
-    """Require one node, GPUs that the engine can give, and variables for the ranks alone."""
+    """Require one node, GPUs that the engine can give, and variables for the ranks alone.
+
+    Warn of missing frameworks, and of groups that the ranks do not have.
+    """
     job, engine = case.job, case.engine
     program = engine.program if engine else "docker"
     if case.nodes > 1:
@@ -117,6 +120,13 @@ def _check_docker(case: Case) -> Iterator[ToolkitError]:
                 place="--env",
                 next_step="leave it out",
             )
+    yield from missing_frameworks(case, case.image.path)
+    if engine and engine.program == "podman" and engine.rootless and not _groups(engine):
+        yield UsageError(
+            "ranks have your first group only: podman takes no others along "
+            "through the socket that DOCKER_HOST names",
+            is_warning=True,
+        )
 
 
 def _docker(case: Case) -> Container:
@@ -147,25 +157,11 @@ def _groups(engine: Engine) -> tuple[str, ...]:
     return () if engine.address else ("--group-add", "keep-groups")
 
 
-def _docker_warnings(case: Case) -> tuple[str, ...]:
-    """Warn of missing frameworks, and of groups that the ranks do not have."""
-    engine, missing = case.engine, missing_frameworks(case, case.image.path)
-    is_rootless = engine is not None and engine.program == "podman" and engine.rootless
-    if engine is None or not is_rootless or _groups(engine):
-        return missing
-    return (
-        *missing,
-        "ranks have your first group only: podman takes no others along "
-        "through the socket that DOCKER_HOST names",
-    )
-
-
 DOCKER = Runtime(
     "docker",
     "Docker or podman, on one node, with an image of that engine",
     container=_docker,
     check=_check_docker,
-    warnings=_docker_warnings,
     discover=_discover_engine,
     image="docker",
     offers=frozenset(),

@@ -32,19 +32,20 @@ def _check_prefix(environment: Environment | None, option: str) -> Iterator[Tool
         )
 
 
-def _environment_warnings(case: Case) -> tuple[str, ...]:
+def _check_contents(case: Case) -> Iterator[ToolkitError]:
     """Warn of missing frameworks, and of data that has another path than in a container."""
     name, datasets = case.environment.name if case.environment else "", case.site.datasets
     if case.job.conda_env is not None:
         name = f"the environment {case.job.conda_env}"
-    return (
-        *(missing_frameworks(case, name) if name else ()),
-        *(
-            f"/data/{data} exists only in containers; without one, the data is in {datasets[data]}"
-            for data in case.job.datasets
-            if data in datasets
-        ),
-    )
+    if name:
+        yield from missing_frameworks(case, name)
+    for data in case.job.datasets:
+        if data in datasets:
+            yield UsageError(
+                f"/data/{data} exists only in containers; without one, the data is in "
+                f"{datasets[data]}",
+                is_warning=True,
+            )
 
 
 def _discover_conda(case: Case) -> Case:
@@ -72,6 +73,7 @@ def _check_conda(case: Case) -> Iterator[ToolkitError]:
             next_step="--env NAME",
         )
     yield from _check_prefix(case.environment, "--env")
+    yield from _check_contents(case)
 
 
 def _conda(case: Case) -> Container:
@@ -102,7 +104,6 @@ CONDA = Runtime(
     "a conda environment (--env NAME), with the site's modules",
     container=_conda,
     check=_check_conda,
-    warnings=_environment_warnings,
     discover=_discover_conda,
     environments=_conda_names,
 )
@@ -123,6 +124,11 @@ def _entered(case: Case) -> Environment | None:
     """Return an environment that must be entered; the host's own Python needs that not."""
     environment = case.environment
     return environment if environment and environment.kind in _VARIABLES else None
+
+
+def _check_host(case: Case) -> Iterator[ToolkitError]:
+    yield from _check_prefix(_entered(case), "--runtime")
+    yield from _check_contents(case)
 
 
 def _none(case: Case) -> Container:
@@ -147,8 +153,7 @@ NONE = Runtime(
     "none",
     "the nodes' own Python, with the site's modules, or the virtual environment that is active",
     container=_none,
-    check=lambda case: _check_prefix(_entered(case), "--runtime"),
-    warnings=_environment_warnings,
+    check=_check_host,
     discover=_discover_host,
     has_user_site=True,
 )
