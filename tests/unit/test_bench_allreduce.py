@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.samples import make_case
 from toolkit.bench import allreduce, plot
-from toolkit.cli.bench.measure import Size
+from toolkit.cli.bench_measure import Size
 from toolkit.config import shipped
 from toolkit.errors import PlanError
 from toolkit.planning.plan import decide

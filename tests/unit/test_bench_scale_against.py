@@ -15,8 +15,8 @@ from tests.unit.test_bench_scale_report import ORIGIN, Tags
 from toolkit.bench.scale import against, history
 from toolkit.bench.scale.directory import read_study
 from toolkit.bench.scale.model import Study
-from toolkit.cli.bench.history import history as command
-from toolkit.cli.bench.scale import _compare
+from toolkit.cli.bench_history import history as command
+from toolkit.cli.bench_scale import _compare
 from toolkit.errors import MalformedInputError, RegressionError, UnknownRunError, UsageError
 from toolkit.model.base import to_json
 

@@ -210,7 +210,7 @@ def test_the_tables_have_every_command_with_its_name_and_its_summary() -> None:
             groups += [command] if isinstance(command, click.Group) else []
             if isinstance(group, LazyGroup):
                 summary = (command.help or "").partition("\n")[0]
-                assert (command.name, summary) == (name, group.entries[name].summary)
+                assert (command.name, summary) == (name, group.entries[name][1])
     names = [entry.name for entry in walk_packages(toolkit.cli.__path__, "toolkit.cli.")]
     values = [value for name in names for value in vars(import_module(name)).values()]
     written = {value for value in values if isinstance(value, click.Command)}

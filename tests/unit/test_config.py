@@ -9,7 +9,7 @@ import pytest
 
 from tests.readers import READERS
 from toolkit import config, sites
-from toolkit.cli.site.own import use
+from toolkit.cli.site import use
 from toolkit.errors import ConfigError, UnknownImageError, UntrustedError
 from toolkit.explain.gather import rules
 from toolkit.images.registry.source import read_mirrors

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from tests.unit.samples import MANIFEST
 from tests.unit.test_images_store import ID, fake_sif, manifest
-from toolkit.cli.image import build, command
+from toolkit.cli import image_build as build
+from toolkit.cli.groups import image as command
 from toolkit.errors import (
     ConfigError,
     ImageMissingError,

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from toolkit.cli.image import command
+from toolkit.cli.groups import image as command
 from toolkit.errors import ConfigError, ToolkitError, UsageError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.importers import installs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from toolkit.cli.image import command
+from toolkit.cli.groups import image as command
 from toolkit.errors import UsageError
 from toolkit.images.store import search
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.hostile import HOSTILE
-from toolkit.cli.image import command
+from toolkit.cli.groups import image as command
 from toolkit.errors import ConfigError, ToolkitError, UnknownImageError, UsageError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage

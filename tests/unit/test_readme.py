@@ -45,7 +45,7 @@ ON_SITE = {*COPIED.values(), *(f"docs/{name}" for name in reference.pages())}
 
 def verbs() -> str:
     rows = cli.cli.entries.items()
-    return "".join(f"| `toolkit {name}` | {entry.summary} |\n" for name, entry in rows)
+    return "".join(f"| `toolkit {name}` | {summary} |\n" for name, (_, summary) in rows)
 
 
 def starters() -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case
 from toolkit import sites
-from toolkit.cli.site import command
+from toolkit.cli.groups import site as command
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.hostsetup import parts
 from toolkit.images.sif import header as sif

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tests.hostile import HOSTILE
 from toolkit import sites
-from toolkit.cli.site import command
+from toolkit.cli.groups import site as command
 from toolkit.errors import ConfigError, UnknownSiteError, UsageError
 from toolkit.lint.linter import lint
 from toolkit.lint.script import Context

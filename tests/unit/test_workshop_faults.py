@@ -22,7 +22,7 @@ from tests.progress import Silent
 from tests.unit.test_workshops import END, X, entry, listed
 from tests.unit.workshop_fixtures import OWN, joined, packed_workshop
 from toolkit import shell
-from toolkit.cli.workshop import command
+from toolkit.cli.groups import workshop as command
 from toolkit.errors import (
     CommandFailedError,
     ConfigError,

@@ -26,7 +26,7 @@ from tests.unit.samples import make_case
 from tests.unit.workshop_fixtures import TEXT, joined, write_folder
 from toolkit.cli import notebook
 from toolkit.cli.follow import leave_results
-from toolkit.cli.workshop import command
+from toolkit.cli.groups import workshop as command
 from toolkit.errors import (
     CommandFailedError,
     ConfigError,

@@ -6,14 +6,13 @@ import gc
 import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
 from toolkit.errors import UsageError
 
-# Heading -> name -> (MODULE:FUNCTION, the first line of its help).
+# Heading -> name -> (MODULE:FUNCTION in this package, the first line of its help).
 Commands = Mapping[str, Mapping[str, tuple[str, str]]]
 
 
@@ -50,20 +49,6 @@ def _add_cluster_option(command: click.Command) -> None:
         _add_cluster_option(below)
     if not any("--cluster" in parameter.opts for parameter in command.params):
         cluster_option(is_hidden=True)(command)
-
-
-class Entry(NamedTuple):
-    """A command before its import.
-
-    Attributes:
-        section: the heading under which help lists it.
-        place: ``MODULE:FUNCTION`` within the package of its group.
-        summary: the first line of its help.
-    """
-
-    section: str
-    place: str
-    summary: str
 
 
 class Group(click.Group):
@@ -113,18 +98,13 @@ class LazyGroup(Group):
     """A group whose commands are imported when they are used.
 
     Args:
-        package: dotted name of the package that the commands are in.
-        commands: the table of the commands, in the order of the help.
+        table: the commands, in the order of the help.
     """
 
-    def __init__(self, *arguments: Any, package: str, commands: Commands, **options: Any) -> None:
+    def __init__(self, *arguments: Any, table: Commands, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._package = package
-        self.entries = {
-            name: Entry(section, place, summary)
-            for section, rows in commands.items()
-            for name, (place, summary) in rows.items()
-        }
+        self._table = table
+        self.entries = {name: entry for rows in table.values() for name, entry in rows.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands without importing them."""
@@ -136,8 +116,8 @@ class LazyGroup(Group):
         del ctx
         if cmd_name not in self.entries:
             return None
-        module, _, function = self.entries[cmd_name].place.partition(":")
-        command: click.Command = getattr(import_module(f"{self._package}.{module}"), function)
+        module, function = self.entries[cmd_name][0].split(":")
+        command: click.Command = getattr(import_module(f"toolkit.cli.{module}"), function)
         _add_cluster_option(command)
         gc.freeze()  # imported modules stay; the collector need not examine them
         gc.enable()
@@ -146,6 +126,6 @@ class LazyGroup(Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with their summaries, section by section."""
         del ctx
-        for section, rows in groupby(self.entries.items(), key=lambda row: row[1].section):
+        for section, rows in self._table.items():
             with formatter.section(section):
-                formatter.write_dl([(name, entry.summary) for name, entry in rows])
+                formatter.write_dl([(name, summary) for name, (_, summary) in rows.items()])

@@ -29,7 +29,7 @@ COMMANDS: Commands = {
         "docs": ("docs:command", "Print a page of the documentation, or list the pages."),
         "jobs": ("jobs:command", "List and copy the exercises that come with the toolkit."),
         "setup": ("setup:command", "Install what this machine lacks, such as Apptainer or Slurm."),
-        "workshop": ("workshop:command", "Give a workshop, or join one."),
+        "workshop": ("groups:workshop", "Give a workshop, or join one."),
     },
     "Run": {
         "notebook": ("notebook:command", "Serve notebooks from a node: JupyterLab in an image."),
@@ -55,15 +55,15 @@ COMMANDS: Commands = {
     },
     "Images and clusters": {
         "cluster": (
-            "cluster:command",
+            "groups:cluster",
             "Show free nodes of a cluster; run a real Slurm on this machine.",
         ),
-        "image": ("image:command", "Build, find, check and share images."),
-        "site": ("site:command", "Show and describe clusters: partitions, limits, rules."),
+        "image": ("groups:image", "Build, find, check and share images."),
+        "site": ("groups:site", "Show and describe clusters: partitions, limits, rules."),
     },
     "Check and measure": {
         "bench": (
-            "bench:command",
+            "groups:bench",
             "Measure all-reduce, compare trainings, and measure how they scale.",
         ),
         "doctor": ("doctor:command", "Check this machine and the cluster before jobs run."),
@@ -74,8 +74,7 @@ COMMANDS: Commands = {
 
 @click.group(
     cls=LazyGroup,
-    package="toolkit.cli",
-    commands=COMMANDS,
+    table=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="toolkit %(version)s")

@@ -106,9 +106,9 @@ def _commands() -> dict[str, str]:
     """Return a page for each command: sphinx-click asks click itself for the options."""
     index = ["# Commands"]
     result: dict[str, str] = {}
-    for name, entry in cli.cli.entries.items():
+    for name, (place, _) in cli.cli.entries.items():
         result[f"reference/commands/{name}.md"] = (
-            f"```{{eval-rst}}\n.. click:: toolkit.cli.{entry.place}\n"
+            f"```{{eval-rst}}\n.. click:: toolkit.cli.{place}\n"
             f"   :prog: toolkit {name}\n   :nested: full\n```\n"
         )
     for section, rows in cli.COMMANDS.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from toolkit.cli.bench.measure import Size
+from toolkit.cli.bench_measure import Size
 from toolkit.cli.options import LauncherOption
 from toolkit.cli.shared import AnyFunction, completion
 

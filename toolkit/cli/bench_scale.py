@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import console
-from toolkit.cli.bench.measure import complete_jobs, show_failed_run
-from toolkit.cli.bench.study_options import study_options
+from toolkit.cli.bench_measure import complete_jobs, show_failed_run
+from toolkit.cli.bench_options import study_options
 from toolkit.cli.options import flags, job_options_except
 from toolkit.cli.shared import json_option
 from toolkit.errors import RegressionError, UsageError

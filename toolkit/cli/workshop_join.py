@@ -9,7 +9,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.shared import json_option
-from toolkit.cli.workshop.folder import FOLDER, key_option, verifier_of
+from toolkit.cli.workshop_folder import FOLDER, key_option, verifier_of
 from toolkit.errors import PreflightError, UsageError
 from toolkit.quoting import shell
 from toolkit.shell import interrupted_by_signals
@@ -120,7 +120,7 @@ def reset(name: str, folder: Path) -> None:
       toolkit workshop reset 01-ddp
       toolkit workshop reset minji first-steps
     """
-    from toolkit.cli.workshop.leading import results_of
+    from toolkit.cli.workshop_lead import results_of
     from toolkit.files import read_json
     from toolkit.workshops import join as joining
     from toolkit.workshops.model import JOINED, WORKSHOP, Joined

@@ -9,7 +9,7 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.shared import INTERRUPTED, json_option
-from toolkit.cli.workshop.folder import FOLDER, folder_argument
+from toolkit.cli.workshop_folder import FOLDER, folder_argument
 from toolkit.errors import PreflightError, UsageError
 from toolkit.quoting import shell
 from toolkit.units import counted

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from toolkit.cli import console
-from toolkit.cli.cluster.up import complete_nodes, name_option
+from toolkit.cli.cluster_up import complete_nodes, name_option
 from toolkit.localcluster.control import Verb
 
 _DONE: dict[Verb, str] = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from toolkit.cli import console
-from toolkit.cli.cluster.up import complete_nodes, name_option
+from toolkit.cli.cluster_up import complete_nodes, name_option
 from toolkit.cli.shared import json_option
 from toolkit.errors import SlurmUnreachableError
 from toolkit.units import human_size

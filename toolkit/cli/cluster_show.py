@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @site_option("The cluster (default auto, as for `toolkit run`).")
 @json_option
 @cluster_option()
-def command(
+def show(
     nodes: int | str | None,
     gpus: int | None,
     site: str | None,

@@ -1,0 +1,255 @@
+"""The groups of commands, and the tables of what is in them; a command is imported when used."""
+
+from __future__ import annotations
+
+import click
+
+from toolkit.cli.lazy import Commands, LazyGroup
+
+BENCH: Commands = {
+    "Measure": {
+        "allreduce": (
+            "bench_measure:allreduce",
+            "Measure all-reduce over NCCL, Gloo, Horovod or MPI.",
+        ),
+        "compare": (
+            "bench_measure:compare",
+            "Compare trainings: samples per second, memory, accuracy.",
+        ),
+    },
+    "Scaling": {
+        "history": ("bench_history:history", "Show scaling studies over time."),
+        "scale": ("bench_scale:scale", "Measure how a training scales over nodes."),
+    },
+}
+CLUSTER: Commands = {
+    "Any cluster": {
+        "show": (
+            "cluster_show:show",
+            "Show partitions, free GPUs, limits, and how much of them you use.",
+        ),
+    },
+    "The local cluster": {
+        "down": ("cluster_local:down", "Stop the cluster and end its jobs."),
+        "exec": (
+            "cluster_local:execute",
+            "Run a command in the cluster: one of Slurm's, or any other.",
+        ),
+        "shell": (
+            "cluster_local:shell",
+            "Open a shell on the login side of the cluster, with sbatch and srun.",
+        ),
+        "status": (
+            "cluster_local:status",
+            "Show the nodes, partitions and daemons of the cluster.",
+        ),
+        "up": (
+            "cluster_up:up",
+            "Start a local cluster: nodes and partitions as you describe them.",
+        ),
+    },
+    "Faults of nodes": {
+        "cut": ("cluster_faults:cut", "Cut NODE off the network, as if its cable was pulled."),
+        "join": (
+            "cluster_faults:join",
+            "Connect NODE to the network again, and wait until Slurm uses it.",
+        ),
+        "kill": ("cluster_faults:kill", "Switch NODE off, as a power failure does."),
+        "start": ("cluster_faults:start", "Switch NODE on again, and wait until Slurm uses it."),
+    },
+}
+IMAGE: Commands = {
+    "Find": {
+        "diff": ("image_find:diff", "Compare two images: packages, labels, environment, files."),
+        "list": (
+            "image_find:list_images",
+            "List recipes and images with their state, size and contents.",
+        ),
+        "path": ("image_find:path", "Print the path of an image."),
+        "sbom": ("image_find:sbom", "Print the contents of an image as a bill of materials."),
+        "search": ("image_find:search", "Find recipes, images and NVIDIA's NGC releases."),
+        "show": ("image_find:show", "Show the facts of a recipe, an image or an NGC release."),
+    },
+    "Build": {
+        "build": ("image_build:build", "Build the image of a recipe."),
+        "flatten": (
+            "image_build:flatten",
+            "Pack an image of layers again as one, without deleted files.",
+        ),
+        "import": (
+            "image_recipes:import_recipe",
+            "Convert a Dockerfile or a Singularity definition to a recipe.",
+        ),
+        "lock": ("image_build:lock", "Record exactly what the image of a recipe was built from."),
+        "new": ("image_recipes:new", "Write a recipe that builds, on top of an image or a recipe."),
+        "render": ("image_recipes:render", "Show the definition that a recipe becomes."),
+    },
+    "Check and sign": {
+        "check": ("image_check:check", "Run the checks that are in an image again."),
+        "sign": ("image_check:sign", "Sign an image with a key."),
+        "verify": ("image_check:verify", "Verify an image, and that it fits the cluster."),
+        "verify-signature": (
+            "image_check:verify_signature",
+            "Verify that an image is signed by a key and unchanged since.",
+        ),
+    },
+    "Share": {
+        "copy": ("image_move:copy", "Copy an image to a directory, here or on another machine."),
+        "pull": ("image_move:pull", "Pull an image from a registry."),
+        "push": ("image_move:push", "Push an image to a registry."),
+    },
+    "Remove": {
+        "cache": ("image_removal:cache", "Show or clear what builds reuse."),
+        "prune": (
+            "image_removal:prune",
+            "Remove old or unused images, and old logs of failed builds.",
+        ),
+        "remove": ("image_removal:remove", "Remove an image of yours."),
+    },
+}
+SITE: Commands = {
+    "Read": {
+        "list": ("site_show:list_sites", "List the known sites."),
+        "show": ("site_show:show", "Show what the file of a site says, with what it extends."),
+    },
+    "Write and check your own": {
+        "check": ("site:check", "Check a site's file, and compare it with the live cluster."),
+        "init": ("site:init", "Write the file of a site from the live cluster."),
+        "rules": ("site:rules", "List the rules that jobs are checked against before submission."),
+        "schema": ("site:schema", "Print the JSON schema of a site's file."),
+        "use": ("site:use", "Make NAME your default site."),
+    },
+}
+WORKSHOP: Commands = {
+    "Prepare": {
+        "new": ("workshop_folder:new", "Write a workshop with two exercises that works as it is."),
+        "pack": (
+            "workshop_folder:pack",
+            "Pack a workshop into one file: images, exercises, data, guide.",
+        ),
+        "schema": (
+            "workshop_folder:schema",
+            "Print the JSON schema of workshop.toml, for editors.",
+        ),
+        "show": (
+            "workshop_folder:show",
+            "Check the workshop.toml of a folder, and show what it says.",
+        ),
+        "unpack": (
+            "workshop_folder:unpack",
+            "Unpack a workshop for all participants of a cluster.",
+        ),
+    },
+    "Take part": {
+        "join": (
+            "workshop_join:join",
+            "Copy the exercises of a workshop, and check that they can run here.",
+        ),
+        "reset": (
+            "workshop_join:reset",
+            "Start an exercise, or the results of a participant, again.",
+        ),
+    },
+    "Lead": {
+        "close": ("workshop_lead:close", "End a workshop: remove the shared directory of results."),
+        "open": (
+            "workshop_lead:open_",
+            "Create the shared directory of results that workshop.toml names.",
+        ),
+        "rehearse": (
+            "workshop_lead:rehearse",
+            "Let many participants run all exercises at once, and report.",
+        ),
+        "status": (
+            "workshop_lead:status",
+            "Show who has done which exercise, by the shared results.",
+        ),
+    },
+}
+
+
+@click.group("bench", cls=LazyGroup, table=BENCH)
+def bench() -> None:
+    """Measure all-reduce, compare trainings, and measure how they scale.
+
+    \b
+    Examples:
+      toolkit bench allreduce --nodes 2
+      toolkit bench compare jobs/digits-ddp jobs/digits-horovod
+      toolkit bench scale --nodes 1,2,4 jobs/digits-ddp
+    """
+
+
+@click.group("cluster", cls=LazyGroup, table=CLUSTER, invoke_without_command=True)
+@click.pass_context
+def cluster(ctx: click.Context) -> None:
+    """Show free nodes of a cluster; run a real Slurm on this machine.
+
+    The local cluster is slurmctld, and a slurmd for each node.
+
+    Without a command it is `show`: partitions, free GPUs, limits, of the cluster that `toolkit run`
+    would take.
+
+    Every node has a host name, an address, a /tmp and a /dev/shm of its own, and processes that die
+    with it. Everything else is shared, as on a cluster with a parallel file system. It needs no
+    root where Slurm is installed.
+
+    \b
+    Examples:
+      toolkit cluster
+      toolkit cluster show --nodes 2 --gpus 4 --time 1:00:00
+      toolkit cluster up --nodes 2 --gpus-per-node 2
+      toolkit cluster exec -- srun -N2 hostname
+      toolkit cluster kill nid002
+      toolkit cluster down
+    """
+    if ctx.invoked_subcommand is None:
+        from toolkit.cli.cluster_show import show
+
+        ctx.invoke(show)
+
+
+@click.group("image", cls=LazyGroup, table=IMAGE)
+def image() -> None:
+    """Build, find, check and share images.
+
+    \b
+    Examples:
+      toolkit image list
+      toolkit image build pytorch_cpu
+      toolkit image check pytorch_cpu
+      toolkit image render pytorch_cpu        # the definition, for plain `apptainer build`
+    """
+
+
+@click.group("site", cls=LazyGroup, table=SITE)
+def site() -> None:
+    """Show and describe clusters: partitions, limits, rules.
+
+    Each value has its source. Your own are files in ~/.config/toolkit/sites; `extends = "neuron"`
+    says only what is different.
+
+    \b
+    Examples:
+      toolkit site list
+      toolkit site show neuron
+      toolkit site init ours
+    """
+
+
+@click.group("workshop", cls=LazyGroup, table=WORKSHOP)
+def workshop() -> None:
+    """Give a workshop, or join one.
+
+    A workshop is a folder with a workshop.toml: images, exercises and data for all participants.
+    The instructor packs it into one file; a participant joins with that file, its address, or the
+    directory it was unpacked to.
+
+    \b
+    Examples:
+      toolkit workshop new first-steps          for the instructor
+      toolkit workshop rehearse first-steps --people 6
+      toolkit workshop pack first-steps
+      toolkit workshop join first-steps.tar     for a participant
+      cd first-steps && toolkit run 01-ddp
+    """
