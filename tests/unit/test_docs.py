@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.unit.test_readme import DOCS, ROOT
 from toolkit import errors, pages
 from toolkit.cli import main as cli
-from toolkit.cli.docs import command
+from toolkit.cli.learn import docs as command
 from toolkit.errors import UsageError
 from tools.docs import links, reference, tested, translation
 from tools.docs.blocks import MARKS, blocks, commands, matches

@@ -173,6 +173,6 @@ def test_a_build_counts_its_checks_as_the_list_of_images_does(
     built = BuildResult(
         path="/x.sif", manifest=manifest, is_current=False, verdicts=manifest.verdicts
     )
-    build._show_built(built, as_json=False)
+    build.show_built(built)
     assert count_passed(manifest.verdicts) == (2, 3)
     assert "2 of 3 checks passed" in capsys.readouterr().err

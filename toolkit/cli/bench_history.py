@@ -42,7 +42,7 @@ def history(directory: Path, output: Path | None, as_json: bool) -> int:
     page = output or directory / "history.html"
     write_atomically(page, studies.page(entries, directory))
     named = [dict(zip(studies.HEADER, row, strict=True)) for row in rows]
-    console.result(named, lambda: console.table(studies.HEADER, rows), as_json=as_json)
+    console.result(named, console.table(studies.HEADER, rows), as_json=as_json)
     for problem in unreadable:
         console.say("left out", problem)
     console.say("page", str(page))

@@ -287,5 +287,5 @@ def compare(
         rows = compare.run(jobs, layer, rounds, Path.cwd(), console.say)
     except FailedRunError as failed:
         return show_failed_run(failed.ran)
-    console.result(rows, lambda: console.table(*compare.table(rows)), as_json=as_json)
+    console.result(rows, console.table(*compare.table(rows)), as_json=as_json)
     return 0

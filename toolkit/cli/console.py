@@ -59,12 +59,12 @@ def fact(name: str, text: str) -> None:
     out(subject(name, text))
 
 
-def result(data: Any, text: Callable[[], str], *, as_json: bool) -> None:
+def result(data: Any, text: str, *, as_json: bool) -> None:
     """Print a result for programs, or as text for people."""
     if as_json:
         out_json(data)
     else:
-        out(text())
+        out(text)
 
 
 def out_json(data: Any) -> None:

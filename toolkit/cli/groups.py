@@ -99,18 +99,18 @@ IMAGE: Commands = {
         "push": ("image_move:push", "Push an image to a registry."),
     },
     "Remove": {
-        "cache": ("image_removal:cache", "Show or clear what builds reuse."),
+        "cache": ("image_move:cache", "Show or clear what builds reuse."),
         "prune": (
-            "image_removal:prune",
+            "image_move:prune",
             "Remove old or unused images, and old logs of failed builds.",
         ),
-        "remove": ("image_removal:remove", "Remove an image of yours."),
+        "remove": ("image_move:remove", "Remove an image of yours."),
     },
 }
 SITE: Commands = {
     "Read": {
-        "list": ("site_show:list_sites", "List the known sites."),
-        "show": ("site_show:show", "Show what the file of a site says, with what it extends."),
+        "list": ("site:list_sites", "List the known sites."),
+        "show": ("site:show", "Show what the file of a site says, with what it extends."),
     },
     "Write and check your own": {
         "check": ("site:check", "Check a site's file, and compare it with the live cluster."),

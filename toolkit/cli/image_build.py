@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from toolkit.cli import console
+from toolkit.doctor.node_jobs import find_site
 from toolkit.errors import EXHAUSTED, ForbiddenError, UnknownImageError, UsageError
+from toolkit.files import write_atomically
+from toolkit.images.build.apptainer.flatten import flatten as flatten_image
+from toolkit.images.build.build import BuildResult
+from toolkit.images.build.build import build as build_image
+from toolkit.images.build.methods import BuildOptions, Engine
+from toolkit.images.lockfile.files import lock_path
+from toolkit.images.lockfile.make import make
+from toolkit.images.recipe.lock import to_toml
+from toolkit.images.store.listing import count_passed
+from toolkit.images.store.provenance import find_manifest
+from toolkit.images.store.store import images_directory
 from toolkit.units import human_size, human_time
-
-if TYPE_CHECKING:
-    from toolkit.images.build.build import BuildResult
-    from toolkit.images.build.methods import Engine
-    from toolkit.shell import Progress
 
 
 @click.command("build")
@@ -76,69 +83,49 @@ def build(
       toolkit image build ./mine.toml --engine docker
       toolkit image build pytorch_cpu --locked
     """
-    from toolkit.doctor.node_jobs import find_site
-    from toolkit.images.build.build import build as build_image
-    from toolkit.images.build.methods import BuildOptions
-
     if engine == "docker" and (locked or lock_file):
         cause = "a lock is built by Apptainer: what Docker packs is not the same to the last byte"
-        raise UsageError(
-            cause, place="--engine docker", next_step="leave --engine out, or the lock"
-        )
-    if locked and lock_file is None:
-        from toolkit.images.lockfile.files import lock_path
-
-        lock_file = str(lock_path(name))
+        step = "leave --engine out, or the lock"
+        raise UsageError(cause, place="--engine docker", next_step=step)
+    options = BuildOptions(
+        force=force,
+        engine=engine,
+        flat=flat,
+        wait=not no_wait,
+        lock=lock_file or (str(lock_path(name)) if locked else None),
+        find_site=find_site,
+    )
     with console.Steps() as progress:
-        built = build_image(
-            name,
-            progress,
-            BuildOptions(
-                force=force,
-                engine=engine,
-                flat=flat,
-                wait=not no_wait,
-                lock=lock_file,
-                find_site=find_site,
-            ),
-        )
+        built = build_image(name, progress, options)
         if not built.is_current:
-            _tell_verdicts(built, progress)
-    _show_built(built, as_json)
-
-
-def _tell_verdicts(built: BuildResult, progress: Progress) -> None:
-    """Print the external verification in one line.
-
-    The image's own checks were printed as they passed.
-    """
-    verdicts = [
-        verdict
-        for verdict in built.verdicts
-        if verdict.name not in {check.name for check in built.manifest.checks}
-    ]
-    groups = {
-        outcome: [verdict.name for verdict in verdicts if verdict.outcome == outcome]
-        for outcome in ("passed", "failed", "unchecked")
-    }
-    words = [f"{', '.join(names)} {outcome}" for outcome, names in groups.items() if names]
-    progress.say("verified", f"{'; '.join(words)} (toolkit image show {built.manifest.name})")
-
-
-def _show_built(built: BuildResult, as_json: bool) -> None:
-    from toolkit.images.store.listing import count_passed
-
-    manifest = built.manifest
+            progress.say("verified", _verdicts(built))
     if as_json:
         console.out_json(
             {
                 "path": built.path,
                 "kept": built.is_current,
                 "seconds": built.seconds,
-                "manifest": manifest,
+                "manifest": built.manifest,
             }
         )
-        return
+    else:
+        show_built(built)
+
+
+def _verdicts(built: BuildResult) -> str:
+    """Return the external verification in one line: the image's own checks were printed before."""
+    own = {check.name for check in built.manifest.checks}
+    groups: dict[str, list[str]] = {"passed": [], "failed": [], "unchecked": []}
+    for verdict in built.verdicts:
+        if verdict.name not in own:
+            groups[verdict.outcome].append(verdict.name)
+    words = [f"{', '.join(names)} {outcome}" for outcome, names in groups.items() if names]
+    return f"{'; '.join(words)} (toolkit image show {built.manifest.name})"
+
+
+def show_built(built: BuildResult) -> None:
+    """Print what a build has made, and the path of the image as the result."""
+    manifest = built.manifest
     contents = ", ".join(f"{name} {version}" for name, version in manifest.frameworks.items())
     if built.is_current:
         console.say("kept", f"{manifest.name}: unchanged since it was built, {manifest.built}")
@@ -173,13 +160,6 @@ def lock(name: str, output: Path | None) -> None:
       toolkit image lock pytorch_cpu
       toolkit image build pytorch_cpu --locked
     """
-    import time
-
-    from toolkit.files import write_atomically
-    from toolkit.images.lockfile.files import lock_path
-    from toolkit.images.lockfile.make import make
-    from toolkit.images.recipe.lock import to_toml
-
     try:
         path = output or lock_path(name)
     except UnknownImageError as error:
@@ -203,9 +183,6 @@ def lock(name: str, output: Path | None) -> None:
 
 def _without_recipe(name: str, error: UnknownImageError) -> UnknownImageError:
     """Return the error about a name of no recipe; if an image has it, name the image's recipe."""
-    from toolkit.images.store.provenance import find_manifest
-    from toolkit.images.store.store import images_directory
-
     manifest = find_manifest(images_directory() / f"{name}.sif")
     if manifest is None or not manifest.command:
         return error
@@ -227,9 +204,7 @@ def flatten(name: str) -> None:
     Example:
       toolkit image flatten pytorch_cpu
     """
-    from toolkit.images.build.apptainer.flatten import flatten
-
     with console.Steps() as progress:
-        flat = flatten(name, progress)
+        flat = flatten_image(name, progress)
     console.say("packed", f"{human_size(flat.before)} became {human_size(flat.after)}")
     console.document(flat.path)

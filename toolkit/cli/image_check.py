@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from toolkit.cli import console
 from toolkit.cli.shared import gpus_option, json_option, node_job_options, site_option
 from toolkit.errors import BuildError, ConfigError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from toolkit.images.store.sign import sign as sign_image
+from toolkit.images.store.signatures import verify as verify_signed
+from toolkit.images.store.store import find
+from toolkit.shell import require_apptainer
 
 
 @click.command("verify")
@@ -53,10 +54,8 @@ def verify(
       toolkit image verify /apps/images/pytorch.sif --json
     """
     from toolkit.doctor.node_jobs import find_site, rank_runner
-    from toolkit.images.store.store import find
     from toolkit.images.verify.case import VerifyOptions, local_case
     from toolkit.images.verify.verdicts import save, verdicts
-    from toolkit.shell import require_apptainer
 
     image = find(name)
     require_apptainer()
@@ -76,10 +75,9 @@ def verify(
             case, lambda verdict: steps.say(verdict.outcome, f"{verdict.name}: {verdict.detail}")
         )
         save(image, made, steps)
-    if as_json:
-        console.out_json({"path": image.path, "verdicts": made})
     rows = [(verdict.name, verdict.outcome, verdict.detail) for verdict in made]
-    _show_and_judge(image.name, rows, as_json=as_json)
+    data = {"path": image.path, "verdicts": made}
+    _show_and_judge(image.name, rows, data, as_json=as_json)
 
 
 @click.command("check")
@@ -94,7 +92,6 @@ def check(name: str, as_json: bool) -> None:
     Example:
       toolkit image check pytorch_cpu
     """
-    from toolkit.images.store.store import find
     from toolkit.images.verify.own_checks import run_checks
 
     image = find(name)
@@ -102,20 +99,19 @@ def check(name: str, as_json: bool) -> None:
         console.say("checking", image.path)
     with console.Steps() as progress:
         checks = run_checks(image, progress)
-    if as_json:
-        console.out_json(checks)
     rows = [(each.name, "passed" if each.passed else "failed", each.detail) for each in checks]
-    _show_and_judge(image.name, rows, as_json=as_json)
+    _show_and_judge(image.name, rows, checks, as_json=as_json)
 
 
-def _show_and_judge(image: str, rows: Sequence[tuple[str, str, str]], *, as_json: bool) -> None:
-    """Print the name, the outcome and the detail of each check, unless JSON was printed.
+def _show_and_judge(
+    image: str, rows: Sequence[tuple[str, str, str]], data: object, *, as_json: bool
+) -> None:
+    """Print the name, the outcome and the detail of each check.
 
     Raises:
         BuildError: a check failed.
     """
-    if not as_json:
-        console.out(console.table(("CHECK", "RESULT", "DETAIL"), rows))
+    console.result(data, console.table(("CHECK", "RESULT", "DETAIL"), rows), as_json=as_json)
     failed = [name for name, outcome, _ in rows if outcome == "failed"]
     if failed:
         raise BuildError(
@@ -166,15 +162,9 @@ def sign(
     A job runs signed images only with `require_signed = true` and `signature_key = "key.pub"` in
     its job.toml or toolkit.toml.
     """
-    from toolkit.images.store.sign import sign
-    from toolkit.images.store.store import find
-
     if (key is None) == (pgp is None):
-        raise UsageError(
-            "name one key: --key FILE, or --pgp N",
-            place="--key",
-            next_step="toolkit image sign --help",
-        )
+        cause = "name one key: --key FILE, or --pgp N"
+        raise UsageError(cause, place="--key", next_step="toolkit image sign --help")
     image = find(name)
 
     def ask(what: str) -> str:
@@ -188,7 +178,7 @@ def sign(
             ) from None
 
     with console.Steps() as progress:
-        made = sign(image, key, pgp or 0, ask, progress, replace=replace)
+        made = sign_image(image, key, pgp or 0, ask, progress, replace=replace)
     if as_json:
         console.out_json({"path": image.path, "signature": made})
         return
@@ -214,11 +204,8 @@ def verify_signature(name: str, key: str, as_json: bool) -> None:
     Example:
       toolkit image verify-signature pytorch_cpu --key key.pub
     """
-    from toolkit.images.store.signatures import verify
-    from toolkit.images.store.store import find
-
     image = find(name)
-    signature = verify(Path(image.path), key)
+    signature = verify_signed(Path(image.path), key)
     if as_json:
         console.out_json({"path": image.path, "signature": signature})
         return

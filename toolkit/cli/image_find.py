@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from msgspec.structs import asdict
 
 from toolkit.cli import console
 from toolkit.cli.shared import json_option
 from toolkit.errors import ImageMissingError
+from toolkit.files import write_atomically
+from toolkit.images.recipe import catalogue, library, names
+from toolkit.images.recipe.releases import FACTS, Release
+from toolkit.images.store.diff import Difference
+from toolkit.images.store.listing import listing
+from toolkit.images.store.store import find
+from toolkit.model.image import Manifest
 from toolkit.text import json_safe, one_line
 from toolkit.units import human_size
-
-if TYPE_CHECKING:
-    from toolkit.images.recipe.releases import Release
-    from toolkit.images.store.diff import Difference
-    from toolkit.model.image import Manifest
 
 
 @click.command("list")
@@ -34,10 +36,6 @@ def list_images(as_json: bool) -> None:
       toolkit image list
       toolkit image list --json
     """
-    from msgspec.structs import asdict
-
-    from toolkit.images.store.listing import listing
-
     listed = listing()
     rows = [
         (
@@ -53,8 +51,8 @@ def list_images(as_json: bool) -> None:
         )
         for image in listed
     ]
-    text = partial(console.table, ("NAME", "STATE", "SIZE", "CHECKS", "CONTAINS"), rows)
-    console.result([asdict(image) for image in listed], text, as_json=as_json)
+    table = console.table(("NAME", "STATE", "SIZE", "CHECKS", "CONTAINS"), rows)
+    console.result([asdict(image) for image in listed], table, as_json=as_json)
 
 
 @click.command("show")
@@ -71,45 +69,33 @@ def show(name: str, as_json: bool) -> None:
       toolkit image show pytorch:22.03
       toolkit image show nvcr.io/nvidia/pytorch:25.06-py3
     """
-    from toolkit.images.recipe import catalogue
-
     release = catalogue.find_by_name(name)
-    if release is not None:
-        if as_json:
-            console.out_json(release)
-        else:
-            _show_release(release)
+    if release is None:
+        facts = _facts(name)
+        lines = (line for key, value in facts.items() for line in _lines(key, value))
+        console.result(facts, "\n".join(lines), as_json=as_json)
         return
-    facts = _known(name)
-    lines = (line for key, value in facts.items() for line in _lines(key, value))
-    console.result(facts, lambda: "\n".join(lines), as_json=as_json)
+    console.result(release, _release_table(release), as_json=as_json)
+    if not as_json:
+        console.say("next", f"toolkit image new mine --from {release.reference} --with horovod")
 
 
-def _show_release(release: Release) -> None:
-    from toolkit.images.recipe.releases import FACTS
-
+def _release_table(release: Release) -> str:
     rows = []
     for name in FACTS:
         fact = release.facts.get(name)
         note = f" ({fact.note})" if fact and fact.note else ""
-        rows.append(
-            (name, fact.value if fact else "unknown", f"{fact.source}{note}" if fact else "-")
-        )
-    console.out(console.table(("FACT", "VALUE", "SOURCE"), rows))
-    console.say("next", f"toolkit image new mine --from {release.reference} --with horovod")
+        rows.append((name, fact.value, f"{fact.source}{note}") if fact else (name, "unknown", "-"))
+    return console.table(("FACT", "VALUE", "SOURCE"), rows)
 
 
-def _known(name: str) -> dict[str, Any]:
+def _facts(name: str) -> dict[str, Any]:
     """Return the recipe's contents and the facts of its image."""
-    from toolkit.images.recipe import library
-    from toolkit.images.recipe.names import list_recipes
-    from toolkit.images.store import store
-
-    known: dict[str, Any] = {}
-    if name in list_recipes() or name.endswith(".toml"):
+    facts: dict[str, Any] = {}
+    if name in names.list_recipes() or name.endswith(".toml"):
         resolved = library.load(name)
         stages = library.build_stages(resolved)
-        known |= {
+        facts = {
             "recipe": resolved.name,
             "summary": resolved.summary,
             "base": resolved.base.output().detail,
@@ -118,17 +104,15 @@ def _known(name: str) -> dict[str, Any]:
             "dropped": list(resolved.dropped),
         }
     try:
-        image = store.find(name.removesuffix(".toml") if name.endswith(".toml") else name)
+        image = find(name.removesuffix(".toml"))
     except ImageMissingError as error:
-        return {**known, "image": error.cause}
-    known["image"] = image.path
-    if image.manifest is not None:
-        known |= _of_manifest(image.manifest)
-    return known
+        return {**facts, "image": error.cause}
+    built = _built(image.manifest) if image.manifest is not None else {}
+    return {**facts, "image": image.path, **built}
 
 
-def _of_manifest(manifest: Manifest) -> dict[str, Any]:
-
+def _built(manifest: Manifest) -> dict[str, Any]:
+    """Return the facts of a built image."""
     return {
         "size": human_size(manifest.size),
         "built": f"{manifest.built} by {manifest.builder}",
@@ -144,10 +128,9 @@ def _of_manifest(manifest: Manifest) -> dict[str, Any]:
         "locked": manifest.locked or "no",
         "signed": [item.signer or item.fingerprint for item in manifest.signatures] or "no",
         "verified": {
-            item.name
-            + (
-                f" at {item.site}" if item.site else ""
-            ): f"{item.outcome} {item.when}: {item.detail}"
+            item.name + (f" at {item.site}" if item.site else ""): (
+                f"{item.outcome} {item.when}: {item.detail}"
+            )
             for item in manifest.verdicts
         },
         "built again by": manifest.command or "unknown",
@@ -183,18 +166,11 @@ def search(words: tuple[str, ...], as_json: bool) -> None:
     from toolkit.images.store.search import catalogue_entries, matching
 
     matches = matching(catalogue_entries(), words)
-    if as_json:
-        console.out_json(matches)
-        return
-    if matches:
-        console.out(
-            console.table(
-                ("NAME", "KIND", "WHAT"),
-                [(entry.name, entry.kind, entry.summary) for entry in matches],
-            )
-        )
-    else:
+    if not matches and not as_json:
         console.note("nothing matches; next: toolkit image search, which lists everything")
+        return
+    rows = [(entry.name, entry.kind, entry.summary) for entry in matches]
+    console.result(matches, console.table(("NAME", "KIND", "WHAT"), rows), as_json=as_json)
 
 
 @click.command("path")
@@ -206,8 +182,6 @@ def path(name: str) -> None:
     Example:
       apptainer exec "$(toolkit image path pytorch_cpu)" python3 --version
     """
-    from toolkit.images.store.store import find
-
     console.document(find(name).path)
 
 
@@ -231,7 +205,6 @@ def diff(before: str, after: str, quick: bool, every: bool, as_json: bool) -> No
       toolkit image diff old.sif new.sif --quick
     """
     from toolkit.images.store.compare import compare
-    from toolkit.images.store.store import find
 
     difference = compare(find(before), find(after), read=not quick)
     if as_json:
@@ -294,9 +267,7 @@ def sbom(name: str, output: Path | None) -> None:
     Example:
       toolkit image sbom pytorch_cpu -o pytorch_cpu.cdx.json
     """
-    from toolkit.files import write_atomically
     from toolkit.images.store.sbom import materials
-    from toolkit.images.store.store import find
 
     text = materials(find(name))
     if output is None:

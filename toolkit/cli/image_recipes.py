@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator, Sequence
+from difflib import unified_diff
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from toolkit.cli import console
-from toolkit.errors import ConfigError, UsageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from toolkit.images.recipe.resolve import Resolved
+from toolkit.errors import ConfigError, UnknownImageError, UsageError
+from toolkit.files import write_atomically
+from toolkit.images.recipe import catalogue, library
+from toolkit.images.recipe.definitions import FORMATS
+from toolkit.images.recipe.drafts import draft
+from toolkit.images.recipe.importers import import_file
+from toolkit.images.recipe.names import list_recipes, require_image_name
+from toolkit.images.recipe.resolve import Resolved
+from toolkit.images.store import store
 
 
 @click.command("new")
@@ -58,8 +64,6 @@ def new(
       toolkit image new mine --from nvcr.io/nvidia/pytorch:25.06-py3 --with horovod --with jupyter
       toolkit image new mine --from pytorch_cpu --pip einops==0.8.1
     """
-    from toolkit.images.recipe.drafts import draft
-
     path = _new_file(directory, name, place="NAME")
     text = draft(name, _file_of(origin, directory), features, packages, cwd=str(Path.cwd()))
     resolved = _write_recipe(path, text)
@@ -72,13 +76,6 @@ def new(
 
 def _file_of(origin: str, directory: Path) -> str:
     """Return the file of a built image, or of a recipe as seen from a directory; else the name."""
-    import os
-
-    from toolkit.errors import UnknownImageError
-    from toolkit.images.recipe import catalogue
-    from toolkit.images.recipe.names import list_recipes
-    from toolkit.images.store import store
-
     if origin.endswith(".toml"):
         return os.path.relpath(Path(origin).expanduser(), directory)
     is_known = origin in list_recipes() or catalogue.find_by_name(origin) is not None
@@ -109,10 +106,6 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
       toolkit image import Dockerfile --name mine
       toolkit image import horovod.def
     """
-    import re
-
-    from toolkit.images.recipe.importers import import_file
-
     chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
     path = _new_file(directory, chosen, place="--name")
     draft = import_file(file, chosen)
@@ -126,17 +119,12 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
     console.document(str(path))
 
 
-FORMS = ("apptainer", "docker")  # definitions.FORMATS, which a help text need not import
-
-
 def _new_file(directory: Path, name: str, *, place: str) -> Path:
     """Return the path of a new recipe.
 
     Raises:
         UsageError: the name is not allowed, or there is such a file already.
     """
-    from toolkit.images.recipe.names import require_image_name
-
     path = directory / f"{require_image_name(name, place, error=UsageError)}.toml"
     if path.exists():
         raise UsageError(
@@ -149,9 +137,6 @@ def _new_file(directory: Path, name: str, *, place: str) -> Path:
 
 def _write_recipe(path: Path, text: str) -> Resolved:
     """Write a recipe, and return it resolved; if it is invalid, remove the file again."""
-    from toolkit.files import write_atomically
-    from toolkit.images.recipe import library
-
     write_atomically(path, text)
     try:
         return library.load(str(path))
@@ -165,7 +150,7 @@ def _write_recipe(path: Path, text: str) -> Resolved:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(FORMS),
+    type=click.Choice(tuple(FORMATS)),
     help="Format of the definition (default: apptainer; for --check and --write, both).",
 )
 @click.option(
@@ -203,9 +188,6 @@ def render(
       toolkit image render pytorch_cpu --format docker --with jupyter
       toolkit image render --all --check
     """
-    from toolkit.images.recipe import library
-    from toolkit.images.recipe.names import list_recipes
-
     if every == (name is not None):
         raise UsageError(
             "name one recipe, or use --all",
@@ -214,62 +196,46 @@ def render(
             next_step="toolkit image render --help",
         )
     if check and write:
-        raise UsageError(
-            "--check and --write do not go together",
-            place="--check",
-            next_step="toolkit image render --help",
-        )
+        cause = "--check and --write do not go together"
+        raise UsageError(cause, place="--check", next_step="toolkit image render --help")
     if features and (check or write or every):
         raise UsageError(
             "--with shows a definition; it does not go with --check, --write, --all", place="--with"
         )
     named: Sequence[str] = list_recipes() if name is None else (name,)
-    if check:
-        _check_rendered(named, (form,) if form else FORMS)
+    if not check and not write:
+        for recipe in named:
+            console.document(library.render(library.load(recipe, features), form or "apptainer"))
         return
-    for recipe in named:
-        resolved = library.load(recipe, features)
-        for output_form in (form,) if form else FORMS if write else FORMS[:1]:
-            text = library.render(resolved, output_form)
-            if write:
-                _write(library.definition_path(recipe, output_form), text)
-            else:
-                console.document(text)
+    stale = [(recipe, *each) for recipe in named for each in _stale(recipe, form)]
+    if check and stale:
+        raise _stale_error(stale)
+    for _, path, _, text in stale:
+        write_atomically(path, text)
+        console.say("written", str(path))
 
 
-def _write(path: Path, text: str) -> None:
-    from toolkit.files import write_atomically
-
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return
-    write_atomically(path, text)
-    console.say("written", str(path))
-
-
-def _check_rendered(recipes: Iterable[str], forms: Iterable[str]) -> None:
-    from difflib import unified_diff
-
-    from toolkit.images.recipe import library
-
-    wrong: dict[str, None] = {}
-    details: list[str] = []
-    for recipe, form in ((recipe, form) for recipe in recipes for form in forms):
-        path = library.definition_path(recipe, form)
+def _stale(recipe: str, form: str | None) -> Iterator[tuple[Path, str, str]]:
+    """Yield the definitions on disk that differ from the recipe: path, present and new text."""
+    resolved = library.load(recipe)
+    for each in (form,) if form else FORMATS:
+        path = library.definition_path(recipe, each)
         committed = path.read_text(encoding="utf-8") if path.is_file() else ""
-        wanted = library.render(library.load(recipe), form)
+        wanted = library.render(resolved, each)
         if committed != wanted:
-            wrong[recipe] = None
-            details += unified_diff(
-                committed.splitlines(),
-                wanted.splitlines(),
-                str(path),
-                "as rendered",
-                lineterm="",
-                n=1,
-            )
-    if wrong:
-        again = next(iter(wrong)) if len(wrong) == 1 else "--all"
-        cause = f"not what its recipe renders to: the definition of {', '.join(wrong)}"
-        raise ConfigError(
-            cause, details=details[:200], next_step=f"toolkit image render {again} --write"
-        )
+            yield path, committed, wanted
+
+
+def _stale_error(stale: Sequence[tuple[str, Path, str, str]]) -> ConfigError:
+    """Return the error about definitions that differ from their recipes, with the differences."""
+    names = dict.fromkeys(recipe for recipe, *_ in stale)
+    again = stale[0][0] if len(names) == 1 else "--all"
+    details: list[str] = []
+    for _, path, *texts in stale:
+        before, after = (text.splitlines() for text in texts)
+        details += unified_diff(before, after, str(path), "as rendered", lineterm="", n=1)
+    return ConfigError(
+        f"not what its recipe renders to: the definition of {', '.join(names)}",
+        details=details[:200],
+        next_step=f"toolkit image render {again} --write",
+    )

@@ -26,8 +26,8 @@ _ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
 COMMANDS: Commands = {
     "Start and learn": {
         "demo": ("demo:command", "Run everything once: image, cluster, training on two nodes."),
-        "docs": ("docs:command", "Print a page of the documentation, or list the pages."),
-        "jobs": ("jobs:command", "List and copy the exercises that come with the toolkit."),
+        "docs": ("learn:docs", "Print a page of the documentation, or list the pages."),
+        "jobs": ("learn:jobs", "List and copy the exercises that come with the toolkit."),
         "setup": ("setup:command", "Install what this machine lacks, such as Apptainer or Slurm."),
         "workshop": ("groups:workshop", "Give a workshop, or join one."),
     },

@@ -1,23 +1,24 @@
-"""`toolkit site init`, `check`, `use` and `schema`: the user's own sites."""
+"""`toolkit site`: what is written of clusters, and the user's own sites."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import date
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from toolkit import sites
 from toolkit.cli import console
 from toolkit.cli.shared import complete_sites, json_option, site_option
-from toolkit.errors import ConfigError, SlurmUnreachableError, UsageError
+from toolkit.config import PROJECT_FILE, machine_directory, user_directory
+from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, UsageError
+from toolkit.files import read_text, write_atomically
+from toolkit.model.site import Site
+from toolkit.sites.rules import comment_example, comment_form
+from toolkit.trust import require_trusted
 from toolkit.units import counted
-
-if TYPE_CHECKING:
-    from toolkit.model.site import Site
-    from toolkit.sites.compare import Difference
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 
@@ -53,8 +54,6 @@ def init(
       toolkit site init ours --dry-run
       toolkit site init ours --probe --comment "field=misc;appl=misc"
     """
-    from toolkit.config import user_directory
-    from toolkit.files import write_atomically
     from toolkit.planning.cluster import find_cluster
     from toolkit.sites.draft import draft
     from toolkit.sites.survey import survey
@@ -73,11 +72,8 @@ def init(
             place=str(path),
             next_step="--replace, or another name",
         )
-    options = [
-        f"--{key}={value}"
-        for key, value in (("comment", comment), ("account", account))
-        if value is not None
-    ]
+    given = {"comment": comment, "account": account}
+    options = [f"--{key}={value}" for key, value in given.items() if value is not None]
     with console.Steps() as steps:
         answers = survey(Client(find_cluster(site).access), steps, probe=options if probe else None)
     text = draft(name, answers, date=date.today().isoformat())
@@ -107,48 +103,32 @@ def check(site: str, as_json: bool) -> int:
       toolkit site check ours
       toolkit site check ./ours.toml --json
     """
-    from toolkit import sites
+    from toolkit.planning.cluster import cluster_of
     from toolkit.sites import compare
+    from toolkit.sites.survey import survey
+    from toolkit.slurm.client import Client
 
-    written = (
-        sites.from_file(Path(site))
-        if site.endswith(".toml") or "/" in site
-        else sites.load(site, "NAME")
-    )
-    live, where = _live(written)
-    differences = [*compare.within(written), *live]
+    is_file = site.endswith(".toml") or "/" in site
+    written = sites.from_file(Path(site)) if is_file else sites.load(site, "NAME")
+    differences = list(compare.within(written))
+    try:
+        with console.Steps() as steps:
+            answers = survey(Client(cluster_of(written).access), steps)
+        differences += compare.against(written, answers)
+        where = f"compared with cluster {answers.cluster}, Slurm {answers.slurm}"
+    except SlurmUnreachableError as error:
+        where = f"not compared with the cluster: {error.cause}"
     wrong = any(difference.wrong for difference in differences)
     if as_json:
         rows = [difference._asdict() for difference in differences]
         console.out_json({"site": written.name, "compared": where, "found": rows})
-    else:
-        if differences:
-            table = [
-                ("wrong" if difference.wrong else "note", difference.key, difference.text)
-                for difference in differences
-            ]
-            console.out(console.table(("WHAT", "KEY", "IS"), table))
-        console.fact(
-            "site",
-            f"{written.name}: {'something is wrong' if wrong else 'nothing is wrong'}; {where}",
-        )
+        return ConfigError.exit_code if wrong else 0
+    if differences:
+        table = [("wrong" if each.wrong else "note", each.key, each.text) for each in differences]
+        console.out(console.table(("WHAT", "KEY", "IS"), table))
+    verdict = "something is wrong" if wrong else "nothing is wrong"
+    console.fact("site", f"{written.name}: {verdict}; {where}")
     return ConfigError.exit_code if wrong else 0
-
-
-def _live(site: Site) -> tuple[list[Difference], str]:
-    """Return the differences to the live cluster, and which cluster was asked."""
-    from toolkit.planning.cluster import cluster_of
-    from toolkit.sites.compare import against
-    from toolkit.sites.survey import survey
-    from toolkit.slurm.client import Client
-
-    try:
-        with console.Steps() as steps:
-            answers = survey(Client(cluster_of(site).access), steps)
-    except SlurmUnreachableError as error:
-        return [], f"not compared with the cluster: {error.cause}"
-    asked = f"compared with cluster {answers.cluster}, Slurm {answers.slurm}"
-    return list(against(site, answers)), asked
 
 
 @click.command("use")
@@ -163,19 +143,13 @@ def use(name: str) -> None:
       toolkit site use neuron
       toolkit site use auto
     """
-    from toolkit import sites
-    from toolkit.config import PROJECT_FILE, machine_directory, user_directory
-    from toolkit.files import read_text, write_atomically
-    from toolkit.sites import chosen
-    from toolkit.trust import require_trusted
-
     if name != "auto":
         sites.load(name, "NAME")
     path = user_directory() / PROJECT_FILE
     require_trusted(path)
     before = read_text(path) if path.is_file() else ""
     is_default = name == "auto" and not (machine_directory() / path.name).is_file()
-    write_atomically(path, chosen(before, None if is_default else name))
+    write_atomically(path, sites.chosen(before, None if is_default else name))
     console.fact("site", f"{name}   (in {path})")
 
 
@@ -206,5 +180,103 @@ def rules(as_json: bool) -> None:
     from toolkit.rules import RULES
 
     rules = {rule.name: rule.about for rule in RULES}
-    text = partial(console.table, ("RULE", "ASKS FOR"), list(rules.items()))
-    console.result(rules, text, as_json=as_json)
+    table = console.table(("RULE", "ASKS FOR"), list(rules.items()))
+    console.result(rules, table, as_json=as_json)
+
+
+@click.command("list")
+@json_option
+def list_sites(as_json: bool) -> None:
+    """List the known sites.
+
+    \b
+    Example:
+      toolkit site list
+    """
+    listed: list[dict[str, str]] = []
+    rows: list[tuple[object, ...]] = []
+    for name in sites.names():
+        entry = {"name": name, "summary": "", "date": "", "file": str(sites.path_of(name))}
+        try:
+            site = sites.load(name)
+        except ToolkitError as error:
+            listed.append({**entry, "error": f"{error.place}: {error.cause}"})
+            rows.append((name, f"broken: {error.cause}; next: toolkit site check {name}", "-", "-"))
+            continue
+        listed.append({**entry, "summary": site.summary, "date": site.date})
+        count = len(site.partitions) or "from Slurm"
+        rows.append((name, site.summary, site.date or "-", count))
+    table = console.table(("NAME", "WHAT", "AS OF", "PARTITIONS"), rows)
+    console.result(listed, table, as_json=as_json)
+
+
+@click.command("show")
+@click.argument("name", shell_complete=complete_sites)
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """Show what the file of a site says, with what it extends.
+
+    \b
+    Example:
+      toolkit site show neuron
+    """
+    site = sites.load(name, "NAME")
+    lines = _lines(site, str(sites.path_of(name)))
+    console.result(site, "\n".join(lines), as_json=as_json)
+
+
+def _lines(site: Site, file: str) -> Iterator[str]:
+    rows: dict[str, object] = {
+        "site": f"{site.name}: {site.summary}",
+        "file": file,
+        "as of": site.date or "-",
+        "container": " or ".join(site.containers),
+        "modules": ", ".join(site.modules) or "-",
+        "interface": site.interface or "chosen by the libraries",
+        "images": ", ".join(site.images) or "-",
+        "datasets": ", ".join(f"{key}: {place}" for key, place in site.datasets.items()) or "-",
+        "scratch": (site.scratch or "-")
+        + (
+            f"   files unread for {counted(site.purge_days, 'day')} are removed"
+            if site.purge_days
+            else ""
+        ),
+        "driver": site.driver or "not known",
+        "ports": f"{site.ports[0]} to {site.ports[1]}" if site.ports else "any",
+        "jobs from": site.submit_directory or "anywhere",
+        "time": f"{counted(site.max_minutes // 60, 'hour')} at most"
+        if site.max_minutes
+        else "from Slurm",
+    }
+    if site.comment:
+        rows["--comment"] = (
+            f"{comment_form(site.comment)}   such as {comment_example(site.comment)} "
+            f"({site.comment.source}, {site.comment.date})"
+        )
+    for word, options in (("required", site.required), ("forbidden", site.forbidden)):
+        for option, rule in options.items():
+            rows[f"--{option}"] = f"{word}: {rule.why} ({rule.source})"
+    yield console.mapping(rows)
+    if site.partitions:
+        yield ""
+        yield console.table(
+            ("PARTITION", "NODES", "CPUS", "GPUS", "GPU", "ARCH", "JOBS", "GPUS PER USER"),
+            [
+                (
+                    partition,
+                    values.nodes if values.nodes is not None else "?",
+                    values.cpus or "?",
+                    values.gpus,
+                    values.gpu or "-",
+                    values.arch,
+                    f"{values.jobs_submitted or '?'}/{values.jobs_running or '?'}"
+                    if values.batch
+                    else "no batch jobs",
+                    values.gpus_per_user or "-",
+                )
+                for partition, values in site.partitions.items()
+            ],
+        )
+    for note in site.notes:
+        yield ""
+        yield f"note: {note.text} ({note.source}{f', {note.date}' if note.date else ''})"

@@ -1,20 +1,52 @@
-"""`toolkit jobs`: the exercises that came with the tool."""
+"""`toolkit docs` and `toolkit jobs`: the pages and the exercises that came with the tool."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 
 import click
 
+from toolkit import pages
 from toolkit.cli import console
 from toolkit.cli.lazy import Group
 from toolkit.cli.shared import completion, json_option
+from toolkit.quoting import shell
+
+
+@completion
+def _exercises() -> Iterable[str]:
+    from toolkit import exercises
+
+    return [exercise.name for exercise in exercises.exercises()]
+
+
+@click.command("docs")
+@click.argument("topic", required=False, shell_complete=completion(pages.topics))
+def docs(topic: str | None) -> None:
+    """Print a page of the documentation, or list the pages.
+
+    On a terminal the page opens in your pager ($PAGER). Errors name their page.
+
+    \b
+    Examples:
+      toolkit docs
+      toolkit docs quick-start
+      toolkit docs run/pending
+    """
+    if topic is None:
+        rows = [(name, pages.title(path)) for name, path in pages.topics().items()]
+        console.out(console.table(("TOPIC", "PAGE"), rows))
+        return
+    text = pages.text(topic)
+    if console.on_terminal():
+        click.echo_via_pager(pages.wrapped(text, min(console.columns(), 100)))
+    else:
+        console.document(text)
 
 
 @click.group("jobs", cls=Group)
-def command() -> None:
+def jobs() -> None:
     """List and copy the exercises that come with the toolkit.
 
     \b
@@ -25,31 +57,23 @@ def command() -> None:
     """
 
 
-@completion
-def _exercises() -> Iterable[str]:
-    from toolkit.exercises import exercises
-
-    return [exercise.name for exercise in exercises()]
-
-
-@command.command("list")
+@jobs.command("list")
 @json_option
-def listing(as_json: bool) -> None:
+def list_jobs(as_json: bool) -> None:
     """List the exercises.
 
     \b
     Example:
       toolkit jobs list
     """
-    from toolkit.exercises import exercises
+    from toolkit import exercises
 
-    listed = exercises()
+    listed = exercises.exercises()
     rows = [(exercise.name, exercise.image or "-", exercise.summary) for exercise in listed]
-    text = partial(console.table, ("NAME", "IMAGE", "SHOWS"), rows)
-    console.result(listed, text, as_json=as_json)
+    console.result(listed, console.table(("NAME", "IMAGE", "SHOWS"), rows), as_json=as_json)
 
 
-@command.command("copy")
+@jobs.command("copy")
 @click.argument("name", shell_complete=_exercises)
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
 def copy(name: str, directory: Path | None) -> None:
@@ -61,7 +85,6 @@ def copy(name: str, directory: Path | None) -> None:
       toolkit jobs copy digits-ddp ~/first
     """
     from toolkit import exercises
-    from toolkit.quoting import shell
 
     target = directory or Path(Path(name).name)
     exercises.copy(name, target)
