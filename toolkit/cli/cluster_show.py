@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from msgspec.structs import asdict
 
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import NODES
 from toolkit.cli.shared import gpus_option, json_option, site_option
 from toolkit.model.base import Model
-
-if TYPE_CHECKING:
-    from toolkit.model.overview import PartitionState
+from toolkit.model.overview import PartitionState
+from toolkit.planning.cluster import find_cluster
+from toolkit.planning.settings import chosen_site
+from toolkit.slurm.client import Client
+from toolkit.slurm.cluster import partition_states, soonest
 
 
 @click.command("show")
@@ -64,11 +67,6 @@ def show(
       toolkit cluster show --nodes 2 --gpus 4 --time 1:00:00
       toolkit cluster show --json
     """
-    from toolkit.planning.cluster import find_cluster
-    from toolkit.planning.settings import chosen_site
-    from toolkit.slurm.client import Client
-    from toolkit.slurm.cluster import partition_states
-
     asked = {
         "nodes": str(nodes).replace(":", "-") if nodes else None,
         "gres": f"gpu:{gpus}" if gpus else None,
@@ -90,8 +88,6 @@ def show(
 
 def _whole(value: Any) -> Any:
     """Return a model with all of its keys, also those with default values."""
-    from msgspec.structs import asdict
-
     if not isinstance(value, Model):
         return value
     return {name: _whole(part) for name, part in asdict(value).items()}
@@ -159,8 +155,6 @@ def _starts(partitions: Sequence[PartitionState], shape: str) -> Iterator[str]:
 
     Those where it would never start come last.
     """
-    from toolkit.slurm.cluster import soonest
-
     able = soonest(partitions)
     rows = [
         (partition.queue.name, _when(partition.start.at), partition.start.nodes)

@@ -1,50 +1,29 @@
-"""The command `toolkit cluster up`."""
+"""`toolkit cluster up` and `down`: a real Slurm on this machine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec.structs import replace
 
+from toolkit import sites
 from toolkit.cli import console
+from toolkit.cli.cluster_local import name_option
 from toolkit.cli.shared import complete_sites
 from toolkit.errors import UsageError
 from toolkit.localcluster.access import default_name
+from toolkit.localcluster.devices import gpus_of
+from toolkit.localcluster.imitation import Imitation, imitate
+from toolkit.localcluster.lifecycle import down as take_down
+from toolkit.localcluster.lifecycle import up as bring_up
+from toolkit.localcluster.options import from_file, from_options, with_light
+from toolkit.localcluster.packages import has_submit_plugin
+from toolkit.localcluster.paths import paths_of
+from toolkit.localcluster.shape import Shape, all_nodes
 
-if TYPE_CHECKING:
-    from toolkit.localcluster.imitation import Imitation
-    from toolkit.localcluster.shape import Shape
-
-AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
-
-
-def name_option(function: AnyFunction) -> AnyFunction:
-    """Add the option that names the local cluster that a command acts on."""
-    help_text = "The local cluster (default: $TOOLKIT_CLUSTER, else local)."
-    return click.option(
-        "--name",
-        "--cluster",
-        "name",
-        metavar="NAME",
-        default=default_name,
-        show_default=False,
-        help=help_text,
-    )(function)
-
-
-def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete NODE."""
-    del param
-    from toolkit.localcluster.status import status
-
-    return [
-        node.name
-        for node in status(ctx.params.get("name") or default_name()).nodes
-        if node.name.startswith(incomplete)
-    ]
+_OF_NODES = ("--cpus-per-node", "--mem-per-node", "--gpus-per-node", "--gpu-type")
 
 
 @click.command("up")
@@ -118,7 +97,22 @@ def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) 
     help="Directory below /tmp that all nodes share; repeatable.",
 )
 @click.pass_context
-def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any) -> None:
+def up(
+    ctx: click.Context,
+    /,
+    name: str,
+    nodes: int,
+    light: bool | None,
+    cpus_per_node: int,
+    mem_per_node: str,
+    gpus_per_node: str,
+    gpu_type: str | None,
+    partitions: tuple[str, ...],
+    shape_file: Path | None,
+    like: str | None,
+    accounting: bool,
+    share: tuple[str, ...],
+) -> None:
     """Start a local cluster: nodes and partitions as you describe them.
 
     If it is up already, nothing happens.
@@ -149,34 +143,43 @@ def up(ctx: click.Context, /, name: str, share: tuple[str, ...], **options: Any)
       toolkit cluster up --like neuron --partition cas_v100_4 --partition gh200_1
       toolkit cluster up --nodes 1000
     """
-    from toolkit.localcluster.lifecycle import up as bring_up
-    from toolkit.localcluster.options import with_light
-
-    imitated = _imitation(ctx, **options)
-    shape = imitated.shape if imitated else _shape_of(ctx, **options)
-    shape = with_light(shape, options["light"])
+    differences: tuple[str, ...] = ()
+    if like is not None:
+        file = f"a site of yours that extends {like}"
+        _require_alone(ctx, "--like", (*_OF_NODES, "--shape"), file)
+        shape, differences = _imitation(like, nodes, partitions, accounting=accounting)
+    elif shape_file is not None:
+        _require_alone(ctx, "--shape", ("--nodes", *_OF_NODES, "--partition"), str(shape_file))
+        shape = from_file(shape_file)
+        shape = replace(shape, accounting=shape.accounting or accounting)
+    else:
+        shape = from_options(
+            nodes=nodes,
+            cpus=cpus_per_node,
+            memory=mem_per_node,
+            gpus=gpus_per_node,
+            gpu_type=gpu_type,
+            partitions=partitions,
+            accounting=accounting,
+        )
+    shape = with_light(shape, light)
     with console.Steps() as steps:
         if text := _gpus(shape):
             steps.say("gpus", text)
-        for text in imitated.differences if imitated else ():
+        for text in differences:
             steps.say("differs", text)
         started = bring_up(name, shape, steps, share=share)
     named = "" if name == default_name() else f" --name {name}"
     console.fact("cluster", f"{name} is up" if started else f"{name} is up already")
     if named:
-        console.fact(
-            "use it", f"export TOOLKIT_CLUSTER={name}     or with each command: --cluster {name}"
-        )
-    console.fact(
-        "next", f"toolkit cluster exec{named} -- sinfo     stop it: toolkit cluster down{named}"
-    )
+        each = f"or with each command: --cluster {name}"
+        console.fact("use it", f"export TOOLKIT_CLUSTER={name}     {each}")
+    stop = f"stop it: toolkit cluster down{named}"
+    console.fact("next", f"toolkit cluster exec{named} -- sinfo     {stop}")
 
 
 def _gpus(shape: Shape) -> str:
     """Return which GPUs the nodes have, or nothing if they have none."""
-    from toolkit.localcluster.devices import gpus_of
-    from toolkit.localcluster.shape import all_nodes
-
     if not any(node.gpus for node in all_nodes(shape)):
         return ""
     if real := gpus_of(shape):
@@ -184,72 +187,25 @@ def _gpus(shape: Shape) -> str:
     return "simulated: Slurm allocates them as real ones, but this machine has none, or fewer"
 
 
-def _shape_of(ctx: click.Context, *, shape_file: Path | None, nodes: int, **options: Any) -> Shape:
-    """Return the shape from a file or from options, not from both.
-
-    Raises:
-        UsageError: an option is invalid, or describes what the file describes.
-    """
-    from msgspec.structs import replace
-
-    from toolkit.localcluster import options as shapes
-
-    if shape_file is None:
-        return shapes.from_options(
-            nodes=nodes,
-            cpus=options["cpus_per_node"],
-            memory=options["mem_per_node"],
-            gpus=options["gpus_per_node"],
-            gpu_type=options["gpu_type"],
-            partitions=options["partitions"],
-            accounting=options["accounting"],
-        )
-    _require_alone(
-        ctx,
-        "--shape",
-        str(shape_file),
-        ("nodes", "cpus_per_node", "mem_per_node", "gpus_per_node", "gpu_type", "partitions"),
-    )
-    shape = shapes.from_file(shape_file)
-    return replace(shape, accounting=True) if options["accounting"] else shape
-
-
 def _imitation(
-    ctx: click.Context,
-    *,
-    like: str | None,
-    nodes: int,
-    partitions: tuple[str, ...],
-    accounting: bool,
-    **_: Any,
-) -> Imitation | None:
-    """Return the imitation of a site, or None without ``--like``.
+    name: str, nodes: int, partitions: tuple[str, ...], *, accounting: bool
+) -> Imitation:
+    """Return the shape of a cluster like a site, and what is different there.
 
     Raises:
         UnknownSiteError: there is no such site.
-        UsageError: an option describes what the site describes.
     """
-    if like is None:
-        return None
-    from msgspec.structs import replace
-
-    from toolkit import sites
-    from toolkit.localcluster import packages
-    from toolkit.localcluster.imitation import Imitation, imitate
-
-    others = ("cpus_per_node", "mem_per_node", "gpus_per_node", "gpu_type", "shape_file")
-    _require_alone(ctx, "--like", f"a site of yours that extends {like}", others)
-    imitated = imitate(
-        sites.load(like, "--like"),
+    shape, differences = imitate(
+        sites.load(name, "--like"),
         most=nodes,
         chosen=partitions,
         accounting=accounting,
         local_directory=_local_directory,
     )
-    if packages.has_submit_plugin():
-        return imitated
+    if has_submit_plugin():
+        return Imitation(shape, differences)
     missing = "Slurm does not apply the rules: it lacks the plugin job_submit/lua"
-    return Imitation(replace(imitated.shape, job_submit=""), (*imitated.differences, missing))
+    return Imitation(replace(shape, job_submit=""), (*differences, missing))
 
 
 def _local_directory(text: str) -> str:
@@ -258,14 +214,40 @@ def _local_directory(text: str) -> str:
     return str(path.resolve()) if path.is_dir() else ""
 
 
-def _require_alone(ctx: click.Context, flag: str, file: str, others: tuple[str, ...]) -> None:
-    """Raise UsageError if one of the options ``others`` was given beside a flag."""
-    flags = {"partitions": "--partition", "shape_file": "--shape"}
-    for option in others:
-        if ctx.get_parameter_source(option) is not click.core.ParameterSource.DEFAULT:
-            other = flags.get(option, "--" + option.replace("_", "-"))
+def _require_alone(ctx: click.Context, flag: str, others: tuple[str, ...], file: str) -> None:
+    """Raise UsageError if an option was given that describes what another one does.
+
+    Args:
+        ctx: the command line.
+        flag: the option that describes it.
+        others: the options that do not go with it.
+        file: where it can be written instead.
+    """
+    for parameter in ctx.command.params:
+        option, source = parameter.opts[0], ctx.get_parameter_source(str(parameter.name))
+        if option in others and source is not click.core.ParameterSource.DEFAULT:
             raise UsageError(
-                f"{other} and {flag} both describe the cluster",
-                place=other,
+                f"{option} and {flag} both describe the cluster",
+                place=option,
                 next_step=f"write it in {file}",
             )
+
+
+@click.command("down")
+@name_option
+@click.option("--keep-logs", is_flag=True, help="Keep the logs; all other files are removed.")
+def down(name: str, keep_logs: bool) -> None:
+    """Stop the cluster and end its jobs.
+
+    No process, mount, interface or file stays.
+
+    \b
+    Examples:
+      toolkit cluster down
+      toolkit cluster down --keep-logs
+    """
+    with console.Steps() as steps:
+        was_up = take_down(name, steps, keep_logs=keep_logs)
+    console.fact("cluster", f"{name} is down" if was_up else f"{name} was not up")
+    if keep_logs and was_up:
+        console.fact("logs", str(paths_of(name).logs))

@@ -30,7 +30,7 @@ CLUSTER: Commands = {
         ),
     },
     "The local cluster": {
-        "down": ("cluster_local:down", "Stop the cluster and end its jobs."),
+        "down": ("cluster_up:down", "Stop the cluster and end its jobs."),
         "exec": (
             "cluster_local:execute",
             "Run a command in the cluster: one of Slurm's, or any other.",
@@ -49,13 +49,13 @@ CLUSTER: Commands = {
         ),
     },
     "Faults of nodes": {
-        "cut": ("cluster_faults:cut", "Cut NODE off the network, as if its cable was pulled."),
+        "cut": ("cluster_local:cut", "Cut NODE off the network, as if its cable was pulled."),
         "join": (
-            "cluster_faults:join",
+            "cluster_local:join",
             "Connect NODE to the network again, and wait until Slurm uses it.",
         ),
-        "kill": ("cluster_faults:kill", "Switch NODE off, as a power failure does."),
-        "start": ("cluster_faults:start", "Switch NODE on again, and wait until Slurm uses it."),
+        "kill": ("cluster_local:kill", "Switch NODE off, as a power failure does."),
+        "start": ("cluster_local:start", "Switch NODE on again, and wait until Slurm uses it."),
     },
 }
 IMAGE: Commands = {

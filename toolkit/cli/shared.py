@@ -18,6 +18,17 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 Decorator = Callable[[AnyFunction], AnyFunction]
 
 
+def options(*decorators: Decorator[Any]) -> Decorator[Any]:
+    """Return the decorator that gives a command several options, in this order."""
+
+    def decorate(function: AnyFunction) -> AnyFunction:
+        for decorator in reversed(decorators):
+            function = decorator(function)
+        return function
+
+    return decorate
+
+
 def completion(
     names: Callable[[], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
@@ -114,7 +125,7 @@ def node_job_options(*, minutes: int) -> Decorator[Any]:
     Args:
         minutes: the default time limit.
     """
-    options = (
+    return options(
         click.option("--partition", "-p", help="Partition of these jobs."),
         click.option(
             "--time", default=str(minutes), show_default=True, help="Time limit of these jobs."
@@ -122,10 +133,3 @@ def node_job_options(*, minutes: int) -> Decorator[Any]:
         click.option("--comment", help="Slurm's comment, if the site requires one."),
         click.option("--account", "-A", help="Account of these jobs."),
     )
-
-    def decorate(function: AnyFunction) -> AnyFunction:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
