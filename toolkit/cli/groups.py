@@ -142,11 +142,11 @@ WORKSHOP: Commands = {
     },
     "Take part": {
         "join": (
-            "workshop_join:join",
+            "workshop_folder:join",
             "Copy the exercises of a workshop, and check that they can run here.",
         ),
         "reset": (
-            "workshop_join:reset",
+            "workshop_lead:reset",
             "Start an exercise, or the results of a participant, again.",
         ),
     },

@@ -1,23 +1,25 @@
-"""`toolkit workshop new`, `show`, `schema`, `pack` and `unpack`: the folder of a workshop."""
+"""`toolkit workshop new`, `show`, `schema`, `pack`, `unpack`, `join`: a workshop and its copies."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from toolkit.checks import Result, row, to_json
 from toolkit.cli import console
 from toolkit.cli.shared import json_option
-from toolkit.errors import UsageError
+from toolkit.errors import PreflightError, UsageError
 from toolkit.files import hash_file
+from toolkit.model.job import Job
 from toolkit.quoting import shell
 from toolkit.shell import interrupted_by_signals
 from toolkit.units import counted, human_size
-
-if TYPE_CHECKING:
-    from toolkit.model.job import Job
-    from toolkit.workshops.archive import Verify
+from toolkit.workshops import archive, reading
+from toolkit.workshops.archive import Verify
+from toolkit.workshops.join import join as join_workshop
+from toolkit.workshops.new import create
+from toolkit.workshops.reading import job_of, load, notes, source_of
 
 FOLDER = click.Path(path_type=Path)
 folder_argument = click.argument("folder", metavar="[WORKSHOP]", default=".", type=FOLDER)
@@ -38,8 +40,6 @@ def new(directory: Path) -> None:
     Example:
       toolkit workshop new first-steps
     """
-    from toolkit.workshops.new import create
-
     create(directory)
     word = shell(str(directory))
     console.fact("written", str(directory))
@@ -56,8 +56,6 @@ def show(folder: Path, as_json: bool) -> None:
     Example:
       toolkit workshop show first-steps
     """
-    from toolkit.workshops.reading import job_of, load, notes, source_of
-
     workshop = load(folder)
     if as_json:
         console.out_json(workshop)
@@ -93,8 +91,6 @@ def schema() -> None:
     Example:
       toolkit workshop schema > workshop.schema.json
     """
-    from toolkit.workshops import reading
-
     console.document(reading.schema())
 
 
@@ -124,16 +120,13 @@ def pack(
       toolkit workshop pack first-steps --pages public --address https://example.org/course
     """
     from toolkit.workshops import pack as packing
-    from toolkit.workshops.reading import notes
 
     target = output or Path(f"{folder.resolve().name}.tar")
     options = packing.Options(images=not no_images, key=sign, ask=_ask)
     with interrupted_by_signals(), console.Steps() as steps:
         contents = packing.pack(folder, target, options, steps)
     size = human_size(target.stat().st_size)
-    console.out(
-        console.subject("packed", f"{target}: {size}, {counted(len(contents.files), 'file')}")
-    )
+    console.fact("packed", f"{target}: {size}, {counted(len(contents.files), 'file')}")
     for subject, text in notes(folder, contents.workshop):
         console.say(subject, text)
     digest = hash_file(target)
@@ -163,8 +156,6 @@ def unpack(packed: Path, directory: Path, key: Path | None) -> None:
     Example:
       toolkit workshop unpack first-steps.tar /scratch/workshops/first-steps
     """
-    from toolkit.workshops import archive
-
     if directory.exists() or directory.is_symlink():
         raise UsageError(
             f"{directory} exists already",
@@ -180,9 +171,7 @@ def unpack(packed: Path, directory: Path, key: Path | None) -> None:
     with interrupted_by_signals(), console.Steps() as steps:
         steps.begin("unpack", str(packed))
         contents = archive.unpack(packed, directory, verifier_of(key))
-    console.out(
-        console.subject("unpacked", f"{contents.name}: {counted(len(contents.files), 'file')}")
-    )
+    console.fact("unpacked", f"{contents.name}: {counted(len(contents.files), 'file')}")
     console.fact("next", f"toolkit workshop join {shell(str(directory))}")
 
 
@@ -193,3 +182,68 @@ def verifier_of(key: Path | None) -> Verify | None:
     from toolkit.workshops.signing import verifier
 
     return verifier(key)
+
+
+@click.command("join")
+@click.argument("source", metavar="FILE|URL|DIRECTORY")
+@click.argument("directory", required=False, type=FOLDER)
+@click.option(
+    "--share-results/--no-share-results",
+    "share",
+    default=None,
+    help="Leave states and accuracies of your runs for the instructor; asked if not given.",
+)
+@key_option
+@json_option
+def join(
+    source: str, directory: Path | None, share: bool | None, key: Path | None, as_json: bool
+) -> None:
+    """Copy the exercises of a workshop, and check that they can run here.
+
+    What is in the folders of exercises already is not touched. The exit code is 92 if a check is
+    FAIL.
+
+    \b
+    Examples:
+      toolkit workshop join /scratch/workshops/first-steps
+      toolkit workshop join https://example.org/course/ --share-results
+      toolkit workshop join first-steps.tar ~/course --key instructor.pem
+    """
+    from toolkit.workshops.checks import examine
+
+    with interrupted_by_signals(), console.Steps() as steps:
+        verify = verifier_of(key)
+        member = join_workshop(source, directory, share=share, verify=verify, progress=steps)
+        is_open = share is None and not member.joined.results
+        if is_open and member.contents.workshop.results and console.on_terminal():
+            text = "Leave the state and accuracy of your runs (nothing else) for the instructor?"
+            if click.confirm(text, err=True):
+                where = (member.joined.source, member.directory)
+                again = join_workshop(*where, share=True, verify=verify, progress=steps)
+                member = again._replace(unchanged=member.unchanged)
+    results: list[Result] = []
+    for result in examine(member):
+        results.append(result)
+        for line in () if as_json else row(result, 11):
+            console.out(line)
+    if as_json:
+        console.out_json(
+            {
+                "directory": str(member.directory),
+                "workshop": member.contents.name,
+                "unchanged": member.unchanged,
+                "findings": [to_json(result) for result in results],
+            }
+        )
+    failures = [result.name for result in results if result.outcome == "failed"]
+    if failures:
+        cause = f"{len(failures)} of {len(results)} checks failed"
+        raise PreflightError(cause, place=", ".join(failures))
+    if as_json:
+        return
+    if member.unchanged:
+        console.fact("kept", f"as they are: {', '.join(member.unchanged)}")
+    if member.unused is not None:
+        console.fact("unused", f"{member.unused}, which you can remove")
+    first = member.joined.exercises[0]
+    console.fact("next", f"cd {shell(str(member.directory))}; toolkit run {first}")

@@ -1,9 +1,8 @@
-"""`toolkit workshop rehearse`, `open`, `status` and `close`: before, during and after it."""
+"""`toolkit workshop rehearse`, `open`, `status`, `reset`, `close`: before, during and after it."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,11 +10,19 @@ from toolkit.cli import console
 from toolkit.cli.shared import INTERRUPTED, json_option
 from toolkit.cli.workshop_folder import FOLDER, folder_argument
 from toolkit.errors import PreflightError, UsageError
+from toolkit.files import read_json, write_atomically
 from toolkit.quoting import shell
 from toolkit.units import counted
-
-if TYPE_CHECKING:
-    from toolkit.workshops.model import Done
+from toolkit.workshops.join import reset as reset_exercise
+from toolkit.workshops.model import JOINED, WORKSHOP, Done, Joined
+from toolkit.workshops.reading import load
+from toolkit.workshops.results import (
+    close_directory,
+    open_directory,
+    read_all,
+    remove_one,
+    remove_unpacked,
+)
 
 
 @click.command("open")
@@ -29,8 +36,6 @@ def open_(folder: Path) -> None:
     Example:
       toolkit workshop open first-steps
     """
-    from toolkit.workshops.results import open_directory
-
     directory = results_of(folder)
     open_directory(directory)
     console.fact("open", str(directory))
@@ -39,8 +44,6 @@ def open_(folder: Path) -> None:
 
 def results_of(folder: Path) -> Path:
     """Return the directory of results that a workshop names."""
-    from toolkit.workshops.reading import load
-
     workshop = load(folder)
     if not workshop.results:
         raise UsageError(
@@ -61,9 +64,6 @@ def status(folder: Path, as_json: bool) -> None:
     Example:
       toolkit workshop status first-steps
     """
-    from toolkit.workshops.reading import load
-    from toolkit.workshops.results import read_all
-
     directory = results_of(folder)
     results, unread = read_all(directory, folder.resolve().name)
     if as_json:
@@ -74,14 +74,10 @@ def status(folder: Path, as_json: bool) -> None:
     rows = [(each.name, *(_cell(each.exercises.get(name)) for name in names)) for each in results]
     console.out(console.table(("PARTICIPANT", *names), rows))
     for name in names:
-        done = sum(1 for each in results if _is_done(each.exercises.get(name)))
-        console.say(name, f"{done} of {len(results)} have done it")
+        states = [each.exercises[name].state for each in results if name in each.exercises]
+        console.say(name, f"{states.count('ok')} of {len(results)} have done it")
     for entry in unread:
         console.say("not counted", f"{entry.name}: {entry.why}")
-
-
-def _is_done(done: Done | None) -> bool:
-    return done is not None and done.state == "ok"
 
 
 def _cell(done: Done | None) -> str:
@@ -103,9 +99,6 @@ def close(folder: Path, unpacked: Path | None) -> None:
       toolkit workshop status --json first-steps > results.json
       toolkit workshop close first-steps --unpacked /scratch/workshops/first-steps
     """
-    from toolkit.workshops.reading import load
-    from toolkit.workshops.results import close_directory, remove_unpacked
-
     results = load(folder).results
     if results and Path(results).exists():
         count = close_directory(Path(results))
@@ -115,6 +108,37 @@ def close(folder: Path, unpacked: Path | None) -> None:
     if unpacked is not None:
         remove_unpacked(unpacked, folder.resolve().name)
         console.fact("removed", str(unpacked))
+
+
+@click.command("reset")
+@click.argument("name")
+@folder_argument
+def reset(name: str, folder: Path) -> None:
+    """Start an exercise, or the results of a participant, again.
+
+    In a joined directory the exercise is copied again, and your folder is kept under another name.
+    In the workshop's own folder the results of a participant are removed, which they can leave
+    again.
+
+    \b
+    Examples:
+      toolkit workshop reset 01-ddp
+      toolkit workshop reset minji first-steps
+    """
+    if not (folder / JOINED).is_file():
+        if not (folder / WORKSHOP).is_file():
+            raise UsageError(
+                f"{folder.resolve()} is neither a joined workshop nor a workshop's folder",
+                place="WORKSHOP",
+                next_step="cd to the directory that you joined in, then reset again",
+            )
+        remove_one(results_of(folder), name)
+        console.fact("removed", f"the results of {name}")
+        return
+    aside = reset_exercise(folder, read_json(folder / JOINED, Joined, searched=True), name)
+    console.fact("reset", str(folder / name))
+    if aside is not None:
+        console.fact("kept", f"yours is {aside}")
 
 
 @click.command("rehearse")
@@ -164,13 +188,16 @@ def rehearse(
       toolkit workshop rehearse first-steps --on-site --people 4
       toolkit workshop rehearse --clean
     """
-    from toolkit.files import write_atomically
-    from toolkit.workshops.reading import load
     from toolkit.workshops.rehearsal import rehearse as acts
     from toolkit.workshops.rehearsal import report as reports
 
     if clean:
-        _clean_up()
+        with console.Steps() as steps:
+            removed = acts.clean_up(steps)
+        for place in removed:
+            console.fact("removed", str(place))
+        if not removed:
+            console.fact("clean", "no rehearsal that was killed has left anything here")
         return 0
     count = people or load(folder).people
     options = acts.Options(count, nodes, limit * 60.0, only)
@@ -191,14 +218,3 @@ def rehearse(
     if report.interrupted:
         return INTERRUPTED
     return PreflightError.exit_code if report.failures else 0
-
-
-def _clean_up() -> None:
-    from toolkit.workshops.rehearsal.rehearse import clean_up
-
-    with console.Steps() as steps:
-        removed = clean_up(steps)
-    for place in removed:
-        console.fact("removed", str(place))
-    if not removed:
-        console.fact("clean", "no rehearsal that was killed has left anything here")
