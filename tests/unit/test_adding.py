@@ -130,7 +130,7 @@ def test_what_the_launcher_of_the_page_refuses_is_refused(package: Path) -> None
 def test_the_runtime_of_the_page_writes_a_script(package: Path) -> None:
     done = planned(package, "print(1)\n", "--runtime", "toy", "--nodes", "2", "--launcher", "none")
     assert done.returncode == 0, done.stderr
-    assert "container=(nice -n 10)" in done.stdout
+    assert 'exec nice -n 10 "$@"' in done.stdout
     checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False)
     assert checked.returncode == 0
 

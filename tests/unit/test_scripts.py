@@ -191,22 +191,23 @@ def test_every_launcher_has_a_golden_script() -> None:
 
 
 def test_every_value_of_a_template_goes_through_a_quoting() -> None:
-    """Numbers, the version and names that the code itself chooses need none."""
+    """But numbers, the version, and what the code itself chooses or has quoted."""
     free = re.compile(
-        r"plan\.(shape|toolkit|nodes|least_nodes|ranks_per_node|job_pattern|port_count)|launch\.(launcher|cpus_per_task)|name|variable"
-        r'|plan\.ports\[0\]|plan\.ports \| join\("-"\)'
-        r'|container\.(action|command|home_inside|prefix)|own|binds|"\$\{#?!?" ~ \w+ ~ .*'
-        r'|.*container\.prefix ~ .*"|.*container\.prefix ~ \'@\}"\''
-        r"|((runtime|plain)\.)?\w+\(variable\)|(runtime|plain)\.\w+\(.*\)|requeue\.\w+\(decide(, tell)?\) -|tell( or .signal_ranks.)?|(signal\.)?job\(plan\)|point\.number"
-        r"|plan\.requeue\.(signal|seconds|times|times \+ 1|wait)"
-        r"|plan\.parts \| length|part\.(nodes|ntasks_per_node|cpus_per_task)"
+        r"plan\.(toolkit|nodes|least_nodes|ranks_per_node|job_pattern|port_count|shape)"
+        r'|plan\.ports(\[0\]| \| join\("-"\))|plan\.parts \| length|plan\.requeue\.[a-z]+( \+ 1)?'
+        r"|launch\.(launcher|cpus_per_task)|container\.(action|home_inside|prefix)"
+        r"|part\.(nodes|ntasks_per_node|cpus_per_task)|point\.number|prefix|own|functions|variable"
+        r"|attempt|command|directive|home|inner_shell|job|launching|line|point|program|salloc|step|tell|words"
+        r"|launching \| indent\(4, true\)|part\[name\]\(\)|gpus\[container\.command\]"
+        r"|((runtime|plain|self)\.)?(super|mount|about|enter|start|take|options|setup|show|step)\(.*\)"
+        """|["'][^~]*["']( ~ (prefix|own|variable)( ~ ["'][^~]*["'])?)*"""
+        r'|"[^"]*" if (container\.gpus|plan\.interactive) else "[^"]*"'
     )
     unquoted = [
         f"{path.name}: {value}"
         for path in (package_directory("scripts") / "templates").rglob("*.j2")
-        for value in re.findall(r"\{\{ (.*?) \}\}", path.read_text())
-        if not re.search(r"\| (shell|words|expanding|sbatch|option|path|comment)$", value)
-        and not free.fullmatch(value)
+        for value in re.findall(r"\{\{ (.*?) -?\}\}", path.read_text())
+        if not re.search(r"\| (shell|words|comment|program)$", value) and not free.fullmatch(value)
     ]
     assert unquoted == []
 
@@ -237,6 +238,7 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
     """Run the plan's script with the stand-ins; what the container command was given."""
     programs = directory / "bin"
     programs.mkdir()
+    Path(decided.run_directory).mkdir(parents=True, exist_ok=True)
     for name, text in (
         ("srun", SRUN),
         ("scontrol", SCONTROL),

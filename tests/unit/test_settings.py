@@ -219,7 +219,7 @@ def test_every_variable_of_the_source_is_known() -> None:
         if path.suffix in (".py", ".j2", ".bashrc", ".toml") and path != Path(__file__)
         for name in re.findall(r"\bTOOLKIT_[A-Z_]*[A-Z]\b(?!\*)", path.read_text(errors="replace"))
     }
-    assert {"TOOLKIT_TRUST", "TOOLKIT_JOIN"} < named
+    assert {"TOOLKIT_TRUST", "TOOLKIT_TOKEN"} < named
     assert settings.unknown_variables(named) == []
 
 

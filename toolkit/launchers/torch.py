@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
 from toolkit.launchers import failures
@@ -17,7 +17,6 @@ from toolkit.launchers.trainers import (
 )
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch
-from toolkit.quoting import shell_words
 
 _RESTARTS = 3  # default of an elastic run
 _FRAMEWORK = "torch.distributed"
@@ -43,11 +42,11 @@ def _torchrun(case: Case) -> Launch:
 
     The agents meet at the first node. Their arguments that depend on the job (addresses, port) are
     in the template. With a range of nodes the run is elastic, which is a template of its own: it
-    goes on when nodes are lost, and takes new ones in. A rank's exit code is lost on the way:
+    goes on with the nodes that are left when one is lost. A rank's exit code is lost on the way:
     torchrun itself always exits with 1 and reports the code in its summary.
     """
     job, (least, most) = case.job, case.job.node_range
-    own = " ".join(_fill(case, argument) for argument in _openmmlab(case, "pytorch")).split()
+    own = [word for argument in _openmmlab(case, "pytorch") for word in _fill(case, argument)]
     is_elastic, is_unequal = least != most, bool(job.gpus_by_node)
     restarts = job.max_restarts
     if restarts is None:
@@ -64,12 +63,11 @@ def _torchrun(case: Case) -> Launch:
         },
         template="torchrun-elastic" if is_elastic else None,
         options=(
-            f"--nnodes={least}:{most}" if is_elastic else f"--nnodes={most}",
+            *(() if is_elastic else (f"--nnodes={most}",)),
             *(() if is_unequal else (f"--nproc-per-node={case.ranks_per_node}",)),
             *((f"--max-restarts={restarts}",) if restarts else ()),
             "--tee=3",
         ),
-        exclude=f",{job.exclude}" if job.exclude else "",
         directives=(("no-kill", ""), ("requeue", "")) if is_elastic else (),
         program=(*_torchrun_script(case), *own, *job.arguments),
         task_is_rank=False,
@@ -106,12 +104,12 @@ TORCHRUN = Launcher(
 class Argument(NamedTuple):
     """An argument that a launcher fills in where the script defines it and the user has not.
 
-    What a rank learns when it starts (its number, where the others are) is in its environment; a
-    shell in the container expands it.
+    What a task learns when it starts (its number, where the others are) is a variable, which the
+    job's script expands.
 
     Attributes:
         names: names that scripts give the option, with ``-``: ``("dist-url", "init-method")``.
-        value: for the shell: ``"$INIT_METHOD"`` or a plain word; None for a switch.
+        value: a word in which variables are expanded: ``$INIT_METHOD``; None for a switch.
     """
 
     names: tuple[str, ...]
@@ -119,14 +117,14 @@ class Argument(NamedTuple):
 
 
 _MEETING = (
-    Argument(("dist-url", "init-method", "dist-init"), '"$INIT_METHOD"'),
-    Argument(("master-addr", "master-ip"), '"$MASTER_ADDR"'),
-    Argument(("master-port",), '"$MASTER_PORT"'),
+    Argument(("dist-url", "init-method", "dist-init"), "$INIT_METHOD"),
+    Argument(("master-addr", "master-ip"), "$MASTER_ADDR"),
+    Argument(("master-port",), "$MASTER_PORT"),
 )
 _RANKS = (
-    Argument(("rank",), '"$RANK"'),
-    Argument(("local-rank",), '"$LOCAL_RANK"'),
-    Argument(("world-size",), '"$WORLD_SIZE"'),
+    Argument(("rank",), "$SLURM_PROCID"),
+    Argument(("local-rank",), "$SLURM_LOCALID"),
+    Argument(("world-size",), "$SLURM_STEP_NUM_TASKS"),
 )
 
 
@@ -144,26 +142,27 @@ def _openmmlab(case: Case, name: str) -> tuple[Argument, ...]:
     return (Argument(("launcher",), name),) if is_openmmlab else ()
 
 
-def _filled(case: Case, *arguments: Argument) -> tuple[str, ...]:
-    """Return the script with the arguments that are filled in, then the user's own arguments."""
-    filled = [words for argument in arguments if (words := _fill(case, argument))]
-    if not filled:
-        return (*case.command, *case.job.arguments)
-    line = " ".join(("exec", shell_words(case.command), *filled, '"$@"'))
-    return ("sh", "-c", line, case.target.script, *case.job.arguments)
+def _filled(case: Case, *arguments: Argument) -> dict[str, Any]:
+    """Return the words of the program: the script, what is filled in, the user's own arguments."""
+    filled = [word for argument in arguments for word in _fill(case, argument)]
+    first = len(case.command)
+    return {
+        "program": (*case.command, *filled, *case.job.arguments),
+        "filled": tuple(range(first, first + len(filled))),
+    }
 
 
-def _fill(case: Case, argument: Argument) -> str:
-    """Return an argument as words for a shell; empty if it is not filled in."""
+def _fill(case: Case, argument: Argument) -> tuple[str, ...]:
+    """Return the words of an argument; none if it is not filled in."""
     option = case.source.option(*argument.names)
     if option is None or option.takes_value != (argument.value is not None):
-        return ""
+        return ()
     is_given = any(
         word == option.flag or word.startswith(f"{option.flag}=") for word in case.job.arguments
     )
     if is_given:
-        return ""
-    return option.flag if argument.value is None else f"{option.flag} {argument.value}"
+        return ()
+    return (option.flag,) if argument.value is None else (option.flag, argument.value)
 
 
 def _check_srun(case: Case) -> Iterator[ToolkitError]:
@@ -191,8 +190,8 @@ def _srun(case: Case) -> Launch:
     return default(
         case,
         {**trainer_environment(case), **sockets(case, "GLOO", "NCCL")},
-        program=_filled(case, *meeting, *_RANKS, *_backend(case), *_openmmlab(case, "slurm")),
         init=init,
+        **_filled(case, *meeting, *_RANKS, *_backend(case), *_openmmlab(case, "slurm")),
     )
 
 
@@ -207,11 +206,9 @@ SRUN = Launcher(
     rank_of=failures.ranked_by("RANK", "SLURM_PROCID"),
 )
 
-_NODES = Argument(("nodes", "nnodes", "num-nodes", "num-machines"), '"$NNODES"')
-_NODE_RANK = Argument(("rank", "node-rank", "machine-rank", "nr"), '"$NODE_RANK"')
-_RANKS_PER_NODE = Argument(
-    ("nprocs", "nproc-per-node", "num-gpus", "gpus-per-node", "ngpus-per-node"), '"$NPROC_PER_NODE"'
-)
+_NODES = Argument(("nodes", "nnodes", "num-nodes", "num-machines"), "$SLURM_STEP_NUM_NODES")
+_NODE_RANK = Argument(("rank", "node-rank", "machine-rank", "nr"), "$SLURM_NODEID")
+_RANKS_PER_NODE = ("nprocs", "nproc-per-node", "num-gpus", "gpus-per-node", "ngpus-per-node")
 _SWITCH = Argument(("multiprocessing-distributed",), None)
 
 
@@ -222,13 +219,14 @@ def _spawn(case: Case) -> Launch:
     number of ranks to fork. Other scripts read NODE_RANK, NNODES, MASTER_ADDR, MASTER_PORT or
     INIT_METHOD.
     """
-    arguments = (_SWITCH, *_MEETING, *_world(case), _NODES, _NODE_RANK, _RANKS_PER_NODE)
+    ranks = Argument(_RANKS_PER_NODE, str(case.ranks_per_node))
+    arguments = (_SWITCH, *_MEETING, *_world(case), _NODES, _NODE_RANK, ranks)
     return default(
         case,
         sockets(case, "GLOO", "NCCL"),
-        program=_filled(case, *arguments, *_backend(case)),
         task_is_rank=False,
         init="tcp",
+        **_filled(case, *arguments, *_backend(case)),
     )
 
 
@@ -239,8 +237,8 @@ def _world(case: Case) -> Sequence[Argument]:
     one node only.
     """
     if case.source.option(*_NODE_RANK.names) or case.source.option(*_SWITCH.names):
-        return (Argument(("world-size",), '"$NNODES"'),)
-    return (Argument(("world-size",), '"$NPROC_PER_NODE"'),) if case.nodes == 1 else ()
+        return (Argument(("world-size",), "$SLURM_STEP_NUM_NODES"),)
+    return (Argument(("world-size",), str(case.ranks_per_node)),) if case.nodes == 1 else ()
 
 
 SPAWN = Launcher(

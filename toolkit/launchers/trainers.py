@@ -18,7 +18,6 @@ from toolkit.launchers.base import Launcher, default, require, sockets
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.model.source import Construction, Source
-from toolkit.quoting import shell_words
 from toolkit.units import counted
 
 TRAINERS = (
@@ -206,10 +205,10 @@ def _is_lightning(made: Construction) -> bool:
 
 
 _COMMAND = ("accelerate", "launch")
-# What each node learns when it starts; a shell in the container expands it.
+# What each node learns when it starts; the job's script expands it.
 _MEETING = (
-    '--machine_rank "$NODE_RANK" '
-    '--main_process_ip "$MASTER_ADDR" --main_process_port "$MASTER_PORT"'
+    *("--machine_rank", "$SLURM_NODEID"),
+    *("--main_process_ip", "$MASTER_ADDR", "--main_process_port", "$MASTER_PORT"),
 )
 # Words by which the user says what is launched; without them several processes are plain data
 # parallel.
@@ -264,7 +263,7 @@ def _accelerate(case: Case) -> Launch:
         "--deepspeed_multinode_launcher=standard",
         *(("--tee=3",) if is_many else ()),
     )
-    command = " ".join(("exec", shell_words((*_COMMAND, *options)), _MEETING, '"$@"'))
+    before = (*_COMMAND, *options, *_MEETING)
     return default(
         case,
         {
@@ -275,7 +274,8 @@ def _accelerate(case: Case) -> Launch:
             **sockets(case, "GLOO", "NCCL"),
         },
         template="spawn",
-        program=("sh", "-c", command, _COMMAND[0], *words),
+        program=(*before, *words),
+        filled=tuple(range(len(before) - len(_MEETING), len(before))),
         task_is_rank=False,
         labels_lines=is_many,
         init="tcp",

@@ -101,7 +101,8 @@ class Container(Record, frozen=True, kw_only=True):
         name: of the image, as shown to users and for its home directory.
         where: for messages: ``in pytorch_cpu``.
         label: for a line of the plan: file name of the image; empty: ``where`` without "in".
-        prefix: prefix of a variable's name that makes it reach the rank and no process before it.
+        prefix: prefix of a variable's name that makes it reach the rank and no process before it;
+            empty: the task sets the variable itself.
         inherits: the rank gets all of the job's environment; else only the named variables.
         binds: directories and files of the host that are mounted.
         gpus: give the container the node's NVIDIA driver.
@@ -122,7 +123,7 @@ class Container(Record, frozen=True, kw_only=True):
     name: str
     where: str = ""
     label: str = ""
-    prefix: str
+    prefix: str = ""
     inherits: bool = False
     binds: tuple[Bind, ...] = ()
     gpus: bool = False
@@ -155,6 +156,8 @@ class Launch(Record, frozen=True, kw_only=True):
         exports: variables of the batch script, which srun and its plugins read.
         environment: variables set for every rank.
         program: the command that is started in the container, with the script's arguments.
+        filled: numbers of the words in it that the launcher has filled in, in which the script
+            expands variables: ``$MASTER_ADDR``.
         task_is_rank: Slurm's tasks are the ranks; else a task is an agent that starts them.
         labels_lines: agents begin each line of a rank with its number: ``3| epoch 1``.
         options: arguments of the program that starts the ranks, such as torchrun's.
@@ -162,7 +165,7 @@ class Launch(Record, frozen=True, kw_only=True):
         directives: options of sbatch that the launcher needs, after the user's; "" for an option
             without a value.
         init: how the ranks find each other, if the launcher has a choice.
-        exclude: ``,nid007``: nodes that a job which joins later must not use either; empty: none.
+        exclude: of runs of older versions, to which jobs could join.
     """
 
     launcher: str
@@ -173,6 +176,7 @@ class Launch(Record, frozen=True, kw_only=True):
     exports: dict[str, str] = {}
     environment: dict[str, str] = {}
     program: tuple[str, ...] = ()
+    filled: tuple[int, ...] = ()
     task_is_rank: bool = True
     labels_lines: bool = False
     options: tuple[str, ...] = ()

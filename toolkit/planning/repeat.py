@@ -28,6 +28,9 @@ def as_recorded(recorded: Plan, fresh: Plan) -> Plan:
     """
     data = _moved(msgspec.to_builtins(recorded), recorded.run_directory, fresh.run_directory)
     again = convert(data, Plan)
+    # How a variable gets to the ranks is the template's business, which is that of today.
+    container = replace(again.container, prefix=fresh.container.prefix)
+    again = replace(again, container=container)
     now = dict(fresh.directives)
     after = ("dependency", "kill-on-invalid-dep")
     # Why the launcher was chosen is no difference: now it is a recorded setting.

@@ -211,7 +211,6 @@ def _pyxis(case: Case) -> Container:
         image=enroot(case.image.path),
         name=case.image.path,
         where=f"in {case.image.path} by pyxis",
-        prefix=PREFIX,
         inherits=True,
         gpus=bool(case.job.most_gpus),
         **_home(case, case.image.path),

@@ -8,7 +8,7 @@ from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.case import Case
 from toolkit.model.image import Environment
 from toolkit.model.plan import Container
-from toolkit.runtimes.base import PREFIX, Runtime, missing_frameworks
+from toolkit.runtimes.base import Runtime, missing_frameworks
 
 
 def _require_cluster(case: Case) -> None:
@@ -89,7 +89,6 @@ def _conda(case: Case) -> Container:
         image=prefix,
         name=name,
         where=f"in the conda environment {name}",
-        prefix=PREFIX,
         inherits=True,
         settings={
             "CONDA_PREFIX": prefix,
@@ -143,7 +142,6 @@ def _none(case: Case) -> Container:
         image=environment.prefix if environment else "",
         name=name,
         where=f"without a container, by {name}",
-        prefix=PREFIX,
         inherits=True,
         settings={_VARIABLES[environment.kind]: environment.prefix} if environment else {},
     )

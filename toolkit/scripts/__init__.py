@@ -1,12 +1,212 @@
-"""Job scripts: a plan rendered by templates."""
+"""Render job scripts: the only place that knows ``#SBATCH``.
+
+It is pure: the same plan gives the same bytes. A script is the directives, variables, the shell
+function ``task``, which says what each task does, and the line that starts the tasks. Templates
+have loops and values; what they need of a plan is decided here. The template of a launcher extends
+``job.sbatch.j2``, and the macros of ``runtimes/<name>.j2`` write how a task enters what it runs in.
+Every value goes through a function of ``toolkit.quoting``; a test finds one that does not.
+"""
 
 from __future__ import annotations
 
-from toolkit.model.plan import Plan
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from toolkit import quoting
+from toolkit.config import package_directory
+from toolkit.model.plan import Container, Launch, Plan
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_WIDTH = 140
+# The job as Slurm's commands name it: an element of an array has the number of the array as its id.
+_ELEMENT = "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"
+# Of the names of logs: each attempt of a job that goes back into the queue has logs of its own.
+_ATTEMPT = "${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}"
 
 
 def script(plan: Plan) -> str:
-    """Return the sbatch script of a plan; the first call imports Jinja2."""
-    from toolkit.scripts import render
+    """Return the sbatch script of a plan; the first call imports Jinja2.
 
-    return render.script(plan)
+    Raises:
+        UsageError: a value cannot be carried by a script: a newline in a comment, a NUL.
+    """
+    templates, container, launch = _templates(), plan.container, plan.launch
+    options = list(_step_options(plan))
+    known = {
+        "plan": plan,
+        "container": container,
+        "launch": launch,
+        "parts": _parts(plan),
+        "directives": list(_directives(plan)),
+        "salloc": quoting.comment(" ".join(_words_of_salloc(plan))),
+        "home": _home(container),
+        "first_steps": (steps := list(_first_steps(plan))),
+        "inner_shell": _inner_shell(steps),
+        "point": "point " if plan.points else "",
+        "step": " ".join(option for option, _ in options),
+        "reasons": _reasons(options),
+        "command": _command(plan),
+        "ending": "requeue.j2" if plan.requeue else "launch.j2",
+        "job": _ELEMENT if plan.array else "$SLURM_JOB_ID",
+        "attempt": _ATTEMPT if plan.requeue else "",
+    }
+    runtime = templates.get_template(f"runtimes/{container.runtime}.j2").make_module(known)
+    names = (launch.template, f"{launch.launcher}-{launch.init}", launch.launcher, "job")
+    own = [f"{name}.sbatch.j2" for name in names if name]
+    return templates.select_template(own).render(runtime=runtime, **known)
+
+
+@lru_cache(maxsize=1)
+def _templates() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    from toolkit.scripts.compiled import cache
+
+    environment = Environment(
+        loader=FileSystemLoader(package_directory("scripts") / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        bytecode_cache=cache(),
+        autoescape=False,  # not HTML: the filters below are what quotes here
+    )
+    environment.filters |= {
+        "shell": quoting.shell,
+        "words": quoting.shell_words,
+        "path": quoting.sbatch_path,
+        "comment": quoting.comment,
+        "exports": _exports,
+        "program": _program,
+    }
+    return environment
+
+
+def _parts(plan: Plan) -> dict[str, list[str]]:
+    """Return the lines that only some jobs have: place in the script -> macros of ``parts.j2``."""
+    places = {
+        "head": {
+            "submitted": not plan.interactive,
+            "allocated": plan.interactive,
+        },
+        "first": {
+            "own_python": plan.container.inherits,
+            "modules": plan.modules,
+        },
+        "start": {"unchanged": plan.script_file},
+        "task": {"secrets": plan.secrets},
+        "launch": {
+            "number": plan.interactive,
+            "log": plan.interactive and not plan.pty,
+            "points": plan.points,
+        },
+    }
+    return {
+        place: [name for name, is_used in names.items() if is_used]
+        for place, names in places.items()
+    }
+
+
+def _directives(plan: Plan) -> Iterator[str]:
+    """Yield the options of sbatch as its script has them."""
+    for option, value in plan.sbatch_options:
+        name = f"--{quoting.sbatch_option(option)}"
+        yield name if value is None else f"{name}={quoting.sbatch(value)}"
+    yield f"--output={quoting.sbatch_path(f'{plan.run_directory}/logs/')}{plan.job_pattern}.log"
+    if "no-requeue" not in dict(plan.directives):
+        yield "--open-mode=append"  # the log goes on where the job does
+
+
+def _words_of_salloc(plan: Plan) -> Iterator[str]:
+    """Yield the words of a command that starts an interactive script again."""
+    yield "salloc"
+    for option, value in plan.sbatch_options:
+        name = f"--{quoting.sbatch_option(option)}"
+        yield name if value is None else f"{name}={quoting.shell(value)}"
+    yield "bash job.sbatch"
+
+
+def _home(container: Container) -> str:
+    """Return the container's home on the host, as a word of the shell."""
+    if container.home:
+        return quoting.shell_with_variables(container.home)
+    return f'"${{SCRATCH:-$HOME/.cache}}"/toolkit/home/{quoting.shell(container.home_name)}'
+
+
+def _first_steps(plan: Plan) -> Iterator[str]:
+    """Yield what the shell does in which the program starts, after all that stands between.
+
+    A container's own variables count there, and what enters it has passed on no signal yet.
+    """
+    if plan.reports and plan.container.inherits:
+        report = quoting.shell(f"{plan.run_directory}/report")
+        yield f'export PYTHONPATH={report}"${{PYTHONPATH:+:$PYTHONPATH}}"'
+    elif plan.reports:
+        yield 'export PYTHONPATH="$0${PYTHONPATH:+:$PYTHONPATH}"'
+    if plan.requeue:
+        yield f'trap "" {plan.requeue.signal}'
+
+
+def _inner_shell(steps: Sequence[str]) -> str:
+    """Return the words that have a shell in the container take steps before the program."""
+    text = "; ".join((*steps, 'exec "$@"'))
+    return f'sh -c {quoting.shell(text)} "$run/report" ' if steps else ""
+
+
+def _step_options(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the options of srun, each with its reason."""
+    launch = plan.launch
+    if plan.is_part:
+        yield '--nodelist="$SLURM_JOB_NODELIST"', "else it would begin on any nodes that are free"
+    yield "--export=ALL", "this shell's variables, whatever sbatch was told"
+    yield "--kill-on-bad-exit=1", "a task that fails ends the job"
+    yield "--wait=0", "one that ends early does not"
+    if launch.cpus_per_task:
+        reason = "steps do not inherit it in every Slurm"
+        yield f"--cpus-per-task={launch.cpus_per_task}", reason
+    if launch.mpi:
+        yield f"--mpi={quoting.shell(launch.mpi)}", "who each rank is"
+    if plan.pty and plan.interactive:
+        yield "--pty", "this terminal, for the first task"
+    else:
+        log = f"{plan.job_pattern}{_ATTEMPT if plan.requeue else ''}-%t-%N.log"
+        output = f'--output="${{run//%/%%}}/logs/{log}" --open-mode=append'
+        yield output, "a log for each task, which nothing overwrites"
+
+
+def _command(plan: Plan) -> str:
+    """Return what srun starts; a terminal for each task, since some programs look for one."""
+    if not plan.pty or plan.interactive:
+        return "bash -c task"
+    terminal = "SHELL=/bin/bash script --quiet --return --flush --command"
+    return f"env {terminal} 'stty rows 40 cols 120; task' /dev/null"
+
+
+def _reasons(options: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the lines of a comment that gives the reason of each option."""
+    reasons = (f"{option.partition('=')[0]}: {reason}" for option, reason in options)
+    return textwrap.wrap("; ".join(reasons), _WIDTH - 2, break_on_hyphens=False)
+
+
+def _exports(values: Mapping[str, str], prefix: str = "") -> list[str]:
+    """Return lines that export variables, several in a line."""
+    lines: list[str] = []
+    for name, value in sorted(values.items()):
+        word = f"{prefix}{name}={quoting.shell(value)}"
+        if lines and len(lines[-1]) + len(word) < _WIDTH - 5:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(f"export {word}")
+    return lines
+
+
+def _program(launch: Launch) -> str:
+    """Return the words of the program; those that the launcher has filled in are expanded."""
+    return " ".join(
+        quoting.shell_with_variables(word) if number in launch.filled else quoting.shell(word)
+        for number, word in enumerate(launch.program)
+    )

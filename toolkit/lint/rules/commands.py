@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from toolkit.checks import Edit, Result, at, check
 from toolkit.lint.calls import calls
@@ -124,6 +124,9 @@ _EXPORTED = re.compile(
     r"^\s*export\s+(?P<name>\w+)=\S*?\$\{?(?P<variable>SLURM_PROCID|SLURM_LOCALID|SLURM_NODEID)\b"
 )
 
+_EXPORT_F = re.compile(r"\s*export -f (.+)")
+_FUNCTION = re.compile(r"(\w{1,200})\(\) \{$")
+
 
 @check(
     "early-expansion",
@@ -149,14 +152,29 @@ def check_early_expansion(case: LintCase) -> Iterator[Result]:
             )
     if not script.is_batch:
         return  # a script that srun starts on every task may do so
+    of_tasks = set(_lines_of_exported_functions(script.lines))
     for command in script.commands:
         exported = _EXPORTED.match(command.bare)
-        if exported:
+        if exported and command.line not in of_tasks:
             yield at(
                 command.line,
                 f"{exported['name']} is set once, in the batch shell, from ${exported['variable']}",
                 fix="set it in what srun starts",
             )
+
+
+def _lines_of_exported_functions(lines: Sequence[str]) -> Iterator[int]:
+    """Yield the numbers of lines of functions that tasks call: ``export -f task``."""
+    exported = {
+        name for line in lines if (match := _EXPORT_F.match(line)) for name in match[1].split()
+    }
+    inside = ""
+    for number, line in enumerate(lines, 1):
+        begins = _FUNCTION.match(line)
+        inside = begins[1] if begins else inside
+        if inside in exported:
+            yield number
+        inside = "" if line == "}" else inside
 
 
 _BACKGROUND = re.compile(r"(?<![&>])&(?![&>])(?=\s*(?:$|\n|;|\)|done|#|\w))")
