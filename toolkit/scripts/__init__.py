@@ -10,7 +10,7 @@ Every value goes through a function of ``toolkit.quoting``; a test finds one tha
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -41,8 +41,8 @@ def script(plan: Plan) -> str:
         "container": container,
         "launch": launch,
         "parts": _parts(plan),
-        "directives": list(_directives(plan)),
-        "salloc": quoting.comment(" ".join(_words_of_salloc(plan))),
+        "directives": [] if plan.interactive else _directives(plan),
+        "salloc": quoting.comment(" ".join(_options(plan, quoting.shell))),
         "home": _home(container),
         "first_steps": (steps := list(_first_steps(plan))),
         "inner_shell": _inner_shell(steps),
@@ -78,7 +78,6 @@ def _templates() -> Environment:
     environment.filters |= {
         "shell": quoting.shell,
         "words": quoting.shell_words,
-        "path": quoting.sbatch_path,
         "comment": quoting.comment,
         "exports": _exports,
         "program": _program,
@@ -88,15 +87,9 @@ def _templates() -> Environment:
 
 def _parts(plan: Plan) -> dict[str, list[str]]:
     """Return the lines that only some jobs have: place in the script -> macros of ``parts.j2``."""
-    places = {
-        "head": {
-            "submitted": not plan.interactive,
-            "allocated": plan.interactive,
-        },
-        "first": {
-            "own_python": plan.container.inherits,
-            "modules": plan.modules,
-        },
+    places: dict[str, dict[str, object]] = {
+        "head": {"submitted": not plan.interactive, "allocated": plan.interactive},
+        "first": {"own_python": plan.container.inherits, "modules": plan.modules},
         "start": {"unchanged": plan.script_file},
         "task": {"secrets": plan.secrets},
         "launch": {
@@ -111,23 +104,17 @@ def _parts(plan: Plan) -> dict[str, list[str]]:
     }
 
 
-def _directives(plan: Plan) -> Iterator[str]:
-    """Yield the options of sbatch as its script has them."""
-    for option, value in plan.sbatch_options:
-        name = f"--{quoting.sbatch_option(option)}"
-        yield name if value is None else f"{name}={quoting.sbatch(value)}"
-    yield f"--output={quoting.sbatch_path(f'{plan.run_directory}/logs/')}{plan.job_pattern}.log"
-    if "no-requeue" not in dict(plan.directives):
-        yield "--open-mode=append"  # the log goes on where the job does
+def _options(plan: Plan, quote: Callable[[object], str]) -> list[str]:
+    """Return the options of sbatch or salloc, with their values quoted."""
+    rows = ((f"--{quoting.sbatch_option(name)}", value) for name, value in plan.sbatch_options)
+    return [option if value is None else f"{option}={quote(value)}" for option, value in rows]
 
 
-def _words_of_salloc(plan: Plan) -> Iterator[str]:
-    """Yield the words of a command that starts an interactive script again."""
-    yield "salloc"
-    for option, value in plan.sbatch_options:
-        name = f"--{quoting.sbatch_option(option)}"
-        yield name if value is None else f"{name}={quoting.shell(value)}"
-    yield "bash job.sbatch"
+def _directives(plan: Plan) -> list[str]:
+    logs = quoting.sbatch_path(f"{plan.run_directory}/logs/")
+    # The log goes on where a job does that Slurm has put back into its queue.
+    again = () if "no-requeue" in dict(plan.directives) else ("--open-mode=append",)
+    return [*_options(plan, quoting.sbatch), f"--output={logs}{plan.job_pattern}.log", *again]
 
 
 def _home(container: Container) -> str:
