@@ -15,8 +15,6 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Container
 
 ALL_CAPABILITIES: frozenset[Capability] = frozenset(get_args(Capability))
-# The prefix for variables of the ranks, where a runtime has none of its own.
-PREFIX = "TOOLKITENV_"
 
 
 class Runtime(NamedTuple):

@@ -18,7 +18,7 @@ from toolkit.errors import (
 from toolkit.model.case import Case, Image
 from toolkit.model.image import Engine
 from toolkit.model.plan import Container
-from toolkit.runtimes.base import PREFIX, Runtime, missing_frameworks
+from toolkit.runtimes.base import Runtime, missing_frameworks
 
 
 def _home(case: Case, name: str) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _docker(case: Case) -> Container:
         image=image,
         name=image,
         where=f"in {image} by {engine.program}",
-        prefix=PREFIX,
+        prefix="TOOLKITENV_",
         gpus=bool(case.job.most_gpus and engine.nvidia),
         options=as_user if engine.rootless else (),
         settings={host: engine.address} if engine.address else {},
