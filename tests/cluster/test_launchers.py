@@ -276,7 +276,7 @@ def test_a_killed_rank_starts_again_from_the_snapshot(
 
 
 @pytest.mark.long  # beside it: a killed rank that starts again
-def test_an_elastic_run_outlives_a_node_and_takes_a_new_one_in(
+def test_an_elastic_run_outlives_a_node(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     job = ("jobs/digits-ddp-elastic", "--epochs", "300", "--pause", "0.4")
@@ -295,39 +295,21 @@ def test_an_elastic_run_outlives_a_node_and_takes_a_new_one_in(
     try:
         wait_for(lambda: log().count("ranks 2") >= 3, "two ranks to train", seconds=240, says=log)
         toolkit("cluster", "cut", "nid002")
+        lost = "round 1: a node was lost, 1 of this job's are left"
+        wait_for(lambda: lost in log(), "the loss", seconds=90, says=log)
         wait_for(
-            lambda: "round 1: a node was lost, 1 of this job's are left" in log(),
-            "the loss",
+            lambda: re.search(r"starts after epoch ([3-9]|\d\d)", log()),
+            "the rank that is left to go on from its snapshot",
+            seconds=90,
             says=log,
         )
-        # A job of one node took the third node, and joined; whether before or after the first epoch
-        # of the new round is chance.
-        wait_for(
-            lambda: _joined(shared_dir / "runs" / name / "logs"),
-            "a new node to join",
-            says=log,
-        )
-        assert max(map(int, re.findall(r"starts after epoch (\d+)", log()))) >= 3, "not from 0"
         queue = toolkit("cluster", "exec", "--", "squeue", "--noheader", "--format=%j %N").stdout
-        assert sorted(
-            line.split()[1] for line in queue.splitlines() if line.startswith("digits-ddp-elastic")
-        ) == ["nid001", "nid003"]
+        jobs = [line for line in queue.splitlines() if line.startswith("digits-ddp-elastic")]
+        assert jobs == ["digits-ddp-elastic nid001"], "the same job, and no other waits"
     finally:
         toolkit("cancel", name, cwd=shared_dir)
         toolkit("cluster", "join", "nid002")
-        toolkit("cluster", "exec", "--", "bash", "-c", "scancel --name=digits-ddp-elastic")
-    wait_for(
-        lambda: not toolkit("cluster", "exec", "--", "squeue", "--noheader").stdout,
-        "an empty queue",
-    )
     none_left(shared_dir)
-
-
-def _joined(logs: Path) -> bool:
-    """Whether a rank trains on the third node, with another on the first."""
-    third = [path.read_text() for path in logs.glob("*-nid003.log")]
-    first = "".join(path.read_text() for path in logs.glob("*-0-nid001.log"))
-    return any("of 2 on nid003" in text for text in third) and first.count("of 2 on nid001") >= 2
 
 
 def test_a_controller_that_restarts_in_the_middle_costs_nothing(
