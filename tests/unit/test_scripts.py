@@ -226,8 +226,8 @@ OMPI_COMM_WORLD_RANK=0 SLURMD_NODENAME=localhost exec "$@"
 SCONTROL = "#!/bin/bash\necho localhost\n"
 CONTAINER = """#!/bin/bash
 case "$*" in
+    *ElasticDriver*) echo "start 1 localhost HOROVOD_RANK=0"; until [[ -s $CAPTURE/variables ]]; do sleep 0.05; done; exit ;;
     *serve_forever*) echo 61007; exec cat ;;
-    *horovod_elastic.py\\ drive*) echo 61007; until [[ -s $CAPTURE/variables ]]; do sleep 0.05; done; exit ;;
 esac
 printf '%s\\0' "$@" > "$CAPTURE/arguments"
 env -0 | grep -z '^APPTAINERENV_' > "$CAPTURE/variables"

@@ -235,7 +235,7 @@ def _check_horovod_elastic(case: Case) -> Iterator[ToolkitError]:
 
 
 def _horovod_elastic(case: Case) -> Launch:
-    """Start one agent on each node, with the CPUs of all its ranks, beside Horovod's driver.
+    """Start Horovod's driver; the job's script starts each rank that it asks for, as a step.
 
     A rank that dies, or a node that is lost, costs its node's ranks; training goes on with the
     others from the last commit of the script's state. The node is tried again after a while (in
@@ -247,8 +247,6 @@ def _horovod_elastic(case: Case) -> Launch:
     return default(
         case,
         {**_gloo(case), "HOROVOD_ELASTIC": "1", "HOROVOD_ELASTIC_COOLDOWN": "10,120"},
-        task_is_rank=False,
-        labels_lines=True,
         options=(*ranks, "" if resets is None else str(resets)),
         directives=(("no-kill", ""),),
     )
@@ -256,7 +254,7 @@ def _horovod_elastic(case: Case) -> Launch:
 
 HOROVOD_ELASTIC = Launcher(
     "horovod-elastic",
-    "Horovod's elastic driver, and an agent on each node; for hvd.elastic.run",
+    "Horovod's elastic driver, for which Slurm starts and ends ranks; for hvd.elastic.run",
     launch=_horovod_elastic,
     check=_check_horovod_elastic,
     needs=frozenset(("command", "nodes")),
@@ -265,7 +263,7 @@ HOROVOD_ELASTIC = Launcher(
     is_per_node=True,
     has_pty=False,
     options=("max_restarts",),
-    starters=("horovod_elastic.py",),
+    starters=("-c", "horovod_elastic.py"),
     failures=failures.of_elastic,
     rank_of=failures.ranked_by("HOROVOD_RANK"),
     of_last_start=failures.of_last_processes,
