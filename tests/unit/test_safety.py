@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -37,6 +37,7 @@ TOKEN = "hf_abcdefghijklmnopqrstuvwx"
 WORDS = st.lists(
     st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=12), max_size=6
 )
+EVERY_WORD = [*HOSTILE, *MULTILINE, "", "--help", "--", "-N"]
 # What a directory can be called that Apptainer can bind.
 NAMES = st.text(
     st.characters(exclude_characters="\0/,:\\\n\r", codec="utf-8"), min_size=1, max_size=12
@@ -50,9 +51,10 @@ NAMES = st.text(
     max_examples=10,
     deadline=None,
     derandomize=True,
-    phases=[Phase.generate],
+    phases=[Phase.explicit, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
 )
+@example(EVERY_WORD, EVERY_WORD, 'it\'s $(touch pwned) `x` "q"; 한글', "a $(touch pwned) 'b' # d")
 @given(words=WORDS, values=WORDS, name=NAMES, title=NAMES)
 def test_any_word_reaches_the_rank_byte_for_byte(
     launcher: str, words: list[str], values: list[str], name: str, title: str
@@ -74,7 +76,7 @@ def test_any_word_reaches_the_rank_byte_for_byte(
             cwd=str(work),
             folder=str(work),
             run=str(work / "runs/x-0001"),
-            image=str(work / "image.sif"),
+            image=str(work / "image:1 $(x).sif"),
             facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
             manifest=HOLDS_ALL,
         )
@@ -92,6 +94,9 @@ def test_any_word_reaches_the_rank_byte_for_byte(
         )
         arguments, inside = captured(decided, Path(place))
         assert arguments[len(arguments) - len(words) :] == words
+        assert arguments[len(arguments) - len(words) - 1] == f"{name}.py"
+        assert str(work / "image:1 $(x).sif") in arguments
+        assert not list(Path(place).rglob("pwned"))
         assert {one: inside[one] for one in variables} == variables
         assert arguments[arguments.index("--pwd") + 1] == str(work)
         assert "V0=" not in text

@@ -78,15 +78,17 @@ TENSORFLOW = Launcher(
 )
 
 
+_RAY_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
+_TOKENS = (2, 52)  # the first version of Ray that asks for a token
+
+
 def _ray(case: Case) -> Launch:
-    """Start one task on each node, whose Ray has all CPUs and GPUs that the task is given.
+    """Start Ray on all nodes, with all CPUs and GPUs of the job, and the script on the first one.
 
-    The script decides how many workers there are. The first node's task runs it, once, and ends
-    with its exit code; the others end because Ray ended.
-
-    Ray's own ``ray symmetric-run`` is not used. It refuses to start where another Ray is on the
-    node, and at its end kills by name, maybe another job's; it ends with 0 where Ray did not start;
-    and its other nodes stay for a minute after the script has ended.
+    The script decides how many workers there are. Ray's own ``ray symmetric-run`` is not used. It
+    refuses to start where another Ray is on the node, and at its end kills by name, maybe another
+    job's; it ends with 0 where Ray did not start; and its other nodes stay for a minute after the
+    script has ended.
     """
     cpus = case.cpus_per_rank * case.ranks_per_node
     return replace(
@@ -107,6 +109,19 @@ def _ray(case: Case) -> Launch:
             **sockets(case, "GLOO", "NCCL"),
         },
         options=(str(cpus), str(case.job.most_gpus), case.interface or ""),
+        warnings=_ray_warnings(case),
+    )
+
+
+def _ray_warnings(case: Case) -> tuple[str, ...]:
+    """Warn of a Ray without tokens on nodes that other users may have, too."""
+    version = case.manifest.frameworks.get("ray", "") if case.manifest else ""
+    match = _RAY_VERSION.match(version)
+    if match is None or (int(match[1]), int(match[2])) >= _TOKENS or case.job.exclusive:
+        return ()
+    return (
+        f"Ray {version} asks for no token, as {'.'.join(map(str, _TOKENS))} does: other users of "
+        "the nodes can run code as you; next: --exclusive",
     )
 
 
@@ -122,7 +137,7 @@ RAY = Launcher(
     takes_node=True,
     task_noun="task",
     failures=failures.of_tasks,
-    starters=("ray", "ray_node.py"),
+    starters=("ray", "-c", "ray_node.py"),
 )
 
 SUBMITIT_TARGET = "toolkit.submit"  # in place of a script's name
