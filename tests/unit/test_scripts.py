@@ -17,11 +17,13 @@ from toolkit import scripts
 from toolkit.config import package_directory
 from toolkit.errors import ScriptMissingError, UsageError
 from toolkit.launchers import LAUNCHERS
+from toolkit.model.base import from_json, to_json
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
 from toolkit.model.source import Option, Source
 from toolkit.planning.plan import decide
+from toolkit.planning.repeat import as_recorded
 from toolkit.planning.target import parse_python, resolve
 
 # As PyTorch's ImageNet example defines them.
@@ -339,3 +341,40 @@ def test_a_directory_that_apptainer_cannot_bind_is_refused(path: str) -> None:
     with pytest.raises(PlanError) as caught:
         decide(make_case(cwd=path))
     assert "cannot be bound" in caught.value.findings[0].cause
+
+
+@pytest.mark.parametrize(
+    ("name", "launch", "lines"),
+    [
+        (
+            "spawn",
+            {"program": ("sh", "-c", 'exec main.py --rank "$NODE_RANK" "$@"', "main.py", "x y")},
+            [
+                "export APPTAINERENV_NODE_RANK=$SLURM_NODEID",
+                """sh -c 'exec main.py --rank "$NODE_RANK" "$@"' main.py 'x y'""",
+            ],
+        ),
+        (
+            "torchrun-elastic",
+            {"options": ("--nnodes=1:4", "--tee=3"), "exclude": ",nid007"},
+            ['torchrun --nnodes=1:4 --tee=3 --nnodes="$SLURM_STEP_NUM_NODES"'],
+        ),
+        ("mpi", {"template": "horovod"}, ["PMIX_SERVER_TMPDIR", "./hello --epochs 12"]),
+    ],
+)
+def test_a_run_of_an_older_version_is_repeated(
+    name: str, launch: dict[str, Any], lines: list[str]
+) -> None:
+    fresh = decide(cases()[name])
+    old = replace(fresh, launch=replace(fresh.launch, filled=(), **launch))
+    text = scripts.script(as_recorded(from_json(to_json(old), Plan), fresh))
+    assert [line for line in lines if line not in text] == []
+
+
+def test_what_a_task_sets_for_itself_needs_no_prefix_as_it_did() -> None:
+    given = make_case({"runtime": "none", "env": {"A": "x y"}}, environment=None, image="")
+    fresh = decide(given)
+    old = replace(fresh, container=replace(fresh.container, prefix="TOOLKITENV_"))
+    text = scripts.script(as_recorded(old, fresh))
+    assert "    export A='x y'" in text
+    assert "TOOLKITENV_" not in text
