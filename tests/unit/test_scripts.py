@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import DictLoader, Environment
 from msgspec.structs import replace
 
 from tests.golden_scripts import assert_golden
@@ -378,3 +380,22 @@ def test_what_a_task_sets_for_itself_needs_no_prefix_as_it_did() -> None:
     text = scripts.script(as_recorded(old, fresh))
     assert "    export A='x y'" in text
     assert "TOOLKITENV_" not in text
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_compiled_templates_are_kept_where_they_can_be(
+    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    if is_full:
+        monkeypatch.setattr("tempfile.NamedTemporaryFile", full)
+    place = tmp_path / "__pycache__"
+    for text, result in (("{{ 6 * 7 }}", "42"), ("{{ 6 * 7 }}", "42"), ("{{ 6 * 8 }}", "48")):
+        environment = Environment(
+            loader=DictLoader({"one": text}), bytecode_cache=scripts._compiled(place)
+        )
+        assert environment.get_template("one").render() == result
+    assert len(list(place.iterdir())) == (0 if is_full else 1)
