@@ -231,7 +231,7 @@ def name_of(pid: int) -> str:
     ("name", "node", "code", "why"),
     [
         ("raylet", "1", 1, "Some Ray subprocesses exited unexpectedly"),
-        ("ray", "0", 1, "Ray ended before the script"),
+        ("ray", "0", 137, "Ray ended before the script"),
     ],
 )
 def test_a_run_whose_ray_is_killed_on_one_node_ends_says_so_and_leaves_nothing(
