@@ -58,7 +58,7 @@ def count(state):
         if hvd.rank() == 0:
             print("count", state.count, "with", hvd.size(), flush=True)
         if sys.argv[2] == "fail" and state.count == 3:
-            while hvd.rank() and not any(pathlib.Path("runs").glob("*/report/nid001-*.json")):
+            while hvd.rank() and not any(pathlib.Path("runs").glob("*/report/nid001-*.ended")):
                 time.sleep(0.1)  # rank 0, which fails first, may be the last one to end
             sys.exit(3)
         time.sleep(0.5)

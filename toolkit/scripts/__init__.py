@@ -91,7 +91,7 @@ def _templates() -> Environment:
 def _compiled(directory: Path) -> BytecodeCache | None:
     """Return a cache of compiled templates beside them, where Python itself keeps byte code.
 
-    It saves a twelfth of a dry run. Where nobody can write to the package, there is none.
+    It saves a twelfth of a dry run. In a package that cannot be written to, there is none.
     """
     from jinja2 import FileSystemBytecodeCache
     from jinja2.bccache import Bucket
@@ -169,7 +169,7 @@ def _step_options(plan: Plan) -> Iterator[tuple[str, str]]:
     launch = plan.launch
     if plan.is_part:
         yield '--nodelist="$SLURM_JOB_NODELIST"', "else it would begin on any nodes that are free"
-    yield "--export=ALL", "this shell's variables, whatever sbatch was told"
+    yield "--export=ALL", "this shell's variables, whatever sbatch was given"
     yield "--kill-on-bad-exit=1", "a task that fails ends the job"
     yield "--wait=0", "one that ends early does not"
     if launch.cpus_per_task:

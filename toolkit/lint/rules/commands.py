@@ -168,13 +168,13 @@ def _lines_of_exported_functions(lines: Sequence[str]) -> Iterator[int]:
     exported = {
         name for line in lines if (match := _EXPORT_F.match(line)) for name in match[1].split()
     }
-    inside = ""
+    function = ""
     for number, line in enumerate(lines, 1):
         begins = _FUNCTION.match(line)
-        inside = begins[1] if begins else inside
-        if inside in exported:
+        function = begins[1] if begins else function
+        if function in exported:
             yield number
-        inside = "" if line == "}" else inside
+        function = "" if line == "}" else function
 
 
 _BACKGROUND = re.compile(r"(?<![&>])&(?![&>])(?=\s*(?:$|\n|;|\)|done|#|\w))")
