@@ -88,7 +88,7 @@ def test_any_word_reaches_the_rank_byte_for_byte(
             decided = decide(given._replace(job=replace(given.job, job_name="plain")))
             text = scripts.script(decided)
         run = work / "runs/x-0001"
-        run.mkdir(parents=True)
+        run.mkdir(parents=True, exist_ok=True)
         secrets.write(
             run, decided.container.prefix, {one: variables[one] for one in decided.secrets}
         )

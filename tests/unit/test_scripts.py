@@ -243,7 +243,7 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
     """Run the plan's script with the stand-ins; what the container command was given."""
     programs = directory / "bin"
     programs.mkdir()
-    Path(decided.run_directory).mkdir(parents=True, exist_ok=True)
+    Path(decided.run_directory, "logs").mkdir(parents=True, exist_ok=True)
     for name, text in (
         ("srun", SRUN),
         ("scontrol", SCONTROL),
