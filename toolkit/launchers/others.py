@@ -109,20 +109,21 @@ def _ray(case: Case) -> Launch:
             **sockets(case, "GLOO", "NCCL"),
         },
         options=(str(cpus), str(case.job.most_gpus), case.interface or ""),
-        warnings=_ray_warnings(case),
     )
 
 
-def _ray_warnings(case: Case) -> tuple[str, ...]:
-    """Warn of a Ray without tokens on nodes that other users may have, too."""
+def _check_ray(case: Case) -> Iterator[ToolkitError]:
+    """Require Ray; warn of one without tokens on nodes that other users may have, too."""
+    yield from require("ray", case)
     version = case.manifest.frameworks.get("ray", "") if case.manifest else ""
     match = _RAY_VERSION.match(version)
-    if match is None or (int(match[1]), int(match[2])) >= _TOKENS or case.job.exclusive:
-        return ()
-    return (
-        f"Ray {version} asks for no token, as {'.'.join(map(str, _TOKENS))} does: other users of "
-        "the nodes can run code as you; next: --exclusive",
-    )
+    if match and (int(match[1]), int(match[2])) < _TOKENS and not case.job.exclusive:
+        yield LauncherMismatchError(
+            f"Ray {version} asks for no token, as {'.'.join(map(str, _TOKENS))} does: other users "
+            "of the nodes can run code as you",
+            next_step="--exclusive",
+            is_warning=True,
+        )
 
 
 RAY = Launcher(
@@ -130,7 +131,7 @@ RAY = Launcher(
     "Ray on all nodes, and the script once, on the first; "
     "for remote functions, actors, Train and Tune",
     launch=_ray,
-    check=lambda case: require("ray", case),
+    check=_check_ray,
     needs=frozenset(("command", "nodes")),
     framework="ray",
     is_per_node=True,
