@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from playwright.sync_api import Browser, Page
 
-from tests.cluster.forwarding import Forward, wait_for
+from tests.cluster.forwarding import Forward
+from tests.cluster.ranks import wait_for
 
 MINUTES = 2 * 60 * 1000
 

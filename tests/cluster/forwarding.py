@@ -11,18 +11,11 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 LONG = 120.0  # seconds that nothing here takes
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < until, f"waited for {what}"
-        time.sleep(0.1)
 
 
 class Forward:

@@ -6,9 +6,10 @@ import contextlib
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from tests.cluster.ranks import wait_for
 
 
 @contextlib.contextmanager
@@ -51,15 +52,13 @@ def own_sshd(directory: Path, node: Sequence[str] = ()) -> Iterator[dict[str, st
     try:
         reach = [str(programs / "ssh"), "-o", "BatchMode=yes", "site", "true"]
         listens = ["grep", "-q", "Server listening", str(directory / "log")]
-        _await(listens if node else reach, directory / "log")
+        answers = listens if node else reach
+        wait_for(
+            lambda: not subprocess.run(answers, capture_output=True, check=False).returncode,
+            "sshd",
+            says=(directory / "log").read_text,
+        )
         yield environment
     finally:
         daemon.terminate()
         daemon.wait()
-
-
-def _await(command: list[str], log: Path) -> None:
-    until = time.monotonic() + 30
-    while subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        assert time.monotonic() < until, log.read_text()
-        time.sleep(0.1)

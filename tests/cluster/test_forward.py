@@ -15,8 +15,9 @@ from typing import NamedTuple
 import pytest
 
 from tests.cluster.cluster_fixtures import Toolkit
-from tests.cluster.forwarding import LONG, Forward, wait_for
+from tests.cluster.forwarding import LONG, Forward
 from tests.cluster.ordinary_user import User
+from tests.cluster.ranks import wait_for
 from tests.cluster.ssh import own_sshd
 from tests.cluster.terminal import Terminal
 

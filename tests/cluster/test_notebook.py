@@ -11,9 +11,10 @@ from typing import NamedTuple
 import pytest
 
 from tests.cluster.cluster_fixtures import Toolkit
-from tests.cluster.forwarding import LONG, Channels, Forward, wait_for
+from tests.cluster.forwarding import LONG, Channels, Forward
 from tests.cluster.image_fixtures import command_lines
 from tests.cluster.ordinary_user import User
+from tests.cluster.ranks import wait_for
 
 _CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 _STATUS = "/api/status"

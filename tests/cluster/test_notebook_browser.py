@@ -25,7 +25,8 @@ from tests.cluster.browsing import (
     wait_until_idle,
 )
 from tests.cluster.cluster_fixtures import Toolkit
-from tests.cluster.forwarding import LONG, Channels, wait_for
+from tests.cluster.forwarding import LONG, Channels
+from tests.cluster.ranks import wait_for
 from tests.cluster.ssh import own_sshd
 
 _TRAIN = """

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster_fixtures import Toolkit
-from tests.cluster.forwarding import LONG, Forward, wait_for
+from tests.cluster.forwarding import LONG, Forward
+from tests.cluster.ranks import wait_for
 
 _CONNECTIONS = 40
 

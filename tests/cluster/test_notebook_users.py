@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster.forwarding import LONG, Forward, wait_for
+from tests.cluster.forwarding import LONG, Forward
+from tests.cluster.ranks import wait_for
 from tests.progress import Silent
 from toolkit.workshops.model import Exercise, Workshop
 from toolkit.workshops.rehearsal import accounts
