@@ -164,8 +164,9 @@ def test_what_starters_of_ranks_say_is_never_the_cause() -> None:
 
 def test_an_error_in_a_thread_counts_if_the_rank_ended_itself_for_it() -> None:
     thread = process(1, 1.0, error("KeyError", "'shard'"), kind="thread", thread="Thread-1")
-    leave = process(1, 1.2, error("SystemExit"), kind="exit", code=1)
-    assert first("srun", thread, leave).words == "in thread Thread-1: KeyError: 'shard'"
+    for kind in ("exit", "child"):
+        leave = process(1, 1.2, error("SystemExit"), kind=kind, code=1)
+        assert first("srun", thread, leave).words == "in thread Thread-1: KeyError: 'shard'"
     harmless = process(0, 0.5, error("ValueError", "x"), kind="destructor", thread="A.__del__")
     assert first("srun", harmless, process(3, 2.0, KEY)).rank == 3
 

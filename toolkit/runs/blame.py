@@ -231,7 +231,7 @@ def _cause_within(last: Record, own: Sequence[Record]) -> Record:
 
     It happened in a thread, in a destructor, or in a process that the rank started.
     """
-    if last.kind != "exit" or last.chain[0].type != "SystemExit" or last.chain[0].message:
+    if last.chain[0].type != "SystemExit" or last.chain[0].message:
         return last
     return next(record for record in own if (record.rank, record.host) == (last.rank, last.host))
 
