@@ -28,7 +28,7 @@ from toolkit.cli import console
 from toolkit.relay import gate, sockets
 from toolkit.relay.child import Child
 from toolkit.runs import forward
-from toolkit.runs.store import find
+from toolkit.runs.directories import find
 from toolkit.slurm.client import without_job
 from toolkit.units import human_size
 

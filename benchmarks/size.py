@@ -26,11 +26,10 @@ from toolkit.model.case import Case, Target
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Submission
-from toolkit.model.site import Access, Facts, Partition, Site
+from toolkit.model.site import Facts, Partition, Site
 from toolkit.planning.plan import decide
 from toolkit.runs.finish import finish
-from toolkit.runs.store import Paths
-from toolkit.slurm.client import Client
+from toolkit.runs.run import Run
 
 TOOLKIT = (sys.executable, "-m", "toolkit")
 JOB, NODES, RANKS_PER_NODE, FAILED = 7, 1000, 8, 5003
@@ -135,10 +134,10 @@ def of_plans(directory: Path) -> list[Reading]:
     return readings
 
 
-def write_run(directory: Path) -> Paths:
+def write_run(directory: Path) -> Run:
     """Write a run of 8,000 ranks of which one failed, and derive its outcome."""
-    paths = Paths(directory / "runs" / "train-0001")
-    paths.logs.mkdir(parents=True)
+    run = Run(directory / "runs" / "train-0001")
+    run.logs.mkdir(parents=True)
     whole = decided(NODES, "srun", directory)
     lines = "".join(
         f"step {step}  loss {1 / (step + 1):.6f}  {'.' * 60}\n" for step in range(_STEPS)
@@ -148,18 +147,18 @@ def write_run(directory: Path) -> Paths:
         more = "slurmstepd: error: *** STEP 7.0 ON nid0001 CANCELLED ***\n"
         if rank == FAILED:
             more = "Traceback (most recent call last):\nKeyError: 'weights'\n"
-        (paths.logs / f"{JOB}-{rank}-{host}.log").write_text(lines + more)
+        (run.logs / f"{JOB}-{rank}-{host}.log").write_text(lines + more)
     failed = f"nid{FAILED // RANKS_PER_NODE + 1:04d}"
-    (paths.logs / f"{JOB}.log").write_text(
+    (run.logs / f"{JOB}.log").write_text(
         f"srun: error: {failed}: task {FAILED}: Exited with exit code 1\n"
         "srun: launch/slurm: _step_signal: Terminating StepId=7.0\n"
     )
     submitted = Submission(job_id=JOB, site="invented", submitted="2026-11-22T00:00:00+00:00")
-    for path, content in ((paths.plan, whole), (paths.submission, submitted)):
-        path.write_text(to_json(content))
+    for name, content in (("plan.json", whole), ("run.json", submitted)):
+        (run.directory / name).write_text(to_json(content))
     state = JobState(job_id=JOB, state="FAILED", exit_code=1, nodes=f"nid[0001-{NODES}]")
-    finish(Client(Access()), paths, whole, state)
-    return paths
+    finish(run, state)
+    return run
 
 
 def of_logs(directory: Path) -> list[Reading]:

@@ -15,6 +15,7 @@ pytest_plugins = [
     *"tests.cluster.engine_fixtures tests.cluster.docked_fixtures".split(),
     *"tests.cluster.podman_fixtures tests.cluster.runtime_fixtures".split(),
     "tests.cluster.standins",
+    "tests.unit.run_fixtures",
     "tests.unit.workshop_fixtures",
 ]
 pytest.register_assert_rewrite(

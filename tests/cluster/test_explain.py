@@ -16,7 +16,8 @@ import pytest
 
 from tests import explain_evidence
 from toolkit.explain.gather import of_run
-from toolkit.runs.store import Paths
+from toolkit.runs.run import Run
+from toolkit.runs.status import query
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -294,7 +295,9 @@ def test_a_provoked_failure_is_named(
         file = (
             explain_evidence.GOLDEN / "captured" / f"{failure.rule}.{name.replace(' ', '-')}.json"
         )
-        explain_evidence.write(file, of_run(Paths(run))[0], shared_dir, pytorch_image)
+        read = Run(run)
+        query(read)
+        explain_evidence.write(file, of_run(read), shared_dir, pytorch_image)
     said = toolkit("explain", "--json", run.name, cwd=shared_dir)
     found = json.loads(said.stdout)
     assert found["match"], (said.stdout, done.stdout + done.stderr)

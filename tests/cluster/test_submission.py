@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from tests.cluster.ranks import wait_for
-from toolkit.runs.store import Paths
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -122,11 +121,11 @@ def test_an_sbatch_that_dies_before_it_submits_is_never_started_again(lossy: Los
 def test_a_run_that_is_repeated_is_the_job_that_slurm_has(lossy: Lossy) -> None:
     """As if its submission had been killed before the job was recorded."""
     assert lossy.run().returncode == 0
-    paths = Paths(lossy.place / "runs/once-0001")
-    record = json.loads(paths.submission.read_text())
+    run = lossy.place / "runs/once-0001"
+    record = json.loads((run / "run.json").read_text())
     job_id = record.pop("job_id")
-    paths.attempt.write_text(json.dumps(record))
-    paths.submission.unlink()
+    (run / "attempt.json").write_text(json.dumps(record))
+    (run / "run.json").unlink()
     done = lossy.toolkit("run", "--detach", "runs/once-0001", cwd=lossy.place, env=lossy.env)
     assert done.returncode == 0, done.stderr
     assert "it is not submitted again" in done.stderr

@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.ordinary_user import User, change_accounts
 from toolkit.errors import UntrustedError
-from toolkit.runs import store
+from toolkit.runs.create import reserve
 
 ADVERSARY, GROUP = f"tkv{os.getpid()}", f"tkp{os.getpid()}"
 RUN = "run --runtime none --launcher none"
@@ -217,7 +217,7 @@ def test_runs_that_are_exchanged_all_the_time_are_never_taken(scratch: Path) -> 
     try:
         while refused < 300 or created < 30:
             try:
-                if not store.create(runs / "a-0001"):
+                if not reserve(runs / "a-0001"):
                     continue
             except UntrustedError:
                 refused += 1
@@ -238,10 +238,10 @@ CREATE = """
 import sys
 from pathlib import Path
 from toolkit.errors import UntrustedError
-from toolkit.runs.store import create
+from toolkit.runs.create import reserve
 for place in sys.argv[1:]:
     try:
-        print(create(Path(place)))
+        print(reserve(Path(place)))
     except UntrustedError as error:
         print(error.cause)
 """

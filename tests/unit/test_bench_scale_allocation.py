@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.golden_scripts import assert_golden
+from tests.unit.run_fixtures import Slurm, put
 from tests.unit.samples import make_case
 from tests.unit.test_bench_scale import OPTIONS, measured, point, study
 from toolkit import scripts
@@ -19,15 +20,15 @@ from toolkit.bench.scale.against import differences
 from toolkit.bench.scale.directory import StudyDirectory
 from toolkit.bench.scale.model import Origin
 from toolkit.bench.scale.page import page
+from toolkit.bench.scale.parts import Part, PartTimes, part_state
 from toolkit.bench.scale.point_run import adapted
 from toolkit.errors import UsageError
-from toolkit.model.base import to_json
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
-from toolkit.model.run import FINAL_STATES, JobState, PartTimes, Submission
+from toolkit.model.run import FINAL_STATES, JobState
 from toolkit.planning.plan import decide
-from toolkit.runs import parts
-from toolkit.runs.store import Paths
+from toolkit.runs import status
+from toolkit.runs.run import Run
 
 BEGAN = PartTimes(start=100, nodes="nid001")
 OK = PartTimes(start=100, nodes="nid001", end=160)
@@ -49,11 +50,9 @@ def on(directory: Path, nodes: int, **changes: object) -> Case:
 def test_a_hook_is_looked_for_in_the_directory_that_the_run_gets(tmp_path: Path) -> None:
     """Two studies at once plan the same number; the slower one gets the next."""
     given = on(tmp_path, 1)
-    (first, _), (second, taken) = (
-        write(given, lambda own: adapted(OPTIONS, point(1), own)) for _ in range(2)
-    )
+    first, second = (write(given, lambda own: adapted(OPTIONS, point(1), own)) for _ in range(2))
     assert (first.name, second.name) == ("scale-0001", "scale-0002")
-    assert taken.environment["TOOLKIT_SCALE"] == f"{second.directory}/scale"
+    assert second.plan.environment["TOOLKIT_SCALE"] == f"{second.directory}/scale"
     assert str(first.directory) not in second.script.read_text()
 
 
@@ -78,7 +77,7 @@ def test_a_hook_is_looked_for_in_the_directory_that_the_run_gets(tmp_path: Path)
     ],
 )
 def test_the_state_of_a_part(times: PartTimes | None, state: str, expected: str) -> None:
-    own = parts.part_state(times, job(state))
+    own = part_state(times, job(state))
     assert own.state == expected
     assert own.ended == (expected in FINAL_STATES)
     assert own.job_id == 7
@@ -88,38 +87,31 @@ def test_the_state_of_a_part(times: PartTimes | None, state: str, expected: str)
         assert (own.end, own.exit_code) == (160, times.exit_code)
 
 
-def test_a_part_that_has_succeeded_needs_no_slurm(tmp_path: Path) -> None:
-    paths = Paths(tmp_path / "runs/scale-0001")
-    paths.directory.mkdir(parents=True)
-    assert parts.ended_state(paths, 7) is None
-    paths.part.write_text(to_json(OK))
-    assert parts.ended_state(paths, 7) is None, "it has a job of its own"
-    paths.submission.symlink_to("../allocation/run.json")
-    state = parts.ended_state(paths, 7)
-    assert state is not None
-    assert (state.state, state.exit_code) == ("COMPLETED", 0)
-    paths.part.write_text(to_json(FAILED))
-    assert parts.ended_state(paths, 7) is None, "Slurm knows why"
-    paths.part.write_text('{"start": 100, "no')
-    assert parts.ended_state(paths, 7) is None
-
-
-def test_all_runs_have_the_submission_of_their_allocation(tmp_path: Path) -> None:
+def test_all_runs_have_the_job_of_their_allocation(tmp_path: Path, slurm: Slurm) -> None:
+    """It is found by the allocation's script, also where the client was killed before it knew."""
     sizes = (1, 4, 2)
     given = [(on(tmp_path, nodes, partition="cas_v100_4"), lambda own: own) for nodes in sizes]
-    written = allocation.write_allocation(given)
-    assert [part.nodes for part in written.plan.parts] == [1, 4, 2]
-    assert [path.name for path in written.parts] == ["scale-0001", "scale-0002", "scale-0003"]
-    assert written.plan.nodes == 4
-    assert dict(written.plan.directives)["nodes"] == "4"
-    for paths in written.parts:
-        assert paths.is_part
-        assert paths.read_submission() is None
-        assert paths.holder == Paths(written.paths.directory.resolve())
-    submission = Submission(job_id=9, site="local", submitted="now")
-    written.paths.submission.write_text(to_json(submission))
-    assert all(paths.read_submission() == submission for paths in written.parts)
-    assert not written.paths.is_part
+    whole, written = allocation.write_allocation(given)
+    assert [part.nodes for part in whole.plan.parts] == [1, 4, 2]
+    assert [run.name for run in written] == ["scale-0001", "scale-0002", "scale-0003"]
+    assert (whole.plan.nodes, dict(whole.plan.directives)["nodes"]) == (4, "4")
+    first, second, third = (Part(run.directory) for run in written)
+    assert (first.state(), first.times) == (None, None)
+    slurm.add(whole.script, 9)
+    rows = [row[1:3] for row in status.rows([*map(Run, (run.directory for run in written))])]
+    assert rows == [(9, "RUNNING")] * 3
+    put(first, "part.json", OK)
+    put(second, "part.json", FAILED)
+    (third.directory / "part.json").write_text('{"start": 100, "no')
+    parts = [Part(run.directory) for run in written]
+    assert [state and state.state for state in (part.state() for part in parts)] == [
+        "COMPLETED",
+        "RUNNING",
+        "PENDING",
+    ]
+    slurm.set(silent=1)
+    assert Part(first.directory).state() is not None, "Slurm is not asked"
+    assert not any(run.has_ended for run in written)
 
 
 def test_nothing_is_left_of_an_allocation_that_cannot_be_written(tmp_path: Path) -> None:
@@ -196,8 +188,7 @@ def test_runs_take_turns_until_one_fails(tmp_path: Path, name: str) -> None:
     times = []
     for number, nodes in ((1, "<nid001>"), (2, "<nid001,nid002>")):
         directory = runs / f"scale-{number:04d}"
-        (directory / "run.json").symlink_to("../scale-allocation-0001/run.json")
-        read = parts.read_times(Paths(directory))
+        read = Part(directory).times
         assert read is not None
         assert read.nodes == nodes
         assert read.end >= read.start > 0

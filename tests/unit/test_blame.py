@@ -19,7 +19,7 @@ from toolkit.planning.plan import decide
 from toolkit.runs import blame
 from toolkit.runs.logs import Line
 from toolkit.runs.outcome import outcome
-from toolkit.runs.store import Log
+from toolkit.runs.run import Log
 
 LIBRARIES = "/opt/venv/lib/python3.11/site-packages"
 TORCH = f"{LIBRARIES}/torch/distributed/distributed_c10d.py"

@@ -165,7 +165,7 @@ def test_everything_after_the_script_belongs_to_it(monkeypatch: pytest.MonkeyPat
         seen.extend((script, flags))
         raise StoppedError
 
-    monkeypatch.setattr(run, "gather_run", remember)
+    monkeypatch.setattr(run, "gather", remember)
     words = ["--nodes", "9", "--help", "--", "-x", "--image=y", "--dry-run"]
     with pytest.raises(StoppedError):
         run.command.main(["--nodes", "2", "train.py", *words], standalone_mode=False)

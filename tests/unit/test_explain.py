@@ -25,7 +25,7 @@ from toolkit.explain.match import find
 from toolkit.explain.model import Evidence, Example, Explanation, Match, Rule
 from toolkit.model.run import Failure, Outcome
 from toolkit.planning.plan import decide
-from toolkit.runs.store import Paths
+from toolkit.runs.run import Run
 
 RULES = gather.rules()
 EXAMPLES = {
@@ -362,7 +362,7 @@ def test_a_fix_names_a_run_as_the_current_directory_does(
     places = {tmp_path / "project": "train-0001", tmp_path: "project/runs/train-0001"}
     for directory, word in places.items():
         monkeypatch.chdir(directory)
-        names = gather._names(Paths(run), decide(make_case({})), 7)
+        names = gather._names(Run(run), decide(make_case({})), 7)
         assert names["run"] == word
         assert Path(names["run_path"]).resolve() == run
         match = match_of(explain(Evidence(pasted(_KEY), "FAILED", 1, names=names), RULES))
@@ -375,7 +375,7 @@ def test_a_run_without_an_image_is_not_told_to_look_into_one(
 ) -> None:
     decided = decide(make_case({}))
     decided = replace(decided, container=replace(decided.container, runtime=runtime))
-    names = gather._names(Paths(tmp_path), decided, 7)
+    names = gather._names(Run(tmp_path), decided, 7)
     lines = entries_of([("exec: torchrun: not found", "nid001", None)])
     match = match_of(explain(Evidence(lines, "FAILED", 127, names=names), RULES))
     assert (match.rule, len(match.fix)) == ("command-missing", fixes)

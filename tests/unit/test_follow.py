@@ -1,4 +1,4 @@
-"""`toolkit logs -f`: which lines of a run that goes on are shown."""
+"""`toolkit run` and `toolkit logs -f` follow a run: what is shown, Ctrl-C, silences, and its end."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from tests.unit.run_fixtures import DONE, Slurm, new_run
 from tests.unit.samples import make_case
-from toolkit import scripts
-from toolkit.api import run as completion
+from toolkit.api import run as running
 from toolkit.cli import follow as shown
+from toolkit.cli import shell
 from toolkit.cli.console import json_too
 from toolkit.cli.main import cli
+from toolkit.cli.shared import DETACHED
 from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import of_run, rules
-from toolkit.model.base import to_json
-from toolkit.model.run import JobState, Outcome, Submission
-from toolkit.planning.plan import decide
-from toolkit.runs import access, finish, follow, status, store
+from toolkit.model.run import JobState, Outcome
+from toolkit.runs import finish, follow
 from toolkit.runs.logs import Line
-from toolkit.runs.store import Paths
+from toolkit.runs.run import Run
 from toolkit.slurm.patience import Wait
 
 LINES = (
@@ -36,8 +37,14 @@ LINES = (
 )
 
 
-class _Submission:
-    job_id = 7
+def ended(*_: object, **__: object) -> Iterator[Any]:
+    yield from LINES
+    yield DONE
+
+
+def interrupted(*_: object, **__: object) -> Iterator[Any]:
+    yield LINES[0]
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
@@ -55,20 +62,9 @@ def test_only_the_lines_that_are_wanted_are_shown(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    def events(*_: object) -> Iterator[Any]:
-        yield from LINES
-        yield Outcome(state="COMPLETED", exit_code=0, seconds=1.0)
-
-    class Points:
-        points = ()
-
-    (tmp_path / "runs" / "train-0001").mkdir(parents=True)
-    (tmp_path / "runs" / "train-0001" / "plan.json").write_text("{}")
+    new_run(tmp_path / "runs" / "train-0001", 7)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(follow, "follow", events)
-    monkeypatch.setattr(Paths, "read_plan", lambda _: Points())
-    monkeypatch.setattr(status, "submission_of", lambda _: _Submission())
-    monkeypatch.setattr(status, "client_of", lambda _: None)
+    monkeypatch.setattr(follow, "follow", ended)
     assert cli.main(["logs", "-f", *options, "train-0001"], standalone_mode=False) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if "|" in line] == expected
 
@@ -77,12 +73,12 @@ def test_a_thousand_nodes_are_not_printed_one_by_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = JobState(state="RUNNING", job_id=7, nodes="nid[0001-1000]", partition="main")
-    shown.show_state(follow.Changed(state), 7, 3.0)
+    shown.show_state(follow.Changed(state), 3.0)
     ranks: dict[str, tuple[int, ...]] = {
         f"nid{node:04d}": (2 * node, 2 * node + 1) for node in range(1000)
     }
     outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, ranks=ranks)
-    shown.show_outcome(outcome, Paths(tmp_path / "runs" / "train-0001"))
+    shown.show_outcome(outcome, Run(tmp_path / "runs" / "train-0001"))
     out = capsys.readouterr().err
     assert "1000 nodes: nid[0001-1000]" in out
     assert "rank 0,1 nid0000   rank 2,3 nid0001" in out
@@ -90,28 +86,15 @@ def test_a_thousand_nodes_are_not_printed_one_by_one(
     assert len(out) < 3000
 
 
-class _Cluster:
-    def __init__(self) -> None:
-        self.cancelled: list[int] = []
-
-    def cancel(self, job_id: int) -> None:
-        self.cancelled.append(job_id)
-
-
-def _ended(*_: object, **__: object) -> Iterator[Any]:
-    yield LINES[0]
-    yield Outcome(state="COMPLETED", exit_code=0, seconds=1.0)
-
-
-def _interrupted(*_: object, **__: object) -> Iterator[Any]:
-    yield LINES[0]
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("moment", ["while the messages are printed", "afterwards", "never"])
+@pytest.mark.parametrize(
+    ("moment", "code"),
+    [("while the messages are printed", 130), ("afterwards", 130), ("never", DETACHED)],
+)
 def test_a_second_ctrl_c_cancels_from_the_first_message_on(
-    moment: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    moment: str, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slurm: Slurm
 ) -> None:
+    """A job that goes on ends the command with another code than one that was cancelled."""
+
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -121,53 +104,41 @@ def test_a_second_ctrl_c_cancels_from_the_first_message_on(
         "toolkit.cli.follow.time.sleep", interrupt if moment == "afterwards" else bool
     )
     monkeypatch.setattr(shown, "show", lambda *_, **__: interrupt())
-    cluster = _Cluster()
-    code = shown.follow_run(cast(Any, cluster), Paths(tmp_path), cast(Any, None), 7)
-    assert (code, cluster.cancelled) == (130, [] if moment == "never" else [7])
+    assert shown.follow_run(new_run(tmp_path / "x-0001", 7)) == code
+    assert slurm.cancelled == ([] if moment == "never" else [7])
 
 
-@pytest.mark.parametrize(("events", "cancelled"), [(_ended, []), (_interrupted, [7])])
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("events", [ended, interrupted])
 def test_a_run_that_is_not_followed_to_its_end_is_cancelled(
-    events: Any, cancelled: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    events: Any, silent: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slurm: Slurm
 ) -> None:
-    monkeypatch.setattr(completion, "write", lambda *_: (Paths(tmp_path), "plan"))
-    monkeypatch.setattr(completion, "submit", lambda *_: _Submission())
-    monkeypatch.setattr(completion, "local_name", lambda _: None)
-    monkeypatch.setattr(completion, "follow", events)
-    cluster, calls = _Cluster(), list[Any]()
-    case = cast(Any, SimpleNamespace(site=None, client=cluster))
-    try:
-        run = completion.complete(
-            case,
-            Wait(),
-            on_plan=calls.append,
-            on_event=calls.append,
-            on_cancel=calls.append,
-        )
-    except KeyboardInterrupt:
-        assert cancelled
+    def unreachable(*_: object) -> None:
+        raise SlurmUnreachableError("it could not be cancelled")
+
+    if silent:  # which hides no error
+        monkeypatch.setattr(Slurm, "cancel", unreachable)
+    run, calls = new_run(tmp_path / "x-0001", 7), list[Any]()
+    monkeypatch.setattr(running, "write", lambda *_: run)
+    monkeypatch.setattr(running, "submit", lambda *_: 7)
+    monkeypatch.setattr(running, "local_name", lambda _: None)
+    monkeypatch.setattr(running, "follow", events)
+    given: Any = SimpleNamespace(site=None)
+    note: dict[str, Any] = {
+        "on_plan": calls.append,
+        "on_event": calls.append,
+        "on_cancel": calls.append,
+    }
+    is_ended = events is ended
+    if is_ended:
+        assert running.complete(given, Wait(), **note) == (run, DONE)
     else:
-        assert (run.job_id, run.outcome.state, cancelled) == (7, "COMPLETED", [])
-    assert cluster.cancelled == cancelled
-    assert calls == ["plan", LINES[0], *cancelled]
-
-
-def test_a_slurm_that_is_silent_hides_no_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    class Silent:
-        def cancel(self, job_id: int) -> None:
-            raise SlurmUnreachableError(f"job {job_id} could not be cancelled")
-
-    monkeypatch.setattr(completion, "write", lambda *_: (Paths(tmp_path), "plan"))
-    monkeypatch.setattr(completion, "submit", lambda *_: _Submission())
-    monkeypatch.setattr(completion, "local_name", lambda _: None)
-    monkeypatch.setattr(completion, "follow", _interrupted)
-    case = cast(Any, SimpleNamespace(site=None, client=Silent()))
-    cancelled: list[int] = []
-    with pytest.raises(KeyboardInterrupt):
-        completion.complete(case, Wait(), on_cancel=cancelled.append)
-    assert not cancelled
+        with pytest.raises(KeyboardInterrupt):
+            running.complete(given, Wait(), **note)
+    is_cancelled = not is_ended and not silent
+    assert slurm.cancelled == ([7] if is_cancelled else [])
+    assert calls[0] == run.plan
+    assert calls[1:] == [*LINES] if is_ended else [LINES[0], *([7] if is_cancelled else [])]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
@@ -179,17 +150,12 @@ def test_a_full_disk_hides_no_outcome(
     def full(path: Path, *_: object, **__: object) -> None:
         raise OSError(code, os.strerror(code), str(path))
 
-    directory, decided = tmp_path / "runs" / "train-0001", decide(make_case())
-    store.create(directory)
-    paths = store.write(directory, decided, make_case().job, scripts.script(decided))
-    submission = Submission(job_id=7, site="local", submitted="2026-11-22T00:00:00Z")
-    paths.submission.write_text(to_json(submission))
-    monkeypatch.setattr(access, "write_atomically", full)
-    state = JobState(state="FAILED", job_id=7, exit_code=1)
-    outcome = finish.finish(cast(Any, None), paths, decided, state)
+    run = new_run(tmp_path / "runs" / "train-0001", 7)
+    monkeypatch.setattr("toolkit.runs.run.write_atomically", full)
+    outcome = finish.finish(run, JobState(state="FAILED", job_id=7, exit_code=1))
     assert (outcome.state, outcome.exit_code) == ("FAILED", 1)
-    assert not paths.outcome.exists()
-    match = explain(of_run(paths, outcome)[0], rules()).match
+    assert not run.has_ended
+    match = explain(of_run(run), rules()).match
     assert match is not None
     assert match.rule == "no-room"
 
@@ -207,48 +173,48 @@ def test_a_full_disk_is_an_error_for_programs_too(capsys: pytest.CaptureFixture[
     assert answer["findings"][0]["next_step"]
 
 
-class Answers:
-    """A Slurm that answers as told: a state, "" for no such job, or None for silence."""
+def followed(run: Run, monkeypatch: pytest.MonkeyPatch, *states: str | None) -> list[str]:
+    """Return the events of a run as words, for answers of Slurm: a state, "" without it, or None."""
+    left = list(states)
 
-    def __init__(self, *states: str | None) -> None:
-        self.states = list(states)
-
-    def jobs(self, _: object) -> dict[int, JobState]:
-        state = self.states.pop(0)
+    def jobs(_: object, ids: list[int]) -> dict[int, JobState]:
+        state = left.pop(0)
         if state is None:
             raise SlurmUnreachableError("away")
-        return {7: JobState(job_id=7, state=state)} if state else {}
+        return {ids[0]: JobState(job_id=ids[0], state=state)} if state else {}
 
-    def expected_start(self, _: int) -> str:
-        return ""
-
-
-def followed(directory: Path, monkeypatch: pytest.MonkeyPatch, *states: str | None) -> list[str]:
-    """Return the events of a run as words."""
-    passed = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: passed[0])
-    monkeypatch.setattr("time.sleep", lambda seconds: passed.__setitem__(0, passed[0] + seconds))
-    monkeypatch.setattr(follow, "finish", lambda *_: Outcome(state="x", exit_code=0, seconds=0.0))
-    events = follow.follow(cast(Any, Answers(*states)), Paths(directory), decide(make_case()), 7)
+    monkeypatch.setattr(Slurm, "jobs", jobs)
+    monkeypatch.setattr(follow, "finish", lambda *_: DONE)
     return [
         event.state.state if isinstance(event, follow.Changed) else type(event).__name__
-        for event in events
+        for event in follow.follow(run)
     ]
 
 
-def test_every_silence_of_slurm_is_told_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    states = ("RUNNING", None, None, "RUNNING", None, None, None, "RUNNING", "COMPLETED")
-    told = followed(tmp_path, monkeypatch, *states)
-    assert told == ["RUNNING", "Unreachable", "Unreachable", "COMPLETED", "Outcome"]
-
-
-def test_a_job_is_lost_after_several_answers_without_it(
+@pytest.mark.usefixtures("clock", "slurm")
+def test_every_silence_of_slurm_is_told_once_and_a_job_is_lost_after_several_answers_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The controller forgets a job some moments before the accounting has it."""
-    states = ("RUNNING", "", "", "RUNNING", "", None, "", "COMPLETED")
-    assert followed(tmp_path, monkeypatch, *states)[-1] == "Outcome"
+    run = new_run(tmp_path / "x-0001", 7)
+    silences = ("RUNNING", None, None, "RUNNING", None, None, None, "RUNNING", "COMPLETED")
+    told = followed(run, monkeypatch, *silences)
+    assert told == ["RUNNING", "Unreachable", "Unreachable", "COMPLETED", "Outcome"]
+    gaps = ("RUNNING", "", "", "RUNNING", "", None, "", "COMPLETED")
+    assert followed(run, monkeypatch, *gaps)[-1] == "Outcome"
     with pytest.raises(JobLostError):
-        followed(tmp_path, monkeypatch, "RUNNING", "", "", "")
+        followed(run, monkeypatch, "RUNNING", "", "", "")
+
+
+def test_an_interactive_run_shows_its_warnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = new_run(tmp_path / "x-0001")
+    monkeypatch.setattr(shell, "write", lambda _: run)
+    monkeypatch.setattr(shell, "_follow", lambda *_, **__: 0)
+    case = make_case({"interactive": True})
+    run.plan = replace(run.plan, warnings=("there is no end to it",), notes=("as a shell",))
+    assert shell.run_interactively(case) == 0
+    said = capsys.readouterr().err
+    assert "warning    there is no end to it" in said
+    assert "note       as a shell" in said

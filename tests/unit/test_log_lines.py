@@ -6,17 +6,20 @@ import itertools
 import os
 import tracemalloc
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.run_fixtures import new_run
 from tests.unit.samples import make_case
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
-from toolkit.runs import excerpt, logs, store
+from toolkit.runs import excerpt, logs
 from toolkit.runs.logs import LONGEST, Splitter, ends, find_lines, split
 from toolkit.runs.outcome import outcome
+from toolkit.runs.run import Log, Run
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -84,7 +87,7 @@ def test_lines_are_found_with_their_offsets(words: list[str]) -> None:
 
     data = "\n".join(words).encode()
     with tempfile.TemporaryDirectory() as name:
-        log = store.Log(Path(name, "7.log"), 7, None, "")
+        log = Log(Path(name, "7.log"), 7, None, "")
         log.path.write_bytes(data)
         found = list(find_lines(log, b"MARK"))
     assert [text for _, text in found] == [word for word in words if "MARK" in word]
@@ -110,7 +113,7 @@ def sparse_log(path: Path, size: int, end: str) -> None:
 
 def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path: Path) -> None:
     """The verdict and the results stand at the end of each log; `toolkit ps` must not read, nor hold, all of it."""
-    paths = store.Paths(tmp_path)
+    paths = Run(tmp_path)
     paths.logs.mkdir()
     decided = decide(make_case({"launcher": "srun"}))
     sparse_log(
@@ -132,7 +135,7 @@ def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path:
 
 
 def test_many_small_lines_do_not_add_up(tmp_path: Path) -> None:
-    paths = store.Paths(tmp_path)
+    paths = Run(tmp_path)
     paths.logs.mkdir()
     for task in range(4):
         (paths.logs / f"7-{task}-nid001.log").write_bytes(b".\n" * 500_000)
@@ -145,17 +148,43 @@ def test_many_small_lines_do_not_add_up(tmp_path: Path) -> None:
 
 
 def test_following_a_line_without_an_end_holds_only_its_beginning(tmp_path: Path) -> None:
-    paths = store.Paths(tmp_path)
-    paths.logs.mkdir()
-    tail = logs.Tail(paths, 7)
-    log = paths.logs / "7-0-nid001.log"
+    run = new_run(tmp_path / "x-0001", 7)
+    tail = logs.Tail(run)
+    log = run.logs / "7-0-nid001.log"
     tracemalloc.start()
     for _ in range(20):
         with log.open("ab") as stream:
             stream.write(b"x" * 5_000_000)
         assert list(tail.read()) == []
-    (last,) = [text for _, text in tail.read(last=True)]
+    (last,) = [line.text for line in tail.read(last=True)]
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert last.endswith("... [100 MB more on this line]")
     assert peak < 20_000_000
+
+
+def test_logs_are_read_as_they_grow_and_only_whole_lines_of_those_that_have_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = new_run(tmp_path / "x-0001", 7)
+    tail, opened, really_open = logs.Tail(run), list[str](), Log.open
+
+    def open_counted(log: Log) -> BinaryIO:
+        opened.append(log.path.name)
+        return really_open(log)
+
+    def read(*, last: bool = False) -> list[str]:
+        return [line.text for line in tail.read(last=last)]
+
+    monkeypatch.setattr(Log, "open", open_counted)
+    rank = run.logs / "7-0-nid001.log"
+    rank.write_text("one\ntw")
+    (run.logs / "70-0-nid001.log").write_text("another job's\n")
+    assert read() == ["one"]
+    with rank.open("a") as stream:
+        stream.write("o\n10%\r20%\rthree\r\nno newline")
+    (run.logs / "7.log").write_text("batch\n")
+    assert read() == ["batch", "two", "three"]
+    assert (read(), opened) == ([], [rank.name, "7.log", rank.name])
+    assert read(last=True)[-1] == "no newline"
+    assert [log.host for log in run.logs_of(7)] == ["", "nid001"]

@@ -27,15 +27,13 @@ from toolkit.errors import (
 from toolkit.model.image import Environment, Packages, Python
 from toolkit.model.job import Job
 from toolkit.model.run import JobState
-from toolkit.model.site import Access
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import understand
 from toolkit.runs import forward, status
 from toolkit.runs import notebook as notebooks
-from toolkit.runs.store import Paths
+from toolkit.runs.run import Run
 from toolkit.scripts import script
-from toolkit.slurm.client import Client
 
 _JUPYTER = replace(MANIFEST, packages=Packages(pip={"jupyterlab": "4.6.6", "torch": "2.13.0"}))
 
@@ -205,11 +203,9 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> forward.Door:
     """The way to a server of an array of two elements on one node."""
     states = [JobState(job_id=number, state="RUNNING", nodes="nid001") for number in (71, 72)]
     monkeypatch.setattr(status, "running", lambda _: states)
-    monkeypatch.setattr(status, "submission_of", lambda _: None)
-    monkeypatch.setattr(status, "client_of", lambda _: Client(Access()))
     run = tmp_path / "runs/notebook-0001"
     run.mkdir(parents=True)
-    return forward.locate(Paths(run), "8888")
+    return forward.locate(Run(run), "8888")
 
 
 def test_the_first_element_of_an_array_is_reached(door: forward.Door) -> None:
@@ -222,6 +218,11 @@ def test_a_job_that_was_requeued_to_another_node_has_ended(door: forward.Door) -
     assert not door._replace(job_id=70).is_running()  # another element, which has ended
 
 
+def newest(runs: Path) -> str:
+    run = notebooks.newest(runs)
+    return run.name if run else ""
+
+
 def test_the_newest_notebook_that_has_not_ended_is_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,11 +231,11 @@ def test_the_newest_notebook_that_has_not_ended_is_meant(
         (tmp_path / name).mkdir()
         (tmp_path / name / "plan.json").touch()
         os.utime(tmp_path / name / "plan.json", (number, number))
-    assert notebooks.newest(tmp_path) == Paths(tmp_path / "notebook-0002")
+    assert newest(tmp_path) == "notebook-0002"
     (tmp_path / "notebook-0002/outcome.json").touch()
-    assert notebooks.newest(tmp_path) == Paths(tmp_path / "notebook-0001")
+    assert newest(tmp_path) == "notebook-0001"
     (tmp_path / "notebook-0001/outcome.json").touch()
-    assert notebooks.newest(tmp_path) == Paths(tmp_path / "notebook-0002")
+    assert newest(tmp_path) == "notebook-0002"
 
 
 def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(
@@ -243,9 +244,7 @@ def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(
     (tmp_path / "notebook-0001").mkdir()
     (tmp_path / "notebook-0001/plan.json").touch()
     monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
-    monkeypatch.setattr(status, "current", lambda _: (None, None))
-    monkeypatch.setattr(status, "client_of", lambda _: pytest.fail("Slurm was called"))
-    monkeypatch.setattr(status, "submission_of", lambda _: None)
+    monkeypatch.setattr(status, "query", lambda _: None)
     command.main(["stop", "--runs", str(tmp_path)], standalone_mode=False)
     assert "notebook-0001 has ended already" in capsys.readouterr().out
 
@@ -259,20 +258,20 @@ def test_a_server_that_does_not_listen_yet(
 ) -> None:
     monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
     with pytest.raises(JobLostError, match="not listen yet"):
-        notebooks.server(door.paths)
+        notebooks.server(door.run)
 
 
 def test_no_token_goes_to_a_server_that_others_could_have_named(
     door: forward.Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = door.paths.directory
+    run = door.run.directory
     (run / "place.json").write_text('{"node": "nid001", "socket": "/tmp/a.sock"}')
     (run / "token").write_text("secret")
     monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
-    assert notebooks.server(door.paths).token == "secret"
+    assert notebooks.server(door.run).token == "secret"
     run.chmod(0o1777)
     with pytest.raises(UntrustedError, match="every user"):
-        notebooks.server(door.paths)
+        notebooks.server(door.run)
 
 
 def test_a_server_is_proven_beside_a_prolog_and_within_another_job(

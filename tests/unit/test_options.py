@@ -13,7 +13,6 @@ from msgspec.structs import fields, replace
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, NEURON, PARTITIONS, findings, make_case
 from toolkit import scripts, sites
-from toolkit.api.run import repeatable
 from toolkit.cli.options import flags
 from toolkit.cli.run import command, explanation
 from toolkit.errors import ConfigError, ToolkitError, UsageError
@@ -29,6 +28,7 @@ from toolkit.planning.settings import Layer, Settings, from_environment, layer, 
 from toolkit.quoting import sbatch_option
 from toolkit.rules import judge
 from toolkit.rules.partition import gpu_types
+from toolkit.runs.create import repeatable
 from toolkit.runs.interactive import salloc_command
 from toolkit.slurm import parse
 from toolkit.units import megabytes

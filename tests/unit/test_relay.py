@@ -20,7 +20,8 @@ import pytest
 from tests.unit.test_relay_ends import received, wait_for
 from toolkit.errors import BusyError, CommandFailedError, UntrustedError, UsageError
 from toolkit.relay import ends, gate, node, sockets
-from toolkit.runs import forward, store
+from toolkit.runs import forward
+from toolkit.runs.run import Run
 
 _LONG = 30.0  # seconds that nothing here takes; whoever waits longer has failed
 
@@ -348,7 +349,7 @@ def test_runs_of_one_name_have_sockets_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    paths = [store.Paths(tmp_path / project / "runs/train-0001") for project in ("a", "b")]
+    paths = [Run(tmp_path / project / "runs/train-0001") for project in ("a", "b")]
     names = [forward.socket_path(each, "6006").name for each in (*paths, paths[0])]
     assert names[0] == names[2] != names[1]
     assert all(name.startswith("train-0001-") and name.endswith("-6006") for name in names)
@@ -505,7 +506,7 @@ def test_servers_and_nodes_have_sockets_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    paths = store.Paths(tmp_path / "runs/train-0001")
+    paths = Run(tmp_path / "runs/train-0001")
     places = [
         ("6006", "nid001"),
         ("6006", "nid002"),

@@ -17,8 +17,8 @@ from toolkit.config import package_directory
 from toolkit.model.run import Process, Record
 from toolkit.planning.plan import decide
 from toolkit.runs import records
+from toolkit.runs.run import Run
 from toolkit.runs.stacks import Frame, parse
-from toolkit.runs.store import Paths
 
 HOOK = package_directory("scripts") / "report" / "sitecustomize.py"
 _JOB = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "SLURMD_NODENAME": "nid002"}
@@ -30,7 +30,7 @@ class Ended:
     def __init__(
         self, directory: Path, text: str, *, hook: bool = True, env: dict[str, str] | None = None
     ) -> None:
-        paths = Paths(directory)
+        paths = Run(directory)
         paths.reports.mkdir(exist_ok=True)
         (paths.reports / HOOK.name).write_bytes(HOOK.read_bytes())
         script = directory / "train.py"
@@ -210,7 +210,7 @@ def test_a_forked_process_writes_nothing_into_files_of_the_program(tmp_path: Pat
 def test_only_ranks_leave_a_file_and_of_several_programs_the_last(tmp_path: Path) -> None:
     for _ in range(3):
         Ended(tmp_path, "import subprocess\nsubprocess.run([sys.executable, '-c', 'pass'])")
-    names = [path.name for path in Paths(tmp_path).reports.glob("*.*") if path.suffix != ".py"]
+    names = [path.name for path in Run(tmp_path).reports.glob("*.*") if path.suffix != ".py"]
     assert names == ["nid002-7-.3-.ended"]
     other = tmp_path / "other"
     other.mkdir()
@@ -231,7 +231,7 @@ def test_records_are_few_and_small_whatever_fails(tmp_path: Path) -> None:
         """
     ended = Ended(tmp_path, text)
     assert len(ended.records) == 5
-    (path,) = Paths(tmp_path).reports.glob("*.ended")
+    (path,) = Run(tmp_path).reports.glob("*.ended")
     assert path.stat().st_size < 30_000
     assert path.stat().st_mode & 0o777 == 0o600
 

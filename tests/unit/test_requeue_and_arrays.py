@@ -9,31 +9,30 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from tests.unit.run_fixtures import new_run
 from tests.unit.samples import FACTS, LOCAL, make_case
 from tests.unit.test_scripts import captured
-from toolkit import scripts
+from toolkit.cli.results import table
 from toolkit.cli.shell import command as shell_command
 from toolkit.errors import PlanError
 from toolkit.launchers import LAUNCHERS
-from toolkit.model.base import to_json
 from toolkit.model.job import Job
-from toolkit.model.run import JobState, Outcome
+from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.model.source import Option, Source
 from toolkit.planning import options, sweep
 from toolkit.planning.plan import decide
 from toolkit.runs import (
-    access,
     attempts,
     dependencies,
     excerpt,
     finish,
     interactive,
     logs,
-    points,
     processes,
-    store,
 )
+from toolkit.runs import run as runs_run
 from toolkit.runs.outcome import outcome
+from toolkit.runs.run import Log, Run
 from toolkit.slurm import queue
 
 BATCH = """\
@@ -58,24 +57,23 @@ def lines_of(text: str, name: str) -> list[logs.Line]:
     return [logs.line(row, parsed(name), launch) for row in text.splitlines()]
 
 
-def run_with(directory: Path, files: dict[str, str]) -> store.Paths:
+def run_with(directory: Path, files: dict[str, str]) -> Run:
     """A run's directory with these logs."""
-    paths = store.Paths(directory)
-    paths.logs.mkdir(parents=True, exist_ok=True)
+    run = Run(directory)
+    run.job = Submission(job_id=7, site="local", submitted="")
+    run.logs.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        (paths.logs / name).write_text(text)
-    return paths
+        (run.logs / name).write_text(text)
+    return run
 
 
-def parsed(name: str) -> store.Log:
+def parsed(name: str) -> Log:
     """A log as a run's directory knows it by its name."""
-    match = access._LOG.match(name)
+    match = runs_run._LOG.match(name)
     assert match
     element = int(match["element"]) if match["element"] else None
     task = int(match["task"]) if match["task"] else None
-    return store.Log(
-        Path(name), 7, task, match["host"] or "", element, int(match["restart"] or 0) + 1
-    )
+    return Log(Path(name), 7, task, match["host"] or "", element, int(match["restart"] or 0) + 1)
 
 
 @pytest.mark.parametrize(
@@ -242,39 +240,39 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
         0: JobState(job_id=8, state="COMPLETED"),
         1: JobState(job_id=9, state="FAILED", exit_code=3),
     }
-    found = finish.read_elements(
-        run_with(tmp_path, files), decided, 7, states, excerpt.History(), (), ended=False
-    )
+    run = run_with(tmp_path, files)
+    run.plan = decided
+    found = finish.read_elements(run, states, excerpt.History(), (), ended=False)
     assert [(point.state, point.exit_code) for point in found] == [
         ("COMPLETED", 0),
         ("FAILED", 3),
         ("PENDING", None),
     ]
-    assert points.failed_points(found) == [1]
-    assert points.summary(found, "point") == "3 points: 1 done, 1 to come, 1 failed (1)"
-    header, rows = points.table(decided.points, found)
-    assert header == ["POINT", "lr", "STATE", "EXIT", "loss"]
-    assert rows == [
-        [0, "1", "COMPLETED", 0, "0.5"],
-        [1, "2", "FAILED", 3, "-"],
-        [2, "3", "PENDING", "-", "-"],
+    assert finish.failed_points(found) == [1]
+    assert finish.summary(found, "point") == "3 points: 1 done, 1 to come, 1 failed (1)"
+    assert [row.split() for row in table(decided.points, found).splitlines()] == [
+        ["POINT", "lr", "STATE", "EXIT", "loss"],
+        ["0", "1", "COMPLETED", "0", "0.5"],
+        ["1", "2", "FAILED", "3", "-"],
+        ["2", "3", "PENDING", "-", "-"],
     ]
 
 
 def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
     """What never started failed, and can be run again; what Slurm has forgotten is called unknown."""
     decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
-    paths = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'})
+    run = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'})
+    run.plan = decided
     states = {0: JobState(job_id=8, state="COMPLETED")}
-    found = finish.read_elements(paths, decided, 7, states, excerpt.History(), (), ended=True)
+    found = finish.read_elements(run, states, excerpt.History(), (), ended=True)
     assert [(point.state, point.exit_code) for point in found] == [
         ("COMPLETED", 0),
         ("UNKNOWN", None),
         ("CANCELLED", 130),
     ]
     assert found[1].results == {"loss": 0.5}
-    assert points.failed_points(found) == [2]
-    assert points.summary(found, "point") == "3 points: 1 done, 1 unknown (1), 1 failed (2)"
+    assert finish.failed_points(found) == [2]
+    assert finish.summary(found, "point") == "3 points: 1 done, 1 unknown (1), 1 failed (2)"
 
 
 @pytest.mark.parametrize(
@@ -383,14 +381,9 @@ def test_what_has_ended_is_waited_for_no_more(
 
 
 def ended_run(runs: Path, *, well: bool) -> None:
-    store.create(runs / "train-0001")
-    decided = decide(make_case())
-    paths = store.write(runs / "train-0001", decided, make_case().job, scripts.script(decided))
-    paths.outcome.write_text(
-        to_json(
-            Outcome(state="COMPLETED", exit_code=0, seconds=1.0, kind="ok" if well else "failed")
-        )
-    )
+    kind: Any = "ok" if well else "failed"
+    outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, kind=kind)
+    new_run(runs / "train-0001", outcome=outcome)
 
 
 def test_what_the_processes_of_a_job_use_is_read() -> None:

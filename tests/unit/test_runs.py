@@ -1,24 +1,23 @@
-"""Run directories, their logs while they grow, and how a run came out."""
+"""How a run came out, by Slurm's state, its logs and its nodes."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from tests.unit.samples import first, make_case
-from toolkit import scripts
-from toolkit.errors import JobLostError, UnknownRunError
+from toolkit.errors import JobLostError
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import rules
 from toolkit.explain.model import Evidence
 from toolkit.launchers import get
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
-from toolkit.runs import logs, store
+from toolkit.runs import logs
 from toolkit.runs.outcome import outcome, results
+from toolkit.runs.run import Log
 from toolkit.slurm import parse
 
 SUMMARY = """\
@@ -52,71 +51,9 @@ DECIDED = decide(make_case())
 def log_lines(
     host: str, text: str, task: int | None = 0, launcher: str = "torchrun"
 ) -> list[logs.Line]:
-    log = store.Log(Path(f"7-{task}-{host}.log"), 7, task, host)
+    log = Log(Path(f"7-{task}-{host}.log"), 7, task, host)
     launch = decide(make_case({"launcher": launcher})).launch
     return [logs.line(row, log, launch) for row in text.splitlines()]
-
-
-def test_directories_are_numbered_and_never_shared(tmp_path: Path) -> None:
-    first = store.next_directory(tmp_path, "train")
-    assert first.name == "train-0001"
-    assert store.create(first)
-    assert not store.create(first)
-    assert store.next_directory(tmp_path, "train").name == "train-0002"
-    assert store.next_directory(tmp_path, "a b/$(x)").name == "a-b-x-0001"
-    assert store.next_directory(tmp_path, "...").name == "run-0001"
-
-
-def test_a_run_is_found_by_name_path_or_as_the_newest(tmp_path: Path) -> None:
-    directory = tmp_path / "train-0001"
-    store.create(directory)
-    paths = store.write(directory, DECIDED, make_case().job, scripts.script(DECIDED))
-    assert paths.script.stat().st_mode & 0o111
-    assert store.find("train-0001", tmp_path).name == "train-0001"
-    assert store.find(str(directory), Path("elsewhere")).name == "train-0001"
-    assert store.find(None, tmp_path).name == "train-0001"
-    with pytest.raises(UnknownRunError) as caught:
-        store.find("train-001", tmp_path)
-    assert caught.value.close == "train-0001"
-
-
-def test_logs_are_read_as_they_grow_and_only_whole_lines(tmp_path: Path) -> None:
-    paths = store.Paths(tmp_path)
-    paths.logs.mkdir()
-    tail = logs.Tail(paths, 7)
-    rank = paths.logs / "7-0-nid001.log"
-    rank.write_text("one\ntw")
-    (paths.logs / "70-0-nid001.log").write_text("another job's\n")
-    assert [text for _, text in tail.read()] == ["one"]
-    with rank.open("a") as stream:
-        stream.write("o\n10%\r20%\rthree\r\nno newline")
-    (paths.logs / "7.log").write_text("batch\n")
-    assert [text for _, text in tail.read()] == ["batch", "two", "three"]
-    assert [text for _, text in tail.read(last=True)][-1] == "no newline"
-    assert [log.host for log in paths.logs_of(7)] == ["", "nid001"]
-
-
-def test_logs_that_have_not_grown_are_not_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = store.Paths(tmp_path)
-    paths.logs.mkdir()
-    for rank in range(3):
-        (paths.logs / f"7-{rank}-nid001.log").write_text("begun\n")
-    tail = logs.Tail(paths, 7)
-    assert len(list(tail.read())) == 3
-    opened: list[str] = []
-    really_open = store.Log.open
-
-    def open_counted(log: store.Log) -> Any:
-        opened.append(log.path.name)
-        return really_open(log)
-
-    (paths.logs / "7-1-nid001.log").write_text("begun\nmore\n")
-    monkeypatch.setattr(store.Log, "open", open_counted)
-    assert [text for _, text in tail.read()] == ["more"]
-    assert list(tail.read()) == []
-    assert opened == ["7-1-nid001.log"]
 
 
 def test_lines_know_their_rank() -> None:

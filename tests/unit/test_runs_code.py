@@ -13,7 +13,8 @@ from toolkit import git, scripts
 from toolkit.files import read_json
 from toolkit.model.code import Code, ScriptFile
 from toolkit.planning.plan import decide
-from toolkit.runs import code, store
+from toolkit.runs import code
+from toolkit.runs.run import Run
 
 KEY = "hf_" + "a1" * 12
 
@@ -43,11 +44,11 @@ def script_file(path: Path) -> ScriptFile:
 
 
 def recorded(tree: Path, secrets: tuple[str, ...] = ()) -> tuple[Code, str]:
-    paths = store.Paths(tree.parent / "run")
-    paths.directory.mkdir(exist_ok=True)
-    code.record(paths, script_file(tree / "train.py"), tree, secrets)
-    diff = paths.diff.read_text() if paths.diff.exists() else ""
-    return read_json(paths.code, Code), diff
+    run = Run(tree.parent / "run")
+    run.directory.mkdir(exist_ok=True)
+    code.record(run, script_file(tree / "train.py"), tree, secrets)
+    diff = run.directory / "code.diff"
+    return read_json(run.directory / "code.json", Code), diff.read_text() if diff.exists() else ""
 
 
 def test_a_clean_tree_is_its_commit(tree: Path) -> None:
@@ -146,7 +147,7 @@ def test_a_full_disk_stops_no_run(tree: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(code, "write_atomically", full)
-    code.record(store.Paths(tree.parent), None, tree, ())
+    code.record(Run(tree.parent), None, tree, ())
 
 
 def test_the_job_tells_that_its_script_has_changed(tmp_path: Path) -> None:
@@ -178,10 +179,10 @@ def test_the_job_tells_that_its_script_has_changed(tmp_path: Path) -> None:
 def test_repeating_a_run_tells_that_its_script_has_changed(tree: Path) -> None:
     recorded(tree)
     script = script_file(tree / "train.py")
-    assert code.change_since(tree.parent / "run", script) == ""
+    assert code.change_since(Run(tree.parent / "run"), script) == ""
     other = ScriptFile(path="/x/train.py", sha256="0")
-    assert "train.py has changed since run" in code.change_since(tree.parent / "run", other)
-    assert code.change_since(tree.parent / "none", other) == ""
+    assert "train.py has changed since run" in code.change_since(Run(tree.parent / "run"), other)
+    assert code.change_since(Run(tree.parent / "none"), other) == ""
 
 
 def test_a_home_directory_under_git_is_not_a_work_tree_of_everything(

@@ -22,7 +22,9 @@ from toolkit.model.job import Job
 from toolkit.planning import case as gathering
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
-from toolkit.runs import snapshot, store
+from toolkit.runs import code as snapshot
+from toolkit.runs.directories import all_runs
+from toolkit.runs.run import Run
 
 
 @pytest.fixture
@@ -55,15 +57,15 @@ def job_of(tree: Path, folder: str = "src", cwd: str = "", **changes: object) ->
     )
 
 
-def taken(tree: Path) -> tuple[store.Paths, Snapshot]:
-    paths, _ = submit.write(job_of(tree))
-    return paths, read_json(paths.snapshot, Snapshot)
+def taken(tree: Path) -> tuple[Run, Snapshot]:
+    run = submit.write(job_of(tree))
+    return run, read_json(run.directory / "snapshot.json", Snapshot)
 
 
-def names(paths: store.Paths) -> set[str]:
+def names(paths: Run) -> set[str]:
     return {
-        str(path.relative_to(paths.code_tree))
-        for path in paths.code_tree.rglob("*")
+        str(path.relative_to(paths.directory / "code"))
+        for path in (paths.directory / "code").rglob("*")
         if not path.is_dir() or path.is_symlink()
     }
 
@@ -77,9 +79,9 @@ def test_what_git_does_not_ignore_is_copied(tree: Path) -> None:
         == set(found.files)
         == {".gitignore", "run.sh", "src/train.py", "new.py", "empty.py"}
     )
-    assert (paths.code_tree / "new.py").read_text() == "x = 1\n"
-    assert stat.S_IMODE((paths.code_tree / "run.sh").stat().st_mode) == 0o555
-    assert not os.access(paths.code_tree / "new.py", os.W_OK) or os.geteuid() == 0
+    assert ((paths.directory / "code") / "new.py").read_text() == "x = 1\n"
+    assert stat.S_IMODE(((paths.directory / "code") / "run.sh").stat().st_mode) == 0o555
+    assert not os.access((paths.directory / "code") / "new.py", os.W_OK) or os.geteuid() == 0
 
 
 def test_what_python_compiles_is_neither_copied_nor_compared(tree: Path) -> None:
@@ -90,7 +92,7 @@ def test_what_python_compiles_is_neither_copied_nor_compared(tree: Path) -> None
     paths, found = taken(tree)
     assert "src/train.py" in found.files
     assert str(compiled.relative_to(tree)) not in found.files
-    assert not (paths.code_tree / "src" / "__pycache__").exists()
+    assert not ((paths.directory / "code") / "src" / "__pycache__").exists()
     of_older = replace(found, files={"__pycache__/a.pyc": "0"})
     snapshot._require_same(of_older, {"__pycache__/a.pyc": "1"})
 
@@ -153,13 +155,17 @@ def test_links_lead_where_they_led(tree: Path, tmp_path: Path) -> None:
         (tree / name).symlink_to(target)
     paths, _ = taken(tree)
     for name in ("inside", "absolute"):
-        assert (paths.code_tree / name).resolve() == paths.code_tree / "src/train.py"
+        assert ((paths.directory / "code") / name).resolve() == (
+            paths.directory / "code"
+        ) / "src/train.py"
     for name in ("up", "out"):
-        assert (paths.code_tree / name).resolve() == tmp_path / "outside/file"
-    assert (paths.code_tree / "src/back").resolve() == paths.code_tree / "run.sh"
-    assert (paths.code_tree / "folder").resolve() == tmp_path / "outside"
+        assert ((paths.directory / "code") / name).resolve() == tmp_path / "outside/file"
+    assert ((paths.directory / "code") / "src/back").resolve() == (
+        paths.directory / "code"
+    ) / "run.sh"
+    assert ((paths.directory / "code") / "folder").resolve() == tmp_path / "outside"
     assert (tmp_path / "outside" / "file").read_text() == "outside\n"
-    assert not (paths.code_tree / "dangling").exists()
+    assert not ((paths.directory / "code") / "dangling").exists()
 
 
 def test_nothing_is_copied_through_a_link_in_the_place_of_a_directory(
@@ -170,8 +176,7 @@ def test_nothing_is_copied_through_a_link_in_the_place_of_a_directory(
     (tree / "src" / "train.py").unlink()
     (tree / "src").rmdir()
     (tree / "src").symlink_to(tmp_path / "outside")
-    _, found = snapshot._sorted_out(tree, ["src/train.py"], keep_secrets=False)
-    assert found == ("src/train.py",)
+    assert snapshot._chosen(tree, ["src/train.py"]) == ({}, ["src/train.py"])
 
 
 def test_pipes_other_trees_and_runs_are_left_out(tree: Path) -> None:
@@ -215,7 +220,7 @@ def test_a_full_disk_leaves_no_run(tree: Path, monkeypatch: pytest.MonkeyPatch) 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(snapshot, "_write_all", full)
+    monkeypatch.setattr("shutil.copyfileobj", full)
     with pytest.raises(OSError, match="No space"):
         taken(tree)
     assert list((tree / "runs").iterdir()) == []
@@ -244,17 +249,19 @@ def test_the_same_again_runs_the_snapshot_and_not_what_it_left_behind(tree: Path
     (tree / ".env").write_text("A=1\n")
     first, before = taken(tree)
     (tree / "src" / "train.py").write_text("print(2)\n")
-    (first.code_tree / "checkpoint.pt").touch()
-    second, decided = submit.write(again(first.directory, tree))
-    assert (second.code_tree / "src" / "train.py").read_text() == "print(1)\n"
+    ((first.directory / "code") / "checkpoint.pt").touch()
+    second = submit.write(again(first.directory, tree))
+    assert ((second.directory / "code") / "src" / "train.py").read_text() == "print(1)\n"
     assert names(second) == set(before.files)
-    assert decided.directory == str(second.code_tree)
-    assert read_json(second.snapshot, Snapshot) == before
-    assert second.code.read_text() == first.code.read_text()
+    assert second.plan.directory == str(second.directory / "code")
+    assert read_json(second.directory / "snapshot.json", Snapshot) == before
+    assert (second.directory / "code.json").read_text() == (
+        first.directory / "code.json"
+    ).read_text()
     subprocess.run(["rm", "-r", first.directory], check=True)
-    third, _ = submit.write(again(second.directory, tree))
-    assert (third.code_tree / "src" / "train.py").read_text() == "print(1)\n"
-    assert read_json(third.job, Job).script == str(tree / "src" / "train.py")
+    third = submit.write(again(second.directory, tree))
+    assert ((third.directory / "code") / "src" / "train.py").read_text() == "print(1)\n"
+    assert read_json(third.directory / "job.json", Job).script == str(tree / "src" / "train.py")
     live, _ = resolve(str(third.directory), tree, is_live=True)
     assert (live.folder, live.is_copy) == (str(tree / "src"), False)
 
@@ -262,7 +269,7 @@ def test_the_same_again_runs_the_snapshot_and_not_what_it_left_behind(tree: Path
 @pytest.mark.parametrize("change", ["edited", "removed"])
 def test_a_snapshot_that_was_changed_is_not_run_again(tree: Path, change: str) -> None:
     first, _ = taken(tree)
-    file = first.code_tree / "run.sh"
+    file = (first.directory / "code") / "run.sh"
     file.unlink()
     if change == "edited":
         file.write_text("other\n")
@@ -272,7 +279,7 @@ def test_a_snapshot_that_was_changed_is_not_run_again(tree: Path, change: str) -
 
 def test_a_broken_record_is_told(tree: Path) -> None:
     first, _ = taken(tree)
-    write_atomically(first.snapshot, to_json(Job()))
+    write_atomically(first.directory / "snapshot.json", to_json(Job()))
     with pytest.raises(ConfigError):
         resolve(str(first.directory), tree)
 
@@ -288,11 +295,11 @@ def test_a_copy_that_is_killed_leaves_a_run_that_is_listed(
     def killed(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(snapshot, "_write_all", killed)
+    monkeypatch.setattr("shutil.copyfileobj", killed)
     monkeypatch.setattr("shutil.rmtree", lambda _: None)
     with pytest.raises(Killed):
         taken(tree)
-    assert [paths.name for paths in store.all_runs(tree / "runs")] == ["train-0001"]
+    assert [paths.name for paths in all_runs(tree / "runs")] == ["train-0001"]
 
 
 def test_what_was_installed_needs_no_copy(

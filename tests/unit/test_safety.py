@@ -24,12 +24,14 @@ from toolkit.errors import CommandFailedError, ConfigError, PlanError, Untrusted
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.base import to_json
 from toolkit.model.case import Case
+from toolkit.model.run import Submission
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
 from toolkit.quoting import sbatch
 from toolkit.quoting import shell as quoted
-from toolkit.runs import secrets, store
+from toolkit.runs.create import reserve, write_secrets
 from toolkit.runs.logs import Tail
+from toolkit.runs.run import Run
 
 TOKEN = "hf_abcdefghijklmnopqrstuvwx"
 # Everything that a word of a command line can hold: all but NUL; lone surrogates are bytes that are
@@ -89,9 +91,8 @@ def test_any_word_reaches_the_rank_byte_for_byte(
             text = scripts.script(decided)
         run = work / "runs/x-0001"
         run.mkdir(parents=True, exist_ok=True)
-        secrets.write(
-            run, decided.container.prefix, {one: variables[one] for one in decided.secrets}
-        )
+        own = {name: variables[name] for name in decided.secrets}
+        write_secrets(Run(run), decided.container.prefix, own)
         arguments, inside = captured(decided, Path(place))
         assert arguments[len(arguments) - len(words) :] == words
         assert arguments[len(arguments) - len(words) - 1] == f"{name}.py"
@@ -134,17 +135,17 @@ def test_the_script_reads_secrets_from_a_file_and_is_the_golden_one() -> None:
 
 def test_no_file_of_a_run_has_a_secret_but_one_that_nobody_else_can_read(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    paths, decided = write(secret_inputs(tmp_path, OTHER="it's\n$(me)\r 'here'"))
-    assert decided.secrets == ("HF_TOKEN", "OTHER")
+    run = write(secret_inputs(tmp_path, OTHER="it's\n$(me)\r 'here'"))
+    assert run.plan.secrets == ("HF_TOKEN", "OTHER")
     holding = [
         path.name
-        for path in paths.directory.rglob("*")
+        for path in run.directory.rglob("*")
         if path.is_file() and TOKEN in path.read_text()
     ]
     assert holding == ["secrets"]
-    assert stat.S_IMODE((paths.directory / "secrets").stat().st_mode) == 0o600
-    assert stat.S_IMODE(paths.directory.stat().st_mode) == 0o700
-    assert TOKEN not in to_json(decided)
+    assert stat.S_IMODE((run.directory / "secrets").stat().st_mode) == 0o600
+    assert stat.S_IMODE(run.directory.stat().st_mode) == 0o700
+    assert TOKEN not in to_json(run.plan)
     _, again = resolve("runs/train-0001", tmp_path)
     assert again.values["env"] == {
         "HF_TOKEN": TOKEN,
@@ -155,9 +156,10 @@ def test_no_file_of_a_run_has_a_secret_but_one_that_nobody_else_can_read(tmp_pat
 
 def test_a_rank_that_prints_a_secret_shows_stars(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    paths, _ = write(secret_inputs(tmp_path, OTHER="open sesame"))
-    (paths.logs / "7-0-nid001.log").write_text(f"logged in with {TOKEN}: open sesame!\n")
-    assert [text for _, text in Tail(paths, 7).read()] == ["logged in with ****: ****!"]
+    run = write(secret_inputs(tmp_path, OTHER="open sesame"))
+    run.job = Submission(job_id=7, site="local", submitted="")
+    (run.logs / "7-0-nid001.log").write_text(f"logged in with {TOKEN}: open sesame!\n")
+    assert [line.text for line in Tail(run).read()] == ["logged in with ****: ****!"]
 
 
 def test_a_secret_among_the_arguments_is_warned_of_and_the_run_is_closed_to_others(
@@ -166,9 +168,9 @@ def test_a_secret_among_the_arguments_is_warned_of_and_the_run_is_closed_to_othe
     (tmp_path / "train.py").touch()
     given = secret_inputs(tmp_path)
     given = given._replace(job=replace(given.job, env={}, arguments=("--api-key", TOKEN)))
-    paths, decided = write(given)
-    assert any("looks like a secret" in text for text in decided.warnings)
-    assert stat.S_IMODE(paths.directory.stat().st_mode) == 0o700
+    run = write(given)
+    assert any("looks like a secret" in text for text in run.plan.warnings)
+    assert stat.S_IMODE(run.directory.stat().st_mode) == 0o700
 
 
 def test_commands_that_are_shown_have_stars_for_secrets(
@@ -203,9 +205,9 @@ def test_a_directory_of_runs_in_which_everybody_may_write_is_refused(tmp_path: P
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs").chmod(0o777)
     with pytest.raises(UntrustedError, match="every user of this machine can write"):
-        store.create(tmp_path / "runs/a-0001")
+        reserve(tmp_path / "runs/a-0001")
     (tmp_path / "runs").chmod(0o1777)
-    assert store.create(tmp_path / "runs/a-0001")
+    assert reserve(tmp_path / "runs/a-0001")
 
 
 @pytest.mark.parametrize("is_link", [False, True])
@@ -213,13 +215,13 @@ def test_runs_that_are_no_directory_are_refused(is_link: bool, tmp_path: Path) -
     runs = tmp_path / "runs"
     runs.symlink_to("nothing") if is_link else runs.touch()
     with pytest.raises(ConfigError, match="not a directory"):
-        store.create(runs / "a-0001")
+        reserve(runs / "a-0001")
 
 
 def test_nobody_else_may_write_to_what_we_make_whatever_the_umask_is(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        assert store.create(tmp_path / "runs/a-0001")
+        assert reserve(tmp_path / "runs/a-0001")
     finally:
         os.umask(before)
     assert not (tmp_path / "runs").stat().st_mode & stat.S_IWOTH, "a group may share it"
@@ -230,9 +232,9 @@ def test_nobody_else_may_write_to_what_we_make_whatever_the_umask_is(tmp_path: P
 def test_a_file_of_secrets_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "secrets").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="exists"):
-        secrets.write(tmp_path, "X_", {"A": "b"})
+        write_secrets(Run(tmp_path), "X_", {"A": "b"})
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_somebody_elses_secrets_are_none_of_ours(tmp_path: Path) -> None:
-    assert secrets.read(tmp_path) == {}
+    assert Run(tmp_path).secrets == {}

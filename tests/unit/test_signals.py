@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.unit.samples import make_case
+from toolkit.planning.plan import decide
 from toolkit.runs import interactive
-from toolkit.runs.store import Paths
+from toolkit.runs.run import Run
 from toolkit.shell import interrupted_by_signals
 
 
@@ -58,10 +60,8 @@ def test_salloc_has_the_signals_of_the_terminal_only(
     released: list[bool] = []
     monkeypatch.setattr(interactive, "_release", lambda *given: released.append(given[-1]))
     process: Any = SimpleNamespace(poll=lambda: None)
-    client: Any = None
-    with (
-        pytest.raises(KeyboardInterrupt),
-        interactive.released_after(client, process, Paths(Path("x")), pty=pty),
-    ):
+    run = Run(Path("x"))
+    run.plan = decide(make_case({"interactive": True, "pty": pty}))
+    with pytest.raises(KeyboardInterrupt), interactive.released_after(run, process):
         os.kill(os.getpid(), number)
     assert released == [is_signaled]

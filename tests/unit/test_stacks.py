@@ -5,25 +5,24 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
+from tests.unit.run_fixtures import new_run
 from tests.unit.samples import MANIFEST, make_case
-from toolkit import scripts
 from toolkit.cli import follow as shown
 from toolkit.cli.explain import command as explain_command
 from toolkit.cli.ps import command as ps_command
 from toolkit.cli.stacks import command
 from toolkit.errors import ForbiddenError
-from toolkit.model.base import to_json
-from toolkit.model.job import Job
 from toolkit.model.plan import Plan
-from toolkit.model.run import JobState, Outcome, Process, Submission
+from toolkit.model.run import JobState, Outcome, Process
 from toolkit.planning.plan import decide
-from toolkit.runs import follow, records, standings, status, store
+from toolkit.runs import follow, records, standings, status
+from toolkit.runs.run import Run
 from toolkit.runs.stacks import Frame, parse, position
 
 MAIN = "0x00007f0000000001"
@@ -202,16 +201,12 @@ def head(rank: int, **more: object) -> str:
     return "".join(f"{name}={value}\n" for name, value in facts.items()) + "\n"
 
 
-def run_of(tmp_path: Path, **settings: Any) -> store.Paths:
+def run_of(tmp_path: Path, **settings: Any) -> Run:
     directory = tmp_path / "runs" / "train-0001"
-    directory.mkdir(parents=True)
     given = replace(decided(**settings), directory=str(tmp_path), run_directory=str(directory))
-    paths = store.write(directory, given, Job(), scripts.script(given))
-    submitted = "2026-11-23T08:00:00+00:00"
-    paths.submission.write_text(to_json(Submission(job_id=7, site="local", submitted=submitted)))
-    paths.reports.mkdir()
-    paths.logs.mkdir()
-    return paths
+    run = new_run(directory, 7, plan=given)
+    run.reports.mkdir()
+    return run
 
 
 def test_files_that_are_not_the_runs_own_are_not_read(
@@ -236,7 +231,7 @@ def test_files_that_are_not_the_runs_own_are_not_read(
     (paths.reports / "e.process").write_bytes(b"\xff" * 9000)
 
     def read() -> list[tuple[int | None, int]]:
-        found = records.read(paths, paths.read_plan(), 7)
+        found = records.read(paths, paths.plan, 7)
         assert all(parse(each.text.decode(), each.main)[-1][MAIN] for each in found)
         return sorted((each.rank, each.world) for each in found)
 
@@ -254,7 +249,7 @@ def test_the_processes_of_the_last_start_and_attempt_count(tmp_path: Path) -> No
     for number, env in enumerate(starts):
         text = head(number, time=number, **{"env.TORCHELASTIC_RUN_ID": "7"}, **env)
         (paths.reports / f"{number}.process").write_text(text)
-    plan = paths.read_plan()
+    plan = paths.plan
     found = records.read(paths, plan, 7)
     assert [each.rank for each in found] == [0, 1, 2]
     assert [each.rank for each in records.latest(found, plan)] == [2]
@@ -336,17 +331,17 @@ def test_nccls_flight_recorder_is_on_where_there_are_gpus(
 
 
 @pytest.fixture
-def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> store.Paths:
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run whose job runs, as far as the commands know."""
     paths = run_of(tmp_path)
     monkeypatch.chdir(tmp_path)
     state = JobState(job_id=7, state="RUNNING", nodes="nid001", command=str(paths.script))
-    monkeypatch.setattr(status, "current", lambda *_: (state, None))
+    monkeypatch.setattr(status, "query", lambda *_: state)
     return paths
 
 
 def followed(
-    paths: store.Paths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    paths: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
     """Follow the run until Slurm says, at the fourth time, that its job has ended."""
     states = iter(("RUNNING", "RUNNING", "RUNNING", "COMPLETED"))
@@ -356,17 +351,17 @@ def followed(
             command = str(paths.script)
             return {7: JobState(job_id=7, state=next(states), nodes="nid001", command=command)}
 
-    client: Any = Client()
+    paths.client = cast(Any, Client())
     monkeypatch.setattr(follow, "_pause", lambda _: 0.0)
     monkeypatch.setattr(follow, "_ENDS_SECONDS", 0.0)
     ended = Outcome(state="COMPLETED", exit_code=0, seconds=1.0)
     monkeypatch.setattr(follow, "finish", lambda *_: ended)
-    assert shown.show(client, paths, paths.read_plan(), 7, as_json=False) == 0
+    assert shown.show(paths, as_json=False) == 0
     return capsys.readouterr().err.splitlines()
 
 
 def test_silence_is_reported_once_with_what_to_type(
-    paths: store.Paths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    paths: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = paths.logs / "7.log"
     log.write_text("begins\n")
@@ -391,7 +386,7 @@ def test_a_job_whose_other_ranks_ended_long_ago_says_so_wherever_it_is_shown(
     ends: str,
     minutes: float,
     expected: str,
-    paths: store.Paths,
+    paths: Run,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -413,7 +408,7 @@ def test_a_job_whose_other_ranks_ended_long_ago_says_so_wherever_it_is_shown(
         assert expected in output
 
 
-def test_explain_shows_stacks_and_traces_that_are_there(paths: store.Paths, tmp_path: Path) -> None:
+def test_explain_shows_stacks_and_traces_that_are_there(paths: Run, tmp_path: Path) -> None:
     for rank, stack in enumerate((REDUCE, REDUCE, NAMED)):
         (paths.reports / f"nid001-{rank}-0.process").write_text(head(rank) + stack)
     for name in ("0", "12", "x", "0.json"):

@@ -28,7 +28,7 @@ from toolkit.launchers import others as launcher
 from toolkit.model.image import Packages
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
-from toolkit.runs import store
+from toolkit.runs.run import Run
 
 HELD = replace(MANIFEST, frameworks={**MANIFEST.frameworks, "submitit": "1.5.4"})
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -228,7 +228,7 @@ def test_states_are_asked_of_slurm_and_a_silence_changes_nothing() -> None:
 
 
 def test_a_tasks_output_is_where_the_runs_logs_are(tmp_path: Path) -> None:
-    run = store.Paths(tmp_path)
+    run = Run(tmp_path)
     run.logs.mkdir()
     (run.logs / "7-1-nid002.log").write_text("here\n")
     assert (

@@ -15,17 +15,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import toolkit
-from tests.unit.samples import MANIFEST, make_case
+from tests.unit.run_fixtures import new_run
+from tests.unit.samples import MANIFEST
 from tests.unit.test_cli import said
 from toolkit.cli import console
 from toolkit.errors import CommandFailedError, PlanError, UsageError
 from toolkit.images.host.host_mounts import find_secrets
 from toolkit.images.sif import header as sif
 from toolkit.model.base import to_json
-from toolkit.model.job import Job
-from toolkit.model.run import Outcome, Submission
-from toolkit.planning.plan import decide
-from toolkit.runs import store
+from toolkit.model.run import Outcome
+from toolkit.runs.run import Run
 from toolkit.text import HIDDEN, is_secret_name, json_safe, logins, one_line, redacted, visible
 
 HOSTILE = {
@@ -273,15 +272,9 @@ def test_nothing_prints_but_the_console() -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> store.Paths:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run of this directory that has failed, with hostile logs, names and messages."""
     monkeypatch.chdir(tmp_path)
-    directory = tmp_path / "runs" / "train-0001"
-    assert store.create(directory)
-    paths = store.write(directory, decide(make_case()), Job(image="pytorch_cpu"), "#!/bin/bash\n")
-    paths.submission.write_text(
-        to_json(Submission(job_id=7, site="local", submitted="2026-01-01T00:00:00+00:00"))
-    )
     outcome = Outcome(
         kind="failed",
         state="FAILED",
@@ -291,13 +284,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> store.Paths:
         nodes="nid001",
         results={EVERYTHING: EVERYTHING},
     )
-    paths.outcome.write_text(to_json(outcome))
+    made = new_run(tmp_path / "runs" / "train-0001", 7, outcome=outcome)
     lines = [f"0| {text}" for text in HOSTILE.values()]
     everything = EVERYTHING.replace("\r", "")  # of a line, what follows the last of them is read
     lines += [f"1| OSError: [Errno 28] No space left on device: '/x{everything}'"]
-    (paths.logs / "7-0-nid001.log").write_text("\n".join(lines) + "\n")
-    (paths.logs / "7.log").write_bytes(b"slurmstepd: error \xff\xfe\x1b[5m\x9b2J\n")
-    return paths
+    (made.logs / "7-0-nid001.log").write_text("\n".join(lines) + "\n")
+    (made.logs / "7.log").write_bytes(b"slurmstepd: error \xff\xfe\x1b[5m\x9b2J\n")
+    return made
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from toolkit.images.store.signatures import signature
 from toolkit.model.job import Job
 from toolkit.planning.settings import chosen_site
 from toolkit.planning.target import resolve
-from toolkit.runs import store
+from toolkit.runs.create import reserve
 from toolkit.trust import require_trusted
 
 ME, OTHER, NOBODY, MINE, PROJECT = 1000, 1001, 65534, 1000, 2000
@@ -308,7 +308,7 @@ def test_what_another_user_links_to_a_trusted_directory_is_refused(
     if is_protected:  # the kernel follows no such link: fs.protected_symlinks
         monkeypatch.setattr(Path, "stat", refuse)
     with pytest.raises(UntrustedError, match="symbolic link"):
-        store.create(tmp_path / "runs" / "a-0001")
+        reserve(tmp_path / "runs" / "a-0001")
 
 
 def test_what_is_no_file_is_not_read_and_does_not_block(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any, cast
+
 import pytest
 
 from toolkit.explain.gather import of_waiting
 from toolkit.explain.waiting import Facts, Holder, explain
 from toolkit.model.run import Submission
+from toolkit.runs.run import Run
 from toolkit.shell import Result
 from toolkit.slurm import cluster
 
@@ -118,6 +122,13 @@ class Answers:
         return ""
 
 
+def waiting_run(cluster: str | None) -> Run:
+    run = Run(Path("x-0001"))
+    run.job = Submission(job_id=7, site="local", submitted="", cluster=cluster)
+    run.client = cast(Any, Answers())
+    return run
+
+
 @pytest.mark.parametrize(
     ("cluster", "before"),
     [
@@ -130,15 +141,13 @@ def test_a_command_of_slurm_can_be_pasted_on_a_local_cluster(
     monkeypatch: pytest.MonkeyPatch, cluster: str | None, before: str
 ) -> None:
     monkeypatch.delenv("TOOLKIT_CLUSTER", raising=False)
-    submission = Submission(job_id=7, site="local", submitted="", cluster=cluster)
-    facts = of_waiting(Answers(), submission)  # type: ignore[arg-type]
+    facts = of_waiting(waiting_run(cluster))
     held = said(facts._replace(job=job("JobHeldUser")))
     assert held["change"] == [f"{before}scontrol release 7 lets it go"]
 
 
 def test_what_slurm_tells_is_gathered() -> None:
-    submission = Submission(job_id=7, site="neuron", submitted="")
-    facts = of_waiting(Answers(), submission)  # type: ignore[arg-type]
+    facts = of_waiting(waiting_run(None))
     assert (facts.holders, facts.ahead) == (
         [Holder("3", "ann", "nid001", "2026-11-22T10:40:00")],
         1,

@@ -38,8 +38,8 @@ from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.base import to_json
 from toolkit.model.image import BaseImage
-from toolkit.runs import removal, status
-from toolkit.runs.store import Paths
+from toolkit.runs import removal
+from toolkit.runs.run import Run
 from toolkit.workshops import archive, join, results
 from toolkit.workshops.checks import access
 from toolkit.workshops.model import CONTENTS, Done, Results
@@ -326,20 +326,18 @@ def test_jobs_that_outlive_their_commands_are_cancelled(
     cancelled: list[int] = []
     jobs = {"one": 1, "three": 3}
 
-    def current(paths: Any) -> tuple[Any, None]:
-        if paths.name == "four":
+    def cancel(run: Run) -> None:
+        if run.name == "four":
             raise SlurmUnreachableError("it is down")
-        return SimpleNamespace(job_id=jobs[paths.name]), None
+        cancelled.append(jobs[run.name])
 
     removed: list[str] = []
-    monkeypatch.setattr(status, "current", current)
-    monkeypatch.setattr(status, "submission_of", lambda paths: paths)
-    monkeypatch.setattr(status, "client_of", lambda _: SimpleNamespace(cancel=cancelled.append))
+    monkeypatch.setattr(removal, "cancel", cancel)
     monkeypatch.setattr(
         removal, "remove", lambda runs, **_: removed.extend(each.name for each in runs)
     )
     monkeypatch.setattr(
-        places, "all_runs", lambda path: [Paths(path / name) for name in ("one", "two", *jobs)]
+        places, "all_runs", lambda path: [Run(path / name) for name in ("one", "two", *jobs)]
     )
     places.cancel_jobs([tmp_path])
     assert sorted(set(cancelled)) == [1, 3]

@@ -29,7 +29,7 @@ from toolkit.errors import (
 from toolkit.files import temporary_beside, write_atomically
 from toolkit.images.registry import web
 from toolkit.model.base import to_json
-from toolkit.runs.store import Paths
+from toolkit.runs.run import Run
 from toolkit.workshops import archive, join, pack, results
 from toolkit.workshops.model import CONTENTS, Results
 
@@ -110,7 +110,7 @@ def test_a_file_with_consent_that_others_could_have_written_is_not_obeyed(
     mine.chmod(0o777)
     with pytest.raises(UntrustedError, match="every user"):
         results.leave(mine)
-    leave_results(Paths(mine / "runs" / "01-ddp-0001"))
+    leave_results(Run(mine / "runs" / "01-ddp-0001"))
     assert "not trusted" in capsys.readouterr().err
     assert results.read_all(drop, "first") == ([], [])
     mine.chmod(0o755)

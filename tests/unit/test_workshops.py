@@ -45,7 +45,7 @@ from toolkit.model.run import Outcome
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import merge, project_layers
 from toolkit.planning.target import resolve
-from toolkit.runs.store import Paths
+from toolkit.runs.run import Run
 from toolkit.workshops import archive, guide, join, pack, reading, results, signing
 from toolkit.workshops import fetch as fetching
 from toolkit.workshops.model import CONTENTS, Contents, Done, Results
@@ -496,10 +496,10 @@ def test_a_run_that_is_no_exercise_is_told_that_it_does_not_count(
 ) -> None:
     """Such as `toolkit run jobs/digits-ddp`, which runs the toolkit's own copy of the exercise."""
     ran(member, "01-ddp-0001", "ok", 0.9)
-    leave_results(Paths(member.directory / "runs" / "01-ddp-0001"))
+    leave_results(Run(member.directory / "runs" / "01-ddp-0001"))
     assert "result left in" in capsys.readouterr().err
     ran(member, "digits-ddp-0001", "ok", 0.9)
-    leave_results(Paths(member.directory / "runs" / "digits-ddp-0001"))
+    leave_results(Run(member.directory / "runs" / "digits-ddp-0001"))
     told = capsys.readouterr().err
     assert "result left in" not in told
     assert "does not count: it is none of the exercises 01-ddp, 02-own" in told

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.api.run import gather_run, write
+from toolkit.api.run import write
 from toolkit.errors import (
     LauncherMismatchError,
     NeedsInstallError,
@@ -29,6 +29,7 @@ from toolkit.model.base import field_names
 from toolkit.model.case import Case
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job as Settings
+from toolkit.planning.case import gather
 from toolkit.planning.settings import Layer
 from toolkit.runs.submit import submit as submit_run
 from toolkit.slurm.patience import configured_wait, patiently
@@ -93,31 +94,30 @@ def _submit(
     submitit = _submitit()
     cwd, wait = Path.cwd(), configured_wait(_LOG.warning)
     layer = _layer(function, options, cwd)
-    case = patiently(lambda: gather_run(SUBMITIT_TARGET, layer, cwd), wait)
+    case = patiently(lambda: gather(SUBMITIT_TARGET, layer, cwd), wait)
     case = _with_folder(case, cwd)
     if (mismatch := _mismatch(function, case.manifest)) is not None:
         case = case.with_findings(mismatch)
-    paths, decided = write(case)
-    folder = paths.directory / SUBMITIT_FOLDER
+    run = write(case)
+    folder = run.directory / SUBMITIT_FOLDER
     try:
         folder.mkdir(mode=0o700)  # the ranks run what is in it
         called = submitit.core.utils.DelayedSubmission(function, *arguments)
         called.set_timeout(case.minutes or _DAY, _TIMEOUTS)
         called.dump(folder / "function.pkl")
     except Exception as error:
-        shutil.rmtree(paths.directory)
+        shutil.rmtree(run.directory)
         if isinstance(error, OSError):
             raise
         raise UsageError(
             f"{_name(function)} cannot be sent to the job: {error}", place="toolkit.submit"
         ) from error
-    cluster = local_name(case.site)
-    number = submit_run(paths, decided, case.client, cluster, wait).job_id
+    number = submit_run(run, local_name(case.site), wait)
     # The tasks wait for it: its name has the job's number in it.
     (folder / "function.pkl").rename(folder / f"{number}_submitted.pkl")
     from toolkit.api.jobs import job
 
-    return job(case.client, paths, number, decided.nodes * decided.ranks_per_node)
+    return job(run)
 
 
 def _format_message(error: ToolkitError) -> str:

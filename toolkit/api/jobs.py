@@ -11,7 +11,7 @@ from submitit.core import core, utils
 
 from toolkit.errors import SlurmUnreachableError, SubmissionError
 from toolkit.launchers.others import SUBMITIT_FOLDER, SUBMITIT_SIGNAL
-from toolkit.runs import store
+from toolkit.runs.run import Run
 from toolkit.slurm.client import Client
 
 _MISSES = 3  # queries in a row without a job, until it counts as lost
@@ -55,7 +55,7 @@ class Watcher(core.InfoWatcher):
 class Paths(utils.JobPaths):
     """The files of a task; the run's logs have both its standard output and its errors."""
 
-    def __init__(self, run: store.Paths, job_id: str, task_id: int | None) -> None:
+    def __init__(self, run: Run, job_id: str, task_id: int | None) -> None:
         """Name the files of a task of a run."""
         super().__init__(run.directory / SUBMITIT_FOLDER, job_id=job_id, task_id=task_id)
         self._run = run
@@ -84,17 +84,17 @@ class Job(core.Job[Any]):
     # Set by ``job`` in a subclass for each cluster: submitit creates jobs of tasks by calling the
     # class.
     client: Client
-    run_paths: store.Paths
+    submitted: Run
 
     def __init__(self, folder: Path | str, job_id: str, tasks: Sequence[int] = (0,)) -> None:
         """Find the files of a job by its number."""
         super().__init__(folder, job_id, tasks)
-        self._paths = Paths(self.run_paths, job_id, self.task_id)
+        self._paths = Paths(self.submitted, job_id, self.task_id)
 
     @property
     def run(self) -> Path:
         """The directory of the run."""
-        return self.run_paths.directory
+        return self.submitted.directory
 
     def cancel(self, check: bool = True) -> None:
         """Cancel the job; no error if it has ended already."""
@@ -114,9 +114,9 @@ class Job(core.Job[Any]):
         return f"Job(run={self.run.name!r}, job_id={self.job_id}, state={self.state!r})"
 
 
-def job(client: Client, paths: store.Paths, number: int, tasks: int) -> Job:
-    """Return the job with this number, of the cluster of a client."""
-    kind: type[Job] = type(
-        "Job", (Job,), {"client": client, "run_paths": paths, "watcher": Watcher(client)}
-    )
-    return kind(paths.directory / SUBMITIT_FOLDER, str(number), tuple(range(tasks)))
+def job(run: Run) -> Job:
+    """Return the job of a run that was submitted."""
+    tasks = range(run.plan.nodes * run.plan.ranks_per_node)
+    known = {"client": run.client, "submitted": run, "watcher": Watcher(run.client)}
+    kind: type[Job] = type("Job", (Job,), known)
+    return kind(run.directory / SUBMITIT_FOLDER, str(run.job_id), tuple(tasks))

@@ -8,103 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from toolkit import launchers, scripts
 from toolkit.errors import ConfigError, ImageMissingError, ToolkitError, UntrustedError
-from toolkit.files import read_json
 from toolkit.localcluster.access import local_name
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
-from toolkit.model.run import Outcome, Submission
-from toolkit.planning.case import gather
+from toolkit.model.run import Outcome
 from toolkit.planning.plan import decide
-from toolkit.planning.settings import Layer
-from toolkit.runs import once, secrets, status, store
+from toolkit.runs.create import fill, repeatable, reserve
+from toolkit.runs.directories import next_directory
 from toolkit.runs.follow import Event, follow
-from toolkit.runs.submit import place_hook, submit
+from toolkit.runs.run import Run
+from toolkit.runs.status import was_never_submitted
+from toolkit.runs.submit import is_over, search, submit
 from toolkit.shell import Progress
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait
-from toolkit.text import shows
 from toolkit.trust import require_trusted
 
 Adapt = Callable[[Case], Case]
+_SBATCH_SECONDS = 70.0  # sbatch itself gives up earlier
 
 
 def unchanged(case: Case) -> Case:
     """Return the case as it is."""
     return case
-
-
-def write(case: Case, adapt: Adapt = unchanged) -> tuple[store.Paths, Plan]:
-    """Plan a run, and write its directory under a number that no other run has.
-
-    Args:
-        case: of the plan.
-        adapt: changes them for the directory that the run gets; it may be called several times.
-
-    Raises:
-        PlanError: it could not run; nothing was written.
-        ImageMissingError: the image of a registry has not been fetched.
-    """
-    from toolkit.runs import code, snapshot
-
-    given, case = case, adapt(case)
-    decided = decide(case)
-    if case.image.to_fetch:
-        name = Path(case.image.path).name.removesuffix(".sif")
-        step = f"toolkit image pull {case.image.to_fetch} --name {name}"
-        raise ImageMissingError(
-            f"{case.image.to_fetch} has not been fetched", place="--image", next_step=step
-        )
-    while not store.create(Path(decided.run_directory)):
-        taken = Path(decided.run_directory)
-        free = store.next_directory(taken.parent, taken.name.rsplit("-", 1)[0])
-        case = adapt(given._replace(run=str(free)))
-        decided = decide(case)
-    directory = Path(decided.run_directory)
-    try:
-        values = {name: case.job.env[name] for name in decided.secrets}
-        is_server = launchers.get(decided.launch.launcher).is_server
-        if values or is_server or shows(case.job.arguments):
-            directory.chmod(0o700)
-        if decided.reports:
-            place_hook(directory)
-        if values:
-            secrets.write(directory, decided.container.prefix, values)
-        # The plan comes first: a run whose submission is killed is listed, and can be removed.
-        paths = store.write(directory, decided, repeatable(case, decided), scripts.script(decided))
-        if case.tree is not None:
-            snapshot.take(paths, case.tree, case.target.cwd, case.target.folder)
-        if case.tree is not None and case.tree.is_copy:
-            code.repeat(Path(case.tree.root).parent, paths)
-        else:
-            code.record(paths, case.script_file, Path(case.target.folder), values.values())
-        return paths, decided
-    except BaseException:
-        shutil.rmtree(directory)
-        raise
-
-
-def gather_run(
-    target: str, flags: Layer, cwd: Path, *, dry_run: bool = False, is_command: bool = False
-) -> Case:
-    """Gather the case of a run, with the jobs that ``--after`` names and errors in these names.
-
-    Planning does not know the states of other runs: its ``gather_inputs`` leaves ``--after`` open.
-    """
-    case = gather(target, flags, cwd, dry_run=dry_run, is_command=is_command)
-    if not case.job.after:
-        return case
-    return _with_dependencies(case)
 
 
 def fetch_image(case: Case, progress: Progress) -> None:
@@ -119,25 +51,33 @@ def fetch_image(case: Case, progress: Progress) -> None:
     transfer.fetch(case.image.to_fetch, progress)
 
 
-def _with_dependencies(case: Case) -> Case:
-    from toolkit.runs.dependencies import dependencies
+def write(case: Case, adapt: Adapt = unchanged) -> Run:
+    """Plan a run, and write its directory under a number that no other run has.
 
-    cluster = local_name(case.site)
-    after, findings = dependencies(case.job.after, Path(case.run).parent, cluster)
-    return case._replace(after=after).with_findings(*findings)
+    Args:
+        case: of the plan.
+        adapt: changes it for the directory that the run gets; it may be called several times.
+
+    Raises:
+        PlanError: it could not run; nothing was written.
+        ImageMissingError: the image of a registry has not been fetched.
+    """
+    given, case = case, adapt(case)
+    plan = decide(case)
+    if case.image.to_fetch:
+        name = Path(case.image.path).name.removesuffix(".sif")
+        step = f"toolkit image pull {case.image.to_fetch} --name {name}"
+        raise ImageMissingError(
+            f"{case.image.to_fetch} has not been fetched", place="--image", next_step=step
+        )
+    while not reserve(taken := Path(plan.run_directory)):
+        free = next_directory(taken.parent, taken.name.rsplit("-", 1)[0])
+        case = adapt(given._replace(run=str(free)))
+        plan = decide(case)
+    return fill(plan, case)
 
 
-def repeatable(case: Case, decided: Plan) -> Job:
-    """Return the settings that repeat a run, without values of secrets and dependencies."""
-    target = case.target
-    script = target.script if target.is_program else str(Path(target.folder) / target.name)
-    if case.tree is not None and case.tree.is_copy:
-        script = case.job.script or script  # of the work tree, which --no-snapshot runs
-    values = {name: value for name, value in case.job.env.items() if name not in decided.secrets}
-    return replace(case.job, script=script, after=(), env=values, pass_env=())
-
-
-def resume(case: Case, wait: Wait) -> tuple[store.Paths, Plan, Submission] | None:
+def resume(case: Case, wait: Wait) -> Run | None:
     """Return the run of the same job whose submission was interrupted, if Slurm has its job.
 
     Any other interrupted run is left to `toolkit ps`. A submission that goes on is waited for.
@@ -146,48 +86,45 @@ def resume(case: Case, wait: Wait) -> tuple[store.Paths, Plan, Submission] | Non
         AnswerLostError: it does not end.
     """
     for file in sorted(Path(case.run).parent.glob("*/attempt.json")):
-        paths = store.Paths(file.parent)
-        if not _is_same(paths, case):
+        run = Run(file.parent)
+        if not _is_same(run, case):
             continue
         wait.notify(
-            f"the submission of {paths.name} did not end; asking Slurm whether it has the job"
+            f"the submission of {run.name} did not end; asking Slurm whether it has the job"
         )
-        if not once.is_over(paths, once.SBATCH_SECONDS):
+        if not is_over(run, _SBATCH_SECONDS):
             raise AnswerLostError(
-                f"{paths.name}, the same job, is still being submitted",
-                place=str(paths.directory),
+                f"{run.name}, the same job, is still being submitted",
+                place=str(run.directory),
                 next_step="wait for it: toolkit ps",
             )
-        attempt = once.read(paths)
-        if attempt is None:  # another process has submitted it meanwhile
-            continue
-        submission = once.search(partial(status.known_submission, paths), wait)
-        if submission is not None:
-            return paths, paths.read_plan(), submission
-        if once.is_settled(attempt):
-            paths.attempt.unlink()
+        if search(run, wait):
+            return run
+        if was_never_submitted(run):  # it is not looked for any more
+            file.unlink()
     return None
 
 
-def _is_same(paths: store.Paths, case: Case) -> bool:
+def _is_same(run: Run, case: Case) -> bool:
     """Return whether a run is of the same settings and of a script that has not changed since."""
     try:
-        require_trusted(paths.directory)
-        before, attempt = read_json(paths.job, Job), once.read(paths)
-        changed = 0.0 if case.target.is_program else Path(before.script or "").stat().st_mtime
+        require_trusted(run.directory)
+        plan, job = decide(case), run.read("job.json", Job)
+        is_open = run.is_own and run.job is not None and run.job.job_id is None
+        is_same = job == repeatable(case, plan) and _script_hash(run.plan) == _script_hash(plan)
     except (ConfigError, UntrustedError, OSError):
         return False
-    if attempt is None or before != repeatable(case, decide(case)):
-        return False
-    return changed <= once.began(attempt) + 1
+    return is_open and is_same
+
+
+def _script_hash(plan: Plan) -> str:
+    return plan.script_file.sha256 if plan.script_file else ""
 
 
 class CompletedRun(NamedTuple):
     """A run whose job has ended."""
 
-    paths: store.Paths
-    plan: Plan
-    job_id: int
+    run: Run
     outcome: Outcome
 
 
@@ -219,17 +156,17 @@ def complete(
         TimeoutError: the job had not ended at ``until``, and was cancelled.
         KeyboardInterrupt: the job was cancelled.
     """
-    paths, plan = write(case, adapt)
-    on_plan(plan)
-    job_id = submit(paths, plan, case.client, local_name(case.site), wait).job_id
+    run = write(case, adapt)
+    on_plan(run.plan)
+    job_id = submit(run, local_name(case.site), wait)
     try:
-        for event in follow(case.client, paths, plan, job_id, until=until):
+        for event in follow(run, until=until):
             if isinstance(event, Outcome):
-                return CompletedRun(paths, plan, job_id, event)
+                return CompletedRun(run, event)
             on_event(event)
     except BaseException:
         with contextlib.suppress(ToolkitError):  # a Slurm that is silent does not cancel either
-            case.client.cancel(job_id)
+            run.client.cancel(job_id)
             on_cancel(job_id)
         raise
     raise AssertionError("a run that is followed ends with an outcome")

@@ -22,7 +22,7 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.planning.settings import Layer
-from toolkit.runs.store import Paths
+from toolkit.runs.run import Run
 from toolkit.units import or_dash
 
 HOOK = Path(__file__).with_name("inside")
@@ -105,24 +105,25 @@ def _ended(directory: Path) -> Measured | None:
     Raises:
         UnknownRunError: the run has not ended, or has failed.
     """
-    paths = Paths(directory)
-    if not paths.plan.is_file():
+    if not (directory / "plan.json").is_file():
         return None
-    outcome, plan = paths.read_outcome(), paths.read_plan()
+    run = Run(directory)
+    outcome = run.outcome
     if outcome is None or outcome.kind != "ok":
         raise UnknownRunError(
-            f"the run {paths.name} has not ended, or has failed",
+            f"the run {run.name} has not ended, or has failed",
             place=str(directory),
-            next_step=f"toolkit logs {paths.name}",
+            next_step=f"toolkit logs {run.name}",
         )
-    return Measured(plan, outcome, memory(plan, directory), paths.name)
+    return Measured(run.plan, outcome, memory(run.plan, directory), run.name)
 
 
 def _measured(target: str, layer: Layer, cwd: Path, say: Callable[[str, str], None]) -> Measured:
     ran = jobs.run(target, layer, cwd, say, adapt=_remembering)
     if ran.outcome.kind != "ok":
         raise jobs.FailedRunError(ran)
-    return Measured(ran.plan, ran.outcome, memory(ran.plan, ran.paths.directory), ran.paths.name)
+    used = memory(ran.run.plan, ran.run.directory)
+    return Measured(ran.run.plan, ran.outcome, used, ran.run.name)
 
 
 def memory(plan: Plan, directory: Path) -> tuple[float, float]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from toolkit.api.run import Adapt, CompletedRun, complete, gather_run, unchanged
+from toolkit.api.run import Adapt, CompletedRun, complete, unchanged
 from toolkit.model.plan import Plan
+from toolkit.planning.case import gather
 from toolkit.planning.settings import Layer
 from toolkit.runs.follow import Changed, Event
 from toolkit.runs.logs import Line, is_noise
@@ -19,7 +20,7 @@ class FailedRunError(Exception):
     """A job of a measurement has ended, and failed."""
 
     def __init__(self, ran: CompletedRun) -> None:
-        super().__init__(ran.paths.name)
+        super().__init__(ran.run.name)
         self.ran = ran
 
 
@@ -32,7 +33,7 @@ def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = unchang
     from toolkit import scripts
     from toolkit.planning.plan import decide
 
-    return scripts.script(decide(adapt(gather_run(target, settings, cwd))))
+    return scripts.script(decide(adapt(gather(target, settings, cwd))))
 
 
 def run(
@@ -61,7 +62,7 @@ def run(
         KeyboardInterrupt: the job was cancelled then, because its measurement would be incomplete.
     """
     wait = configured_wait(lambda text: say("waiting", text))
-    case = patiently(lambda: gather_run(target, settings, cwd), wait)
+    case = patiently(lambda: gather(target, settings, cwd), wait)
 
     def planned(plan: Plan) -> None:
         say("plan", _summary(plan))

@@ -122,9 +122,7 @@ def allreduce(
             return show_failed_run(ran)
         done.append(result)
     if done:
-        path = (
-            None if show_buffers else _plotted(done, plot or ran.paths.directory / "allreduce.svg")
-        )
+        path = None if show_buffers else _plotted(done, plot or ran.run.directory / "allreduce.svg")
         _show(done, path, as_json=as_json)
     return 1 if any(result.wrong for result in done) else 0
 
@@ -132,15 +130,15 @@ def allreduce(
 def _measured(backend: str, ran: CompletedRun) -> Measured | None:
     """Return what a run measured, or None if it failed for another reason than a wrong sum."""
     from toolkit.bench import allreduce
-    from toolkit.runs.follow import all_lines
+    from toolkit.runs.logs import all_lines
 
     result = allreduce.measured(
         backend,
-        ran.plan.shape,
-        ran.plan.nodes * ran.plan.ranks_per_node,
+        ran.run.plan.shape,
+        ran.run.plan.nodes * ran.run.plan.ranks_per_node,
         ran.outcome.results,
-        [line.text for line in all_lines(ran.paths, ran.plan, ran.job_id)],
-        ran.paths.name,
+        [line.text for line in all_lines(ran.run)],
+        ran.run.name,
     )
     if result is None or (ran.outcome.kind != "ok" and not result.wrong):
         return None
@@ -182,8 +180,8 @@ def show_failed_run(ran: CompletedRun) -> int:
     """Print how a run failed, and return its exit code."""
     from toolkit.cli.follow import show_explanation, show_outcome
 
-    show_outcome(ran.outcome, ran.paths)
-    show_explanation(ran.paths)
+    show_outcome(ran.outcome, ran.run)
+    show_explanation(ran.run)
     return ran.outcome.exit_code or 1
 
 

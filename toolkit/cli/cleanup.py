@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import json_option, run_names_argument, runs_option
 from toolkit.errors import ToolkitError, UsageError
-from toolkit.runs import removal, status
-from toolkit.runs.store import find
+from toolkit.images.store.prune import seconds
+from toolkit.runs import directories
+from toolkit.runs.directories import find
+from toolkit.runs.removal import (
+    Removal,
+    candidates,
+    remove,
+    require_no_link,
+)
+from toolkit.runs.removal import (
+    cancel as cancel_run,
+)
+from toolkit.runs.run import Run
 from toolkit.units import counted, human_age, human_size
-
-if TYPE_CHECKING:
-    from toolkit.runs.removal import Removal
 
 
 @click.command("cancel")
@@ -31,16 +39,12 @@ def cancel(run_names: tuple[str, ...], runs: Path) -> None:
       toolkit cancel train-0007
       toolkit cancel 4711
     """
-    for paths in [find(name, runs) for name in run_names]:
-        paths.require_own()
-        state, outcome = status.current(paths)
-        if outcome is not None or state is None:
-            state_name = outcome.state if outcome else "Slurm has forgotten it"
-            console.say("ended", f"{paths.name} has ended already: {state_name}")
-            continue
-        submission = status.submission_of(paths)
-        status.client_of(submission).cancel(submission.job_id)
-        console.say("cancelled", f"{paths.name}, job {submission.job_id}")
+    for run in [find(name, runs) for name in run_names]:
+        if cancel_run(run):
+            console.say("cancelled", f"{run.name}, job {run.job_id}")
+        else:
+            state = run.outcome.state if run.outcome else "Slurm has forgotten it"
+            console.say("ended", f"{run.name} has ended already: {state}")
 
 
 @click.command("rm")
@@ -65,11 +69,11 @@ def rm(run_names: tuple[str, ...], cancel: bool, force: bool, runs: Path) -> Non
       toolkit rm --cancel 4711
     """
     for name in run_names:
-        removal.require_no_link(Path(name))
-        removal.require_no_link(runs / name)
-    chosen = {paths.directory: paths for name in run_names for paths in (find(name, runs),)}
-    freed = removal.remove(list(chosen.values()), cancel=cancel, force=force)
-    names = ", ".join(paths.name for paths in chosen.values())
+        require_no_link(Path(name))
+        require_no_link(runs / name)
+    chosen = {run.directory: run for run in (find(name, runs) for name in run_names)}
+    freed = remove(list(chosen.values()), cancel=cancel, force=force)
+    names = ", ".join(run.name for run in chosen.values())
     console.say("removed", f"{names} ({human_size(freed)})")
 
 
@@ -101,61 +105,47 @@ def prune(
       toolkit prune --older-than 30d --keep 10 --yes
       toolkit prune --all-directories --keep 5
     """
-    from toolkit.images.store.prune import seconds
-    from toolkit.runs import index, removal
-    from toolkit.runs.store import all_runs
-
     if older_than is None and keep is None:
         step = "toolkit prune --older-than 30d, or --keep 10"
         raise UsageError(
             "no age and no number of runs is given", place="--older-than, --keep", next_step=step
         )
     age = seconds(older_than, "--older-than") if older_than else None
-    places = index.known().directories if all_directories else (runs,)
+    places = directories.known() if all_directories else (runs,)
     removals = [
-        removed_run
+        _removed(removal) if yes and not removal.reason else removal
         for place in places
-        for removed_run in removal.candidates(all_runs(place), older_than=age, keep=keep)
+        for removal in candidates(directories.all_runs(place), older_than=age, keep=keep)
     ]
-    if yes:
-        removals = [
-            removed_run if removed_run.reason else _removed(removed_run) for removed_run in removals
-        ]
     if as_json:
         console.out_json({"removed": yes, "runs": removals})
     else:
-        _show(removals, removed=yes)
+        _show(removals, is_removed=yes)
 
 
-def _removed(removed_run: Removal) -> Removal:
+def _removed(candidate: Removal) -> Removal:
     """Remove a run; return why it is still there, if it is."""
-    from msgspec.structs import replace
-
-    from toolkit.runs import removal
-    from toolkit.runs.store import Paths
-
     try:
-        removal.remove([Paths(Path(removed_run.directory))])
+        remove([Run(Path(candidate.directory))])
     except ToolkitError as error:
-        return replace(removed_run, reason=error.cause)
-    return removed_run
+        return replace(candidate, reason=error.cause)
+    return candidate
 
 
-def _show(removals: list[Removal], *, removed: bool) -> None:
-    word = "removed" if removed else "would be removed"
+def _show(removals: list[Removal], *, is_removed: bool) -> None:
+    word = "removed" if is_removed else "would be removed"
     rows = [
         (
-            removed_run.directory,
-            human_size(removed_run.size),
-            human_age(removed_run.age),
-            f"kept: {removed_run.reason}" if removed_run.reason else word,
+            removal.directory,
+            human_size(removal.size),
+            human_age(removal.age),
+            f"kept: {removal.reason}" if removal.reason else word,
         )
-        for removed_run in removals
+        for removal in removals
     ]
     if rows:
         console.out(console.table(("RUN", "SIZE", "AGE", ""), rows))
-    going = [removed_run for removed_run in removals if not removed_run.reason]
-    size = human_size(sum(removed_run.size for removed_run in going))
-    runs = counted(len(going), "run")
-    step = "" if removed or not going else "; next: the same with --yes removes them"
-    console.say("freed" if removed else "would free", f"{size}, {runs}{step}")
+    going = [removal.size for removal in removals if not removal.reason]
+    step = "" if is_removed or not going else "; next: the same with --yes removes them"
+    freed = f"{human_size(sum(going))}, {counted(len(going), 'run')}"
+    console.say("freed" if is_removed else "would free", f"{freed}{step}")

@@ -290,6 +290,13 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def warn(plan: Plan) -> None:
+    """Print how a plan understood its command, and what it warns of."""
+    for name, texts in (("note", plan.notes), ("warning", plan.warnings)):
+        for text in texts:
+            say(name, text)
+
+
 def plan_summary(plan: Plan) -> str:
     """Return a plan in one line.
 

@@ -61,10 +61,10 @@ def _type(arguments: Sequence[str]) -> int:
 
 def _summary() -> None:
     from toolkit.planning.settings import chosen_runs
-    from toolkit.runs.store import find
+    from toolkit.runs.directories import find
 
-    paths = find(None, chosen_runs(Path.cwd()))
-    outcome = paths.read_outcome()
+    run = find(None, chosen_runs(Path.cwd()))
+    outcome = run.outcome
     if outcome is None:
         return
     console.out("")
@@ -73,7 +73,7 @@ def _summary() -> None:
     )
     for host, ranks in outcome.ranks.items():
         console.fact("ranks", f"{','.join(map(str, ranks))} on {host}")
-    console.fact("run", os.path.relpath(paths.directory))
+    console.fact("run", os.path.relpath(run.directory))
     console.fact(
         "next", "toolkit cluster up, then toolkit run --image pytorch_cpu --nodes 2 your-script.py"
     )

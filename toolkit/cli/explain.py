@@ -12,12 +12,11 @@ from toolkit.cli import console
 from toolkit.cli.follow import lines_of, show_attempts
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import complete_runs, json_option, runs_option
-from toolkit.errors import SlurmUnreachableError
 
 if TYPE_CHECKING:
     from toolkit.explain.model import Evidence
-    from toolkit.model.run import Outcome
-    from toolkit.runs.store import Paths
+    from toolkit.model.run import JobState
+    from toolkit.runs.run import Run
 
 
 @click.command("explain")
@@ -51,9 +50,11 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
             )
         )
         return
-    evidence, outcome, paths = _evidence(what, runs)
-    if paths is not None and outcome is None and _shows_wait(paths, as_json):
+    evidence, run, state = _evidence(what, runs)
+    if run is not None and state is not None and state.state == "PENDING":
+        _show_wait(run, state, as_json=as_json)
         return
+    outcome = run.outcome if run is not None else None
     if outcome is not None and outcome.kind == "ok":
         console.note("this run succeeded; there is nothing to explain")
         show_attempts(outcome.attempts)
@@ -62,58 +63,40 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
     if as_json:
         import msgspec
 
-        console.out_json(
-            msgspec.to_builtins(explanation)
-            | ({"forced": list(evidence.forced)} if evidence.forced else {})
-        )
-    else:
-        lines = lines_of(explanation)
-        if paths is not None and outcome is None:
-            lines.append(console.subject("", "the run has not ended"))
-            lines += _silent(paths)
-        console.out("\n".join(lines))
-        for number, text in enumerate(evidence.forced):
-            console.fact("" if number else "forced", text)
-        if outcome is not None:
-            show_attempts(outcome.attempts)
+        forced = {"forced": list(evidence.forced)} if evidence.forced else {}
+        console.out_json(msgspec.to_builtins(explanation) | forced)
+        return
+    lines = lines_of(explanation)
+    if run is not None and outcome is None:
+        lines += [console.subject("", "the run has not ended"), *_silent(run)]
+    console.out("\n".join(lines))
+    for number, text in enumerate(evidence.forced):
+        console.fact("" if number else "forced", text)
+    if outcome is not None:
+        show_attempts(outcome.attempts)
 
 
-def _silent(paths: Paths) -> list[str]:
+def _silent(run: Run) -> list[str]:
     """Return what to type if a running run of Python has printed nothing for a while."""
     from toolkit.cli.follow import silent_text
-    from toolkit.runs import follow, logs, standings, status
+    from toolkit.runs import follow, logs, standings
 
-    seconds = logs.silence(paths, status.submission_of(paths).job_id)
-    is_silent = seconds > follow.SILENT_SECONDS and standings.can_answer(paths.read_plan())
-    return [console.subject("silent", silent_text(paths, seconds))] if is_silent else []
+    seconds = logs.silence(run)
+    is_silent = seconds > follow.SILENT_SECONDS and standings.can_answer(run.plan)
+    return [console.subject("silent", silent_text(run, seconds))] if is_silent else []
 
 
-def _shows_wait(paths: Paths, as_json: bool) -> bool:
-    """Print why a run waits in the queue, and return whether it does."""
+def _show_wait(run: Run, state: JobState, *, as_json: bool) -> None:
+    """Print why a run waits in the queue."""
     from toolkit.explain import gather, waiting
-    from toolkit.runs import status
 
-    try:
-        state, _ = status.current(paths)
-        if state is None or state.state != "PENDING":
-            return False
-        submission = status.submission_of(paths)
-        facts = gather.of_waiting(status.client_of(submission), submission)
-        lines = waiting.explain(facts, paths.name)
-    except SlurmUnreachableError:
-        return False
+    lines = waiting.explain(gather.of_waiting(run), run.name)
     if as_json:
-        console.out_json(
-            {
-                "state": "PENDING",
-                "reason": state.reason,
-                "lines": [line._asdict() for line in lines],
-            }
-        )
+        rows = [line._asdict() for line in lines]
+        console.out_json({"state": "PENDING", "reason": state.reason, "lines": rows})
     else:
         console.out("\n".join(console.subject(*line) for line in lines))
         console.say("docs", "toolkit docs run/pending")
-    return True
 
 
 def _is_piped() -> bool:
@@ -128,9 +111,9 @@ def _is_piped() -> bool:
     return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
 
 
-def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None, Paths | None]:
+def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Run | None, JobState | None]:
+    """Return the evidence; if it is of a run, also that, and its state in Slurm."""
     from toolkit.explain.gather import of_file, of_run, of_stream
-    from toolkit.runs.store import find
 
     if what == "-":
         import sys
@@ -140,9 +123,9 @@ def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Outcome | None, P
         return of_file(Path(what)), None, None
     if what is None and _is_piped():
         console.note("standard input was not read; a log there: toolkit explain -")
-    paths, derived = find(what, runs), None
-    if not paths.outcome.is_file():
-        from toolkit.runs import status
+    from toolkit.runs.directories import find
+    from toolkit.runs.status import query
 
-        _, derived = status.current(paths)  # that of a run that ended unobserved
-    return (*of_run(paths, derived), paths)
+    run = find(what, runs)
+    state = query(run)
+    return of_run(run), run, state

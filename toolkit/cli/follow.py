@@ -10,15 +10,13 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from toolkit.cli import console
-from toolkit.cli.shared import INTERRUPTED
+from toolkit.cli.shared import DETACHED, INTERRUPTED
 from toolkit.errors import ToolkitError
 from toolkit.model.base import to_json
 from toolkit.model.job import JOINED
-from toolkit.model.plan import Plan
 from toolkit.runs import follow as events
 from toolkit.runs import logs, standings
-from toolkit.runs.store import Paths
-from toolkit.slurm.client import Client
+from toolkit.runs.run import Run
 from toolkit.slurm.hostlist import expand
 from toolkit.units import counted, human_time
 
@@ -36,114 +34,99 @@ def is_worth_showing(line: logs.Line) -> bool:
 
 
 def follow_run(
-    client: Client,
-    paths: Paths,
-    plan: Plan,
-    job_id: int,
-    *,
-    as_json: bool = False,
-    wanted: Callable[[logs.Line], bool] = is_worth_showing,
+    run: Run, *, as_json: bool = False, wanted: Callable[[logs.Line], bool] = is_worth_showing
 ) -> int:
     """Show a run until its job has ended, and return its exit code; Ctrl-C detaches, twice cancels.
 
     Args:
+        run: that was submitted.
+        as_json: the outcome is printed for programs.
         wanted: tells which lines of the logs are shown.
     """
     try:
-        return show(client, paths, plan, job_id, as_json=as_json, wanted=wanted)
+        return show(run, as_json=as_json, wanted=wanted)
     except KeyboardInterrupt:
-        return _interrupted(client, paths, job_id)
+        return _interrupted(run)
 
 
-def _interrupted(client: Client, paths: Paths, job_id: int) -> int:
-    word = paths.word
-    if not paths.is_own:
-        return INTERRUPTED
+def _interrupted(run: Run) -> int:
+    if not run.is_own:
+        return DETACHED
     again = f"Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it"
+    steps = f"follow again: toolkit logs -f {run.word}     cancel: toolkit cancel {run.word}"
     try:  # a second Ctrl-C may come before the messages have been printed
         console.note("")
-        console.say("detached", f"job {job_id} continues; {again}")
-        console.say("", f"follow again: toolkit logs -f {word}     cancel: toolkit cancel {word}")
+        console.say("detached", f"job {run.job_id} continues; {again}")
+        console.say("", steps)
         time.sleep(_SECOND_CTRL_C)
     except KeyboardInterrupt:
-        client.cancel(job_id)
+        run.client.cancel(run.job_id)
         console.note("")
-        console.say("cancelled", f"job {job_id}; its logs are kept: toolkit logs {word}")
-    return INTERRUPTED  # the job's own exit code is not known yet
+        console.say("cancelled", f"job {run.job_id}; its logs are kept: toolkit logs {run.word}")
+        return INTERRUPTED  # as of every job that was cancelled
+    return DETACHED  # the job's own exit code is not known yet
 
 
-def show(
-    client: Client,
-    paths: Paths,
-    plan: Plan,
-    job_id: int,
-    *,
-    as_json: bool,
-    wanted: Callable[[logs.Line], bool] = is_worth_showing,
-) -> int:
+def show(run: Run, *, as_json: bool, wanted: Callable[[logs.Line], bool] = is_worth_showing) -> int:
     """Show a run until its job has ended, and return its exit code."""
     began = time.monotonic()
     say = console.note if as_json else console.out
-    queued = False
-    for event in events.follow(client, paths, plan, job_id):
+    is_queued = False
+    for event in events.follow(run):
         if isinstance(event, logs.Line):
             if wanted(event):
                 say(f"{event.label or 'batch'}| {event.text}")
         elif isinstance(event, events.Changed):
-            if not queued and event.state.state != "PENDING":  # it started before the first query
-                console.say(
-                    "queued", f"job {job_id}, partition {event.state.partition}; it has started"
-                )
-            queued = True
-            show_state(event, job_id, time.monotonic() - began)
+            if not is_queued and event.state.state != "PENDING":  # it began before the first query
+                job = f"job {run.job_id}, partition {event.state.partition}"
+                console.say("queued", f"{job}; it has started")
+            is_queued = True
+            show_state(event, time.monotonic() - began)
         elif isinstance(event, events.Unreachable):
             console.say("waiting", f"{event.error.cause}; retrying for ten minutes")
         elif isinstance(event, events.Silent):
-            if standings.can_answer(plan):
-                console.say("silent", silent_text(paths, event.seconds))
+            if standings.can_answer(run.plan):
+                console.say("silent", silent_text(run, event.seconds))
         elif isinstance(event, events.RanksEnded):
-            where = f": toolkit stacks {paths.word}" if standings.can_answer(plan) else ""
+            where = f": toolkit stacks {run.word}" if standings.can_answer(run.plan) else ""
             console.say("waiting", f"{event.text}{where}")
         else:
-            if plan.points and not as_json:
-                from toolkit.cli.results import table
-
-                console.out(table(plan.points, event.points))
-            show_outcome(event, paths)
-            if paths.is_own and not paths.outcome.is_file():
-                console.say(
-                    "", "the outcome could not be recorded; make room there, and see ls -ld"
-                )
-            if paths.is_own:
-                leave_results(paths)
-            if event.kind != "ok":
-                show_explanation(paths, event)
-            if as_json:
-                console.out_json(
-                    {
-                        "run": paths.name,
-                        "directory": str(paths.directory),
-                        "job_id": job_id,
-                        **json.loads(to_json(event)),
-                    }
-                )
+            _show_end(run, event, as_json=as_json)
             return event.exit_code
     raise AssertionError("a run that is followed ends with an outcome")
 
 
-def silent_text(paths: Paths, seconds: float) -> str:
+def _show_end(run: Run, outcome: Outcome, *, as_json: bool) -> None:
+    """Print how a run came out, and why if it failed."""
+    if run.plan.points and not as_json:
+        from toolkit.cli.results import table
+
+        console.out(table(run.plan.points, outcome.points))
+    show_outcome(outcome, run)
+    if run.is_own and not run.has_ended:
+        console.say("", "the outcome could not be recorded; make room there, and see ls -ld")
+    if run.is_own:
+        leave_results(run)
+    if outcome.kind != "ok":
+        show_explanation(run)
+    if as_json:
+        job = {"run": run.name, "directory": str(run.directory), "job_id": run.job_id}
+        console.out_json({**job, **json.loads(to_json(outcome))})
+
+
+def silent_text(run: Run, seconds: float) -> str:
     """Return what to type when a run prints nothing."""
     passed = counted(int(seconds // 60), "minute")
-    return f"nothing was printed for {passed}; where the ranks are: toolkit stacks {paths.word}"
+    return f"nothing was printed for {passed}; where the ranks are: toolkit stacks {run.word}"
 
 
-def show_state(event: events.Changed, job_id: int, passed: float) -> None:
+def show_state(event: events.Changed, passed: float) -> None:
     """Print a new state of a job, or why it waits."""
     state = event.state
     if state.state == "PENDING":
         reason = "" if state.reason in ("", "None") else f"; waits: {state.reason}"
         start = f"; expected start {event.expected_start}" if event.expected_start else ""
-        console.say("queued", f"job {job_id}, partition {state.partition}{reason}{start}")
+        console.say("queued", f"job {state.job_id}, partition {state.partition}{reason}{start}")
     elif state.state == "RUNNING":
         hosts = expand(state.nodes)
         few = len(hosts) <= _MOST_HOSTS
@@ -151,9 +134,9 @@ def show_state(event: events.Changed, job_id: int, passed: float) -> None:
         console.say("running", f"{nodes:<56} {human_time(passed):>8}")
 
 
-def leave_results(paths: Paths) -> None:
+def leave_results(run: Run) -> None:
     """Leave the result for the instructor if a workshop was joined here, with consent."""
-    directory = paths.directory.parent.parent
+    directory = run.directory.parent.parent
     if not (directory / JOINED).is_file():
         return
     from toolkit.files import read_json
@@ -166,14 +149,14 @@ def leave_results(paths: Paths) -> None:
     except ToolkitError as error:
         console.say("workshop", f"{error.cause}; {error.next_step}")
         return
-    if target is not None and paths.name.rpartition("-")[0] in exercises:
+    if target is not None and run.name.rpartition("-")[0] in exercises:
         console.say("workshop", f"result left in {target}")
     elif target is not None:
         names = ", ".join(exercises)
         console.say("workshop", f"this run does not count: it is none of the exercises {names}")
 
 
-def show_outcome(outcome: Outcome, paths: Paths) -> None:
+def show_outcome(outcome: Outcome, run: Run) -> None:
     """Print the outcome of a run, where its ranks were, and the next commands."""
     from toolkit.runs.outcome import headline
 
@@ -183,11 +166,11 @@ def show_outcome(outcome: Outcome, paths: Paths) -> None:
     if outcome.ranks:
         console.say("", _places(outcome.ranks))
     show_attempts(outcome.attempts)
-    directory = os.path.relpath(paths.directory)
+    directory = os.path.relpath(run.directory)
     if outcome.points and outcome.kind != "ok":
         again = f"run the failed points again: toolkit run --failed {directory}"
-        console.say("", f"results: toolkit results {paths.word}     {again}")
-    console.say("", f"logs: toolkit logs {paths.word}     again: toolkit run {directory}")
+        console.say("", f"results: toolkit results {run.word}     {again}")
+    console.say("", f"logs: toolkit logs {run.word}     again: toolkit run {directory}")
 
 
 def _places(ranks: Mapping[str, Sequence[int]]) -> str:
@@ -212,7 +195,7 @@ def show_attempts(attempts: Sequence[JobAttempt]) -> None:
         console.say("warning", text)
 
 
-def show_explanation(paths: Paths, outcome: Outcome | None = None) -> None:
+def show_explanation(run: Run) -> None:
     """Print why a run failed, as far as the rules know.
 
     A rule of the user's that is broken does not hide the outcome.
@@ -221,7 +204,7 @@ def show_explanation(paths: Paths, outcome: Outcome | None = None) -> None:
     from toolkit.explain.gather import of_run, rules
 
     try:
-        lines = lines_of(explain(of_run(paths, outcome)[0], rules()))
+        lines = lines_of(explain(of_run(run), rules()))
     except ToolkitError as error:
         lines = [console.subject("explain", f"{error.cause} ({error.place})")]
     console.note("")

@@ -105,7 +105,7 @@ def command(
       toolkit forward train-0007 8265 --node nid002 --ssh
     """
     from toolkit.runs import forward
-    from toolkit.runs.store import find
+    from toolkit.runs.directories import find
 
     door = forward.locate(find(run, runs), target, node=node, by_ssh=by_ssh)
     own_port = port or listen or (int(door.target) if door.target.isdigit() else FIRST_PORT)
@@ -125,7 +125,7 @@ def carry(door: Door, entrance: Entrance, *, as_json: bool = False) -> int:
                 is_shown = True
     except KeyboardInterrupt:
         console.note("")
-        console.say("closed", f"the connections; {door.paths.name} keeps running")
+        console.say("closed", f"the connections; {door.run.name} keeps running")
         return INTERRUPTED
     return 0
 
@@ -163,7 +163,7 @@ def _listener(door: Door, entrance: Entrance) -> Iterator[tuple[socket.socket, s
         with sockets.listening_locally(entrance.listen) as listener:
             yield listener, ""
         return
-    path = (entrance.socket or forward.socket_path(door.paths, door.target, door.node)).absolute()
+    path = (entrance.socket or forward.socket_path(door.run, door.target, door.node)).absolute()
     with sockets.listening(path) as listener:
         yield listener, forward.ssh_command((entrance.port, path))
 
@@ -187,7 +187,7 @@ def _show(
         text = f"connection to {door.node}: {event.reason}; next try in {event.seconds:g} s"
         console.say("lost", text)
     elif isinstance(event, gate.Ended):
-        console.say("ended", f"{door.paths.name} is not running any more")
+        console.say("ended", f"{door.run.name} is not running any more")
 
 
 def server_name(target: str) -> str:
@@ -198,9 +198,7 @@ def server_name(target: str) -> str:
 def _tell(door: Door, ssh: str, entrance: Entrance, *, as_json: bool) -> None:
     address = f"http://localhost:{entrance.port}{entrance.path}"
     if as_json:
-        console.out_json(
-            {"run": door.paths.name, "node": door.node, "ssh": ssh, "address": address}
-        )
+        console.out_json({"run": door.run.name, "node": door.node, "ssh": ssh, "address": address})
         return
     if ssh:
         console.fact("ssh", ssh)

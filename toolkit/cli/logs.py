@@ -9,8 +9,8 @@ import click
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import run_argument, runs_option
-from toolkit.runs import follow, logs, status
-from toolkit.runs.store import find
+from toolkit.runs import logs
+from toolkit.runs.directories import find
 
 
 @click.command("logs")
@@ -39,35 +39,29 @@ def command(run: str | None, following: bool, rank: int | None, raw: bool, runs:
       toolkit logs 4711
       toolkit logs --rank 3 train-0007
     """
-    paths = find(run, runs)
-    submission = status.submission_of(paths)
+    chosen = find(run, runs)
+    _ = chosen.job_id  # the run was submitted
 
     def is_wanted(line: logs.Line) -> bool:
         return (rank is None or line.rank == rank) and (raw or not logs.is_noise(line.text))
 
-    if following and not paths.outcome.is_file():
+    if following and not chosen.has_ended:
         from toolkit.cli.follow import follow_run
 
-        return follow_run(
-            status.client_of(submission),
-            paths,
-            paths.read_plan(),
-            submission.job_id,
-            wanted=is_wanted,
-        )
+        return follow_run(chosen, wanted=is_wanted)
     printed, ranks = False, set[int]()
-    for line in follow.all_lines(paths, paths.read_plan(), submission.job_id):
+    for line in logs.all_lines(chosen):
         printed = True
         ranks |= set() if line.rank is None else {line.rank}
         if is_wanted(line):
             console.out(f"{line.label or 'batch'}| {line.text}")
     if not printed:
-        console.note(f"{paths.name} has printed nothing yet; next: toolkit logs -f {paths.word}")
+        console.note(f"{chosen.name} has printed nothing yet; next: toolkit logs -f {chosen.word}")
     elif rank is not None and rank not in ranks:
         known = "no line has the number of a rank"
         if ranks:
             known = f"ranks {min(ranks)} to {max(ranks)} have"
             if len(ranks) == 1:
                 known = f"only rank {min(ranks)} has"
-        console.note(f"rank {rank} of {paths.name} has printed nothing; {known}")
+        console.note(f"rank {rank} of {chosen.name} has printed nothing; {known}")
     return 0

@@ -28,10 +28,8 @@ from toolkit.errors import SlurmUnreachableError, UsageError
 
 if TYPE_CHECKING:
     from toolkit.model.case import Case
-    from toolkit.model.plan import Plan
     from toolkit.planning.settings import Layer
-    from toolkit.runs.store import Paths
-    from toolkit.slurm.client import Client
+    from toolkit.runs.run import Run
     from toolkit.slurm.patience import Wait
 
 _END_SECONDS = 60.0  # for Slurm to say how a job ended
@@ -116,24 +114,24 @@ def start(
     wait = configured_wait(partial(console.say, "waiting"))
     gather = partial(patiently, partial(_gather, layer, shown), wait)
     case = with_image(gather(), gather)
-    paths, decided, job_id = _submit(case, shown, wait)
+    run = _submit(case, shown, wait)
     try:
-        code = _await(case.client, paths, decided, job_id)
+        code = _await(run)
         if code is not None:
             return code
-        return _connect(paths, entrance, by_ssh=by_ssh, as_json=as_json)
+        return _connect(run, entrance, by_ssh=by_ssh, as_json=as_json)
     except KeyboardInterrupt:
         console.note("")
-        console.say("detached", f"job {job_id} goes on; {_next_steps(paths)}")
+        console.say("detached", f"job {run.job_id} goes on; {_next_steps(run)}")
         return INTERRUPTED
 
 
 def _gather(layer: Layer, directory: Path) -> Case:
     """Gather the case of a notebook that shows a directory, which its container sees."""
-    from toolkit.api.run import gather_run
+    from toolkit.planning.case import gather
     from toolkit.planning.host import node_local
 
-    case = gather_run("jupyter", layer, Path.cwd())
+    case = gather("jupyter", layer, Path.cwd())
     hidden = dict(case.host.hidden)
     if own := node_local(str(directory), case.site, case.client.access):
         hidden["DIR"] = own
@@ -187,86 +185,82 @@ def idle_seconds(text: str | None) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def _submit(case: Case, shown: Path, wait: Wait) -> tuple[Paths, Plan, int]:
+def _submit(case: Case, shown: Path, wait: Wait) -> Run:
     from toolkit.api.run import write
     from toolkit.localcluster.access import local_name
     from toolkit.runs import notebook
     from toolkit.runs.submit import submit
 
     others = notebook.others(Path(case.run).parent, shown)
-    paths, decided = write(case)
-    console.say("plan", console.plan_summary(decided))
+    run = write(case)
+    console.say("plan", console.plan_summary(run.plan))
     for name in others:
         text = f"{name} shows this directory already: toolkit notebook connect {name}"
         console.say("note", text)
-    for text in (*decided.notes, *decided.warnings):
-        console.say("note", text)
+    console.warn(run.plan)
     try:
-        cluster = local_name(case.site)
-        submission = submit(paths, decided, case.client, cluster, wait)
+        submit(run, local_name(case.site), wait)
     except KeyboardInterrupt:
-        text = f"Slurm may have the job of {paths.name} already: toolkit notebook list"
+        text = f"Slurm may have the job of {run.name} already: toolkit notebook list"
         console.say("interrupted", text)
         raise
-    return paths, decided, submission.job_id
+    return run
 
 
-def _await(client: Client, paths: Paths, decided: Plan, job_id: int) -> int | None:
+def _await(run: Run) -> int | None:
     """Wait until the server listens; return the exit code if the job ends instead."""
     from toolkit.cli.follow import show_explanation, show_outcome, show_state
     from toolkit.model.run import Outcome
     from toolkit.runs import follow, notebook
 
     began = time.monotonic()
-    for event in follow.follow(client, paths, decided, job_id):
+    for event in follow.follow(run):
         if isinstance(event, follow.Changed):
-            show_state(event, job_id, time.monotonic() - began)
+            show_state(event, time.monotonic() - began)
             if event.state.state == "RUNNING":
-                console.say("", f"JupyterLab starts; its messages: toolkit logs {paths.word}")
+                console.say("", f"JupyterLab starts; its messages: toolkit logs {run.word}")
         elif isinstance(event, Outcome):
-            show_outcome(event, paths)
-            show_explanation(paths)
+            show_outcome(event, run)
+            show_explanation(run)
             return event.exit_code or 1
-        if notebook.place_file(paths).is_file():
+        if notebook.place_file(run).is_file():
             return None
     raise AssertionError("a run that is followed ends with an outcome")
 
 
-def _connect(paths: Paths, entrance: Entrance, *, by_ssh: bool, as_json: bool) -> int:
+def _connect(run: Run, entrance: Entrance, *, by_ssh: bool, as_json: bool) -> int:
     """Prove that the server answers, and carry connections to it until the job ends."""
     from toolkit.runs import notebook
 
-    server = notebook.server(paths, by_ssh=by_ssh)
+    server = notebook.server(run, by_ssh=by_ssh)
     notebook.prove(server.door, token=server.token)
     path = f"/lab?token={server.token}"
     code = carry(server.door, entrance._replace(path=path), as_json=as_json)
     if code == INTERRUPTED:
-        console.say("next", _next_steps(paths))
+        console.say("next", _next_steps(run))
     else:
-        _show_end(paths)
+        _show_end(run)
     return code
 
 
-def _show_end(paths: Paths) -> None:
+def _show_end(run: Run) -> None:
     """Print how the job ended, if Slurm knows it within a minute."""
     from toolkit.cli.follow import leave_results
     from toolkit.model.run import Outcome
-    from toolkit.runs import follow, status
+    from toolkit.runs import follow
     from toolkit.units import human_time
 
-    submission = status.submission_of(paths)
-    job = (status.client_of(submission), paths, paths.read_plan(), submission.job_id)
     with contextlib.suppress(TimeoutError, SlurmUnreachableError):
-        for event in follow.follow(*job, until=time.monotonic() + _END_SECONDS):
+        for event in follow.follow(run, until=time.monotonic() + _END_SECONDS):
             if isinstance(event, Outcome):
                 word = "done" if event.kind == "ok" else event.kind
                 console.say(word, f"{human_time(event.seconds)}  {event.message}".rstrip())
-                leave_results(paths)
-    console.say("", f"its messages: toolkit logs {paths.word}; again: toolkit notebook")
+                leave_results(run)
+    console.say("", f"its messages: toolkit logs {run.word}; again: toolkit notebook")
 
 
-def _next_steps(paths: Paths) -> str:
-    return f"toolkit notebook connect {paths.word}; end it: toolkit notebook stop {paths.word}"
+def _next_steps(run: Run) -> str:
+    return f"toolkit notebook connect {run.word}; end it: toolkit notebook stop {run.word}"
 
 
 @command.command("connect")
@@ -313,7 +307,7 @@ def rotate(run: str | None, runs: Path) -> None:
     from toolkit.runs import notebook
 
     server = notebook.rotate(_find(run, runs))
-    console.fact("rotated", f"{server.door.paths.name}: the old token is refused")
+    console.fact("rotated", f"{server.door.run.name}: the old token is refused")
     console.fact("path", f"/lab?token={server.token}")
 
 
@@ -329,18 +323,15 @@ def stop(run: str | None, runs: Path) -> None:
       toolkit notebook stop
       toolkit notebook stop notebook-0002
     """
-    from toolkit.runs import notebook, status
+    from toolkit.runs import notebook
+    from toolkit.runs.removal import cancel
 
-    paths = _find(run, runs)
-    notebook.require_notebook(paths)
-    paths.require_own()
-    state, outcome = status.current(paths)
-    if state is None or outcome is not None:  # its number may be that of another job by now
-        console.fact("ended", f"{paths.name} has ended already")
-        return
-    submission = status.submission_of(paths)
-    status.client_of(submission).cancel(submission.job_id)
-    console.fact("stopped", f"{paths.name}, job {submission.job_id}")
+    stopped = _find(run, runs)
+    notebook.require_notebook(stopped)
+    if cancel(stopped):
+        console.fact("stopped", f"{stopped.name}, job {stopped.job_id}")
+    else:
+        console.fact("ended", f"{stopped.name} has ended already")
 
 
 @command.command("list")
@@ -357,7 +348,7 @@ def list_notebooks(as_json: bool, runs: Path) -> None:
     """
     from toolkit.runs import notebook, status
 
-    rows = status.of_all(notebook.notebooks(runs))
+    rows = status.rows(notebook.notebooks(runs))
     if as_json:
         console.out_json(
             [
@@ -375,10 +366,10 @@ def list_notebooks(as_json: bool, runs: Path) -> None:
     console.out(console.table(("RUN", "JOB", "STATE", "NODE"), cells))
 
 
-def _find(run: str | None, runs: Path) -> Paths:
+def _find(run: str | None, runs: Path) -> Run:
     """Return a run by its name, or the newest notebook that has not ended."""
     from toolkit.runs import notebook
-    from toolkit.runs.store import find
+    from toolkit.runs.directories import find
 
     newest = notebook.newest(runs) if run is None else None
     return newest or find(run, runs)

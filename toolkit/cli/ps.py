@@ -10,9 +10,8 @@ import click
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import json_option, runs_option
-from toolkit.runs import index, status
-from toolkit.runs.access import RunDirectory
-from toolkit.runs.store import Paths, all_runs, newest_first
+from toolkit.runs import directories, status
+from toolkit.runs.run import Run
 from toolkit.units import human_time
 
 _HEADER = ("RUN", "JOB", "STATE", "TIME", "EXIT", "SHAPE", "NODES", "RESULT")
@@ -38,53 +37,43 @@ def command(show_all: bool, all_directories: bool, runs: Path, as_json: bool) ->
       toolkit ps --all-directories
       toolkit ps --all --json
     """
-    known = _everywhere() if all_directories else all_runs(runs)
-    if known and not all_directories and RunDirectory(runs).is_own:
-        index.remember(runs)  # which may have been moved here
+    known = _everywhere() if all_directories else directories.all_runs(runs)
+    if known and not all_directories and Run(runs).is_own:
+        directories.remember(runs)  # which may have been moved here
     shown = known if show_all else known[:_MOST]
-    rows = status.of_all(shown)
+    rows = status.rows(shown)
     if as_json:
-        pairs = zip(rows, shown, strict=True)
         console.out_json(
             [
-                {**row._asdict(), "directory": str(paths.directory.absolute())}
-                for row, paths in pairs
+                {**row._asdict(), "directory": str(run.directory.absolute())}
+                for row, run in zip(rows, shown, strict=True)
             ]
         )
     elif not rows:
-        console.note(
-            "no runs are known; next: toolkit run --help" if all_directories else _none(runs)
-        )
+        elsewhere = not all_directories and directories.others(runs)
+        where = "no runs are known" if all_directories else f"no runs in {runs}"
+        step = "ps --all-directories" if elsewhere else "run --help"
+        console.note(f"{where}; next: toolkit {step}")
     else:
         header = (*_HEADER, "DIRECTORY") if all_directories else _HEADER
-        places = [
-            (os.path.relpath(paths.directory.parent),) if all_directories else () for paths in shown
-        ]
-        console.out(
-            console.table(
-                header, [(*_cells(row), *place) for row, place in zip(rows, places, strict=True)]
-            )
-        )
+        cells = [_cells(row) for row in rows]
+        if all_directories:
+            places = (os.path.relpath(run.directory.parent) for run in shown)
+            cells = [(*row, place) for row, place in zip(cells, places, strict=True)]
+        console.out(console.table(header, cells))
         if len(known) > len(rows):
             everywhere = " --all-directories" if all_directories else ""
             console.note(f"{len(known) - len(rows)} more: toolkit ps --all{everywhere}")
 
 
-def _everywhere() -> list[Paths]:
-    """Return the runs of all known directories, and tell which of these cannot be seen."""
-    directories, missing = index.known()
-    for entry in missing:
-        where = f"last seen on {entry.host}"
-        console.say("not seen", f"{entry.directory} is not on this host; {where}")
-    return newest_first(paths for directory in directories for paths in all_runs(directory))
+def _everywhere() -> list[Run]:
+    """Return the runs of all known directories."""
+    return directories.newest_first(
+        run for known in directories.known() for run in directories.all_runs(known)
+    )
 
 
-def _none(runs: Path) -> str:
-    others = index.directories_except(runs)
-    return f"no runs in {runs}; next: toolkit {'ps --all-directories' if others else 'run --help'}"
-
-
-def _cells(row: status.Status) -> tuple[object, ...]:
+def _cells(row: status.Row) -> tuple[object, ...]:
     code = "-" if row.exit_code is None else row.exit_code
     return (
         row.run,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from toolkit.model.plan import Point
     from toolkit.model.run import PointOutcome
+    from toolkit.runs.run import Run
 
 
 @click.command("results")
@@ -42,18 +43,18 @@ def command(run: str | None, as_json: bool, runs: Path) -> None:
       toolkit results --json train-0007
     """
     from toolkit.runs import status
-    from toolkit.runs.store import find
+    from toolkit.runs.directories import find
 
-    paths = find(run, runs)
-    plan = paths.read_plan()
-    if not plan.array:
-        _of_one(status.current(paths)[1], paths.name, as_json=as_json)
+    chosen = find(run, runs)
+    if not chosen.plan.array:
+        status.query(chosen)
+        _show_one(chosen, as_json=as_json)
         return
-    points = status.elements_with_earlier(paths)
+    points = status.elements_with_earlier(chosen)
     if as_json:
         import msgspec
 
-        values = {point.number: dict(point.values) for point in plan.points}
+        values = {point.number: dict(point.values) for point in chosen.plan.points}
         console.out_json(
             [
                 {"run": name, "values": values.get(point.number, {}), **msgspec.to_builtins(point)}
@@ -61,29 +62,53 @@ def command(run: str | None, as_json: bool, runs: Path) -> None:
             ],
         )
         return
-    console.out(table(plan.points, [point for _, point in points]))
-    for name in dict.fromkeys(name for name, _ in points if name != paths.name):
+    console.out(table(chosen.plan.points, [point for _, point in points]))
+    for name in dict.fromkeys(name for name, _ in points if name != chosen.name):
         numbers = ",".join(str(point.number) for other, point in points if other == name)
         console.note(f"from {name}: {numbers}")
 
 
-def _of_one(came_out: object, name: str, *, as_json: bool) -> None:
-    from toolkit.model.run import Outcome
-
-    results = came_out.results if isinstance(came_out, Outcome) else {}
+def _show_one(run: Run, *, as_json: bool) -> None:
+    results = run.outcome.results if run.outcome else {}
     if as_json:
         console.out_json(results)
     elif results:
         console.out(console.mapping(results))
     else:
-        yet = "" if isinstance(came_out, Outcome) else " yet"
+        yet = "" if run.outcome else " yet"
         where = "a script prints them as one line of JSON, at its end"
-        console.note(f"{name} has no results{yet}: {where}")
+        console.note(f"{run.name} has no results{yet}: {where}")
 
 
 def table(planned: Sequence[Point], outcomes: Sequence[PointOutcome]) -> str:
-    """Return a table with a row for each point."""
-    from toolkit.runs import points
+    """Return a table with a row for each point.
 
-    header, rows = points.table(planned, outcomes)
-    return console.table(header, rows)
+    A row has the point's number, its values, its state, its exit code, and the results that are
+    not lists or mappings.
+    """
+    values = {point.number: dict(point.values) for point in planned}
+    names = list(dict.fromkeys(name for point in planned for name, _ in point.values))
+    scalars = dict.fromkeys(
+        key
+        for point in outcomes
+        for key, value in point.results.items()
+        if not isinstance(value, dict | list)
+    )
+    results = [key for key in scalars if key not in names]
+    rows = [
+        [
+            point.number,
+            *(values.get(point.number, {}).get(name, "-") for name in names),
+            point.state,
+            "-" if point.exit_code is None else point.exit_code,
+            *(_cell(point.results.get(key)) for key in results),
+        ]
+        for point in outcomes
+    ]
+    return console.table(["POINT", *names, "STATE", "EXIT", *results], rows)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -8,24 +8,20 @@ from typing import Any
 
 import click
 
-from toolkit.api.run import gather_run, resume, write
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import flags, job_options
 from toolkit.cli.shared import with_image
 from toolkit.errors import UsageError
-from toolkit.localcluster.access import local_name
 from toolkit.model.base import to_json
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
-from toolkit.model.run import Submission
+from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import slurm_origin
-from toolkit.runs.store import Paths
-from toolkit.runs.submit import submit
+from toolkit.runs.run import Run
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.text import HIDDEN
-from toolkit.trust import require_trusted
 from toolkit.units import counted
 
 
@@ -141,58 +137,61 @@ def command(
     wait = Wait(0 if dry_run else wait_for_slurm, _note_waiting)
     is_command = bool(click.get_current_context().meta["is_command"])
 
-    def gather() -> Case:
+    def gathered() -> Case:
         layer, cwd = flags(options, arguments), Path.cwd()
-        case = gather_run(script, layer, cwd, dry_run=dry_run, is_command=is_command)
+        case = gather(script, layer, cwd, dry_run=dry_run, is_command=is_command)
         return case._replace(force=_reason(force))
 
-    case = patiently(gather, wait)
+    case = patiently(gathered, wait)
     if dry_run:
         _dry_run(case, explain=explain, as_json=as_json)
         return 0
-    case = with_image(case, lambda: patiently(gather, wait))
+    case = with_image(case, lambda: patiently(gathered, wait))
     if case.job.interactive:
         return _interactive(case, detach=detach, as_json=as_json)
-    paths, decided, submission = _submitted(case, wait, explain=explain)
-    console.say("script", os.path.relpath(paths.script))
+    run = _submitted(case, wait, explain=explain)
+    console.say("script", os.path.relpath(run.script))
     if detach:
-        _print_queued(paths, submission.job_id, as_json=as_json)
+        _print_queued(run, as_json=as_json)
         return 0
     from toolkit.cli.follow import follow_run
 
-    return follow_run(case.client, paths, decided, submission.job_id, as_json=as_json)
+    return follow_run(run, as_json=as_json)
 
 
 def _note_waiting(text: str) -> None:
     console.say("waiting", text)
 
 
-def _print_queued(paths: Paths, job_id: int, *, as_json: bool) -> None:
+def _print_queued(run: Run, *, as_json: bool) -> None:
     """Print the job of a run that is not followed."""
-    text = f"job {job_id}   follow: toolkit logs -f {paths.word}"
-    console.say("queued", text)
+    console.say("queued", f"job {run.job_id}   follow: toolkit logs -f {run.word}")
     if as_json:
-        console.out_json({"run": paths.name, "job_id": job_id, "directory": str(paths.directory)})
+        answer = {"run": run.name, "job_id": run.job_id, "directory": str(run.directory)}
+        console.out_json(answer)
     elif not console.on_terminal():
-        console.document(paths.name)
+        console.document(run.name)
 
 
-def _submitted(case: Case, wait: Wait, *, explain: bool) -> tuple[Paths, Plan, Submission]:
+def _submitted(case: Case, wait: Wait, *, explain: bool) -> Run:
     """Submit a job, unless the same one was submitted by a command that was interrupted."""
-    resumed = resume(case, wait)
-    if resumed is not None:
-        paths, _, submission = resumed
-        text = f"job {submission.job_id} is in the queue already, as {paths.name}"
+    from toolkit.api.run import resume, write
+    from toolkit.localcluster.access import local_name
+    from toolkit.runs.submit import submit
+
+    run = resume(case, wait)
+    if run is not None:
+        text = f"job {run.job_id} is in the queue already, as {run.name}"
         console.say("resumed", f"{text}; it is not submitted again")
-        return resumed
-    paths, decided = write(case)
+        return run
+    run = write(case)
     if explain:
-        console.note(explanation(decided))
-    console.say("plan", console.plan_summary(decided))
-    _warn(decided)
-    _show_snapshot(paths)
-    cluster = local_name(case.site)
-    return paths, decided, submit(paths, decided, case.client, cluster, wait)
+        console.note(explanation(run.plan))
+    console.say("plan", console.plan_summary(run.plan))
+    console.warn(run.plan)
+    _show_snapshot(run)
+    submit(run, local_name(case.site), wait)
+    return run
 
 
 def _failed_points(name: str) -> dict[str, Any]:
@@ -203,19 +202,21 @@ def _failed_points(name: str) -> dict[str, Any]:
         UntrustedError: another user could have written the run.
     """
     from toolkit.planning.settings import chosen_runs
-    from toolkit.runs import points, status
-    from toolkit.runs.store import find
+    from toolkit.runs import status
+    from toolkit.runs.directories import find
+    from toolkit.runs.finish import failed_points
+    from toolkit.trust import require_trusted
 
-    paths = find(name, chosen_runs(Path.cwd()))
-    require_trusted(paths.directory)
-    numbers = points.failed_points(status.elements(paths))
+    run = find(name, chosen_runs(Path.cwd()))
+    require_trusted(run.directory)
+    numbers = failed_points(status.elements(run))
     if not numbers:
         raise UsageError(
-            f"no point of {paths.name} has failed",
+            f"no point of {run.name} has failed",
             place="--failed",
-            next_step=f"toolkit results {paths.name}",
+            next_step=f"toolkit results {run.name}",
         )
-    return {"array": ",".join(map(str, numbers)), "rerun_of": paths.name}
+    return {"array": ",".join(map(str, numbers)), "rerun_of": run.name}
 
 
 def _interactive(case: Case, *, detach: bool, as_json: bool) -> int:
@@ -247,7 +248,7 @@ def _dry_run(case: Case, *, explain: bool, as_json: bool) -> None:
     text = scripts.script(decided)
     if explain:
         console.note(explanation(decided))
-    _warn(decided)
+    console.warn(decided)
     if as_json:
         import json
 
@@ -256,26 +257,17 @@ def _dry_run(case: Case, *, explain: bool, as_json: bool) -> None:
         console.document(text)
 
 
-def _show_snapshot(paths: Paths) -> None:
-    if not paths.snapshot.is_file():
-        return
-    from toolkit.runs.snapshot import of_run
+def _show_snapshot(run: Run) -> None:
+    from toolkit.runs.code import snapshot_of
     from toolkit.units import human_size
 
-    taken = of_run(paths.directory)
+    taken = snapshot_of(run)
     if taken is None:
         return
     left = f"; left out: {', '.join(taken.left_out[:5])}" if taken.left_out else ""
     more = len(taken.left_out) - 5
     left += f" and {more} more" if more > 0 else ""
     console.say("snapshot", f"{counted(len(taken.files), 'file')}, {human_size(taken.size)}{left}")
-
-
-def _warn(decided: Plan) -> None:
-    for text in decided.notes:
-        console.say("note", text)
-    for text in decided.warnings:
-        console.say("warning", text)
 
 
 def _gpus(decided: Plan) -> str:

@@ -60,7 +60,7 @@ def complete_sites() -> Iterable[str]:
 def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete RUN by the runs in the directory of ``--runs``."""
     del param
-    from toolkit.runs.store import all_runs
+    from toolkit.runs.directories import all_runs
 
     runs = all_runs(ctx.params.get("runs") or Path("runs"))
     return _offered((paths.name for paths in runs), incomplete)
@@ -78,6 +78,7 @@ def with_image(case: Case, gather: Callable[[], Case]) -> Case:
 
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C
+DETACHED = 99  # a followed job that goes on
 FIRST_PORT = 8888  # of the user's own machine, as Jupyter itself takes it
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")

@@ -20,11 +20,9 @@ from toolkit.cli.shell_forward import Wanted, beside, forward_options, wanted
 from toolkit.errors import SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.localcluster.access import local_name
 from toolkit.model.case import Case
-from toolkit.model.plan import Plan
 from toolkit.relay.child import Child
 from toolkit.runs import interactive
-from toolkit.runs.store import Paths
-from toolkit.slurm.client import Client
+from toolkit.runs.run import Run
 
 
 @click.command("shell", context_settings={"allow_interspersed_args": False})
@@ -65,7 +63,7 @@ def command(
       toolkit shell --image pytorch_cpu --forward 6006
       toolkit shell --image pytorch_cpu --cpus-per-task 4 -- python3 -i train.py
     """
-    from toolkit.api.run import gather_run
+    from toolkit.planning.case import gather
 
     given = {
         **options,
@@ -82,14 +80,14 @@ def command(
     given["job_name"] = options.get("job_name") or "shell"
     servers = wanted(forwards, by_ssh=by_ssh)
     layer, cwd = flags(given, arguments), Path.cwd()
-    case = gather_run(program, layer, cwd, dry_run=dry_run)
+    case = gather(program, layer, cwd, dry_run=dry_run)
     if dry_run:
         from toolkit import scripts
         from toolkit.planning.plan import decide
 
         console.document(scripts.script(decide(case)))
         return 0
-    case = with_image(case, lambda: gather_run(program, layer, cwd))
+    case = with_image(case, lambda: gather(program, layer, cwd))
     return run_interactively(case, servers=servers)
 
 
@@ -111,57 +109,53 @@ def run_interactively(case: Case, *, servers: Wanted | None = None, as_json: boo
             place="--pty",
             next_step="type it in a terminal; in scripts: toolkit run",
         )
-    paths, decided = write(case)
-    console.say("plan", console.plan_summary(decided))
+    run = write(case)
+    console.say("plan", console.plan_summary(run.plan))
+    console.warn(run.plan)
     with contextlib.ExitStack() as stack:
         try:
-            relay = stack.enter_context(beside(paths, servers or Wanted()))
+            relay = stack.enter_context(beside(run, servers or Wanted()))
         except ToolkitError:  # nothing was started
-            shutil.rmtree(paths.directory)
+            shutil.rmtree(run.directory)
             raise
-        return _run(case, paths, decided, relay, as_json=as_json)
+        return _follow(run, local_name(case.site), relay, as_json=as_json)
 
 
-def _run(case: Case, paths: Paths, decided: Plan, relay: Child, *, as_json: bool) -> int:
+def _follow(run: Run, cluster: str | None, relay: Child, *, as_json: bool) -> int:
     """Run the script in an allocation that lives as long as this process."""
-    cluster = local_name(case.site)
-    process, attempt = interactive.start(case.client, paths, decided, cluster)
+    process = interactive.start(run, cluster)
     try:
-        with interactive.released_after(case.client, process, paths, pty=decided.pty):
-            submission = interactive.granted(process, paths, attempt)
-            console.say("script", os.path.relpath(paths.script))
-            if decided.pty:
-                code = process.wait()
-                relay.end()
-                came_out = interactive.finish(case.client, paths, decided, code)
-                why = came_out.message if came_out.kind not in ("ok", "failed") else ""
-                console.say(
-                    "ended",
-                    f"exit {came_out.exit_code}  {why}".rstrip() + "; the nodes are free again",
-                )
-                return came_out.exit_code
-            from toolkit.cli.follow import show
+        with interactive.released_after(run, process):
+            interactive.wait_for_nodes(run, process)
+            console.say("script", os.path.relpath(run.script))
+            if not run.plan.pty:
+                from toolkit.cli.follow import show
 
-            return show(case.client, paths, decided, submission.job_id, as_json=as_json)
+                return show(run, as_json=as_json)
+            code = process.wait()
+            relay.end()
+            outcome = interactive.finish(run, code)
+            why = outcome.message if outcome.kind not in ("ok", "failed") else ""
+            text = f"exit {outcome.exit_code}  {why}".rstrip()
+            console.say("ended", f"{text}; the nodes are free again")
+            return outcome.exit_code
     except KeyboardInterrupt:
         relay.end()
         console.note("")
-        return _cancelled(case.client, paths, decided)
+        return _cancelled(run)
 
 
-def _cancelled(client: Client, paths: Paths, decided: Plan) -> int:
+def _cancelled(run: Run) -> int:
     """Report what became of a run that was interrupted, and write down how it came out."""
-    if not paths.allocation.is_file():
-        shutil.rmtree(paths.directory)
+    if interactive.allocated(run) is None:
+        shutil.rmtree(run.directory)
         console.say("cancelled", "the request for nodes; nothing was started")
         return INTERRUPTED
     try:
-        if paths.submission.is_file():
-            interactive.finish(client, paths, decided, INTERRUPTED)
-        console.say("cancelled", f"{paths.name}; the nodes are free again")
+        if run.job is not None and run.job.job_id is not None:
+            interactive.finish(run, INTERRUPTED)
+        console.say("cancelled", f"{run.name}; the nodes are free again")
     except SlurmUnreachableError as error:
-        console.say(
-            "cancelled",
-            f"{paths.name}; {error.cause}: the nodes are free as soon as it does (toolkit ps)",
-        )
+        wait = f"{error.cause}: the nodes are free as soon as it does (toolkit ps)"
+        console.say("cancelled", f"{run.name}; {wait}")
     return INTERRUPTED

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from toolkit.relay.child import Child
     from toolkit.relay.gate import Event
     from toolkit.runs.forward import Door
-    from toolkit.runs.store import Paths
+    from toolkit.runs.run import Run
 
 _PAUSE = 0.2  # seconds between two checks for the number of the job
 _QUIET_SECONDS = 30.0  # in which the same message is not printed again
@@ -73,7 +73,7 @@ def wanted(forwards: Sequence[str], *, by_ssh: bool) -> Wanted:
 
 
 @contextlib.contextmanager
-def beside(paths: Paths, wanted: Wanted) -> Iterator[Child]:
+def beside(run: Run, wanted: Wanted) -> Iterator[Child]:
     """Listen, print the way in, and carry connections once the job runs, until the block ends.
 
     The process that does so is there from the start: it removes the sockets also if this one is
@@ -84,12 +84,12 @@ def beside(paths: Paths, wanted: Wanted) -> Iterator[Child]:
     from toolkit.runs import forward
 
     with contextlib.ExitStack() as stack:
-        names = [forward.socket_path(paths, target) for target in wanted.targets]
+        names = [forward.socket_path(run, target) for target in wanted.targets]
         places = {name: stack.enter_context(sockets.listening(name)) for name in names}
         child = stack.enter_context(Child())
         if places:
             _tell(wanted.targets, names)
-            child.start(partial(_serve, paths, wanted, places))
+            child.start(partial(_serve, run, wanted, places))
             for listener in places.values():  # else connections wait here once the child has ended
                 listener.close()
         yield child
@@ -113,7 +113,7 @@ def _tell(targets: Sequence[str], names: Sequence[Path]) -> None:
     console.say("", "both on your own machine, while this shell is open")
 
 
-def _serve(paths: Paths, wanted: Wanted, places: dict[Path, socket.socket]) -> None:
+def _serve(run: Run, wanted: Wanted, places: dict[Path, socket.socket]) -> None:
     """Carry connections until the shell ends. It runs in a process of its own."""
     from toolkit.relay import sockets
     from toolkit.runs import forward
@@ -122,9 +122,9 @@ def _serve(paths: Paths, wanted: Wanted, places: dict[Path, socket.socket]) -> N
     # The terminal is in raw mode, where a line break alone does not lead to the first column.
     sys.stderr.reconfigure(newline="\r\n")  # type: ignore[union-attr]
     try:
-        while not paths.submission.is_file():
+        while not (run.directory / "run.json").is_file():
             time.sleep(_PAUSE)
-        door = forward.locate(paths, wanted.targets[0], by_ssh=wanted.by_ssh)
+        door = forward.locate(run, wanted.targets[0], by_ssh=wanted.by_ssh)
         doors = [door._replace(target=target) for target in wanted.targets]
         notices = _Notices(doors)
         for event in forward.open_doors(doors, list(places.values())):

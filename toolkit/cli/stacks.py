@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from toolkit.model.plan import Plan
     from toolkit.model.run import Process
+    from toolkit.runs.run import Run
     from toolkit.runs.stacks import Frame
     from toolkit.runs.standings import Sizes, Standing
-    from toolkit.runs.store import Paths
 
 
 @click.command("stacks")
@@ -55,53 +55,51 @@ def command(run: str | None, twice: int | None, wait: int, as_json: bool, runs: 
       toolkit stacks --twice 10 train-0007
       toolkit stacks --json 4711
     """
-    from toolkit.runs.store import find
+    from toolkit.runs.directories import find
 
-    paths = find(run, runs)
-    answer = _ask(paths, wait)
+    chosen = find(run, runs)
+    answer = _ask(chosen, wait)
     if twice is not None:
         time.sleep(twice)
         try:
-            answer = _ask(paths, wait)
+            answer = _ask(chosen, wait)
         except JobLostError:
-            console.note(f"{paths.name} has ended meanwhile")
-    return _show(paths, *answer, as_json=as_json)
+            console.note(f"{chosen.name} has ended meanwhile")
+    return _show(chosen, *answer, as_json=as_json)
 
 
-def _ask(paths: Paths, wait: int) -> tuple[Sequence[Process], Sizes]:
+def _ask(run: Run, wait: int) -> tuple[Sequence[Process], Sizes]:
     from toolkit.runs import standings, status
 
-    paths.require_own()
-    plan = paths.read_plan()
-    if not standings.can_answer(plan):
+    run.require_own()
+    if not standings.can_answer(run.plan):
         cause = "the ranks run in containers of an engine, which Slurm's signals do not reach"
         raise LauncherMismatchError(
-            cause if plan.reports else "what this run starts is not known to be Python",
+            cause if run.plan.reports else "what this run starts is not known to be Python",
             place="RUN",
-            next_step=f"toolkit top {paths.word}; toolkit logs -f {paths.word}",
+            next_step=f"toolkit top {run.word}; toolkit logs -f {run.word}",
         )
-    state, _ = status.current(paths)
+    state = status.query(run)
     if state is None or state.state != "RUNNING":
         raise JobLostError(
-            f"{paths.name} is not running",
+            f"{run.name} is not running",
             place="RUN",
-            next_step=f"toolkit explain {paths.word}",
+            next_step=f"toolkit explain {run.word}",
         )
-    client = status.client_of(status.submission_of(paths))
-    return standings.ask(paths, plan, client, state, wait)
+    return standings.ask(run, run.plan, run.client, state, wait)
 
 
-def _show(paths: Paths, processes: Sequence[Process], asked: Sizes, *, as_json: bool) -> int:
+def _show(run: Run, processes: Sequence[Process], asked: Sizes, *, as_json: bool) -> int:
     from toolkit.runs import standings
 
-    plan = paths.read_plan()
+    plan = run.plan
     stands = standings.standings(processes, plan, asked)
     ranks = standings.ranks_of(stands)
     groups = standings.equal_stacks(stands, ranks)
     text = standings.summary(ranks, plan)
     if as_json:
         data = {
-            "run": paths.name,
+            "run": run.name,
             "summary": text,
             "written": standings.written(stands),
             "ranks": [_row(stand) for stand in ranks],
@@ -112,7 +110,7 @@ def _show(paths: Paths, processes: Sequence[Process], asked: Sizes, *, as_json: 
         return 0 if groups else 1
     console.fact("stacks", text or "no process of Python has answered")
     if not groups:
-        console.say("", f"toolkit top {paths.word} shows the processes; --wait SECONDS is longer")
+        console.say("", f"toolkit top {run.word} shows the processes; --wait SECONDS is longer")
         return 1
     if moved := standings.moved_text(ranks, plan):
         console.fact("since", f"the last answer: {moved}")

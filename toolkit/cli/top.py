@@ -16,7 +16,7 @@ from toolkit.units import human_size
 
 if TYPE_CHECKING:
     from toolkit.runs.processes import Gpu, Process
-    from toolkit.runs.store import Paths
+    from toolkit.runs.run import Run
 
 
 @click.command("top")
@@ -49,16 +49,16 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
       toolkit top --every 5 train-0007
       toolkit top --json train-0007
     """
+    from toolkit.runs.directories import find
     from toolkit.runs.processes import working
-    from toolkit.runs.store import find
 
-    paths = find(run, runs)
-    usage = _usage(paths)
+    chosen = find(run, runs)
+    usage = _usage(chosen)
     if usage is None:
         raise JobLostError(
-            f"{paths.name} is not running",
+            f"{chosen.name} is not running",
             place="RUN",
-            next_step=f"toolkit ps; toolkit logs -f {paths.word}",
+            next_step=f"toolkit ps; toolkit logs -f {chosen.word}",
         )
     while usage is not None:
         processes, gpus = usage
@@ -78,22 +78,23 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
             return
         time.sleep(every)
         console.out()
-        usage = _usage(paths)
-    console.note(f"{paths.name} has ended")
+        usage = _usage(chosen)
+    console.note(f"{chosen.name} has ended")
 
 
-def _usage(paths: Paths) -> tuple[list[Process], list[Gpu]] | None:
+def _usage(run: Run) -> tuple[list[Process], list[Gpu]] | None:
     """Return the processes and GPUs of a run on all nodes; None if it is not running."""
     from toolkit.runs import processes, status
 
-    running = status.running(paths)
+    running = status.running(run)
     if not running:
         return None
-    client, plan = status.client_of(status.submission_of(paths)), paths.read_plan()
     all_processes: list[Process] = []
     gpus: dict[tuple[str, int], Gpu] = {}
     for state in running:
-        some, of_nodes = processes.query(client, state, task_is_rank=plan.launch.task_is_rank)
+        some, of_nodes = processes.query(
+            run.client, state, task_is_rank=run.plan.launch.task_is_rank
+        )
         all_processes += some
         gpus |= {(gpu.host, gpu.number): gpu for gpu in of_nodes}
     return all_processes, list(gpus.values())

@@ -20,12 +20,11 @@ from toolkit.api.run import CompletedRun, complete
 from toolkit.config import package_directory
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.images.verify.case import RunRanks, ScriptRun, SiteOffer
-from toolkit.model.run import Outcome
 from toolkit.model.site import Site
 from toolkit.planning.case import gather
 from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.settings import Layer
-from toolkit.runs.store import Paths
+from toolkit.runs.run import Run
 from toolkit.slurm.client import Client
 from toolkit.slurm.patience import configured_wait, patiently
 
@@ -65,14 +64,14 @@ def run_script(
             return ScriptRun(refusal=_refusal(error), fix=_step(error))
         files = {path.name: _read(path) for path in sorted(directory.glob("*.json"))}
         known = {name: content for name, content in files.items() if content is not None}
-        return ScriptRun(ran.outcome, files=known, fix=_fix(ran.outcome, ran.paths))
+        return ScriptRun(ran.outcome, files=known, fix=_fix(ran.run))
 
 
 def _run(script: str, flags: Layer, directory: Path) -> CompletedRun:
     wait = configured_wait(_LOG.warning)
-    # A check does not wait for other runs, so --after of a settings file is left open.
     case = patiently(lambda: gather(script, flags, directory), wait)
-    return complete(case, wait, until=time.monotonic() + _PATIENCE)
+    # A check does not wait for other runs that a settings file names.
+    return complete(case._replace(after=()), wait, until=time.monotonic() + _PATIENCE)
 
 
 def _read(path: Path) -> Any:
@@ -99,15 +98,15 @@ def _step(error: ToolkitError | TimeoutError) -> str:
     return ", ".join(dict.fromkeys(each.advice for each in errors if each.advice))
 
 
-def _fix(outcome: Outcome, paths: Paths) -> str:
+def _fix(run: Run) -> str:
     """Return the first advice of `toolkit explain` about a failed run; empty if it has none."""
     from toolkit.explain.explanation import explain
     from toolkit.explain.gather import of_run, rules
 
-    if outcome.kind == "ok":
+    if run.outcome is None or run.outcome.kind == "ok":
         return ""
     try:
-        match = explain(of_run(paths, outcome)[0], rules()).match
+        match = explain(of_run(run), rules()).match
     except ToolkitError:  # a broken rule of the user's own
         return ""
     return match.fix[0] if match and match.fix else ""

@@ -20,14 +20,13 @@ from toolkit.files import open_regular, read_toml
 from toolkit.launchers import torch
 from toolkit.localcluster.paths import default_name
 from toolkit.model.plan import Plan
-from toolkit.model.run import Outcome, Submission
+from toolkit.model.run import Outcome
 from toolkit.module_search import is_below, is_directory
 from toolkit.quoting import shell
-from toolkit.runs import excerpt, logs, records, standings, status
+from toolkit.runs import excerpt, logs, records, standings
 from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
-from toolkit.runs.store import Paths
-from toolkit.slurm.client import Client
+from toolkit.runs.run import Run
 from toolkit.slurm.cluster import fields_of
 
 _MAY_HANG = ("timeout", "cancelled")
@@ -45,78 +44,72 @@ _OF_IMAGES = {
 _HOLDERS = 200  # the first to end of a large partition
 
 
-def of_run(paths: Paths, derived: Outcome | None = None) -> tuple[Evidence, Outcome | None]:
-    """Return the evidence in a run's directory, and its outcome; None if it has not ended.
-
-    Args:
-        paths: of the run.
-        derived: its outcome, which a full disk may have kept from being recorded.
+def of_run(run: Run) -> Evidence:
+    """Return the evidence in a run's directory; the caller has looked how the run came out.
 
     Raises:
         SlurmUnreachableError: it was never submitted.
     """
-    submission = status.submission_of(paths)
-    plan = paths.read_plan()
-    printed = excerpt.of_run(paths, plan, submission.job_id).lines
+    if run.outcome is not None and run.outcome.kind == "refused":
+        job_id, printed = 0, []
+    else:
+        job_id = run.job_id
+        printed = excerpt.of_run(run, run.plan, job_id).lines
     entries = entries_of(
         (line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text)
     )
+    plan, outcome = run.plan, run.outcome
     evidence = Evidence(
         entries,
         launcher=plan.launch.launcher,
         forced=_forced(plan),
-        names=_names(paths, plan, submission.job_id) | {"unbound": _unbound(plan, entries)},
+        names=_names(run, plan, job_id) | {"unbound": _unbound(plan, entries)},
     )
-    recorded = paths.read_outcome()
-    outcome = recorded or derived
     if outcome is None or outcome.kind in _MAY_HANG:
-        stacks = (*_stacks(paths, plan, submission.job_id, outcome), *_recorded(paths))
+        stacks = (*_stacks(run, plan, job_id, outcome), *_recorded(run))
         evidence = evidence._replace(stacks=stacks)
     elif outcome.kind != "ok":
-        evidence = evidence._replace(stacks=_recorded(paths))
+        evidence = evidence._replace(stacks=_recorded(run))
     if outcome is None:
-        return evidence, None
-    if outcome.kind == "apart":  # what it is seen by is no line of a log
+        return evidence
+    if outcome.kind in ("apart", "refused"):  # what it is seen by is no line of a log
         evidence = evidence._replace(entries=(*entries, Entry(outcome.message, "", None, 0)))
     # A rank that fails because its node is gone is a consequence: the node comes first.
     failure = None if outcome.kind == "lost" else outcome.failure
-    return (
-        evidence._replace(
-            state=outcome.state,
-            exit_code=outcome.exit_code,
-            nodes_down=outcome.unhealthy,
-            first_rank=failure.rank if failure else None,
-            first_host=(failure.host or "") if failure else "",
-            first_text=_first_text(outcome),
-            failure=failure,
-            unrecorded=recorded is None and paths.is_own,
-        ),
-        outcome,
+    return evidence._replace(
+        state=outcome.state,
+        exit_code=outcome.exit_code,
+        nodes_down=outcome.unhealthy,
+        first_rank=failure.rank if failure else None,
+        first_host=(failure.host or "") if failure else "",
+        first_text=_first_text(outcome),
+        failure=failure,
+        unrecorded=run.is_own and not run.has_ended,
     )
 
 
-def _stacks(paths: Paths, plan: Plan, job_id: int, outcome: Outcome | None) -> tuple[str, ...]:
+def _stacks(run: Run, plan: Plan, job_id: int, outcome: Outcome | None) -> tuple[str, ...]:
     """Return where each rank was when it was asked last, and which ranks have ended long ago."""
-    processes = records.latest(records.read(paths, plan, job_id), plan)
+    processes = records.latest(records.read(run, plan, job_id), plan)
     stands = standings.standings(processes, plan, {})
     written = standings.written(stands)
     at = datetime.fromtimestamp(written).strftime("%Y-%m-%d %H:%M:%S")
     summary = standings.summary(standings.ranks_of(stands), plan)
-    ended = "" if outcome else standings.ended_text(paths, plan, job_id)
-    where = f": toolkit stacks {paths.word}" if standings.can_answer(plan) else ""
+    ended = "" if outcome else standings.ended_text(run, plan, job_id)
+    where = f": toolkit stacks {run.word}" if standings.can_answer(plan) else ""
     return (
         *((f"at {at}: {summary}",) if written else ()),
         *((f"{ended}{where}",) if ended else ()),
     )
 
 
-def _recorded(paths: Paths) -> tuple[str, ...]:
+def _recorded(run: Run) -> tuple[str, ...]:
     """Return which ranks NCCL's flight recorder left files of; they are pickles and not read."""
-    names = (path.name.removeprefix(torch.RECORDS) for path in _traces(paths))
+    names = (path.name.removeprefix(torch.RECORDS) for path in _traces(run))
     ranks = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 9]
     if not ranks:
         return ()
-    directory = shell(os.path.relpath(paths.reports))
+    directory = shell(os.path.relpath(run.reports))
     numbers = standings.numbers_text(ranks)
     return (
         f"NCCL's flight recorder has the last collectives of ranks {numbers}: in the image, "
@@ -124,8 +117,8 @@ def _recorded(paths: Paths) -> tuple[str, ...]:
     )
 
 
-def _traces(paths: Paths) -> Iterator[Path]:
-    return islice(paths.reports.glob(f"{torch.RECORDS}*"), _MOST_TRACES)
+def _traces(run: Run) -> Iterator[Path]:
+    return islice(run.reports.glob(f"{torch.RECORDS}*"), _MOST_TRACES)
 
 
 def _first_text(outcome: Outcome) -> str:
@@ -140,12 +133,12 @@ def _first_text(outcome: Outcome) -> str:
     return failure.text if failure else ""
 
 
-def _names(paths: Paths, plan: Plan, job_id: int) -> dict[str, str]:
+def _names(run: Run, plan: Plan, job_id: int) -> dict[str, str]:
     """Return the values of the placeholders in fixes."""
     container = plan.container
     image = {"image": container.name} if runtimes.get(container.runtime).image else {}
-    run_path = shell(os.path.relpath(paths.directory))
-    return {"run": paths.word, "run_path": run_path, "job": str(job_id), **image}
+    run_path = shell(os.path.relpath(run.directory))
+    return {"run": run.word, "run_path": run_path, "job": str(job_id), **image}
 
 
 def _unbound(plan: Plan, entries: Iterable[Entry]) -> str:
@@ -197,13 +190,13 @@ def of_stream(stream: BinaryIO) -> Evidence:
         return of_file(Path(copy.name))
 
 
-def of_waiting(client: Client, submission: Submission) -> Facts:
+def of_waiting(run: Run) -> Facts:
     """Return the facts about a waiting job, from Slurm.
 
     Raises:
         SlurmUnreachableError: Slurm does not answer.
     """
-    job_id, cluster = submission.job_id, submission.cluster
+    client, job_id, cluster = run.client, run.job_id, run.job.cluster if run.job else None
     named = "" if cluster == default_name() else f" --cluster {cluster}"
     shown = client.ask("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
     job = fields_of(next(iter(shown.splitlines()), ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -68,49 +69,30 @@ class JobState(Model, frozen=True, kw_only=True):
         return self.state in FINAL_STATES
 
 
-class SubmissionAttempt(Model, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """``attempt.json`` of a run directory: a submission in progress.
+class Submission(Model, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """``run.json`` of a run directory: its job.
 
-    It remains only if it is unknown whether Slurm has the job. Earlier versions of the toolkit
-    wrote more keys, which are ignored.
+    ``attempt.json`` is the same without a number, for as long as it is not known whether Slurm has
+    the job. Earlier versions of the toolkit wrote more keys, which are ignored.
 
     Attributes:
         site: name of the site.
         submitted: when the submission began: UTC, ISO 8601.
         cluster: name of the local cluster, if the site is one.
+        job_id: Slurm's number; None: not known.
+        script: that sbatch got, if it is not the run's own.
     """
 
     site: str
     submitted: str
     cluster: ClusterName | None = None
+    job_id: JobNumber | None = None
+    script: str = ""
 
-
-class Submission(SubmissionAttempt, frozen=True, kw_only=True):
-    """``run.json`` of a run directory: its job.
-
-    Attributes:
-        job_id: Slurm's number.
-    """
-
-    job_id: JobNumber
-
-
-class PartTimes(Model, frozen=True, kw_only=True):
-    """``part.json`` of a run that is a part of a larger allocation, written by that job's script.
-
-    Times are seconds since the epoch.
-
-    Attributes:
-        start: of the run's script.
-        nodes: that it has, of those of the allocation, as Slurm writes them.
-        end: 0: it has not ended, or was stopped with its allocation.
-        exit_code: of the script.
-    """
-
-    start: int
-    nodes: str
-    end: int = 0
-    exit_code: int = 0
+    @property
+    def began(self) -> float:
+        """When the submission began, in seconds since the epoch."""
+        return datetime.fromisoformat(self.submitted).timestamp()
 
 
 class Error(Model, frozen=True, kw_only=True):

@@ -37,7 +37,8 @@ from toolkit.planning.settings import (
     with_variables,
 )
 from toolkit.planning.target import Run, understand
-from toolkit.runs import store
+from toolkit.runs import run as earlier
+from toolkit.runs.directories import next_directory
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
 from toolkit.sites.rules import comment_example
 from toolkit.slurm.client import Client
@@ -69,7 +70,7 @@ def gather(
     known = merge([*files, variables, flags]).job
     run = understand(target_name, flags, cwd, known, is_command=is_command)
     layers = [*files, run.layer, variables, run.flags]
-    recorded = store.Paths(run.target.repeats).read_plan() if run.target.repeats else None
+    recorded = earlier.Run(run.target.repeats).plan if run.target.repeats else None
     if recorded:  # its settings are those of the files and variables of its day
         layers = [run.layer, run.flags]
     cluster, settings = _merge_settings(layers, is_recorded=bool(recorded), dry_run=dry_run)
@@ -86,11 +87,22 @@ def gather(
         repeats = recorded if is_alike and not run.flags.values else None
         case = case._replace(repeats=repeats)
         case = _warned(case, *not_taken(recorded, settings.job, today))
+    if case.job.after:
+        case = _with_dependencies(case)
     return _warned(case, *_unchecked(case))
 
 
 def _warned(case: Case, *texts: str) -> Case:
     return case.with_findings(*(ToolkitError(text, is_warning=True) for text in texts))
+
+
+def _with_dependencies(case: Case) -> Case:
+    """Return the case with the jobs that ``--after`` names, and errors in these names."""
+    from toolkit.localcluster.access import local_name
+    from toolkit.runs.dependencies import dependencies
+
+    after, findings = dependencies(case.job.after, Path(case.run).parent, local_name(case.site))
+    return case._replace(after=after).with_findings(*findings)
 
 
 def _merge_settings(
@@ -138,7 +150,7 @@ def _settled(run: Run, cluster: Cluster, settings: Settings, cwd: Path) -> Case:
         findings=tuple(unset),
         notes=(run.note,) if run.note else (),
     )
-    case = case._replace(run=str(store.next_directory(cwd / (job.runs or "runs"), case.name)))
+    case = case._replace(run=str(next_directory(cwd / (job.runs or "runs"), case.name)))
     binds, wrong = parse_binds(job.bind, str(cwd))
     return case._replace(binds=binds).with_findings(*(wrong if case.noun == "image" else ()))
 
@@ -217,7 +229,7 @@ def _with_source(case: Case) -> Case:
         return case
     from toolkit.runs.code import change_since
 
-    change = change_since(target.repeats, case.script_file)
+    change = change_since(earlier.Run(target.repeats), case.script_file)
     return _warned(case, change) if change else case
 
 
@@ -316,7 +328,7 @@ def _tree(target: Target, job: Job, cwd: Path) -> Tree | None:
         return None
     from toolkit import git
     from toolkit.config import is_shipped
-    from toolkit.runs.snapshot import tree_of
+    from toolkit.runs.code import tree_of
 
     folder = Path(target.folder)
     if is_shipped(folder) and git.top(folder) is None:

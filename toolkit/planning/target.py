@@ -18,7 +18,7 @@ from toolkit.model.case import INTERPRETERS, SHELLS, Target
 from toolkit.model.job import Job
 from toolkit.planning.settings import Layer, layer
 from toolkit.quoting import shell
-from toolkit.runs import secrets
+from toolkit.runs import run as earlier
 from toolkit.trust import require_trusted
 
 _MOST_SCRIPT = 1 << 20  # bytes
@@ -98,7 +98,7 @@ def resolve(
     if (path / "plan.json").is_file() and (path / "job.json").is_file():
         require_trusted(path)
         job = read_json(path / "job.json", Job, searched=True)
-        job = replace(job, env={**job.env, **secrets.read(path)})
+        job = replace(job, env={**job.env, **earlier.Run(path).secrets})
         snapshot = None if is_live else _snapshot(path.resolve(), job)
         if snapshot is not None:
             return snapshot, layer(path.name, job)
@@ -144,9 +144,9 @@ def _is_batch_script(path: Path) -> bool:
 
 def _snapshot(run: Path, job: Job) -> Target | None:
     """Return the target in the snapshot of a run; None if it has none."""
-    from toolkit.runs.snapshot import of_run
+    from toolkit.runs.code import snapshot_of
 
-    taken = of_run(run)
+    taken = snapshot_of(earlier.Run(run))
     if taken is None:
         return None
     code = run / "code"
@@ -159,7 +159,7 @@ def _snapshot(run: Path, job: Job) -> Target | None:
 
 def _run_of(name: str, runs: Path) -> Path | None:
     """Return the directory of a run by its name or job id."""
-    from toolkit.runs.store import find
+    from toolkit.runs.directories import find
 
     try:
         return find(name, runs).directory

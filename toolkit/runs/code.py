@@ -1,19 +1,31 @@
-"""Record the code of a run: the script's hash, the commit, its changes and untracked names."""
+"""The code of a run: the script's hash, the commit and its changes, and perhaps a copy of the tree.
+
+With ``--snapshot`` what git tracks, and what it neither tracks nor ignores, is copied to ``code/``
+in the run's directory, but for files that usually hold secrets. The copies cannot be written to, so
+that a run that is repeated runs the same code; its directories can, so that what ranks write to the
+working directory stays with the run.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
+import stat
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 
 from toolkit import git
-from toolkit.errors import ConfigError
-from toolkit.files import write_atomically
+from toolkit.errors import ConfigError, NoSpaceError, UsageError
+from toolkit.files import hash_file, open_regular, write_atomically
 from toolkit.model.base import to_json
-from toolkit.model.code import Code, ScriptFile
-from toolkit.runs.store import Paths
+from toolkit.model.code import Code, ScriptFile, Snapshot, Tree
+from toolkit.runs.run import Run
 from toolkit.text import HIDDEN, redacted
+from toolkit.units import human_size
 
 _MOST_DIFF = 1 << 20  # characters of a diff that are kept
 _MOST_UNTRACKED = 1000  # names that are kept
@@ -29,22 +41,25 @@ SECRET_FILES = (
         for ending in ("json", "toml", "yaml", "yml", "ini", "txt")
     ),
 )
+MOST_BYTES = 256 << 20
+MOST_FILES = 20_000
+_EXAMPLES = ("*.example", "*.sample", "*.template", "*.dist")  # .env.example is meant to be shared
 
 
-def record(paths: Paths, script: ScriptFile | None, folder: Path, secrets: Iterable[str]) -> None:
+def record(run: Run, script: ScriptFile | None, folder: Path, secrets: Iterable[str]) -> None:
     """Record the code of a run. No run fails for it.
 
     Args:
-        paths: of the run.
+        run: that the code is of.
         script: that is run.
         folder: the directory that it lies in.
         secrets: values that must not be in the diff.
     """
-    code, diff = _of_tree(script, folder, paths.directory.parent.resolve())
+    code, diff = _of_tree(script, folder, run.directory.parent.resolve())
     with suppress(OSError, ValueError):
         if diff:
-            write_atomically(paths.diff, _without(diff, secrets), mode=0o600)
-        write_atomically(paths.code, to_json(code))
+            write_atomically(run.directory / "code.diff", _without(diff, secrets), mode=0o600)
+        write_atomically(run.directory / "code.json", to_json(code))
 
 
 def _of_tree(script: ScriptFile | None, folder: Path, runs: Path) -> tuple[Code, str]:
@@ -83,20 +98,193 @@ def _without(diff: str, secrets: Iterable[str]) -> str:
     return redacted(diff)
 
 
-def repeat(before: Path, paths: Paths) -> None:
+def repeat(before: Path, run: Run) -> None:
     """Give a run the record of an earlier one whose code it runs again."""
     for name in ("code.json", "code.diff"):
         with suppress(OSError):
-            shutil.copy(before / name, paths.directory / name)
+            shutil.copy(before / name, run.directory / name)
 
 
-def change_since(run: Path, script: ScriptFile | None) -> str:
+def change_since(run: Run, script: ScriptFile | None) -> str:
     """Return a warning if a script is not the one that an earlier run had; else nothing."""
     try:
-        code = Paths(run).read(Paths(run).code, Code) or Code()
+        code = run.read("code.json", Code) or Code()
     except ConfigError:
         return ""
     if script is None or code.script is None or code.script.sha256 == script.sha256:
         return ""
     name = Path(script.path).name
     return f"{name} has changed since {run.name}; it runs as it is now (--snapshot keeps a copy)"
+
+
+def tree_of(folder: Path, cwd: Path) -> Tree:
+    """Return the work tree that a snapshot of a script's directory is taken of.
+
+    Raises:
+        UsageError: git does not know the directory.
+    """
+    root = git.top(folder)
+    if root is None:
+        raise UsageError(
+            f"{folder} is not in a git work tree; a snapshot copies what git does not ignore",
+            place="--snapshot",
+            next_step="git init, and a .gitignore for data and results; or --no-snapshot",
+        )
+    return Tree(root=str(root), cwd=str(cwd))
+
+
+def snapshot_of(run: Run) -> Snapshot | None:
+    """Return the snapshot of a run; None if it has none."""
+    return run.read("snapshot.json", Snapshot)
+
+
+def copy(run: Run, tree: Tree, directory: str, folder: str) -> Snapshot:
+    """Copy a work tree into a run's directory.
+
+    Args:
+        run: that gets the copy.
+        tree: the work tree, or the snapshot of an earlier run.
+        directory: working directory of the ranks.
+        folder: directory of the script.
+
+    Raises:
+        UsageError: git does not tell its files.
+        NoSpaceError: there are too many, or they are too large.
+        ConfigError: the snapshot that is to be repeated has changed.
+    """
+    root, target = Path(tree.root), run.directory / "code"
+    before = snapshot_of(Run(root.parent)) if tree.is_copy else None
+    sizes, left_out = _chosen(root, before.files if before else _names(root, run.directory.parent))
+    if before is None:
+        left_out += [name for name in sizes if is_secret_file(name)]
+    for name in left_out:
+        sizes.pop(name, None)
+    _check_size(root, sizes)
+    digests = {name: _copy_file(root, name, target) for name in sizes}
+    if before is not None:
+        _require_same(before, digests)
+    taken = Snapshot(
+        root=before.root if before else tree.root,
+        directory=_within(root, directory),
+        folder=_within(root, folder),
+        files=digests,
+        left_out=before.left_out if before else tuple(left_out),
+        size=sum(sizes.values()),
+    )
+    for place in (taken.directory, taken.folder):
+        if not place.startswith("/"):
+            (target / place).mkdir(parents=True, exist_ok=True)
+    write_atomically(run.directory / "snapshot.json", to_json(taken))
+    return taken
+
+
+def _within(root: Path, path: str) -> str:
+    place = PurePosixPath(path)
+    return str(place.relative_to(root)) if place.is_relative_to(root) else path
+
+
+def _names(root: Path, runs: Path) -> list[str]:
+    """Return the names of what git does not ignore, but never runs: they would hold each other.
+
+    What Python compiles is left out, too: without a .gitignore for it, the first run would write it
+    again in the copy, which could not be repeated then.
+    """
+    names = git.files(root)
+    if names is None:
+        raise UsageError(
+            f"git does not tell the files of {root}",
+            place="--snapshot",
+            next_step=f"git -C {root} status says why",
+        )
+    own = os.path.relpath(runs.resolve(), root.resolve())
+    return [
+        name
+        for name in names
+        if not _is_compiled(name) and not PurePosixPath(name).is_relative_to(own)
+    ]
+
+
+def _is_compiled(name: str) -> bool:
+    """Return whether Python writes a file by itself, beside the sources that it imports."""
+    return "__pycache__" in PurePosixPath(name).parts
+
+
+def is_secret_file(name: str) -> bool:
+    """Return whether a file usually holds secrets, by its name."""
+    last = PurePosixPath(name).name.lower()
+    return any(fnmatchcase(last, pattern) for pattern in SECRET_FILES) and not any(
+        fnmatchcase(last, pattern) for pattern in _EXAMPLES
+    )
+
+
+def _chosen(root: Path, names: Iterable[str]) -> tuple[dict[str, int], list[str]]:
+    """Return the sizes of the files and links among names, and what else is there.
+
+    What lies behind a link that leads out of the tree is not chosen.
+    """
+    sizes, others = dict[str, int](), list[str]()
+    top = os.path.realpath(root)
+    for name in names:
+        try:
+            status = (root / name).lstat()
+        except OSError:
+            continue  # it was deleted
+        is_inside = Path(os.path.realpath((root / name).parent)).is_relative_to(top)
+        if is_inside and stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK):
+            sizes[name] = status.st_size
+        else:
+            others.append(name)
+    return sizes, others
+
+
+def _check_size(root: Path, files: dict[str, int]) -> None:
+    total = sum(files.values())
+    if total <= MOST_BYTES and len(files) <= MOST_FILES:
+        return
+    sizes: Counter[str] = Counter()
+    for name, size in files.items():
+        sizes[name.partition("/")[0]] += size
+    limit = f"{human_size(MOST_BYTES)} and {MOST_FILES} files"
+    raise NoSpaceError(
+        f"a snapshot would have {human_size(total)} in {len(files)} files; {limit} are the most",
+        place=str(root),
+        details=[f"{human_size(size):>7}  {name}" for name, size in sizes.most_common(5)],
+        next_step="add data and results to .gitignore: what git ignores is not copied",
+    )
+
+
+def _copy_file(root: Path, name: str, target: Path) -> str:
+    """Copy a file or a symbolic link, and return the hash of its content."""
+    source, copy = root / name, target / name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_symlink():
+        text = _link(root, source)
+        copy.symlink_to(text)
+        return hashlib.sha256(os.fsencode(text)).hexdigest()
+    # It may be exchanged for a pipe or a link meanwhile.
+    with open_regular(source, below=source.parent) as reading, copy.open("xb") as writing:
+        shutil.copyfileobj(reading, writing)
+        mode = stat.S_IMODE(os.fstat(reading.fileno()).st_mode)
+        os.fchmod(writing.fileno(), (mode & 0o555) | stat.S_IRUSR)
+    return hash_file(copy)
+
+
+def _link(root: Path, source: Path) -> str:
+    """Return the target of a link's copy: in the tree the copied file, outside the same file."""
+    text = str(source.readlink())
+    meant = os.path.normpath(source.parent / text)
+    if not PurePosixPath(meant).is_relative_to(root):
+        return meant
+    return os.path.relpath(meant, source.parent) if text.startswith("/") else text
+
+
+def _require_same(before: Snapshot, digests: dict[str, str]) -> None:
+    files = {name: digest for name, digest in before.files.items() if not _is_compiled(name)}
+    changed = [name for name, digest in files.items() if digests.get(name) != digest]
+    if changed:
+        raise ConfigError(
+            f"{len(changed)} of {len(before.files)} files of the snapshot are not as they were",
+            place="--snapshot",
+            details=sorted(changed)[:5],
+            next_step="run the job from its work tree: --no-snapshot",
+        )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.runs import status
-from toolkit.runs.store import Paths, find
+from toolkit.runs.directories import find
 from toolkit.trust import require_trusted
 
 _HOW = ("afterok", "afterany", "afternotok")
@@ -51,31 +51,27 @@ def _word(text: str, runs: Path, cluster: str | None) -> str | None:
     how, name = match["how"] or "afterok", match["run"]
     if name.isdigit():
         return f"{how}:{name}"
-    paths = find(name, runs)
-    require_trusted(paths.directory)
-    state, came_out = status.current(paths)
-    if came_out is not None:
-        _check(how, paths, well=came_out.kind == "ok")
+    run = find(name, runs)
+    require_trusted(run.directory)
+    state = status.query(run)
+    if run.outcome is not None:
+        succeeded = run.outcome.kind == "ok"
+        if how != "afterany" and succeeded != (how == "afterok"):
+            outcome = "succeeded" if succeeded else "failed"
+            raise UsageError(
+                f"{run.name} {outcome}: a job with {how} on it would never start",
+                next_step=f"--after afterany:{run.name}, or leave it out",
+            )
         return None
-    submission = status.submission_of(paths)
-    if submission.cluster != cluster:
+    number = run.job_id
+    if run.job is not None and run.job.cluster != cluster:
         raise UsageError(
-            f"{paths.name} runs on another cluster: {submission.cluster or submission.site}",
+            f"{run.name} runs on another cluster: {run.job.cluster or run.job.site}",
             next_step="--site",
         )
     if state is None:
         raise UsageError(
-            f"the outcome of {paths.name} is not known: Slurm has forgotten the job",
-            next_step=f"toolkit logs {paths.name}",
+            f"the outcome of {run.name} is not known: Slurm has forgotten the job",
+            next_step=f"toolkit logs {run.name}",
         )
-    return f"{how}:{submission.job_id}"
-
-
-def _check(how: str, paths: Paths, *, well: bool) -> None:
-    """Raise UsageError if a run that has ended came out so that Slurm would never start the job."""
-    if how != "afterany" and well != (how == "afterok"):
-        outcome = "succeeded" if well else "failed"
-        raise UsageError(
-            f"{paths.name} {outcome}: a job with {how} on it would never start",
-            next_step=f"--after afterany:{paths.name}, or leave it out",
-        )
+    return f"{how}:{number}"

@@ -12,7 +12,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import JobAttempt
 from toolkit.runs import attempts, logs
 from toolkit.runs.logs import Line
-from toolkit.runs.store import Log, Paths
+from toolkit.runs.run import Log, Run
 
 # Bytes of all logs together that are held in memory; as Python's objects well below 200 MB.
 MOST = 6 << 20
@@ -52,7 +52,7 @@ class History(NamedTuple):
         return {attempt.element: attempt.number for attempt in self.attempts}
 
 
-def history(paths: Paths, plan: Plan, job_id: int) -> History:
+def history(paths: Run, plan: Plan, job_id: int) -> History:
     """Read the attempts of a job from its batch shell's logs; empty if it is never requeued."""
     if plan.requeue is None:
         return History()
@@ -66,13 +66,13 @@ def history(paths: Paths, plan: Plan, job_id: int) -> History:
     return History(attempts.read_attempts(line for _, line in marked), starts)
 
 
-def of_run(paths: Paths, plan: Plan, job_id: int) -> Excerpt:
+def of_run(paths: Run, plan: Plan, job_id: int) -> Excerpt:
     """Read the logs of a job's last attempt."""
     past = history(paths, plan, job_id)
     return of_logs(paths, plan, paths.logs_of(job_id), past)
 
 
-def of_logs(paths: Paths, plan: Plan, given: Sequence[Log], past: History) -> Excerpt:
+def of_logs(paths: Run, plan: Plan, given: Sequence[Log], past: History) -> Excerpt:
     """Read what belongs to the last attempt in the given logs."""
     hide = logs.secret_filter(paths)
     last = past.last

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from toolkit.errors import JobLostError, SlurmUnreachableError
-from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome
-from toolkit.runs import logs, parts, standings
+from toolkit.runs import logs, standings
 from toolkit.runs.finish import finish
-from toolkit.runs.store import Paths
-from toolkit.slurm.client import Client
+from toolkit.runs.run import Run
 
 _READ_SECONDS = 0.25  # between two reads of the logs, at least
 # Of a core, to look which of a job's logs have grown: a job of 8,000 ranks has as many.
@@ -64,9 +62,7 @@ def _pause(waited: float) -> float:
     return min(10.0, max(0.3, waited / 20))
 
 
-def follow(
-    client: Client, paths: Paths, plan: Plan, job_id: int, *, until: float = math.inf
-) -> Iterator[Event]:
+def follow(run: Run, *, until: float = math.inf) -> Iterator[Event]:
     """Yield the events of a job until it has ended; the last is its ``Outcome``, which is recorded.
 
     Raises:
@@ -74,7 +70,8 @@ def follow(
         SlurmUnreachableError: Slurm did not answer for ten minutes.
         TimeoutError: the job has not ended at ``until``, a time of ``time.monotonic``.
     """
-    tail = logs.Tail(paths, job_id)
+    job_id = run.job_id
+    tail = logs.Tail(run)
     began = queried = answered = time.monotonic()
     is_silent, misses = False, 0
     state: JobState | None = None
@@ -82,7 +79,7 @@ def follow(
     checked = began
     while True:
         try:
-            new = _state(client, paths, plan, job_id)
+            new = run.state()
             answered, is_silent = time.monotonic(), False
             misses = misses + 1 if new is None else 0
             if misses >= _MISSES:
@@ -92,12 +89,12 @@ def follow(
                 )
             if new is not None:
                 if state is None or (new.state, new.reason) != (state.state, state.reason):
-                    start = client.expected_start(job_id) if new.state == "PENDING" else ""
+                    start = run.client.expected_start(job_id) if new.state == "PENDING" else ""
                     yield Changed(new, start)
                 state = new
                 if state.ended:
-                    yield from _lines(tail, plan, last=True)
-                    yield finish(client, paths, plan, state)
+                    yield from tail.read(last=True)
+                    yield finish(run, state)
                     return
         except SlurmUnreachableError as error:
             if time.monotonic() - answered > _PATIENCE:
@@ -106,14 +103,14 @@ def follow(
                 yield Unreachable(error)
             is_silent = True
         if state is not None and state.state == "RUNNING" and not is_reported:
-            seconds = logs.silence(paths, job_id)
+            seconds = logs.silence(run)
             is_reported = seconds > SILENT_SECONDS
             if is_reported:
                 yield Silent(seconds)
         is_time = time.monotonic() - checked > _ENDS_SECONDS
         if state is not None and state.state == "RUNNING" and is_time and not are_ends_reported:
             checked = time.monotonic()
-            text = standings.ended_text(paths, plan, job_id)
+            text = standings.ended_text(run, run.plan, job_id)
             are_ends_reported = bool(text)
             if text:
                 yield RanksEnded(text)
@@ -124,23 +121,4 @@ def follow(
             )
         while time.monotonic() - queried < _pause(queried - began):
             time.sleep(max(_READ_SECONDS, tail.cost / _READ_SHARE))
-            yield from _lines(tail, plan)
-
-
-def _state(client: Client, paths: Paths, plan: Plan, job_id: int) -> JobState | None:
-    """Return the state of a run; None if Slurm does not show its job."""
-    if (ended := parts.ended_state(paths, job_id)) is not None:
-        return ended
-    state = client.jobs([job_id]).get(job_id)
-    is_known = state is not None and parts.is_of(state, paths, plan)
-    return parts.own_state(paths, state) if state is not None and is_known else None
-
-
-def _lines(tail: logs.Tail, plan: Plan, *, last: bool = False) -> Iterator[logs.Line]:
-    for log, text in tail.read(last=last):
-        yield logs.line(text, log, plan.launch)
-
-
-def all_lines(paths: Paths, plan: Plan, job_id: int) -> Iterator[logs.Line]:
-    """Yield every line in the logs of a job so far, the batch shell's first."""
-    return _lines(logs.Tail(paths, job_id), plan, last=True)
+            yield from tail.read()

@@ -16,7 +16,7 @@ from toolkit.model.run import JobState
 from toolkit.quoting import shell, shell_words
 from toolkit.relay import gate, sockets
 from toolkit.runs import status
-from toolkit.runs.store import Paths
+from toolkit.runs.run import Run
 from toolkit.slurm.hostlist import expand
 
 _LONGEST_NAME = 24  # of a server in the name of its socket, whose path has a limit, too
@@ -26,14 +26,14 @@ class Door(NamedTuple):
     """The way to a server on a node of a run.
 
     Attributes:
-        paths: of the run.
+        run: that has the server.
         job_id: of the job, or of an element of its array.
         node: that the server is on.
         target: the server: a port, or the path of a Unix socket.
         by_ssh: the node is reached by ssh.
     """
 
-    paths: Paths
+    run: Run
     job_id: int
     node: str
     target: str
@@ -41,7 +41,7 @@ class Door(NamedTuple):
 
     def transport(self, command: Sequence[str]) -> Sequence[str]:
         """Return the command that runs another on the node, with its input and output here."""
-        prefix = status.client_of(status.submission_of(self.paths)).access.prefix
+        prefix = self.run.client.access.prefix
         if self.by_ssh:
             quiet = ("-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15")
             return (*prefix, "ssh", *quiet, self.node, shell_words(command))
@@ -54,7 +54,7 @@ class Door(NamedTuple):
     def is_running(self) -> bool:
         """Return whether the job runs on the node; a Slurm that does not answer does not end it."""
         try:
-            states = status.running(self.paths)
+            states = status.running(self.run)
             own = [state for state in states if state.job_id == self.job_id]
             return any(self.node in expand(state.nodes) for state in own)
         except SlurmUnreachableError:
@@ -79,23 +79,23 @@ def target(text: str, place: str = "PORT-or-SOCKET") -> str:
     )
 
 
-def require_running(paths: Paths) -> list[JobState]:
+def require_running(run: Run) -> list[JobState]:
     """Return the running job of a run, or the running elements of its job array.
 
     Raises:
         JobLostError: the run is not running.
     """
-    states = status.running(paths)
+    states = status.running(run)
     if not states:
         raise JobLostError(
-            f"{paths.name} is not running",
+            f"{run.name} is not running",
             place="RUN",
-            next_step=f"toolkit ps; toolkit logs {paths.word}",
+            next_step=f"toolkit ps; toolkit logs {run.word}",
         )
     return states
 
 
-def locate(paths: Paths, where: str, *, node: str | None = None, by_ssh: bool = False) -> Door:
+def locate(run: Run, where: str, *, node: str | None = None, by_ssh: bool = False) -> Door:
     """Return the way to a server on a node of a run, by default the first.
 
     Raises:
@@ -104,29 +104,29 @@ def locate(paths: Paths, where: str, *, node: str | None = None, by_ssh: bool = 
         ForbiddenError: it is another user's, who may have written the number of any job.
         UntrustedError: another user could exchange it.
     """
-    paths.require_own()
-    states = require_running(paths)
+    run.require_own()
+    states = require_running(run)
     nodes = [(name, state.job_id) for state in states for name in expand(state.nodes)]
     chosen = node or nodes[0][0]
     job_ids = dict(reversed(nodes))  # of two elements of an array on one node, the first
     if chosen not in job_ids:
         raise UsageError(
-            f"{paths.name} does not run on {chosen}", place="--node", choices=job_ids, value=chosen
+            f"{run.name} does not run on {chosen}", place="--node", choices=job_ids, value=chosen
         )
-    return Door(paths, job_ids[chosen], chosen, target(where), by_ssh)
+    return Door(run, job_ids[chosen], chosen, target(where), by_ssh)
 
 
-def socket_path(paths: Paths, where: str, node: str = "") -> Path:
+def socket_path(run: Run, where: str, node: str = "") -> Path:
     """Return the default path of the socket on this host.
 
     An example is ``/tmp/toolkit-1000/train-0007-5f3a9c-6006``. Runs of several directories have the
     same name, several nodes the same port, and several servers the same name of a socket, so part
     of a hash of all of them is in it.
     """
-    words = (os.fsencode(paths.directory.resolve()), os.fsencode(node), os.fsencode(where))
+    words = (os.fsencode(run.directory.resolve()), os.fsencode(node), os.fsencode(where))
     own = hashlib.sha256(b"\0".join(words)).hexdigest()[:6]
     server = re.sub(r"[^A-Za-z0-9._-]", "-", Path(where).name)[-_LONGEST_NAME:]  # ssh splits at ":"
-    return sockets.private_directory() / f"{paths.name}-{own}-{server}"
+    return sockets.private_directory() / f"{run.name}-{own}-{server}"
 
 
 def open_doors(doors: Sequence[Door], listeners: Sequence[socket.socket]) -> Iterator[gate.Event]:

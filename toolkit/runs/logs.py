@@ -12,21 +12,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 from toolkit.model.plan import Launch
-from toolkit.runs import secrets
-from toolkit.runs.store import Log, Paths
+from toolkit.runs.run import Log, Run
 from toolkit.text import HIDDEN
 from toolkit.units import human_size
 
 LONGEST = 64 * 1024  # bytes kept of one line; a rank that prints a tensor writes megabytes
 _CHUNK = 1 << 20
-_MOST = 256 << 20  # bytes of one log that are searched
-_EQUAL = 500  # characters of a line that may be printed again, at most
+_MOST = 64 << 20  # bytes of one log that are searched
 _SHORT, _FEW = 32, 256  # a log of n bytes may have n / 32 lines and a few more
 
 
@@ -136,28 +133,14 @@ def _refused(log: Log, error: OSError) -> str:
 def find_lines(log: Log, word: bytes) -> Iterator[tuple[int, str]]:
     """Yield the offset and the text of each line that has ``word``; only the end of a huge log.
 
-    It is fast, since most chunks are not split. A log that cannot be read has none.
+    A log that cannot be read has none.
     """
     with suppress(OSError), log.open() as file:
-        carried, offset = b"", max(0, log.size - _MOST)
-        file.seek(offset)
-        for data in stream(file, offset + _MOST):
-            block = carried + data
-            whole, newline, carried = block.rpartition(b"\n")
-            if word in whole:
-                yield from _rows_with(whole, word, offset)
-            offset += len(whole) + len(newline)
-            if len(carried) > LONGEST:  # one long line: its end is enough
-                offset += len(carried) - LONGEST
-                carried = carried[-LONGEST:]
-        yield from _rows_with(carried, word, offset)
-
-
-def _rows_with(block: bytes, word: bytes, offset: int) -> Iterator[tuple[int, str]]:
-    for row in block.split(b"\n"):
-        if word in row:
-            yield offset, row[:LONGEST].decode("utf-8", "replace")
-        offset += len(row) + 1
+        offset = file.seek(max(0, log.size - _MOST))
+        while row := file.readline(LONGEST):
+            if word in row:
+                yield offset, row.rstrip(b"\n").decode("utf-8", "replace")
+            offset += len(row)
 
 
 _LEAST = 6  # characters of the shortest secret that is hidden in logs; shorter ones are in any text
@@ -212,14 +195,7 @@ def line(text: str, log: Log, launch: Launch) -> Line:
 
 def is_noise(text: str) -> bool:
     """Return whether a line is one that healthy runs print and that helps no reader."""
-    return _is_short_noise(text) if len(text) <= _EQUAL else _is_any_noise(text)
-
-
-def _is_any_noise(text: str) -> bool:
     return not text.strip() or bool(_NOISE.search(text))
-
-
-_is_short_noise = lru_cache(maxsize=4096)(_is_any_noise)  # ranks print many lines that are equal
 
 
 class Tail:
@@ -231,22 +207,21 @@ class Tail:
 
     cost = 0.0
 
-    def __init__(self, paths: Paths, job_id: int) -> None:
-        """Start at the beginning of each log of a job of a run."""
-        self._paths = paths
-        self._job_id = job_id
-        self._hide = secret_filter(paths)
+    def __init__(self, run: Run) -> None:
+        """Start at the beginning of each log of a run's job."""
+        self._run = run
+        self._hide = secret_filter(run)
         self._open: dict[Path, tuple[int, Splitter]] = {}
         self._refused: set[Path] = set()
 
-    def read(self, *, last: bool = False) -> Iterator[tuple[Log, str]]:
+    def read(self, *, last: bool = False) -> Iterator[Line]:
         """Yield new complete lines; with ``last`` also a last one that has no newline."""
         began = time.process_time()
-        logs = [log for log in self._paths.logs_of(self._job_id) if last or self._has_new(log)]
+        logs = [log for log in self._run.logs_of(self._run.job_id) if last or self._has_new(log)]
         self.cost = time.process_time() - began
         for log in logs:
             for text in self._new(log, last=last):
-                yield log, self._hide(text)
+                yield line(self._hide(text), log, self._run.plan.launch)
 
     def _has_new(self, log: Log) -> bool:
         offset, _ = self._open.get(log.path, (0, None))
@@ -269,17 +244,20 @@ class Tail:
             yield from splitter.rest()
 
 
-def silence(paths: Paths, job_id: int) -> float:
+def all_lines(run: Run) -> Iterator[Line]:
+    """Yield every line in the logs of a run so far, the batch shell's first."""
+    return Tail(run).read(last=True)
+
+
+def silence(run: Run) -> float:
     """Return for how many seconds nothing has been printed; 0 if there are no logs."""
-    written = max((log.path.stat().st_mtime for log in paths.logs_of(job_id)), default=math.inf)
+    written = max((log.path.stat().st_mtime for log in run.logs_of(run.job_id)), default=math.inf)
     return max(0.0, time.time() - written)
 
 
-def secret_filter(paths: Paths) -> Callable[[str], str]:
+def secret_filter(run: Run) -> Callable[[str], str]:
     """Return a function that hides the values of the run's secrets in what ranks printed."""
-    values = tuple(
-        value for value in secrets.read(paths.directory).values() if len(value) >= _LEAST
-    )
+    values = [value for value in run.secrets.values() if len(value) >= _LEAST]
 
     def hide(text: str) -> str:
         for value in values:

@@ -12,7 +12,8 @@ from toolkit.errors import CommandFailedError, ConfigError, JobLostError, UsageE
 from toolkit.files import read_json, read_text, write_atomically
 from toolkit.model.base import Model
 from toolkit.runs import forward, status
-from toolkit.runs.store import Paths, all_runs
+from toolkit.runs.directories import all_runs
+from toolkit.runs.run import Run
 from toolkit.slurm.client import without_job
 
 LAUNCHER = "notebook"
@@ -63,55 +64,55 @@ class Server(NamedTuple):
     token: str
 
 
-def place_file(paths: Paths) -> Path:
+def place_file(run: Run) -> Path:
     """Return the file with the place of a run's server."""
-    return paths.directory / "place.json"
+    return run.directory / "place.json"
 
 
-def token_file(paths: Paths) -> Path:
+def token_file(run: Run) -> Path:
     """Return the file with the token of a run's server, which only the owner can read."""
-    return paths.directory / "token"
+    return run.directory / "token"
 
 
-def is_notebook(paths: Paths) -> bool:
+def is_notebook(run: Run) -> bool:
     """Return whether a run is a notebook."""
     try:
-        return paths.read_plan().launch.launcher == LAUNCHER
+        return run.plan.launch.launcher == LAUNCHER
     except (ConfigError, OSError):
         return False
 
 
-def notebooks(runs: Path) -> list[Paths]:
+def notebooks(runs: Path) -> list[Run]:
     """Return the notebooks in a directory of runs, the newest first."""
-    return [paths for paths in all_runs(runs) if is_notebook(paths)]
+    return [run for run in all_runs(runs) if is_notebook(run)]
 
 
-def newest(runs: Path) -> Paths | None:
+def newest(runs: Path) -> Run | None:
     """Return the newest notebook that has not ended as far as is known, else the newest of all."""
     every = all_runs(runs)
-    ordered = sorted(every, key=lambda paths: paths.outcome.is_file())
-    return next((paths for paths in ordered if is_notebook(paths)), None)
+    ordered = sorted(every, key=lambda run: run.has_ended)
+    return next((run for run in ordered if is_notebook(run)), None)
 
 
-def require_notebook(paths: Paths) -> None:
+def require_notebook(run: Run) -> None:
     """Raise UsageError if a run is not a notebook."""
-    if not is_notebook(paths):
+    if not is_notebook(run):
         raise UsageError(
-            f"{paths.name} is not a notebook",
+            f"{run.name} is not a notebook",
             place="RUN",
-            next_step=f"toolkit notebook list; another server: toolkit forward {paths.word} PORT",
+            next_step=f"toolkit notebook list; another server: toolkit forward {run.word} PORT",
         )
 
 
 def others(runs: Path, directory: Path) -> list[str]:
     """Return the notebooks that show a directory and have not ended, the newest first."""
-    own = [paths for paths in all_runs(runs) if not paths.outcome.is_file() and is_notebook(paths)]
-    showing = [paths for paths in own if paths.read_plan().launch.program[-1] == str(directory)]
-    states = status.of_all(showing)
+    own = [run for run in all_runs(runs) if not run.has_ended and is_notebook(run)]
+    showing = [run for run in own if run.plan.launch.program[-1] == str(directory)]
+    states = status.rows(showing)
     return [row.run for row in states if row.state in ("PENDING", "RUNNING")]
 
 
-def server(paths: Paths, *, by_ssh: bool = False) -> Server:
+def server(run: Run, *, by_ssh: bool = False) -> Server:
     """Return the server of a run.
 
     Raises:
@@ -120,19 +121,19 @@ def server(paths: Paths, *, by_ssh: bool = False) -> Server:
         ForbiddenError: the run is another user's.
         UntrustedError: another user could exchange it.
     """
-    paths.require_own()  # it says which server gets the token
-    require_notebook(paths)
+    run.require_own()  # it says which server gets the token
+    require_notebook(run)
     try:
-        place = read_json(place_file(paths), Place, below=paths.directory)
-        token = read_text(token_file(paths), below=paths.directory).strip()
+        place = read_json(place_file(run), Place, below=run.directory)
+        token = read_text(token_file(run), below=run.directory).strip()
     except (ConfigError, OSError) as error:
-        forward.require_running(paths)
+        forward.require_running(run)
         raise JobLostError(
-            f"the server of {paths.name} does not listen yet",
+            f"the server of {run.name} does not listen yet",
             place="RUN",
-            next_step=f"try again in a minute; its messages: toolkit logs {paths.word}",
+            next_step=f"try again in a minute; its messages: toolkit logs {run.word}",
         ) from error
-    door = forward.locate(paths, place.socket, node=place.node, by_ssh=by_ssh)
+    door = forward.locate(run, place.socket, node=place.node, by_ssh=by_ssh)
     return Server(door, token)
 
 
@@ -153,14 +154,14 @@ def prove(door: forward.Door, *refused: str, token: str) -> None:
     if result.stdout.split()[-len(expected) :] != expected:  # a site's prolog may print before it
         raise CommandFailedError(
             f"the notebook's server on {door.node} does not answer as it should",
-            place=door.paths.name,
+            place=door.run.name,
             details=(*result.stdout.splitlines(), *result.tail(3)),
-            next_step=f"toolkit logs {door.paths.word}; its job goes on: "
-            f"toolkit notebook stop {door.paths.word} ends it",
+            next_step=f"toolkit logs {door.run.word}; its job goes on: "
+            f"toolkit notebook stop {door.run.word} ends it",
         )
 
 
-def rotate(paths: Paths) -> Server:
+def rotate(run: Run) -> Server:
     """Give a server a new token: the old one, and cookies of it, are refused from now on.
 
     Kernels and files stay. Browsers that are open have to use the new address.
@@ -168,8 +169,8 @@ def rotate(paths: Paths) -> Server:
     Raises:
         CommandFailedError: the server did not take it up.
     """
-    running = server(paths)
+    running = server(run)
     token = secrets.token_hex(32)
-    write_atomically(token_file(paths), token, mode=0o600)
+    write_atomically(token_file(run), token, mode=0o600)
     prove(running.door, running.token, token=token)
     return Server(running.door, token)

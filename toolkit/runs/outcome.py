@@ -20,7 +20,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Failure, JobState, Outcome, Process
 from toolkit.runs import blame
 from toolkit.runs.logs import Line
-from toolkit.runs.store import Log
+from toolkit.runs.run import Log
 from toolkit.slurm.hostlist import expand
 from toolkit.units import signal_of
 

@@ -20,7 +20,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Process, Record
 from toolkit.runs import logs
 from toolkit.runs.blame import is_starter
-from toolkit.runs.store import Paths
+from toolkit.runs.run import Run
 
 RUNNING, ENDED = ".process", ".ended"  # suffixes
 _HEAD, _TAIL = 8 << 10, 256 << 10  # bytes of a file that are read
@@ -28,7 +28,7 @@ _MOST = 256 << 20  # of all files
 _WORLD = re.compile(rb"^world=(\d{1,9}) rank=(\d{1,9})$", re.MULTILINE)
 
 
-def read(paths: Paths, plan: Plan, job_id: int) -> list[Process]:
+def read(paths: Run, plan: Plan, job_id: int) -> list[Process]:
     """Return the processes of a job, the earliest first."""
     launcher, hide = launchers.get(plan.launch.launcher), logs.secret_filter(paths)
     processes, left = [], _MOST
@@ -47,10 +47,10 @@ def read(paths: Paths, plan: Plan, job_id: int) -> list[Process]:
     return sorted(processes, key=lambda process: process.time_ns)
 
 
-def have_some_ended(paths: Paths) -> bool:
+def have_some_ended(run: Run) -> bool:
     """Return whether some processes have ended and others not, by the names of their files."""
     with suppress(OSError):
-        names = paths.names(paths.reports)
+        names = run.names(run.reports)
         return all(any(name.endswith(end) for name in names) for end in (RUNNING, ENDED))
     return False
 
@@ -78,7 +78,7 @@ def latest(
     return launchers.get(plan.launch.launcher).of_last_start(started, ())
 
 
-def _read(paths: Paths, name: str, most: int, hide: Callable[[str], str]) -> Process | None:
+def _read(paths: Run, name: str, most: int, hide: Callable[[str], str]) -> Process | None:
     """Read a file; return None if it is another user's, or has no whole beginning."""
     path = paths.reports / name
     with open_regular(path, below=paths.directory) as file:

@@ -1,4 +1,4 @@
-"""Remove runs that have ended, and only these: Slurm is asked about each without an outcome."""
+"""Cancel runs, and remove those that have ended: Slurm is asked about each without an outcome."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -22,10 +22,10 @@ from toolkit.errors import (
 )
 from toolkit.images.store import usage
 from toolkit.model.base import Model
-from toolkit.runs import once, status
-from toolkit.runs.store import Paths
-from toolkit.runtimes import RUNTIMES
-from toolkit.slurm import queue
+from toolkit.model.run import Submission
+from toolkit.runs import status
+from toolkit.runs.run import Run, client_of
+from toolkit.runs.submit import is_over
 
 _PAUSE = 0.5  # seconds between two questions to Slurm
 # Seconds for a canceled job to end; Slurm kills its processes after KillWait, 30 s.
@@ -52,7 +52,7 @@ class Removal(Model, frozen=True, kw_only=True):
     reason: str = msgspec.field(name="kept", default="")
 
 
-class _Reason(NamedTuple):
+class Reason(NamedTuple):
     """The reason for which a run must stay.
 
     Attributes:
@@ -66,49 +66,49 @@ class _Reason(NamedTuple):
     is_certain: bool = True
 
 
-def reason_to_stay(paths: Paths, refresh: status.Refresh | None = None) -> str:
-    """Return why a run must not be removed; empty if it has ended."""
-    reason = _reason(paths, refresh)
-    return reason.text if reason else ""
-
-
-def _reason(paths: Paths, refresh: status.Refresh | None = None) -> _Reason | None:
+def reason_to_stay(run: Run, answers: status.Answers | None = None) -> Reason | None:
+    """Return why a run must not be removed; None if it has ended."""
     try:
-        paths.read_plan()
-        state, outcome = status.current(paths, refresh)
+        planned = (run.plan, (run.directory / "plan.json").stat().st_mtime)[1]
+        state = status.query(run, answers)
     except SlurmUnreachableError as error:
-        return _Reason(f"it is not known whether it has ended: {error.cause}", is_certain=False)
+        return Reason(f"it is not known whether it has ended: {error.cause}", is_certain=False)
     except (ToolkitError, OSError) as error:
-        return _Reason(f"its files cannot be read: {error}", is_certain=False)
-    if outcome is not None:
+        return Reason(f"its files cannot be read: {error}", is_certain=False)
+    if run.outcome is not None:
         return None
     if state is not None:
-        return _Reason(f"job {state.job_id} is {state.state.lower()}", has_job=True)
-    submission = paths.read_submission()
-    if submission is None:
-        return _unsubmitted(paths)
-    if submission.cluster is not None:  # a local cluster forgets no job that runs
-        return None
-    return _Reason(
-        f"Slurm does not know job {submission.job_id}: it ended long ago, or is another cluster's",
-        is_certain=False,
-    )
-
-
-def _unsubmitted(paths: Paths) -> _Reason | None:
-    """Return why a run without a job must stay: it is about to get one."""
-    if not once.is_over(paths):
-        return _Reason("it is being submitted, or waits for an allocation")
-    if paths.attempt.is_file():
-        if status.was_never_submitted(paths):
+        return Reason(f"job {state.job_id} is {state.state.lower()}", has_job=True)
+    if run.job is not None and run.job.job_id is not None:
+        if run.job.cluster is not None:  # a local cluster forgets no job that runs
             return None
-        return _Reason("it is not known whether Slurm has its job: toolkit ps", is_certain=False)
-    if time.time() - paths.plan.stat().st_mtime < _BEING_WRITTEN:
-        return _Reason("it is being submitted")
+        ended = "it ended long ago, or is another cluster's"
+        return Reason(f"Slurm does not know job {run.job.job_id}: {ended}", is_certain=False)
+    if not is_over(run):
+        return Reason("it is being submitted, or waits for an allocation")
+    if not status.was_never_submitted(run):
+        return Reason("it is not known whether Slurm has its job: toolkit ps", is_certain=False)
+    if run.job is None and time.time() - planned < _BEING_WRITTEN:
+        return Reason("it is being submitted")
     return None
 
 
-def remove(runs: Sequence[Paths], *, cancel: bool = False, force: bool = False) -> int:
+def cancel(run: Run) -> bool:
+    """Cancel the job of a run of the caller; return False if it has ended already.
+
+    Raises:
+        ForbiddenError, UntrustedError: the run is another user's, or could be exchanged.
+        SlurmUnreachableError: Slurm does not answer.
+    """
+    run.require_own()
+    state = status.query(run)
+    if state is None or run.outcome is not None:  # its number may be that of another job by now
+        return False
+    run.client.cancel(state.job_id)
+    return True
+
+
+def remove(runs: Sequence[Run], *, cancel: bool = False, force: bool = False) -> int:
     """Remove runs; nothing is removed if one of them has to stay.
 
     Args:
@@ -124,33 +124,43 @@ def remove(runs: Sequence[Paths], *, cancel: bool = False, force: bool = False) 
         ForbiddenError: a run is not a directory of its own or is another user's, or a file cannot
             be removed.
     """
-    for paths in runs:
-        _check(paths, is_forced=force)
-    refresh = status.Refresh(runs)
-    reasons = {paths: reason for paths in runs if (reason := _reason(paths, refresh))}
+    for run in runs:
+        _check(run, is_forced=force)
+    reasons = _reasons(runs)
     if cancel:
-        _cancel(paths for paths, reason in reasons.items() if reason.has_job)
-        reasons = {paths: reason for paths in reasons if (reason := _reason(paths))}
-    staying = {paths: why for paths, why in reasons.items() if why.is_certain or not force}
+        waiting = [run for run, reason in reasons.items() if reason.has_job]
+        for run in waiting:
+            run.client.cancel(run.job_id)
+        until = time.monotonic() + _PATIENCE
+        while waiting and time.monotonic() < until:
+            time.sleep(_PAUSE)
+            waiting = [*_reasons(waiting)]
+        reasons = _reasons([*reasons])
+    staying = {run: reason for run, reason in reasons.items() if reason.is_certain or not force}
     if staying:
         raise _busy(staying)
-    return sum(_remove(paths) for paths in runs)
+    return sum(map(_remove, runs))
 
 
-def _check(paths: Paths, *, is_forced: bool) -> None:
+def _reasons(runs: Sequence[Run]) -> dict[Run, Reason]:
+    answers = status.ask(runs)
+    return {run: reason for run in runs if (reason := reason_to_stay(run, answers))}
+
+
+def _check(run: Run, *, is_forced: bool) -> None:
     """Refuse what is not a run, or cannot be removed from here.
 
     Raises:
         ConfigError: its plan cannot be read.
     """
-    require_no_link(paths.directory)
-    paths.require_own()
-    if not (is_forced and paths.script.is_file()):
-        paths.read_plan()
-    if Path.cwd().is_relative_to(paths.directory.resolve()):
+    require_no_link(run.directory)
+    run.require_own()
+    if not (is_forced and run.script.is_file()):
+        _ = run.plan
+    if Path.cwd().is_relative_to(run.directory.resolve()):
         raise ForbiddenError(
-            f"the current directory is in {paths.name}",
-            place=str(paths.directory),
+            f"the current directory is in {run.name}",
+            place=str(run.directory),
             next_step="change to another directory",
         )
 
@@ -165,7 +175,7 @@ def require_no_link(directory: Path) -> None:
         )
 
 
-def _busy(staying: dict[Paths, _Reason]) -> BusyError:
+def _busy(staying: dict[Run, Reason]) -> BusyError:
     first = next(iter(staying.values()))
     count = len(staying)
     step = "toolkit rm --cancel cancels it first" if first.has_job else "wait until Slurm answers"
@@ -173,68 +183,36 @@ def _busy(staying: dict[Paths, _Reason]) -> BusyError:
         "nothing was removed: "
         + ("a run has" if count == 1 else f"{count} runs have")
         + " not ended",
-        details=[f"{paths.name}: {why.text}" for paths, why in staying.items()],
+        details=[f"{run.name}: {reason.text}" for run, reason in staying.items()],
         next_step=step if first.is_certain else "if you know that it has ended: toolkit rm --force",
     )
 
 
-def _cancel(runs: Iterable[Paths]) -> None:
-    """Cancel jobs, and wait for their end, for a limited time."""
-    waiting = list(runs)
-    for paths in waiting:
-        submission = status.submission_of(paths)
-        status.client_of(submission).cancel(submission.job_id)
-    until = time.monotonic() + _PATIENCE
-    while waiting and time.monotonic() < until:
-        waiting = [paths for paths in waiting if reason_to_stay(paths)]
-        time.sleep(_PAUSE if waiting else 0)
-
-
-def _remove(paths: Paths) -> int:
+def _remove(run: Run) -> int:
     """Remove a run's directory. It is renamed first, so that no partial run is ever listed.
 
     ``shutil.rmtree`` opens each directory from its parent and does not follow symbolic links: their
     targets stay, also if a link is created meanwhile.
     """
-    size, image = size_of(paths.directory), _image(paths)
-    aside = paths.directory.with_name(f".{paths.name}{_MARK}{secrets.token_hex(4)}")
+    size, runs = size_of(run.directory), run.directory.parent
+    with suppress(ConfigError):  # the user is sure that it is a run
+        usage.release(Path(run.plan.container.image), run.directory)
+    aside = runs / f".{run.name}{_MARK}{secrets.token_hex(4)}"
     try:
-        paths.directory.rename(aside)
-        _remove_tree(aside)
+        run.directory.rename(aside)
+        while aside.exists():
+            with suppress(FileNotFoundError):  # another process removes it, as a rest
+                shutil.rmtree(aside)
     except OSError as error:
         raise ForbiddenError(
-            f"{paths.name} could not be removed as a whole: {error.strerror}",
+            f"{run.name} could not be removed as a whole: {error.strerror}",
             place=str(error.filename or aside),
-            next_step=f"see who owns it: ls -l {aside if aside.exists() else paths.directory}",
+            next_step=f"see who owns it: ls -l {aside if aside.exists() else run.directory}",
         ) from error
-    if image is not None:
-        usage.release(image, paths.directory)
-    _sweep(paths.directory.parent)
-    return size
-
-
-def _remove_tree(directory: Path) -> None:
-    """Remove a directory, also while another process removes it."""
-    while directory.exists():
-        with suppress(FileNotFoundError):
-            shutil.rmtree(directory)
-
-
-def _sweep(runs: Path) -> None:
-    """Remove the rest of runs whose removal was interrupted."""
     with suppress(OSError):
-        for left in runs.glob(f".*{_MARK}*"):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def _image(paths: Paths) -> Path | None:
-    try:
-        container = paths.read_plan().container
-    except ConfigError:
-        return None
-    runtime = RUNTIMES.get(container.runtime)
-    is_sif = runtime is not None and runtime.image == "sif"
-    return Path(container.image) if is_sif and container.image else None
+        for rest in runs.glob(f".*{_MARK}*"):  # of a removal that was interrupted
+            shutil.rmtree(rest, ignore_errors=True)
+    return size
 
 
 def size_of(directory: Path) -> int:
@@ -248,7 +226,7 @@ def size_of(directory: Path) -> int:
 
 
 def candidates(
-    runs: Sequence[Paths], *, older_than: float | None, keep: int | None
+    runs: Sequence[Run], *, older_than: float | None, keep: int | None
 ) -> tuple[Removal, ...]:
     """Return the runs to remove by their age and number.
 
@@ -257,28 +235,33 @@ def candidates(
         older_than: only runs that ended more seconds ago than this.
         keep: never this many of the newest.
     """
-    refresh = status.Refresh(runs)
-    ages = ((paths, _age(paths)) for paths in runs[keep or 0 :])
+    ages = [(run, _age(run)) for run in runs[keep or 0 :]]
+    old = [(run, age) for run, age in ages if older_than is None or age > older_than]
+    answers = status.ask(run for run, _ in old)
     return tuple(
         Removal(
-            run=paths.name,
-            directory=str(paths.directory.absolute()),
-            size=size_of(paths.directory),
+            run=run.name,
+            directory=str(run.directory.absolute()),
+            size=size_of(run.directory),
             age=age,
-            reason="it belongs to another user"
-            if not paths.is_own
-            else reason_to_stay(paths, refresh),
+            reason=_reason_of_candidate(run, answers),
         )
-        for paths, age in ages
-        if older_than is None or age > older_than
+        for run, age in old
     )
 
 
-def _age(paths: Paths) -> float:
+def _reason_of_candidate(run: Run, answers: status.Answers) -> str:
+    if not run.is_own:
+        return "it belongs to another user"
+    reason = reason_to_stay(run, answers)
+    return reason.text if reason else ""
+
+
+def _age(run: Run) -> float:
     """Return the seconds since a run ended, or was planned if its end is not known."""
-    for file in (paths.outcome, paths.plan):
+    for name in ("outcome.json", "plan.json"):
         with suppress(OSError):
-            return max(0.0, time.time() - file.stat().st_mtime)
+            return max(0.0, time.time() - (run.directory / name).stat().st_mtime)
     return 0.0
 
 
@@ -288,31 +271,17 @@ def holds_image(use: usage.Use) -> bool:
     If the run's directory is gone, Slurm is asked for its job. The jobs of a local cluster that is
     not up have ended.
     """
-    paths = Paths(use.run)
+    run = Run(use.run)
     try:
-        if paths.plan.is_file():
-            return _holds(_reason(paths), paths)
-        return _is_in_slurm(use) if use.job_id else use.run.exists()
+        client_of(use.cluster)
+        if (use.run / "plan.json").is_file():
+            return reason_to_stay(run) is not None
+        if not use.job_id:
+            return use.run.exists()
+        run.job = Submission(
+            job_id=use.job_id, site="", submitted="", cluster=use.cluster, script=str(run.script)
+        )
+        state = run.state()
+        return state is not None and not state.ended
     except SlurmUnreachableError:
         return use.cluster is None
-
-
-def _holds(reason: _Reason | None, paths: Paths) -> bool:
-    if reason is None or reason.is_certain:
-        return reason is not None
-    submission = paths.read_submission()
-    if submission is None or submission.cluster is None:
-        return True
-    status.client_of(submission)  # raises where the local cluster is not up
-    return True
-
-
-def _is_in_slurm(use: usage.Use) -> bool:
-    from toolkit.model.run import Submission
-
-    job = Submission(job_id=use.job_id, site="", submitted="", cluster=use.cluster)
-    state = status.client_of(job).jobs([use.job_id]).get(use.job_id)
-    if state is None or state.ended:
-        return False
-    script = str(Paths(use.run).script)
-    return not state.command or queue.is_command_of(state.command, script)

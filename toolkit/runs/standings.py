@@ -17,8 +17,8 @@ from toolkit.model.run import JobState, Process
 from toolkit.quoting import shell
 from toolkit.runs import records
 from toolkit.runs.blame import is_starter
+from toolkit.runs.run import Run
 from toolkit.runs.stacks import Frame, Position, Stacks, parse, position
-from toolkit.runs.store import Paths
 from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
 
@@ -63,7 +63,7 @@ def can_answer(plan: Plan) -> bool:
 
 
 def ask(
-    paths: Paths, plan: Plan, client: Client, state: JobState, limit: float
+    paths: Run, plan: Plan, client: Client, state: JobState, limit: float
 ) -> tuple[Sequence[Process], Sizes]:
     """Have all processes of a running job write their stacks.
 
@@ -267,7 +267,7 @@ def source_of(plan: Plan, frame: Frame) -> str:
 # Who has ended, and who met whom.
 
 
-def ended_text(paths: Paths, plan: Plan, job_id: int) -> str:
+def ended_text(paths: Run, plan: Plan, job_id: int) -> str:
     """Return which ranks of a running job ended long ago, and which are left; empty if none did.
 
     Ranks of a job array, and of a job whose number of nodes may change, end one by one. Files are

@@ -1,6 +1,6 @@
 """Query the state of runs: waiting, running or ended.
 
-If a run ended while no process followed it, its outcome is derived and recorded.
+If a run ended while no process followed it, its outcome is derived, and kept if it is the caller's.
 """
 
 from __future__ import annotations
@@ -11,27 +11,19 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError
-from toolkit.localcluster.access import access as local_access
 from toolkit.model.job import Job
-from toolkit.model.run import (
-    JobAttempt,
-    JobState,
-    Outcome,
-    PointOutcome,
-    Submission,
-    SubmissionAttempt,
-)
-from toolkit.model.site import Access
-from toolkit.runs import excerpt, once, parts, records, standings
+from toolkit.model.run import JobAttempt, JobState, PointOutcome
+from toolkit.runs import excerpt, records, standings
 from toolkit.runs.finish import finish, read_elements
 from toolkit.runs.outcome import headline
-from toolkit.runs.store import Paths
-from toolkit.slurm.client import Client
-from toolkit.slurm.failures import no_slurm
+from toolkit.runs.run import Run, client_of
 from toolkit.slurm.queue import Snapshot
 
+# Seconds after which Slurm shows the job of every submission whose answer was lost, or never will.
+_LATEST = 900.0
 
-class Status(NamedTuple):
+
+class Row(NamedTuple):
     """A row of `toolkit ps`.
 
     Attributes:
@@ -41,238 +33,169 @@ class Status(NamedTuple):
     """
 
     run: str
-    job_id: int
-    state: str
-    seconds: float
-    exit_code: int | None
-    shape: str
-    nodes: str
-    message: str
+    job_id: int = 0
+    state: str = "UNKNOWN"
+    seconds: float = 0.0
+    exit_code: int | None = None
+    shape: str = ""
+    nodes: str = ""
+    message: str = ""
     attempts: int = 1
 
 
-def client_of(submission: SubmissionAttempt) -> Client:
-    """Return the client of the cluster that a run was submitted to.
-
-    Raises:
-        SlurmUnreachableError: it is a local cluster that is not up.
-    """
-    return Client(local_access(submission.cluster) if submission.cluster else Access())
+Answers = dict[str | None, Snapshot | SlurmUnreachableError]  # by the name of the local cluster
 
 
-class Refresh:
-    """The jobs of this user at one moment; each cluster is queried once for all runs."""
-
-    def __init__(self, runs: Iterable[Paths]) -> None:
-        """Remember the jobs of the runs that will be queried."""
-        self._jobs: dict[str | None, list[int]] = {}
-        self._snapshots: dict[str | None, Snapshot | SlurmUnreachableError] = {}
-        for paths in runs:
-            with suppress(ConfigError, OSError):  # the row of that run has the error
-                submission = None if paths.outcome.is_file() else paths.read_submission()
-                if submission is not None:
-                    self._jobs.setdefault(submission.cluster, []).append(submission.job_id)
-
-    def jobs(self, client: Client, cluster: str | None) -> Snapshot:
-        """Return the jobs on a cluster.
-
-        Raises:
-            SlurmUnreachableError: it did not answer.
-        """
-        if cluster not in self._snapshots:
-            try:
-                self._snapshots[cluster] = client.snapshot(self._jobs.get(cluster, ()))
-            except SlurmUnreachableError as error:
-                self._snapshots[cluster] = error
-        snapshot = self._snapshots[cluster]
-        if isinstance(snapshot, SlurmUnreachableError):
-            raise snapshot
-        return snapshot
+def ask(runs: Iterable[Run]) -> Answers:
+    """Ask each cluster once for the jobs of runs that have not ended as far as is known."""
+    jobs: dict[str | None, list[int]] = {}
+    for run in runs:
+        with suppress(ConfigError, OSError):  # the row of that run has the error
+            if run.outcome is None and run.job is not None:
+                numbers = jobs.setdefault(run.job.cluster, [])
+                numbers += [run.job.job_id] if run.job.job_id else []
+    answers: Answers = {}
+    for cluster, numbers in jobs.items():
+        try:
+            answers[cluster] = client_of(cluster).snapshot(numbers)
+        except SlurmUnreachableError as error:
+            answers[cluster] = error
+    return answers
 
 
-def current(paths: Paths, refresh: Refresh | None = None) -> tuple[JobState | None, Outcome | None]:
-    """Return the state of a run in Slurm, and its outcome if it has ended.
+def query(run: Run, answers: Answers | None = None) -> JobState | None:
+    """Return the state of a run's job in Slurm; once it has ended, ``run.outcome`` is known.
 
-    Both are None if it was never submitted, or if Slurm has forgotten it.
+    None: the run has ended before, was never submitted, or Slurm has forgotten its job.
 
     Raises:
         SlurmUnreachableError: Slurm does not answer.
     """
-    refresh = refresh or Refresh([paths])
-    outcome = paths.read_outcome()
-    submission = None if outcome is not None else known_submission(paths, refresh)
-    if outcome is not None or submission is None:
-        return None, outcome
-    client, plan = client_of(submission), paths.read_plan()
-    if (ended := parts.ended_state(paths, submission.job_id)) is not None:
-        return ended, finish(client, paths, plan, ended)
-    state = refresh.jobs(client, submission.cluster).states.get(submission.job_id)
-    if state is None or not parts.is_of(state, paths, plan):
-        return None, None
-    state = parts.own_state(paths, state)
-    return state, finish(client, paths, plan, state) if state.ended else None
+    if run.outcome is not None or run.job is None:
+        return None
+    known = answers[run.job.cluster] if answers is not None else None
+    if isinstance(known, SlurmUnreachableError):
+        raise known
+    state = run.state(known)
+    # How a part of an allocation came out is known to the study that it belongs to.
+    if state is not None and state.ended and not run.plan.is_part:
+        finish(run, state)
+    return state
 
 
-def known_submission(paths: Paths, refresh: Refresh | None = None) -> Submission | None:
-    """Return the submission of a run; one that did not end is recorded if Slurm has the job.
+def rows(runs: Sequence[Run]) -> list[Row]:
+    """Return the state of each run, bad ones too; Slurm is asked once for all of them."""
+    answers = ask(runs)
+    return [_row_of_any(run, answers) for run in runs]
+
+
+def _row_of_any(run: Run, answers: Answers) -> Row:
+    try:
+        return row(run, answers)
+    except (ToolkitError, OSError) as error:
+        place = getattr(error, "place", None)
+        message = f"{error} ({place})" if place else str(error)
+        return Row(run.name, state="UNREADABLE", message=message)
+
+
+def row(run: Run, answers: Answers | None = None) -> Row:
+    """Return the state of a run as a row; it is unknown where Slurm does not answer.
 
     Raises:
-        SlurmUnreachableError: Slurm does not answer.
+        ConfigError: a file of the run cannot be read.
     """
-    submission = paths.read_submission()
-    attempt = once.read(paths) if submission is None else None
-    if attempt is None:
-        return submission
-    client = client_of(attempt)
-    jobs = (refresh or Refresh([paths])).jobs(client, attempt.cluster)
-    job = client.find(parts.script_of(paths, paths.read_plan()), once.began(attempt), jobs)
-    return once.record(paths, attempt, job) if job is not None else None
+    known = Row(run.name, shape=run.plan.shape)
+    try:
+        state = query(run, answers)
+    except SlurmUnreachableError:
+        return known._replace(job_id=_number(run))
+    known = known._replace(job_id=_number(run))
+    if run.outcome is not None:
+        known = known._replace(
+            state=run.outcome.state,
+            seconds=run.outcome.seconds,
+            exit_code=run.outcome.exit_code,
+            nodes=run.outcome.nodes,
+            message=run.outcome.message or headline(run.outcome.results),
+        )
+    elif state is not None:
+        known = known._replace(state=state.state, nodes=state.nodes, message=state.reason)
+        if state.state == "RUNNING":
+            seconds = max(0.0, time.time() - state.start) if state.start else 0.0
+            ended = standings.ended_text(run, run.plan, state.job_id)
+            known = known._replace(seconds=seconds, message=ended or state.reason)
+    elif was_never_submitted(run):
+        known = known._replace(state="NOT SUBMITTED")
+    attempts = max((attempt.number for attempt in attempts_of(run)), default=1)
+    if attempts > 1:
+        more = f"; {known.message}" if known.message else ""
+        known = known._replace(attempts=attempts, message=f"attempt {attempts}{more}")
+    return known
 
 
-def running(paths: Paths) -> list[JobState]:
+def _number(run: Run) -> int:
+    return (run.job.job_id if run.job else None) or 0
+
+
+def was_never_submitted(run: Run) -> bool:
+    """Return whether a submission was interrupted before Slurm had the job.
+
+    The caller knows that Slurm has no job of the run's script.
+    """
+    if run.job is None:
+        return True
+    is_settled = run.job.job_id is None and time.time() - run.job.began > _LATEST
+    return run.is_own and is_settled and not any(run.logs.glob("*.log"))
+
+
+def attempts_of(run: Run) -> tuple[JobAttempt, ...]:
+    """Return the attempts of a run that may be requeued; empty for any other run."""
+    if run.outcome is not None:
+        return run.outcome.attempts
+    if run.job is None or run.job.job_id is None:
+        return ()
+    return excerpt.history(run, run.plan, run.job.job_id).attempts
+
+
+def running(run: Run) -> list[JobState]:
     """Return the running job of a run, or the running elements of its job array.
 
     Raises:
         SlurmUnreachableError: it was never submitted, or Slurm does not answer.
     """
-    state, _ = current(paths)
-    submission = submission_of(paths)
+    number, state = run.job_id, query(run)
     if state is None or state.state != "RUNNING":
         return []
-    elements = (
-        client_of(submission).elements(submission.job_id) if paths.read_plan().array else {0: state}
-    )
-    return [element for element in elements.values() if element.state == "RUNNING"]
+    states = run.client.elements(number).values() if run.plan.array else [state]
+    return [element for element in states if element.state == "RUNNING"]
 
 
-def of(paths: Paths, refresh: Refresh | None = None) -> Status:
-    """Return the state of a run.
-
-    Raises:
-        SlurmUnreachableError: it has not ended as far as is known, and Slurm does not answer.
-        ConfigError: a file of it cannot be read.
-    """
-    state, outcome = current(paths, refresh)
-    if outcome is not None:
-        message = outcome.message or headline(outcome.results)
-        return _row(
-            paths, outcome.state, outcome.seconds, outcome.exit_code, outcome.nodes, message
-        )
-    if state is not None:
-        is_running = state.state == "RUNNING"
-        seconds = max(0.0, time.time() - state.start) if is_running and state.start else 0.0
-        ended = standings.ended_text(paths, paths.read_plan(), state.job_id) if is_running else ""
-        return _row(paths, state.state, seconds, None, state.nodes, ended or state.reason)
-    return (
-        _row(paths, "NOT SUBMITTED", 0.0, None, "", "")
-        if was_never_submitted(paths)
-        else unknown(paths)
-    )
-
-
-def was_never_submitted(paths: Paths) -> bool:
-    """Return whether a submission was interrupted before Slurm had the job.
-
-    The caller knows that Slurm has no job of its script.
-    """
-    attempt = once.read(paths)
-    return attempt is not None and once.is_settled(attempt) and not any(paths.logs.glob("*.log"))
-
-
-def of_all(runs: Sequence[Paths]) -> list[Status]:
-    """Return the state of each run, bad ones too; Slurm is queried once for all of them."""
-    refresh = Refresh(runs)
-    return [_of_any(paths, refresh) for paths in runs]
-
-
-def _of_any(paths: Paths, refresh: Refresh) -> Status:
-    try:
-        try:
-            return of(paths, refresh)
-        except SlurmUnreachableError:
-            return unknown(paths)
-    except (ToolkitError, OSError) as error:
-        place = getattr(error, "place", None)
-        message = f"{error} ({place})" if place else str(error)
-        return Status(paths.name, 0, "UNREADABLE", 0.0, None, "", "", message)
-
-
-def unknown(paths: Paths) -> Status:
-    """Return the row of a run whose state is not known now."""
-    return _row(
-        paths,
-        "UNKNOWN" if paths.submission.is_file() or paths.attempt.is_file() else "NOT SUBMITTED",
-        0.0,
-        None,
-        "",
-        "",
-    )
-
-
-def _row(
-    paths: Paths, state: str, seconds: float, exit_code: int | None, nodes: str, message: str
-) -> Status:
-    submission = paths.read_submission()
-    plan = paths.read_plan()
-    number = submission.job_id if submission else 0
-    attempts = max((attempt.number for attempt in attempts_of(paths)), default=1)
-    text = f"attempt {attempts}{f'; {message}' if message else ''}" if attempts > 1 else message
-    return Status(paths.name, number, state, seconds, exit_code, plan.shape, nodes, text, attempts)
-
-
-def attempts_of(paths: Paths) -> tuple[JobAttempt, ...]:
-    """Return the attempts of a run that may be requeued; empty for any other run."""
-    outcome, submission, plan = (
-        paths.read_outcome(),
-        paths.read_submission(),
-        paths.read_plan(),
-    )
-    if outcome is not None or submission is None or plan.requeue is None:
-        return outcome.attempts if outcome else ()
-    return excerpt.history(paths, plan, submission.job_id).attempts
-
-
-def submission_of(paths: Paths) -> Submission:
-    """Return the submission of a run.
-
-    Raises:
-        SlurmUnreachableError: it was never submitted.
-    """
-    submission = known_submission(paths)
-    if submission is None:
-        raise no_slurm(f"the run {paths.name} was never submitted", str(paths.directory))
-    return submission
-
-
-def elements(paths: Paths) -> tuple[PointOutcome, ...]:
+def elements(run: Run) -> tuple[PointOutcome, ...]:
     """Return the elements of a run that is a job array, now or as they came out.
 
     Raises:
         SlurmUnreachableError: it was never submitted, or has not ended and Slurm does not answer.
     """
-    _, came_out = current(paths)
-    if came_out is not None:
-        return came_out.points
-    submission, plan = submission_of(paths), paths.read_plan()
-    states = client_of(submission).elements(submission.job_id)
-    past = excerpt.history(paths, plan, submission.job_id)
-    processes = records.read(paths, plan, submission.job_id)
-    return read_elements(paths, plan, submission.job_id, states, past, processes, ended=False)
+    query(run)
+    if run.outcome is not None:
+        return run.outcome.points
+    past = excerpt.history(run, run.plan, run.job_id)
+    processes = records.read(run, run.plan, run.job_id)
+    return read_elements(run, run.client.elements(run.job_id), past, processes, ended=False)
 
 
-def elements_with_earlier(paths: Paths) -> list[tuple[str, PointOutcome]]:
+def elements_with_earlier(run: Run) -> list[tuple[str, PointOutcome]]:
     """Return the elements of a run, each with the name of its run.
 
     A rerun of failed points has the elements that succeeded in the earlier run, too.
     """
-    by_number = {point.number: (paths.name, point) for point in elements(paths)}
-    names = {paths.name}
+    by_number = {point.number: (run.name, point) for point in elements(run)}
+    names = {run.name}
     with suppress(ToolkitError, OSError):  # the earlier run has been removed, or cannot be read
-        job = paths.read(paths.job, Job)
+        job = run.read("job.json", Job)
         while job and job.rerun_of and job.rerun_of not in names:
             names.add(job.rerun_of)
-            earlier = Paths(paths.directory.parent / job.rerun_of)
-            before = {point.number: (earlier.name, point) for point in elements(earlier)}
-            by_number = before | by_number
-            job = earlier.read(earlier.job, Job)
+            run = Run(run.directory.parent / job.rerun_of)
+            by_number = {point.number: (run.name, point) for point in elements(run)} | by_number
+            job = run.read("job.json", Job)
     return [by_number[number] for number in sorted(by_number)]

@@ -57,8 +57,8 @@ class JoinCase:
             PlanError: the job could not run.
         """
         from toolkit import scripts
-        from toolkit.api.run import gather_run
+        from toolkit.planning.case import gather
         from toolkit.planning.plan import decide
 
-        case = gather_run(exercise, Layer("flag", {}), self.directory)
+        case = gather(exercise, Layer("flag", {}), self.directory)
         return scripts.script(decide(case))

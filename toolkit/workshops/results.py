@@ -33,7 +33,8 @@ from toolkit.files import read_json, temporary_beside
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.model.run import Outcome
 from toolkit.runs import notebook
-from toolkit.runs.store import Paths, all_runs
+from toolkit.runs.directories import all_runs
+from toolkit.runs.run import Run
 from toolkit.units import counted
 from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, Done, Joined, Results
 
@@ -137,27 +138,28 @@ def _replace(target: Path, text: str) -> None:
         raise
 
 
-def collect(exercises: Iterable[str], runs: Iterable[Paths]) -> dict[str, Done]:
+def collect(exercises: Iterable[str], runs: Iterable[Run]) -> dict[str, Done]:
     """Return the best result of each exercise among the runs that have ended."""
     names = set(exercises)
     done: dict[str, Done] = {}
-    for paths in runs:
-        name = paths.name.rpartition("-")[0]
+    for run in runs:
+        name = run.name.rpartition("-")[0]
         try:
-            outcome = paths.read_outcome() if name in names else None
+            outcome = run.outcome if name in names else None
         except ConfigError:
             outcome = None  # of another version of the toolkit
         if outcome is not None:
-            if outcome.kind in _NOTEBOOK_ENDS and outcome.seconds and _is_notebook(paths):
+            if outcome.kind in _NOTEBOOK_ENDS and outcome.seconds and _is_notebook(run):
                 outcome = replace(outcome, kind="ok")
-            done[name] = _better(done.get(name), _done(outcome, paths.outcome.stat().st_mtime))
+            finished = (run.directory / "outcome.json").stat().st_mtime
+            done[name] = _better(done.get(name), _done(outcome, finished))
     return done
 
 
-def _is_notebook(paths: Paths) -> bool:
+def _is_notebook(run: Run) -> bool:
     """Return whether a run is a notebook, which ends when its user or its time limit ends it."""
     try:
-        return paths.read_plan().launch.launcher == notebook.LAUNCHER
+        return run.plan.launch.launcher == notebook.LAUNCHER
     except ConfigError:
         return False
 

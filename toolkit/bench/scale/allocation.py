@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from toolkit import scripts
-from toolkit.api.run import Adapt, repeatable, write
+from toolkit.api.run import Adapt, write
 from toolkit.errors import UsageError
+from toolkit.files import write_atomically
+from toolkit.localcluster.access import local_name
+from toolkit.model.base import to_json
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch, Part, Plan
-from toolkit.runs import store
-from toolkit.runs.store import Paths
+from toolkit.model.run import Submission
+from toolkit.runs.create import repeatable, reserve
+from toolkit.runs.create import write as write_files
+from toolkit.runs.directories import next_directory
+from toolkit.runs.run import Run
 
 _OWN = frozenset(("job-name", "nodes", "ntasks-per-node", "cpus-per-task"))
-
-
-class Allocation(NamedTuple):
-    """An allocation whose runs are written, and that can be submitted."""
-
-    paths: Paths
-    plan: Plan
-    parts: tuple[Paths, ...]
 
 
 def require_alike(plans: Sequence[Plan]) -> None:
@@ -92,11 +89,14 @@ def allocation_plan(plans: Sequence[Plan], run_directory: str) -> Plan:
     )
 
 
-def write_allocation(given: Sequence[tuple[Case, Adapt]]) -> Allocation:
+def write_allocation(given: Sequence[tuple[Case, Adapt]]) -> tuple[Run, list[Run]]:
     """Write the directories of runs, which take turns in this order, and of their allocation.
 
     Args:
         given: of each run the case, and what changes them for its directory.
+
+    Returns:
+        the run of the allocation, which can be submitted, and its parts.
 
     Raises:
         UsageError: the runs request different nodes.
@@ -104,26 +104,29 @@ def write_allocation(given: Sequence[tuple[Case, Adapt]]) -> Allocation:
     """
     first, _ = given[0]
     holder = _create(Path(first.run).parent, f"{first.job.job_name or 'runs'}-allocation")
-    written = [holder]
+    parts: list[Run] = []
     try:
-        plans = []
         for case, adapt in given:
-            paths, plan = write(case._replace(is_part=True), adapt)
-            written.append(paths.directory)
-            paths.submission.symlink_to(Path("..", holder.name, "run.json"))
-            plans.append(plan)
+            parts.append(write(case._replace(is_part=True), adapt))
+            now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            cluster = local_name(case.site)
+            job = Submission(
+                site=case.site.name, submitted=now, cluster=cluster, script=str(holder.script)
+            )
+            write_atomically(parts[-1].directory / "attempt.json", to_json(job), mode=0o600)
+        plans = [part.plan for part in parts]
         require_alike(plans)
-        whole = allocation_plan(plans, str(holder))
-        job = replace(repeatable(first, plans[0]), arguments=(), env={})
-        paths = store.write(holder, whole, job, scripts.script(whole))
+        whole = allocation_plan(plans, str(holder.directory))
+        settings = replace(repeatable(first, plans[0]), arguments=(), env={})
+        write_files(holder, whole, settings)
     except BaseException:
-        for directory in written:
-            shutil.rmtree(directory)
+        for run in (holder, *parts):
+            shutil.rmtree(run.directory)
         raise
-    return Allocation(paths, whole, tuple(Paths(directory) for directory in written[1:]))
+    return holder, parts
 
 
-def _create(runs: Path, name: str) -> Path:
-    while not store.create(directory := store.next_directory(runs, name)):
+def _create(runs: Path, name: str) -> Run:
+    while not reserve(directory := next_directory(runs, name)):
         pass
-    return directory
+    return Run(directory)

@@ -9,21 +9,23 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.api.run import CompletedRun, gather_run
+from toolkit.api.run import CompletedRun
 from toolkit.bench import jobs
 from toolkit.bench.scale import allocation
 from toolkit.bench.scale.directory import StudyDirectory
 from toolkit.bench.scale.measurement import sample
 from toolkit.bench.scale.model import Options, Point, Sample
+from toolkit.bench.scale.parts import Part
 from toolkit.bench.scale.point_run import adapted, evidence, layer, place_hook
 from toolkit.errors import MalformedInputError, ToolkitError, UsageError
 from toolkit.localcluster.access import local_name
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
-from toolkit.model.run import JobState, Outcome, Submission
-from toolkit.runs import parts, status
+from toolkit.model.run import JobState, Outcome
+from toolkit.planning.case import gather
+from toolkit.runs.finish import finish
 from toolkit.runs.follow import follow
-from toolkit.runs.store import Paths
+from toolkit.runs.run import Run
 from toolkit.runs.submit import submit
 from toolkit.slurm.client import Client
 from toolkit.slurm.patience import configured_wait, patiently
@@ -35,17 +37,16 @@ Turn = tuple[Point, int]
 
 
 class _RunState(NamedTuple):
-    """A run that an earlier process submitted, as Slurm and its directory have it now."""
+    """A run that an earlier process submitted, as Slurm has its job now."""
 
-    paths: Paths
-    submission: Submission
+    run: Run
     job: JobState | None
-    outcome: Outcome | None
 
     @property
     def is_useful(self) -> bool:
         """Return whether it has succeeded, or may still."""
-        return self.job is not None if self.outcome is None else self.outcome.kind == "ok"
+        outcome = self.run.outcome
+        return self.job is not None if outcome is None else outcome.kind == "ok"
 
 
 class Measuring:
@@ -108,7 +109,7 @@ class Measuring:
         if ran is None:
             ran = self._own_job(point, number)
         if ran.outcome.kind != "ok":
-            if not ran.paths.is_part:  # the others of its allocation are noted as well
+            if not ran.run.plan.is_part:  # the others of its allocation are noted as well
                 self._directory.pending_file(point, number).unlink(missing_ok=True)
             raise jobs.FailedRunError(ran)
         return sample(self._options, point, number, evidence(self._options, ran))
@@ -129,26 +130,26 @@ class Measuring:
 
     def _state(self, turn: Turn) -> _RunState | None:
         """Return the state of a noted run; None if there is none, or Slurm has no job of it."""
-        run = self._directory.run_in_progress(*turn)
-        if run is None:
+        directory = self._directory.run_in_progress(*turn)
+        if directory is None:
             return None
-        paths = Paths(run)
-        if (holder := paths.holder) is not None and paths.read_submission() is None:
-            status.current(holder)  # finds its job if the submission was interrupted
-        job, outcome = status.current(paths)
-        submission = paths.read_submission()
-        if submission is None:
+        run = Run(directory)
+        run = Part(directory) if run.plan.is_part else run
+        job = run.state() if run.outcome is None else None
+        if job is not None and job.ended:
+            finish(run, job)
+        if run.job is None or run.job.job_id is None:
             return None
-        if turn not in self._allocated and not _is_same(paths.read_plan(), self._plans[turn[0]]):
-            self._leave(submission, job)
+        if turn not in self._allocated and not _is_same(run.plan, self._plans[turn[0]]):
+            self._leave(run, job)
             return None
-        return _RunState(paths, submission, job, outcome)
+        return _RunState(run, job)
 
-    def _leave(self, submission: Submission, job: JobState | None) -> None:
+    def _leave(self, run: Run, job: JobState | None) -> None:
         """Cancel the job of a run that would not be measured, if it has not ended."""
         if job is not None and not job.ended:
-            status.client_of(submission).cancel(submission.job_id)
-            text = f"job {submission.job_id}: the script, its image or its options have changed"
+            run.client.cancel(run.job_id)
+            text = f"job {run.job_id}: the script, its image or its options have changed"
             self._say("cancelled", text)
 
     def _taken_up(self, turn: Turn) -> CompletedRun | None:
@@ -159,22 +160,20 @@ class Measuring:
         state = self._state(turn)
         if state is None or not (state.is_useful or turn in self._allocated):
             return None
-        outcome = state.outcome or self._followed(state, is_new=turn in self._allocated)
+        outcome = state.run.outcome or self._followed(state, is_new=turn in self._allocated)
         if outcome.kind != "ok" and turn not in self._allocated:
             return None
-        decided = state.paths.read_plan()
-        return CompletedRun(state.paths, decided, state.submission.job_id, outcome)
+        return CompletedRun(state.run, outcome)
 
     def _followed(self, state: _RunState, *, is_new: bool) -> Outcome:
-        paths, job_id = state.paths, state.submission.job_id
+        run = state.run
         if not is_new and state.job is not None:
-            self._say("resumed", f"{paths.name}: job {job_id} is {state.job.state.lower()}")
-        client = status.client_of(state.submission)
-        self._jobs[job_id] = client
-        for event in follow(client, paths, paths.read_plan(), job_id):
+            self._say("resumed", f"{run.name}: job {run.job_id} is {state.job.state.lower()}")
+        self._jobs[run.job_id] = run.client
+        for event in follow(run):
             if isinstance(event, Outcome):
-                if not paths.is_part:
-                    del self._jobs[job_id]
+                if not run.plan.is_part:
+                    del self._jobs[run.job_id]
                 return event
             jobs.report(event, self._say)
         raise AssertionError("a run that is followed ends with an outcome")
@@ -192,31 +191,31 @@ class Measuring:
             point: patiently(partial(self._gather, point), wait)
             for point in dict.fromkeys(point for point, _ in turns)
         }
-        written = allocation.write_allocation(
+        whole, written = allocation.write_allocation(
             [(cases[point], partial(adapted, self._options, point)) for point, _ in turns]
         )
-        for (point, number), paths in zip(turns, written.parts, strict=True):
+        for (point, number), run in zip(turns, written, strict=True):
             self._discard(states[point, number])
-            self._note(point, number, paths.read_plan())
-        case = cases[turns[0][0]]
-        cluster = local_name(case.site)
-        submission = submit(written.paths, written.plan, case.client, cluster, wait)
-        self._jobs[submission.job_id] = case.client
+            self._note(point, number, run.plan)
+        job_id = submit(whole, local_name(cases[turns[0][0]].site), wait)
+        for run in written:
+            run.record(job_id)
+        self._jobs[job_id] = whole.client
         self._allocated.update(turns)
-        nodes, runs = counted(written.plan.nodes, "node"), counted(len(turns), "run")
-        text = f"{written.paths.name}: {runs} take turns on {nodes}, job {submission.job_id}"
+        nodes, runs = counted(whole.plan.nodes, "node"), counted(len(turns), "run")
+        text = f"{whole.name}: {runs} take turns on {nodes}, job {job_id}"
         self._say("allocation", text)
 
     def _gather(self, point: Point) -> Case:
-        return gather_run(self._options.target, layer(self._options, point), self._cwd)
+        return gather(self._options.target, layer(self._options, point), self._cwd)
 
     def _unmeasured(self) -> list[Turn]:
         return [turn for turn in self._missing if not self._directory.sample_file(*turn).is_file()]
 
     def _discard(self, state: _RunState | None) -> None:
         """Remove the directory of a run that never began, as its allocation had ended."""
-        if state and state.paths.is_part and parts.read_times(state.paths) is None:
-            shutil.rmtree(state.paths.directory)
+        if state and isinstance(state.run, Part) and state.run.times is None:
+            shutil.rmtree(state.run.directory)
 
 
 def _is_same(before: Plan, now: Plan) -> bool:

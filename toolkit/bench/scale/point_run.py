@@ -22,7 +22,7 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
-from toolkit.runs.follow import all_lines
+from toolkit.runs.logs import all_lines
 from toolkit.slurm.hostlist import expand
 
 HOOK = Path(__file__).with_name("inside") / "sitecustomize.py"
@@ -76,29 +76,25 @@ def place_hook(options: Options, decided: Plan) -> None:
 def evidence(options: Options, ran: CompletedRun) -> Evidence:
     """Read what a run that has succeeded printed and recorded."""
     words = (options.metric, "busy_seconds")
-    lines = (
-        line
-        for line in all_lines(ran.paths, ran.plan, ran.job_id)
-        if any(word in line.text for word in words)
-    )
-    records = ran.paths.directory / _RECORDS
+    lines = (line for line in all_lines(ran.run) if any(word in line.text for word in words))
+    records = ran.run.directory / _RECORDS
     return Evidence(
-        plan=ran.plan,
+        plan=ran.run.plan,
         results=ran.outcome.results,
         lines=list(islice(lines, _MOST_LINES)),
         files=_rank_files(records),
         machines=_machines(records) or _local_machines(ran),
         nodelist=ran.outcome.nodes,
-        job_id=ran.job_id,
+        job_id=ran.run.job_id,
         ended=now(),
-        name=ran.paths.name,
+        name=ran.run.name,
     )
 
 
 def _local_machines(ran: CompletedRun) -> dict[str, tuple[str, int]]:
     """Return this machine as that of all nodes, if they are of a local cluster."""
-    submission = ran.paths.read_submission()
-    if submission is None or submission.cluster is None:
+    job = ran.run.job
+    if job is None or job.cluster is None:
         return {}
     return {node: ("local", os.cpu_count() or 1) for node in expand(ran.outcome.nodes)}
 

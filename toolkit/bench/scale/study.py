@@ -10,7 +10,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from toolkit import __version__, git
-from toolkit.api.run import gather_run
 from toolkit.bench import jobs
 from toolkit.bench.scale.allocation import require_alike
 from toolkit.bench.scale.directory import StudyDirectory
@@ -20,6 +19,7 @@ from toolkit.bench.scale.point_run import adapted, layer, now
 from toolkit.bench.scale.points import asked_hours, points, turns
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
+from toolkit.planning.case import gather as gather_case
 from toolkit.planning.plan import decide
 from toolkit.slurm.patience import configured_wait, patiently
 
@@ -46,7 +46,7 @@ def plan_points(options: Options, cwd: Path, say: jobs.Inform) -> tuple[list[Pla
     origin = Origin()
     wait = configured_wait(lambda text: say("waiting", text))
     for point in points(options):
-        gather = partial(gather_run, options.target, layer(options, point), cwd)
+        gather = partial(gather_case, options.target, layer(options, point), cwd)
         case = patiently(gather, wait)
         case = adapted(options, point, case)
         decided = decide(case)

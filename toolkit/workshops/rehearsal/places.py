@@ -18,8 +18,8 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import ToolkitError
 from toolkit.files import lock_new_directory
-from toolkit.runs import removal, status
-from toolkit.runs.store import all_runs
+from toolkit.runs import removal
+from toolkit.runs.directories import all_runs
 from toolkit.shell import Progress
 from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.crew import MINE
@@ -124,16 +124,14 @@ def cancel_jobs(directories: list[Path]) -> None:
         run
         for directory in directories
         for run in all_runs(directory)
-        if run.is_own and not run.outcome.is_file()
+        if run.is_own and not run.has_ended
     ]
-    for paths in left:
+    for run in left:
         with contextlib.suppress(ToolkitError):
-            state, outcome = status.current(paths)
-            if state is not None and outcome is None:
-                status.client_of(status.submission_of(paths)).cancel(state.job_id)
-    for paths in left:  # all have their signal by now
+            removal.cancel(run)
+    for run in left:  # all have their signal by now
         with contextlib.suppress(ToolkitError):
-            removal.remove([paths], cancel=True, force=True)
+            removal.remove([run], cancel=True, force=True)
 
 
 def mounts_below(place: Path) -> list[Path]:

@@ -1,0 +1,374 @@
+"""A run's directory: what is read of it, what is kept in it, how it is found, and `toolkit ps`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from tests.hostile import HOSTILE
+from tests.unit.run_fixtures import DONE, Slurm, new_run, put
+from tests.unit.samples import make_case
+from toolkit.cli.main import cli
+from toolkit.cli.ps import command as ps
+from toolkit.cli.run import _failed_points as failed_points
+from toolkit.cli.shared import complete_runs
+from toolkit.errors import (
+    ConfigError,
+    ForbiddenError,
+    ScriptMissingError,
+    UnknownRunError,
+    UntrustedError,
+)
+from toolkit.files import read_json
+from toolkit.launchers import failures
+from toolkit.model.base import to_json
+from toolkit.model.run import JobState, Submission
+from toolkit.planning.plan import decide
+from toolkit.planning.target import resolve
+from toolkit.runs import (
+    attempts,
+    dependencies,
+    directories,
+    finish,
+    forward,
+    logs,
+    notebook,
+    removal,
+    status,
+)
+from toolkit.runs.create import reserve
+from toolkit.runs.run import SECRETS, Run
+from toolkit.slurm import hostlist, queue
+
+PRIVATE = '{"private": "what only the caller may read"}\n'
+Make = Callable[[Path, Path], object]
+NO_FILES: dict[str, Make] = {
+    "link": lambda path, private: path.symlink_to(private),
+    "relative link": lambda path, private: path.symlink_to(os.path.relpath(private, path.parent)),
+    "fifo": lambda path, _: os.mkfifo(path),
+    "folder": lambda path, _: path.mkdir(),
+    "dangling": lambda path, _: path.symlink_to("none"),
+}
+# As version 0.1 wrote it.
+OLD_RUN = '{"job_id":4,"site":"local","submitted":"2026-11-21T00:00:00+00:00","mark":"x/../../home","is_doubtful":true}'
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(home: Path) -> Run:
+    """A run with a job and the log of a rank."""
+    (home / "private").write_text(PRIVATE)
+    made = new_run(home / "runs" / "x-0001", 7)
+    made.reports.mkdir()
+    (made.logs / "7-1-nid001.log").write_text('{"accuracy": 1}\n')
+    return made
+
+
+def ended(run: Run) -> Any:
+    return finish.finish(run, JobState(job_id=7, state="FAILED", exit_code=1))
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_a_log_that_is_no_file_is_refused_in_one_line_and_the_others_are_read(
+    kind: str, run: Run, home: Path
+) -> None:
+    NO_FILES[kind](run.logs / "7-0-nid001.log", home / "private")
+    tail = logs.Tail(run)
+    lines = [line.text for last in (False, True, True) for line in tail.read(last=last)]
+    assert lines.count('{"accuracy": 1}') == 1
+    assert len([line for line in lines if "7-0-nid001.log is not read" in line]) == 1
+    assert "private" not in to_json(ended(run)) + "".join(lines)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in NO_FILES if kind != "dangling"])
+@pytest.mark.parametrize("name", ["plan.json", "run.json", "outcome.json"])
+def test_a_file_that_is_none_costs_its_run_a_row_and_no_other(
+    name: str, kind: str, run: Run, home: Path
+) -> None:
+    other = new_run(home / "runs" / "y-0001")
+    (run.directory / name).unlink(missing_ok=True)
+    NO_FILES[kind](run.directory / name, home / "private")
+    rows = status.rows([run, other])
+    assert [row.state for row in rows] == ["UNREADABLE", "NOT SUBMITTED"]
+    assert "private" not in rows[0].message.replace(str(home), "")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"job_id": value} for value in (-1, 0, 1 << 40, "7", [7])),
+        *({"cluster": value} for value in ("../../evil", "", "x" * 21, "A", "a\n")),
+    ],
+)
+def test_numbers_and_names_are_checked_where_they_are_read(
+    changed: dict[str, Any], run: Run
+) -> None:
+    data = {"job_id": 7, "site": "local", "submitted": "x", "cluster": "local"}
+    (run.directory / "run.json").write_text(json.dumps(data))
+    assert Run(run.directory).job is not None
+    (run.directory / "run.json").write_text(json.dumps(data | changed))
+    with pytest.raises(ConfigError, match="expected"):
+        _ = run.job
+
+
+def test_in_a_run_of_another_user_nothing_is_kept_and_nothing_ended(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run.directory / SECRETS).write_text("export X_TOKEN='accuracy'\n")
+    monkeypatch.setattr("os.geteuid", lambda: 4711)
+    before = sorted(run.directory.rglob("*"))
+    outcome = ended(run)
+    assert (outcome.state, outcome.results) == ("FAILED", {"accuracy": 1})
+    assert sorted(run.directory.rglob("*")) == before
+    for act in (run.require_own, lambda: removal.cancel(run), lambda: removal.remove([run])):
+        with pytest.raises(ForbiddenError, match="belongs to another user"):
+            act()
+
+
+@pytest.mark.parametrize("writable", [".", "..", "../.."])
+def test_a_run_that_others_can_exchange_counts_as_theirs(writable: str, run: Run) -> None:
+    """Else what was read of another user's files is kept, or removed, where they lead it meanwhile."""
+    (run.directory / writable).chmod(0o777)
+    assert ended(run).state == "FAILED"
+    assert not run.has_ended
+    for act in (
+        run.require_own,
+        lambda: removal.remove([run], force=True),
+        lambda: forward.locate(run, "6006"),
+        lambda: notebook.server(run),
+        lambda: failed_points(str(run.directory)),
+    ):
+        with pytest.raises(UntrustedError, match="every user of this machine can write"):
+            act()
+    (finding,) = dependencies.dependencies([run.name], run.directory.parent, None)[1]
+    assert isinstance(finding, UntrustedError)
+
+
+def test_what_is_learned_goes_through_no_link(run: Run, home: Path) -> None:
+    (home / "elsewhere").mkdir()
+    (run.directory / "points").symlink_to(home / "elsewhere")
+    assert not run.keep("points/0/outcome.json", DONE)
+    assert list((home / "elsewhere").iterdir()) == []
+    (run.directory / "points").unlink()
+    assert run.keep("points/0/outcome.json", DONE)
+    assert (run.directory / "points/0/outcome.json").read_text() == to_json(DONE)
+
+
+def test_no_line_and_no_field_makes_a_reader_huge_slow_or_fail() -> None:
+    began = time.monotonic()
+    nines = "9" * 60_000
+    for hosts in ("n[0-999999999]", "n" + "[0-999]" * 9, f"n[1-{nines}]", f"n[{nines}]"):
+        with pytest.raises(ValueError, match=r"host|limit|range"):
+            hostlist.expand(hosts)
+    assert len(queue.task_ids("0-999999999,0-999999999:0,5-1")) <= 4_000_003
+    assert queue.task_ids(f"{nines}-1") == set()
+    line = f"srun: error: nid001: task {nines},0-{nines}: Exited with exit code {nines}"
+    assert failures.of_step([("", [line])]) is not None
+    mark = "toolkit: attempt 1 of at most 2 begins 2026-99-99T99:99:99Z"
+    assert attempts.read_attempts([logs.Line(mark, "", None)]) == ()
+    assert time.monotonic() - began < 10
+
+
+def test_a_circle_of_reruns_ends(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "elements", lambda _: ())
+    for name in (run.name, "../..", "/etc", "none"):
+        (run.directory / "job.json").write_text(f'{{"rerun_of": "{name}"}}')
+        assert status.elements_with_earlier(run) == []
+
+
+def test_no_name_of_a_run_is_obeyed_by_the_shell(home: Path) -> None:
+    """Bash gets a completion as it is, and users paste the next step."""
+    names = ("x-0001", "x-$(id)", "x;id", "x\nplain,id", "x y", "--force", "x\x1b[2J")
+    for name in (*names, os.fsdecode(b"x\xff")):
+        new_run(home / "runs" / name, plan=decide(make_case()))
+        (word,) = shlex.split(Run(home / "runs" / name).word)
+        assert word in (name, f"runs/{name}")
+        assert not word.startswith("-")
+    assert complete_runs(click.Context(cli), click.Argument(["run"]), "x") == ["x-0001"]
+
+
+# Finding runs.
+
+
+def test_directories_are_numbered_and_never_shared(home: Path) -> None:
+    first = directories.next_directory(home, "train")
+    assert first.name == "train-0001"
+    assert reserve(first)
+    assert not reserve(first)
+    for name, expected in {
+        "train": "train-0002",
+        "a b/$(x)": "a-b-x-0001",
+        "...": "run-0001",
+    }.items():
+        assert directories.next_directory(home, name).name == expected
+
+
+def test_a_run_is_found_by_name_path_job_or_as_the_newest(home: Path) -> None:
+    here, there = new_run(home / "runs/x-0001", 7), new_run(home / "b/runs/y-0001", 8)
+    again = new_run(home / "runs/x-0002", 7)  # a new local cluster counts from 1 again
+    directories.remember(home / "b/runs")
+    os.utime(here.directory / "plan.json", (1, 1))
+    assert here.script.stat().st_mode & 0o111
+    runs = Path("runs")
+    for name, found in {
+        "x-0001": here,
+        str(here.directory): here,
+        None: again,
+        "7": again,
+        "8": there,
+        "8_3": there,
+    }.items():
+        assert directories.find(name, runs).directory.resolve() == found.directory
+    assert (here.word, there.word) == ("x-0001", "b/runs/y-0001")
+    for name, close, step in (
+        ("x-001", "x-0001", "toolkit ps"),
+        ("y-0001", "x-0001", str(there.directory)),
+        ("9", None, "toolkit ps"),
+    ):
+        with pytest.raises(UnknownRunError, match="job 9" if name == "9" else "no run") as caught:
+            directories.find(name, runs)
+        assert (caught.value.close, step in (caught.value.next_step or "")) == (close, True)
+
+
+def test_a_run_is_repeated_by_name_or_job_id(home: Path) -> None:
+    (home / "train.py").touch()
+    settings = replace(make_case().job, script=str(home / "train.py"))
+    new_run(home / "runs/train-0001", 7, settings=settings)
+    for name in ("train-0001", "7", "runs/train-0001"):
+        assert resolve(name, home)[1].origin == "train-0001"
+    with pytest.raises(ScriptMissingError):
+        resolve("8", home)
+
+
+def test_runs_of_all_directories_are_listed(home: Path) -> None:
+    for name, number in (("a", 7), ("b", 8)):
+        new_run(home / name / "runs/x-0001", number, outcome=DONE)
+        directories.remember(home / name / "runs")
+    rows = json.loads(CliRunner().invoke(ps, ["--all-directories", "--json"]).stdout)
+    assert {(row["job_id"], row["directory"]) for row in rows} == {
+        (7, str(home / "a/runs/x-0001")),
+        (8, str(home / "b/runs/x-0001")),
+    }
+    assert "b/runs" in CliRunner().invoke(ps, ["-A"]).stdout
+    assert "ps --all-directories" in CliRunner().invoke(ps, []).output
+    (home / "a").rename(home / "moved")
+    assert directories.known() == (home / "b/runs",)
+    assert CliRunner().invoke(ps, ["--runs", "moved/runs"]).exit_code == 0
+    assert directories.known() == (home / "b/runs", home / "moved/runs")
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if "/" not in name and "\0" not in name])
+def test_any_name_of_a_directory_is_kept(home: Path, name: str) -> None:
+    (home / f"d{name}\n" / "runs").mkdir(parents=True)
+    for _ in range(2):
+        directories.remember(home / f"d{name}\n" / "runs")
+    (home / "link").symlink_to(home / f"d{name}\n")
+    directories.remember(home / "link/runs")
+    assert directories.known() == (home / f"d{name}\n" / "runs",)
+    with directories.index().open("ab") as index:
+        index.write(b'\0\xed{"x": 3}\n"/nowhere"\n3\n"torn')
+    assert directories.known() in ((), (home / f"d{name}\n" / "runs",))
+
+
+def test_many_processes_write_the_index_at_once(home: Path) -> None:
+    """Each adds directories of its own and all add one; nothing is lost and nothing is half there."""
+    code = (
+        "import sys; from pathlib import Path; from toolkit.runs import directories\n"
+        "for number in range(10):\n"
+        "    for name in (f'{sys.argv[1]}-{number}', 'shared'):\n"
+        "        runs = Path(name) / 'runs'; runs.mkdir(parents=True, exist_ok=True)\n"
+        "        directories.remember(runs)\n"
+    )
+    argv = [sys.executable, "-c", code]
+    started = [subprocess.Popen([*argv, str(number)], cwd=home) for number in range(4)]
+    assert [process.wait() for process in started] == [0] * 4
+    assert len(directories.known()) == 41
+
+
+@pytest.mark.parametrize("error", [OSError(28, "full"), RuntimeError("no home directory")])
+def test_a_run_does_not_fail_for_the_index(
+    home: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail() -> Path:
+        raise error
+
+    monkeypatch.setattr(directories, "index", fail)
+    assert reserve(home / "runs" / "train-0001")
+    assert directories.known() == ()
+
+
+# States.
+
+
+def test_ps_asks_once_for_all_runs_and_survives_what_it_cannot_read(
+    home: Path, slurm: Slurm
+) -> None:
+    runs = [new_run(home / f"x-{number}") for number in range(30)]
+    for number, run in enumerate(runs):
+        job = Submission(site="local", submitted="2026-11-21T00:00:00+00:00")
+        put(run, "attempt.json", job)
+        known = slurm.add(run.script)
+        if number % 2:
+            put(run, "run.json", replace(job, job_id=known))
+    (home / "x-7/plan.json").write_text("{")
+    (home / "x-9/run.json").write_text("not JSON")
+    rows = status.rows(runs)
+    assert slurm.queries == 1
+    assert {row.run: row.state for row in rows if row.state != "RUNNING"} == {
+        "x-7": "UNREADABLE",
+        "x-9": "UNREADABLE",
+    }
+    assert "x-7/plan.json" in rows[7].message
+
+
+def test_the_job_of_another_run_with_the_same_number_is_not_the_run_s(
+    home: Path, slurm: Slurm
+) -> None:
+    """A new local cluster counts its jobs from 1 again. A run that was moved keeps its job."""
+    run = new_run(home / "runs/x-0001", 7)
+    slurm.add(home / "y-0001/job.sbatch", 7)
+    assert (status.query(run), run.outcome) == (None, None)
+    slurm.add(run.script, 7)
+    moved = Run(run.directory.rename(home / "kept"))
+    assert status.rows([moved])[0].state == "RUNNING"
+
+
+def test_runs_of_earlier_versions_are_read(home: Path, slurm: Slurm) -> None:
+    run = new_run(home / "x-0001")
+    (run.directory / "run.json").write_text(OLD_RUN)
+    slurm.add(run.script, 4)
+    slurm.add(run.script, 9)
+    assert status.rows([run])[0][1:3] == (4, "RUNNING")
+
+
+def test_each_file_is_read_once_for_a_row(
+    run: Run, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def counted(path: Path, *rest: Any, **more: Any) -> Any:
+        read.append(path.name)
+        return read_json(path, *rest, **more)
+
+    monkeypatch.setattr("toolkit.runs.run.read_json", counted)
+    slurm.add(run.script, 7)
+    assert status.rows([run])[0].state == "RUNNING"
+    assert sorted(read) == ["outcome.json", "plan.json", "run.json"]
