@@ -19,7 +19,7 @@ from toolkit.planning.plan import decide
 from toolkit.runs import excerpt, logs
 from toolkit.runs.logs import LONGEST, Splitter, ends, find_lines, split
 from toolkit.runs.outcome import outcome
-from toolkit.runs.run import Log, Run
+from toolkit.runs.run import Log
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -113,16 +113,15 @@ def sparse_log(path: Path, size: int, end: str) -> None:
 
 def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path: Path) -> None:
     """The verdict and the results stand at the end of each log; `toolkit ps` must not read, nor hold, all of it."""
-    paths = Run(tmp_path)
-    paths.logs.mkdir()
     decided = decide(make_case({"launcher": "srun"}))
+    run = new_run(tmp_path / "x-0001", 7, plan=decided)
     sparse_log(
-        paths.logs / "7.log", 1 << 30, "\nsrun: error: nid002: task 1: Exited with exit code 3\n"
+        run.logs / "7.log", 1 << 30, "\nsrun: error: nid002: task 1: Exited with exit code 3\n"
     )
-    sparse_log(paths.logs / "7-0-nid001.log", 4 << 30, '\n{"accuracy": 0.9}\n')
-    sparse_log(paths.logs / "7-1-nid002.log", 1 << 30, "\nKeyError: 'weights'\n")
+    sparse_log(run.logs / "7-0-nid001.log", 4 << 30, '\n{"accuracy": 0.9}\n')
+    sparse_log(run.logs / "7-1-nid002.log", 1 << 30, "\nKeyError: 'weights'\n")
     tracemalloc.start()
-    taken = excerpt.of_run(paths, decided, 7)
+    taken = excerpt.of_run(run)
     state = JobState(job_id=7, state="FAILED", exit_code=3, nodes="nid[001-002]")
     came_out = outcome(decided, state, taken.lines, {})
     _, peak = tracemalloc.get_traced_memory()
@@ -135,12 +134,11 @@ def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path:
 
 
 def test_many_small_lines_do_not_add_up(tmp_path: Path) -> None:
-    paths = Run(tmp_path)
-    paths.logs.mkdir()
+    run = new_run(tmp_path / "x-0001", 7, plan=decide(make_case({"launcher": "srun"})))
     for task in range(4):
-        (paths.logs / f"7-{task}-nid001.log").write_bytes(b".\n" * 500_000)
+        (run.logs / f"7-{task}-nid001.log").write_bytes(b".\n" * 500_000)
     tracemalloc.start()
-    taken = excerpt.of_run(paths, decide(make_case({"launcher": "srun"})), 7)
+    taken = excerpt.of_run(run)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert taken.lines

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.samples import make_case
 from toolkit.config import package_directory
-from toolkit.model.run import Process, Record
+from toolkit.model.run import Process, Record, Submission
 from toolkit.planning.plan import decide
 from toolkit.runs import records
 from toolkit.runs.run import Run
@@ -30,14 +30,14 @@ class Ended:
     def __init__(
         self, directory: Path, text: str, *, hook: bool = True, env: dict[str, str] | None = None
     ) -> None:
-        paths = Run(directory)
-        paths.reports.mkdir(exist_ok=True)
-        (paths.reports / HOOK.name).write_bytes(HOOK.read_bytes())
+        run = Run(directory)
+        run.reports.mkdir(exist_ok=True)
+        (run.reports / HOOK.name).write_bytes(HOOK.read_bytes())
         script = directory / "train.py"
         script.write_text("import os, signal, sys\n" + textwrap.dedent(text))
         dropped = ("PYTHON", "SLURM_", "RANK", "_TOOLKIT")
         clean = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
-        added = {"PYTHONPATH": str(paths.reports)} if hook else {}
+        added = {"PYTHONPATH": str(run.reports)} if hook else {}
         self.done = subprocess.run(
             (sys.executable, str(script)),
             env={**clean, **added, **_JOB, **(env or {})},
@@ -47,8 +47,9 @@ class Ended:
             check=False,
             timeout=60,
         )
-        decided = decide(make_case({"launcher": "srun"}))
-        self.processes = records.read(paths, decided, 7)
+        run.plan = decide(make_case({"launcher": "srun"}))
+        run.job = Submission(job_id=7, site="local", submitted="")
+        self.processes = records.read(run)
 
     @property
     def records(self) -> list[Record]:

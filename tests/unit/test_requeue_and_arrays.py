@@ -17,6 +17,7 @@ from toolkit.cli.shell import command as shell_command
 from toolkit.errors import PlanError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.job import Job
+from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.model.source import Option, Source
 from toolkit.planning import options, sweep
@@ -57,9 +58,10 @@ def lines_of(text: str, name: str) -> list[logs.Line]:
     return [logs.line(row, parsed(name), launch) for row in text.splitlines()]
 
 
-def run_with(directory: Path, files: dict[str, str]) -> Run:
+def run_with(directory: Path, files: dict[str, str], plan: Plan) -> Run:
     """A run's directory with these logs."""
     run = Run(directory)
+    run.plan = plan
     run.job = Submission(job_id=7, site="local", submitted="")
     run.logs.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -130,7 +132,7 @@ def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path: Path) -> None:
         "7-0-nid001.log": '{"accuracy": 0.1}',
         "7.2-1-nid003.log": '{"accuracy": 0.9}',
     }
-    lines = excerpt.of_run(run_with(tmp_path, files), decided, 7).lines
+    lines = excerpt.of_run(run_with(tmp_path, files, decided)).lines
     assert not any("nid001" in line.text for line in lines)
     came_out = outcome(decided, JobState(job_id=7, state="FAILED", exit_code=1), lines, {})
     assert came_out.failure is not None
@@ -143,14 +145,12 @@ def test_the_history_is_whole_where_the_batch_shell_s_log_is_large(tmp_path: Pat
     decided = decide(make_case({"requeue": True, "launcher": "srun"}))
     noise = "noise " * 1000 + "\n"
     first, *others = BATCH.splitlines(keepends=True)
-    paths = run_with(
-        tmp_path,
-        {"7.log": first + noise * 4000 + "".join(line + noise for line in others) + noise * 4000},
-    )
-    past = excerpt.history(paths, decided, 7)
+    text = first + noise * 4000 + "".join(line + noise for line in others) + noise * 4000
+    run = run_with(tmp_path, {"7.log": text}, decided)
+    past = excerpt.history(run)
     assert [attempt.number for attempt in past.attempts] == [1, 2, 3]
-    taken = excerpt.of_run(paths, decided, 7)
-    assert taken.size < paths.logs_of(7)[0].path.stat().st_size
+    taken = excerpt.of_run(run)
+    assert taken.size < run.logs_of(7)[0].path.stat().st_size
     assert taken.read < taken.size
     assert taken.lines[0].text.startswith("toolkit: attempt 3")
 
@@ -240,8 +240,7 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
         0: JobState(job_id=8, state="COMPLETED"),
         1: JobState(job_id=9, state="FAILED", exit_code=3),
     }
-    run = run_with(tmp_path, files)
-    run.plan = decided
+    run = run_with(tmp_path, files, decided)
     found = finish.read_elements(run, states, excerpt.History(), (), ended=False)
     assert [(point.state, point.exit_code) for point in found] == [
         ("COMPLETED", 0),
@@ -261,8 +260,7 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
 def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
     """What never started failed, and can be run again; what Slurm has forgotten is called unknown."""
     decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
-    run = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'})
-    run.plan = decided
+    run = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'}, decided)
     states = {0: JobState(job_id=8, state="COMPLETED")}
     found = finish.read_elements(run, states, excerpt.History(), (), ended=True)
     assert [(point.state, point.exit_code) for point in found] == [

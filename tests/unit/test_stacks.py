@@ -231,7 +231,7 @@ def test_files_that_are_not_the_runs_own_are_not_read(
     (paths.reports / "e.process").write_bytes(b"\xff" * 9000)
 
     def read() -> list[tuple[int | None, int]]:
-        found = records.read(paths, paths.plan, 7)
+        found = records.read(paths)
         assert all(parse(each.text.decode(), each.main)[-1][MAIN] for each in found)
         return sorted((each.rank, each.world) for each in found)
 
@@ -249,8 +249,7 @@ def test_the_processes_of_the_last_start_and_attempt_count(tmp_path: Path) -> No
     for number, env in enumerate(starts):
         text = head(number, time=number, **{"env.TORCHELASTIC_RUN_ID": "7"}, **env)
         (paths.reports / f"{number}.process").write_text(text)
-    plan = paths.plan
-    found = records.read(paths, plan, 7)
+    plan, found = paths.plan, records.read(paths)
     assert [each.rank for each in found] == [0, 1, 2]
     assert [each.rank for each in records.latest(found, plan)] == [2]
     assert [each.rank for each in records.latest(found, plan, 1)] == [0]

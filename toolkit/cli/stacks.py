@@ -86,7 +86,7 @@ def _ask(run: Run, wait: int) -> tuple[Sequence[Process], Sizes]:
             place="RUN",
             next_step=f"toolkit explain {run.word}",
         )
-    return standings.ask(run, run.plan, run.client, state, wait)
+    return standings.ask(run, state, wait)
 
 
 def _show(run: Run, processes: Sequence[Process], asked: Sizes, *, as_json: bool) -> int:

@@ -54,7 +54,7 @@ def of_run(run: Run) -> Evidence:
         job_id, printed = 0, []
     else:
         job_id = run.job_id
-        printed = excerpt.of_run(run, run.plan, job_id).lines
+        printed = excerpt.of_run(run).lines
     entries = entries_of(
         (line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text)
     )
@@ -66,7 +66,7 @@ def of_run(run: Run) -> Evidence:
         names=_names(run, plan, job_id) | {"unbound": _unbound(plan, entries)},
     )
     if outcome is None or outcome.kind in _MAY_HANG:
-        stacks = (*_stacks(run, plan, job_id, outcome), *_recorded(run))
+        stacks = (*_stacks(run), *_recorded(run))
         evidence = evidence._replace(stacks=stacks)
     elif outcome.kind != "ok":
         evidence = evidence._replace(stacks=_recorded(run))
@@ -88,15 +88,15 @@ def of_run(run: Run) -> Evidence:
     )
 
 
-def _stacks(run: Run, plan: Plan, job_id: int, outcome: Outcome | None) -> tuple[str, ...]:
+def _stacks(run: Run) -> tuple[str, ...]:
     """Return where each rank was when it was asked last, and which ranks have ended long ago."""
-    processes = records.latest(records.read(run, plan, job_id), plan)
-    stands = standings.standings(processes, plan, {})
+    processes = records.latest(records.read(run), run.plan)
+    stands = standings.standings(processes, run.plan, {})
     written = standings.written(stands)
     at = datetime.fromtimestamp(written).strftime("%Y-%m-%d %H:%M:%S")
-    summary = standings.summary(standings.ranks_of(stands), plan)
-    ended = "" if outcome else standings.ended_text(run, plan, job_id)
-    where = f": toolkit stacks {run.word}" if standings.can_answer(plan) else ""
+    summary = standings.summary(standings.ranks_of(stands), run.plan)
+    ended = "" if run.outcome else standings.ended_text(run)
+    where = f": toolkit stacks {run.word}" if standings.can_answer(run.plan) else ""
     return (
         *((f"at {at}: {summary}",) if written else ()),
         *((f"{ended}{where}",) if ended else ()),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from toolkit.model.plan import Plan
 from toolkit.model.run import JobAttempt
 from toolkit.runs import attempts, logs
 from toolkit.runs.logs import Line
@@ -52,13 +51,13 @@ class History(NamedTuple):
         return {attempt.element: attempt.number for attempt in self.attempts}
 
 
-def history(paths: Run, plan: Plan, job_id: int) -> History:
+def history(run: Run) -> History:
     """Read the attempts of a job from its batch shell's logs; empty if it is never requeued."""
-    if plan.requeue is None:
+    if run.plan.requeue is None:
         return History()
-    batch = [log for log in paths.logs_of(job_id) if log.task is None]
+    batch = [log for log in run.logs_of(run.job_id) if log.task is None]
     marked = [
-        (offset, logs.line(text, log, plan.launch))
+        (offset, logs.line(text, log, run.plan.launch))
         for log in batch
         for offset, text in logs.find_lines(log, attempts.MARK.encode())
     ]
@@ -66,15 +65,14 @@ def history(paths: Run, plan: Plan, job_id: int) -> History:
     return History(attempts.read_attempts(line for _, line in marked), starts)
 
 
-def of_run(paths: Run, plan: Plan, job_id: int) -> Excerpt:
+def of_run(run: Run) -> Excerpt:
     """Read the logs of a job's last attempt."""
-    past = history(paths, plan, job_id)
-    return of_logs(paths, plan, paths.logs_of(job_id), past)
+    return of_logs(run, run.logs_of(run.job_id), history(run))
 
 
-def of_logs(paths: Run, plan: Plan, given: Sequence[Log], past: History) -> Excerpt:
+def of_logs(run: Run, given: Sequence[Log], past: History) -> Excerpt:
     """Read what belongs to the last attempt in the given logs."""
-    hide = logs.secret_filter(paths)
+    hide = logs.secret_filter(run)
     last = past.last
     chosen = [
         log
@@ -85,7 +83,7 @@ def of_logs(paths: Run, plan: Plan, given: Sequence[Log], past: History) -> Exce
     sizes = [max(0, log.size - offset) for log, offset in zip(chosen, offsets, strict=True)]
     shares = fair_shares(sizes)
     lines = [
-        logs.line(hide(text), log, plan.launch)
+        logs.line(hide(text), log, run.plan.launch)
         for log, offset, share in zip(chosen, offsets, shares, strict=True)
         for text in logs.ends_of(log, share, offset)
     ]

@@ -22,13 +22,13 @@ def finish(run: Run, state: JobState) -> Outcome:
 
     Where it cannot be written, the next command derives it again.
     """
-    plan, past = run.plan, excerpt.history(run, run.plan, state.job_id)
-    processes = records.read(run, plan, state.job_id) if plan.reports else []
+    plan, past = run.plan, excerpt.history(run)
+    processes = records.read(run) if plan.reports else []
     if plan.array:
         came_out = _of_array(run, state, past, processes)
     else:
         last = records.latest(processes, plan, past.last.get(None))
-        came_out = _of_job(run, state, run.logs_of(state.job_id), past, last)
+        came_out = _of_job(run, state, run.logs_of(run.job_id), past, last)
         text = standings.apart_text(last, plan) if came_out.kind == "ok" else ""
         came_out = replace(came_out, message=text, kind="apart") if text else came_out
     run.outcome = replace(came_out, attempts=past.attempts)
@@ -43,7 +43,7 @@ def _of_job(
     past: excerpt.History,
     processes: Sequence[Process],
 ) -> Outcome:
-    lines = excerpt.of_logs(run, run.plan, logs, past).lines
+    lines = excerpt.of_logs(run, logs, past).lines
     may_have_lost_nodes = state.nodes and (
         state.state == "NODE_FAIL" or (state.state == "FAILED" and mentions_node_failure(lines))
     )
@@ -136,7 +136,7 @@ def _point(
         return PointOutcome(
             number=number, state="CANCELLED", exit_code=CANCELLED, message="it never started"
         )
-    lines = excerpt.of_logs(run, run.plan, logs, past).lines
+    lines = excerpt.of_logs(run, logs, past).lines
     if state is None or not state.ended:
         return PointOutcome(
             number=number,

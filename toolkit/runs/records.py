@@ -28,18 +28,18 @@ _MOST = 256 << 20  # of all files
 _WORLD = re.compile(rb"^world=(\d{1,9}) rank=(\d{1,9})$", re.MULTILINE)
 
 
-def read(paths: Run, plan: Plan, job_id: int) -> list[Process]:
-    """Return the processes of a job, the earliest first."""
-    launcher, hide = launchers.get(plan.launch.launcher), logs.secret_filter(paths)
+def read(run: Run) -> list[Process]:
+    """Return the processes of a run's job, the earliest first."""
+    launcher, hide = launchers.get(run.plan.launch.launcher), logs.secret_filter(run)
     processes, left = [], _MOST
     with suppress(OSError):  # the folder is its owner's alone
-        for name in paths.names(paths.reports):
+        for name in run.names(run.reports):
             if not name.endswith((RUNNING, ENDED)):
                 continue
             with suppress(OSError):
-                process = _read(paths, name, min(_TAIL, left), hide)
+                process = _read(run, name, min(_TAIL, left), hide)
                 left -= len(process.text) if process else 0
-                if process and _is_of(process, job_id):
+                if process and _is_of(process, run.job_id):
                     is_agent = is_starter(process.program)
                     rank = None if is_agent else launcher.rank_of(process)
                     own = process.own_rank if rank is None else rank
@@ -78,10 +78,10 @@ def latest(
     return launchers.get(plan.launch.launcher).of_last_start(started, ())
 
 
-def _read(paths: Run, name: str, most: int, hide: Callable[[str], str]) -> Process | None:
+def _read(run: Run, name: str, most: int, hide: Callable[[str], str]) -> Process | None:
     """Read a file; return None if it is another user's, or has no whole beginning."""
-    path = paths.reports / name
-    with open_regular(path, below=paths.directory) as file:
+    path = run.reports / name
+    with open_regular(path, below=run.directory) as file:
         status = os.fstat(file.fileno())
         head, ends, text = file.read(_HEAD).partition(b"\n\n")
         file.seek(max(file.tell(), status.st_size - most))
@@ -90,7 +90,7 @@ def _read(paths: Run, name: str, most: int, hide: Callable[[str], str]) -> Proce
         line.partition("=")[::2] for line in head.decode("utf-8", "replace").split("\n")[:200]
     )
     pid = _number(facts.get("pid"))
-    if status.st_uid != paths.directory.stat().st_uid or not ends or pid is None:
+    if status.st_uid != run.directory.stat().st_uid or not ends or pid is None:
         return None
     worlds = [(int(size), int(rank)) for size, rank in _WORLD.findall(text)]
     world, own_rank = max(worlds, default=(0, None))

@@ -19,7 +19,6 @@ from toolkit.runs import records
 from toolkit.runs.blame import is_starter
 from toolkit.runs.run import Run
 from toolkit.runs.stacks import Frame, Position, Stacks, parse, position
-from toolkit.slurm.client import Client
 from toolkit.slurm.hostlist import expand
 
 _SEPARATE = ("none", "ray", "submitit")
@@ -62,9 +61,7 @@ def can_answer(plan: Plan) -> bool:
     return plan.reports and runtimes.get(plan.container.runtime).image != "docker"
 
 
-def ask(
-    paths: Run, plan: Plan, client: Client, state: JobState, limit: float
-) -> tuple[Sequence[Process], Sizes]:
+def ask(run: Run, state: JobState, limit: float) -> tuple[Sequence[Process], Sizes]:
     """Have all processes of a running job write their stacks.
 
     A process that is gone, or does not know the signal, writes nothing; after ``limit`` seconds it
@@ -73,14 +70,14 @@ def ask(
     Returns:
         The processes when they have written, and the sizes of their files before.
     """
-    before = records.read(paths, plan, state.job_id)
+    before = records.read(run)
     asked = {process.path.stem: process.size for process in before}
     began = time.monotonic()
-    client.signal(state.job_id, "URG")
+    run.client.signal(state.job_id, "URG")
     sizes: Sizes = {}
     is_synced = False
     while True:
-        processes = records.latest(records.read(paths, plan, state.job_id), plan)
+        processes = records.latest(records.read(run), run.plan)
         now = {process.path.stem: process.size for process in processes}
         running = [process for process in processes if not process.ended]
         is_silent = any(process.size == asked.get(process.path.stem, 0) for process in running)
@@ -92,7 +89,7 @@ def ask(
             is_synced = True
             with suppress(ToolkitError):  # a node's page cache of NFS is written after 30 seconds
                 nodes = len(expand(state.nodes))
-                client.on_nodes(state.job_id, nodes, f"sync -f {shell(paths.reports)}")
+                run.client.on_nodes(state.job_id, nodes, f"sync -f {shell(run.reports)}")
         time.sleep(_LOOK_SECONDS + len(processes) * _LOOK_SECONDS / 1000)
 
 
@@ -267,16 +264,16 @@ def source_of(plan: Plan, frame: Frame) -> str:
 # Who has ended, and who met whom.
 
 
-def ended_text(paths: Run, plan: Plan, job_id: int) -> str:
+def ended_text(run: Run) -> str:
     """Return which ranks of a running job ended long ago, and which are left; empty if none did.
 
-    Ranks of a job array, and of a job whose number of nodes may change, end one by one. Files are
-    read only if some have ended, and others not.
+    Ranks of a job array, and of a job whose number of nodes may change, end one by one.
     """
-    if plan.array or plan.least_nodes or not records.have_some_ended(paths):
+    plan = run.plan
+    if plan.array or plan.least_nodes or not records.have_some_ended(run):
         return ""
     by_rank: dict[int, list[float]] = {}
-    for process in records.latest(records.read(paths, plan, job_id), plan):
+    for process in records.latest(records.read(run), plan):
         if process.rank is not None and process.is_rank:
             by_rank.setdefault(process.rank, []).append(process.ended)
     ended = {rank: max(times) for rank, times in by_rank.items() if all(times)}

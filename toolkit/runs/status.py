@@ -122,7 +122,7 @@ def row(run: Run, answers: Answers | None = None) -> Row:
         known = known._replace(state=state.state, nodes=state.nodes, message=state.reason)
         if state.state == "RUNNING":
             seconds = max(0.0, time.time() - state.start) if state.start else 0.0
-            ended = standings.ended_text(run, run.plan, state.job_id)
+            ended = standings.ended_text(run)
             known = known._replace(seconds=seconds, message=ended or state.reason)
     elif was_never_submitted(run):
         known = known._replace(state="NOT SUBMITTED")
@@ -154,7 +154,7 @@ def attempts_of(run: Run) -> tuple[JobAttempt, ...]:
         return run.outcome.attempts
     if run.job is None or run.job.job_id is None:
         return ()
-    return excerpt.history(run, run.plan, run.job.job_id).attempts
+    return excerpt.history(run).attempts
 
 
 def running(run: Run) -> list[JobState]:
@@ -179,9 +179,8 @@ def elements(run: Run) -> tuple[PointOutcome, ...]:
     query(run)
     if run.outcome is not None:
         return run.outcome.points
-    past = excerpt.history(run, run.plan, run.job_id)
-    processes = records.read(run, run.plan, run.job_id)
-    return read_elements(run, run.client.elements(run.job_id), past, processes, ended=False)
+    states, past = run.client.elements(run.job_id), excerpt.history(run)
+    return read_elements(run, states, past, records.read(run), ended=False)
 
 
 def elements_with_earlier(run: Run) -> list[tuple[str, PointOutcome]]:
