@@ -21,10 +21,10 @@ from toolkit.slurm.hostlist import expand
 from toolkit.units import counted, human_time
 
 if TYPE_CHECKING:
-    from toolkit.explain.model import Explanation
+    from toolkit.explain.model import Explanation, Match
     from toolkit.model.run import JobAttempt, Outcome
 
-_MOST_HOSTS = 64  # that are named one by one
+_MOST_HOSTS, _MOST_RANKS = 64, 8  # that are named one by one
 _SECOND_CTRL_C = 3.0  # seconds in which a second Ctrl-C means the job
 
 
@@ -216,49 +216,46 @@ def lines_of(explanation: Explanation) -> list[str]:
     """Format an explanation: the first failure, the cause, the fix, the confidence."""
     from toolkit.explain.explanation import NO_FAILURE
 
-    subject = console.subject
-    lines = [subject("first", explanation.first)]
-    lines += [subject("failed", explanation.reported)] if explanation.reported else []
     if explanation.first == NO_FAILURE:
-        lines = [subject("result", explanation.first)]
+        rows = [("result", explanation.first)]
     elif explanation.match is None:
-        lines.append(
-            subject(
-                "cause",
-                "not known: no rule matches. The earliest lines that look like errors:",
-            )
-        )
-        lines += [subject("", line) for line in explanation.suspicious] or [subject("", "none")]
+        rows = [
+            ("first", explanation.first),
+            ("failed", explanation.reported),
+            ("cause", "not known: no rule matches. The earliest lines that look like errors:"),
+            *(("", line) for line in explanation.suspicious or ("none",)),
+        ]
         if explanation.every_line:
-            lines.append(subject("next", f"{explanation.every_line} shows everything"))
+            rows.append(("next", f"{explanation.every_line} shows everything"))
     else:
-        match = explanation.match
-        lines += [subject("code", explanation.source)] if explanation.source else []
-        lines.append(subject("cause", match.cause))
-        if match.line and match.line not in explanation.first and match.line not in match.cause:
-            batch = "batch" if explanation.every_line else ""  # in a pasted log it is unknown
-            source = str(match.rank) if match.rank is not None else match.host or batch
-            lines.append(subject("line", f"{source}| {match.line}" if source else match.line))
-        lines += [subject("last", explanation.last)] if explanation.last else []
-        if len(match.ranks) > 1:
-            lines.append(subject("ranks", f"{len(match.ranks)} printed it: {_some(match.ranks)}"))
-        lines += [
-            subject("fix" if number == 0 else "or", text) for number, text in enumerate(match.fix)
-        ]
-        lines.append(subject("confidence", f"{match.sure} (rule {match.rule}; {match.source})"))
-        lines += [
-            subject("or else", f"{other.summary} ({other.rule}: {other.line})")
-            for other in explanation.others
-        ]
-        if explanation.suspicious:
-            lines.append(subject("lines", "the earliest that look like errors:"))
-            lines += [subject("", line) for line in explanation.suspicious]
-    for number, text in enumerate(explanation.stacks):
-        lines.append(subject("" if number else "stacks", text))
-    lines.append(subject("searched", "; ".join(explanation.searched)))
-    return lines
+        rows = _cause_rows(explanation, explanation.match)
+    rows += [("" if number else "stacks", text) for number, text in enumerate(explanation.stacks)]
+    rows.append(("searched", "; ".join(explanation.searched)))
+    return [console.subject(name, text) for name, text in rows if text]
 
 
-def _some(ranks: tuple[int, ...], most: int = 8) -> str:
-    shown = ", ".join(map(str, ranks[:most]))
-    return f"{shown}, ..." if len(ranks) > most else shown
+def _cause_rows(explanation: Explanation, match: Match) -> list[tuple[str, str]]:
+    """Return what a rule says of a failure, and the line that it was known by."""
+    line, ranks = match.line, match.ranks
+    if line in explanation.first or line in match.cause:
+        line = ""
+    batch = "batch" if explanation.every_line else ""  # in a pasted log it is unknown
+    source = str(match.rank) if match.rank is not None else match.host or batch
+    some = (
+        f"{', '.join(map(str, ranks[:_MOST_RANKS]))}{', ...' if len(ranks) > _MOST_RANKS else ''}"
+    )
+    rows = [
+        ("first", explanation.first),
+        ("failed", explanation.reported),
+        ("code", explanation.source),
+        ("cause", match.cause),
+        ("line", f"{source}| {line}" if source and line else line),
+        ("last", explanation.last),
+        ("ranks", f"{len(ranks)} printed it: {some}" if len(ranks) > 1 else ""),
+        *(("or" if number else "fix", text) for number, text in enumerate(match.fix)),
+        ("confidence", f"{match.sure} (rule {match.rule}; {match.source})"),
+        *(("or else", f"{each.summary} ({each.rule}: {each.line})") for each in explanation.others),
+    ]
+    if explanation.suspicious:
+        rows.append(("lines", "the earliest that look like errors:"))
+    return [*rows, *(("", text) for text in explanation.suspicious)]
