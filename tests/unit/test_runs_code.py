@@ -1,19 +1,30 @@
-"""What is kept of the code of a run, and that nothing of it stops a run or tells a secret."""
+"""What is kept of the code of a run, or copied of it: no secret, nothing from outside, no run is stopped."""
 
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.samples import make_case, read_script
 from toolkit import git, scripts
-from toolkit.files import read_json
-from toolkit.model.code import Code, ScriptFile
+from toolkit.api.run import write
+from toolkit.errors import ConfigError, NoSpaceError, ToolkitError, UsageError
+from toolkit.files import write_atomically
+from toolkit.model.base import to_json
+from toolkit.model.case import Case, Target
+from toolkit.model.code import Code, ScriptFile, Snapshot, Tree
+from toolkit.model.job import Job
+from toolkit.planning import case as gathering
 from toolkit.planning.plan import decide
+from toolkit.planning.target import resolve
 from toolkit.runs import code
+from toolkit.runs.directories import all_runs
 from toolkit.runs.run import Run
 
 KEY = "hf_" + "a1" * 12
@@ -29,108 +40,110 @@ def call(tree: Path, *words: str) -> str:
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "project"
-    path.mkdir()
+    (path / "src").mkdir(parents=True)
     call(path, "init", "--quiet", "--initial-branch=main")
-    (path / "train.py").write_text("print(1)\n")
-    (path / ".env").write_text("A=before\n")
+    (path / "src/train.py").write_text("print(1)\n")
+    (path / "run.sh").write_text("#!/bin/sh\n")
+    (path / "run.sh").chmod(0o775)
+    (path / ".gitignore").write_text("data/\n")
+    (path / "data").mkdir()
+    (path / "data/large.bin").touch()
     call(path, "add", "--all")
     call(path, "commit", "--quiet", "--message=first")
     monkeypatch.chdir(path)
     return path
 
 
-def script_file(path: Path) -> ScriptFile:
-    return ScriptFile(path=str(path), sha256=read_script(path.parent, path.name).sha256)
+def full(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
-def recorded(tree: Path, secrets: tuple[str, ...] = ()) -> tuple[Code, str]:
+# The record of the code.
+
+
+def recorded(tree: Path, secrets: Iterable[str] = ()) -> tuple[Code, str]:
     run = Run(tree.parent / "run")
     run.directory.mkdir(exist_ok=True)
-    code.record(run, script_file(tree / "train.py"), tree, secrets)
-    diff = run.directory / "code.diff"
-    return read_json(run.directory / "code.json", Code), diff.read_text() if diff.exists() else ""
+    sha256 = read_script(tree / "src", "train.py").sha256
+    code.record(run, ScriptFile(path="train.py", sha256=sha256), tree, secrets)
+    found, diff = run.read("code.json", Code), run.directory / "code.diff"
+    assert found is not None
+    return found, diff.read_text() if diff.exists() else ""
 
 
-def test_a_clean_tree_is_its_commit(tree: Path) -> None:
+def test_a_tree_is_its_commit_and_what_differs_without_secrets(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found, diff = recorded(tree)
-    assert found.commit == call(tree, "rev-parse", "HEAD").strip()
-    assert (found.branch, found.is_changed, found.untracked, diff) == ("main", False, (), "")
-    assert found.script
-    assert (
-        found.script.sha256
-        == subprocess.run(
-            ["sha256sum", "train.py"], capture_output=True, text=True, check=True
-        ).stdout.split()[0]
+    assert (found.commit, found.branch) == (call(tree, "rev-parse", "HEAD").strip(), "main")
+    assert (found.is_changed, found.untracked, diff) == (False, (), "")
+    summed = subprocess.run(
+        ["sha256sum", "src/train.py"], capture_output=True, text=True, check=True
     )
-
-
-def test_what_differs_is_kept_without_secrets(tree: Path) -> None:
-    (tree / "train.py").write_text(f"print(2)\nKEY = '{KEY}'\nPHRASE = 'correct horse'\n")
+    assert found.script
+    assert found.script.sha256 == summed.stdout.split()[0]
+    (tree / ".env").write_text("A=before\n")
+    call(tree, "add", "--all")
     (tree / ".env").write_text("A=after\n")
-    (tree / "new").mkdir()
-    (tree / "new" / "file name\n2.py").touch()
+    (tree / "src/train.py").write_text(f"print(2)\nKEY = '{KEY}'\nPHRASE = 'correct horse'\n")
+    for name in ("new/file name\n2.py", "a b", "\n", "한글", '"quoted"'):
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).touch()
+    monkeypatch.setattr(code, "_MOST_UNTRACKED", 3)
     found, diff = recorded(tree, ("correct horse",))
-    assert (found.is_changed, found.untracked) == (True, ("new/",))
+    assert found.is_changed
+    assert (len(found.untracked), found.note) == (3, "2 more untracked names are not kept")
     assert "+print(2)" in diff
     assert not any(word in diff for word in (KEY, "correct horse", "A=after", ".env"))
-    assert (tree.parent / "run" / "code.diff").stat().st_mode & 0o077 == 0
-
-
-def test_a_large_diff_is_cut(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (tree.parent / "run/code.diff").stat().st_mode & 0o077 == 0
     monkeypatch.setattr(code, "_MOST_DIFF", 5000)
-    (tree / "train.py").write_text("x = 1\n" * 100_000)
+    (tree / "src/train.py").write_text("x = 1\n" * 100_000)
     found, diff = recorded(tree)
     assert found.is_cut
     assert 4000 < len(diff) <= 5000
 
 
-def test_names_of_any_kind_and_number_are_kept(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "_MOST_UNTRACKED", 3)
-    for name in ("a b", "\n", "한글", '"quoted"', "z"):
-        (tree / name).touch()
+def test_before_the_first_commit_outside_of_git_and_in_a_home_under_git(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert git.top(tree) == tree
+    monkeypatch.setenv("HOME", str(tree))
+    assert git.top(tree / "src") is None, "it is not a work tree of everything"
+    monkeypatch.setenv("HOME", "/")
+    subprocess.run(["rm", "-r", tree / ".git"], check=True)
     found, _ = recorded(tree)
-    assert len(found.untracked) == 3
-    assert found.note == "2 more untracked names are not kept"
-
-
-def test_before_the_first_commit_and_outside_of_git(tmp_path: Path) -> None:
-    call(tmp_path, "init", "--quiet")
-    (tmp_path / "train.py").touch()
-    found, _ = recorded(tmp_path)
-    assert (found.commit, found.untracked) == ("", ("train.py",))
-    subprocess.run(["rm", "-r", tmp_path / ".git"], check=True)
-    found, _ = recorded(tmp_path)
     assert (found.tree, found.note) == ("", "")
-    assert found.script
+    call(tree, "init", "--quiet")
+    assert recorded(tree)[0].commit == ""
+    assert "src/" in recorded(tree)[0].untracked
 
 
 @pytest.mark.parametrize("key", ["core.fsmonitor", "diff.external", "core.hooksPath", "core.pager"])
-def test_no_program_of_a_configuration_is_run(tree: Path, key: str, tmp_path: Path) -> None:
+def test_no_program_of_a_configuration_is_run_and_no_other_tree_asked(
+    tree: Path, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     program.chmod(0o755)
-    call(tree, "config", key, str(program))
-    (tree / "train.py").write_text("print(2)\n")
+    for name in (key, "diff.x.textconv", "diff.x.command"):
+        call(tree, "config", name, str(program))
+    (tree / "src/train.py").write_text("print(2)\n")
     (tree / ".gitattributes").write_text("* diff=x\n")
-    call(tree, "config", "diff.x.textconv", str(program))
-    call(tree, "config", "diff.x.command", str(program))
+    for name in ("GIT_DIR", "GIT_INDEX_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "nowhere"))
     assert recorded(tree)[0].is_changed
     assert not (tmp_path / "ran").exists()
 
 
-def test_another_tree_of_the_environment_is_not_asked(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
-    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "nowhere"))
-    assert recorded(tree)[0].commit
-
-
-@pytest.mark.parametrize("body", ["exec sleep 60", "exit 1", "exec cat /dev/zero"])
-def test_a_git_that_hangs_fails_or_floods_stops_no_run(
+@pytest.mark.parametrize("body", ["exec sleep 60", "exit 1", "exec cat /dev/zero", "full disk"])
+def test_a_git_that_hangs_fails_or_floods_and_a_full_disk_stop_no_run(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
-    program = tmp_path / "bin" / "git"
+    if body == "full disk":
+        monkeypatch.setattr(code, "write_atomically", full)
+        code.record(Run(tree.parent), None, tree, ())
+        return
+    program = tmp_path / "bin/git"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\n{body}\n")
     program.chmod(0o755)
@@ -142,22 +155,14 @@ def test_a_git_that_hangs_fails_or_floods_stops_no_run(
     assert found.commit == ""
 
 
-def test_a_full_disk_stops_no_run(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(code, "write_atomically", full)
-    code.record(Run(tree.parent), None, tree, ())
-
-
-def test_the_job_tells_that_its_script_has_changed(tmp_path: Path) -> None:
+def test_the_job_and_a_repetition_tell_that_the_script_has_changed(
+    tree: Path, tmp_path: Path
+) -> None:
     """The lines of the script about it, run by bash as the job runs them."""
     path = tmp_path / "it's $(train).py"
     path.write_text("print(1)\n")
-    decided = decide(
-        make_case(script=path.name, folder=str(tmp_path), source=read_script(tmp_path, path.name))
-    )
-    text = scripts.script(decided)
+    source = read_script(tmp_path, path.name)
+    text = scripts.script(decide(make_case(script=path.name, folder=str(tmp_path), source=source)))
     start = text.index("# The script is not copied")
     part = "set -euo pipefail\n" + text[start : text.index("\n\n", start)] + "\necho end\n"
 
@@ -168,26 +173,222 @@ def test_the_job_tells_that_its_script_has_changed(tmp_path: Path) -> None:
 
     assert said() == "end\n"
     path.write_text("print(2)\n")
-    assert (
-        said()
-        == f"toolkit: {path} has changed since this job was submitted; it runs as it is now\nend\n"
-    )
+    changed = f"toolkit: {path} has changed since this job was submitted; it runs as it is now\n"
+    assert said() == f"{changed}end\n"
     path.unlink()
     assert said() == "end\n"
-
-
-def test_repeating_a_run_tells_that_its_script_has_changed(tree: Path) -> None:
-    recorded(tree)
-    script = script_file(tree / "train.py")
+    script, other = recorded(tree)[0].script, ScriptFile(path="/x/train.py", sha256="0")
     assert code.change_since(Run(tree.parent / "run"), script) == ""
-    other = ScriptFile(path="/x/train.py", sha256="0")
     assert "train.py has changed since run" in code.change_since(Run(tree.parent / "run"), other)
     assert code.change_since(Run(tree.parent / "none"), other) == ""
 
 
-def test_a_home_directory_under_git_is_not_a_work_tree_of_everything(
+# The copy of the work tree.
+
+
+def job_of(tree: Path, folder: str = "src", cwd: str = "") -> Case:
+    here = tree / cwd
+    return make_case(
+        {"snapshot": True, "script": str(tree / folder / "train.py")},
+        script=os.path.relpath(tree / folder / "train.py", here),
+        folder=str(tree / folder),
+        cwd=str(here),
+        run=str(tree / "runs/train-0001"),
+        tree=code.tree_of(tree / folder, here),
+    )
+
+
+def taken(tree: Path) -> tuple[Path, Snapshot]:
+    return found(write(job_of(tree)))
+
+
+def found(run: Run) -> tuple[Path, Snapshot]:
+    """The copy of a run, and its record."""
+    snapshot = code.snapshot_of(run)
+    assert snapshot is not None
+    return run.directory / "code", snapshot
+
+
+def names(copy: Path) -> set[str]:
+    paths = (path for path in copy.rglob("*") if not path.is_dir() or path.is_symlink())
+    return {str(path.relative_to(copy)) for path in paths}
+
+
+def test_what_git_does_not_ignore_is_copied_but_nothing_compiled(tree: Path) -> None:
+    """Without a .gitignore for it, the run itself writes it again, and could not be repeated."""
+    more = ("new.py", "a b", "\n", "한글.py", "$(x)", "-n", "a\\b")
+    for name in (*more, "src/__pycache__/helper.cpython-311.pyc"):
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_text("x = 1\n")
+    copy, record = taken(tree)
+    assert names(copy) == set(record.files) == {".gitignore", "run.sh", "src/train.py", *more}
+    assert (copy / "new.py").read_text() == "x = 1\n"
+    assert stat.S_IMODE((copy / "run.sh").stat().st_mode) == 0o555
+    of_older = replace(record, files={"__pycache__/a.pyc": "0"})
+    code._require_same(of_older, {"__pycache__/a.pyc": "1"})
+
+
+def test_a_plan_runs_in_the_snapshot_and_sees_the_work_tree(tree: Path) -> None:
+    decided = decide(job_of(tree))
+    copy = f"{tree}/runs/train-0001/code"
+    assert decided.directory == copy
+    assert "src/train.py" in decided.launch.program
+    assert [bind.source for bind in decided.container.binds] == [str(tree)]
+    below = decide(job_of(tree, cwd="src"))
+    assert (below.directory, "train.py" in below.launch.program) == (f"{copy}/src", True)
+    outside = job_of(tree)
+    target = outside.target._replace(cwd="/home/me", script=str(tree / "src/train.py"))
+    moved = decide(outside._replace(target=target))
+    assert (moved.directory, f"{copy}/src/train.py" in moved.launch.program) == ("/home/me", True)
+
+
+def test_secrets_are_left_out_and_named(tree: Path) -> None:
+    secrets = ".env .env.production prod.ENV deep/in/.netrc id_ed25519 server.pem secrets.yaml"
+    others = ".env.example secrets.py environment.yml env.py tokenizer.json keys.py"
+    for name in (*secrets.split(), *others.split()):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("A=1\n")
+    call(tree, "add", "--all")
+    copy, record = taken(tree)
+    assert set(record.left_out) == set(secrets.split())
+    assert names(copy) == {".gitignore", "run.sh", "src/train.py", *others.split()}
+
+
+def test_links_lead_where_they_led_and_nothing_is_copied_through_one(
+    tree: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "train.py").write_text("outside\n")
+    expected: dict[str, tuple[str, str | Path]] = {
+        "inside": ("src/train.py", "src/train.py"),
+        "absolute": (str(tree / "src/train.py"), "src/train.py"),
+        "up": ("../outside/train.py", outside / "train.py"),
+        "out": (str(outside / "train.py"), outside / "train.py"),
+        "src/back": ("../run.sh", "run.sh"),
+        "dangling": ("nowhere", "nowhere"),
+        "folder": ("../outside", outside),
+    }
+    for name, (target, _) in expected.items():
+        (tree / name).symlink_to(target)
+    (tree / "loop").symlink_to("loop")
+    copy, _ = taken(tree)
+    for name, (_, place) in expected.items():
+        assert (copy / name).resolve() == copy / place
+    assert (outside / "train.py").read_text() == "outside\n"
+    assert code._chosen(tree, ["folder/train.py"]) == ({}, ["folder/train.py"])
+
+
+def test_pipes_other_trees_and_runs_are_left_out(tree: Path) -> None:
+    os.mkfifo(tree / "pipe")
+    (tree / "nested").mkdir()
+    call(tree / "nested", "init", "--quiet")
+    (tree / "nested/x.py").touch()
+    (tree / "src/gone.py").touch()
+    call(tree, "add", "src/gone.py")
+    (tree / "src/gone.py").unlink()
+    first, _ = taken(tree)
+    second, record = taken(tree)
+    assert first != second
+    assert names(second) == {".gitignore", "run.sh", "src/train.py"}
+    assert record.left_out == ("nested/",)
+
+
+@pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES", "disk", "git"])
+def test_what_cannot_be_copied_leaves_no_run(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    (tree / "checkpoints").mkdir()
+    (tree / "checkpoints/model.pt").write_bytes(b"x" * 5000)
+    if limit == "git":
+        with pytest.raises(UsageError, match="not in a git work tree"):
+            code.tree_of(tree.parent, tree.parent)
+        return
+    if limit == "disk":
+        monkeypatch.setattr("shutil.copyfileobj", full)
+        with pytest.raises(OSError, match="No space"):
+            taken(tree)
+    else:
+        monkeypatch.setattr(code, limit, 3 if limit == "MOST_FILES" else 4000)
+        with pytest.raises(NoSpaceError) as caught:
+            taken(tree)
+        assert "checkpoints" in caught.value.details[0]
+        assert ".gitignore" in (caught.value.next_step or "")
+    assert list((tree / "runs").iterdir()) == []
+
+
+def again(run: Path, here: Path) -> Case:
+    """Return the case of a run that is repeated, as it is gathered."""
+    target, _ = resolve(str(run), here)
+    job = Run(run).read("job.json", Job)
+    return make_case(
+        {"snapshot": True, "script": job.script if job else ""},
+        script=target.script,
+        folder=target.folder,
+        cwd=target.cwd,
+        run=str(here / "runs/train-0001"),
+        tree=Tree(root=str(run / "code"), cwd=str(here), is_copy=True),
+    )
+
+
+def test_the_same_again_runs_the_snapshot_and_not_what_it_left_behind(tree: Path) -> None:
+    (tree / ".env").write_text("A=1\n")
+    first, before = taken(tree)
+    record = (first.parent / "code.json").read_text()
+    (tree / "src/train.py").write_text("print(2)\n")
+    (first / "checkpoint.pt").touch()
+    for copy in (first, tree / "runs/train-0002/code"):
+        run = write(again(copy.parent, tree))
+        copied, now = found(run)
+        assert (copied / "src/train.py").read_text() == "print(1)\n"
+        assert names(copied) == set(before.files)
+        assert (run.plan.directory, now) == (str(copied), before)
+        assert (run.directory / "code.json").read_text() == record
+        subprocess.run(["rm", "-r", copy.parent], check=True)
+    live, own = resolve(str(run.directory), tree, is_live=True)
+    assert (live.folder, live.is_copy) == (str(tree / "src"), False)
+    assert own.values["script"] == str(tree / "src/train.py")
+
+
+@pytest.mark.parametrize("change", ["edited", "removed", "record"])
+def test_a_snapshot_that_was_changed_is_not_run_again(tree: Path, change: str) -> None:
+    copy, _ = taken(tree)
+    if change == "record":
+        write_atomically(copy.parent / "snapshot.json", to_json(Job()))
+    else:
+        (copy / "run.sh").unlink()
+    if change == "edited":
+        (copy / "run.sh").write_text("other\n")
+    match = "there is no key|missing" if change == "record" else "not as they were"
+    with pytest.raises(ConfigError, match=match):
+        write(again(copy.parent, tree))
+
+
+def test_a_copy_that_is_killed_leaves_a_run_that_is_listed(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert git.top(tree) == tree
-    monkeypatch.setenv("HOME", str(tree))
-    assert git.top(tree / "src") is None
+    """As kill -9 does, in which nothing is tidied up."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr("shutil.copyfileobj", killed)
+    monkeypatch.setattr("shutil.rmtree", lambda _: None)
+    with pytest.raises(Killed):
+        taken(tree)
+    assert [run.name for run in all_runs(tree / "runs")] == ["train-0001"]
+
+
+def test_what_was_installed_needs_no_copy(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shipped = tmp_path / "site-packages/jobs/digits"
+    shipped.mkdir(parents=True)
+    target = Target(str(shipped / "train.py"), str(shipped), str(tree))
+    monkeypatch.setattr("toolkit.config.is_shipped", lambda path: path == shipped)
+    assert gathering._tree(target, Job(snapshot=True), tree) is None
+    with pytest.raises(ToolkitError, match="not in a git work tree"):
+        gathering._tree(target._replace(folder=str(tmp_path)), Job(snapshot=True), tree)
