@@ -11,10 +11,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.unit.run_fixtures import Slurm, new_run, put
 from tests.unit.samples import make_case
 from toolkit.api.run import resume
+from toolkit.cli.explain import command as explain_command
 from toolkit.errors import SlurmSilentError, SubmissionError, UnrecordedError
 from toolkit.model.base import to_json
 from toolkit.model.run import Outcome, Submission
@@ -204,3 +206,15 @@ def test_a_repeated_command_takes_up_the_job_and_never_runs_ahead_of_sbatch(
     slurm.jobs_known.clear()
     assert resume(case, Wait()) is None
     assert not attempt_of(run).exists(), "it is too long ago, and nobody asks for it any more"
+
+
+def test_a_refused_run_is_explained_as_refused(tmp_path: Path, slurm: Slurm) -> None:
+    why = "Batch job submission failed: Requested node configuration is not available"
+    message = f"Slurm refused the job; nothing was submitted; {why}"
+    refused = Outcome(state="REFUSED", kind="refused", exit_code=76, seconds=0.0, message=message)
+    run = new_run(tmp_path / "x-0001", outcome=refused)
+    said = CliRunner().invoke(explain_command, [str(run.directory)]).output
+    assert f"cause      Slurm refused the job, so that nothing ran: {why}" in said
+    assert "(rule refused;" in said
+    assert status.rows([run])[0][2:5] == ("REFUSED", 0.0, 76)
+    assert slurm.queries == 0

@@ -69,7 +69,6 @@ class Reason(NamedTuple):
 def reason_to_stay(run: Run, answers: status.Answers | None = None) -> Reason | None:
     """Return why a run must not be removed; None if it has ended."""
     try:
-        planned = (run.plan, (run.directory / "plan.json").stat().st_mtime)[1]
         state = status.query(run, answers)
     except SlurmUnreachableError as error:
         return Reason(f"it is not known whether it has ended: {error.cause}", is_certain=False)
@@ -88,9 +87,8 @@ def reason_to_stay(run: Run, answers: status.Answers | None = None) -> Reason | 
         return Reason("it is being submitted, or waits for an allocation")
     if not status.was_never_submitted(run):
         return Reason("it is not known whether Slurm has its job: toolkit ps", is_certain=False)
-    if run.job is None and time.time() - planned < _BEING_WRITTEN:
-        return Reason("it is being submitted")
-    return None
+    is_new = run.job is None and _age(run) < _BEING_WRITTEN
+    return Reason("it is being submitted") if is_new else None
 
 
 def cancel(run: Run) -> bool:

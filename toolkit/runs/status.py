@@ -98,7 +98,7 @@ def _row_of_any(run: Run, answers: Answers) -> Row:
         return Row(run.name, state="UNREADABLE", message=message)
 
 
-def row(run: Run, answers: Answers | None = None) -> Row:
+def row(run: Run, answers: Answers) -> Row:
     """Return the state of a run as a row; it is unknown where Slurm does not answer.
 
     Raises:
