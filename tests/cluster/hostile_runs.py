@@ -115,6 +115,9 @@ def fields() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     for mark in ("../" * 9 + GIVEN["thesis"].lstrip("/"), "x\n", "--all"):
         yield {"run_json": {**RUNNING, "mark": mark}}, {}
         yield {"run_json": None, "attempt_json": {"mark": mark, "site": "s", "submitted": "x"}}, {}
+    for script in (f"{WRITABLE}/job.sbatch", "x\n", "--all"):
+        yield {"run_json": {**RUNNING, "script": script}}, {}
+        yield {"run_json": None, "attempt_json": {**ENDED, "job_id": None, "script": script}}, {}
     attempt = {key: RUNNING.get(key) for key in ("mark", "site", "submitted", "cluster")}
     yield {"run_json": None, "attempt_json": attempt}, {}
     yield {"run_json": None, "attempt_json": {**attempt, "pid": -1, "host": "../x"}}, {}
