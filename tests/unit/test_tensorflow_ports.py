@@ -34,7 +34,9 @@ def test_the_search_for_ports_of_tensorflow_ends(
             decide(make_case({"launcher": "tensorflow"}, manifest=HOLDS_ALL)), ports=ports
         )
         search = (
-            script(decided).partition("# Where the workers are")[2].partition("# What each task does")[0]
+            script(decided)
+            .partition("# Where the workers are")[2]
+            .partition("# What each task does")[0]
         )
         before = "set -euo pipefail; scontrol() { echo 127.0.0.1; }; SLURM_JOB_ID=7 SLURM_JOB_NODELIST=x; #"
         began = time.monotonic()
