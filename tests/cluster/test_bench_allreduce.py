@@ -60,27 +60,6 @@ def test_every_library_adds_up_rightly(
     assert len(circles) == 4 * len(backends)
 
 
-@pytest.mark.long
-def test_each_devices_buffer_is_shown_rank_by_rank(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    done = toolkit(
-        *"bench allreduce --image".split(),
-        str(pytorch_image),
-        "--show-buffers",
-        cwd=shared_dir,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    shown = [line.split() for line in done.stdout.splitlines() if " rank:" in line]
-    assert [line[:4] for line in shown[:8]] == [
-        ["before", f"nid00{1 + rank // 4}", f"rank:{rank}", f"cpu{rank % 4}"] for rank in range(8)
-    ]
-    assert [line[4:] for line in shown[:8]] == [[str(rank % 4 + 1)] * 8 for rank in range(8)]
-    assert [line[0] for line in shown[8:]] == ["after"] * 8
-    assert [line[4:] for line in shown[8:]] == [["20"] * 8] * 8
-
-
 def test_a_wrong_sum_is_found_and_a_backend_without_its_hardware_refused(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +16,6 @@ from toolkit.bench.scale.directory import read_study
 
 pytestmark = pytest.mark.usefixtures("cluster")
 JOBS = Path(__file__).parents[2] / "jobs"
-DDP = Path(__file__).with_name("ddp.py")
 PACED = Path(__file__).with_name("paced.py")
 SLEEPS = ("--count-oversubscribed", "its ranks sleep")
 
@@ -167,83 +162,6 @@ def test_a_changed_script_and_another_metric_are_measured(toolkit: Any, shared_d
     assert toolkit(*other, cwd=shared_dir).returncode == 0
 
 
-@pytest.mark.long
-def test_the_time_limit_of_an_allocation_loses_no_run(toolkit: Any, shared_dir: Path) -> None:
-    """A minute is the shortest limit, which Slurm checks now and then: four runs of 26 seconds exceed it.
-
-    At the limit srun may fail before Slurm stops the allocation's shell: then the exit code is 1.
-    """
-    script = shared_dir / "sleep.py"
-    script.write_text("import time; time.sleep(26); print('samples_per_second 4')")
-    options = "bench scale --launcher none --runtime none --nodes 1,2 --runs 2 --time 1 --no-hook"
-    chosen = (*options.split(), "--one-allocation", "--json", str(script))
-    done = toolkit(*chosen, cwd=shared_dir, timeout=240)
-    assert done.returncode in (1, 124), done.stderr
-    kept = report(shared_dir, "sleep")["samples"]
-    assert 1 <= len(kept) <= 3
-    done = toolkit(*chosen, cwd=shared_dir, timeout=240)
-    if done.returncode:
-        done = toolkit(*chosen, cwd=shared_dir, timeout=240)
-    assert done.returncode == 0, done.stderr
-    samples = json.loads(done.stdout)["samples"]
-    assert [sample for sample in samples if sample in kept] == kept
-    assert [(sample["nodes"], sample["number"]) for sample in samples] == [
-        *[(1, 1), (1, 2)],
-        *[(2, 1), (2, 2)],
-    ]
-
-
-def throttle(rank: int, script: Path, study: subprocess.Popen[str], quota: Path) -> None:
-    """Give a rank a part of a core while it trains."""
-    throttled: set[int] = set()
-    while study.poll() is None:
-        processes = Path("/proc").glob("[0-9]*") if is_training(script.parent) else ()
-        for pid in [int(path.name) for path in processes if is_rank(path, rank, script)]:
-            with contextlib.suppress(ProcessLookupError):
-                (quota / "cgroup.procs").write_text(str(pid))
-                throttled.add(pid)
-        time.sleep(0.1)
-    assert throttled
-
-
-def is_training(directory: Path) -> bool:
-    """Whether a rank has recorded its first step, or would record none: only imports come before."""
-    runs = [run for run in (directory / "runs").glob("*") if not (run / "outcome.json").exists()]
-    records = [run / "scale" for run in runs if (run / "scale").is_dir()]
-    return not records or any(True for path in records for _ in path.glob("*.jsonl"))
-
-
-def is_rank(process: Path, rank: int, script: Path) -> bool:
-    """Whether a process is this rank of a script in its directory."""
-    try:
-        words = (process / "cmdline").read_bytes().split(b"\0")
-        environment = (process / "environ").read_bytes().split(b"\0")
-        cwd = (process / "cwd").readlink()
-    except OSError:
-        return False
-    is_script = b"python" in words[0] and any(
-        word.endswith(script.name.encode()) for word in words[1:3]
-    )
-    return is_script and cwd == script.parent and f"RANK={rank}".encode() in environment
-
-
-@contextlib.contextmanager
-def part_of_a_core() -> Iterator[Path]:
-    """A control group with a twentieth of a core for the processes in it, in either version of cgroups."""
-    groups = Path("/sys/fs/cgroup")
-    is_second = (groups / "cgroup.controllers").is_file()
-    own = (groups if is_second else groups / "cpu") / f"toolkit-test-{os.getpid()}"
-    own.mkdir()
-    try:
-        if is_second:
-            (own / "cpu.max").write_text("5000 100000")
-        else:
-            (own / "cpu.cfs_quota_us").write_text("5000")
-        yield own
-    finally:
-        own.rmdir()
-
-
 def two_ranks(
     source: Path, directory: Path, image: Path, *more: str
 ) -> tuple[Path, tuple[str, ...]]:
@@ -273,20 +191,6 @@ def test_the_serial_fraction_is_found(toolkit: Any, pytorch_image: Path, shared_
     assert "its ranks sleep" in page
 
 
-def test_a_slowed_node_is_the_straggler(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    work = ("--arguments", "--serial 0.1 --parallel 0 --steps 20 --warm-up 0 --slow 1")
-    options = "--nodes 3 --runs 1 --no-hook".split()
-    done = toolkit(*words(shared_dir, pytorch_image, *options, *work), cwd=shared_dir)
-    assert done.returncode == 0, done.stderr
-    (sample,) = report(shared_dir)["samples"]
-    assert sample["straggler"]["ranks"] == [1]
-    assert sample["straggler"]["hosts"] == ["nid002"]
-    csv = (shared_dir / "scale/paced/report.csv").read_text()
-    assert csv.splitlines()[1].endswith(",1,nid002")
-
-
 def test_the_ranks_of_pytorch_are_recorded_and_a_slow_one_is_named(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
@@ -314,21 +218,3 @@ def test_the_ranks_of_pytorch_are_recorded_and_a_slow_one_is_named(
     assert sample.communication.backend == "gloo"
     assert sample.communication.seconds > 0
     assert sample.start_seconds > 0
-
-
-@pytest.mark.long
-def test_a_throttled_node_is_the_straggler_of_most_runs(
-    toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
-) -> None:
-    """Its own work must be most of a step: what slows down Gloo's threads looks like the network."""
-    work = (*"--runs 3 --one-allocation --arguments".split(), "--steps 12")
-    script, chosen = two_ranks(DDP, shared_dir, pytorch_image, *work)
-    with part_of_a_core() as quota, started(chosen, shared_dir, toolkit_env) as study:
-        throttle(0, script, study, quota)
-        assert study.stderr is not None
-        said = study.stderr.read()
-    assert study.returncode == 0, said
-    found = read_study(shared_dir / "scale/ddp")
-    (entry,) = analysis.series(found)
-    (remark,) = [text for text in analysis.remarks(entry, found) if "straggler" in text]
-    assert "straggler rank 0 on nid001" in remark

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from xml.etree import ElementTree
 
 import click
 import pytest
@@ -18,17 +17,6 @@ from toolkit.planning.plan import decide
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
 SIZES = (1024, 1 << 28, 4)
-
-
-def row(size: int, microseconds: float) -> allreduce.Row:
-    seconds = microseconds / 1e6
-    return allreduce.Row(
-        bytes=size,
-        microseconds=microseconds,
-        algorithm_gb_per_s=size / seconds / 1e9,
-        bus_gb_per_s=allreduce.bus(size, seconds, 4),
-        wrong=0,
-    )
 
 
 @pytest.mark.parametrize(("ranks", "expected"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75)])
@@ -127,32 +115,6 @@ def test_sizes(text: str, count: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         Size().convert(text, None, None)
-
-
-def test_the_longest_bar_is_the_fastest() -> None:
-    one = allreduce.Measured(
-        backend="gloo", shape="", ranks=4, wrong=0, rows=(row(1024, 100), row(1 << 20, 1000))
-    )
-    header, rows = allreduce.table([one], width=10)
-    assert header[-1] == "bus GB/s"
-    assert [len(str(cells[-1])) for cells in rows] == [0, 10]
-    assert [cells[1] for cells in rows] == ["1 KiB", "1 MiB"]
-
-
-def test_the_plot_is_the_golden_one() -> None:
-    points = [(float(1 << power), (1 << power) / 1e9) for power in range(10, 21, 2)]
-    text = plot.svg(
-        "A < B",
-        "size",
-        "GB/s",
-        {"gloo": points, "horovod & co": [(x, y / 3) for x, y in points]},
-        lambda x: f"{x:g}",
-    )
-    path = GOLDEN / "plot.svg"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
-    assert len(ElementTree.fromstring(text).findall(".//{http://www.w3.org/2000/svg}circle")) == 12
 
 
 def test_what_cannot_stand_on_a_logarithmic_axis_is_left_out() -> None:

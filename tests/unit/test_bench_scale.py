@@ -103,19 +103,6 @@ def test_at_most_half_is_dropped_and_the_value_is_within_the_rest(values: list[f
     assert min(values[state.warm_up :]) <= state.value <= max(values[state.warm_up :])
 
 
-@settings(deadline=None)
-@given(st.lists(st.floats(0.1, 1e6), min_size=5, max_size=40), st.floats(0.01, 100))
-def test_the_warm_up_does_not_depend_on_the_unit(values: list[float], factor: float) -> None:
-    def cost(start: int) -> float:
-        rest = values[start:]
-        mean = math.fsum(rest) / len(rest)
-        return math.fsum((value - mean) ** 2 for value in rest) / len(rest) ** 2
-
-    best = min(cost(start) for start in range(len(values) // 2 + 1))
-    for scaled in (values, [value * factor for value in values]):
-        assert cost(steady.warm_up(scaled)) <= best * (1 + 1e-6) + 1e-9 * max(values) ** 2
-
-
 @pytest.mark.parametrize(
     ("line", "value"),
     [
@@ -181,17 +168,6 @@ def test_large_samples_are_tested_by_the_normal_distribution() -> None:
     assert spread.p_lower([1.0] * 20, [1.0] * 20) == 1.0
 
 
-@settings(deadline=None)
-@given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=6),
-    st.lists(st.integers(0, 9), min_size=1, max_size=6),
-)
-def test_p_is_a_probability_and_falls_with_the_values(new: list[int], old: list[int]) -> None:
-    p = spread.p_lower(new, old)
-    assert 0 < p <= 1
-    assert spread.p_lower([value - 10 for value in new], old) <= p
-
-
 def test_points_are_sorted_by_ranks_and_measured_in_turns() -> None:
     options = replace(OPTIONS, nodes=(4, 1), ntasks_per_node=(2, 1), launchers=("srun", "torchrun"))
     planned = points.points(options)
@@ -234,13 +210,6 @@ def test_arguments_follow_the_number_of_ranks() -> None:
     with pytest.raises(UsageError) as caught:
         points.scaled_arguments(options, "strong", 3)
     assert "--divide batch-size=192" in str(caught.value.next_step)
-
-
-def test_hours_are_those_of_the_time_limit() -> None:
-    decided = decide(make_case({"cpus_per_task": 2}))
-    # 2 nodes x 2 ranks x 2 cores, 3 runs of 10 minutes: 4 hours.
-    assert points.asked_hours(decided, 10, 3) == (4.0, "core")
-    assert points.asked_hours(decided, None, 3) == (0.0, "core")
 
 
 def test_the_job_of_a_point_has_its_arguments_and_the_hook() -> None:
@@ -335,15 +304,6 @@ def test_the_straggler_is_the_rank_on_which_others_wait(
 ) -> None:
     slow = rank_files.straggler(times(*busy))
     assert (slow.ranks if slow else None) == ranks
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(0.4, 0.44), min_size=1, max_size=20))
-def test_even_ranks_have_no_straggler_and_one_slow_rank_is_found(busy: list[float]) -> None:
-    assert rank_files.straggler(times(*busy)) is None
-    slow = rank_files.straggler(times(*busy, 0.8))
-    assert slow is not None
-    assert slow.ranks == (len(busy),)
 
 
 def test_hosts_with_one_kernel_are_one_machine() -> None:
@@ -488,21 +448,6 @@ def test_a_study_goes_on_where_it_was_and_refuses_another_one(tmp_path: Path) ->
     ):
         with pytest.raises(UsageError, match=r"metric|the script"):
             directory.begin(options, other, [point(1)])
-
-
-def test_a_run_is_noted_before_its_job_and_forgotten_after(tmp_path: Path) -> None:
-    directory = StudyDirectory(tmp_path / "scale")
-    run = tmp_path / "runs" / "scale-0001"
-    run.mkdir(parents=True)
-    assert directory.run_in_progress(point(1), 1) is None
-    directory.note_run(point(1), 1, str(run))
-    assert directory.run_in_progress(point(1), 1) is None, "it is no run yet"
-    (run / "plan.json").write_text("{}")
-    assert directory.run_in_progress(point(1), 1) == run
-    directory.keep(point(1), measured(1, 90.0)[0])
-    assert directory.run_in_progress(point(1), 1) is None
-    directory.pending_file(point(1), 2).write_text("[]")
-    assert directory.run_in_progress(point(1), 2) is None
 
 
 def test_one_process_measures_a_study(tmp_path: Path) -> None:

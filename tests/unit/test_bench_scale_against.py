@@ -5,19 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.unit.test_bench_scale import OPTIONS, measured, study
-from tests.unit.test_bench_scale_report import ORIGIN, Tags
-from toolkit.bench.scale import against, history
+from tests.unit.test_bench_scale_report import ORIGIN
+from toolkit.bench.scale import against
 from toolkit.bench.scale.directory import read_study
 from toolkit.bench.scale.model import Study
-from toolkit.cli.bench_history import history as command
 from toolkit.cli.bench_scale import _compare
-from toolkit.errors import MalformedInputError, RegressionError, UnknownRunError, UsageError
+from toolkit.errors import MalformedInputError, RegressionError, UsageError
 from toolkit.model.base import to_json
 
 KEY: against.Key = ("weak", "torchrun", 2, 2)
@@ -111,41 +109,6 @@ def test_a_regression_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[
     assert "too few" not in capsys.readouterr().err
     _compare(first(), later(0.8), 0.05)
     assert "too few runs show no change" in capsys.readouterr().err
-
-
-def written(directory: Path, **studies: Study) -> Path:
-    for name, one in studies.items():
-        (directory / name).mkdir(parents=True)
-        (directory / name / "report.json").write_text(to_json(one))
-    return directory
-
-
-def test_a_history_compares_each_study_with_the_one_before(tmp_path: Path) -> None:
-    written(tmp_path, b=first(), a=later(0.8, 0.81, 0.82), c=replace(later(1.0), origin=ORIGIN))
-    (tmp_path / "d").mkdir()
-    (tmp_path / "d" / "report.json").write_text("{")
-    entries, unreadable = history.read_all(tmp_path)
-    assert [entry.path.parent.name for entry in entries] == ["b", "c", "a"]
-    assert len(unreadable) == 1
-    rows = [row for row in history.rows(entries, tmp_path) if row[3] == "torchrun, weak, 1 x 1"]
-    assert [(row[1], row[5], row[8]) for row in rows] == [
-        ("b", "91", "first"),
-        ("c", "90", "too few runs"),
-        ("a", "72.9", "too few runs"),
-    ]
-    parsed = Tags(history.page(entries, tmp_path))
-    assert [tag for tag, _ in parsed.tags].count("svg") == 1
-    assert "script" not in {tag for tag, _ in parsed.tags}
-    with pytest.raises(UnknownRunError):
-        history.read_all(tmp_path / "d")
-
-
-def test_the_command_writes_the_page(tmp_path: Path) -> None:
-    written(tmp_path, a=first())
-    done = CliRunner().invoke(command, [str(tmp_path)], standalone_mode=False)
-    assert done.exception is None
-    assert "torchrun, weak, 2 x 1" in done.output
-    assert (tmp_path / "history.html").read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize("value", ["0.0", "-1.0", "1e999", "NaN"])

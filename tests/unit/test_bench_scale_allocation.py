@@ -12,16 +12,9 @@ from msgspec.structs import replace
 from tests.golden_scripts import assert_golden
 from tests.unit.run_fixtures import Slurm, put
 from tests.unit.samples import make_case
-from tests.unit.test_bench_scale import OPTIONS, measured, point, study
 from toolkit import scripts
-from toolkit.api.run import write
 from toolkit.bench.scale import allocation
-from toolkit.bench.scale.against import differences
-from toolkit.bench.scale.directory import StudyDirectory
-from toolkit.bench.scale.model import Origin
-from toolkit.bench.scale.page import page
 from toolkit.bench.scale.parts import Part, PartTimes, part_state
-from toolkit.bench.scale.point_run import adapted
 from toolkit.errors import UsageError
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
@@ -45,15 +38,6 @@ def on(directory: Path, nodes: int, **changes: object) -> Case:
     """A run with real paths, as other cases of these tests."""
     run, here = str(directory / "runs/scale-0001"), str(directory)
     return make_case({"nodes": nodes, **changes}, run=run, folder=here, cwd=here)
-
-
-def test_a_hook_is_looked_for_in_the_directory_that_the_run_gets(tmp_path: Path) -> None:
-    """Two studies at once plan the same number; the slower one gets the next."""
-    given = on(tmp_path, 1)
-    first, second = (write(given, lambda own: adapted(OPTIONS, point(1), own)) for _ in range(2))
-    assert (first.name, second.name) == ("scale-0001", "scale-0002")
-    assert second.plan.environment["TOOLKIT_SCALE"] == f"{second.directory}/scale"
-    assert str(first.directory) not in second.script.read_text()
 
 
 @pytest.mark.parametrize(
@@ -206,21 +190,3 @@ def test_a_step_of_a_part_begins_on_the_first_nodes() -> None:
         given = make_case({"launcher": launcher})._replace(is_part=is_part)
         text = scripts.script(decide(given))
         assert ('srun --nodelist="$SLURM_JOB_NODELIST"' in text) == is_part
-
-
-def test_a_study_does_not_mix_jobs_and_an_allocation(tmp_path: Path) -> None:
-    directory = StudyDirectory(tmp_path / "scale")
-    directory.begin(OPTIONS, Origin(), [point(1)])
-    directory.samples.mkdir()
-    (directory.samples / "one.json").touch()
-    with pytest.raises(UsageError, match="one-allocation"):
-        directory.begin(replace(OPTIONS, one_allocation=True), Origin(), [point(1)])
-
-
-def test_a_report_names_the_allocations() -> None:
-    options = replace(OPTIONS, one_allocation=True)
-    samples = (measured(1, 90.0, job_id=7), measured(2, 180.0, job_id=9))
-    assert "took turns in 2 jobs: 7, 9" in page(study(*samples, options=options))
-    assert "took turns" not in page(study(*samples))
-    (difference,) = differences(study(*samples), study(*samples, options=options))
-    assert difference == "jobs: a job for each run -> one allocation"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -20,12 +19,9 @@ from tests.unit.test_bench_scale import OPTIONS, measured, study
 from toolkit.bench.scale import analysis, fits, page, published
 from toolkit.bench.scale.charts import Axis, Curve, Mark, chart
 from toolkit.bench.scale.directory import StudyDirectory, read_study
-from toolkit.bench.scale.model import Communication, Origin, Sample, Straggler, Study
+from toolkit.bench.scale.model import Communication, Origin, Straggler, Study
 from toolkit.bench.scale.report import write_reports
-from toolkit.errors import UsageError
-from toolkit.model.base import to_json
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
 STRONG = replace(OPTIONS, modes=("strong",), nodes=(1, 2, 4, 8), divide={"batch-size": 64})
 SIZES = (1, 2, 4, 8)
 ORIGIN = Origin(
@@ -95,28 +91,6 @@ def test_gustafsons_serial_fraction_is_found_in_exact_data(serial: float) -> Non
     assert fits.speedup(law, 100)[0] == pytest.approx(serial + (1 - serial) * 100, rel=1e-6)
 
 
-@settings(deadline=None)
-@given(st.tuples(*[st.floats(0.97, 1.03)] * 4), st.floats(0.05, 0.5))
-def test_the_band_holds_the_fit_and_grows_with_the_distance(
-    scatter: tuple[float, float, float, float], serial: float
-) -> None:
-    whole = strong(serial, scatter=scatter)
-    law = fitted(whole)
-    assert law.error >= 0
-    predicted = fits.predictions(analysis.series(whole)[0], law)
-    assert [entry.nodes for entry in predicted] == [16, 32, 64, 128, 256, 512]
-    for entry in predicted:
-        assert entry.low <= entry.speedup * (1 + 1e-9)
-        assert entry.speedup <= entry.high * (1 + 1e-9)
-
-
-def test_the_error_holds_the_serial_fraction_of_scattered_data() -> None:
-    law = fitted(strong(0.1, scatter=(1.0, 1.01, 0.99, 1.005)))
-    assert 0 < law.error < 0.05
-    assert abs(law.serial - 0.1) <= law.error
-    assert "serial fraction" in fits.verdict(law)
-
-
 def test_three_sizes_or_oversubscribed_ones_are_not_fitted() -> None:
     three = [measured(size, 50.0 * size) for size in SIZES[:3]]
     assert fits.fit(analysis.series(study(*three))[0]) is None
@@ -177,16 +151,6 @@ class Tags(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
-
-
-def test_the_page_is_whole() -> None:
-    written = page.page(full(), beside("horovod-2018", "pytorch-ddp-2020"))
-    path = GOLDEN / "scale.html"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(written)
-        (GOLDEN / "scale.json").write_text(to_json(full()))
-    assert written == path.read_text()
-    assert to_json(full()) == (GOLDEN / "scale.json").read_text()
 
 
 def test_the_page_asks_for_nothing_outside_and_is_a_report_itself(tmp_path: Path) -> None:
@@ -253,20 +217,6 @@ def test_no_text_of_others_is_markup(value: str) -> None:
         assert drawing.tag.endswith("svg")
 
 
-@settings(deadline=None)
-@given(st.text(max_size=60), st.text(max_size=60))
-def test_any_name_gives_a_page_and_drawings_that_parse(target: str, host: str) -> None:
-    whole = study(measured(1, 1.0, launcher=host), measured(2, 2.0, launcher=host))
-    written = page.page(replace(whole, options=replace(OPTIONS, target=target)))
-    assert len(list(charts(written))) == 3
-
-
-def test_a_long_name_is_cut() -> None:
-    whole = study(measured(1, 1.0, launcher="x" * 100_000))
-    visible = page.page(whole).partition('<script type="application/json"')[0]
-    assert len(visible) < 40_000
-
-
 numbers = st.floats(allow_nan=True, allow_infinity=True)
 
 
@@ -288,27 +238,3 @@ def test_values_that_have_no_place_are_left_out() -> None:
     marks = (Mark(1, math.nan, 1, 1), Mark(0, 1, 1, 1), Mark(2, 0, 0, 0), Mark(4, 1, 1, math.inf))
     drawn = ElementTree.fromstring(chart("t", [Curve("a", marks)], Axis("y", is_log=True)))
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}circle"))) == 1, "that of the legend"
-
-
-def test_published_results_have_their_source_and_an_unknown_one_is_refused() -> None:
-    assert published.names() == ("horovod-2018", "kisti-2022", "pytorch-ddp-2020")
-    for name in published.names():
-        entry = published.read(name)
-        assert entry.source
-        assert entry.url.startswith("https://")
-        assert entry.hardware
-        assert entry.differs
-    horovod = published.read("horovod-2018")
-    assert [(point.ranks, point.efficiency) for point in horovod.points] == [
-        (512, 0.9),
-        (512, 0.68),
-    ]
-    with pytest.raises(UsageError) as caught:
-        published.read("horovod")
-    assert caught.value.close == "horovod-2018"
-
-
-def test_a_study_without_measurements_has_a_page() -> None:
-    empty = Study(options=OPTIONS)
-    assert "0 runs at 0 points" in page.page(empty)
-    assert isinstance(full().samples[0], Sample)
