@@ -11,8 +11,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
@@ -174,30 +172,6 @@ def test_a_killed_build_leaves_nothing(tiny: Tiny, signal_sent: signal.Signals) 
     assert tiny.left() == BUILT
 
 
-def test_builds_killed_at_any_moment_leave_nothing_that_looks_whole(tiny: Tiny) -> None:
-    """Kill one build after the other, each a little later, until one gets through."""
-    recipe = tiny.recipe("true", checks='fine = "true"')
-    assert tiny.run("build", recipe).returncode == 0
-    for number in range(34):
-        before = manifest(tiny)["sif_id"]
-        tiny.recipe(f"echo {number} > /number", checks='fine = "true"')
-        process = tiny.start("build", recipe)
-        time.sleep(0.1 * 1.2**number)  # to 40 s: a build starts the finished image, too
-        process.kill()
-        process.communicate(timeout=120)
-        nothing_runs(tiny)
-        found = tiny.run("path", "tiny")
-        assert found.returncode == 0, found.stderr
-        assert tiny.inside("/bin/true") == ""
-        if manifest(tiny)["sif_id"] != before:
-            break
-    else:
-        pytest.fail("no build got through")
-    assert tiny.run("build", recipe).returncode == 0
-    assert [name for name in tiny.left() if name not in ("tiny.failed.log", *BUILT)] == []
-    assert str(manifest(tiny)["built"]) in (tiny.images / "tiny.cdx.json").read_text()
-
-
 def test_what_is_left_when_the_guard_is_killed_too_goes_with_the_next_build(tiny: Tiny) -> None:
     recipe = tiny.recipe(*SLOW)
     process = tiny.started(recipe, until="+ sleep 300")
@@ -298,15 +272,6 @@ def test_two_images_are_built_at_once(tiny: Tiny) -> None:
     assert first.wait(120) == 0
     first.communicate()
     assert tiny.left() == ["other.cdx.json", "other.json", "other.log", "other.sif", *BUILT]
-
-
-def test_space_is_looked_at_first(tiny: Tiny) -> None:
-    recipe = tiny.recipe("true")
-    recipe.write_text(recipe.read_text().replace("build = 50", "build = 1_000_000_000"))
-    done = tiny.run("build", recipe)
-    assert done.returncode == 73
-    assert str(tiny.images) in done.stderr
-    assert tiny.left() == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system takes root")
@@ -568,29 +533,6 @@ def test_the_real_image_runs_what_it_is_told(pytorch_image: Path, users_tiny: Ti
         told, capture_output=True, text=True, check=True, cwd="/", env=users_tiny.environment()
     )
     assert done.stdout == "['two words', '$HOME'] /opt/venv\n"
-
-
-@pytest.mark.long  # beside it: `image verify` on two nodes
-def test_the_real_image_passes_its_checks_again(pytorch_image: Path) -> None:
-    argv = [sys.executable, "-m", "toolkit", "image", "check", str(pytorch_image), "--json"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    checks = json.loads(done.stdout)
-    assert all(check["passed"] for check in checks)
-    assert [check["name"] for check in checks[:2]] == ["labels", "imports"]
-
-
-def test_the_committed_definitions_are_rendered_anew(tiny: Tiny) -> None:
-    assert tiny.run("render", "--all", "--check").returncode == 0
-    recipe = tiny.recipe("true")
-    assert tiny.run("render", recipe, "--write").returncode == 0
-    assert tiny.run("render", recipe, "--check").returncode == 0
-    tiny.recipe("echo other")
-    wrong = tiny.run("render", recipe, "--check")
-    assert wrong.returncode == 78
-    assert "| -    true" in wrong.stderr
-    assert "| +    echo other" in wrong.stderr
-    assert tiny.run("render", recipe).stdout != (tiny.place / "tiny.def").read_text()
 
 
 def test_stores_that_share_a_directory_for_builds_do_not_disturb_each_other(

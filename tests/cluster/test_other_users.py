@@ -78,17 +78,6 @@ def test_two_users_build_in_one_directory_of_images(shared_store: tuple[Tiny, Ti
             assert done.returncode == 0, (words, done.stderr)
 
 
-def test_one_waits_for_the_other(shared_store: tuple[Tiny, Tiny]) -> None:
-    first, second = shared_store
-    recipe = first.recipe("sleep 300 || true")
-    building = first.started(recipe, until="+ sleep 300")
-    refused = second.run("build", recipe, "--no-wait")
-    assert refused.returncode == 75, refused.stderr
-    assert f"by process {building.pid}" in refused.stderr or "by process" in refused.stderr
-    first.wake()
-    assert building.wait(120) == 0
-
-
 def test_what_one_builds_another_neither_removes_nor_reads_by_half(
     shared_store: tuple[Tiny, Tiny],
 ) -> None:

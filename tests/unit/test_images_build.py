@@ -24,14 +24,12 @@ from tests.progress import Silent
 from toolkit import shell
 from toolkit.errors import BuildError, BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
 from toolkit.images.build import methods
-from toolkit.images.build.apptainer import compose
 from toolkit.images.build.buildlog import Reader
 from toolkit.images.build.follow import Follower
 from toolkit.images.build.guard import descendants
 from toolkit.images.host import host_config as host
 from toolkit.images.host import privilege, sharing, workspace
 from toolkit.images.host.mutex import hold_image
-from toolkit.images.host.remove import remove
 from toolkit.images.host.workspace import Owner
 from toolkit.images.recipe import library
 from toolkit.images.recipe.recipe import Space
@@ -167,35 +165,6 @@ def test_a_build_that_fails_in_layers_is_never_repeated_flat(
     assert decided(monkeypatch, tmp_path, "", BuildError(cause)) == (["layers"], [])
 
 
-def test_what_copies_an_image_ends_with_the_build_that_failed(tmp_path: Path) -> None:
-    (tmp_path / "data").write_bytes(b"x" * 100_000)
-    image = tmp_path / "image"
-    copier = compose.Copier(image)
-    for _ in range(1000):
-        copier.append(str(tmp_path / "data"), 0, 100_000)
-    copier.close()
-    copier.close()
-    assert not copier.is_alive()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(copier.handle)
-    assert image.stat().st_size < 100_000_000
-
-
-def test_the_lock_says_who_has_it(tmp_path: Path) -> None:
-    with hold_image(tmp_path / "x.sif", "built"):
-        with (
-            pytest.raises(
-                BusyError, match=rf"being built by process {os.getpid()} on \S+, for 0:0\d"
-            ),
-            hold_image(tmp_path / "x.sif", "built"),
-        ):
-            pass
-        with hold_image(tmp_path / "y.sif", "built"):
-            pass
-    with hold_image(tmp_path / "x.sif", "built"):
-        pass
-
-
 @pytest.mark.parametrize(
     "keyring", ["debian-archive-keyring.gpg", "debian-archive-keyring.pgp", ""]
 )
@@ -211,18 +180,6 @@ def test_debootstrap_always_verifies(
         with pytest.raises(NeedsInstallError, match="cannot be verified") as caught:
             host.debootstrap_command()
         assert caught.value.next_step == "toolkit setup (package debian-archive-keyring)"
-
-
-def test_the_lock_is_waited_for_and_that_is_said(tmp_path: Path) -> None:
-    holder = subprocess.Popen(["flock", str(tmp_path / ".x.lock"), "sleep", "0.7"])
-    while not (tmp_path / ".x.lock").exists():
-        time.sleep(0.01)
-    time.sleep(0.1)
-    said = Said()
-    with hold_image(tmp_path / "x.sif", "built", wait=said):
-        pass
-    assert said.lines == ["waiting x is being used by another process"]
-    assert holder.wait() == 0
 
 
 @pytest.mark.parametrize(
@@ -508,18 +465,6 @@ def test_subordinate_ids_are_by_name_or_number(
     assert privilege.subordinate_range(tmp_path / "missing") is None
 
 
-def test_directories_of_any_depth_are_removed(tmp_path: Path) -> None:
-    top = tmp_path / "top"
-    top.mkdir()
-    handle = os.open(top, os.O_RDONLY)
-    for _ in range(1200):
-        os.mkdir("deeper", dir_fd=handle)
-        handle, above = os.open("deeper", os.O_RDONLY, dir_fd=handle), handle
-        os.close(above)
-    os.close(handle)
-    assert remove(top)
-
-
 @pytest.mark.parametrize("kind", ["link", "fifo"])
 def test_a_log_is_a_new_file_whatever_others_put_there(kind: str, tmp_path: Path) -> None:
     log, precious = tmp_path / "x.failed.log", tmp_path / "precious"
@@ -546,10 +491,6 @@ def test_a_line_without_end_is_kept_short_and_hides_no_message(tmp_path: Path) -
     log = (tmp_path / "log").read_text()
     assert log.endswith("x\ny\n")
     assert len(log) < 200_000
-
-
-def test_removing_what_is_not_there(tmp_path: Path) -> None:
-    assert remove(tmp_path / "missing")
 
 
 # A build that starts helpers in sessions of their own, which outlive their parents and ignore every
@@ -647,37 +588,3 @@ def test_the_guard_misses_nobody_who_begins_while_it_looks(tmp_path: Path) -> No
         process = guarded("sleep 1000 & exit 5", tmp_path)
         process.communicate(timeout=20)
         assert process.returncode in (5, 137)
-
-
-def test_a_step_may_be_called_end(tmp_path: Path) -> None:
-    follower = Follower("x", {}, tmp_path / "log", Silent())
-    follower.begin("end")
-    follower.begin("last")
-    follower.end()
-    assert list(follower.seconds) == ["end", "last"]
-
-
-HASHING = """
-import sys, threading
-from types import SimpleNamespace
-from toolkit.images.build.apptainer.entries import Entries
-begun = threading.Event()
-def hash_for_ever(entry):
-    begun.set()
-    threading.Event().wait()
-note = SimpleNamespace(digest="")
-entry = SimpleNamespace(note=note, kind="bases")
-cache = SimpleNamespace(find=lambda *_: entry, touch=bool, is_undamaged=hash_for_ever)
-base = SimpleNamespace(output=lambda: SimpleNamespace(detail=""))
-entries = Entries(cache, SimpleNamespace(base=base, base_key="", links=()))
-assert entries.take_next() is entry
-begun.wait()
-raise KeyboardInterrupt
-"""
-
-
-def test_an_interrupted_build_does_not_wait_for_hashes() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HASHING], capture_output=True, timeout=30, check=False
-    )
-    assert b"KeyboardInterrupt" in done.stderr, done.stderr

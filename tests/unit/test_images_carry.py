@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from toolkit.config import package_directory
 from toolkit.images.build.apptainer import carry, side_by_side
 from toolkit.images.build.apptainer.protocol import CARRIED, Added, CheckTask, CheckTasks, Reach
-from toolkit.images.recipe.block import CHECKS, CheckCall, Needs, shell_checks
-from toolkit.images.recipe.blocks.horovod import Horovod
+from toolkit.images.recipe.block import CHECKS, CheckCall, Needs
 from toolkit.images.recipe.stages import runner
 from toolkit.model.image import Check, Layer, Manifest
 
@@ -150,21 +149,6 @@ def test_what_a_check_reaches_decides(
     assert carry.is_unaffected(TASK, MORE, replace(QUIET, **reach)) == is_unaffected
 
 
-def test_a_check_whose_program_was_added_or_whose_needs_are_unknown_runs() -> None:
-    assert not carry.is_unaffected(TASK, Added(programs=("ssh",)), QUIET)
-    assert not carry.is_unaffected(CheckTask(name="any", script=""), MORE, QUIET)
-
-
-def test_costly_checks_state_their_needs_and_those_of_a_recipe_run_alone() -> None:
-    calls = {call.name: call for call in Horovod().output_on(frozenset()).checks}
-    assert sorted(calls) == ["horovod-build", "ranks-gloo", "ranks-mpi"]
-    for call in calls.values():
-        assert call.needs is not None
-        assert {"torch", "horovod.torch", "horovod.tensorflow"} <= set(call.needs.modules)
-        assert "mpirun" in call.needs.programs
-    assert [(call.needs, call.is_alone) for call in shell_checks({"own": "true"})] == [(None, True)]
-
-
 def ask(
     directory: Path, *program: str, **question: list[str]
 ) -> tuple[dict[str, list[str]], list[str]]:
@@ -271,17 +255,6 @@ def test_a_check_that_asks_by_the_way_counts_as_any_other(
     assert "toolkit-check: imports failed" in out
     assert f"{TOKEN}{CARRIED}second\n" in out
     assert "\ntoolkit-json" not in f"\n{out}"
-
-
-def test_a_further_module_that_breaks_leaves_no_answer_and_the_program_runs_once(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "broken.py").write_text("raise OSError('no library')")
-    program = tmp_path / "program.py"
-    program.write_text("print('ran')")
-    answer, lines = ask(tmp_path, str(program), further=["broken"])
-    assert answer == {}
-    assert lines == ["ran"]
 
 
 def tasks_in(place: Path, reach: str) -> CheckTasks:

@@ -7,7 +7,7 @@ import pytest
 from toolkit.errors import UnknownImageError
 from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.releases import FACTS, Release
-from toolkit.units import compare, numbers
+from toolkit.units import compare
 
 
 def test_a_release_as_it_is_written() -> None:
@@ -22,14 +22,6 @@ def test_a_release_as_it_is_written() -> None:
     )
     assert found.facts["driver"].note.startswith("the driver shipped with that toolkit")
     assert not found.facts["cuda"].note
-
-
-def test_what_is_from_another_page_says_so() -> None:
-    facts = catalogue.find("pytorch", "22.03").facts
-    assert {name for name, fact in facts.items() if fact.note} == {"cuda", "nccl", "hpcx", "driver"}
-    assert {fact.note for fact in facts.values() if fact.note} == {
-        "from the MXNet page of the same month"
-    }
 
 
 def test_unknown_is_not_none() -> None:
@@ -49,15 +41,6 @@ def test_every_fact_has_a_source_and_a_name() -> None:
         assert set(release.facts) <= set(FACTS)
         assert all(fact.source and fact.value for fact in release.facts.values())
         assert release.month > (19, 10)
-
-
-def test_constraints_come_with_25_03() -> None:
-    with_them = {one.name for one in catalogue.list_releases() if one.constraints}
-    assert with_them == {
-        one.name
-        for one in catalogue.list_releases()
-        if one.framework == "pytorch" and one.month >= (25, 3)
-    }
 
 
 def test_releases_are_listed_the_newest_first() -> None:
@@ -117,9 +100,3 @@ def test_versions_are_compared_as_far_as_they_are_said(
     version: str, other: str, result: int
 ) -> None:
     assert compare(version, other) == result
-
-
-def test_the_numbers_of_a_version() -> None:
-    assert numbers("1.12.0a0+2c916ef") == (1, 12, 0)
-    assert numbers("v4.1.2rc4+") == (4, 1, 2)
-    assert numbers("none") == ()

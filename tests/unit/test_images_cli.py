@@ -8,11 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from msgspec.structs import replace
 
-from tests.unit.samples import MANIFEST
 from tests.unit.test_images_store import ID, fake_sif, manifest
-from toolkit.cli import image_build as build
 from toolkit.cli.groups import image as command
 from toolkit.errors import (
     ConfigError,
@@ -21,12 +18,9 @@ from toolkit.errors import (
     UnknownImageError,
     UsageError,
 )
-from toolkit.images.build.build import BuildResult
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, LocalImage
-from toolkit.images.store.listing import count_passed
 from toolkit.model.base import to_json
-from toolkit.model.image import Check, Verdict
 
 
 @pytest.fixture(autouse=True)
@@ -155,24 +149,3 @@ def test_the_list_tells_states_apart(images: Path) -> None:
     table = image("list").stdout.splitlines()
     assert table[0].split()[0] == "NAME"
     assert {"pytorch_cpu", "pytorch_22.03", "theirs"} <= {line.split()[0] for line in table[1:]}
-
-
-def test_a_build_counts_its_checks_as_the_list_of_images_does(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The image's own checks, and those from outside; not what could not be checked."""
-    manifest = replace(
-        MANIFEST,
-        checks=(Check(name="own", passed=True),),
-        verified=(
-            Verdict(name="exec", outcome="passed"),
-            Verdict(name="mpi", outcome="failed"),
-            Verdict(name="gpu", outcome="unchecked"),
-        ),
-    )
-    built = BuildResult(
-        path="/x.sif", manifest=manifest, is_current=False, verdicts=manifest.verdicts
-    )
-    build.show_built(built)
-    assert count_passed(manifest.verdicts) == (2, 3)
-    assert "2 of 3 checks passed" in capsys.readouterr().err

@@ -359,15 +359,3 @@ def test_a_tree_becomes_an_archive_that_engines_load(tmp_path: Path) -> None:
     layer = hashlib.sha256((tmp_path / "tree.tar").read_bytes()).hexdigest()
     assert told["config.json"]["rootfs"] == {"type": "layers", "diff_ids": [f"sha256:{layer}"]}
     assert (tmp_path / "image/blobs/sha256" / layer).exists()
-
-
-def test_every_kind_of_base_gives_a_definition_its_first_lines() -> None:
-    """A build takes them from bases that no recipe can name, too."""
-    from toolkit.images.build.docker.convert import Layout
-    from toolkit.images.build.remote_base import PinnedBase
-    from toolkit.images.recipe.bases import BASES, Base
-
-    kinds: tuple[type[Base], ...] = (*BASES.values(), Layout, PinnedBase)
-    for kind in kinds:
-        assert kind.output is not Base.output
-    assert Layout().output().header[0] == "Bootstrap: oci"

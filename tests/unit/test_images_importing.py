@@ -21,8 +21,6 @@ from toolkit.images.recipe.importers.dockerfile_reader import read_instructions
 from toolkit.images.recipe.importers.shell_words import UnknownValueError, expand_word
 from toolkit.images.recipe.importers.steps import encode_command
 from toolkit.images.recipe.quoting import (
-    list_references,
-    order_variables,
     quote_for_docker,
     quote_for_shell,
 )
@@ -329,13 +327,6 @@ def test_values_of_the_base_are_completed_by_the_shell(value: str) -> None:
     )
 
 
-def test_variables_are_set_after_those_that_need_their_old_value() -> None:
-    assert list(order_variables({"PATH": "/x:${PATH}", "OLD": "${PATH}"})) == ["OLD", "PATH"]
-    assert list_references("${A}$$ ${B}") == ("A", "B")
-    with pytest.raises(ValueError, match="each other"):
-        order_variables({"A": "${B}", "B": "${A}"})
-
-
 def test_what_a_file_sets_is_used_by_what_follows_it_only(tmp_path: Path) -> None:
     text = "FROM python:3.11\nENV A=1\nENV A=2 B=$A\nRUN one\nENV A=3\nWORKDIR x\nRUN two\nARG A=4 C=5\nRUN three\n"
     first, _, second, third, env = steps(text, tmp_path)
@@ -343,17 +334,6 @@ def test_what_a_file_sets_is_used_by_what_follows_it_only(tmp_path: Path) -> Non
     assert (second["variables"], second["directory"]) == ({"A": "3", "B": "1"}, "/x")
     assert third["variables"] == {"A": "3", "C": "5", "B": "1"}, "ENV goes before ARG"
     assert env["variables"] == {"A": "3", "B": "1"}, "no ARG stays"
-
-
-def test_a_base_that_is_not_known_is_said_to_be_so(tmp_path: Path) -> None:
-    assert (
-        "may begin in another directory"
-        in taken("FROM somewhere.org/x:1\nRUN a\nRUN b\n", tmp_path).output
-    )
-    (tmp_path / "mine.toml").unlink()
-    assert "may begin" not in taken("FROM somewhere.org/x:1\nWORKDIR /x\nRUN a\n", tmp_path).output
-    (tmp_path / "mine.toml").unlink()
-    assert "left out" not in taken("FROM docker.io/library/debian:12\nRUN a\n", tmp_path).output
 
 
 def test_files_come_along_as_they_are(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from toolkit.images.lockfile.packages import (
     find_origin,
     matches,
     parse_page,
-    parse_tags,
 )
 from toolkit.images.recipe.names import normalize_name
 
@@ -62,10 +61,6 @@ def test_a_file_is_of_a_package_and_a_version(file: str, name: str, version: str
     assert not matches(file, name, version + "1")
     assert not matches(file, name + "x", version)
     assert normalize_name(name) == normalize_name(name.upper())
-
-
-def test_a_compressed_set_of_tags_is_all_of_them() -> None:
-    assert parse_tags("six-1.17.0-py2.py3-none-any.whl") == {"py2-none-any", "py3-none-any"}
 
 
 def files(*names: str) -> list[File]:

@@ -16,7 +16,7 @@ from toolkit.images.build.docker.clients import (
     first_mounted_stage,
     replace_stage,
 )
-from toolkit.images.build.docker.host_secrets import MountedSecrets, add_mounts, mount_host_config
+from toolkit.images.build.docker.host_secrets import add_mounts, mount_host_config
 from toolkit.images.build.docker.log import PodmanLog as Reader
 from toolkit.images.host.host_mounts import HostConfig
 from toolkit.runtimes.docker import Engine
@@ -89,16 +89,6 @@ def test_nothing_lent_is_an_argument_or_a_variable_of_the_client(
     assert "secret@" not in repr(command) + repr(environment)
 
 
-def test_without_a_proxy_there_are_no_variables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    with mount_host_config(HostConfig(), tmp_path, variables=CLIENT.variables()) as lends:
-        assert lends == MountedSecrets({})
-
-
 def fed(*names: str) -> tuple[Reader, list[tuple[str, str, str]]]:
     reader = Reader()
     events: list[tuple[str, str, str]] = []
@@ -131,11 +121,6 @@ def test_steps_that_were_kept_are_told_and_the_one_that_failed_is_named() -> Non
     assert (reader.step, reader.shown.command, reader.code) == ("act", "cat /missing/file", 1)
     assert list(reader.shown.tail) == ["before", "cat: /missing/file: No such file or directory"]
     assert not reader.gone
-
-
-def test_what_an_earlier_run_of_the_client_has_done_is_not_told_again() -> None:
-    _, events = fed("built-4.3.txt", "failed-4.3.txt")
-    assert [name for kind, name, _ in events if kind == "kept"] == []
 
 
 def test_a_service_that_stopped_is_told_from_a_step_that_failed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -12,16 +11,14 @@ from typing import Any
 import pytest
 
 from toolkit.config import package_directory
-from toolkit.images.build.buildlog import Reader, pin_fitting
-from toolkit.images.build.follow import Follower, advise_on_checks, advise_on_network
+from toolkit.images.build.follow import Follower
 from toolkit.images.recipe import library
 from toolkit.images.recipe.block import BlockOutput
 from toolkit.images.recipe.chain import build_chain
-from toolkit.images.recipe.protection import apply_replacements, parse_name, parse_names, protect
+from toolkit.images.recipe.protection import parse_name, parse_names, protect
 from toolkit.images.recipe.recipe import Recipe
 from toolkit.images.recipe.resolve import resolve
 from toolkit.model.base import BadDataError
-from toolkit.model.image import Check
 
 BASE = {"kind": "debootstrap", "release": "bookworm"}
 TORCH = {
@@ -170,52 +167,6 @@ def test_a_conflict_becomes_an_error_that_says_what_fits_and_how_to_replace(tmp_
     assert 'replaces = ["torch"]' in (error.next_step or "")
 
 
-def test_a_step_that_fails_otherwise_is_no_conflict(tmp_path: Path) -> None:
-    from tests.progress import Silent
-
-    follower = Follower("tv", {}, tmp_path / "log", Silent())
-    follower.reader.feed("toolkit-conflict: nonsense")
-    assert "could not be built" in follower.error(1).cause
-
-
-def test_a_step_that_reaches_no_server_names_the_page_on_mirrors(tmp_path: Path) -> None:
-    from tests.progress import Silent
-
-    follower = Follower("tv", {}, tmp_path / "log", Silent())
-    follower.reader.feed("NewConnectionError: [Errno -2] Name or service not known')': /whl/cpu/")
-    follower.reader.feed("ERROR: No matching distribution found for torch==2.13.0+cpu")
-    assert "docs image/build" in (follower.error(1).next_step or "")
-    assert advise_on_network(["ERROR: No matching distribution found for x"]) == ""
-
-
-def test_versions_that_fit_are_read_of_names_with_hyphens() -> None:
-    assert pin_fitting("scikit-learn==9, x", ("scikit_learn-1.9.1", "y-1")) == (
-        "scikit-learn==1.9.1",
-    )
-    reader = Reader([])
-    reader.feed("toolkit-fits: " + "a-1 " * 3)
-    assert reader.fits == ("a-1",) * 3
-
-
-def test_the_advice_fits_the_check_that_failed() -> None:
-    vision = Check(
-        name="imports",
-        passed=False,
-        detail="torchvision: RuntimeError: operator torchvision::nms does not exist",
-    )
-    assert "https://x/cpu" in advise_on_checks([vision], "https://x/cpu")
-    horovod = Check(
-        name="horovod-build",
-        passed=False,
-        detail="Horovod was built for pytorch 1, and 2 is in the image",
-    )
-    assert "replaces" in advise_on_checks([horovod])
-    assert "imports = []" in advise_on_checks(
-        [Check(name="imports", passed=False, detail="x cannot be imported")]
-    )
-    assert advise_on_checks([Check(name="ranks-mpi", passed=False, detail="")]) == ""
-
-
 def test_what_is_replaced_on_purpose_takes_the_place_of_what_was_there() -> None:
     horovod = {"block": "horovod"}
     old = resolve(
@@ -270,28 +221,6 @@ def test_a_step_replaces_only_what_it_brings(names: list[str]) -> None:
     with pytest.raises(BadDataError) as caught:
         outputs(TORCH, pip("torch==2.14", replaces=names))
     assert caught.value.key == "steps[2].replaces"
-
-
-def test_recipes_that_replace_nothing_are_as_they_were() -> None:
-    steps = ({"block": "python"}, TORCH, pip("einops"))
-    assert apply_replacements(steps) == steps
-
-
-def test_a_second_step_that_replaces_the_same_wins() -> None:
-    found = outputs(
-        TORCH,
-        pip("torch==2.14", replaces=["torch"]),
-        {**pip("torch==2.15", replaces=["torch"]), "name": "more"},
-    )
-    assert found["torch"].requirements[0] == "torch==2.15"
-    assert "more" not in found
-
-
-def test_the_recipe_itself_is_not_changed() -> None:
-    steps = ({"block": "python"}, dict(TORCH), pip("torch==2.14", replaces=["torch"]))
-    before = json.dumps(steps)
-    apply_replacements(steps)
-    assert json.dumps(steps) == before
 
 
 def test_packages_without_imports_are_imported_by_the_modules_that_they_bring() -> None:

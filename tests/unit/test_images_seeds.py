@@ -117,12 +117,6 @@ def test_a_link_instead_of_a_source_is_not_followed(layers: Layers) -> None:
     assert codes_of(TASK) == {TWO}
 
 
-@pytest.mark.parametrize("name", ["one.more.cpython-311.pyc", "one.cpython-311.opt-1.pyc"])
-def test_byte_code_under_another_name_is_not_taken_over(name: str, layers: Layers) -> None:
-    layers.write("l2", f"{SITE}/pack/__pycache__/{name}")
-    assert codes_of(TASK) == {ONE, TWO}
-
-
 def test_compileall_passes_over_the_sources_and_compiles_the_others(layers: Layers) -> None:
     shutil.copytree(layers.place / "u0", layers.place / "l0", dirs_exist_ok=True)
     passing = layers.place / "passing"

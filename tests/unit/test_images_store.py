@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.progress import Silent
 from toolkit.errors import ImageMissingError, UnknownImageError
-from toolkit.images.build.follow import Follower
 from toolkit.images.sif import header as sif
 from toolkit.images.store import store, usage
 from toolkit.images.store.cache import Cache
@@ -171,50 +168,6 @@ def test_publishing_replaces_the_file_and_the_manifest(images: Path, tmp_path: P
     assert not built.exists()
 
 
-class Killed(BaseException):
-    """Ends everything, as kill -9 does: nothing is tidied up."""
-
-
-@pytest.mark.parametrize("survived", range(8))
-@pytest.mark.parametrize("before", [True, False])
-def test_there_is_no_moment_without_a_whole_image(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survived: int, before: bool
-) -> None:
-    """Stop `publish` at each of its steps on the file system: the old image or the new one is there, and the next build tidies up."""
-    if before:
-        put(images, "x", OTHER)
-    built = fake_sif(tmp_path / "built.sif")
-    left = survived
-
-    def counted(real: object) -> object:
-        def call(*arguments: object, **options: object) -> object:
-            nonlocal left
-            if left == 0:
-                raise Killed
-            left -= 1
-            return real(*arguments, **options)  # type: ignore[operator]
-
-        return call
-
-    with monkeypatch.context() as patched:
-        for target, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink")):
-            patched.setattr(target, name, counted(getattr(target, name)))
-        with suppress(Killed):
-            store.publish(built, manifest("x"), images)
-    try:
-        found = store.find("x")
-    except (UnknownImageError, ImageMissingError):
-        assert not before
-        assert not (images / "x.sif").exists()
-    else:
-        assert found.manifest is not None
-        assert found.manifest.sif_id in ((OTHER, ID) if before else (ID,))
-    again = fake_sif(tmp_path / "again.sif", "a" * 32)
-    store.publish(again, manifest("x", "a" * 32), images)
-    assert store.find("x").manifest == manifest("x", "a" * 32)
-    assert [file.name for file in images.glob(".x.*.json")] == []
-
-
 def test_a_name_that_begins_like_another_keeps_its_manifests(images: Path, tmp_path: Path) -> None:
     """`x` and `x.y` are different images: publishing the first leaves what is announced of the second."""
     announced = images / f".x.y.{ID}.json"
@@ -293,14 +246,6 @@ def test_notes_on_the_use_of_an_image_lead_nowhere_else(planted: str, tmp_path: 
     usage.forget(image)
     assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == before
     assert (own / "a").read_text() == "thesis"
-
-
-def test_the_log_of_a_build_is_written_through_no_link(tmp_path: Path) -> None:
-    (tmp_path / "own").write_text("thesis")
-    (tmp_path / "x.failed.log").symlink_to(tmp_path / "own")
-    Follower("x", {}, tmp_path / "x.failed.log", Silent())
-    assert (tmp_path / "own").read_text() == "thesis"
-    assert not (tmp_path / "x.failed.log").is_symlink()
 
 
 def test_a_pipe_in_the_cache_is_no_entry(tmp_path: Path) -> None:
