@@ -219,39 +219,6 @@ def test_two_jobs_on_one_node_meet_at_two_ports_and_a_port_that_is_taken_is_pass
     assert {int(one["MASTER_PORT"]) for one in told(shared_dir, "tell-0001")} == {taken + 1}
 
 
-def test_an_image_without_the_framework_is_refused_before_anything_queues(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
-    images = shared_dir / "images"
-    images.mkdir()
-    (images / "bare.sif").symlink_to(pytorch_image)
-    known = json.loads(pytorch_image.with_suffix(".json").read_text())
-    (images / "bare.json").write_text(
-        json.dumps({**known, "name": "bare", "frameworks": {"numpy": "2"}})
-    )
-    (shared_dir / "train.py").write_text("import torch.distributed\n")
-    env = {**toolkit_env, "TOOLKIT_IMAGES": str(images)}
-    done = toolkit("run", "--image", "bare", "train.py", cwd=shared_dir, env=env)
-    assert done.returncode == 86, done.stderr
-    assert "nothing was submitted" in done.stderr
-    assert not (shared_dir / "runs").exists()
-
-
-def test_a_script_for_horovod_under_torchrun_is_warned_of(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    (shared_dir / "train.py").write_text("import horovod.torch as hvd\n")
-    words = ("run", "--dry-run", "--image", str(pytorch_image))
-    done = toolkit(*words, "--launcher", "torchrun", "train.py", cwd=shared_dir)
-    assert (
-        "warning    train.py uses horovod, which the launcher torchrun does not set up"
-        in done.stderr
-    )
-    assert "warning" not in toolkit(*words, "train.py", cwd=shared_dir).stderr, (
-        "it would be started by Horovod's launcher"
-    )
-
-
 def test_a_killed_rank_starts_again_from_the_snapshot(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:

@@ -293,23 +293,6 @@ def test_hostile_words_reach_the_rank_byte_for_byte(
     assert not list(shared_dir.rglob("pwned"))
 
 
-@pytest.mark.long  # beside it: Horovod over MPI, in test_run.py
-def test_horovod_trains_over_gloo(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
-    done = toolkit(
-        *"run --image".split(),
-        str(pytorch_image),
-        *"jobs/digits-horovod-gloo --epochs 2".split(),
-        cwd=shared_dir,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    came_out = outcome(shared_dir, "digits-horovod-gloo-0001")
-    assert came_out["results"]["world_size"] == 4
-    assert came_out["results"]["parameters_equal"] is True
-    assert [len(ranks) for ranks in came_out["ranks"].values()] == [2, 2]
-    none_left(shared_dir)
-
-
 def test_the_port_of_the_meeting_place_may_be_taken(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
@@ -335,41 +318,6 @@ def test_the_port_of_the_meeting_place_may_be_taken(
     assert (
         int(told["HOROVOD_GLOO_RENDEZVOUS_PORT"]) == 61000 + (int(told["SLURM_JOB_ID"]) + 1) % 4536
     )
-
-
-@pytest.mark.long  # beside it: digits, in test_requeue_and_arrays.py
-def test_resnet_is_taken_up_where_it_was_left(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    options = ("--image", str(pytorch_image), "--time", "10")
-    words = tuple("--synthetic 16 --image-size 32 --width 4 --classes 4 --batch-size 8".split())
-    first = toolkit(
-        "run",
-        *options,
-        *"--nodes 1 jobs/imagenet-resnet50".split(),
-        *words,
-        *"--epochs 1".split(),
-        cwd=shared_dir,
-        timeout=200,
-    )
-    assert first.returncode == 0, first.stdout + first.stderr
-    again = toolkit(
-        "run",
-        *options,
-        *"--nodes 2 jobs/imagenet-resnet50".split(),
-        *words,
-        *"--epochs 2".split(),
-        cwd=shared_dir,
-        timeout=200,
-    )
-    assert again.returncode == 0, again.stdout + again.stderr
-    results = outcome(shared_dir, "imagenet-resnet50-0002")["results"]
-    assert (results["resumed_from"], results["epochs"], results["world_size"]) == (1, 2, 2)
-    assert results["parameters_equal"] is True
-    assert sorted(path.name for path in (shared_dir / "checkpoints").iterdir()) == [
-        "epoch-0001.pt",
-        "epoch-0002.pt",
-    ]
 
 
 ELASTIC = (

@@ -78,36 +78,6 @@ def tell_to_stop(toolkit: Any, directory: Path, run: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.long  # beside it: ranks that save
-def test_a_training_goes_back_into_the_queue_and_on_from_its_snapshot(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    run = "digits-ddp-elastic-0001"
-    options = (
-        "--image",
-        str(pytorch_image),
-        *"--nodes 1 --ntasks-per-node 1 --time 10 --requeue --signal B:USR1@4".split(),
-    )
-    arguments = ("--epochs", "6", "--pause", "0.7")
-    started = toolkit(
-        "run", "--detach", *options, "jobs/digits-ddp-elastic", *arguments, cwd=shared_dir
-    )
-    assert started.returncode == 0, started.stderr
-    wait_for(lambda: "epoch  2" in logs_of(shared_dir, run), "two epochs", seconds=180)
-    tell_to_stop(toolkit, shared_dir, run)
-    followed = toolkit("logs", "-f", run, cwd=shared_dir, timeout=300)
-    assert followed.returncode == 0, followed.stderr
-    came_out = json.loads((shared_dir / "runs" / run / "outcome.json").read_text())
-    assert came_out["results"]["resumed_after"] >= 2
-    assert [stint["how"] for stint in came_out["stints"]] == [
-        "told to stop by USR1, goes back into the queue",
-        "exit code 0",
-    ]
-    assert row(toolkit, shared_dir, run)["attempts"] == 2
-    assert "told to stop by USR1" in toolkit("explain", run, cwd=shared_dir).stderr
-    none_left(shared_dir)
-
-
 def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
@@ -211,17 +181,6 @@ def test_gpus_are_given_as_it_was_said(
     assert done.returncode == 0, done.stderr
     assert ("note " in done.stderr, says in done.stderr) == (bool(says), True)
     assert done.stdout.count(f"gpus {1 if 'per-node' in options[0] else 2}") == 2
-
-
-def test_memory_that_slurm_would_refuse_is_refused_before(toolkit: Any, shared_dir: Path) -> None:
-    program(shared_dir / "x.sh", "true")
-    where = ("--runtime", "none", "--launcher", "none")
-    refused = toolkit("run", *where, "--mem", "17G", "x.sh", cwd=shared_dir)
-    assert refused.returncode == 81, refused.stderr
-    assert "MB of memory per node, 17408 were asked for" in refused.stderr
-    own = toolkit("cluster", "exec", "--", "sbatch", "--mem=17G", "--wrap=true", cwd=shared_dir)
-    assert own.returncode != 0, "Slurm refuses it as well"
-    assert toolkit("run", *where, "--mem", "15G", "x.sh", cwd=shared_dir).returncode == 0
 
 
 def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code_on(

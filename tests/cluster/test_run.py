@@ -344,23 +344,6 @@ def test_ctrl_c_detaches_and_twice_cancels(
     toolkit("cancel", "wait-0001", cwd=shared_dir)
 
 
-@pytest.mark.long  # beside it: a node that fails, in test_verdicts.py
-def test_a_node_that_is_cut_off_ends_the_run_with_its_name(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
-    image = ("--image", str(pytorch_image), "--launcher", "horovod", "--nodes", "2")
-    assert toolkit("run", "--detach", *image, "wait.py", cwd=shared_dir).returncode == 0
-    wait_for(lambda: logs_of(shared_dir, "wait-0001").count("here") == 2, "two ranks")
-    assert toolkit("cluster", "cut", "nid002").returncode == 0
-    try:
-        followed = toolkit("logs", "-f", "wait-0001", cwd=shared_dir, timeout=120)
-    finally:
-        toolkit("cluster", "join", "nid002")
-    assert followed.returncode == 87, followed.stderr
-    assert "nid002" in followed.stderr
-
-
 def test_a_run_can_be_repeated(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
     (shared_dir / "tell.py").write_text(TELLING)
     image = ("--image", str(pytorch_image), "--launcher", "horovod")
