@@ -14,7 +14,6 @@ from toolkit.config import package_directory
 
 ROOT = package_directory("..").resolve()
 PAGES = ("adding-a-launcher.md", "adding-a-runtime.md")
-TEMPLATES = Path("toolkit/scripts/templates")
 
 
 def code_of(page: str) -> dict[Path, str]:
@@ -88,19 +87,6 @@ def planned(package: Path, script: str, *options: str) -> subprocess.CompletedPr
 IMAGE = ("--image", "pytorch_22.03", "--nodes", "2", "--ntasks-per-node", "2")
 
 
-def test_the_pages_add_a_module_a_row_and_a_template_each() -> None:
-    assert set(code_of("adding-a-launcher.md")) == {
-        Path("toolkit/launchers/toy.py"),
-        Path("toolkit/launchers/__init__.py"),
-        TEMPLATES / "toy.sbatch.j2",
-    }
-    assert set(code_of("adding-a-runtime.md")) == {
-        Path("toolkit/runtimes/toy.py"),
-        Path("toolkit/runtimes/__init__.py"),
-        TEMPLATES / "runtimes/toy.j2",
-    }
-
-
 def test_the_launcher_of_the_page_writes_a_script(package: Path) -> None:
     done = planned(package, "print(1)\n", *IMAGE, "--launcher", "toy")
     assert done.returncode == 0, done.stderr
@@ -147,20 +133,6 @@ def test_what_the_runtime_of_the_page_refuses_is_refused(
 ) -> None:
     done = planned(package, "print(1)\n", "--runtime", "toy", *words)
     assert says in done.stderr
-
-
-@pytest.mark.parametrize("option", ["launcher", "runtime"])
-def test_help_and_completion_name_what_the_pages_add(option: str, package: Path) -> None:
-    text = " ".join(run(package, "run", "--help").stdout.split())
-    (line,) = [part for part in text.split(" --") if part.startswith(f"{option} NAME")]
-    assert "toy" in line
-    completed = run(
-        package,
-        _TOOLKIT_COMPLETE="bash_complete",
-        COMP_WORDS=f"toolkit run --{option} to",
-        COMP_CWORD="3",
-    )
-    assert "plain,toy" in completed.stdout.splitlines()
 
 
 RULE = """

@@ -14,9 +14,8 @@ from toolkit import errors, pages
 from toolkit.cli import main as cli
 from toolkit.cli.learn import docs as command
 from toolkit.errors import UsageError
-from tools.docs import links, reference, tested, translation
-from tools.docs.blocks import MARKS, blocks, commands, matches
-from tools.docs.korean import SearchKorean
+from tools.docs import reference, tested, translation
+from tools.docs.blocks import MARKS, blocks, commands
 
 # Their commands are run by tests/cluster/test_docs.py; each block of another page is marked.
 RUN = ("index", "tutorials", "how-to")
@@ -65,14 +64,6 @@ def test_each_block_of_commands_is_run_or_marked(page: Path) -> None:
     assert page in guides() or all(mark & {"not-run", "overview"} for mark in marks)
 
 
-def test_marks_are_few() -> None:
-    """A page whose commands are all marked proves nothing."""
-    found = [block for page in guides() for block in blocks(page.read_text(encoding="utf-8"))]
-    shown = [block for block in found if block.language == "console"]
-    not_run = [block for block in shown if "not-run" in block.marks]
-    assert len(not_run) * 5 < len(shown)
-
-
 def overviews() -> list[str]:
     """Return the commands of README and of other overviews, without their options."""
     shown = [block.text for _, block in tested.shown_blocks() if "overview" in block.marks]
@@ -108,92 +99,6 @@ def test_each_command_of_an_overview_is_run_elsewhere(command_name: str) -> None
     assert is_run or re.search(called, "\n".join(tests))
 
 
-def test_the_blocks_that_are_not_run_are_listed_with_their_reasons() -> None:
-    shown = [block for _, block in tested.shown_blocks()]
-    counts = tested.count_marks(shown)
-    page = tested.page()
-    assert sum(counts.values()) == len(shown)
-    assert f"| not run | {counts['not-run']} |" in page
-    left = [block for block in shown if "not-run" in block.marks]
-    assert all(f"| {block.marks['not-run']} |" in page for block in left)
-
-
-def test_commands_output_and_marks_are_read() -> None:
-    page = (
-        "# A\n\n<!-- exit: 1 -->\n```console\n$ cat <<END\n> a\n> END\na\n...\n$ false\n```\n\n"
-        "    toolkit ps\n    RUN\n\ntext\n\n<!-- not-run: no GPU -->\n```console\n$ nvidia-smi\n```\n"
-    )
-    first, indented, last = blocks(page)
-    assert first.marks == {"exit": "1"}
-    assert last.marks == {"not-run": "no GPU"}
-    assert (indented.language, indented.text) == ("console", "toolkit ps\nRUN")
-    assert [(command.line, command.text, command.expected) for command in commands(first)] == [
-        (5, "cat <<END\na\nEND", "a\n...\n"),
-        (10, "false", ""),
-    ]
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        "<!-- not-run: -->\n```console\n$ ls\n```\n",
-        "<!-- long -->\n\ntext\n",
-        "<!-- not run: no GPU -->\n",
-    ],
-)
-def test_a_wrong_mark_is_an_error(page: str) -> None:
-    with pytest.raises(ValueError, match="line"):
-        list(blocks(page))
-
-
-def test_output_without_a_command_is_an_error() -> None:
-    (block,) = blocks("```console\ntoolkit ps\n```\n")
-    with pytest.raises(ValueError, match="line 2"):
-        commands(block)
-
-
-@pytest.mark.parametrize(
-    ("expected", "output", "is_same"),
-    [
-        ("", "anything\n", True),
-        ("done ... exit 0\n", "done       0:01  exit 0\n", True),
-        ("...\ndone\n...\n", "a\nb\ndone\nc\n", True),
-        ("a\n...\nb\n", "a\nb\n", True),
-        ("done exit 0\n", "done exit 1\n", False),
-        ("a\n", "a\nb\n", False),
-    ],
-)
-def test_expected_output_has_ellipses(expected: str, output: str, is_same: bool) -> None:
-    assert matches(expected, output) is is_same
-
-
-@pytest.mark.parametrize(
-    ("page", "link", "result"),
-    [
-        ("docs/running.md", "[a](script.md)", "[a](script.md)"),
-        ("docs/reference.md", "[a](../SECURITY.md)", "[a](explanation/security.md)"),
-        ("docs/how-to/run/again.md", "[a](../../running.md)", "[a](../../running.md)"),
-        ("docs/workshops.md", "[a](../jobs/mpi-hello)", "[a](reference/exercises.md#mpi-hello)"),
-        ("docs/running.md", "[a](../toolkit/sites)", "a"),
-        ("docs/running.md", "[a](https://slurm.schedmd.com/)", "[a](https://slurm.schedmd.com/)"),
-        ("SECURITY.md", "[a](docs/running.md#b)", "[a](../running.md#b)"),
-        (
-            "CONTRIBUTING.md",
-            "[a](docs/contributing/adding-a-launcher.md)",
-            "[a](adding-a-launcher.md)",
-        ),
-    ],
-)
-def test_links_of_the_repository_become_links_of_the_site(
-    page: str, link: str, result: str
-) -> None:
-    assert links.rewritten(link, page) == result
-
-
-def test_the_copied_pages_are_there() -> None:
-    assert all((ROOT / name).is_file() for name in links.COPIED)
-
-
 def test_each_page_that_an_error_names_is_there() -> None:
     named = {getattr(error, "page", "") for error in vars(errors).values()} - {""}
     assert "run/refused" in named
@@ -217,10 +122,6 @@ def test_the_last_part_of_a_topic_is_enough() -> None:
     assert pages.text("pending") == pages.text("run/pending")
     with pytest.raises(UsageError):
         pages.text("index")
-
-
-def test_an_index_page_lists_its_pages() -> None:
-    assert "- run/pending: Find out why a job waits\n" in pages.text("run")
 
 
 def test_links_of_a_printed_page_are_topics() -> None:
@@ -285,40 +186,3 @@ def test_a_translation_has_the_same_commands_and_links(path: Path) -> None:
         assert not re.search(r"[^\w\s]\*\*\w", re.sub(r"\*\*\w[^*]*\w\*\*", "", translated)), (
             message
         )
-
-
-def test_a_korean_noun_is_found_with_any_particle() -> None:
-    search = SearchKorean({})
-    for word in ("노드를", "노드에서", "노드", "노드의"):
-        assert search.stem(word) == "노드"
-    assert search.stem("Slurm이") == "slurm"
-    assert search.stem("대기열로") == "대기열"
-    assert search.stem("나의") == "나의"
-
-
-def test_a_changed_message_is_untranslated_not_fuzzy(tmp_path: Path) -> None:
-    templates, catalogs = tmp_path / "templates", tmp_path / "catalogs"
-    (templates / "how-to").mkdir(parents=True)
-    (catalogs / "how-to").mkdir(parents=True)
-    head = 'msgid ""\nmsgstr "Content-Type: text/plain; charset=utf-8\\n"\n'
-    new = 'msgid "same"\nmsgstr ""\n\nmsgid "changed a little"\nmsgstr ""\n'
-    old = 'msgid "same"\nmsgstr "같음"\n\nmsgid "change a little"\nmsgstr "조금 바꿈"\n'
-    (templates / "how-to/a.pot").write_text(head + new, encoding="utf-8")
-    (templates / "reference").mkdir()
-    (templates / "reference/sites.pot").write_text(head + new, encoding="utf-8")
-    (catalogs / "how-to/a.po").write_text(head + old, encoding="utf-8")
-    (catalogs / "how-to/gone.po").write_text(head + old, encoding="utf-8")
-    theme = catalogs / "sphinx.po"
-    theme.write_text(head + old, encoding="utf-8")
-    translation.update(templates, catalogs)
-    assert translation.messages(theme) == {"same": "같음", "change a little": "조금 바꿈"}
-    assert {path.name for path in catalogs.rglob("*.po")} == {"a.po", "sites.po", "sphinx.po"}
-    assert translation.messages(catalogs / "reference/sites.po") == {"same": ""}
-    assert translation.messages(catalogs / "how-to/a.po") == {
-        "same": "같음",
-        "changed a little": "",
-    }
-    assert translation.counts(templates, catalogs) == {
-        "how-to/a": (1, 2),
-        "reference/sites": (0, 1),
-    }

@@ -12,7 +12,6 @@ from toolkit.checks import Result, passed
 from toolkit.config import package_directory
 from toolkit.doctor import node_jobs
 from toolkit.doctor.case import DoctorCase
-from toolkit.doctor.gather import DoctorOptions, probe_command
 from toolkit.doctor.items import (
     ITEMS,
     allreduce,
@@ -25,7 +24,6 @@ from toolkit.doctor.items import (
 )
 from toolkit.errors import PlanError, ShapeError, UsageError
 from toolkit.images.host.space import Room
-from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ImageRunner, RankSum, ScriptRun
 from toolkit.model.run import Outcome
 from toolkit.model.site import Access, Site
@@ -276,11 +274,3 @@ def test_the_probe_is_python_that_old_images_have() -> None:
     ast.parse(
         (package_directory("doctor/scripts") / "probe.py").read_text(), feature_version=(3, 7)
     )
-
-
-def test_what_would_be_run_on_nodes_can_be_seen_before() -> None:
-    image = StoredImage(path="/i/x.sif", name="x", manifest=None)
-    options = DoctorOptions("neuron", "x", 2, 4, {"partition": "amd", "time": "5"})
-    line = " ".join(probe_command(options, image))
-    assert "--image /i/x.sif --site neuron" in line
-    assert "--nodes 2 --ntasks-per-node 1 --gpus 4 --partition amd --time 5" in line

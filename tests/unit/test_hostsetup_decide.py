@@ -8,14 +8,13 @@ import msgspec
 import pytest
 
 from toolkit.errors import NeedsInstallError
-from toolkit.hostsetup.decide import adjustments, commands, decide, needs, obstacle
+from toolkit.hostsetup.decide import adjustments, commands, decide, obstacle
 from toolkit.hostsetup.facts import operating_system
 from toolkit.hostsetup.model import Facts, Missing, OperatingSystem, SetupOptions
 
 BOOKWORM = OperatingSystem(name="Debian GNU/Linux 12 (bookworm)", id="debian", codename="bookworm")
 ROCKY = OperatingSystem(name="Rocky Linux 9.5", id="rocky", like=("rhel", "centos", "fedora"))
 UBUNTU = OperatingSystem(name="Ubuntu 24.04", id="ubuntu", like=("debian",), codename="noble")
-ALPINE = OperatingSystem(name="Alpine Linux", id="alpine")
 READY = Facts(
     os=BOOKWORM,
     root=True,
@@ -44,12 +43,6 @@ def refusal(facts: Facts, wishes: SetupOptions = PLAIN) -> NeedsInstallError:
 def test_nothing_is_done_on_a_ready_machine() -> None:
     assert decide(READY) == ()
     assert obstacle(READY, (), PLAIN) is None
-
-
-def test_slurm_is_installed_beside_an_apptainer_that_is_there() -> None:
-    (action,) = decide(machine(missing=(SLURM,)))
-    assert (action.kind, action.packages) == ("packages", ("munge", "slurmctld"))
-    assert action.by_hand == ("apt-get install -y --no-install-recommends munge slurmctld",)
 
 
 def test_a_fresh_debian_is_set_up_by_itself() -> None:
@@ -115,14 +108,6 @@ def test_on_the_enterprise_linuxes_the_names_of_epel_are_given() -> None:
     )
 
 
-def test_on_an_unknown_system_debian_names_are_a_hint() -> None:
-    error = refusal(machine(os=ALPINE, apt=False, missing=(SLURM,)))
-    assert (
-        error.details[-1]
-        == "as root: the equivalent of: apt-get install -y --no-install-recommends munge slurmctld"
-    )
-
-
 def test_ubuntu_without_apptainer_in_its_archives_is_not_given_debians() -> None:
     error = refusal(machine(os=UBUNTU, runtime=None, runtime_offered=False))
     assert error.next_step is not None
@@ -168,12 +153,6 @@ def test_adjustments(change: dict[str, Any], kind: str, first: str) -> None:
 def test_a_name_that_is_no_word_of_the_shell_stays_one_argument() -> None:
     (action,) = adjustments(machine(ids=False, user="a b;c"))
     assert action.by_hand == ("apptainer config fakeroot --add 'a b;c'",)
-
-
-def test_check_says_how_to_go_on() -> None:
-    facts = machine(missing=(SLURM,))
-    error = needs(facts, decide(facts), PLAIN, next_step="toolkit setup")
-    assert (error.exit_code, error.next_step) == (72, "toolkit setup")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import CommandFailedError, ConfigError, NeedsInstallError
-from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons, newer, parts
+from toolkit.hostsetup import apptainer_debian, apt, capabilities, daemons, newer
 from toolkit.hostsetup.install import announcement
 
 # From apt 2.6 on bookworm: apt-get --print-uris -y install slurmdbd
@@ -35,24 +35,6 @@ def test_apts_estimate_is_read() -> None:
     )
     assert announcement(estimate, None, "bookworm") == (
         "5 packages and 2 upgrades: 258 kB to fetch from mirror.example.org, 1476 kB on disk",
-    )
-
-
-def test_an_estimate_of_nothing() -> None:
-    assert (
-        apt.read_estimate("0 upgraded, 0 newly installed, 0 to remove and 3 not upgraded.\n")
-        == apt.Estimate()
-    )
-
-
-def test_the_rolling_package_is_announced_with_its_reason() -> None:
-    offer = apptainer_debian.read_offer(
-        "Package: apptainer\nVersion: 1.4.5-2\nInstalled-Size: 68000\nSize: 19000000\nDescription: x\n y\n"
-    )
-    _, line = announcement(apt.Estimate(new=1), offer, "bookworm")
-    assert (
-        line
-        == "apptainer 1.4.5-2: 19 MB to fetch, 70 MB on disk; Debian's package of sid, since bookworm has none"
     )
 
 
@@ -97,17 +79,6 @@ def test_a_version_that_is_known_to_be_vulnerable_is_not_taken(version: str, tak
     else:
         with pytest.raises(NeedsInstallError, match="known to be vulnerable"):
             apptainer_debian.require_new_enough(version, "mirror")
-
-
-def test_only_what_was_fitted_by_us_is_looked_after() -> None:
-    assert newer.read_fitted("installed 1.4.5-2+bookworm1", "bookworm") == "1.4.5-2"
-    for answer in (
-        "installed 1.4.5-2",
-        "installed 1.4.5-2+trixie1",
-        "deinstall 1.4.5-2+bookworm1",
-        "",
-    ):
-        assert newer.read_fitted(answer, "bookworm") == ""
 
 
 def test_a_newer_version_is_known_until_it_is_installed(
@@ -224,12 +195,3 @@ def test_a_policy_of_somebody_else_is_not_taken_for_ours(tmp_path: Path) -> None
     policy.write_text("#!/bin/sh\nexit 101\n")
     daemons.restore(policy)
     assert policy.exists()
-
-
-def test_the_client_of_docker_is_a_package_of_its_own_since_debian_13() -> None:
-    of = {
-        name: [need.package for need in parts.TESTS.needs if need.is_of(name)]
-        for name in ("bookworm", "trixie", "sid")
-    }
-    assert "docker-cli" not in of["bookworm"]
-    assert {"docker-cli", "docker-buildx"} <= set(of["trixie"]) & set(of["sid"])

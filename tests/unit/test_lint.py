@@ -14,7 +14,7 @@ from toolkit.cli.lint import command
 from toolkit.errors import NoSpaceError, UsageError, of_system
 from toolkit.lint.linter import fixed, lint, severity
 from toolkit.lint.rules import RULES
-from toolkit.lint.script import Context, directive_words, parse
+from toolkit.lint.script import Context, directive_words
 from toolkit.model.site import Site, SitePartition
 from tools.docs.lint_cases import CASES, Case
 
@@ -91,14 +91,6 @@ def test_words_are_sbatchs_own() -> None:
     ]
     with pytest.raises(ValueError, match="not closed"):
         list(directive_words("--comment='a"))
-
-
-def test_quotes_and_heredocs_are_no_commands() -> None:
-    script = parse("#!/bin/bash\ncat <<'END'\n--not a command\nEND\necho 'a\nb' # c\n")
-    assert [(one.line, one.text) for one in script.commands] == [
-        (2, "cat <<'END'"),
-        (5, "echo 'a\nb'"),
-    ]
 
 
 def test_the_command_says_shows_and_mends(tmp_path: Path) -> None:
@@ -179,16 +171,6 @@ def test_a_fix_that_fails_leaves_everything_as_it_was(
     assert isinstance(of_system(done.exception), NoSpaceError)
     assert [path.name for path in tmp_path.iterdir()] == ["job.sbatch"]
     assert script.read_text() == BROKEN.format(1)
-
-
-def test_where_there_are_no_hard_links_the_original_is_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    test_no_original_is_ever_written_over(tmp_path)
 
 
 def test_what_is_no_file_is_not_fixed(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -14,9 +13,9 @@ import pytest
 
 from tests.progress import Silent
 from toolkit.errors import BusyError, ClusterError, SlurmUnreachableError, UsageError
-from toolkit.localcluster import control, directory, packages, processes, supervisor
-from toolkit.localcluster.access import access, default_name, prefix
-from toolkit.localcluster.daemon_logs import fatal_errors, log_tails
+from toolkit.localcluster import directory, packages, processes
+from toolkit.localcluster.access import access, default_name
+from toolkit.localcluster.daemon_logs import fatal_errors
 from toolkit.localcluster.lifecycle import down, shared_directories
 from toolkit.localcluster.paths import Paths, below_private, paths_of
 
@@ -174,16 +173,6 @@ def test_an_empty_directory_is_used_by_up_and_left_by_down(
     assert not here.directory.exists()
 
 
-def test_the_words_before_a_command(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    words = prefix(paths, 12, "/work dir")
-    assert words[words.index("-C") + 1] == "/work dir"
-    assert f"SLURM_CONF={paths.conf}" in words
-    assert words[-1] == "PATH=/usr/bin:/bin:/usr/sbin:/sbin"
-    monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
-    assert not any(word.startswith("PATH=") for word in prefix(paths, 12, "/"))
-
-
 def test_what_nodes_share_below_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
     import tempfile
 
@@ -202,20 +191,6 @@ def test_what_nodes_share_below_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
                 shared_directories(outside, (wrong,))
     assert not below_private("/tmp")
     assert not below_private("/tmpfiles/x")
-
-
-def test_tails_of_logs(tmp_path: Path) -> None:
-    (tmp_path / "a.log").write_text("".join(f"line {number}\n\n" for number in range(30)))
-    (tmp_path / "a.out").write_text("the same\n")
-    (tmp_path / "b.log").write_text("")
-    (tmp_path / "b.out").write_text("before the log was open\n")
-    shown = log_tails(tmp_path / name for name in ("a.log", "a.out", "b.log", "b.out", "c.log"))
-    assert shown == (
-        "a.log:",
-        *(f"line {number}" for number in range(18, 30)),
-        "b.out:",
-        "before the log was open",
-    )
 
 
 def test_the_daemons_that_stopped_themselves_are_named(tmp_path: Path) -> None:
@@ -244,63 +219,3 @@ def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(packages, "_any", lambda *_: True)
     assert packages.needed() == ("slurmd",)
     assert packages.needed(accounting=True) == ("mariadb-server", "slurmd")
-
-
-def test_access_imports_nothing_heavy() -> None:
-    """It is on the way of every `toolkit run`."""
-    code = "import sys, toolkit.localcluster.access; print([name for name in ('jinja2', 'click', 'rich') if name in sys.modules])"
-    said = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"
-
-
-class StandIn:
-    """The daemons and nodes of a cluster, of which slurmd takes its time."""
-
-    def __init__(self) -> None:
-        self.power: dict[str, str] = {"nid001": "off"}
-        self.daemons = {"slurmctld": None}
-        self.nodes = self
-        self.listens, self.asked, self.over = (threading.Event() for _ in range(3))
-        self.reaped = 0
-
-    def reap(self) -> tuple[str, ...]:
-        self.reaped += 1
-        return ("slurmctld",) if self.over.is_set() else ()  # which ends a cluster that starts
-
-    def switch_on(self, name: str) -> None:
-        self.power[name] = "on"
-
-    def await_slurmd(self, name: str) -> None:
-        assert name == "nid001"
-        self.asked.set()
-        if not self.listens.wait(20):
-            raise ClusterError("slurmd of nid001 did not start")
-
-
-def test_a_node_that_starts_slowly_keeps_no_other_request_waiting(paths: Paths) -> None:
-    paths.control.parent.mkdir(parents=True)
-    services = StandIn()
-    server = supervisor._listen(paths.control)
-    serving = threading.Thread(target=supervisor._serve, args=(paths, services, server))
-    replies: list[control.Reply] = []
-    start = control.Request(verb="start", node="nid001")
-    starting = threading.Thread(target=lambda: replies.append(control.ask(paths, start)))
-    serving.start()
-    try:
-        starting.start()
-        assert services.asked.wait(20)
-        before = services.reaped
-        for _ in range(2):  # the second one is accepted after orphans were reaped once more
-            assert control.ask(paths, control.Request(), timeout=5).nodes == {"nid001": "on"}
-        assert services.reaped > before, "orphans are reaped meanwhile"
-        assert not replies
-        with pytest.raises(ClusterError, match="there is no node nid009"):
-            control.ask(paths, control.Request(verb="start", node="nid009"), timeout=5)
-        services.listens.set()
-        starting.join(20)
-        assert [reply.nodes for reply in replies] == [{"nid001": "on"}]
-    finally:
-        services.listens.set()
-        services.over.set()
-        serving.join(20)
-        server.close()

@@ -145,12 +145,6 @@ def test_options_that_are_off(changed: dict[str, Any], place: str, words: str) -
     assert caught.value.next_step
 
 
-def test_the_nearest_key_is_named() -> None:
-    with pytest.raises(UsageError) as caught:
-        options.partition("a:maxnodes=2")
-    assert caught.value.close == "max-nodes"
-
-
 def test_a_shape_file(tmp_path: Path) -> None:
     file = tmp_path / "shape.toml"
     file.write_text(

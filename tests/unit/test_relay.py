@@ -84,23 +84,6 @@ def processes(port: int) -> list[int]:
     return found
 
 
-def test_a_nodes_end_that_dies_at_once_is_started_ever_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dies(command: Sequence[str]) -> Sequence[str]:
-        script = r'printf "\n\0toolkit relay $1\n"; head -c "$2" >/dev/null'
-        return ("sh", "-c", script, "sh", command[5], command[4])
-
-    tmp_path.chmod(0o700)
-    pauses: list[float] = []
-    monkeypatch.setattr("toolkit.relay.gate._FIRST_PAUSE", 0.001)
-    with sockets.listening(tmp_path / "door") as listener:
-        for event in gate.carry([listener], gate.Route(dies, ["1"], lambda: len(pauses) < 3)):
-            if isinstance(event, gate.Lost):
-                pauses.append(event.seconds)
-    assert pauses == [0.001, 0.002, 0.004]
-
-
 def test_nothing_is_left_when_the_caller_stops(tmp_path: Path, web: int) -> None:
     tmp_path.chmod(0o700)
     with sockets.listening(tmp_path / "door") as listener:
@@ -233,49 +216,6 @@ def test_a_port_that_another_user_takes_during_the_connection_is_refused(
         monkeypatch.setattr(node, "users_of", lambda *_: next(answers))
         with pytest.raises(OSError, match="another user"):
             node.connect(str(server.getsockname()[1]))
-
-
-def address(host: str) -> str:
-    return node.written(socket.inet_pton(node.family_of(host), host))
-
-
-def test_other_addresses_of_the_port_are_no_matter_of_the_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows = {
-        6006: [(address("127.0.0.1"), 1000), (address("127.0.0.2"), 4711), (address("::1"), 4711)],
-        8265: [(address("::"), 1000)],
-    }
-    monkeypatch.setattr(node, "listeners", lambda port: iter(rows.get(port, ())))
-    assert node.users_of("127.0.0.1", 6006) == {1000}
-    assert node.users_of("::1", 6006) == {4711}
-    assert node.users_of("127.0.0.1", 8265) == {1000}
-    assert node.users_of("127.0.0.1", 80) == set()
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
-def test_the_kernel_and_its_table_name_the_same_listeners(host: str) -> None:
-    with socket.socket(node.family_of(host)) as server:
-        try:
-            server.bind((host, 0))
-        except OSError:  # a machine without IPv6
-            return
-        port = server.getsockname()[1]
-        assert list(node.listeners(port)) == []  # it is bound, and does not listen
-        server.listen()
-        assert node.asked(port) == node.read(port) == [(address(host), os.geteuid())]
-
-
-def test_where_the_kernel_does_not_answer_its_table_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(port: int) -> list[tuple[str, int]]:
-        raise OSError(errno.EPROTO, f"nothing about {port}")
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setattr(node, "asked", refuse)
-        port = server.getsockname()[1]
-        assert list(node.listeners(port)) == [(address("127.0.0.1"), os.geteuid())]
 
 
 def test_a_server_on_the_other_loopback_address_is_reached() -> None:

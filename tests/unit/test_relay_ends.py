@@ -233,17 +233,6 @@ def test_the_error_of_one_connection_ends_no_other(pair: Pair) -> None:
         sock.close()
 
 
-def test_a_connection_that_breaks_after_its_answer_was_not_refused(pair: Pair) -> None:
-    client, server = pair.both()
-    client.sendall(b"what the server leaves unread")
-    server.sendall(b"page")
-    assert received(client, 4) == b"page"
-    wait_for(lambda: bool(select.select([server], [], [], 0)[0]))
-    server.close()
-    assert received(client) == b""
-    assert pair.refusals == []
-
-
 def test_a_peer_that_sends_more_than_it_may_is_cut_off() -> None:
     there, back = os.pipe(), os.pipe()
     ours, theirs = socket.socketpair()
@@ -352,16 +341,6 @@ def fill(sock: socket.socket) -> None:
     with contextlib.suppress(BlockingIOError):
         while True:
             sock.send(b"x" * wire.PIECE)
-
-
-def test_what_many_connections_send_waits_in_their_sockets_and_not_in_the_pipe(far: Far) -> None:
-    opened(far, 100)
-    for server in far.servers:
-        fill(server)
-    far.turn()
-    most = wire.FLIGHT + ends.TAKEN * wire.PIECE
-    assert wire.FLIGHT <= far.relay.flying <= most
-    assert len(far.relay.out) <= most + 200 * wire.HEADER.size
 
 
 def test_a_small_answer_waits_for_one_round_of_the_floods_and_no_more(far: Far) -> None:
@@ -521,25 +500,5 @@ def test_each_listener_leads_to_its_server(tmp_path: Path) -> None:
         node_end.close()
     assert targets == [1, 0]
     assert refusals == [(1, "nobody"), (0, "nobody")]
-    for descriptor in (*there, *back):
-        os.close(descriptor)
-
-
-def test_an_event_of_an_earlier_connection_ends_no_later_one(far: Far) -> None:
-    opened(far, 1)
-    (stream,) = far.relay.streams.values()
-    far.relay._handle(stream.descriptor, select.EPOLLHUP)
-    assert far.relay.streams == {1: stream}
-
-
-def test_small_answers_to_a_port_are_not_held_back() -> None:
-    there, back = os.pipe(), os.pipe()
-    with sockets.listening_locally(0) as listener, socket.socket() as client:
-        client.connect(listener.getsockname())
-        login = ends.Relay(back[0], there[1], listeners=[listener])
-        login.turn(1)
-        (stream,) = login.streams.values()
-        assert stream.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        login.close()
     for descriptor in (*there, *back):
         os.close(descriptor)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import pwd
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from msgspec.structs import replace
 
 from tests.progress import Silent
 from tests.unit.test_workshops import END, X, entry, listed
 from tests.unit.workshop_fixtures import OWN, joined, packed_workshop
-from toolkit import shell
 from toolkit.cli.groups import workshop as command
 from toolkit.errors import (
     CommandFailedError,
@@ -29,21 +25,17 @@ from toolkit.errors import (
     ForbiddenError,
     MalformedInputError,
     ScriptMissingError,
-    SlurmUnreachableError,
     UsageError,
 )
-from toolkit.exercises import copy_folder
 from toolkit.images.recipe.lock import Lock, to_toml
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.base import to_json
 from toolkit.model.image import BaseImage
-from toolkit.runs import removal
-from toolkit.runs.run import Run
 from toolkit.workshops import archive, join, results
 from toolkit.workshops.checks import access
 from toolkit.workshops.model import CONTENTS, Done, Results
-from toolkit.workshops.rehearsal import accounts, measure, places, report
+from toolkit.workshops.rehearsal import accounts, places, report
 from toolkit.workshops.rehearsal.crew import Crew
 from toolkit.workshops.rehearsal.report import Attempt, Report
 
@@ -111,16 +103,6 @@ def test_a_reset_changes_nothing_if_the_workshop_is_gone(packed: Path, tmp_path:
     assert (member.directory / "01-ddp" / "train.py").is_file()
 
 
-def test_a_reset_in_another_directory_says_where_to_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(command, ["reset", "01-ddp"])
-    assert isinstance(done.exception, UsageError)
-    assert "neither a joined workshop" in done.exception.cause
-    assert "cd to the directory" in str(done.exception.next_step)
-
-
 def test_what_is_no_folder_of_a_workshop_has_a_next_step_of_its_own(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,18 +125,6 @@ def test_what_is_no_folder_of_a_workshop_has_a_next_step_of_its_own(
     with pytest.raises(ConfigError, match="cannot be joined itself"):
         command.main(("join", "joined", "again"), standalone_mode=False)
     assert not (tmp_path / "again").exists()
-
-
-def test_what_is_there_no_more_is_named(
-    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A workshop that is closed twice, and one that is joined from another place than before."""
-    assert command.main(("close", str(packed.parent / "first")), standalone_mode=False) is None
-    assert capsys.readouterr().out == "closed     a directory of results: there is none\n"
-    assert joined(packed, tmp_path / "mine").unused is None
-    archive.unpack(packed, tmp_path / "unpacked")
-    again = joined(tmp_path / "unpacked", tmp_path / "mine")
-    assert again.unused == again.directory / ".workshop"
 
 
 def test_another_workshop_is_not_removed(packed: Path, tmp_path: Path) -> None:
@@ -316,34 +286,6 @@ def test_a_directory_that_a_process_of_another_user_made_is_left(
     assert (tmp_path / "toolkit-rehearsal-a").is_dir()
 
 
-def test_jobs_that_outlive_their_commands_are_cancelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, has_ended in (("one", False), ("two", True), ("three", False), ("four", False)):
-        (tmp_path / name).mkdir()
-        if has_ended:
-            (tmp_path / name / "outcome.json").touch()
-    cancelled: list[int] = []
-    jobs = {"one": 1, "three": 3}
-
-    def cancel(run: Run) -> None:
-        if run.name == "four":
-            raise SlurmUnreachableError("it is down")
-        cancelled.append(jobs[run.name])
-
-    removed: list[str] = []
-    monkeypatch.setattr(removal, "cancel", cancel)
-    monkeypatch.setattr(
-        removal, "remove", lambda runs, **_: removed.extend(each.name for each in runs)
-    )
-    monkeypatch.setattr(
-        places, "all_runs", lambda path: [Run(path / name) for name in ("one", "two", *jobs)]
-    )
-    places.cancel_jobs([tmp_path])
-    assert sorted(set(cancelled)) == [1, 3]
-    assert "two" not in removed
-
-
 def attempt(person: str, exercise: str, began: float, after: float, **more: Any) -> Attempt:
     return Attempt(
         person=person, exercise=exercise, ok=more.pop("ok", True), began=began, after=after, **more
@@ -416,53 +358,6 @@ def test_one_cause_is_one_line_whoever_it_met(
     assert list(report.causes(rehearsed)) == [("01-ddp (2 participants)", f"{wanted}; room")]
 
 
-def test_nine_of_ten_is_the_ninth_of_ten() -> None:
-    assert report._spread([10.0 * number for number in range(1, 11)]) == (
-        "0:55 (median), 1:30 (90 %), 1:40 (last)"
-    )
-
-
-def test_the_measures_are_those_of_the_kernel(tmp_path: Path) -> None:
-    """A process burns CPU, holds memory and writes a file: all of it is in the measures."""
-    program = "import time; held = b'x' * (100 << 20)\nwhile time.process_time() < 0.6: pass\n"
-    program += "open('file', 'wb').write(b'x' * 5_000_000); print(flush=True); input()"
-    with subprocess.Popen(
-        (sys.executable, "-c", program),
-        cwd=tmp_path,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    ) as process:
-        before = measure.Measures(Path("/proc", str(os.getpid())))
-        with measure.measuring(Path("/proc", str(process.pid))) as measures:
-            assert process.stdout is not None
-            process.stdout.readline()
-            measures.take()
-        process.communicate(b"\n")
-    assert measures.controller_cpu is not None
-    assert 0.3 < measures.controller_cpu < 3.0
-    assert measures.controller_memory > 100 << 20
-    assert measures.cpu >= measures.controller_cpu - 0.1
-    assert before.controller_cpu is None
-    assert 5_000_000 <= measure.size_of(tmp_path) < 5_100_000
-
-
-def test_a_full_disk_is_named_when_exercises_are_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "train.py").touch()
-
-    def full(_: str, target: str, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), target)
-
-    monkeypatch.setattr(shutil, "copy2", full)
-    monkeypatch.setattr(shutil.copytree, "__defaults__", (False, None, full, False, False))
-    with pytest.raises(OSError, match="No space left") as caught:
-        copy_folder(tmp_path / "source", tmp_path / "target")
-    assert caught.value.errno == errno.ENOSPC
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
-
-
 def test_results_of_two_directories_are_in_one_file(drop: Path) -> None:
     good = Done(state="ok", accuracy=0.9, tries=2)
     for exercises in ({"01": good}, {"01": Done(state="failed"), "02": good}):
@@ -532,21 +427,3 @@ def test_an_image_that_was_not_built_from_the_lock_fails_the_check(
         assert result.outcome == outcome
     assert "not built from the lock" in result.message
     assert "--locked" in result.fix
-
-
-def test_the_copy_of_the_tool_has_all_that_the_tool_needs(tmp_path: Path) -> None:
-    """Whatever pyproject.toml names; readable by others, also where root's files are not."""
-    before = os.umask(0o077)
-    try:
-        tool = accounts._copy(tmp_path / "tool")
-    finally:
-        os.umask(before)
-    shown = shell.run([tool.python, "-m", "toolkit", "--version"], env=tool.env, cwd=tmp_path)
-    assert shown.stdout.strip()
-    modules = "click, cyclonedx, docker, jinja2, msgspec, packaging, spython.main, zstandard"
-    own = (tmp_path / "tool" / "packages").resolve()
-    code = f"import sys, {modules}; print(*sys.path); print(zstandard.__file__, docker.__file__)"
-    done = shell.run([tool.python, "-c", code], env=tool.env, cwd=tmp_path)
-    assert all(Path(word).is_relative_to(own) for word in done.stdout.splitlines()[1].split())
-    closed = [path for path in own.rglob("*") if not path.stat().st_mode & 0o004]
-    assert closed == []

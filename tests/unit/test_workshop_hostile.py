@@ -365,22 +365,6 @@ def test_what_a_killed_pack_left_is_removed_by_the_next_one(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_a_temporary_directory_that_is_removed_before_it_is_locked_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, made = tempfile.mkdtemp, list[str]()
-
-    def removed(*arguments: Any) -> str:
-        made.append(make(*arguments))
-        if len(made) == 1:
-            Path(made[0]).rmdir()
-        return made[-1]
-
-    monkeypatch.setattr(tempfile, "mkdtemp", removed)
-    with temporary_beside(tmp_path / "unpacked") as scratch:
-        assert [str(scratch)] == made[1:] == [str(path) for path in tmp_path.iterdir()]
-
-
 _JOIN = """
 import sys, time
 from toolkit.cli import main

@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from tests.progress import Silent
 from tests.unit.samples import make_case
 from tests.unit.workshop_fixtures import TEXT, joined, write_folder
-from toolkit.cli import notebook
 from toolkit.cli.follow import leave_results
 from toolkit.cli.groups import workshop as command
 from toolkit.errors import (
@@ -47,7 +46,6 @@ from toolkit.planning.settings import merge, project_layers
 from toolkit.planning.target import resolve
 from toolkit.runs.run import Run
 from toolkit.workshops import archive, guide, join, pack, reading, results, signing
-from toolkit.workshops import fetch as fetching
 from toolkit.workshops.model import CONTENTS, Contents, Done, Results
 from toolkit.workshops.new import create
 from toolkit.workshops.rehearsal import rehearse
@@ -98,24 +96,6 @@ def test_a_fault_is_named_with_its_key(folder: Path, before: str, after: str, me
     with pytest.raises(ConfigError, match=message) as caught:
         reading.load(folder)
     assert "workshop.toml" in str(caught.value.place)
-
-
-def test_the_nearest_key_and_exercise_are_named(folder: Path) -> None:
-    (folder / "workshop.toml").write_text(TEXT.replace("people", "peopel"))
-    with pytest.raises(ConfigError) as caught:
-        reading.load(folder)
-    assert caught.value.close == "people"
-    (folder / "workshop.toml").write_text(TEXT.replace("digits-ddp", "digits-dpp"))
-    with pytest.raises(ConfigError) as caught:
-        reading.load(folder)
-    assert caught.value.close == "jobs/digits-ddp"
-
-
-def test_the_schema_describes_each_key() -> None:
-    schema = json.loads(reading.schema())
-    keys = schema["$defs"]["Workshop"]["properties"]
-    assert "expected number" in keys["people"]["description"]
-    assert "Slurm's partition" in keys["partition"]["description"]
 
 
 def test_packing_twice_gives_the_same_bytes(folder: Path, packed: Path, tmp_path: Path) -> None:
@@ -453,26 +433,6 @@ def ran(member: join.Membership, name: str, kind: str, accuracy: object) -> None
     (run / "outcome.json").write_text(to_json(outcome))
 
 
-def test_the_question_about_results_fetches_nothing_again(
-    folder: Path, drop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "workshop.toml").write_text(TEXT.replace("people", f'results = "{drop}"\npeople'))
-    packed, fetched = tmp_path / "shared.tar", []
-    pack.pack(folder, packed, pack.Options(), Silent())
-
-    def fetch(url: str, directory: Path) -> Path:
-        fetched.append(url)
-        return Path(shutil.copy(packed, directory))
-
-    monkeypatch.setattr(fetching, "fetch", fetch)
-    monkeypatch.setattr("toolkit.cli.console.on_terminal", lambda: True)
-    words = ["join", "http://127.0.0.1/shared.tar", "mine", "--json"]
-    done = CliRunner().invoke(command, words, input="y\n")
-    answer = json.loads(done.stdout[done.stdout.index("{") :])
-    assert (fetched, answer["unchanged"]) == (["http://127.0.0.1/shared.tar"], [])
-    assert str(drop) in Path("mine/.workshop.json").read_text()
-
-
 def test_results_are_left_and_read(member: join.Membership, drop: Path) -> None:
     ran(member, "01-ddp-0001", "failed", None)
     ran(member, "01-ddp-0002", "ok", 0.9)
@@ -526,13 +486,6 @@ def test_a_notebook_that_its_user_has_ended_is_done(
     assert each.exercises["02-own"].state == state
 
 
-def test_a_notebook_of_a_workshop_is_called_after_its_exercise(
-    member: join.Membership, tmp_path: Path
-) -> None:
-    assert notebook._job_name(member.directory / "02-own") == "02-own"
-    assert notebook._job_name(tmp_path / "course") == "notebook"
-
-
 def test_the_texts_of_exercises_name_the_folders_that_participants_have(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -567,15 +520,6 @@ def test_what_participants_will_miss_is_told_by_show_and_pack(folder: Path) -> N
     names = rehearse._exercises(folder, reading.load(folder), options, progress)
     assert names == ("01-ddp", "02-own")
     assert [(subject, text[:6]) for subject, text in said] == [("left out", "03-nb:")]
-
-
-def test_a_folder_that_is_missing_is_told_with_the_nearest_one(folder: Path) -> None:
-    path = folder / "workshop.toml"
-    path.write_text(path.read_text().replace("jobs/digits-ddp", "jobs/digits-dpp"))
-    with pytest.raises(ConfigError, match="the folder jobs/digits-dpp does not exist") as caught:
-        reading.load(folder)
-    assert caught.value.close == "jobs/digits-ddp"
-    assert "valid keys" not in str(caught.value.next_step)
 
 
 def test_a_notebook_that_is_run_as_a_job_is_told_how_to_open_it(tmp_path: Path) -> None:
