@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, make_case
-from toolkit import config, shell, sites
+from toolkit import shell, sites
 from toolkit.cli.forward import Entrance, require_free
 from toolkit.cli.notebook import command, idle_seconds
 from toolkit.errors import (
@@ -48,49 +47,6 @@ def notebook(job: dict[str, Any] | None = None, **changes: Any) -> Any:
     }
     settings = {"script": "jupyter", "is_program": True, "manifest": _JUPYTER, **changes}
     return make_case(given, **settings)
-
-
-def printed() -> Any:
-    """Return a new counter of the server, whose other parts need Jupyter."""
-    source = config.package_directory("scripts/templates") / "notebook_server.py"
-    body = [
-        node
-        for node in ast.parse(source.read_text()).body
-        if isinstance(node, ast.Assign) or getattr(node, "name", "") == "Printed"
-        if "MOST" in ast.unparse(node) and "Path" not in ast.unparse(node)
-    ]
-    names: dict[str, Any] = {}
-    exec(compile(ast.Module(body, []), str(source), "exec"), names)
-    return names["Printed"]()
-
-
-@pytest.mark.parametrize(
-    "texts",
-    [
-        ["x" * 99 + "\n"] * 5000,
-        ["y" * 1000] * 1000,
-        [f"\r{number:>99}" for number in range(20_000)],
-        [f"{number:>99}\r" for number in range(20_000)],
-        ["one\rtwo\n" * 10_000],
-        ["z" * 10 + "\r\n"] * 15_000,
-    ],
-)
-def test_output_that_a_page_bears_is_left_as_it_is(texts: list[str]) -> None:
-    counter = printed()
-    assert [counter.take(text) for text in texts] == texts
-    assert not counter.is_full
-
-
-@pytest.mark.parametrize(
-    ("text", "lines", "size"),
-    [("x\n" * 1_000_000, 20_000, 40_001), ("y" * 4_000_000, 0, 1000), ("z" * 99 + "\r\n", 0, 99)],
-)
-def test_what_is_too_much_for_a_page_is_cut(text: str, lines: int, size: int) -> None:
-    counter = printed()
-    taken = ""
-    while not counter.is_full:
-        taken = counter.take(text)
-    assert (taken.count("\n"), len(taken)) == (lines, size)
 
 
 def refusal(given: Any) -> str:

@@ -15,16 +15,11 @@ RUN = Path(__file__).resolve().parent
 PLACE = Path(os.environ["TOOLKIT_NOTEBOOK"])
 SOCKET = PLACE / "jupyter.sock"
 TOKEN = Path(os.environ["JUPYTER_TOKEN_FILE"])
-# What a page shows of one cell. JupyterLab takes about 5 kB of memory for a line, and Jupyter's own limits are of a rate: 1 MB each second.
-MOST_LINES = 20_000
-MOST_TEXT = 1_000_000
-CUT = "\n[toolkit: a page shows 20,000 lines or 1 MB of what a cell prints. The cell runs on. Write such output to a file.]\n"
 
 try:
     from jupyter_core.paths import jupyter_config_dir
     from jupyter_server.auth.identity import PasswordIdentityProvider
     from jupyter_server.base.handlers import APIHandler
-    from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
     from jupyter_server.services.kernels.kernelmanager import MappingKernelManager
     from jupyterlab.labapp import LabApp
     from jupyterlab_server import handlers
@@ -80,65 +75,6 @@ class Identity(PasswordIdentityProvider):  # type: ignore[misc]
         return super().get_user(handler)
 
 
-class Printed:
-    """The size of what a page holds of a cell's output. What a progress bar overwrites is not in it."""
-
-    def __init__(self) -> None:
-        self.lines = self.size = self.last = 0
-        self.is_full = False
-
-    def take(self, text: str) -> str:
-        """Add text, and return the part that still fits."""
-        rows = text.replace("\r\n", "\n").split("\n")
-        for number, row in enumerate(rows):
-            _, is_overwritten, rest = row.rpartition("\r")
-            if number or is_overwritten:
-                self.size -= 0 if number else self.last
-                self.last = 0
-            self.lines += bool(number)
-            self.last += len(rest)
-            self.size += len(rest)
-            if self.lines >= MOST_LINES or self.size > MOST_TEXT:
-                self.is_full = True
-                return "\n".join([*rows[:number], rest[:1000]])
-        return text
-
-
-class Channels(ZMQChannelsWebsocketConnection):  # type: ignore[misc]
-    """Jupyter's own connection of a page to a kernel, with a bound on what one cell prints."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.printed: dict[str, Printed] = {}
-
-    def _limit_rate(self, channel: str, msg: dict[str, Any], msg_list: list[Any]) -> Any:
-        """Return whether a message is dropped."""
-        if channel == "iopub":
-            msg["header"] = self.get_part("header", msg["header"], msg_list)
-            if msg["header"]["msg_type"] in ("stream", "clear_output") and self._is_full(msg, msg_list):
-                return True
-        return super()._limit_rate(channel, msg, msg_list)
-
-    def _is_full(self, msg: dict[str, Any], msg_list: list[Any]) -> bool:
-        """Count a message of a cell. Shorten the one with which the page has enough, and return whether it had enough before."""
-        msg["parent_header"] = self.get_part("parent_header", msg["parent_header"], msg_list)
-        cell = msg["parent_header"].get("msg_id", "")
-        printed = self.printed.pop(cell, None) or Printed()
-        if msg["header"]["msg_type"] == "clear_output":
-            return False
-        self.printed[cell] = printed  # the latest is the last
-        while len(self.printed) > 1000:
-            del self.printed[next(iter(self.printed))]
-        if printed.is_full:
-            return True
-        content = msg["content"] = self.get_part("content", msg["content"], msg_list)
-        text = printed.take(content["text"])
-        if printed.is_full:
-            content["text"] = text + CUT
-            msg_list[3] = self.session.pack(content)
-        return False
-
-
 def words(idle: int, directory: str) -> list[str]:
     """The server's options."""
     root = Path(directory).resolve()
@@ -153,7 +89,6 @@ def words(idle: int, directory: str) -> list[str]:
         "ServerApp.allow_root": True,
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
         "ServerApp.identity_provider_class": "notebook_server.Identity",
-        "ServerApp.kernel_websocket_connection_class": "notebook_server.Channels",
         # Who had a token that leaked could set a password with it, which would outlive the token and this server.
         "PasswordIdentityProvider.allow_password_change": False,
         "PasswordIdentityProvider.hashed_password": "",
