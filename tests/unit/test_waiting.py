@@ -7,46 +7,66 @@ from typing import Any, cast
 
 import pytest
 
-from toolkit.explain.gather import of_waiting
-from toolkit.explain.waiting import Facts, Holder, explain
+from toolkit.explain.waiting import explain
 from toolkit.model.run import Submission
 from toolkit.runs.run import Run
 from toolkit.shell import Result
-from toolkit.slurm import cluster
 
 # As `scontrol --oneliner show job` of 22.05 answers.
 JOB = (
-    "JobId=7 JobName=train UserId=me(1000) Priority=100 Nice=0 Account=ml QOS=normal JobState=PENDING Reason={reason} "
-    "Dependency={dependency} TimeLimit=02:00:00 EligibleTime=2026-11-22T08:00:00 "
-    "StartTime=Unknown Partition=main NumNodes={nodes} NumCPUs=8 Features=v100"
+    "JobId=7 JobName=train UserId=me(1000) Priority=100 Nice=0 Account=ml QOS=normal JobState=PENDING Reason={} "
+    "Dependency={} TimeLimit=02:00:00 EligibleTime=2026-11-22T08:00:00 "
+    "StartTime=Unknown Partition=main NumNodes={} NumCPUs=8 Features=v100\n"
 )
-BUSY = {
-    "nid001": ("allocated", "none"),
-    "nid002": ("allocated", "none"),
-    "nid003": ("idle", "none"),
-    "nid004": ("drained*", "bad fan"),
-}
+RUNNING = "3|ann|nid001|2026-11-22T10:40:00\n5|bob|nid002|N/A\n"
 
 
-def job(reason: str, dependency: str = "(null)", nodes: str = "2") -> dict[str, str]:
-    return cluster.fields_of(JOB.format(reason=reason, dependency=dependency, nodes=nodes))
+class Slurm:
+    """A client that answers as Slurm 22.05 does."""
+
+    def __init__(self, reason: str, dependency: str = "(null)", nodes: str = "2-2") -> None:
+        self.job = JOB.format(reason, dependency, nodes)
+        self.running, self.waiting, self.start = RUNNING, "100\n300\n50\n", ""
+        self.reserved = "No reservations in the system\n"
+        self.nodes = {
+            "nid001": ("allocated", "none"),
+            "nid002": ("allocated", "none"),
+            "nid003": ("idle", "none"),
+            "nid004": ("drained*", "{bad} fan"),
+        }
+
+    def ask(self, *argv: str) -> Result:
+        answers = {"job": self.job, "reservation": self.reserved}
+        answers |= {"--states=PENDING": self.waiting, "--states=RUNNING,COMPLETING": self.running}
+        (text,) = (answer for word, answer in answers.items() if word in argv)
+        assert argv[0] == "scontrol" or "--partition=main" in argv
+        return Result(argv, 0, text, "")
+
+    def node_states(self, partition: str | None = None) -> dict[str, tuple[str, str]]:
+        assert partition == "main"
+        return self.nodes
+
+    def expected_start(self, job_id: int) -> str:
+        assert job_id == 7
+        return self.start
 
 
-def said(facts: Facts) -> dict[str, list[str]]:
+def said(slurm: Slurm, cluster: str | None = None) -> dict[str, list[str]]:
+    run = Run(Path("train-0004"))
+    run.job = Submission(job_id=7, site="local", submitted="", cluster=cluster)
+    run.client = cast(Any, slurm)
     lines: dict[str, list[str]] = {}
-    for line in explain(facts, "train-0004"):
-        lines.setdefault(line.subject, []).append(line.text)
+    for subject, text in explain(run):
+        lines.setdefault(subject, []).append(text)
     return lines
 
 
 def test_who_holds_the_nodes_is_named_and_until_when() -> None:
-    holders = [
-        Holder("3", "ann", "nid001", "2026-11-22T10:40:00"),
-        Holder("5", "bob", "nid002", "N/A"),
-    ]
-    assert said(Facts(job("Resources"), holders, 2, BUSY, start="2026-11-22T10:40:00")) == {
+    slurm = Slurm("Resources")
+    slurm.start = "2026-11-22T10:40:00"
+    assert said(slurm) == {
         "waits": ["it needs 2 nodes; 1 of the 4 nodes of main is idle, 1 is down or drained"],
-        "before it": ["2 waiting jobs with a higher priority"],
+        "before it": ["1 waiting job with a higher priority"],
         "held by": ["job 3 of ann on nid001, until 2026-11-22T10:40:00 at the latest"],
         "": ["job 5 of bob on nid002"],
         "change": [
@@ -55,8 +75,12 @@ def test_who_holds_the_nodes_is_named_and_until_when() -> None:
         ],
         "expected": ["Slurm expects it to start at 2026-11-22T10:40:00"],
     }
-    many = [Holder(str(number), "ann", "n1", "") for number in range(300)]
-    assert said(Facts(job("Resources"), many))[""][-1] == "and 294 more jobs"
+    slurm = Slurm("Priority", nodes="1-1")
+    slurm.running, slurm.waiting, slurm.nodes = RUNNING * 150, "", {}
+    lines = said(slurm)
+    assert lines["waits"] == ["it needs 1 node of main that are free"]
+    assert lines["before it"] == ["other waiting jobs with a higher priority"]
+    assert lines[""][-1] == "and 294 more jobs"
 
 
 @pytest.mark.parametrize(
@@ -80,53 +104,18 @@ def test_who_holds_the_nodes_is_named_and_until_when() -> None:
     ],
 )
 def test_every_reason_says_why_and_what_would_change_it(reason: str, why: str, change: str) -> None:
-    lines = said(Facts(job(reason, "afterok:12(unfulfilled),afterany:13(unfulfilled)")))
+    lines = said(Slurm(reason, "afterok:12(unfulfilled),afterany:13(unfulfilled)"))
     assert why in lines["waits"][0]
     assert change in lines["change"][0]
 
 
 def test_nodes_that_are_planned_or_down_are_named_with_braces_as_text() -> None:
-    planned = {"StartTime": "09:00", "EndTime": "12:00", "Nodes": "nid[1-4]", "Flags": "MAINT"}
-    nodes = {"nid003": ("idle", "none"), "nid004": ("drained*", "{bad} fan")}
-    reason = "ReqNodeNotAvail,_UnavailableNodes:nid[002-003]"
-    assert said(Facts(job(reason), nodes=nodes, reservations={"fix": planned}))["waits"] == [
+    slurm = Slurm("ReqNodeNotAvail,_UnavailableNodes:nid[002-003]")
+    slurm.reserved = "ReservationName=fix StartTime=09:00 EndTime=12:00 Nodes=nid[1-4] Flags=MAINT"
+    assert said(slurm)["waits"] == [
         "nodes that it needs are not available: nid[002-003]; "
         "maintenance fix of nid[1-4] from 09:00 to 12:00; nid004 is drained* ({bad} fan)"
     ]
-
-
-class Answers:
-    """A client that answers as Slurm 22.05 does."""
-
-    def ask(self, *argv: str) -> Result:
-        if argv[0] == "scontrol":
-            text = (
-                JOB.format(reason="Priority", dependency="(null)", nodes="1-1")
-                if "job" in argv
-                else "No reservations in the system\n"
-            )
-        else:
-            text = (
-                "3|ann|nid001|2026-11-22T10:40:00\n"
-                if "--states=RUNNING,COMPLETING" in argv
-                else "7|100\n8|300\n9|50\n"
-            )
-        return Result(argv, 0, text, "")
-
-    def node_states(self, partition: str | None = None) -> dict[str, tuple[str, str]]:
-        assert partition == "main"
-        return BUSY
-
-    def expected_start(self, job_id: int) -> str:
-        assert job_id == 7
-        return ""
-
-
-def waiting_run(cluster: str | None) -> Run:
-    run = Run(Path("x-0001"))
-    run.job = Submission(job_id=7, site="local", submitted="", cluster=cluster)
-    run.client = cast(Any, Answers())
-    return run
 
 
 @pytest.mark.parametrize(
@@ -141,17 +130,5 @@ def test_a_command_of_slurm_can_be_pasted_on_a_local_cluster(
     monkeypatch: pytest.MonkeyPatch, cluster: str | None, before: str
 ) -> None:
     monkeypatch.delenv("TOOLKIT_CLUSTER", raising=False)
-    facts = of_waiting(waiting_run(cluster))
-    held = said(facts._replace(job=job("JobHeldUser")))
+    held = said(Slurm("JobHeldUser"), cluster)
     assert held["change"] == [f"{before}scontrol release 7 lets it go"]
-
-
-def test_what_slurm_tells_is_gathered() -> None:
-    facts = of_waiting(waiting_run(None))
-    assert (facts.holders, facts.ahead) == (
-        [Holder("3", "ann", "nid001", "2026-11-22T10:40:00")],
-        1,
-    )
-    assert said(facts)["waits"] == [
-        "it needs 1 node; 1 of the 4 nodes of main is idle, 1 is down or drained"
-    ]

@@ -88,14 +88,14 @@ def _silent(run: Run) -> list[str]:
 
 def _show_wait(run: Run, state: JobState, *, as_json: bool) -> None:
     """Print why a run waits in the queue."""
-    from toolkit.explain import gather, waiting
+    from toolkit.explain import waiting
 
-    lines = waiting.explain(gather.of_waiting(run), run.name)
+    rows = waiting.explain(run)
     if as_json:
-        rows = [line._asdict() for line in lines]
-        console.out_json({"state": "PENDING", "reason": state.reason, "lines": rows})
+        lines = [{"subject": subject, "text": text} for subject, text in rows]
+        console.out_json({"state": "PENDING", "reason": state.reason, "lines": lines})
     else:
-        console.out("\n".join(console.subject(*line) for line in lines))
+        console.out("\n".join(console.subject(*row) for row in rows))
         console.say("docs", "toolkit docs run/pending")
 
 

@@ -1,4 +1,4 @@
-"""Gather the evidence of a run, a log file or a waiting job, and the rules. The edge of explain."""
+"""Gather the evidence of a run or a log file, and the rules. The edge of explain."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from toolkit.config import package_directory
 from toolkit.errors import ConfigError
 from toolkit.explain.entries import entries_of, evidence_of, labelled
 from toolkit.explain.model import Entry, Evidence, Rule
-from toolkit.explain.waiting import Facts, Holder
 from toolkit.files import open_regular, read_toml
 from toolkit.launchers import torch
-from toolkit.localcluster.paths import default_name
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.module_search import is_below, is_directory
@@ -27,7 +25,6 @@ from toolkit.runs import excerpt, logs, records, standings
 from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
 from toolkit.runs.run import Run
-from toolkit.slurm.cluster import fields_of
 
 _MAY_HANG = ("timeout", "cancelled")
 _MOST_TRACES = 100_000
@@ -41,7 +38,6 @@ _LOST = re.compile(
 _OF_IMAGES = {
     *("bin", "boot", "dev", "etc", "lib", "lib64", "proc", "run", "sbin", "sys", "tmp", "usr")
 }
-_HOLDERS = 200  # the first to end of a large partition
 
 
 def of_run(run: Run) -> Evidence:
@@ -190,72 +186,17 @@ def of_stream(stream: BinaryIO) -> Evidence:
         return of_file(Path(copy.name))
 
 
-def of_waiting(run: Run) -> Facts:
-    """Return the facts about a waiting job, from Slurm.
-
-    Raises:
-        SlurmUnreachableError: Slurm does not answer.
-    """
-    client, job_id, cluster = run.client, run.job_id, run.job.cluster if run.job else None
-    named = "" if cluster == default_name() else f" --cluster {cluster}"
-    shown = client.ask("scontrol", "--oneliner", "show", "job", str(job_id)).stdout
-    job = fields_of(next(iter(shown.splitlines()), ""))
-    partition = job.get("Partition", "").partition(",")[0]
-    of_it = (f"--partition={partition}",) if partition else ()
-    running = client.ask(
-        "squeue",
-        "--noheader",
-        "--states=RUNNING,COMPLETING",
-        "--sort=e",
-        *of_it,
-        "--format=%i|%u|%N|%e",
-    ).stdout
-    waiting = client.ask(
-        "squeue", "--noheader", "--states=PENDING", *of_it, "--format=%i|%Q"
-    ).stdout
-    reserved = client.ask("scontrol", "--oneliner", "show", "reservation").stdout
-    reservations = [
-        fields_of(line) for line in reserved.splitlines() if line.startswith("ReservationName=")
-    ]
-    return Facts(
-        job=job,
-        holders=[
-            Holder(*parts)
-            for line in running.splitlines()[:_HOLDERS]
-            if len(parts := line.strip().split("|")) == len(Holder._fields)
-        ],
-        ahead=_ahead(waiting, job),
-        nodes=client.node_states(partition or None),
-        reservations={fields["ReservationName"]: fields for fields in reservations},
-        start=client.expected_start(job_id),
-        slurm=f"toolkit cluster exec{named} -- " if cluster else "",
-    )
-
-
-def _ahead(text: str, job: dict[str, str]) -> int:
-    """Count the waiting jobs with a higher priority than this job."""
-    own = job.get("Priority", "")
-    if not own.isdecimal():
-        return 0
-    others = (line.strip().partition("|")[2] for line in text.splitlines())
-    return sum(value.isdecimal() and int(value) > int(own) for value in others)
-
-
-def rule_directories() -> tuple[Path, ...]:
-    """Return the directories of rules; rules in a later one replace those of the same name."""
-    own = (config.machine_directory(), config.user_directory())
-    return (package_directory("explain") / "rules", *(place / "explain" for place in own))
-
-
 def rules() -> dict[str, Rule]:
     """Return every rule by its name: shipped ones, the machine's, and the user's own.
+
+    A later one replaces one of the same name.
 
     Raises:
         ConfigError: a file is broken.
     """
+    own = (config.machine_directory(), config.user_directory())
+    directories = (package_directory("explain") / "rules", *(place / "explain" for place in own))
     files = {
-        path.stem: path
-        for directory in rule_directories()
-        for path in sorted(directory.glob("*.toml"))
+        path.stem: path for directory in directories for path in sorted(directory.glob("*.toml"))
     }
     return {name: read_toml(path, Rule) for name, path in sorted(files.items())}

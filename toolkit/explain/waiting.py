@@ -1,56 +1,21 @@
-"""Explain why a job waits in the queue, and what would change that. Pure."""
+"""Explain why a job waits in the queue, and what would change that, from Slurm's answers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
+from toolkit.localcluster.paths import default_name
+from toolkit.runs.run import Run
+from toolkit.slurm.client import Client
+from toolkit.slurm.cluster import fields_of
 from toolkit.units import counted
 
 _MOST = 6  # jobs that are shown
 _UNAVAILABLE = re.compile(r"UnavailableNodes:(?P<nodes>[^,\s)\[]+(?:\[[^\]]*\])?[^,\s)]*)")
 _UNFULFILLED = re.compile(r"\b(?P<kind>[a-z]{1,30}):(?P<job>\d{1,12})")
-
-
-class Holder(NamedTuple):
-    """A running job: its number, user, nodes, and the end of its time limit as Slurm prints it."""
-
-    job: str
-    user: str
-    nodes: str
-    end: str
-
-
-class Facts(NamedTuple):
-    """The facts about a waiting job, from Slurm.
-
-    Attributes:
-        job: fields of ``scontrol show job``.
-        holders: running jobs of its partition.
-        ahead: waiting jobs of its partition with a higher priority.
-        nodes: nodes of its partition and their states.
-        reservations: names of reservations, and their fields.
-        slurm: what is written before Slurm's commands, where they need it.
-        start: when Slurm expects the job to start; empty if it does not know.
-    """
-
-    job: Mapping[str, str]
-    holders: Sequence[Holder] = ()
-    ahead: int = 0
-    nodes: Mapping[str, tuple[str, str]] = {}
-    reservations: Mapping[str, Mapping[str, str]] = {}
-    start: str = ""
-    slurm: str = ""
-
-
-class Line(NamedTuple):
-    """A line for people: a subject and a text."""
-
-    subject: str
-    text: str
-
+_OUT = re.compile(r"down|drain|fail|maint|reserved|not_responding", re.IGNORECASE)
 
 _OTHER_NODES = "a time limit (--time) that ends before that, or other nodes (no --nodelist)"
 # Reason -> why the job waits, and what would change that. From job_reason_codes of Slurm's
@@ -186,37 +151,52 @@ _UNKNOWN = (
 )
 
 
-def explain(facts: Facts, run: str) -> list[Line]:
-    """Return why a job waits, which jobs hold its resources, and what would change that."""
-    reason = facts.job.get("Reason", "") or "None"
-    names = _names(facts, run)
+def explain(run: Run) -> list[tuple[str, str]]:
+    """Return why a job waits, and what would change that, as rows of a subject and a text.
+
+    Raises:
+        SlurmUnreachableError: Slurm does not answer.
+    """
+    client, cluster = run.client, run.job.cluster if run.job else None
+    shown = client.ask("scontrol", "--oneliner", "show", "job", str(run.job_id)).stdout
+    job = fields_of(next(iter(shown.splitlines()), ""))
+    partition = job.get("Partition", "").partition(",")[0]
+    nodes = client.node_states(partition or None)
+    reason = job.get("Reason", "") or "None"
     if reason in ("Resources", "Priority"):
-        lines = list(_busy(facts, reason, names))
+        rows = list(_busy(client, job, nodes))
     else:
+        named = "" if cluster == default_name() else f" --cluster {cluster}"
+        names = _names(job) | {
+            "run": run.name,
+            "slurm": f"toolkit cluster exec{named} -- " if cluster else "",
+            "unavailable": _unavailable(client, reason, nodes),
+        }
         known = (text for name, text in _REASONS.items() if fnmatchcase(reason, name))
         why, change = next(known, _UNKNOWN)
-        lines = [Line("waits", why.format_map(names)), Line("change", change.format_map(names))]
-    is_expected = facts.start and not reason.startswith(("JobHeld", "DependencyNever"))
-    expected = Line("expected", f"Slurm expects it to start at {facts.start}")
-    return [*lines, expected] if is_expected else lines
+        rows = [("waits", why.format_map(names)), ("change", change.format_map(names))]
+    start = client.expected_start(run.job_id)
+    if start and not reason.startswith(("JobHeld", "DependencyNever")):
+        rows.append(("expected", f"Slurm expects it to start at {start}"))
+    return rows
 
 
-def _names(facts: Facts, run: str) -> dict[str, str]:
-    """Return the values of the placeholders in the table of reasons."""
-    job = facts.job
-    number = job.get("NumNodes", "?").partition("-")[0]
+def _names(job: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of the placeholders in the table of reasons that the job itself has."""
+    dependency = job.get("Dependency", "")
+    jobs = [
+        f"job {match['job']} {_AFTER.get(match['kind'], 'to end')}"
+        for match in _UNFULFILLED.finditer(dependency)
+    ]
     return {
-        "run": run,
-        "slurm": facts.slurm,
         "job": job.get("JobId", "?"),
         "reason": job.get("Reason", ""),
         "partition": job.get("Partition", "?"),
-        "count": counted(int(number), "node") if number.isdecimal() else f"{number} nodes",
+        "count": _count(job),
         "time": job.get("TimeLimit", "?"),
         "eligible": job.get("EligibleTime", "?"),
-        "dependency": job.get("Dependency", ""),
-        "jobs": _dependency(job.get("Dependency", "")),
-        "unavailable": _unavailable(facts),
+        "dependency": dependency,
+        "jobs": " and ".join(jobs) or f"other jobs: {dependency or 'Slurm does not tell which'}",
         "features": job.get("Features", "?"),
         "account": job.get("Account", "?"),
         "qos": job.get("QOS", "?"),
@@ -224,57 +204,62 @@ def _names(facts: Facts, run: str) -> dict[str, str]:
     }
 
 
-def _dependency(text: str) -> str:
-    jobs = [
-        f"job {match['job']} {_AFTER.get(match['kind'], 'to end')}"
-        for match in _UNFULFILLED.finditer(text)
-    ]
-    return " and ".join(jobs) or f"other jobs: {text or 'Slurm does not tell which'}"
+def _count(job: Mapping[str, str]) -> str:
+    number = job.get("NumNodes", "?").partition("-")[0]
+    return counted(int(number), "node") if number.isdecimal() else f"{number} nodes"
 
 
-def _unavailable(facts: Facts) -> str:
+def _unavailable(client: Client, reason: str, nodes: Mapping[str, tuple[str, str]]) -> str:
     """Return the nodes that Slurm calls unavailable, planned reservations, and nodes down."""
-    match = _UNAVAILABLE.search(facts.job.get("Reason", ""))
+    match = _UNAVAILABLE.search(reason)
     which = "nodes that it needs are not available" + (f": {match['nodes']}" if match else "")
+    reserved = client.ask("scontrol", "--oneliner", "show", "reservation").stdout.splitlines()
     planned = [
-        f"{'maintenance' if 'MAINT' in fields.get('Flags', '') else 'reservation'} {name} "
-        f"of {fields.get('Nodes', '?')} "
+        f"{'maintenance' if 'MAINT' in fields.get('Flags', '') else 'reservation'} "
+        f"{fields['ReservationName']} of {fields.get('Nodes', '?')} "
         f"from {fields.get('StartTime', '?')} to {fields.get('EndTime', '?')}"
-        for name, fields in facts.reservations.items()
+        for fields in map(fields_of, reserved)
+        if "ReservationName" in fields
     ]
     down = [
         f"{name} is {state}" + (f" ({why})" if why not in ("", "none") else "")
-        for name, (state, why) in facts.nodes.items()
-        if _is_out(state)
+        for name, (state, why) in nodes.items()
+        if _OUT.search(state)
     ]
     return "; ".join((which, *planned[:_MOST], *down[:_MOST]))
 
 
-def _is_out(state: str) -> bool:
-    return bool(re.search(r"down|drain|fail|maint|reserved|not_responding", state, re.IGNORECASE))
-
-
-def _busy(facts: Facts, reason: str, names: Mapping[str, str]) -> Iterator[Line]:
+def _busy(
+    client: Client, job: Mapping[str, str], nodes: Mapping[str, tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
     """Yield what the job needs, which jobs come before it, and which hold its resources."""
-    idle = sum(state.rstrip("*~#") == "idle" for state, _ in facts.nodes.values())
-    out = sum(_is_out(state) for state, _ in facts.nodes.values())
-    free = f"{names['count']} of {names['partition']} that are free"
-    if facts.nodes:
-        of = f"{idle} of the {len(facts.nodes)} nodes of {names['partition']}"
-        free = f"{names['count']}; {of} {'is' if idle == 1 else 'are'} idle"
-        free += f", {out} {'is' if out == 1 else 'are'} down or drained" if out else ""
-    yield Line("waits", f"it needs {free}")
-    if reason == "Priority" or facts.ahead:
-        ahead = counted(facts.ahead, "waiting job") if facts.ahead else "other waiting jobs"
-        yield Line("before it", f"{ahead} with a higher priority")
-    for number, holder in enumerate(facts.holders[:_MOST]):
-        is_known = holder.end not in ("", "N/A", "NONE", "Unknown")
-        until = f", until {holder.end} at the latest" if is_known else ""
-        text = f"job {holder.job} of {holder.user} on {holder.nodes}{until}"
-        yield Line("" if number else "held by", text)
-    if len(facts.holders) > _MOST:
-        yield Line("", f"and {len(facts.holders) - _MOST} more jobs")
-    yield Line(
+    partition = job.get("Partition", "?")
+    needs = f"it needs {_count(job)} of {partition} that are free"
+    if nodes:
+        idle = sum(state.rstrip("*~#") == "idle" for state, _ in nodes.values())
+        out = sum(bool(_OUT.search(state)) for state, _ in nodes.values())
+        of = f"{idle} of the {len(nodes)} nodes of {partition} {'is' if idle == 1 else 'are'} idle"
+        needs = f"it needs {_count(job)}; {of}"
+        needs += f", {out} {'is' if out == 1 else 'are'} down or drained" if out else ""
+    yield "waits", needs
+    of_it = (f"--partition={partition.partition(',')[0]}",) if partition != "?" else ()
+    squeue = ("squeue", "--noheader", *of_it)
+    waiting = client.ask(*squeue, "--states=PENDING", "--format=%Q").stdout.split()
+    own = job.get("Priority", "")
+    ahead = sum(int(value) > int(own) for value in waiting if value.isdecimal() and own.isdecimal())
+    if job.get("Reason") == "Priority" or ahead:
+        which = counted(ahead, "waiting job") if ahead else "other waiting jobs"
+        yield "before it", f"{which} with a higher priority"
+    states = ("--states=RUNNING,COMPLETING", "--sort=e")
+    running = client.ask(*squeue, *states, "--format=%i|%u|%N|%e").stdout.splitlines()
+    holders = [row.strip().split("|") for row in running if row.count("|") == 3]
+    for number, (holder, user, where, end) in enumerate(holders[:_MOST]):
+        is_known = end not in ("", "N/A", "NONE", "Unknown")
+        until = f", until {end} at the latest" if is_known else ""
+        yield "" if number else "held by", f"job {holder} of {user} on {where}{until}"
+    if len(holders) > _MOST:
+        yield "", f"and {len(holders) - _MOST} more jobs"
+    yield (
         "change",
         "fewer --nodes or GPUs, a shorter --time (it may fit in a gap), "
         "or another --partition: toolkit cluster show",
