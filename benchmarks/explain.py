@@ -12,9 +12,8 @@ import click
 from toolkit.cli import console
 from toolkit.cli.main import main
 from toolkit.errors import ConfigError
-from toolkit.explain.entries import entries_of, pasted
 from toolkit.explain.explanation import explain
-from toolkit.explain.gather import of_file, rules
+from toolkit.explain.gather import entries_of, labelled, of_file, rules
 from toolkit.explain.model import Evidence, Explanation, Rule
 from toolkit.model.base import Model
 
@@ -105,7 +104,7 @@ def _examples(known: Mapping[str, Rule]) -> Iterator[_Log]:
             yield _Log(
                 f"{name} {number + 1}",
                 Evidence(
-                    pasted(example.log),
+                    labelled(example.log.rstrip("\n").split("\n")),
                     example.state,
                     example.exit_code,
                     example.launcher,

@@ -6,10 +6,16 @@ import json
 import re
 from pathlib import Path
 
-from toolkit.explain.model import Evidence
+from toolkit.explain.gather import labelled
+from toolkit.explain.model import Entry, Evidence
 
 GOLDEN = Path(__file__).parent / "golden" / "explain"
 FACTS = "state exit_code launcher nodes_down first_rank first_host first_text".split()
+
+
+def pasted(text: str) -> tuple[Entry, ...]:
+    """Return the lines of a log that a user has pasted."""
+    return labelled(text.rstrip("\n").split("\n"))
 
 
 def captured(kind: str) -> list[Path]:

@@ -13,13 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.explain import Count, count, of_capture
-from tests.explain_evidence import GOLDEN, captured
+from tests.explain_evidence import GOLDEN, captured, pasted
 from tests.unit.samples import make_case
 from toolkit.cli.explain import _evidence
 from toolkit.cli.follow import lines_of
 from toolkit.errors import UnknownRunError
 from toolkit.explain import gather
-from toolkit.explain.entries import entries_of, evidence_of, pasted
 from toolkit.explain.explanation import explain
 from toolkit.explain.match import find
 from toolkit.explain.model import Evidence, Example, Explanation, Match, Rule
@@ -294,7 +293,7 @@ _EXITED = "srun: error: n1: task 1: Exited with exit code 1\n"
 def test_the_failed_rank_of_a_pasted_log_is_the_one_that_its_launcher_reports(
     text: str, first: str, reported: str
 ) -> None:
-    found = explain(evidence_of(pasted(text)), RULES)
+    found = explain(gather.of_lines(text.split("\n")), RULES)
     assert (found.first, found.reported) == (first, reported)
     failed = [line.split(maxsplit=1)[1] for line in lines_of(found) if line.startswith("failed")]
     assert failed == ([reported] if reported else [])
@@ -376,7 +375,7 @@ def test_a_run_without_an_image_is_not_told_to_look_into_one(
     decided = decide(make_case({}))
     decided = replace(decided, container=replace(decided.container, runtime=runtime))
     names = gather._names(Run(tmp_path), decided, 7)
-    lines = entries_of([("exec: torchrun: not found", "nid001", None)])
+    lines = gather.entries_of([("exec: torchrun: not found", "nid001", None)])
     match = match_of(explain(Evidence(lines, "FAILED", 127, names=names), RULES))
     assert (match.rule, len(match.fix)) == ("command-missing", fixes)
     assert any("--image" in fix for fix in match.fix) is (runtime == "apptainer")

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import toolkit
+from tests.explain_evidence import pasted
 from tests.slow_patterns import GENERAL, Use, is_slow, slow_search, uses
-from toolkit.explain.entries import pasted
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import rules
 from toolkit.explain.model import Evidence

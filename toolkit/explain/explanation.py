@@ -12,7 +12,6 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from toolkit.explain.entries import shows_failure
 from toolkit.explain.match import (
     GENERAL,
     Hit,
@@ -23,6 +22,7 @@ from toolkit.explain.match import (
     placeholders,
     positions_of,
     source_of,
+    survived,
 )
 from toolkit.explain.model import Certainty, Entry, Evidence, Explanation, Match, Rule
 from toolkit.launchers import LAUNCHERS
@@ -40,6 +40,25 @@ _HARMLESS = re.compile(
     r"warning|0 errors|no errors?\b|error(?:_|-)?rate|errors?[=:] ?0\b", re.IGNORECASE
 )
 _RUNTIME = re.compile(r"INFO: {1,4}|WARNING: |slurmstepd|srun: ")  # printed around a program
+_ENDED = re.compile(
+    r"^srun: error: |Exited with exit code [1-9]|ChildFailedError"
+    r"|Root Cause \(first observed failure\)"
+    r"|exited on\s{1,4}signal|non-zero exit code"
+    r"|MPI_ABORT was invoked|^mpirun noticed|Job step aborted|Force Terminated"
+)
+_ERROR = re.compile(
+    r"^(?:\w+\.){0,9}\w*(?:Error|Exception|Failure)(?::|$)"
+    r"|^\W{0,4}(?:[\w.-]{1,40}: ){0,3}(?:fatal|error|abort|panic)\b"
+    r"|Traceback \(most recent call last\)|core dumped|segmentation fault"
+    r"|\bkilled$|\bfailed\W{0,3}$"
+    r"|command not found"
+    r"|Fatal Python error|^slurmstepd: error:",
+    re.IGNORECASE,
+)
+_WARNING = re.compile(
+    r"^\W{0,3}(?:\w{1,10}\]:)?\W?W\d{4} |^\[W |\bWARN|[Ww]arning|\(ignored\)|NCCL INFO"
+    r"|^Exception ignored in"
+)
 _OF_FIRST_RANK = 5  # added to the weight of a line of the rank that failed first
 _MOST_RANKS, _LINES_EACH = 8, 2
 # Characters at the beginning and at the end of a longer line that are searched and shown. A cause
@@ -100,11 +119,24 @@ def explain(evidence: Evidence, rules: Mapping[str, Rule]) -> Explanation:
 def _is_healthy(
     evidence: Evidence, rules: Mapping[str, Rule], hits: Mapping[str, list[Hit]]
 ) -> bool:
-    """Return whether a log of which only the lines are known shows no failure."""
+    """Return whether a log of which only the lines are known shows no failure.
+
+    A log whose errors are all survived shows none, unless Slurm, a launcher or MPI reports one.
+    Lines of consequences may be warnings, which healthy runs print at their end.
+    """
     if evidence.state or evidence.nodes_down or evidence.failure:
         return False
+    past = survived(evidence.entries)
     causes, consequences = (positions_of(role, hits, rules) for role in ("cause", "consequence"))
-    return not shows_failure(evidence.entries, causes, consequences)
+    for position, entry in enumerate(evidence.entries):
+        if position in past:
+            continue
+        if position in causes or _ENDED.search(entry.text):
+            return False
+        is_error = position in consequences or _ERROR.search(entry.text)
+        if is_error and not _WARNING.search(entry.text):
+            return False
+    return True
 
 
 def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]:
@@ -122,7 +154,7 @@ def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]
     if not failure.words:
         shared = {name: rule for name, rule in causes.items() if rule.any_rank}
         causes_shown = ranked or list(matches(evidence, shared))
-        return causes_shown or [_silent_match(failure, evidence, rules)]
+        return causes_shown or [_recorded(failure, evidence, rules)]
     special = [
         match
         for match in ranked
@@ -135,7 +167,7 @@ def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]
     special = [
         replace(match, sure=max(match.sure, certainty, key=_CERTAINTIES.index)) for match in special
     ]
-    return [*special, _exception_match(failure, evidence, rules)]
+    return [*special, _recorded(failure, evidence, rules)]
 
 
 def _own_entries(evidence: Evidence, failure: Failure) -> tuple[Entry, ...]:
@@ -174,57 +206,39 @@ def _printed(evidence: Evidence) -> tuple[Entry, ...]:
     return own or (tuple(without) if host else ())
 
 
-def _exception_match(failure: Failure, evidence: Evidence, rules: Mapping[str, Rule]) -> Match:
-    """Return a cause in the words of the script itself."""
-    name = _RULES.get(failure.kind, "python-exception")
-    cause = failure.words + (f" ({failure.place})" if failure.place else "")
-    source = "a record that the rank has written"
-    match = _recorded(name, failure, evidence, rules, cause=cause, source=source)
-    launcher = LAUNCHERS.get(evidence.launcher or "")
-    hangs = evidence.state == "TIMEOUT" and launcher is not None and launcher.waits_for_failed
-    own = () if failure.rank is None else (failure.rank,)
-    return replace(
-        match,
-        fix=(_HANGS, *match.fix) if hangs else match.fix,
-        line=failure.words,
-        ranks=tuple(sorted({*failure.alike, *own})),
-    )
-
-
-def _silent_match(failure: Failure, evidence: Evidence, rules: Mapping[str, Rule]) -> Match:
-    """Return a cause for a rank that failed without an error; the others report consequences."""
-    who = failure.text.partition(":")[0] or "a rank"
-    how = f"ended with exit code {failure.exit_code}"
-    by = "os._exit(), native code, or a program that is not Python"
-    if signal := signal_of(failure.exit_code):
-        how, by = f"was killed by signal {signal}", "another process, or the system"
-    cause = f"{who} {how}, without an error of Python: {by}"
-    source = "the ranks' records: the others failed because of it"
-    return _recorded("exit-code", failure, evidence, rules, cause=cause, source=source)
-
-
-def _recorded(
-    name: str,
-    failure: Failure,
-    evidence: Evidence,
-    rules: Mapping[str, Rule],
-    *,
-    cause: str,
-    source: str,
-) -> Match:
-    """Return a match of the first failing rank's record with the rule for its kind of failure."""
+def _recorded(failure: Failure, evidence: Evidence, rules: Mapping[str, Rule]) -> Match:
+    """Return a cause in the words of the script itself, or of a rank that failed without any."""
+    name = _RULES.get(failure.kind, "python-exception") if failure.words else "exit-code"
     rule, groups = rules[name], placeholders(evidence)
+    fix = tuple(filled(text, groups) for text in rule.fix)
+    if failure.words:
+        cause = failure.words + (f" ({failure.place})" if failure.place else "")
+        source = "a record that the rank has written"
+        launcher = LAUNCHERS.get(evidence.launcher)
+        if evidence.state == "TIMEOUT" and launcher is not None and launcher.waits_for_failed:
+            fix = (_HANGS, *fix)
+    else:
+        how = f"ended with exit code {failure.exit_code}"
+        by = "os._exit(), native code, or a program that is not Python"
+        if signal := signal_of(failure.exit_code):
+            how, by = f"was killed by signal {signal}", "another process, or the system"
+        who = failure.text.partition(":")[0] or "a rank"
+        cause = f"{who} {how}, without an error of Python: {by}"
+        source = "the ranks' records: the others failed because of it"
+    ranks = {*failure.alike, failure.rank} if failure.words else set()
     return Match(
         rule=name,
         summary=rule.summary,
         cause=cause,
-        fix=tuple(filled(text, groups) for text in rule.fix),
+        fix=fix,
         source=source,
         sure=cast(Certainty, failure.certainty or "likely"),
         role="cause",
         weight=0,
         rank=failure.rank,
         host=failure.host or "",
+        line=failure.words,
+        ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
     )
 
 
@@ -272,18 +286,14 @@ def _suspicious(evidence: Evidence) -> Iterator[str]:
     by_label: dict[str, list[str]] = {}
     for entry in evidence.entries:
         if _SUSPICIOUS.search(entry.text) and not _HARMLESS.search(entry.text):
-            lines = by_label.setdefault(entry.label, [])
-            if len(lines) < _LINES_EACH:
-                lines.append(redacted(entry.text.rstrip()))
+            by_label.setdefault(entry.label, []).append(entry.text.rstrip())
     first = str(evidence.first_rank)
-
-    def order(label: str) -> tuple[bool, bool, int, str]:
-        is_rank = label.isdigit()
-        return label != first, not is_rank, int(label) if is_rank else 0, label
-
-    labels, has_labels = sorted(by_label, key=order), not is_plain(evidence)
+    # Ranks by their numbers, then hosts.
+    labels = sorted(by_label, key=lambda label: (not label.isdigit(), len(label), label))
+    labels = sorted(labels, key=lambda label: label != first)
     for label in labels[:_MOST_RANKS]:
-        yield from (f"{label}| {text}" if has_labels else text for text in by_label[label])
+        begin = "" if is_plain(evidence) else f"{label}| "
+        yield from (begin + redacted(text) for text in by_label[label][:_LINES_EACH])
     if len(labels) > _MOST_RANKS:
         yield f"... and {len(labels) - _MOST_RANKS} more"
 

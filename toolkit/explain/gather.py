@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -13,10 +13,11 @@ from typing import BinaryIO
 from toolkit import config, runtimes
 from toolkit.config import package_directory
 from toolkit.errors import ConfigError
-from toolkit.explain.entries import entries_of, evidence_of, labelled
+from toolkit.explain.match import survived
 from toolkit.explain.model import Entry, Evidence, Rule
 from toolkit.files import open_regular, read_toml
 from toolkit.launchers import torch
+from toolkit.launchers.failures import of_step, summary_failures
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.module_search import is_below, is_directory
@@ -54,11 +55,11 @@ def of_run(run: Run) -> Evidence:
     entries = entries_of(
         (line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text)
     )
-    plan, outcome = run.plan, run.outcome
+    plan, outcome, forced = run.plan, run.outcome, run.plan.forced
     evidence = Evidence(
         entries,
         launcher=plan.launch.launcher,
-        forced=_forced(plan),
+        forced=(*forced.findings, f"because: {forced.reason}") if forced else (),
         names=_names(run, plan, job_id) | {"unbound": _unbound(plan, entries)},
     )
     if outcome is None or outcome.kind in _MAY_HANG:
@@ -101,7 +102,8 @@ def _stacks(run: Run) -> tuple[str, ...]:
 
 def _recorded(run: Run) -> tuple[str, ...]:
     """Return which ranks NCCL's flight recorder left files of; they are pickles and not read."""
-    names = (path.name.removeprefix(torch.RECORDS) for path in _traces(run))
+    files = islice(run.reports.glob(f"{torch.RECORDS}*"), _MOST_TRACES)
+    names = (path.name.removeprefix(torch.RECORDS) for path in files)
     ranks = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 9]
     if not ranks:
         return ()
@@ -113,15 +115,9 @@ def _recorded(run: Run) -> tuple[str, ...]:
     )
 
 
-def _traces(run: Run) -> Iterator[Path]:
-    return islice(run.reports.glob(f"{torch.RECORDS}*"), _MOST_TRACES)
-
-
 def _first_text(outcome: Outcome) -> str:
     failure = outcome.failure
-    if outcome.kind == "apart":
-        return outcome.message
-    if outcome.kind in ("lost", "timeout"):
+    if outcome.kind in ("apart", "lost", "timeout"):
         return outcome.message
     if failure and not failure.words and outcome.message.startswith(OVER_MEMORY):
         # Slurm kills all tasks of the step, and reports the first.
@@ -154,8 +150,64 @@ def _unbound(plan: Plan, entries: Iterable[Entry]) -> str:
     return ""
 
 
-def _forced(plan: Plan) -> tuple[str, ...]:
-    return (*plan.forced.findings, f"because: {plan.forced.reason}") if plan.forced else ()
+# The prefix of torch for each line of an exception once a rank belongs to a group.
+_RAISED = re.compile(r"\[rank(?P<rank>\d{1,9})\]: ?(?P<text>.*)")
+
+
+def entries_of(lines: Iterable[tuple[str, str, int | None]]) -> tuple[Entry, ...]:
+    """Return entries from (text, host, rank), numbered in each log; torch's prefix is the rank."""
+    counts: dict[tuple[str, int | None], int] = {}
+    entries: list[Entry] = []
+    for text, host, rank in lines:
+        raised = _RAISED.match(text)
+        if raised:
+            text, rank = raised["text"], int(raised["rank"]) if rank is None else rank
+        key = (host, rank)
+        counts[key] = counts.get(key, -1) + 1
+        entries.append(Entry(text, host, rank, counts[key]))
+    return tuple(entries)
+
+
+_LABELLED = re.compile(
+    r"(?:(?P<rank>\d{1,9})|(?P<batch>batch)|(?P<host>[a-zA-Z](?=[\w.-]{0,253}\d)[\w.-]{0,253}))"
+    r"[|:] ?(?P<text>.*)"
+)
+# Not "[0]:" alone, which begins an entry of torchrun's summary.
+_TORCH = re.compile(r"\[(?:default)?(?P<rank>\d{1,9})\]:(?P<text>.+)")
+
+
+def labelled(lines: Iterable[str]) -> tuple[Entry, ...]:
+    """Return lines as entries, with the labels of `toolkit logs`, srun and torchrun, or without."""
+    return entries_of(_labelled(line) for line in lines)
+
+
+def _labelled(line: str) -> tuple[str, str, int | None]:
+    torch = _TORCH.match(line)
+    if torch:
+        return torch["text"], "", int(torch["rank"])
+    label = _LABELLED.match(line)
+    if not label:
+        return line, "", None
+    return label["text"], label["host"] or "", int(label["rank"]) if label["rank"] else None
+
+
+def of_lines(lines: Iterable[str]) -> Evidence:
+    """Return the evidence in a log without a run, with the failed rank that its launcher reports.
+
+    torchrun's summary comes before srun's message, in which a task may be an agent.
+    """
+    entries = labelled(lines)
+    past = survived(entries)
+    logs: dict[str, list[str]] = {}
+    for position, entry in enumerate(entries):
+        if position not in past:
+            logs.setdefault(entry.label, []).append(entry.text)
+    by_host = [("", texts) for texts in logs.values()]
+    reported = summary_failures(by_host) or of_step(by_host, "task")
+    if not reported:
+        return Evidence(entries)
+    rank, host, text = reported[0].rank, reported[0].host or "", reported[0].text
+    return Evidence(entries, first_rank=rank, first_host=host, reported=text)
 
 
 def of_file(path: Path) -> Evidence:
@@ -166,7 +218,7 @@ def of_file(path: Path) -> Evidence:
     """
     try:
         with open_regular(path) as file:
-            return evidence_of(labelled(ends(file, excerpt.MOST)))
+            return of_lines(ends(file, excerpt.MOST))
     except OSError as error:
         raise ConfigError(
             f"the log cannot be read: {error.strerror}",

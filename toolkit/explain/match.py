@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from toolkit.explain.entries import survived
 from toolkit.explain.model import Entry, Evidence, Match, Rule, compiled
 from toolkit.text import redacted
 
@@ -22,6 +19,19 @@ _GROUP = re.compile(r"\{(\w+)\}")
 GENERAL = 40
 _SURVIVED = 100  # subtracted from the weight of a line after which its log goes on normally
 _FRAMES_BACK = 200
+_GOES_ON = 4  # lines of normal output after an error that was survived
+# A test that passed, or failed as its author expects, may be named after any failure.
+_EXPECTED = (
+    r"\.py::.{1,300} (?:PASSED|XFAIL|XPASS|SKIPPED)\b"
+    r"|\.\.\. (?:ok|expected failure|skipped)\b"
+)
+_INFORMATION = re.compile(rf"NCCL INFO|\(ignored\)|{_EXPECTED}")
+_NORMAL = re.compile(r"^\S.*\w")
+_ALARMING = re.compile(
+    r"error|exception|traceback|fatal|abort|kill|cannot|can't|could not|fail|denied|refused"
+    r"|signal|-----|=====",
+    re.IGNORECASE,
+)
 
 
 class Hit(NamedTuple):
@@ -42,15 +52,14 @@ def find(entries: Sequence[Entry], rules: Mapping[str, Rule]) -> dict[str, list[
     positions: dict[str, list[int]] = {}
     for position, entry in enumerate(entries):
         positions.setdefault(entry.text, []).append(position)
-    texts = list(positions)
-    lowered = [text.lower().replace("\n", " ") for text in texts]
-    joined = "\n".join(lowered)
-    starts = [0, *accumulate(len(text) + 1 for text in lowered)][: len(texts)]
+    lowered = {text: text.lower() for text in positions}
+    joined = "\n".join(lowered.values())
     hits = {}
     for name, rule in rules.items():
-        numbers = _lines_with(rule.words, joined, starts) if rule.words else range(len(texts))
+        words = [word for word in rule.words if word in joined]
+        texts = {text for word in words for text, low in lowered.items() if word in low}
         shown = []
-        for text in map(texts.__getitem__, numbers):
+        for text in texts if rule.words else positions:
             matches = (compiled(pattern).search(text) for pattern in rule.signatures)
             if match := next(filter(None, matches), None):
                 groups = {group: value or "" for group, value in match.groupdict().items()}
@@ -59,16 +68,21 @@ def find(entries: Sequence[Entry], rules: Mapping[str, Rule]) -> dict[str, list[
     return hits
 
 
-def _lines_with(words: Iterable[str], joined: str, starts: Sequence[int]) -> set[int]:
-    """Return the numbers of the lines of a text that have one of the words."""
-    numbers = set()
-    for word in words:
-        at = joined.find(word)
-        while at >= 0:
-            number = bisect_right(starts, at)
-            numbers.add(number - 1)
-            at = joined.find(word, starts[number]) if number < len(starts) else -1
-    return numbers
+def survived(entries: Sequence[Entry]) -> frozenset[int]:
+    """Return the positions of the lines after which their own log goes on normally.
+
+    Healthy programs print errors, too: they retry, take another port or a smaller batch, and go on.
+    """
+    normal_after: dict[str, int] = {}
+    positions = []
+    for position in range(len(entries) - 1, -1, -1):
+        entry = entries[position]
+        after = normal_after.get(entry.label, 0)
+        if after >= _GOES_ON or _INFORMATION.search(entry.text):
+            positions.append(position)
+        elif _NORMAL.match(entry.text) and not _ALARMING.search(entry.text):
+            normal_after[entry.label] = after + 1
+    return frozenset(positions)
 
 
 def positions_of(
@@ -97,17 +111,10 @@ def matches(
         if (rule.signatures and not shown) or not _holds(rule, evidence):
             continue
         present = [hit for hit in shown if hit.position not in past]
-        yield _match(
-            name,
-            rule,
-            evidence,
-            _without(quoted, present or shown),
-            is_past=bool(shown) and not present,
-        )
-
-
-def _without(quoted: Collection[int], hits: list[Hit]) -> list[Hit]:
-    return [hit for hit in hits if hit.position not in quoted] or hits
+        is_past = bool(shown) and not present
+        shown = present or shown
+        shown = [hit for hit in shown if hit.position not in quoted] or shown
+        yield _match(name, rule, evidence, shown, is_past=is_past)
 
 
 def _match(
@@ -120,16 +127,15 @@ def _match(
     if best:
         groups |= {
             "place": _place(evidence.entries, best.position),
-            "where": _where(evidence, best.entry),
             **{group: text for group, text in best.groups.items() if text or group != "node"},
-            **_known_place(evidence, best.entry),
+            "where": _where(evidence, best),
         }
-    fixes = _fixes(rule, evidence)
+    ranks = {hit.entry.rank for hit in hits if not _DAEMON.match(hit.entry.text)}
     return Match(
         rule=name,
         summary=rule.summary,
         cause=redacted(filled(rule.cause, groups)),
-        fix=tuple(filter(None, (redacted(filled(text, groups)) for text in fixes))),
+        fix=fixes(rule, evidence, groups),
         source=rule.source,
         sure="possible" if is_past else rule.sure,
         role=rule.role,
@@ -137,8 +143,15 @@ def _match(
         rank=entry.rank if entry and not daemon else None,
         host=daemon["host"] if daemon else entry.host if entry else "",
         line=redacted(entry.text.strip()) if entry else "",
-        ranks=_ranks(hits),
+        ranks=tuple(sorted(rank for rank in ranks if rank is not None)),
     )
+
+
+def fixes(rule: Rule, evidence: Evidence, groups: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the fixes of a rule that fit the run: one without an image has none to look into."""
+    without = "run" in evidence.names and "image" not in evidence.names
+    texts = [text for text in rule.fix if not (without and "{image}" in text)]
+    return tuple(filter(None, (redacted(filled(text, groups)) for text in texts)))
 
 
 def _holds(rule: Rule, evidence: Evidence) -> bool:
@@ -167,12 +180,6 @@ def _anywhere(pattern: str, evidence: Evidence) -> bool:
     return any(compiled(pattern).search(entry.text) for entry in evidence.entries)
 
 
-def _fixes(rule: Rule, evidence: Evidence) -> Iterator[str]:
-    """Yield the fixes of a rule that fit the run: one without an image has none to look into."""
-    without = "run" in evidence.names and "image" not in evidence.names
-    return (text for text in rule.fix if not (without and "{image}" in text))
-
-
 def placeholders(evidence: Evidence, entry: Entry | None = None) -> dict[str, str]:
     """Return the values of the placeholders in fixes: real names where they are known."""
     rank = evidence.first_rank if entry is None or entry.rank is None else entry.rank
@@ -196,12 +203,6 @@ def is_plain(evidence: Evidence) -> bool:
     if evidence.names or evidence.launcher:
         return False
     return all(entry.rank is None and not entry.host for entry in evidence.entries)
-
-
-def _ranks(hits: Iterable[Hit]) -> tuple[int, ...]:
-    """Return the ranks whose own lines show the cause."""
-    entries = (hit.entry for hit in hits if not _DAEMON.match(hit.entry.text))
-    return tuple(sorted({entry.rank for entry in entries if entry.rank is not None}))
 
 
 def _quoted_code(entries: Sequence[Entry]) -> frozenset[int]:
@@ -229,16 +230,15 @@ def _best(hits: Sequence[Hit], first_rank: int | None) -> Hit:
     return min(own or hits, key=order)
 
 
-def _known_place(evidence: Evidence, entry: Entry) -> dict[str, str]:
-    """Return the rank that Slurm or an agent reports about, if it is known."""
-    is_known = evidence.failure is not None and evidence.failure.certainty
-    if entry.rank is not None or evidence.first_rank is None or not is_known:
-        return {}
-    return {"where": f"rank {evidence.first_rank} on {evidence.first_host}"}
-
-
-def _where(evidence: Evidence, entry: Entry) -> str:
+def _where(evidence: Evidence, hit: Hit) -> str:
     """Return the process that a line is about."""
+    entry = hit.entry
+    # The rank that Slurm or an agent reports about, if it is known.
+    is_known = evidence.failure is not None and evidence.failure.certainty
+    if entry.rank is None and evidence.first_rank is not None and is_known:
+        return source_of(evidence.first_rank, evidence.first_host)
+    if hit.groups.get("where"):
+        return hit.groups["where"]
     if is_plain(evidence):
         return "a process of the job"
     daemon = _DAEMON.match(entry.text)

@@ -36,11 +36,6 @@ class Example(Model, frozen=True, kw_only=True):
     nodes_down: dict[str, str] = {}
     unrecorded: bool = False
 
-    def __post_init__(self) -> None:
-        """Check that a published example, and no other, has a URL."""
-        if (self.origin == "published") != bool(self.url):
-            raise ValueError("a published example has a url, and no other")
-
 
 class Rule(Model, frozen=True, kw_only=True):
     """A cause of failures: ``explain/rules/<name>.toml``.
