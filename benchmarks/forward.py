@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import multiprocessing
 import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -26,7 +28,6 @@ from typing import NamedTuple
 from tests.cluster.ssh import own_sshd
 from toolkit.cli import console
 from toolkit.relay import gate, sockets
-from toolkit.relay.child import Child
 from toolkit.runs import forward
 from toolkit.runs.directories import find
 from toolkit.slurm.client import without_job
@@ -151,9 +152,16 @@ def in_a_job(place: Path) -> Iterator[forward.Door]:
 def by_relay(route: gate.Route, place: Path) -> Iterator[Connect]:
     """Lead a socket to the program by a relay in a process of its own."""
     place.mkdir(mode=0o700)
-    with sockets.listening(place / "door") as listener, Child() as child:
-        child.start(lambda: deque(gate.carry([listener], route), maxlen=0).clear())
-        yield lambda: unix(place / "door")
+    with sockets.listening(place / "door") as listener:
+        relay = multiprocessing.get_context("fork").Process(
+            target=lambda: deque(gate.carry([listener], route), maxlen=0)
+        )
+        relay.start()
+        try:
+            yield lambda: unix(place / "door")
+        finally:
+            os.kill(relay.pid or 0, signal.SIGINT)  # so that it ends its srun
+            relay.join()
 
 
 @contextlib.contextmanager

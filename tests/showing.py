@@ -9,7 +9,6 @@ import click
 # Commands that show: words after the command, several times where it has several ways. RUN stands for
 # the name of a run, DIR for a directory of another user with anything in it.
 SHOWING: dict[str, tuple[str, ...]] = {
-    "bench history": ("DIR/study",),
     "cluster": ("",),
     "cluster show": ("", "--json"),
     "cluster status": ("", "--json"),
@@ -26,7 +25,6 @@ SHOWING: dict[str, tuple[str, ...]] = {
     "jobs list": ("", "--json"),
     "lint": ("DIR/fifo", "DIR/link", "DIR/job.sbatch"),
     "logs": ("RUN", "--raw --rank 0 RUN"),
-    "notebook list": ("", "--json"),
     "ps": ("", "--all", "--all --json", "--all-directories --all"),
     "results": ("RUN", "--json RUN"),
     "site check": ("DIR/fifo.toml",),
@@ -42,7 +40,6 @@ SHOWING: dict[str, tuple[str, ...]] = {
 # Commands that end or remove, and refuse the runs of another user.
 REFUSING: dict[str, tuple[str, ...]] = {
     "cancel": ("RUN",),
-    "notebook rotate": ("RUN",),
     "notebook stop": ("RUN",),
     "prune": ("--keep 0", "--keep 0 --yes"),
     "rm": ("RUN", "--cancel --force RUN"),

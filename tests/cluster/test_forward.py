@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -19,7 +17,6 @@ from tests.cluster.forwarding import LONG, Forward
 from tests.cluster.ordinary_user import User
 from tests.cluster.ranks import wait_for
 from tests.cluster.ssh import own_sshd
-from tests.cluster.terminal import Terminal
 
 _SERVER = """
 import http.server, socketserver, os
@@ -69,13 +66,6 @@ def test_where_nodes_take_ssh(
         assert door.get().endswith("from nid002")
         assert "Accepted publickey" in (shared_dir / "log").read_text()
         assert door.end() == 130
-        options = ("--nodelist", "nid002", "--forward", port, "--ssh")
-        with _shell(directory, {**toolkit_env, **settings}, *options, job=True) as shell:
-            assert shell.terminal.ask("hostname", 1) == "nid002"
-            assert shell.get(0).endswith("from nid002")
-            assert (shared_dir / "log").read_text().count("Accepted publickey") == 2
-            shell.terminal.press("exit\n")
-            assert shell.terminal.code() == 0
     assert not door.socket.exists()
 
 
@@ -158,89 +148,6 @@ def test_from_the_login_node_to_a_server_in_a_job(
     assert (ended.returncode, "is not running" in ended.stderr) == (87, True)
 
 
-def test_a_server_that_is_started_in_a_shell_is_reached_while_that_is_open(
-    cluster: str, toolkit_env: dict[str, str], shared_dir: Path, user: User
-) -> None:
-    (shared_dir / "serve.py").write_text(_SERVER.replace('("127.0.0.1", 0)', '("127.0.0.1", 6006)'))
-    options = "--nodes 2 --forward 6006 --forward /tmp/none.sock".split()
-    with _shell(shared_dir, toolkit_env, *options) as shell:
-        before = shell.terminal.until("script ")
-        assert "http://localhost:6006/" in before
-        assert "http://localhost:8888/  (/tmp/none.sock)" in before
-        node = shell.terminal.ask("hostname", 1)
-        assert node.startswith("nid00")
-
-        # Nobody listens: it says so, below the line on which the user types.
-        assert shell.get(0) == ""
-        shell.terminal.until(
-            f"\nrefused    port 6006 of {node} does not answer: Connection refused"
-        )
-        assert shell.get(1) == ""
-        shell.terminal.until(f"/tmp/none.sock of {node} does not answer: No such file")
-
-        shell.terminal.ask(f"{sys.executable} serve.py & echo", 2)
-        wait_for((shared_dir / "port").exists, "the server")
-        assert shell.get(0).endswith(f"from {node}")
-        if user.become:
-            tried = user.run("python3", "-c", _CONNECT, str(shell.sockets[0]))
-            assert "PermissionError" in tried.stderr, tried
-
-        # Ctrl-C is the remote program's.
-        shell.terminal.press("echo is waiting; sleep 300\n")
-        shell.terminal.until("is waiting\r\n")
-        until_ended(shell.terminal)
-        assert shell.get(0).endswith(f"from {node}")
-        shell.terminal.ask("kill %1; wait; PS1='ready> '; echo", 4)
-        shell.terminal.until("\nready> ")
-        shell.terminal.press("\x04")
-        assert shell.terminal.code() == 0
-    assert cluster
-
-
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
-def test_a_shell_that_is_ended_leaves_no_relay(
-    cluster: str, toolkit_env: dict[str, str], shared_dir: Path, number: int
-) -> None:
-    with _shell(shared_dir, toolkit_env, "--forward", "6006") as shell:
-        shell.terminal.until("script ")
-        assert shell.terminal.ask("hostname", 1).startswith("nid00")
-        assert shell.get(0) == ""
-        shell.terminal.until("does not answer")
-        shell.terminal.send(number)
-        shell.terminal.code()
-    assert cluster
-
-
-def until_ended(terminal: Terminal) -> None:
-    """Press Ctrl-C until the program in the shell has ended."""
-    for number in range(30, 50):  # a Ctrl-C while bash starts the program goes to neither
-        terminal.press("\x03")
-        with contextlib.suppress(AssertionError):
-            terminal.press(f"echo ended by $? END$(({number}+0))\n")
-            assert "ended by 130" in terminal.until(f"END{number}", seconds=5)
-            return
-    raise AssertionError(terminal.seen)
-
-
-class _Shell(NamedTuple):
-    """A shell on a node, and the sockets that its servers are reached by."""
-
-    terminal: Terminal
-    sockets: list[Path]
-
-    def get(self, place: int) -> str:
-        """The answer of a server, or nothing if the connection is closed."""
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.settimeout(LONG)
-            sock.connect(str(self.sockets[place]))
-            data = bytearray()
-            with contextlib.suppress(ConnectionError):
-                sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
-                while part := sock.recv(65536):
-                    data += part
-            return data.decode()
-
-
 def _relays(cwd: Path) -> list[int]:
     """The processes of srun, and the ways to it, by which a directory's commands reach nodes."""
     found = []
@@ -249,29 +156,6 @@ def _relays(cwd: Path) -> list[int]:
             words = (place / "cmdline").read_text()
             if "toolkit-relay" in words and (place / "cwd").readlink() == cwd:
                 found.append(int(place.name))
-    return found
-
-
-@contextlib.contextmanager
-def _shell(cwd: Path, env: dict[str, str], *options: str, job: bool = False) -> Iterator[_Shell]:
-    """Open a shell, and look that nothing of it is left after its end, unless a job runs there."""
-    words = (sys.executable, "-m", "toolkit", "shell", "--runtime", "none", *options)
-    terminal = Terminal(words, env={**env, "TERM": "dumb"}, cwd=cwd)
-    line = terminal.until("@")
-    sockets = [Path(name) for name in re.findall(r"-L \d+:(\S+)", line)]
-    assert [name.stat().st_mode & 0o777 for name in sockets] == [0o600] * len(sockets)
-    yield _Shell(terminal, sockets)
-    wait_for(lambda: not any(name.exists() for name in sockets), "the sockets to be removed")
-    wait_for(lambda: job or not _processes(cwd), "all processes to end")
-
-
-def _processes(cwd: Path) -> list[str]:
-    """The commands that run in a directory, also on the nodes of a local cluster."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (place / "cwd").readlink() == cwd:
-                found.append((place / "cmdline").read_text())
     return found
 
 

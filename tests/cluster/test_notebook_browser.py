@@ -175,25 +175,6 @@ def test_a_page_works_on_after_the_relay_was_killed(served: Served, toolkit: Too
     running.context.close()
 
 
-def test_a_browser_with_the_old_token_is_out_at_once(served: Served, toolkit: Toolkit) -> None:
-    page = served.page("after.ipynb")
-    wait_until_idle(page)
-    rotated = toolkit("notebook", "rotate", cwd=served.directory)
-    assert rotated.returncode == 0, rotated.stderr
-    assert page.evaluate("fetch('/api/kernels').then(answer => answer.status)") == 403
-    stranger = served.browser.new_context().new_page()
-    stranger.goto(served.address, timeout=MINUTES)
-    assert "/login" in stranger.url
-    stranger.goto(f"http://localhost:{served.port}{rotated.stdout.split()[-1]}", timeout=MINUTES)
-    stranger.locator("#jp-main-dock-panel").wait_for(timeout=MINUTES)
-    keep(page, "rotated")
-    logs = list((served.directory / "runs").rglob("*.log"))
-    assert any("the token has changed" in log.read_text() for log in logs)
-    assert not [log for log in logs if served.address.split("token=")[1] in log.read_text()]
-    assert not [log for log in logs if rotated.stdout.split("token=")[1].strip() in log.read_text()]
-    served.door.entry["address"] = f"http://localhost:{served.port}{rotated.stdout.split()[-1]}"
-
-
 def test_the_job_ends_under_open_browsers(served: Served, toolkit: Toolkit) -> None:
     """Some of the forty are real pages; the others hold the WebSocket of one."""
     pages = [served.page("after.ipynb") for _ in range(_BROWSERS)]
@@ -237,5 +218,5 @@ def test_an_open_browser_that_nobody_uses_does_not_keep_the_job(
         assert running.door.process.wait(3 * LONG) == 0
         assert running.door.says("not running any more")
         keep(page, "idle")
-    listed = json.loads(toolkit("notebook", "list", "--json", cwd=shared_dir).stdout)
+    listed = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
     assert [row["state"] for row in listed] == ["COMPLETED"]

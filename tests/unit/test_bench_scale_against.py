@@ -1,4 +1,4 @@
-"""Studies compared with each other: one with another, and many over time."""
+"""Studies compared with each other: with one another."""
 
 from __future__ import annotations
 

@@ -298,10 +298,10 @@ def test_runs_of_one_name_have_sockets_of_their_own(
 def test_the_way_from_ones_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "alice")
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50022 198.51.100.1 22")
-    line = forward.ssh_command((6006, Path("/tmp/toolkit-1000/train-0007-6006")))
+    line = forward.ssh_command(6006, Path("/tmp/toolkit-1000/train-0007-6006"))
     assert line == "ssh -N -L 6006:/tmp/toolkit-1000/train-0007-6006 alice@198.51.100.1"
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50022 198.51.100.1 2222")
-    assert forward.ssh_command((1, Path("/s"))) == "ssh -N -p 2222 -L 1:/s alice@198.51.100.1"
+    assert forward.ssh_command(1, Path("/s")) == "ssh -N -p 2222 -L 1:/s alice@198.51.100.1"
     monkeypatch.delenv("SSH_CONNECTION")
     monkeypatch.setattr("socket.getfqdn", lambda: "login1.site")
     assert forward.login_host() == "login1.site"

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
-from toolkit.cli.shared import FIRST_PORT, INTERRUPTED, complete_runs, json_option, runs_option
+from toolkit.cli.shared import INTERRUPTED, complete_runs, json_option, options, runs_option
 from toolkit.errors import UsageError
+from toolkit.relay import gate, sockets
+from toolkit.runs import forward
+from toolkit.runs.directories import find
 from toolkit.shell import interrupted_by_signals
 
-if TYPE_CHECKING:
-    from toolkit.runs.forward import Door
-
-SSH_HELP = "reach the node by ssh instead of srun: faster, where nodes take it."
+FIRST_PORT = 8888  # of the user's own machine, as Jupyter itself takes it
 
 
 class Entrance(NamedTuple):
@@ -29,47 +29,40 @@ class Entrance(NamedTuple):
         port: on the user's own machine.
         socket: path of the socket on this host; None: the default.
         listen: a port of this machine's loopback address instead of a socket.
-        path: of the address in a browser.
     """
 
     port: int
     socket: Path | None = None
     listen: int | None = None
-    path: str = "/"
 
 
-def entrance_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options that say where connections arrive."""
-    options = (
-        click.option(
-            "--port",
-            type=click.IntRange(1, 65535),
-            help="Port on your own machine, in the address that is printed.",
-        ),
-        click.option(
-            "--socket",
-            "socket_path",
-            metavar="PATH",
-            type=click.Path(path_type=Path),
-            help="Socket on this host (default: one in $TMPDIR/toolkit-UID or /tmp/toolkit-UID).",
-        ),
-        click.option(
-            "--listen",
-            metavar="PORT",
-            type=click.IntRange(1, 65535),
-            help="Listen on 127.0.0.1:PORT instead: only where all users of this machine may "
-            "reach the server.",
-        ),
-        click.option(
-            "--ssh",
-            "by_ssh",
-            is_flag=True,
-            help=f"{SSH_HELP[0].upper()}{SSH_HELP[1:]}",
-        ),
-    )
-    for option in reversed(options):
-        function = option(function)
-    return function
+entrance_options: Callable[[Callable[..., int]], Callable[..., int]] = options(
+    click.option(
+        "--port",
+        type=click.IntRange(1, 65535),
+        help="Port on your own machine, in the address that is printed.",
+    ),
+    click.option(
+        "--socket",
+        "socket_path",
+        metavar="PATH",
+        type=click.Path(path_type=Path),
+        help="Socket on this host (default: one in $TMPDIR/toolkit-UID or /tmp/toolkit-UID).",
+    ),
+    click.option(
+        "--listen",
+        metavar="PORT",
+        type=click.IntRange(1, 65535),
+        help="Listen on 127.0.0.1:PORT instead: only where all users of this machine may "
+        "reach the server.",
+    ),
+    click.option(
+        "--ssh",
+        "by_ssh",
+        is_flag=True,
+        help="Reach the node by ssh instead of srun: faster, where nodes take it.",
+    ),
+)
 
 
 @click.command("forward")
@@ -104,25 +97,35 @@ def command(
       toolkit forward train-0007 /tmp/debug.sock --port 5678
       toolkit forward train-0007 8265 --node nid002 --ssh
     """
-    from toolkit.runs import forward
-    from toolkit.runs.directories import find
-
     door = forward.locate(find(run, runs), target, node=node, by_ssh=by_ssh)
     own_port = port or listen or (int(door.target) if door.target.isdigit() else FIRST_PORT)
     return carry(door, Entrance(own_port, socket_path, listen), as_json=as_json)
 
 
-def carry(door: Door, entrance: Entrance, *, as_json: bool = False) -> int:
-    """Print how to connect, carry connections until the job ends, and return the exit code."""
-    from toolkit.runs import forward
+def carry(door: forward.Door, entrance: Entrance, path: str = "/", *, as_json: bool = False) -> int:
+    """Print how to connect, carry connections until the job ends, and return the exit code.
 
+    Args:
+        door: the way to the server.
+        entrance: the place at which connections arrive.
+        path: of the address in a browser.
+        as_json: print the way in for programs.
+    """
     require_one(entrance)
+    own, ssh = Path(), ""
+    if entrance.listen is None:
+        own = (entrance.socket or forward.socket_path(door.run, door.target, door.node)).absolute()
+        ssh = forward.ssh_command(entrance.port, own)
+    address = f"http://localhost:{entrance.port}{path}"
     try:
-        with interrupted_by_signals(), _listener(door, entrance) as (listener, ssh):
+        with interrupted_by_signals(), _listening(entrance, own) as listener:
             is_shown = False
-            for event in forward.open_doors([door], [listener]):
-                _show(event, door, (ssh, entrance), is_shown, as_json=as_json)
-                is_shown = True
+            for event in forward.open_door(door, listener):
+                if isinstance(event, gate.Connected) and not is_shown:
+                    is_shown = True
+                    _show_way_in(door, ssh, address, as_json=as_json)
+                else:
+                    _show(event, door)
     except KeyboardInterrupt:
         console.note("")
         console.say("closed", f"the connections; {door.run.name} keeps running")
@@ -142,66 +145,36 @@ def require_one(entrance: Entrance) -> None:
 
 def require_free(entrance: Entrance) -> None:
     """Raise an error if nothing can listen at the place that the user named."""
-    from toolkit.relay import sockets
-
     require_one(entrance)
-    if entrance.listen is not None:
-        with sockets.listening_locally(entrance.listen):
-            return
-    if entrance.socket is not None:
-        with sockets.listening(entrance.socket.absolute()):
+    if entrance.socket is not None or entrance.listen is not None:
+        with _listening(entrance, (entrance.socket or Path()).absolute()):
             return
 
 
-@contextlib.contextmanager
-def _listener(door: Door, entrance: Entrance) -> Iterator[tuple[socket.socket, str]]:
-    """Listen, and give the ssh command that leads here; it is empty if none is needed."""
-    from toolkit.relay import sockets
-    from toolkit.runs import forward
-
+def _listening(entrance: Entrance, path: Path) -> AbstractContextManager[socket.socket]:
     if entrance.listen is not None:
-        with sockets.listening_locally(entrance.listen) as listener:
-            yield listener, ""
-        return
-    path = (entrance.socket or forward.socket_path(door.run, door.target, door.node)).absolute()
-    with sockets.listening(path) as listener:
-        yield listener, forward.ssh_command((entrance.port, path))
+        return sockets.listening_locally(entrance.listen)
+    return sockets.listening(path)
 
 
-def _show(
-    event: object, door: Door, where: tuple[str, Entrance], is_shown: bool, *, as_json: bool
-) -> None:
-    """Print an event; the way in is printed once, when the relay first works."""
-    from toolkit.relay import gate
-
-    server = server_name(door.target)
-    if isinstance(event, gate.Connected):
-        if is_shown:
-            console.say("connected", f"to {door.node} again")
-        else:
-            _tell(door, *where, as_json=as_json)
-    elif isinstance(event, gate.Refused):
-        text = f"{server} of {door.node} does not answer: {event.reason}"
-        console.say("refused", text)
-    elif isinstance(event, gate.Lost):
-        text = f"connection to {door.node}: {event.reason}; next try in {event.seconds:g} s"
-        console.say("lost", text)
-    elif isinstance(event, gate.Ended):
-        console.say("ended", f"{door.run.name} is not running any more")
-
-
-def server_name(target: str) -> str:
-    """Return how messages call a server."""
-    return f"port {target}" if target.isdigit() else target
-
-
-def _tell(door: Door, ssh: str, entrance: Entrance, *, as_json: bool) -> None:
-    address = f"http://localhost:{entrance.port}{entrance.path}"
+def _show_way_in(door: forward.Door, ssh: str, address: str, *, as_json: bool) -> None:
     if as_json:
         console.out_json({"run": door.run.name, "node": door.node, "ssh": ssh, "address": address})
         return
     if ssh:
         console.fact("ssh", ssh)
     console.fact("address", address)
-    note = "both on your own machine; Ctrl-C here ends the connections, not the job"
-    console.say("", note)
+    console.say("", "both on your own machine; Ctrl-C here ends the connections, not the job")
+
+
+def _show(event: gate.Event, door: forward.Door) -> None:
+    if isinstance(event, gate.Connected):
+        console.say("connected", f"to {door.node} again")
+    elif isinstance(event, gate.Refused):
+        server = f"port {door.target}" if door.target.isdigit() else door.target
+        console.say("refused", f"{server} of {door.node} does not answer: {event.reason}")
+    elif isinstance(event, gate.Lost):
+        text = f"connection to {door.node}: {event.reason}; next try in {event.seconds:g} s"
+        console.say("lost", text)
+    elif isinstance(event, gate.Ended):
+        console.say("ended", f"{door.run.name} is not running any more")

@@ -18,7 +18,6 @@ BENCH: Commands = {
         ),
     },
     "Scaling": {
-        "history": ("bench_history:history", "Show scaling studies over time."),
         "scale": ("bench_scale:scale", "Measure how a training scales over nodes."),
     },
 }

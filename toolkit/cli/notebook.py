@@ -8,29 +8,33 @@ import re
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from toolkit.api.run import write
 from toolkit.cli import console
-from toolkit.cli.forward import Entrance, carry, entrance_options, require_free
+from toolkit.cli.follow import leave_results, show_explanation, show_outcome, show_state
+from toolkit.cli.forward import FIRST_PORT, Entrance, carry, entrance_options, require_free
 from toolkit.cli.lazy import Group, cluster_option
 from toolkit.cli.options import flags, job_options
-from toolkit.cli.shared import (
-    FIRST_PORT,
-    INTERRUPTED,
-    json_option,
-    run_argument,
-    runs_option,
-    with_image,
-)
+from toolkit.cli.shared import INTERRUPTED, json_option, run_argument, runs_option, with_image
 from toolkit.errors import SlurmUnreachableError, UsageError
-
-if TYPE_CHECKING:
-    from toolkit.model.case import Case
-    from toolkit.planning.settings import Layer
-    from toolkit.runs.run import Run
-    from toolkit.slurm.patience import Wait
+from toolkit.localcluster.access import local_name
+from toolkit.model.case import Case
+from toolkit.model.job import JOINED
+from toolkit.model.run import Outcome
+from toolkit.planning import case as planning
+from toolkit.planning.host import node_local
+from toolkit.planning.settings import Layer
+from toolkit.relay import sockets
+from toolkit.runs import follow, notebook
+from toolkit.runs.directories import find
+from toolkit.runs.removal import cancel
+from toolkit.runs.run import Run
+from toolkit.runs.submit import submit
+from toolkit.slurm.patience import Wait, configured_wait, patiently
+from toolkit.units import human_time
 
 _END_SECONDS = 60.0  # for Slurm to say how a job ended
 _UNITS = {"": 60, "s": 1, "m": 60, "h": 3600}
@@ -64,7 +68,7 @@ def command() -> None:
       toolkit notebook --image mine --time 2:00:00 --gpus 1
       toolkit notebook --image mine --idle 30m course/
       toolkit notebook connect notebook-0001
-      toolkit notebook list
+      toolkit notebook stop
     """
 
 
@@ -99,9 +103,6 @@ def start(
       toolkit notebook --image mine --time 2:00:00
       toolkit notebook start --image mine --gpus-per-node 1 --idle 30m course/
     """
-    from toolkit.runs import notebook
-    from toolkit.slurm.patience import configured_wait, patiently
-
     shown = _require_directory(directory)
     given = {
         **options,
@@ -128,10 +129,7 @@ def start(
 
 def _gather(layer: Layer, directory: Path) -> Case:
     """Gather the case of a notebook that shows a directory, which its container sees."""
-    from toolkit.planning.case import gather
-    from toolkit.planning.host import node_local
-
-    case = gather("jupyter", layer, Path.cwd())
+    case = planning.gather("jupyter", layer, Path.cwd())
     hidden = dict(case.host.hidden)
     if own := node_local(str(directory), case.site, case.client.access):
         hidden["DIR"] = own
@@ -143,8 +141,6 @@ def _gather(layer: Layer, directory: Path) -> Case:
 
 def _job_name(shown: Path) -> str:
     """Return the name of the job: that of the exercise if the directory is one of a workshop."""
-    from toolkit.model.job import JOINED
-
     return shown.name if (shown.parent / JOINED).is_file() else "notebook"
 
 
@@ -160,8 +156,6 @@ def _require_directory(directory: Path) -> Path:
 
 def _require_entrance(entrance: Entrance, job_name: str) -> None:
     """Raise an error for a socket or port that could not be had, before the job queues."""
-    from toolkit.relay import sockets
-
     require_free(entrance)
     if entrance.socket is None and entrance.listen is None:
         sockets.require_short(sockets.private_directory() / f"{job_name}-0000-000000-jupyter.sock")
@@ -186,11 +180,6 @@ def idle_seconds(text: str | None) -> int:
 
 
 def _submit(case: Case, shown: Path, wait: Wait) -> Run:
-    from toolkit.api.run import write
-    from toolkit.localcluster.access import local_name
-    from toolkit.runs import notebook
-    from toolkit.runs.submit import submit
-
     others = notebook.others(Path(case.run).parent, shown)
     run = write(case)
     console.say("plan", console.plan_summary(run.plan))
@@ -201,7 +190,7 @@ def _submit(case: Case, shown: Path, wait: Wait) -> Run:
     try:
         submit(run, local_name(case.site), wait)
     except KeyboardInterrupt:
-        text = f"Slurm may have the job of {run.name} already: toolkit notebook list"
+        text = f"Slurm may have the job of {run.name} already: toolkit ps"
         console.say("interrupted", text)
         raise
     return run
@@ -209,10 +198,6 @@ def _submit(case: Case, shown: Path, wait: Wait) -> Run:
 
 def _await(run: Run) -> int | None:
     """Wait until the server listens; return the exit code if the job ends instead."""
-    from toolkit.cli.follow import show_explanation, show_outcome, show_state
-    from toolkit.model.run import Outcome
-    from toolkit.runs import follow, notebook
-
     began = time.monotonic()
     for event in follow.follow(run):
         if isinstance(event, follow.Changed):
@@ -230,12 +215,9 @@ def _await(run: Run) -> int | None:
 
 def _connect(run: Run, entrance: Entrance, *, by_ssh: bool, as_json: bool) -> int:
     """Prove that the server answers, and carry connections to it until the job ends."""
-    from toolkit.runs import notebook
-
     server = notebook.server(run, by_ssh=by_ssh)
     notebook.prove(server.door, token=server.token)
-    path = f"/lab?token={server.token}"
-    code = carry(server.door, entrance._replace(path=path), as_json=as_json)
+    code = carry(server.door, entrance, f"/lab?token={server.token}", as_json=as_json)
     if code == INTERRUPTED:
         console.say("next", _next_steps(run))
     else:
@@ -245,11 +227,6 @@ def _connect(run: Run, entrance: Entrance, *, by_ssh: bool, as_json: bool) -> in
 
 def _show_end(run: Run) -> None:
     """Print how the job ended, if Slurm knows it within a minute."""
-    from toolkit.cli.follow import leave_results
-    from toolkit.model.run import Outcome
-    from toolkit.runs import follow
-    from toolkit.units import human_time
-
     with contextlib.suppress(TimeoutError, SlurmUnreachableError):
         for event in follow.follow(run, until=time.monotonic() + _END_SECONDS):
             if isinstance(event, Outcome):
@@ -289,28 +266,6 @@ def connect(
     return _connect(_find(run, runs), entrance, by_ssh=by_ssh, as_json=as_json)
 
 
-@command.command("rotate")
-@run_argument
-@runs_option
-@cluster_option()
-def rotate(run: str | None, runs: Path) -> None:
-    """Replace the token of a running notebook.
-
-    The old address is refused from then on. Kernels go on. Browsers that are open need
-    the new address: toolkit notebook connect.
-
-    \b
-    Examples:
-      toolkit notebook rotate
-      toolkit notebook rotate notebook-0002
-    """
-    from toolkit.runs import notebook
-
-    server = notebook.rotate(_find(run, runs))
-    console.fact("rotated", f"{server.door.run.name}: the old token is refused")
-    console.fact("path", f"/lab?token={server.token}")
-
-
 @command.command("stop")
 @run_argument
 @runs_option
@@ -323,9 +278,6 @@ def stop(run: str | None, runs: Path) -> None:
       toolkit notebook stop
       toolkit notebook stop notebook-0002
     """
-    from toolkit.runs import notebook
-    from toolkit.runs.removal import cancel
-
     stopped = _find(run, runs)
     notebook.require_notebook(stopped)
     if cancel(stopped):
@@ -334,42 +286,7 @@ def stop(run: str | None, runs: Path) -> None:
         console.fact("ended", f"{stopped.name} has ended already")
 
 
-@command.command("list")
-@json_option
-@runs_option
-@cluster_option()
-def list_notebooks(as_json: bool, runs: Path) -> None:
-    """List notebooks with their states, the newest first.
-
-    \b
-    Examples:
-      toolkit notebook list
-      toolkit notebook list --json
-    """
-    from toolkit.runs import notebook, status
-
-    rows = status.rows(notebook.notebooks(runs))
-    if as_json:
-        console.out_json(
-            [
-                {
-                    "run": row.run,
-                    "job_id": row.job_id,
-                    "state": row.state,
-                    "nodes": row.nodes,
-                }
-                for row in rows
-            ]
-        )
-        return
-    cells = [(row.run, row.job_id or "-", row.state, row.nodes or "-") for row in rows]
-    console.out(console.table(("RUN", "JOB", "STATE", "NODE"), cells))
-
-
 def _find(run: str | None, runs: Path) -> Run:
     """Return a run by its name, or the newest notebook that has not ended."""
-    from toolkit.runs import notebook
-    from toolkit.runs.directories import find
-
     newest = notebook.newest(runs) if run is None else None
     return newest or find(run, runs)

@@ -79,7 +79,6 @@ def with_image(case: Case, gather: Callable[[], Case]) -> Case:
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C
 DETACHED = 99  # a followed job that goes on
-FIRST_PORT = 8888  # of the user's own machine, as Jupyter itself takes it
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 

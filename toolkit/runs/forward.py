@@ -61,20 +61,22 @@ class Door(NamedTuple):
             return True
 
 
-def target(text: str, place: str = "PORT-or-SOCKET") -> str:
+def target(text: str) -> str:
     """Return a valid PORT or SOCKET.
 
     Raises:
         UsageError: it is neither.
     """
     if text.startswith("/"):
-        sockets.require_short(Path(text), place, "a server on a shorter path, or on a port")
+        sockets.require_short(
+            Path(text), "PORT-or-SOCKET", "a server on a shorter path, or on a port"
+        )
         return text
     if text.isascii() and text.isdecimal() and 0 < int(text) < 65536:
         return str(int(text))
     raise UsageError(
         f"{text!r} is neither a port nor the absolute path of a socket",
-        place=place,
+        place="PORT-or-SOCKET",
         next_step="a port, such as 6006, or a path, such as /tmp/server.sock",
     )
 
@@ -129,25 +131,23 @@ def socket_path(run: Run, where: str, node: str = "") -> Path:
     return sockets.private_directory() / f"{run.name}-{own}-{server}"
 
 
-def open_doors(doors: Sequence[Door], listeners: Sequence[socket.socket]) -> Iterator[gate.Event]:
-    """Carry connections to servers on one node until the job ends; see ``gate.carry``."""
-    first = doors[0]
+def open_door(door: Door, listener: socket.socket) -> Iterator[gate.Event]:
+    """Carry connections to a server until the job ends; see ``gate.carry``."""
     route = gate.Route(
-        first.transport,
-        [door.target for door in doors],
-        first.is_running,
-        outlives_job=first.by_ssh,
-        packs=not first.by_ssh,
+        door.transport,
+        [door.target],
+        door.is_running,
+        outlives_job=door.by_ssh,
+        packs=not door.by_ssh,
     )
-    return gate.carry(listeners, route)
+    return gate.carry([listener], route)
 
 
-def ssh_command(*leads: tuple[int, Path]) -> str:
-    """Return the command for the user's own machine that connects ports of it to sockets."""
+def ssh_command(port: int, path: Path) -> str:
+    """Return the command for the user's own machine that connects a port of it to a socket."""
     user, fields = getpass.getuser(), os.environ.get("SSH_CONNECTION", "").split()
     own_port = f"-p {shell(fields[3])} " if len(fields) == 4 and fields[3] != "22" else ""
-    leads_to = " ".join(f"-L {port}:{shell(path)}" for port, path in leads)
-    return f"ssh -N {own_port}{leads_to} {shell(user)}@{login_host()}"
+    return f"ssh -N {own_port}-L {port}:{shell(path)} {shell(user)}@{login_host()}"
 
 
 def login_host() -> str:

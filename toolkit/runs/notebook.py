@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 from typing import NamedTuple
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError, ConfigError, JobLostError, UsageError
-from toolkit.files import read_json, read_text, write_atomically
+from toolkit.files import read_json, read_text
 from toolkit.model.base import Model
 from toolkit.runs import forward, status
 from toolkit.runs.directories import all_runs
@@ -17,11 +16,10 @@ from toolkit.runs.run import Run
 from toolkit.slurm.client import without_job
 
 LAUNCHER = "notebook"
-_ANSWER_SECONDS = 30  # for a server to answer, or to take up a new token
+_ANSWER_SECONDS = 30  # for a server to answer
 
-# Asks the server on the node with each token of standard input; the last shall be the only valid
-# one. No token goes to a server of another user, who may have taken the place of one that was
-# killed.
+# Asks the server on the node without a token and with that of standard input. No token goes to a
+# server of another user, who may have taken the place of one that was killed.
 _PROBE = r"""
 import os, socket, struct, sys, time
 path, until = sys.argv[1], time.time() + float(sys.argv[2])
@@ -43,7 +41,7 @@ while True:
         answers, until = [str(error)], 0
     except OSError as error:
         answers = [str(error)]
-    if answers == ["403"] * (len(tokens) - 1) + ["200"] or time.time() > until:
+    if answers == ["403", "200"] or time.time() > until:
         break
     time.sleep(0.2)
 print(" ".join(answers))
@@ -82,11 +80,6 @@ def is_notebook(run: Run) -> bool:
         return False
 
 
-def notebooks(runs: Path) -> list[Run]:
-    """Return the notebooks in a directory of runs, the newest first."""
-    return [run for run in all_runs(runs) if is_notebook(run)]
-
-
 def newest(runs: Path) -> Run | None:
     """Return the newest notebook that has not ended as far as is known, else the newest of all."""
     every = all_runs(runs)
@@ -100,7 +93,7 @@ def require_notebook(run: Run) -> None:
         raise UsageError(
             f"{run.name} is not a notebook",
             place="RUN",
-            next_step=f"toolkit notebook list; another server: toolkit forward {run.word} PORT",
+            next_step=f"toolkit ps; another server: toolkit forward {run.word} PORT",
         )
 
 
@@ -137,21 +130,23 @@ def server(run: Run, *, by_ssh: bool = False) -> Server:
     return Server(door, token)
 
 
-def prove(door: forward.Door, *refused: str, token: str) -> None:
-    """Check that the server answers to its token, and to no other and none.
+def prove(door: forward.Door, token: str) -> None:
+    """Check that the server answers to its token, and not without.
 
-    The tokens go through a pipe: no list of processes shows them.
+    The token goes through a pipe: no list of processes shows it.
 
     Raises:
         CommandFailedError: it does not.
     """
     command = ("python3", "-I", "-c", _PROBE, door.target, str(_ANSWER_SECONDS))
-    words = "\n".join(("", *refused, token))
     result = shell.run(
-        door.transport(command), input=words, env=without_job(os.environ), check=False, timeout=120
+        door.transport(command),
+        input=f"\n{token}",
+        env=without_job(os.environ),
+        check=False,
+        timeout=120,
     )
-    expected = [*["403"] * (1 + len(refused)), "200"]
-    if result.stdout.split()[-len(expected) :] != expected:  # a site's prolog may print before it
+    if result.stdout.split()[-2:] != ["403", "200"]:  # a site's prolog may print before it
         raise CommandFailedError(
             f"the notebook's server on {door.node} does not answer as it should",
             place=door.run.name,
@@ -159,18 +154,3 @@ def prove(door: forward.Door, *refused: str, token: str) -> None:
             next_step=f"toolkit logs {door.run.word}; its job goes on: "
             f"toolkit notebook stop {door.run.word} ends it",
         )
-
-
-def rotate(run: Run) -> Server:
-    """Give a server a new token: the old one, and cookies of it, are refused from now on.
-
-    Kernels and files stay. Browsers that are open have to use the new address.
-
-    Raises:
-        CommandFailedError: the server did not take it up.
-    """
-    running = server(run)
-    token = secrets.token_hex(32)
-    write_atomically(token_file(run), token, mode=0o600)
-    prove(running.door, running.token, token=token)
-    return Server(running.door, token)

@@ -1,7 +1,7 @@
 """The report of a study as one HTML page without outside requests. Pure.
 
 All text of others goes through ``escape``: names of scripts, hosts, runs and commits, and whole
-reports of other users, which `--again` and `history` read.
+reports of other users, which `--again` reads.
 """
 
 from __future__ import annotations

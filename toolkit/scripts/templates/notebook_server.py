@@ -7,14 +7,12 @@ import hashlib
 import json
 import os
 import sys
-import weakref
 from pathlib import Path
 from typing import Any
 
 RUN = Path(__file__).resolve().parent
 PLACE = Path(os.environ["TOOLKIT_NOTEBOOK"])
 SOCKET = PLACE / "jupyter.sock"
-TOKEN = Path(os.environ["JUPYTER_TOKEN_FILE"])
 
 try:
     from jupyter_core.paths import jupyter_config_dir
@@ -24,55 +22,30 @@ try:
     from jupyterlab.labapp import LabApp
     from jupyterlab_server import handlers
     from jupyterlab_server.workspaces_handler import WorkspacesHandler
-    from tornado.ioloop import IOLoop, PeriodicCallback
-    from tornado.websocket import WebSocketHandler
+    from tornado.ioloop import IOLoop
 except ImportError as error:
     sys.exit(
         f"toolkit: this image cannot serve notebooks: {error}. Add the feature jupyter: toolkit image new NAME --from IMAGE --with jupyter"
     )
 
 
-class Identity(PasswordIdentityProvider):  # type: ignore[misc]
-    """Jupyter's own check of the token, which may change while the server runs."""
+def tell_place() -> None:
+    """Say where the server listens, once it does."""
+    new = RUN / "place.json.new"
+    try:
+        new.write_text(json.dumps({"node": os.environ.get("SLURMD_NODENAME", ""), "socket": str(SOCKET)}))
+        new.replace(RUN / "place.json")
+    except OSError as error:  # nobody would ever find the server
+        sys.exit(f"toolkit: the notebook ends, since its place cannot be written: {error}")
+    print("notebook: the server listens", flush=True)
 
-    token: Any
+
+class Identity(PasswordIdentityProvider):  # type: ignore[misc]
+    """Jupyter's own check of the token. It is made last before the server listens, and then says where."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.channels: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.watch = PeriodicCallback(self.renew, 1000)
-        IOLoop.current().add_callback(self.begin)
-
-    def begin(self) -> None:
-        """The server listens: say where."""
-        self.watch.start()
-        new = RUN / "place.json.new"
-        try:
-            new.write_text(json.dumps({"node": os.environ.get("SLURMD_NODENAME", ""), "socket": str(SOCKET)}))
-            new.replace(RUN / "place.json")
-        except OSError as error:  # nobody would ever find the server
-            sys.exit(f"toolkit: the notebook ends, since its place cannot be written: {error}")
-        print("notebook: the server listens", flush=True)
-
-    def renew(self) -> None:
-        """Take up a new token. Who had the old one is out: cookies are void, and channels to kernels end."""
-        try:
-            token = TOKEN.read_text().strip()
-        except OSError:
-            return
-        if not token or token == self.token:
-            return
-        self.token = token
-        self.parent.web_app.settings["cookie_secret"] = os.urandom(32)
-        for channel in list(self.channels):
-            channel.close()
-        print("notebook: the token has changed", flush=True)
-
-    def get_user(self, handler: Any) -> Any:
-        """Who asks. Channels are noted, since they are asked once, and stay open."""
-        if isinstance(handler, WebSocketHandler):
-            self.channels.add(handler)
-        return super().get_user(handler)
+        IOLoop.current().add_callback(tell_place)
 
 
 def words(idle: int, directory: str) -> list[str]:
@@ -88,10 +61,10 @@ def words(idle: int, directory: str) -> list[str]:
         "ServerApp.open_browser": False,
         "ServerApp.allow_root": True,
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
-        "ServerApp.identity_provider_class": "notebook_server.Identity",
-        # Who had a token that leaked could set a password with it, which would outlive the token and this server.
+        # Who had a token that leaked could set a password with it, which would outlive this server.
         "PasswordIdentityProvider.allow_password_change": False,
         "PasswordIdentityProvider.hashed_password": "",
+        "ServerApp.identity_provider_class": "notebook_server.Identity",
         "KernelManager.transport": "ipc",
     }
     if idle:
