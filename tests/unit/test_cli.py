@@ -14,7 +14,7 @@ import pytest
 import toolkit.cli
 from toolkit import errors
 from toolkit.cli import main as cli
-from toolkit.cli.lazy import LazyGroup
+from toolkit.cli.lazy import Group
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.launchers import LAUNCHERS, get, offered
 
@@ -208,7 +208,7 @@ def test_the_tables_have_every_command_with_its_name_and_its_summary() -> None:
             assert command
             listed.add(command)
             groups += [command] if isinstance(command, click.Group) else []
-            if isinstance(group, LazyGroup):
+            if isinstance(group, Group):
                 summary = (command.help or "").partition("\n")[0]
                 assert (command.name, summary) == (name, group.entries[name][1])
     names = [entry.name for entry in walk_packages(toolkit.cli.__path__, "toolkit.cli.")]

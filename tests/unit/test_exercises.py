@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from toolkit.cli.learn import jobs as command
+from toolkit.cli.groups import jobs as command
 from toolkit.errors import (
     ForbiddenError,
     NoSpaceError,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, make_case
 from toolkit import shell, sites
 from toolkit.cli.forward import Entrance, require_free
-from toolkit.cli.notebook import command, idle_seconds
+from toolkit.cli.notebook import idle_seconds, stop
 from toolkit.errors import (
     BusyError,
     CommandFailedError,
@@ -201,7 +201,7 @@ def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(
     (tmp_path / "notebook-0001/plan.json").touch()
     monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
     monkeypatch.setattr(status, "query", lambda _: None)
-    command.main(["stop", "--runs", str(tmp_path)], standalone_mode=False)
+    stop.main(["--runs", str(tmp_path)], standalone_mode=False)
     assert "notebook-0001 has ended already" in capsys.readouterr().out
 
 

@@ -9,7 +9,7 @@ import click
 
 from toolkit.cli.bench_measure import Size
 from toolkit.cli.options import LauncherOption
-from toolkit.cli.shared import AnyFunction, completion
+from toolkit.cli.shared import Decorator, completion, options
 
 
 @completion
@@ -51,7 +51,7 @@ class Argument(click.ParamType):  # type: ignore[type-arg]  # only generic in ne
         return name, int(number)
 
 
-_OPTIONS = (
+study_options: Decorator[Any] = options(
     click.option(
         "--nodes",
         "-N",
@@ -142,10 +142,3 @@ _OPTIONS = (
         help="Show a published result in the report, such as horovod-2018; repeatable.",
     ),
 )
-
-
-def study_options(function: AnyFunction) -> AnyFunction:
-    """Give a command the options that describe a study."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function

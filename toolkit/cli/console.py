@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import PlanError, ToolkitError, of_system
 from toolkit.text import json_safe, one_line, visible
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from toolkit.model.plan import Plan
 
 SUBJECT = 11  # width of the first column: "plan", "script", "queued", "controller"
-# Seconds after which a step is announced before its end, if no terminal shows it counting.
-_LONG = 3.0
+_LONG = 3.0  # seconds of a step that is announced where no terminal shows it
 _WIDEST = 4096  # characters of a cell: all cells of its column are as wide
 
+_OF_FINDINGS = ["place", "cause", "source", "next_step", "close", "choices", "details", "kind", "exit_code"]
 _ERASE = "\r\033[K"  # what the line of a step is drawn over with
 
 
@@ -140,27 +140,15 @@ def json_too(function: Callable[..., Any]) -> Callable[..., Any]:
                     {
                         "error": error.cause,
                         "exit_code": error.exit_code,
-                        "findings": [_finding(finding) for finding in findings],
+                        "findings": [
+                            {key: getattr(finding, key) for key in _OF_FINDINGS}
+                            for finding in findings
+                        ],
                     }
                 )
             raise
 
     return call
-
-
-def _finding(error: ToolkitError) -> dict[str, Any]:
-    keys = (
-        "place",
-        "cause",
-        "source",
-        "next_step",
-        "close",
-        "choices",
-        "details",
-        "kind",
-        "exit_code",
-    )
-    return {key: getattr(error, key) for key in keys}
 
 
 def _sentence(finding: ToolkitError) -> str:
@@ -179,103 +167,46 @@ def _details(error: ToolkitError, note: Callable[[str], None], *, indent: int) -
         note(" " * indent + "| " + line.expandtabs())
 
 
-class _Step(NamedTuple):
-    name: str
-    detail: str
-    started: float
-    expected: float | None
-    announced: bool = False
-
-
 class Steps:
     """The display of the steps of long work, a line each, with its time.
 
-    On a terminal the current one counts; elsewhere a long one is announced.
+    A terminal shows the current one; elsewhere one that is known to be long is announced.
     """
 
-    def __init__(self, *, width: int = 34) -> None:
-        import threading  # most commands have no steps
-
-        self._width = width
-        self._live = sys.stderr.isatty()
-        self._current: _Step | None = None
-        self._lock = threading.Lock()
-        self._stop = threading.Event()
-        self._counter = threading.Thread(target=self._tick, daemon=True)
+    def __init__(self) -> None:
+        self._is_live = sys.stderr.isatty()
+        self._name = self._detail = ""
+        self._began = 0.0
 
     def __enter__(self) -> Steps:
-        self._counter.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._stop.set()
-        self.end(
-            "done"
-            if kind is None
-            else "stopped"
-            if issubclass(kind, KeyboardInterrupt)
-            else "failed"
-        )
+        stopped = "stopped" if kind and issubclass(kind, KeyboardInterrupt) else "failed"
+        self.end(stopped if kind else "done")
 
     def begin(self, step: str, detail: str = "", expected: float | None = None) -> None:
         """Show a step as the current one."""
         self.end()
-        with self._lock:
-            self._current = _Step(step, detail, time.monotonic(), expected)
+        self._name, self._detail, self._began = step, detail, time.monotonic()
+        about = f" of about {human_time(expected)}" if expected else ""
+        line = one_line(subject(step, f"{detail} ...{about}"))
+        if self._is_live:
+            print(f"{_ERASE}{line[: columns() - 1]}", end="", file=sys.stderr, flush=True)
+        elif (expected or 0) > _LONG:
+            note(line)
 
     def end(self, outcome: str = "done") -> None:
         """Print the current step with its outcome and time."""
-        with self._lock:
-            current, self._current = self._current, None
-            if current:
-                passed = human_time(time.monotonic() - current.started)
-                line = f"{current.detail:<{self._width}} {outcome:<7} {passed:>7}"
-                self._print(subject(current.name, line))
+        name, self._name = self._name, ""
+        if name:
+            passed = human_time(time.monotonic() - self._began)
+            self.say(name, f"{self._detail:<34} {outcome:<7} {passed:>7}")
 
     def say(self, name: str, text: str) -> None:
         """Print a line that is no step."""
-        with self._lock:
-            self._print(subject(name, text))
-
-    def _print(self, line: str) -> None:
-        print((_ERASE if self._live else "") + visible(line), file=sys.stderr, flush=True)
-
-    def _tick(self) -> None:
-        while not self._stop.wait(0.5):
-            with self._lock:
-                if self._current and self._live:
-                    _count(self._current, self._width)
-                elif (
-                    self._current
-                    and not self._current.announced
-                    and time.monotonic() - self._current.started > _LONG
-                ):
-                    self._current = self._current._replace(announced=True)
-                    note(
-                        subject(
-                            self._current.name,
-                            f"{self._current.detail} ...{_about(self._current.expected)}",
-                        )
-                    )
-
-
-def _count(step: _Step, width: int) -> None:
-    """Draw the line of a step that is under way over itself."""
-    passed = time.monotonic() - step.started
-    times = f"{human_time(passed):>7}{_about(step.expected)}"
-    line = subject(step.name, f"{step.detail:<{width}} {_bar(passed, step.expected)} {times}")
-    print(f"{_ERASE}{one_line(line)[: columns() - 1]}", end="", file=sys.stderr, flush=True)
-
-
-def _bar(passed: float, expected: float | None, width: int = 18) -> str:
-    if not expected:
-        return "..."
-    filled = min(width, round(width * passed / expected))
-    return "#" * filled + "-" * (width - filled)
-
-
-def _about(expected: float | None) -> str:
-    return f" of about {human_time(expected)}" if expected else ""
+        line = visible(subject(name, text))
+        print((_ERASE if self._is_live else "") + line, file=sys.stderr, flush=True)
 
 
 def mapping(rows: Mapping[str, object]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from toolkit.cli.lazy import Commands, LazyGroup
+from toolkit.cli.lazy import Commands, Group
 
 BENCH: Commands = {
     "Measure": {
@@ -106,6 +106,25 @@ IMAGE: Commands = {
         "remove": ("image_move:remove", "Remove an image of yours."),
     },
 }
+JOBS: Commands = {
+    "Commands": {
+        "copy": (
+            "learn:copy",
+            "Copy the exercise NAME to DIRECTORY (default: one of its name, here).",
+        ),
+        "list": ("learn:list_jobs", "List the exercises."),
+    },
+}
+NOTEBOOK: Commands = {
+    "Commands": {
+        "connect": (
+            "notebook:connect",
+            "Connect to a notebook again (default: the newest that runs).",
+        ),
+        "start": ("notebook:start", "Start JupyterLab in an image on a node, and connect to it."),
+        "stop": ("notebook:stop", "End a notebook and its job (default: the newest that runs)."),
+    },
+}
 SITE: Commands = {
     "Read": {
         "list": ("site:list_sites", "List the known sites."),
@@ -167,7 +186,7 @@ WORKSHOP: Commands = {
 }
 
 
-@click.group("bench", cls=LazyGroup, table=BENCH)
+@click.group("bench", cls=Group, table=BENCH)
 def bench() -> None:
     """Measure all-reduce, compare trainings, and measure how they scale.
 
@@ -179,7 +198,7 @@ def bench() -> None:
     """
 
 
-@click.group("cluster", cls=LazyGroup, table=CLUSTER, invoke_without_command=True)
+@click.group("cluster", cls=Group, table=CLUSTER, invoke_without_command=True)
 @click.pass_context
 def cluster(ctx: click.Context) -> None:
     """Show free nodes of a cluster; run a real Slurm on this machine.
@@ -208,7 +227,7 @@ def cluster(ctx: click.Context) -> None:
         ctx.invoke(show)
 
 
-@click.group("image", cls=LazyGroup, table=IMAGE)
+@click.group("image", cls=Group, table=IMAGE)
 def image() -> None:
     """Build, find, check and share images.
 
@@ -221,7 +240,45 @@ def image() -> None:
     """
 
 
-@click.group("site", cls=LazyGroup, table=SITE)
+@click.group("jobs", cls=Group, table=JOBS)
+def jobs() -> None:
+    """List and copy the exercises that come with the toolkit.
+
+    \b
+    Examples:
+      toolkit jobs list
+      toolkit jobs copy digits-ddp
+      toolkit run jobs/digits-ddp             as it is, without a copy
+    """
+
+
+class _Notebook(Group):
+    """A group whose command ``start`` need not be named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert ``start`` before anything that is not a command."""
+        is_start = bool(args) and args[0] not in (*self.entries, "-h", "--help", "--cluster")
+        return super().parse_args(ctx, ["start", *args] if is_start else args)
+
+
+@click.group("notebook", cls=_Notebook, table=NOTEBOOK)
+def notebook() -> None:
+    """Serve notebooks from a node: JupyterLab in an image.
+
+    Only you can reach the server: it listens on a socket in the node's own /tmp, never on the
+    network. Its connections come through one step of the job to a socket of this host, to which the
+    printed ssh command leads from your own machine. It ends with its job.
+
+    \b
+    Examples:
+      toolkit notebook --image mine --time 2:00:00 --gpus 1
+      toolkit notebook --image mine --idle 30m course/
+      toolkit notebook connect notebook-0001
+      toolkit notebook stop
+    """
+
+
+@click.group("site", cls=Group, table=SITE)
 def site() -> None:
     """Show and describe clusters: partitions, limits, rules.
 
@@ -236,7 +293,7 @@ def site() -> None:
     """
 
 
-@click.group("workshop", cls=LazyGroup, table=WORKSHOP)
+@click.group("workshop", cls=Group, table=WORKSHOP)
 def workshop() -> None:
     """Give a workshop, or join one.
 

@@ -43,59 +43,10 @@ def cluster_option(*, is_hidden: bool = False) -> Callable[[Any], Any]:
     )
 
 
-def _add_cluster_option(command: click.Command) -> None:
-    """Give a command, and those below it, the hidden option that names the local cluster."""
-    for below in command.commands.values() if isinstance(command, click.Group) else ():
-        _add_cluster_option(below)
-    if not any("--cluster" in parameter.opts for parameter in command.params):
-        cluster_option(is_hidden=True)(command)
-
-
 class Group(click.Group):
-    """A group that shows its help without arguments, and names the nearest command for a slip."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read no arguments as ``--help``, if the group does nothing without a command."""
-        return super().parse_args(ctx, args if args or self.invoke_without_command else ["--help"])
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command in the arguments; name the nearest one if there is none."""
-        if not args or args[0].startswith("-"):
-            return super().resolve_command(ctx, args)
-        command = self.get_command(ctx, args[0])
-        if command is None:
-            names = self.list_commands(ctx)
-            help_line = f"{ctx.command_path} --help"
-            error = UsageError(f"there is no command {args[0]!r}", choices=names, value=args[0])
-            error.next_step = (
-                help_line if error.close else f"one of {', '.join(names)}; {help_line}"
-            )
-            raise error
-        return args[0], command, args[1:]
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an error of its options knows the command, whose help is the next step."""
-        try:
-            return super().invoke(ctx)
-        except click.UsageError as error:
-            name = ctx.invoked_subcommand
-            if error.ctx is None and name and (command := self.get_command(ctx, name)):
-                error.ctx = click.Context(command, info_name=name, parent=ctx)
-            raise
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands with their whole summaries, which click itself cuts."""
-        del ctx
-        commands = sorted(self.commands.items())
-        rows = [(name, (command.help or "").partition("\n")[0]) for name, command in commands]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-
-class LazyGroup(Group):
     """A group whose commands are imported when they are used.
+
+    Without arguments it shows its help, and for a slip it names the nearest command.
 
     Args:
         table: the commands, in the order of the help.
@@ -105,6 +56,10 @@ class LazyGroup(Group):
         super().__init__(*arguments, **options)
         self._table = table
         self.entries = {name: entry for rows in table.values() for name, entry in rows.items()}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read no arguments as ``--help``, if the group does nothing without a command."""
+        return super().parse_args(ctx, args if args or self.invoke_without_command else ["--help"])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands without importing them."""
@@ -118,10 +73,33 @@ class LazyGroup(Group):
             return None
         module, function = self.entries[cmd_name][0].split(":")
         command: click.Command = getattr(import_module(f"toolkit.cli.{module}"), function)
-        _add_cluster_option(command)
+        if not any("--cluster" in parameter.opts for parameter in command.params):
+            cluster_option(is_hidden=True)(command)
         gc.freeze()  # imported modules stay; the collector need not examine them
         gc.enable()
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command in the arguments; name the nearest one if there is none."""
+        name = args[0] if args else ""
+        if not name or name.startswith("-") or name in self.entries:
+            return super().resolve_command(ctx, args)
+        names, help_line = self.list_commands(ctx), f"{ctx.command_path} --help"
+        error = UsageError(f"there is no command {name!r}", choices=names, value=name)
+        error.next_step = help_line if error.close else f"one of {', '.join(names)}; {help_line}"
+        raise error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an error of its options knows the command, whose help is the next step."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            name = ctx.invoked_subcommand
+            if error.ctx is None and name and (command := self.get_command(ctx, name)):
+                error.ctx = click.Context(command, info_name=name, parent=ctx)
+            raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands with their summaries, section by section."""

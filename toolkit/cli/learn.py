@@ -7,17 +7,14 @@ from pathlib import Path
 
 import click
 
-from toolkit import pages
+from toolkit import exercises, pages
 from toolkit.cli import console
-from toolkit.cli.lazy import Group
 from toolkit.cli.shared import completion, json_option
 from toolkit.quoting import shell
 
 
 @completion
 def _exercises() -> Iterable[str]:
-    from toolkit import exercises
-
     return [exercise.name for exercise in exercises.exercises()]
 
 
@@ -45,19 +42,7 @@ def docs(topic: str | None) -> None:
         console.document(text)
 
 
-@click.group("jobs", cls=Group)
-def jobs() -> None:
-    """List and copy the exercises that come with the toolkit.
-
-    \b
-    Examples:
-      toolkit jobs list
-      toolkit jobs copy digits-ddp
-      toolkit run jobs/digits-ddp             as it is, without a copy
-    """
-
-
-@jobs.command("list")
+@click.command("list")
 @json_option
 def list_jobs(as_json: bool) -> None:
     """List the exercises.
@@ -66,14 +51,12 @@ def list_jobs(as_json: bool) -> None:
     Example:
       toolkit jobs list
     """
-    from toolkit import exercises
-
     listed = exercises.exercises()
     rows = [(exercise.name, exercise.image or "-", exercise.summary) for exercise in listed]
     console.result(listed, console.table(("NAME", "IMAGE", "SHOWS"), rows), as_json=as_json)
 
 
-@jobs.command("copy")
+@click.command("copy")
 @click.argument("name", shell_complete=_exercises)
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
 def copy(name: str, directory: Path | None) -> None:
@@ -84,8 +67,6 @@ def copy(name: str, directory: Path | None) -> None:
       toolkit jobs copy digits-ddp
       toolkit jobs copy digits-ddp ~/first
     """
-    from toolkit import exercises
-
     target = directory or Path(Path(name).name)
     exercises.copy(name, target)
     console.fact("copied", str(target))

@@ -17,7 +17,7 @@ gc.disable()
 import click
 
 from toolkit import __version__
-from toolkit.cli.lazy import Commands, LazyGroup, cluster_option
+from toolkit.cli.lazy import Commands, Group, cluster_option
 from toolkit.errors import InternalError, ToolkitError, UsageError, of_system
 
 _ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
@@ -27,12 +27,12 @@ COMMANDS: Commands = {
     "Start and learn": {
         "demo": ("demo:command", "Run everything once: image, cluster, training on two nodes."),
         "docs": ("learn:docs", "Print a page of the documentation, or list the pages."),
-        "jobs": ("learn:jobs", "List and copy the exercises that come with the toolkit."),
+        "jobs": ("groups:jobs", "List and copy the exercises that come with the toolkit."),
         "setup": ("setup:command", "Install what this machine lacks, such as Apptainer or Slurm."),
         "workshop": ("groups:workshop", "Give a workshop, or join one."),
     },
     "Run": {
-        "notebook": ("notebook:command", "Serve notebooks from a node: JupyterLab in an image."),
+        "notebook": ("groups:notebook", "Serve notebooks from a node: JupyterLab in an image."),
         "run": ("run:command", "Run a training script on the nodes of a cluster, in an image."),
         "shell": ("shell:command", "Open a shell in an image, on a node of the cluster."),
     },
@@ -73,7 +73,7 @@ COMMANDS: Commands = {
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=Group,
     table=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

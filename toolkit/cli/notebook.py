@@ -16,7 +16,7 @@ from toolkit.api.run import write
 from toolkit.cli import console
 from toolkit.cli.follow import leave_results, show_explanation, show_outcome, show_state
 from toolkit.cli.forward import FIRST_PORT, Entrance, carry, entrance_options, require_free
-from toolkit.cli.lazy import Group, cluster_option
+from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import flags, job_options
 from toolkit.cli.shared import INTERRUPTED, json_option, run_argument, runs_option, with_image
 from toolkit.errors import SlurmUnreachableError, UsageError
@@ -41,38 +41,7 @@ _UNITS = {"": 60, "s": 1, "m": 60, "h": 3600}
 _IDLE = re.compile(r"([0-9]{1,6})([smh]?)\Z")
 
 
-class _Notebook(Group):
-    """A group whose command ``start`` need not be named."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert ``start`` before anything that is not a command."""
-        is_start = bool(args) and args[0] not in (
-            *self.commands,
-            "-h",
-            "--help",
-            "--cluster",
-        )
-        return super().parse_args(ctx, ["start", *args] if is_start else args)
-
-
-@click.group("notebook", cls=_Notebook)
-def command() -> None:
-    """Serve notebooks from a node: JupyterLab in an image.
-
-    Only you can reach the server: it listens on a socket in the node's own /tmp, never on the
-    network. Its connections come through one step of the job to a socket of this host, to which the
-    printed ssh command leads from your own machine. It ends with its job.
-
-    \b
-    Examples:
-      toolkit notebook --image mine --time 2:00:00 --gpus 1
-      toolkit notebook --image mine --idle 30m course/
-      toolkit notebook connect notebook-0001
-      toolkit notebook stop
-    """
-
-
-@command.command("start")
+@click.command("start")
 @job_options
 @click.option(
     "--idle",
@@ -240,7 +209,7 @@ def _next_steps(run: Run) -> str:
     return f"toolkit notebook connect {run.word}; end it: toolkit notebook stop {run.word}"
 
 
-@command.command("connect")
+@click.command("connect")
 @run_argument
 @entrance_options
 @json_option
@@ -266,7 +235,7 @@ def connect(
     return _connect(_find(run, runs), entrance, by_ssh=by_ssh, as_json=as_json)
 
 
-@command.command("stop")
+@click.command("stop")
 @run_argument
 @runs_option
 @cluster_option()

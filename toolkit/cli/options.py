@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from toolkit.cli.shared import (
-    AnyFunction,
+    Decorator,
     complete_images,
     complete_runs,
     completion,
+    options,
     site_option,
 )
 from toolkit.launchers import offered
@@ -93,42 +94,42 @@ def complete_after(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return [how + colon + run for run in complete_runs(ctx, param, name)]
 
 
-_OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option(
+_OWN_OPTIONS: dict[str, Decorator[Any]] = {
+    "image": click.option(
         "--image",
         metavar="NAME|PATH|URI",
         shell_complete=complete_images,
         help="A recipe's name, the path of a SIF, or docker://... or oras://..., which is fetched "
         "once and kept; with --runtime docker or pyxis a reference.",
     ),
-    click.option(
+    "runtime": click.option(
         "--runtime",
         metavar="NAME",
         shell_complete=completion(lambda: RUNTIMES),
         help=f"What ranks run inside (default apptainer): {', '.join(RUNTIMES)}.",
     ),
-    click.option(
+    "module": click.option(
         "--module",
         "modules",
         metavar="NAME",
         multiple=True,
         help="Load this module after the site's own modules; repeatable.",
     ),
-    click.option(
+    "launcher": click.option(
         "--launcher",
         cls=LauncherOption,
         metavar="NAME",
         shell_complete=completion(offered),
         help="How ranks are started (default auto, by what the script imports):",
     ),
-    click.option(
+    "bind": click.option(
         "--bind",
         "-B",
         metavar="SRC:DST[:ro]",
         multiple=True,
         help="Show a directory of the host in the container; repeatable.",
     ),
-    click.option(
+    "env": click.option(
         "--env",
         metavar="K=V|NAME",
         multiple=True,
@@ -136,67 +137,69 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Set a variable for every rank, or pass one of this shell on; repeatable. "
         "With --runtime conda also: the environment, by name or path.",
     ),
-    click.option(
+    "secret": click.option(
         "--secret",
         metavar="NAME",
         multiple=True,
         help="Pass a variable of this shell to every rank without showing its value; repeatable.",
     ),
-    click.option(
+    "after": click.option(
         "--after",
         metavar="RUN",
         multiple=True,
         shell_complete=complete_after,
         help="Start when this run has succeeded; afterany:RUN: when it has ended. Repeatable.",
     ),
-    click.option(
+    "sweep": click.option(
         "--sweep",
         metavar="NAME=V,V",
         multiple=True,
         help="Run the script once for each value, given to it as --NAME V, in a job array. "
         "Repeatable: all combinations.",
     ),
-    click.option(
+    "max_requeues": click.option(
         "--max-requeues",
         metavar="N",
         type=click.IntRange(1),
         help="With --requeue: requeue at most N times (default 20).",
     ),
-    click.option(
+    "snapshot": click.option(
         "--snapshot/--no-snapshot",
         default=None,
         help="Run a frozen copy of the git work tree; when the run is run again, the same "
         "copy is used.",
     ),
-    click.option(
+    "pty": click.option(
         "--pty",
         is_flag=True,
         default=None,
         help="Give each rank a terminal; with --interactive, the first rank has yours.",
     ),
-    click.option(
+    "max_restarts": click.option(
         "--max-restarts",
         type=click.IntRange(0),
         help="Start failed ranks again at most so often (default 0; elastic: 3).",
     ),
-    click.option(
+    "init": click.option(
         "--init",
         type=click.Choice(("env", "tcp", "file")),
         help="How ranks of the launcher srun find each other (default env).",
     ),
-    click.option(
+    "require_signed": click.option(
         "--require-signed",
         is_flag=True,
         default=None,
         help="Run the image only if it is signed by --signature-key.",
     ),
-    click.option(
+    "signature_key": click.option(
         "--signature-key",
         metavar="FILE|FINGERPRINT",
         help="A public key in PEM, or the fingerprint of a PGP key.",
     ),
-    site_option("The cluster (default auto: the local one if it is up, else the Slurm on PATH)."),
-    click.option(
+    "site": site_option(
+        "The cluster (default auto: the local one if it is up, else the Slurm on PATH)."
+    ),
+    "slurm": click.option(
         "--slurm",
         metavar="NAME[=VALUE]",
         multiple=True,
@@ -204,7 +207,7 @@ _OWN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Any other option of sbatch, by its long name: licenses=matlab:1, mail-user=me@site, "
         "hold. Repeatable.",
     ),
-)
+}
 
 
 def _slurm_option(option: SlurmOption) -> Callable[[Any], Any]:
@@ -218,27 +221,18 @@ def _slurm_option(option: SlurmOption) -> Callable[[Any], Any]:
     )
 
 
-JOB_OPTIONS = (*map(_slurm_option, OWN), *_OWN_OPTIONS)
+JOB_OPTIONS = {
+    **{option.name.replace("-", "_"): _slurm_option(option) for option in OWN},
+    **_OWN_OPTIONS,
+}
 
 
-def job_options(function: AnyFunction) -> AnyFunction:
-    """Give a command all options that describe a job."""
-    for option in reversed(JOB_OPTIONS):
-        function = option(function)
-    return function
+job_options = options(*JOB_OPTIONS.values())
 
 
-def job_options_except(*names: str) -> Callable[[AnyFunction], AnyFunction]:
+def job_options_except(*names: str) -> Decorator[Any]:
     """Return the decorator of a command that has options of its own in place of some of a job."""
-
-    def decorate(function: AnyFunction) -> AnyFunction:
-        own = len(function.__dict__.get("__click_params__", ()))
-        function = job_options(function)
-        parameters: list[click.Parameter] = function.__dict__["__click_params__"]
-        parameters[own:] = [entry for entry in parameters[own:] if entry.name not in names]
-        return function
-
-    return decorate
+    return options(*(option for name, option in JOB_OPTIONS.items() if name not in names))
 
 
 def flags(values: dict[str, Any], arguments: tuple[str, ...]) -> Layer:
@@ -247,8 +241,8 @@ def flags(values: dict[str, Any], arguments: tuple[str, ...]) -> Layer:
     Raises:
         UsageError: an ``--env`` names no variable.
     """
-    options = {key: value for key, value in values.items() if value not in (None, ())}
-    options = named_values(options)
+    given = {key: value for key, value in values.items() if value not in (None, ())}
+    given = named_values(given)
     if arguments:
-        options["arguments"] = arguments
-    return Layer("flag", options)
+        given["arguments"] = arguments
+    return Layer("flag", given)
