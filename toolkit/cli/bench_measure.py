@@ -6,19 +6,21 @@ import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from toolkit.bench.allreduce import BACKENDS
+from toolkit.api.run import CompletedRun
+from toolkit.bench.allreduce import BACKENDS, JOB, Measured
+from toolkit.bench.jobs import FailedRunError, script_of
 from toolkit.cli import console
+from toolkit.cli.follow import show_explanation, show_outcome
 from toolkit.cli.options import flags, job_options
 from toolkit.cli.shared import completion, json_option
+from toolkit.config import shipped
 from toolkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from toolkit.api.run import CompletedRun
-    from toolkit.bench.allreduce import Measured
+from toolkit.files import write_atomically
+from toolkit.runs.logs import all_lines
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 
@@ -130,7 +132,6 @@ def allreduce(
 def _measured(backend: str, ran: CompletedRun) -> Measured | None:
     """Return what a run measured, or None if it failed for another reason than a wrong sum."""
     from toolkit.bench import allreduce
-    from toolkit.runs.logs import all_lines
 
     result = allreduce.measured(
         backend,
@@ -169,17 +170,12 @@ def _refuse(backends: tuple[str, ...], sizes: tuple[int, int], *, show_buffers: 
 
 def _target(backend: str) -> str:
     """Return the target of a backend: the job, or another script of its folder."""
-    from toolkit.bench.allreduce import JOB
-    from toolkit.config import shipped
-
     script = BACKENDS[backend].script
     return str(shipped("jobs") / JOB / script) if script else f"jobs/{JOB}"
 
 
 def show_failed_run(ran: CompletedRun) -> int:
     """Print how a run failed, and return its exit code."""
-    from toolkit.cli.follow import show_explanation, show_outcome
-
     show_outcome(ran.outcome, ran.run)
     show_explanation(ran.run)
     return ran.outcome.exit_code or 1
@@ -187,7 +183,6 @@ def show_failed_run(ran: CompletedRun) -> int:
 
 def _plotted(done: list[Measured], path: Path) -> Path:
     from toolkit.bench import allreduce, plot
-    from toolkit.files import write_atomically
 
     series = {
         f"{result.backend}, {result.ranks} ranks": [
@@ -230,8 +225,6 @@ def _show(done: list[Measured], plot: Path | None, *, as_json: bool) -> None:
 @completion
 def complete_jobs() -> Iterable[str]:
     """Return the shipped jobs, and runs below runs/."""
-    from toolkit.config import shipped
-
     names = [f"jobs/{path.parent.name}" for path in shipped("jobs").glob("*/job.toml")]
     return [*names, *(f"runs/{path.parent.name}" for path in Path("runs").glob("*/outcome.json"))]
 
@@ -274,7 +267,6 @@ def compare(
       toolkit bench compare runs/digits-ddp-0001 runs/digits-ddp-0002
     """
     from toolkit.bench import compare
-    from toolkit.bench.jobs import FailedRunError, script_of
 
     layer = compare.settings(flags(options, ()).values, shlex.split(arguments))
     if dry_run:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from toolkit.bench.scale.published import names
 from toolkit.cli.bench_measure import Size
 from toolkit.cli.options import LauncherOption
 from toolkit.cli.shared import Decorator, completion, options
@@ -15,8 +16,6 @@ from toolkit.cli.shared import Decorator, completion, options
 @completion
 def _published() -> Iterable[str]:
     """Return the published results that --beside shows."""
-    from toolkit.bench.scale.published import names
-
     return names()
 
 

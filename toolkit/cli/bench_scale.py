@@ -6,22 +6,26 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from msgspec.structs import replace
 
+from toolkit.bench.jobs import FailedRunError
+from toolkit.bench.scale import against, analysis, fits, published, text
+from toolkit.bench.scale import study as studies
+from toolkit.bench.scale.directory import StudyDirectory, read_study
+from toolkit.bench.scale.model import Options, Study
+from toolkit.bench.scale.report import write_reports
+from toolkit.bench.scale.study import PlannedPoint
 from toolkit.cli import console
 from toolkit.cli.bench_measure import complete_jobs, show_failed_run
 from toolkit.cli.bench_options import study_options
 from toolkit.cli.options import flags, job_options_except
 from toolkit.cli.shared import json_option
 from toolkit.errors import RegressionError, UsageError
+from toolkit.text import is_secret
 from toolkit.units import counted
-
-if TYPE_CHECKING:
-    from toolkit.bench.scale.directory import StudyDirectory
-    from toolkit.bench.scale.model import Options, Study
-    from toolkit.bench.scale.study import PlannedPoint
 
 # Options of a job that do not fit a study, or that it has as lists.
 _NOT_OURS = (
@@ -92,12 +96,6 @@ def scale(
 
     The same command goes on after an interruption: no finished run is lost.
     """
-    from toolkit.bench.jobs import FailedRunError
-    from toolkit.bench.scale import published
-    from toolkit.bench.scale import study as studies
-    from toolkit.bench.scale.directory import StudyDirectory, read_study
-    from toolkit.bench.scale.report import write_reports
-
     options = _chosen(job, again, values)
     for name in options.beside:
         published.read(name)
@@ -144,8 +142,6 @@ def _compare(before: Study, study: Study, threshold: float) -> None:
     Raises:
         RegressionError: a point is slower beyond the noise.
     """
-    from toolkit.bench.scale import against
-
     changes = against.compare(before, study, threshold)
     console.note(console.table(*against.table(changes)))
     for difference in against.differences(before, study):
@@ -168,8 +164,6 @@ def _chosen(job: str | None, again: Path | None, values: dict[str, Any]) -> Opti
     Raises:
         UsageError: not exactly one of them was named.
     """
-    from toolkit.bench.scale.directory import read_study
-
     if job is not None and again is None:
         return _options(job, values)
     if again is not None and job is None:
@@ -182,8 +176,6 @@ def _chosen(job: str | None, again: Path | None, values: dict[str, Any]) -> Opti
 
 
 def _options(job: str, values: dict[str, Any]) -> Options:
-    from toolkit.bench.scale.model import Options
-
     own = {name: values.pop(name) for name in _OWN}
     chosen: dict[str, Any] = {
         "nodes": values.pop("nodes") or (1, 2, 4),
@@ -212,8 +204,6 @@ def _options(job: str, values: dict[str, Any]) -> Options:
 
 def _repeated(before: Study, values: dict[str, Any]) -> Options:
     """Return the options of an earlier study, with those that are given now in place of its own."""
-    from msgspec.structs import replace
-
     given = _options(before.options.target, values)
     default = type(given)(target=given.target, nodes=(1, 2, 4))
     changed = {
@@ -226,8 +216,6 @@ def _repeated(before: Study, values: dict[str, Any]) -> Options:
 
 def _job_settings(values: dict[str, Any]) -> dict[str, Any]:
     """Return the options of the job as JSON has them, without secrets: reports are shared."""
-    from toolkit.text import is_secret
-
     settings = dict(flags(values, ()).values)
     for name, value in settings.get("env", {}).items():
         if is_secret(name, str(value)):
@@ -283,8 +271,6 @@ def _plan_table(rows: Sequence[dict[str, Any]], *, has_limits: bool) -> str:
 
 
 def _show(study: Study, folder: StudyDirectory, *, as_json: bool) -> None:
-    from toolkit.bench.scale import analysis, fits, text
-
     if as_json:
         console.out_json(study)
         return

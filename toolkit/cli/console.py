@@ -24,7 +24,17 @@ SUBJECT = 11  # width of the first column: "plan", "script", "queued", "controll
 _LONG = 3.0  # seconds of a step that is announced where no terminal shows it
 _WIDEST = 4096  # characters of a cell: all cells of its column are as wide
 
-_OF_FINDINGS = ["place", "cause", "source", "next_step", "close", "choices", "details", "kind", "exit_code"]
+_OF_FINDINGS = [
+    "place",
+    "cause",
+    "source",
+    "next_step",
+    "close",
+    "choices",
+    "details",
+    "kind",
+    "exit_code",
+]
 _ERASE = "\r\033[K"  # what the line of a step is drawn over with
 
 

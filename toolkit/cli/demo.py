@@ -10,7 +10,10 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
+from toolkit.cli.main import cli
+from toolkit.planning.settings import chosen_runs
 from toolkit.quoting import shell_words
+from toolkit.runs.directories import find
 
 CLUSTER = "demo"
 _UP = ("cluster", "up", "--name", CLUSTER, "--nodes", "2")
@@ -51,8 +54,6 @@ def command(image: str, keep: bool) -> int:
 
 def _type(arguments: Sequence[str]) -> int:
     """Show a command and run it, as if it had been typed."""
-    from toolkit.cli.main import cli
-
     console.note("")
     console.note("$ toolkit " + shell_words(arguments))
     result = cli.main(list(arguments), prog_name="toolkit", standalone_mode=False)
@@ -60,9 +61,6 @@ def _type(arguments: Sequence[str]) -> int:
 
 
 def _summary() -> None:
-    from toolkit.planning.settings import chosen_runs
-    from toolkit.runs.directories import find
-
     run = find(None, chosen_runs(Path.cwd()))
     outcome = run.outcome
     if outcome is None:

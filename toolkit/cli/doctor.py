@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
+from toolkit.checks import Result, row, to_json
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import (
@@ -15,15 +17,12 @@ from toolkit.cli.shared import (
     node_job_options,
     site_option,
 )
+from toolkit.doctor.case import DoctorCase
+from toolkit.doctor.gather import DoctorOptions, gather, probe_command
+from toolkit.doctor.items import ITEMS, diagnose
 from toolkit.errors import PreflightError, UsageError
+from toolkit.quoting import shell_words
 from toolkit.units import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from toolkit.checks import Result
-    from toolkit.doctor.case import DoctorCase
-    from toolkit.doctor.gather import DoctorOptions
 
 
 @click.command("doctor")
@@ -69,10 +68,6 @@ def command(
       toolkit doctor --nodes 2 --image pytorch_cpu
       toolkit doctor --site neuron --image pytorch_22.03 --nodes 2 --gpus-per-node 4
     """
-    from pathlib import Path
-
-    from toolkit.doctor.gather import DoctorOptions, gather
-
     if gpus and not nodes:
         step = f"--nodes 1 --gpus-per-node {gpus}"
         raise UsageError(
@@ -97,9 +92,6 @@ def command(
 
 def _show(case: DoctorCase, *, as_json: bool) -> list[Result]:
     """Print each result as soon as it is known; those that were not checked come last."""
-    from toolkit.checks import row, to_json
-    from toolkit.doctor.items import ITEMS, diagnose
-
     if case.nodes:
         jobs = f"this machine, and {counted(case.nodes, 'node')} through jobs"
         console.say("checking", jobs)
@@ -119,9 +111,6 @@ def _show(case: DoctorCase, *, as_json: bool) -> list[Result]:
 
 
 def _dry_run(options: DoctorOptions, case: DoctorCase) -> None:
-    from toolkit.doctor.gather import probe_command
-    from toolkit.quoting import shell_words
-
     if not case.nodes or case.image is None:
         console.note("no job would run; next: add --nodes and --image")
         return

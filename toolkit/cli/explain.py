@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from toolkit.cli import console
-from toolkit.cli.follow import lines_of, show_attempts
+from toolkit.cli.follow import lines_of, show_attempts, silent_text
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import complete_runs, json_option, runs_option
-
-if TYPE_CHECKING:
-    from toolkit.explain.model import Evidence
-    from toolkit.model.run import JobState
-    from toolkit.runs.run import Run
+from toolkit.explain import waiting
+from toolkit.explain.explanation import explain
+from toolkit.explain.gather import of_file, of_run, of_stream, rules
+from toolkit.explain.model import Evidence
+from toolkit.model.run import JobState
+from toolkit.runs import follow, logs, standings, status
+from toolkit.runs.directories import find
+from toolkit.runs.run import Run
 
 
 @click.command("explain")
@@ -38,9 +43,6 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
       toolkit explain slurm-4711.out
       toolkit explain - < pasted.log
     """
-    from toolkit.explain.explanation import explain
-    from toolkit.explain.gather import rules
-
     known = rules()
     if list_rules:
         console.out(
@@ -61,8 +63,6 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
         return
     explanation = explain(evidence, known)
     if as_json:
-        import msgspec
-
         forced = {"forced": list(evidence.forced)} if evidence.forced else {}
         console.out_json(msgspec.to_builtins(explanation) | forced)
         return
@@ -78,9 +78,6 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
 
 def _silent(run: Run) -> list[str]:
     """Return what to type if a running run of Python has printed nothing for a while."""
-    from toolkit.cli.follow import silent_text
-    from toolkit.runs import follow, logs, standings
-
     seconds = logs.silence(run)
     is_silent = seconds > follow.SILENT_SECONDS and standings.can_answer(run.plan)
     return [console.subject("silent", silent_text(run, seconds))] if is_silent else []
@@ -88,8 +85,6 @@ def _silent(run: Run) -> list[str]:
 
 def _show_wait(run: Run, state: JobState, *, as_json: bool) -> None:
     """Print why a run waits in the queue."""
-    from toolkit.explain import waiting
-
     rows = waiting.explain(run)
     if as_json:
         lines = [{"subject": subject, "text": text} for subject, text in rows]
@@ -101,9 +96,6 @@ def _show_wait(run: Run, state: JobState, *, as_json: bool) -> None:
 
 def _is_piped() -> bool:
     """Return whether standard input is a file or a pipe, which may be a log."""
-    import stat
-    import sys
-
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, OSError, ValueError):  # it is closed
@@ -113,19 +105,13 @@ def _is_piped() -> bool:
 
 def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Run | None, JobState | None]:
     """Return the evidence; if it is of a run, also that, and its state in Slurm."""
-    from toolkit.explain.gather import of_file, of_run, of_stream
-
     if what == "-":
-        import sys
-
         return of_stream(sys.stdin.buffer), None, None
     if what is not None and Path(what).is_file():
         return of_file(Path(what)), None, None
     if what is None and _is_piped():
         console.note("standard input was not read; a log there: toolkit explain -")
-    from toolkit.runs.directories import find
-    from toolkit.runs.status import query
 
     run = find(what, runs)
-    state = query(run)
+    state = status.query(run)
     return of_run(run), run, state

@@ -9,10 +9,14 @@ import click
 
 from toolkit.cli import console
 from toolkit.cli.shared import gpus_option, json_option, node_job_options, site_option
+from toolkit.doctor.node_jobs import find_site, rank_runner
 from toolkit.errors import BuildError, ConfigError, UsageError
 from toolkit.images.store.sign import sign as sign_image
 from toolkit.images.store.signatures import verify as verify_signed
 from toolkit.images.store.store import find
+from toolkit.images.verify.case import VerifyOptions, local_case
+from toolkit.images.verify.own_checks import run_checks
+from toolkit.images.verify.verdicts import save, verdicts
 from toolkit.shell import require_apptainer
 
 
@@ -53,10 +57,6 @@ def verify(
       toolkit image verify pytorch_22.03 --nodes 2 --gpus-per-node 4 --partition cas_v100_4
       toolkit image verify /apps/images/pytorch.sif --json
     """
-    from toolkit.doctor.node_jobs import find_site, rank_runner
-    from toolkit.images.verify.case import VerifyOptions, local_case
-    from toolkit.images.verify.verdicts import save, verdicts
-
     image = find(name)
     require_apptainer()
     offer, reason = find_site(site or "auto", required=bool(site or nodes))
@@ -92,8 +92,6 @@ def check(name: str, as_json: bool) -> None:
     Example:
       toolkit image check pytorch_cpu
     """
-    from toolkit.images.verify.own_checks import run_checks
-
     image = find(name)
     if not as_json:
         console.say("checking", image.path)

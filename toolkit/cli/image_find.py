@@ -15,8 +15,11 @@ from toolkit.errors import ImageMissingError
 from toolkit.files import write_atomically
 from toolkit.images.recipe import catalogue, library, names
 from toolkit.images.recipe.releases import FACTS, Release
+from toolkit.images.store.compare import compare
 from toolkit.images.store.diff import Difference
 from toolkit.images.store.listing import listing
+from toolkit.images.store.sbom import materials
+from toolkit.images.store.search import catalogue_entries, matching
 from toolkit.images.store.store import find
 from toolkit.model.image import Manifest
 from toolkit.text import json_safe, one_line
@@ -163,8 +166,6 @@ def search(words: tuple[str, ...], as_json: bool) -> None:
       toolkit image search framework:pytorch 'cuda>=12' python:3.10
       toolkit image search 'driver<=470'
     """
-    from toolkit.images.store.search import catalogue_entries, matching
-
     matches = matching(catalogue_entries(), words)
     if not matches and not as_json:
         console.note("nothing matches; next: toolkit image search, which lists everything")
@@ -204,8 +205,6 @@ def diff(before: str, after: str, quick: bool, every: bool, as_json: bool) -> No
       toolkit image diff pytorch_cpu /shared/images/pytorch_cpu.sif
       toolkit image diff old.sif new.sif --quick
     """
-    from toolkit.images.store.compare import compare
-
     difference = compare(find(before), find(after), read=not quick)
     if as_json:
         console.out_json(difference)
@@ -267,8 +266,6 @@ def sbom(name: str, output: Path | None) -> None:
     Example:
       toolkit image sbom pytorch_cpu -o pytorch_cpu.cdx.json
     """
-    from toolkit.images.store.sbom import materials
-
     text = materials(find(name))
     if output is None:
         console.document(json_safe(text))

@@ -10,9 +10,11 @@ import click
 from toolkit.cli import console
 from toolkit.cli.shared import json_option
 from toolkit.errors import ForbiddenError, UsageError
+from toolkit.images.registry import copies, transfer
 from toolkit.images.store import prune as pruning
 from toolkit.images.store import store
 from toolkit.images.store.cache import Cache
+from toolkit.runs.removal import holds_image
 from toolkit.units import counted, human_age, human_size
 
 
@@ -28,8 +30,6 @@ def remove(name: str, force: bool) -> None:
     Example:
       toolkit image remove pytorch_cpu
     """
-    from toolkit.runs.removal import holds_image
-
     path = store.images_directory() / f"{name.removesuffix('.sif')}.sif"
     if not path.exists():
         path = Path(store.find(name).path)
@@ -66,8 +66,6 @@ def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json
       toolkit image prune --unused-for 30d --dry-run
       toolkit image prune --older-than 90d --unused-for 30d
     """
-    from toolkit.runs.removal import holds_image
-
     ages = {
         "older_than": pruning.seconds(older_than, "--older-than") if older_than else None,
         "unused_for": pruning.seconds(unused_for, "--unused-for") if unused_for else None,
@@ -146,8 +144,6 @@ def push(name: str, target: str) -> None:
     Example:
       toolkit image push pytorch_cpu oras://registry.site/images/pytorch_cpu:1
     """
-    from toolkit.images.registry import transfer
-
     with console.Steps() as progress:
         place = transfer.push(store.find(name), target, progress)
     console.say("pushed", f"get it: toolkit image pull oras://{place}")
@@ -168,8 +164,6 @@ def pull(origin: str, name: str | None, force: bool) -> None:
       toolkit image pull oras://registry.site/images/pytorch_cpu:1
       toolkit image pull docker://nvcr.io/nvidia/pytorch:25.06-py3 --name pytorch
     """
-    from toolkit.images.registry import transfer
-
     with console.Steps() as progress:
         path = transfer.pull(origin, name, progress, force=force)
     console.document(str(path))
@@ -194,8 +188,6 @@ def copy(name: str, target: str, mode: str) -> None:
       toolkit image copy pytorch_cpu /apps/images
       toolkit image copy pytorch_cpu login.site:/scratch/me/images --mode 640
     """
-    from toolkit.images.registry import copies
-
     if not mode.isdigit() or len(mode) > 4 or any(digit in "89" for digit in mode):
         step = "--mode 644, or --mode 640 for the group only"
         raise UsageError(f"{mode!r} is not an octal mode", place="--mode", next_step=step)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from toolkit import sites
+from toolkit.checks import Result
 from toolkit.cli import console
 from toolkit.cli.shared import json_option, site_option
+from toolkit.lint.files import context_of, read, save
+from toolkit.lint.linter import fixed, lint, report, to_json
+from toolkit.lint.rules import RULES
+from toolkit.lint.script import Context
 from toolkit.units import counted
-
-if TYPE_CHECKING:
-    from toolkit.checks import Result
-    from toolkit.lint.script import Context
 
 
 def _list_rules(context: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
     """Print the rules, and end the command, which needs files otherwise."""
     del parameter
     if is_wanted:
-        from toolkit.lint.rules import RULES
-
         rows = [(rule.name, rule.about) for rule in RULES]
         console.out(console.table(("RULE", "WHAT MUST HOLD"), rows))
         context.exit()
@@ -61,10 +60,6 @@ def command(
       toolkit lint job.sbatch
       toolkit lint --site neuron --fix job.sbatch
     """
-    from toolkit import sites
-    from toolkit.lint.files import context_of, read
-    from toolkit.lint.linter import lint, to_json
-
     loaded = sites.load(site) if site else None
     results: dict[str, tuple[Result, ...]] = {}
     for file in files:
@@ -88,9 +83,6 @@ def command(
 
 
 def _fix(file: Path, text: str, known: Context) -> str:
-    from toolkit.lint.files import save
-    from toolkit.lint.linter import fixed
-
     new, faults = fixed(text, known)
     if not faults:
         return text
@@ -102,8 +94,6 @@ def _fix(file: Path, text: str, known: Context) -> str:
 
 
 def _show(name: str, results: tuple[Result, ...]) -> None:
-    from toolkit.lint.linter import report
-
     for result in results:
         for line in report(result, name):
             console.out(line)

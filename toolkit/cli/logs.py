@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from toolkit.cli import console
+from toolkit.cli.follow import follow_run
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import run_argument, runs_option
 from toolkit.runs import logs
@@ -46,8 +47,6 @@ def command(run: str | None, following: bool, rank: int | None, raw: bool, runs:
         return (rank is None or line.rank == rank) and (raw or not logs.is_noise(line.text))
 
     if following and not chosen.has_ended:
-        from toolkit.cli.follow import follow_run
-
         return follow_run(chosen, wanted=is_wanted)
     printed, ranks = False, set[int]()
     for line in logs.all_lines(chosen):

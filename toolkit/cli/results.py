@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import run_argument, runs_option
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from toolkit.model.plan import Point
-    from toolkit.model.run import PointOutcome
-    from toolkit.runs.run import Run
+from toolkit.model.plan import Point
+from toolkit.model.run import PointOutcome
+from toolkit.runs import status
+from toolkit.runs.directories import find
+from toolkit.runs.run import Run
 
 
 @click.command("results")
@@ -42,9 +41,6 @@ def command(run: str | None, as_json: bool, runs: Path) -> None:
       toolkit results train-0007
       toolkit results --json train-0007
     """
-    from toolkit.runs import status
-    from toolkit.runs.directories import find
-
     chosen = find(run, runs)
     if not chosen.plan.array:
         status.query(chosen)
@@ -52,8 +48,6 @@ def command(run: str | None, as_json: bool, runs: Path) -> None:
         return
     points = status.elements_with_earlier(chosen)
     if as_json:
-        import msgspec
-
         values = {point.number: dict(point.values) for point in chosen.plan.points}
         console.out_json(
             [

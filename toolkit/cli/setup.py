@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from time import time
 from typing import Any
 
 import click
 
 from toolkit.cli import console
 from toolkit.errors import CommandFailedError, ToolkitError
+from toolkit.hostsetup import apt, newer
 from toolkit.hostsetup.decide import decide, needs, obstacle
 from toolkit.hostsetup.facts import read_facts
+from toolkit.hostsetup.install import announcement, install
 from toolkit.hostsetup.model import Action, Facts, SetupOptions
 
 
@@ -79,9 +82,6 @@ def _refresh_newer(facts: Facts, *, always: bool) -> bool:
     """
     if not (facts.root and facts.apt and facts.runtime):
         return False
-    from time import time
-
-    from toolkit.hostsetup import newer
 
     if not (always or newer.is_due(time())) or not newer.fitted(facts.os.codename):
         return False
@@ -127,9 +127,6 @@ def _dry_run(
 
 
 def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:
-    from toolkit.hostsetup import apt
-    from toolkit.hostsetup.install import announcement
-
     packages = sorted({package for action in actions for package in action.packages})
     if not packages:
         return "adjustments only, no packages"
@@ -153,8 +150,6 @@ def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:
 def _install(
     facts: Facts, actions: tuple[Action, ...], options: SetupOptions, as_json: bool
 ) -> None:
-    from toolkit.hostsetup.install import install
-
     blocked = obstacle(facts, actions, options)
     if blocked:
         raise blocked

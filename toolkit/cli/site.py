@@ -16,7 +16,14 @@ from toolkit.config import PROJECT_FILE, machine_directory, user_directory
 from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_text, write_atomically
 from toolkit.model.site import Site
+from toolkit.planning.cluster import cluster_of, find_cluster
+from toolkit.rules import RULES
+from toolkit.sites import compare
+from toolkit.sites.draft import draft
 from toolkit.sites.rules import comment_example, comment_form
+from toolkit.sites.schema import text
+from toolkit.sites.survey import survey
+from toolkit.slurm.client import Client
 from toolkit.trust import require_trusted
 from toolkit.units import counted
 
@@ -54,11 +61,6 @@ def init(
       toolkit site init ours --dry-run
       toolkit site init ours --probe --comment "field=misc;appl=misc"
     """
-    from toolkit.planning.cluster import find_cluster
-    from toolkit.sites.draft import draft
-    from toolkit.sites.survey import survey
-    from toolkit.slurm.client import Client
-
     if not _NAME.match(name) or name == "auto":
         raise UsageError(
             f"{name!r} cannot be the name of a site: letters, digits, . _ -",
@@ -103,11 +105,6 @@ def check(site: str, as_json: bool) -> int:
       toolkit site check ours
       toolkit site check ./ours.toml --json
     """
-    from toolkit.planning.cluster import cluster_of
-    from toolkit.sites import compare
-    from toolkit.sites.survey import survey
-    from toolkit.slurm.client import Client
-
     is_file = site.endswith(".toml") or "/" in site
     written = sites.from_file(Path(site)) if is_file else sites.load(site, "NAME")
     differences = list(compare.within(written))
@@ -163,8 +160,6 @@ def schema() -> None:
     Example:
       toolkit site schema > ~/.config/toolkit/site.schema.json
     """
-    from toolkit.sites.schema import text
-
     console.document(text())
 
 
@@ -177,8 +172,6 @@ def rules(as_json: bool) -> None:
     Example:
       toolkit site rules
     """
-    from toolkit.rules import RULES
-
     rules = {rule.name: rule.about for rule in RULES}
     table = console.table(("RULE", "ASKS FOR"), list(rules.items()))
     console.result(rules, table, as_json=as_json)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,15 +13,13 @@ from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import json_option, run_argument, runs_option
 from toolkit.errors import JobLostError, LauncherMismatchError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from toolkit.model.plan import Plan
-    from toolkit.model.run import Process
-    from toolkit.runs.run import Run
-    from toolkit.runs.stacks import Frame
-    from toolkit.runs.standings import Sizes, Standing
+from toolkit.model.plan import Plan
+from toolkit.model.run import Process
+from toolkit.runs import standings, status
+from toolkit.runs.directories import find
+from toolkit.runs.run import Run
+from toolkit.runs.stacks import Frame
+from toolkit.runs.standings import Sizes, Standing, source_of
 
 
 @click.command("stacks")
@@ -55,8 +54,6 @@ def command(run: str | None, twice: int | None, wait: int, as_json: bool, runs: 
       toolkit stacks --twice 10 train-0007
       toolkit stacks --json 4711
     """
-    from toolkit.runs.directories import find
-
     chosen = find(run, runs)
     answer = _ask(chosen, wait)
     if twice is not None:
@@ -69,8 +66,6 @@ def command(run: str | None, twice: int | None, wait: int, as_json: bool, runs: 
 
 
 def _ask(run: Run, wait: int) -> tuple[Sequence[Process], Sizes]:
-    from toolkit.runs import standings, status
-
     run.require_own()
     if not standings.can_answer(run.plan):
         cause = "the ranks run in containers of an engine, which Slurm's signals do not reach"
@@ -90,8 +85,6 @@ def _ask(run: Run, wait: int) -> tuple[Sequence[Process], Sizes]:
 
 
 def _show(run: Run, processes: Sequence[Process], asked: Sizes, *, as_json: bool) -> int:
-    from toolkit.runs import standings
-
     plan = run.plan
     stands = standings.standings(processes, plan, asked)
     ranks = standings.ranks_of(stands)
@@ -125,8 +118,6 @@ def _show(run: Run, processes: Sequence[Process], asked: Sizes, *, as_json: bool
 
 
 def _line(frame: Frame, plan: Plan) -> str:
-    from toolkit.runs.standings import source_of
-
     path, code = PurePath(frame.file), source_of(plan, frame)
     is_own = path.is_relative_to(plan.directory)
     shown = path.relative_to(plan.directory) if is_own else frame.file.rpartition("-packages/")[2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,11 +11,11 @@ from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import json_option, run_argument, runs_option
 from toolkit.errors import JobLostError
+from toolkit.runs import processes, status
+from toolkit.runs.directories import find
+from toolkit.runs.processes import Gpu, Process, working
+from toolkit.runs.run import Run
 from toolkit.units import human_size
-
-if TYPE_CHECKING:
-    from toolkit.runs.processes import Gpu, Process
-    from toolkit.runs.run import Run
 
 
 @click.command("top")
@@ -49,9 +48,6 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
       toolkit top --every 5 train-0007
       toolkit top --json train-0007
     """
-    from toolkit.runs.directories import find
-    from toolkit.runs.processes import working
-
     chosen = find(run, runs)
     usage = _usage(chosen)
     if usage is None:
@@ -84,8 +80,6 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
 
 def _usage(run: Run) -> tuple[list[Process], list[Gpu]] | None:
     """Return the processes and GPUs of a run on all nodes; None if it is not running."""
-    from toolkit.runs import processes, status
-
     running = status.running(run)
     if not running:
         return None

@@ -16,10 +16,13 @@ from toolkit.quoting import shell
 from toolkit.shell import interrupted_by_signals
 from toolkit.units import counted, human_size
 from toolkit.workshops import archive, reading
+from toolkit.workshops import pack as packing
 from toolkit.workshops.archive import Verify
+from toolkit.workshops.checks import examine
 from toolkit.workshops.join import join as join_workshop
 from toolkit.workshops.new import create
 from toolkit.workshops.reading import job_of, load, notes, source_of
+from toolkit.workshops.signing import verifier
 
 FOLDER = click.Path(path_type=Path)
 folder_argument = click.argument("folder", metavar="[WORKSHOP]", default=".", type=FOLDER)
@@ -119,8 +122,6 @@ def pack(
       toolkit workshop pack first-steps --no-images --sign course.pem
       toolkit workshop pack first-steps --pages public --address https://example.org/course
     """
-    from toolkit.workshops import pack as packing
-
     target = output or Path(f"{folder.resolve().name}.tar")
     options = packing.Options(images=not no_images, key=sign, ask=_ask)
     with interrupted_by_signals(), console.Steps() as steps:
@@ -179,7 +180,6 @@ def verifier_of(key: Path | None) -> Verify | None:
     """Return the function that verifies signatures by a key; None without a key."""
     if key is None:
         return None
-    from toolkit.workshops.signing import verifier
 
     return verifier(key)
 
@@ -209,8 +209,6 @@ def join(
       toolkit workshop join https://example.org/course/ --share-results
       toolkit workshop join first-steps.tar ~/course --key instructor.pem
     """
-    from toolkit.workshops.checks import examine
-
     with interrupted_by_signals(), console.Steps() as steps:
         verify = verifier_of(key)
         member = join_workshop(source, directory, share=share, verify=verify, progress=steps)

@@ -16,6 +16,8 @@ from toolkit.units import counted
 from toolkit.workshops.join import reset as reset_exercise
 from toolkit.workshops.model import JOINED, WORKSHOP, Done, Joined
 from toolkit.workshops.reading import load
+from toolkit.workshops.rehearsal import rehearse as acts
+from toolkit.workshops.rehearsal import report as reports
 from toolkit.workshops.results import (
     close_directory,
     open_directory,
@@ -188,9 +190,6 @@ def rehearse(
       toolkit workshop rehearse first-steps --on-site --people 4
       toolkit workshop rehearse --clean
     """
-    from toolkit.workshops.rehearsal import rehearse as acts
-    from toolkit.workshops.rehearsal import report as reports
-
     if clean:
         with console.Steps() as steps:
             removed = acts.clean_up(steps)
