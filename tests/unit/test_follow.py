@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -211,10 +212,14 @@ def test_an_interactive_run_shows_its_warnings(
 ) -> None:
     run = new_run(tmp_path / "x-0001")
     monkeypatch.setattr(shell, "write", lambda _: run)
-    monkeypatch.setattr(shell, "_follow", lambda *_, **__: 0)
+    monkeypatch.setattr(shell, "local_name", lambda _: None)
+    monkeypatch.setattr(shell, "show", lambda *_, **__: 3)
+    for name in ("start", "wait_for_nodes"):
+        monkeypatch.setattr(shell.interactive, name, lambda *_: None)
+    monkeypatch.setattr(shell.interactive, "released_after", lambda *_: nullcontext())
     case = make_case({"interactive": True})
     run.plan = replace(run.plan, warnings=("there is no end to it",), notes=("as a shell",))
-    assert shell.run_interactively(case) == 0
+    assert shell.run_interactively(case) == 3
     said = capsys.readouterr().err
     assert "warning    there is no end to it" in said
     assert "note       as a shell" in said
