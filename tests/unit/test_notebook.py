@@ -144,14 +144,14 @@ def test_the_script_holds_no_token_and_no_port() -> None:
 def test_a_place_that_cannot_be_had_is_refused_before_the_job_queues(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(UntrustedError):
-        require_free(Entrance(8888, tmp_path / "door"))
+        require_free(Entrance(8888, tmp_path / "door"), "x")
     with pytest.raises(UsageError, match="not at both"):
-        require_free(Entrance(8888, tmp_path / "door", 8888))
+        require_free(Entrance(8888, tmp_path / "door", 8888), "x")
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         with pytest.raises(BusyError, match="is not available"):
-            require_free(Entrance(8888, None, other.getsockname()[1]))
+            require_free(Entrance(8888, None, other.getsockname()[1]), "x")
 
 
 @pytest.fixture

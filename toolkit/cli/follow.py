@@ -7,22 +7,26 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from toolkit.cli import console
+from toolkit.cli.results import table
 from toolkit.cli.shared import DETACHED, INTERRUPTED
 from toolkit.errors import ToolkitError
+from toolkit.explain.explanation import NO_FAILURE, explain
+from toolkit.explain.gather import of_run, rules
+from toolkit.explain.model import Explanation, Match
+from toolkit.files import read_json
 from toolkit.model.base import to_json
 from toolkit.model.job import JOINED
+from toolkit.model.run import JobAttempt, Outcome
 from toolkit.runs import follow as events
 from toolkit.runs import logs, standings
+from toolkit.runs.attempts import describe, warning
+from toolkit.runs.outcome import headline
 from toolkit.runs.run import Run
 from toolkit.slurm.hostlist import expand
 from toolkit.units import counted, human_time
-
-if TYPE_CHECKING:
-    from toolkit.explain.model import Explanation, Match
-    from toolkit.model.run import JobAttempt, Outcome
+from toolkit.workshops.model import Joined
 
 _MOST_HOSTS, _MOST_RANKS = 64, 8  # that are named one by one
 _SECOND_CTRL_C = 3.0  # seconds in which a second Ctrl-C means the job
@@ -99,8 +103,6 @@ def show(run: Run, *, as_json: bool, wanted: Callable[[logs.Line], bool] = is_wo
 def _show_end(run: Run, outcome: Outcome, *, as_json: bool) -> None:
     """Print how a run came out, and why if it failed."""
     if run.plan.points and not as_json:
-        from toolkit.cli.results import table
-
         console.out(table(run.plan.points, outcome.points))
     show_outcome(outcome, run)
     if run.is_own and not run.has_ended:
@@ -139,9 +141,7 @@ def leave_results(run: Run) -> None:
     directory = run.directory.parent.parent
     if not (directory / JOINED).is_file():
         return
-    from toolkit.files import read_json
-    from toolkit.workshops.model import Joined
-    from toolkit.workshops.results import leave
+    from toolkit.workshops.results import leave  # most runs are of no workshop
 
     try:
         target = leave(directory)
@@ -158,8 +158,6 @@ def leave_results(run: Run) -> None:
 
 def show_outcome(outcome: Outcome, run: Run) -> None:
     """Print the outcome of a run, where its ranks were, and the next commands."""
-    from toolkit.runs.outcome import headline
-
     word = "done" if outcome.kind == "ok" else outcome.kind
     message = outcome.message or headline(outcome.results)
     console.say(word, f"{human_time(outcome.seconds)}  exit {outcome.exit_code}  {message}")
@@ -187,8 +185,6 @@ def _places(ranks: Mapping[str, Sequence[int]]) -> str:
 
 def show_attempts(attempts: Sequence[JobAttempt]) -> None:
     """Print the attempts of a run that was requeued."""
-    from toolkit.runs.attempts import describe, warning
-
     for index, line in enumerate(describe(attempts) if len(attempts) > 1 else ()):
         console.say("" if index else "attempts", line)
     if text := warning(attempts):
@@ -200,9 +196,6 @@ def show_explanation(run: Run) -> None:
 
     A rule of the user's that is broken does not hide the outcome.
     """
-    from toolkit.explain.explanation import explain
-    from toolkit.explain.gather import of_run, rules
-
     try:
         lines = lines_of(explain(of_run(run), rules()))
     except ToolkitError as error:
@@ -214,8 +207,6 @@ def show_explanation(run: Run) -> None:
 
 def lines_of(explanation: Explanation) -> list[str]:
     """Format an explanation: the first failure, the cause, the fix, the confidence."""
-    from toolkit.explain.explanation import NO_FAILURE
-
     if explanation.first == NO_FAILURE:
         rows = [("result", explanation.first)]
     elif explanation.match is None:

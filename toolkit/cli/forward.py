@@ -143,12 +143,15 @@ def require_one(entrance: Entrance) -> None:
         )
 
 
-def require_free(entrance: Entrance) -> None:
-    """Raise an error if nothing can listen at the place that the user named."""
+def require_free(entrance: Entrance, name: str) -> None:
+    """Raise an error if nothing can listen at an entrance, whose own socket has a name by default.
+
+    It is for what shall be known before a job queues.
+    """
     require_one(entrance)
-    if entrance.socket is not None or entrance.listen is not None:
-        with _listening(entrance, (entrance.socket or Path()).absolute()):
-            return
+    own = Path() if entrance.listen else entrance.socket or sockets.private_directory() / name
+    with _listening(entrance, own.absolute()):
+        return
 
 
 def _listening(entrance: Entrance, path: Path) -> AbstractContextManager[socket.socket]:

@@ -27,7 +27,6 @@ from toolkit.model.run import Outcome
 from toolkit.planning import case as planning
 from toolkit.planning.host import node_local
 from toolkit.planning.settings import Layer
-from toolkit.relay import sockets
 from toolkit.runs import follow, notebook
 from toolkit.runs.directories import find
 from toolkit.runs.removal import cancel
@@ -73,13 +72,10 @@ def start(
       toolkit notebook start --image mine --gpus-per-node 1 --idle 30m course/
     """
     shown = _require_directory(directory)
-    given = {
-        **options,
-        "launcher": notebook.LAUNCHER,
-        "job_name": options.get("job_name") or _job_name(shown),
-    }
+    name = options["job_name"] or _job_name(shown)
     entrance = Entrance(port or listen or FIRST_PORT, socket_path, listen)
-    _require_entrance(entrance, str(given["job_name"]))
+    require_free(entrance, f"{name}-0000-000000-jupyter.sock")
+    given = {**options, "launcher": notebook.LAUNCHER, "job_name": name}
     layer = flags(given, (str(idle_seconds(idle)), str(shown)))
     wait = configured_wait(partial(console.say, "waiting"))
     gather = partial(patiently, partial(_gather, layer, shown), wait)
@@ -123,13 +119,6 @@ def _require_directory(directory: Path) -> Path:
     return directory.resolve()
 
 
-def _require_entrance(entrance: Entrance, job_name: str) -> None:
-    """Raise an error for a socket or port that could not be had, before the job queues."""
-    require_free(entrance)
-    if entrance.socket is None and entrance.listen is None:
-        sockets.require_short(sockets.private_directory() / f"{job_name}-0000-000000-jupyter.sock")
-
-
 def idle_seconds(text: str | None) -> int:
     """Return the seconds of ``30m``, ``2h``, ``90s`` or ``30`` (minutes); 0 if there is none.
 
@@ -153,14 +142,12 @@ def _submit(case: Case, shown: Path, wait: Wait) -> Run:
     run = write(case)
     console.say("plan", console.plan_summary(run.plan))
     for name in others:
-        text = f"{name} shows this directory already: toolkit notebook connect {name}"
-        console.say("note", text)
+        console.say("note", f"{name} shows this directory already: toolkit notebook connect {name}")
     console.warn(run.plan)
     try:
         submit(run, local_name(case.site), wait)
     except KeyboardInterrupt:
-        text = f"Slurm may have the job of {run.name} already: toolkit ps"
-        console.say("interrupted", text)
+        console.say("interrupted", f"Slurm may have the job of {run.name} already: toolkit ps")
         raise
     return run
 

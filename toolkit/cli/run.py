@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,14 @@ from toolkit.cli.shared import with_image
 from toolkit.errors import UsageError
 from toolkit.model.base import to_json
 from toolkit.model.case import Case
-from toolkit.model.plan import Plan
+from toolkit.model.plan import Bind, Plan
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import slurm_origin
 from toolkit.runs.run import Run
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.text import HIDDEN
-from toolkit.units import counted
+from toolkit.units import counted, human_size
 
 
 class _RunCommand(click.Command):
@@ -134,7 +136,7 @@ def command(
         options |= _failed_points(script)
     if as_module:
         options["python_module"] = script
-    wait = Wait(0 if dry_run else wait_for_slurm, _note_waiting)
+    wait = Wait(0 if dry_run else wait_for_slurm, partial(console.say, "waiting"))
     is_command = bool(click.get_current_context().meta["is_command"])
 
     def gathered() -> Case:
@@ -148,7 +150,15 @@ def command(
         return 0
     case = with_image(case, lambda: patiently(gathered, wait))
     if case.job.interactive:
-        return _interactive(case, detach=detach, as_json=as_json)
+        from toolkit.cli.shell import run_interactively
+
+        if detach:
+            raise UsageError(
+                "an interactive run cannot be detached",
+                place="--detach",
+                next_step="leave out --detach or --interactive",
+            )
+        return run_interactively(case, as_json=as_json)
     run = _submitted(case, wait, explain=explain)
     console.say("script", os.path.relpath(run.script))
     if detach:
@@ -157,10 +167,6 @@ def command(
     from toolkit.cli.follow import follow_run
 
     return follow_run(run, as_json=as_json)
-
-
-def _note_waiting(text: str) -> None:
-    console.say("waiting", text)
 
 
 def _print_queued(run: Run, *, as_json: bool) -> None:
@@ -219,18 +225,6 @@ def _failed_points(name: str) -> dict[str, Any]:
     return {"array": ",".join(map(str, numbers)), "rerun_of": run.name}
 
 
-def _interactive(case: Case, *, detach: bool, as_json: bool) -> int:
-    from toolkit.cli.shell import run_interactively
-
-    if detach:
-        raise UsageError(
-            "an interactive run cannot be detached",
-            place="--detach",
-            next_step="leave out --detach or --interactive",
-        )
-    return run_interactively(case, as_json=as_json)
-
-
 def _reason(force: str | None) -> str | None:
     if force is not None and not force.strip():
         raise UsageError(
@@ -250,8 +244,6 @@ def _dry_run(case: Case, *, explain: bool, as_json: bool) -> None:
         console.note(explanation(decided))
     console.warn(decided)
     if as_json:
-        import json
-
         console.out_json({"plan": json.loads(to_json(decided)), "script": text})
     else:
         console.document(text)
@@ -259,64 +251,50 @@ def _dry_run(case: Case, *, explain: bool, as_json: bool) -> None:
 
 def _show_snapshot(run: Run) -> None:
     from toolkit.runs.code import snapshot_of
-    from toolkit.units import human_size
 
     taken = snapshot_of(run)
     if taken is None:
         return
-    left = f"; left out: {', '.join(taken.left_out[:5])}" if taken.left_out else ""
-    more = len(taken.left_out) - 5
+    names, more = taken.left_out[:5], len(taken.left_out) - 5
+    left = f"; left out: {', '.join(names)}" if names else ""
     left += f" and {more} more" if more > 0 else ""
     console.say("snapshot", f"{counted(len(taken.files), 'file')}, {human_size(taken.size)}{left}")
 
 
-def _gpus(decided: Plan) -> str:
-    """Return the GPUs of each node as they are given: ``a100:4``, or ``8,4``."""
-    counts = ",".join(map(str, decided.gpus_by_node)) or str(decided.gpus_per_node)
-    return f"{decided.gpu_type}:{counts}" if decided.gpu_type else counts
-
-
 def explanation(decided: Plan) -> str:
     """Return a table of the plan's values and their sources."""
+    directives = dict(decided.directives)
+    gpus = ",".join(map(str, decided.gpus_by_node)) or str(decided.gpus_per_node)
     values: dict[str, object] = {
         "runtime": decided.container.runtime,
-        "image": decided.container.image or "-",
-        "modules": " ".join(decided.modules) or "-",
+        "image": decided.container.image,
+        "modules": " ".join(decided.modules),
         "site": decided.site,
         "launcher": decided.launch.launcher,
-        "nodes": dict(decided.directives)["nodes"],
+        "nodes": directives["nodes"],
         "ntasks_per_node": decided.ranks_per_node,
-        "gpus_per_node": _gpus(decided),
+        "gpus_per_node": f"{decided.gpu_type}:{gpus}" if decided.gpu_type else gpus,
         "cpus_per_task": decided.cpus_per_rank,
         "job_name": decided.name,
-        "partition": dict(decided.directives).get("partition", "-"),
-        "time": dict(decided.directives).get("time", "-"),
-        "comment": dict(decided.directives).get("comment", "-"),
+        **{name: directives.get(name) for name in ("partition", "time", "comment")},
+        **{slurm_origin(name): value for name, value in decided.slurm.items()},
+        **{f"bind {bind.target}": bind for bind in decided.container.binds},
+        **{f"env {name}": value for name, value in sorted(decided.environment.items())},
+        **{f"env {name}": HIDDEN for name in decided.secrets},
     }
-    rows = [(name, value, decided.origins.get(name, "unset")) for name, value in values.items()]
-    rows += [
+    rows: list[tuple[object, ...]] = [
         (
-            key := slurm_origin(name),
-            "-" if value is None else value,
-            decided.origins.get(key, "unset"),
+            "bind" if isinstance(value, Bind) else name,
+            "-" if value in (None, "") and not name.startswith("env ") else value,
+            decided.origins.get(name, "unset"),
         )
-        for name, value in decided.slurm.items()
+        for name, value in values.items()
     ]
-    rows += [
-        ("bind", bind, decided.origins[f"bind {bind.target}"]) for bind in decided.container.binds
-    ]
-    rows += [
-        (f"env {name}", value, decided.origins[f"env {name}"])
-        for name, value in sorted(decided.environment.items())
-    ]
-    rows += [(f"env {name}", HIDDEN, decided.origins[f"env {name}"]) for name in decided.secrets]
     cpus = (
         f"{counted(decided.launch.cpus_per_task, 'CPU')} each"
         if decided.launch.cpus_per_task
         else "CPUs by the GPUs of their nodes"
     )
     tasks = f"{decided.launch.ntasks_per_node} per node, {cpus}"
-    return console.table(
-        ("NAME", "VALUE", "SOURCE"),
-        [*rows, ("Slurm's tasks", tasks, f"launcher {decided.launch.launcher}")],
-    )
+    rows.append(("Slurm's tasks", tasks, f"launcher {decided.launch.launcher}"))
+    return console.table(("NAME", "VALUE", "SOURCE"), rows)
