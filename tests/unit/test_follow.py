@@ -26,7 +26,7 @@ from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import of_run, rules
 from toolkit.model.run import JobState, Outcome
-from toolkit.runs import finish, follow
+from toolkit.runs import finish, follow, interactive
 from toolkit.runs.logs import Line
 from toolkit.runs.run import Run
 from toolkit.slurm.patience import Wait
@@ -215,8 +215,8 @@ def test_an_interactive_run_shows_its_warnings(
     monkeypatch.setattr(shell, "local_name", lambda _: None)
     monkeypatch.setattr(shell, "show", lambda *_, **__: 3)
     for name in ("start", "wait_for_nodes"):
-        monkeypatch.setattr(shell.interactive, name, lambda *_: None)
-    monkeypatch.setattr(shell.interactive, "released_after", lambda *_: nullcontext())
+        monkeypatch.setattr(interactive, name, lambda *_: None)
+    monkeypatch.setattr(interactive, "released_after", lambda *_: nullcontext())
     case = make_case({"interactive": True})
     run.plan = replace(run.plan, warnings=("there is no end to it",), notes=("as a shell",))
     assert shell.run_interactively(case) == 3
