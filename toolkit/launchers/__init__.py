@@ -13,7 +13,6 @@ from toolkit.errors import LauncherMismatchError, ToolkitError, UnknownLauncherE
 from toolkit.launchers import mpi, others, torch, trainers
 from toolkit.launchers.base import Launcher
 from toolkit.model.case import SHELLS, Case
-from toolkit.model.source import Source
 from toolkit.units import counted
 
 LAUNCHERS = {
@@ -92,10 +91,6 @@ def _trainer_program(case: Case) -> str:
     return f"is a program, and the {case.noun} holds torch" if is_claimed else ""
 
 
-def _other_program(case: Case) -> str:
-    return "" if case.source.python or case.target.is_python else "is no Python script"
-
-
 def _spawns(case: Case) -> str:
     if case.source.calls_any("multiprocessing.spawn", "multiprocessing.start_processes"):
         return "calls mp.spawn"
@@ -104,12 +99,6 @@ def _spawns(case: Case) -> str:
     meets_itself = "MASTER_ADDR=localhost" in case.source.texts
     is_many = meets_itself and case.source.calls_any("multiprocessing.Process")
     return "starts processes that meet at localhost" if is_many else ""
-
-
-def _meets_by_mpi(case: Case) -> str:
-    # One that certainly imports mpi4py may have torch.distributed meet by it: under torchrun each
-    # of its ranks would be alone in MPI.
-    return "imports mpi4py" if case.source.certainly_imports("mpi4py") else ""
 
 
 def _data_parallel(case: Case) -> str:
@@ -132,13 +121,17 @@ CLAIMS: tuple[tuple[str, Callable[[Case], str]], ...] = (
     ("mpi", _mpi_program),
     ("accelerate", trainers.launches),
     ("srun", _trainer_program),
-    ("none", _other_program),
+    (
+        "none",
+        lambda case: "" if case.source.python or case.target.is_python else "is no Python script",
+    ),
     ("horovod-elastic", _calls("runs horovod's elastic.run", "elastic.run")),
     ("horovod", _imports("horovod")),
     ("ray", _imports("ray")),
     ("spawn", _spawns),
     ("srun", trainers.wants_task_per_device),
-    ("mpi", _meets_by_mpi),
+    # torch.distributed may meet by mpi4py: under torchrun each of its ranks would be alone in MPI.
+    ("mpi", lambda case: "imports mpi4py" if case.source.certainly_imports("mpi4py") else ""),
     ("torchrun", _imports("torch.distributed")),
     ("torchrun", _calls("uses DistributedDataParallel", "DistributedDataParallel")),
     ("tensorflow", _calls("uses a strategy of tf.distribute", *others.STRATEGIES)),
@@ -164,15 +157,11 @@ def choose(case: Case) -> Choice:
     """
     claimed = ((name, reason) for name, claim in CLAIMS if (reason := claim(case)))
     name, reason = next(claimed)
-    return Choice(name, f"{case.target.name} {reason}{_importer(case.source, reason)}")
-
-
-def _importer(source: Source, reason: str) -> str:
-    """Return the user's module that imports what a claim names, if the script itself does not."""
     module = reason.partition("imports ")[2].partition(",")[0]
-    files = (file for name, file in source.where.items() if f"{name}.".startswith(f"{module}."))
-    file = next(files, "") if module else ""
-    return f" (in {file})" if file else ""
+    # The user's module that imports what a claim names, if the script itself does not.
+    where = case.source.where.items() if module else ()
+    files = (f" (in {file})" for each, file in where if f"{each}.".startswith(f"{module}."))
+    return Choice(name, f"{case.target.name} {reason}{next(files, '')}")
 
 
 # Packages that spread no work over ranks by themselves.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
-from toolkit.launchers.failures import Logs, of_all, of_step, ranked_by
+from toolkit.launchers.failures import Logs, of_step, ranked_by
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.model.run import Failure, Process
@@ -115,7 +115,9 @@ class Launcher(NamedTuple):
     rank_of: Callable[[Process], int | None] = ranked_by(
         "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"
     )
-    of_last_start: Callable[[Sequence[Process], Sequence[Failure]], Sequence[Process]] = of_all
+    of_last_start: Callable[[Sequence[Process], Sequence[Failure]], Sequence[Process]] = (
+        lambda processes, _: processes
+    )
     is_elastic: bool = False
     is_unequal: bool = False
     is_per_node: bool = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from signal import SIGKILL, SIGTERM, Signals
 
 from toolkit.model.run import Failure, Process
@@ -99,9 +100,8 @@ def _exit_code(text: str) -> int:
     return 128 + number if number > 1 else 1
 
 
-def of_tasks(logs: Logs) -> list[Failure]:
-    """Return the failed tasks of a program that knows no ranks."""
-    return of_step(logs, "task")
+# The failed tasks of a program that knows no ranks.
+of_tasks = partial(of_step, task="task")
 
 
 def _batch_lines(logs: Logs) -> list[str]:
@@ -151,15 +151,11 @@ def summary_failures(logs: Logs) -> list[Failure]:
 def since_restart(processes: Sequence[Process], reported: Sequence[Failure]) -> Sequence[Process]:
     """Return torchrun's agents, and the processes of ranks since their last restart."""
     del reported
-    starts = [_start(process) for process in processes]
-    last = next((start for start in reversed(starts) if start), None)
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+    starts = [tuple(process.env.get(name, "") for name in names) for process in processes]
+    last = next((start for start in reversed(starts) if start[0]), None)
     pairs = zip(processes, starts, strict=True)
-    return [process for process, start in pairs if start in (None, last)]
-
-
-def _start(process: Process) -> tuple[str, str] | None:
-    run = process.env.get("TORCHELASTIC_RUN_ID")
-    return (run, process.env.get("TORCHELASTIC_RESTART_COUNT", "0")) if run else None
+    return [process for process, start in pairs if not start[0] or start == last]
 
 
 # How the parent reports a process that torch.multiprocessing.spawn started.
@@ -225,28 +221,19 @@ def of_mpirun(logs: Logs) -> list[Failure]:
     With an exit code mpirun names the rank only; the rank's log names the host. A rank that calls
     MPI_Abort is named for that first, and then again with the same code.
     """
-    lines = _batch_lines(logs)
-    return [
-        failure
-        for index, line in enumerate(lines)
-        if (failure := _of_mpirun(line, lines[index + 1 : index + 4]))
-    ]
-
-
-def _of_mpirun(line: str, following: Sequence[str]) -> Failure | None:
-    killed = _KILLED.search(" ".join((line, *following[:1])))  # mpirun 5 wraps its lines
-    if killed:
-        return rank_failure(128 + int(killed["signal"]), int(killed["rank"]), killed["host"])
-    for first, then in ((_NAMED, _MPIRUN_CODE), (_ABORTED, _ERROR_CODE)):
-        named = first.search(line)
-        code = (
-            next((match for other in following if (match := then.search(other))), None)
-            if named
-            else None
-        )
-        if named and code:
-            return rank_failure(int(code["code"]), int(named["rank"]), None)
-    return None
+    lines, failures = _batch_lines(logs), []
+    for index, line in enumerate(lines):
+        following = lines[index + 1 : index + 4]
+        killed = _KILLED.search(" ".join((line, *following[:1])))  # mpirun 5 wraps its lines
+        if killed:
+            code = 128 + int(killed["signal"])
+            failures.append(rank_failure(code, int(killed["rank"]), killed["host"]))
+            continue
+        for first, then in ((_NAMED, _MPIRUN_CODE), (_ABORTED, _ERROR_CODE)):
+            named, coded = first.search(line), next(filter(None, map(then.search, following)), None)
+            if named and coded:
+                failures.append(rank_failure(int(coded["code"]), int(named["rank"]), None))
+    return failures
 
 
 # What the driver prints when it has put the ranks together, and when a rank has failed; at its end
@@ -295,12 +282,6 @@ def of_last_processes(
     }
     pairs = zip(ranks, processes, strict=True)
     return [process for rank, process in pairs if process.time_ns >= begun.get(rank, math.inf)]
-
-
-def of_all(processes: Sequence[Process], reported: Sequence[Failure]) -> Sequence[Process]:
-    """Return all processes, those of a launcher that starts its ranks once."""
-    del reported
-    return processes
 
 
 def ranked_by(*names: str) -> Callable[[Process], int | None]:

@@ -203,21 +203,13 @@ def _gloo(case: Case) -> dict[str, str]:
     }
 
 
-def _horovod_gloo(case: Case) -> Launch:
-    """Start one task for each rank; one small server gives the ranks each other's addresses.
-
-    The server is Horovod's own; it runs in the image on the first node and ends with the batch
-    script.
-    """
-    # Horovod waits half a minute for ranks that come late, less than a cold start from a busy file
-    # system may take. The user can set another time.
-    return default(case, {**_gloo(case), "HOROVOD_GLOO_TIMEOUT_SECONDS": "300"})
-
-
 HOROVOD_GLOO = Launcher(
     "horovod-gloo",
     "Slurm starts every rank, one server tells them of each other; for Horovod without MPI",
-    launch=_horovod_gloo,
+    # One small server of Horovod's own, in the image on the first node, gives the ranks each
+    # other's addresses. Horovod waits half a minute for ranks that come late, less than a cold
+    # start from a busy file system may take; the user can set another time.
+    launch=lambda case: default(case, {**_gloo(case), "HOROVOD_GLOO_TIMEOUT_SECONDS": "300"}),
     check=_check_horovod_gloo,
     framework="horovod",
 )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, takewhile
-from typing import NamedTuple
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
 from toolkit.launchers import failures
@@ -100,13 +99,6 @@ def _has_fixed_shape(case: Case) -> bool:
     return least == most and not case.job.gpus_by_node
 
 
-class _Shape(NamedTuple):
-    """Devices and nodes of a Trainer; None if the script does not tell."""
-
-    devices: int | None
-    nodes: int | None
-
-
 def lightning_findings(case: Case) -> Iterator[ToolkitError]:
     """Yield what of Lightning's settings contradicts the job, as far as the script tells.
 
@@ -127,31 +119,34 @@ def lightning_findings(case: Case) -> Iterator[ToolkitError]:
     if not _has_fixed_shape(case) or len(made) != 1:
         return
     (trainer,), ranks = made, case.ranks_per_node
-    shape, name = _shape(trainer, case), trainer.name.rpartition(".")[2]
-    if shape.nodes is not None and shape.nodes != case.nodes:
+    (devices, nodes), name = _shape(trainer, case), trainer.name.rpartition(".")[2]
+    if nodes is not None and nodes != case.nodes:
         yield LauncherMismatchError(
-            f"{name}(num_nodes={shape.nodes}) in line {trainer.line} is for "
-            f"{counted(shape.nodes, 'node')}, and the job has {case.nodes}",
+            f"{name}(num_nodes={nodes}) in line {trainer.line} is for "
+            f"{counted(nodes, 'node')}, and the job has {case.nodes}",
             place="--nodes",
-            next_step=f"num_nodes={case.nodes} in the script, or --nodes {shape.nodes}",
+            next_step=f"num_nodes={case.nodes} in the script, or --nodes {nodes}",
         )
-    if shape.devices is not None and shape.devices != ranks:
+    if devices is not None and devices != ranks:
         yield LauncherMismatchError(
-            f"{name}(...) in line {trainer.line} has {counted(shape.devices, 'device')} on each "
+            f"{name}(...) in line {trainer.line} has {counted(devices, 'device')} on each "
             f"node, and the job {ranks} ranks",
             place="--ntasks-per-node",
-            next_step=f"devices={ranks} in the script, or --ntasks-per-node {shape.devices}",
+            next_step=f"devices={ranks} in the script, or --ntasks-per-node {devices}",
         )
 
 
-def _shape(trainer: Construction, case: Case) -> _Shape:
-    """Return the shape of a Trainer, with Lightning's defaults for what is left out."""
+def _shape(trainer: Construction, case: Case) -> tuple[int | None, int | None]:
+    """Return the devices and nodes of a Trainer, by default Lightning's; None: not known."""
     is_cli, given = trainer.name.endswith("CLI"), trainer.keywords
     is_whole = trainer.is_whole
     if is_cli:
         names = {word.partition("=")[0] for word in case.job.arguments}
         is_whole = "trainer_defaults" not in given and not names & {"-c", "--config"}
-        given = _cli_settings(case.job.arguments)
+        # What the arguments of a script with LightningCLI set of its Trainer.
+        words = [part for word in case.job.arguments for part in word.split("=", 1)]
+        options = (pair for pair in pairwise(words) if pair[0].startswith(_CLI))
+        given = {name.removeprefix(_CLI): value for name, value in options}
     settings: dict[str, int | str | None] = (
         {"num_nodes": 1, "devices": "auto", **_variables(trainer, case), **given}
         if is_whole
@@ -161,7 +156,7 @@ def _shape(trainer: Construction, case: Case) -> _Shape:
     if devices in ("auto", -1):
         is_on_cpus = settings.get("accelerator") == "cpu" or not case.job.most_gpus
         devices = 1 if is_on_cpus else case.job.most_gpus
-    return _Shape(
+    return (
         devices if isinstance(devices, int) and devices > 0 else None,
         nodes if isinstance(nodes, int) else None,
     )
@@ -176,14 +171,6 @@ def _variables(trainer: Construction, case: Case) -> dict[str, int | str | None]
     values |= dict.fromkeys(case.job.pass_env)
     names = {f"{prefix}{name.upper()}": name for name in _SHAPE}
     return {name: values[variable] for variable, name in names.items() if variable in values}
-
-
-def _cli_settings(arguments: Sequence[str]) -> dict[str, int | str | None]:
-    """Return what the arguments of a script with LightningCLI set of its Trainer."""
-    words = [part for word in arguments for part in word.split("=", 1)]
-    return {
-        name.removeprefix(_CLI): value for name, value in pairwise(words) if name.startswith(_CLI)
-    }
 
 
 def _number(value: int | str | None) -> int | str | None:
@@ -254,16 +241,18 @@ def _accelerate(case: Case) -> Launch:
     if not is_program:
         module = case.job.python_module
         words = (*(("-m", module) if module else (case.target.script,)), *case.job.arguments)
-    is_plain = is_many and not (is_program and _has_kind(words))
+    # The words before the script may say what is launched.
+    before = takewhile(lambda word: not word.endswith(".py"), words)
+    has_kind = is_program and any(word.partition("=")[0] in _KINDS for word in before)
     options = (
-        *(("--multi_gpu",) if is_plain else ()),
+        *(("--multi_gpu",) if is_many and not has_kind else ()),
         f"--num_machines={case.nodes}",
         f"--num_processes={case.ranks}",
         "--rdzv_backend=static",
         "--deepspeed_multinode_launcher=standard",
         *(("--tee=3",) if is_many else ()),
     )
-    before = (*_COMMAND, *options, *_MEETING)
+    begin = (*_COMMAND, *options, *_MEETING)
     return default(
         case,
         {
@@ -274,18 +263,12 @@ def _accelerate(case: Case) -> Launch:
             **sockets(case, "GLOO", "NCCL"),
         },
         template="spawn",
-        program=(*before, *words),
-        filled=tuple(range(len(before) - len(_MEETING), len(before))),
+        program=(*begin, *words),
+        filled=tuple(range(len(begin) - len(_MEETING), len(begin))),
         task_is_rank=False,
         labels_lines=is_many,
         init="tcp",
     )
-
-
-def _has_kind(words: Sequence[str]) -> bool:
-    """Return whether the words before the script say what is launched."""
-    before = takewhile(lambda word: not word.endswith(".py"), words)
-    return any(word.partition("=")[0] in _KINDS for word in before)
 
 
 ACCELERATE = Launcher(
