@@ -24,8 +24,8 @@ from toolkit.model.plan import Bind
 from toolkit.model.source import Source
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer, merge
-from toolkit.runtimes import containers
-from toolkit.runtimes import pythons as environments
+from toolkit.runtimes import containers, environments
+from toolkit.runtimes.base import pmi_types
 
 VENV = Environment(
     name="the virtual environment v",
@@ -410,7 +410,9 @@ def conda_at(prefix: Path) -> Path:
     return prefix
 
 
-def test_environments_are_found_where_conda_keeps_and_notes_them(tmp_path: Path) -> None:
+def test_environments_are_found_where_conda_keeps_and_notes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home, other = tmp_path / "home", tmp_path / "other"
     noted = conda_at(tmp_path / "project/noted")
     kept = conda_at(home / "miniforge3/envs/kept")
@@ -421,18 +423,19 @@ def test_environments_are_found_where_conda_keeps_and_notes_them(tmp_path: Path)
     (home / ".condarc").write_text(
         f"channels:\n  - defaults\nenvs_dirs:\n  - {other}\nauto_activate_base: false\n"
     )
-    variables = {"CONDA_ENVS_PATH": str(tmp_path / "named")}
+    monkeypatch.setenv("CONDA_ENVS_PATH", str(tmp_path / "named"))
+    monkeypatch.setenv("HOME", str(home))
     for name, path in (("noted", noted), ("kept", kept), ("listed", listed), ("mine", named)):
-        assert environments.find_environment(name, variables, home) == path
-    assert environments.find_environment(str(kept), {}, home) == kept
+        assert environments.find_environment(name) == path
+    assert environments.find_environment(str(kept)) == kept
     with pytest.raises(EnvironmentMissingError) as caught:
-        environments.find_environment("keptt", variables, home)
+        environments.find_environment("keptt")
     assert caught.value.close == "kept"
     assert "conda create --name keptt" in str(caught.value.next_step)
     (tmp_path / "venv").mkdir()
     (tmp_path / "venv/pyvenv.cfg").touch()
     with pytest.raises(EnvironmentMissingError) as caught:
-        environments.find_environment(str(tmp_path / "venv"), {}, home)
+        environments.find_environment(str(tmp_path / "venv"))
     assert "--runtime none" in str(caught.value.next_step)
 
 
@@ -467,7 +470,7 @@ def test_a_python_says_what_it_could_import_without_importing_it(tmp_path: Path)
     ],
 )
 def test_an_mpi_is_known_by_how_it_introduces_itself(said: str, types: tuple[str, ...]) -> None:
-    assert environments.pmi_types(said) == types
+    assert pmi_types(said) == types
 
 
 def test_modules_of_all_layers_are_loaded() -> None:
@@ -478,10 +481,13 @@ def test_modules_of_all_layers_are_loaded() -> None:
     assert "module load gcc/10.2.0 cuda/11.4 'x $(y)' || exit 1" in scripts.script(decided)
 
 
-def test_what_an_environment_can_import_is_known(tmp_path: Path) -> None:
+def test_what_an_environment_can_import_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A virtual environment is asked; PYTHONPATH of the caller, which ranks do not get, adds nothing."""
     (tmp_path / "planted.py").touch()
-    found = environments.probe((), environments._clean({**os.environ, "PYTHONPATH": str(tmp_path)}))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = environments.probe(())
     assert found.manifest is not None
     (python,) = found.manifest.pythons
     assert python.path == found.python

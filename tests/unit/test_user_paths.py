@@ -17,7 +17,7 @@ from toolkit.images.recipe.importers import import_file
 from toolkit.images.registry.auth import _read_login
 from toolkit.images.store.sign import read_private
 from toolkit.planning.host import _lock
-from toolkit.runtimes.pythons import _lines, _variables
+from toolkit.runtimes.environments import _lines, _variables
 
 ROOT = Path(files.__file__).parents[1]
 RUN = "run --site generic --dry-run --image /x.sif"

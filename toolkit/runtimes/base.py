@@ -63,3 +63,13 @@ def missing_frameworks(case: Case, name: str) -> Iterator[ToolkitError]:
     if missing and case.source.python:
         cause = f"the script imports {', '.join(missing)}, which {name} does not have"
         yield ImportsMissingError(cause, is_warning=True)
+
+
+def pmi_types(mpirun: str) -> tuple[str, ...]:
+    """Return the PMI types that an MPI supports, from the first line of ``mpirun --version``."""
+    if not mpirun:
+        return ()
+    if "Open MPI" in mpirun or "OpenRTE" in mpirun:
+        return ("pmix",)
+    is_mpich = any(name in mpirun for name in ("HYDRA", "MPICH", "Intel", "MVAPICH"))
+    return ("pmi2",) if is_mpich else ("pmix", "pmi2")

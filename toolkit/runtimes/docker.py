@@ -17,7 +17,7 @@ from toolkit.errors import ForbiddenError, ImageMissingError, NeedsInstallError
 from toolkit.model import image as model
 from toolkit.model.image import Manifest
 from toolkit.runtimes.base import FRAMEWORKS
-from toolkit.runtimes.pythons import PROBE_SECONDS, parse, program
+from toolkit.runtimes.environments import PROBE_SECONDS, parse, program
 
 if TYPE_CHECKING:
     from docker import DockerClient

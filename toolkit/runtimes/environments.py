@@ -1,14 +1,223 @@
-"""Runtimes without an image: environments of conda, and the nodes' own Python."""
+"""Runtimes without an image: environments of conda, and the nodes' own Python.
+
+Packages are searched for, not imported. Nodes are assumed to see what this machine sees, as with
+every path.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
 
-from toolkit.errors import ToolkitError, UsageError
+from msgspec.structs import replace
+
+from toolkit import shell
+from toolkit.config import package_directory
+from toolkit.errors import EnvironmentMissingError, NeedsInstallError, ToolkitError, UsageError
+from toolkit.files import read_text
 from toolkit.model.case import Case
-from toolkit.model.image import Environment
+from toolkit.model.image import Environment, Manifest, Python
 from toolkit.model.plan import Container
-from toolkit.runtimes.base import Runtime, missing_frameworks
+from toolkit.runtimes.base import FRAMEWORKS, Runtime, missing_frameworks, pmi_types
+
+PROBE_SECONDS = 120.0  # a Python on a busy parallel file system starts slowly
+# As the job script loads them; the words after the command are the modules.
+_WITH_MODULES = """
+type module &>/dev/null || for part in /etc/profile.d/*mod*.sh; do source "$part"; done
+module purge && module load "${@:3}" || exit 99
+"""
+_RUN = 'exec python3 -c "$1" $2'
+_MARK = "toolkit-modules: "  # begins the answer of the program
+_ROOTS = ("miniconda3", "miniforge3", "mambaforge", "anaconda3", "micromamba", "mamba")
+
+
+def program() -> str:
+    """Return the text of the program that a Python runs to describe itself."""
+    return (package_directory("runtimes") / "probe.py").read_text(encoding="utf-8")
+
+
+def parse(text: str, name: str = "") -> Environment | None:
+    """Parse the answer of ``program`` to the frameworks; None if there is none.
+
+    Args:
+        text: what the Python has printed.
+        name: of the Python for people; empty: by what it belongs to.
+    """
+    line = next((line for line in text.splitlines() if line.startswith(_MARK)), None)
+    if line is None:
+        return None
+    answer = json.loads(line.removeprefix(_MARK))
+    path, prefix, mpirun = answer["path"], Path(answer["prefix"]), answer["mpirun"]
+    kind: Literal["conda", "venv", "host"] = "host"
+    own = path
+    if answer["venv"]:
+        kind, own = "venv", f"the virtual environment {prefix.name}"
+    elif (prefix / "conda-meta").is_dir():
+        kind, own = "conda", f"the conda environment {prefix.name}"
+    python = Python(path=path, version=answer["version"], modules=tuple(answer["modules"]))
+    manifest = Manifest(
+        name=name or own,
+        sif_id="",
+        size=0,
+        recipe_hash="",
+        built="",
+        frameworks=answer["frameworks"],
+        mpi=pmi_types(mpirun),
+        pythons=(python,),
+    )
+    return Environment(
+        name=manifest.name,
+        kind=kind,
+        prefix=answer["prefix"],
+        python=path,
+        torchrun=answer["torchrun"],
+        mpirun=mpirun or None,
+        manifest=manifest,
+    )
+
+
+def probe(modules: Sequence[str], entered: Path | None = None) -> Environment:
+    """Ask the Python on PATH what it is and what it can import.
+
+    It is that of the host, of a module, or of the virtual environment that is active.
+
+    Args:
+        modules: are loaded before.
+        entered: the environment whose programs come before all others on PATH.
+
+    Raises:
+        EnvironmentMissingError: there is no Python 3 that works.
+        NeedsInstallError: the modules cannot be loaded.
+    """
+    dropped = ("PYTHONPATH", "PYTHONHOME")  # which ranks do not get
+    variables = {name: value for name, value in os.environ.items() if name not in dropped}
+    script = _WITH_MODULES if modules else ""
+    if entered:
+        variables |= {"PYTHONNOUSERSITE": "1", "TOOLKIT_FIRST": str(entered / "bin")}
+        script += "PATH=$TOOLKIT_FIRST:$PATH\n"
+    done = shell.run(
+        ["bash", "-c", script + _RUN, "bash", program(), " ".join(FRAMEWORKS), *modules],
+        env=variables,
+        cwd="/",
+        timeout=PROBE_SECONDS,
+        check=False,
+    )
+    if done.returncode == 99 and modules:
+        raise NeedsInstallError(
+            f"the modules cannot be loaded here: {' '.join(modules)}",
+            place="modules",
+            details=done.tail(3),
+            next_step="module avail shows what there is; "
+            "modules are named by the site's file and by --module",
+        )
+    environment = parse(done.stdout, entered.name if entered else "")
+    if environment is None:
+        raise EnvironmentMissingError(
+            "there is no Python 3 that works" + (f" in {entered}" if entered else " on PATH"),
+            place="--env" if entered else "--runtime",
+            details=done.tail(3),
+            next_step="load a module that brings one (--module), or activate a virtual environment",
+        )
+    return environment
+
+
+def find_environment(name: str) -> Path:
+    """Return the directory of an environment.
+
+    conda is not asked: it may be a module's, and takes a second to answer.
+
+    Raises:
+        EnvironmentMissingError: there is none; the error names the nearest one.
+    """
+    if "/" in name:
+        path = Path(name).expanduser()
+        if (path / "conda-meta").is_dir():
+            return path.resolve()
+        step = (
+            "activate it, and use --runtime none"
+            if (path / "pyvenv.cfg").is_file()
+            else f"conda create --prefix {path} python"
+        )
+        raise EnvironmentMissingError(
+            f"{path} is not an environment of conda", place="--env", next_step=step
+        )
+    by_name: dict[str, Path] = {}
+    for path in environments():
+        by_name.setdefault("base" if (path / "condabin").is_dir() else path.name, path)
+    if name in by_name:
+        return by_name[name]
+    others = (
+        f"there are: {', '.join(sorted(by_name))}"
+        if by_name
+        else "none is known to ~/.conda/environments.txt, nor where they usually are"
+    )
+    raise EnvironmentMissingError(
+        f"there is no conda environment {name!r}; {others}",
+        place="--env",
+        choices=by_name,
+        value=name,
+        next_step=f"conda create --name {name} python, or --env with the path of one",
+    )
+
+
+def names() -> list[str]:
+    """Return the names of all environments of conda, sorted."""
+    return sorted({path.name for path in environments()})
+
+
+def environments() -> Iterator[Path]:
+    """Yield the environments of conda and its relatives.
+
+    They are those that conda has recorded, and those in its usual directories.
+    """
+    home, variables = Path.home(), os.environ
+    candidates = [Path(line) for line in _lines(home / ".conda/environments.txt")]
+    listed = (variables.get(name, "") for name in ("CONDA_ENVS_PATH", "CONDA_ENVS_DIRS"))
+    named = ":".join(listed).split(os.pathsep)
+    directories = [Path(part).expanduser() for part in named if part]
+    directories += [*_configured(_lines(home / ".condarc")), home / ".conda/envs"]
+    if "CONDA_EXE" in variables:
+        directories.append(Path(variables["CONDA_EXE"]).parent.parent / "envs")
+    if "MAMBA_ROOT_PREFIX" in variables:
+        directories.append(Path(variables["MAMBA_ROOT_PREFIX"]) / "envs")
+    directories += [home / root / "envs" for root in _ROOTS]
+    for directory in dict.fromkeys(directories):
+        candidates += sorted(directory.iterdir()) if directory.is_dir() else ()
+    yield from (path for path in candidates if (path / "conda-meta").is_dir())
+
+
+def _configured(lines: Sequence[str]) -> Iterator[Path]:
+    """Yield the list ``envs_dirs`` of a .condarc that has each directory on a line of its own."""
+    in_list = False
+    for line in lines:
+        if in_list and line.startswith("- "):
+            yield Path(line[2:].strip().strip("'\"")).expanduser()
+        else:
+            in_list = line.startswith("envs_dirs:")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        rows = read_text(path, errors="replace").splitlines()
+        return [line.strip() for line in rows if line.strip()]
+    except OSError:
+        return []
+
+
+def _variables(prefix: Path) -> dict[str, str]:
+    """Return what `conda env config vars set` has recorded."""
+    try:
+        state = json.loads(read_text(prefix / "conda-meta/state"))
+        return {
+            str(name): str(value)
+            for name, value in state.get("env_vars", {}).items()
+            if str(name).isidentifier()
+        }
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 def _require_cluster(case: Case) -> None:
@@ -22,46 +231,45 @@ def _require_cluster(case: Case) -> None:
         )
 
 
-def _check_prefix(environment: Environment | None, option: str) -> Iterator[ToolkitError]:
-    """Require a directory that PATH can name, for an environment that is entered by it."""
-    if environment is not None and ":" in environment.prefix:
+def _check(case: Case, entered: Environment | None, option: str) -> Iterator[ToolkitError]:
+    """Require a directory that PATH can name, for an environment that is entered by it.
+
+    Warn of missing frameworks, and of data that has another path than in a container.
+    """
+    if entered is not None and ":" in entered.prefix:
         yield UsageError(
-            f"a directory with ':' in its name cannot be on PATH: {environment.prefix}",
+            f"a directory with ':' in its name cannot be on PATH: {entered.prefix}",
             place=option,
             next_step="put the environment elsewhere",
         )
-
-
-def _check_contents(case: Case) -> Iterator[ToolkitError]:
-    """Warn of missing frameworks, and of data that has another path than in a container."""
     name, datasets = case.environment.name if case.environment else "", case.site.datasets
     if case.job.conda_env is not None:
         name = f"the environment {case.job.conda_env}"
     if name:
         yield from missing_frameworks(case, name)
-    for data in case.job.datasets:
-        if data in datasets:
-            yield UsageError(
-                f"/data/{data} exists only in containers; without one, the data is in "
-                f"{datasets[data]}",
-                is_warning=True,
-            )
+    for data in (name for name in case.job.datasets if name in datasets):
+        yield UsageError(
+            f"/data/{data} exists only in containers; without one, the data is in {datasets[data]}",
+            is_warning=True,
+        )
 
 
 def _discover_conda(case: Case) -> Case:
-    """Find the environment, and what its Python can import."""
-    from toolkit.runtimes.pythons import conda
-
+    """Find the environment of this name or path, and what its Python can import."""
     _require_cluster(case)
-    name = case.job.conda_env
-    environment = conda(name, case.site, case.job.modules) if name else None
+    if case.job.conda_env is None:
+        return case
+    prefix = find_environment(case.job.conda_env)
+    if not os.access(prefix / "bin/python3", os.X_OK):
+        raise EnvironmentMissingError(
+            f"the environment {prefix} holds no Python",
+            place="--env",
+            next_step=f"conda install --prefix {prefix} python",
+        )
+    asked = probe((*case.site.modules, *case.job.modules), prefix)
+    variables = _variables(prefix)
+    environment = replace(asked, kind="conda", prefix=str(prefix), variables=variables)
     return case._replace(environment=environment)
-
-
-def _conda_names() -> list[str]:
-    from toolkit.runtimes.pythons import names
-
-    return names()
 
 
 def _check_conda(case: Case) -> Iterator[ToolkitError]:
@@ -72,8 +280,7 @@ def _check_conda(case: Case) -> Iterator[ToolkitError]:
             place="--env",
             next_step="--env NAME",
         )
-    yield from _check_prefix(case.environment, "--env")
-    yield from _check_contents(case)
+    yield from _check(case, case.environment, "--env")
 
 
 def _conda(case: Case) -> Container:
@@ -104,7 +311,7 @@ CONDA = Runtime(
     container=_conda,
     check=_check_conda,
     discover=_discover_conda,
-    environments=_conda_names,
+    environments=names,
 )
 
 # The variable that an active environment sets.
@@ -113,21 +320,14 @@ _VARIABLES = {"venv": "VIRTUAL_ENV", "conda": "CONDA_PREFIX"}
 
 def _discover_host(case: Case) -> Case:
     """Find the Python on PATH, and what it can import."""
-    from toolkit.runtimes.pythons import host
-
     _require_cluster(case)
-    return case._replace(environment=host(case.site, case.job.modules))
+    return case._replace(environment=probe((*case.site.modules, *case.job.modules)))
 
 
 def _entered(case: Case) -> Environment | None:
     """Return an environment that must be entered; the host's own Python needs that not."""
     environment = case.environment
     return environment if environment and environment.kind in _VARIABLES else None
-
-
-def _check_host(case: Case) -> Iterator[ToolkitError]:
-    yield from _check_prefix(_entered(case), "--runtime")
-    yield from _check_contents(case)
 
 
 def _none(case: Case) -> Container:
@@ -151,7 +351,7 @@ NONE = Runtime(
     "none",
     "the nodes' own Python, with the site's modules, or the virtual environment that is active",
     container=_none,
-    check=_check_host,
+    check=lambda case: _check(case, _entered(case), "--runtime"),
     discover=_discover_host,
     has_user_site=True,
 )

@@ -7,6 +7,7 @@ versions are asked for.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -88,12 +89,6 @@ def version(name: str) -> str:
     return ""
 
 
-def is_program(name: str) -> bool:
-    """Return whether a program is on PATH."""
-    places = os.environ.get("PATH", "").split(os.pathsep)
-    return any(os.access(os.path.join(place, name), os.X_OK) for place in places)
-
-
 def mpirun() -> str:
     """Return the first line of ``mpirun --version``; empty if there is none."""
     try:
@@ -118,7 +113,7 @@ def main(frameworks: "list[str]") -> None:
     if frameworks:
         answer["venv"] = sys.prefix != getattr(sys, "base_prefix", sys.prefix)
         answer["frameworks"] = {name: version(name) for name in frameworks if name in modules}
-        answer["torchrun"], answer["mpirun"] = is_program("torchrun"), mpirun()
+        answer["torchrun"], answer["mpirun"] = shutil.which("torchrun") is not None, mpirun()
     print(MARK + json.dumps(answer))
 
 

@@ -156,7 +156,7 @@ def describe(sif: Path, origin: str, digest: str) -> Manifest:
 
 def _mpi(sif: Path) -> tuple[str, ...]:
     """Return the PMI types of the image's MPI, by the version text of its mpirun."""
-    from toolkit.runtimes.pythons import pmi_types
+    from toolkit.runtimes.base import pmi_types
 
     try:
         version = run_in_image(sif, ["/bin/sh", "-c", _MPIRUN], timeout=120)
