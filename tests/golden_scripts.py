@@ -1,4 +1,4 @@
-"""Golden scripts: whole ones, what an option changes in them, and combinations of both."""
+"""Golden scripts: torchrun's as a whole, and of each other script what differs from one like it."""
 
 from __future__ import annotations
 
@@ -11,53 +11,45 @@ from toolkit.lint.linter import lint
 from toolkit.lint.script import Context
 
 GOLDEN = Path(__file__).parent / "golden" / "scripts"
-# What an option changes in a whole script: the golden file is the difference.
-VARIANTS = {
-    **dict.fromkeys(("secret", "slurm-options", "sweep", "torchrun-unequal"), "torchrun"),
-    "torchrun-elastic-requeue": "torchrun-elastic",
-    **dict.fromkeys(("mpirun-sweep", "mpirun-requeue"), "mpirun"),
-    **dict.fromkeys(("srun-file", "srun-interactive"), "srun"),
-    "tensorflow-gpus": "tensorflow",
-    "none-pty": "none",
-}
-# A launcher in a runtime or with an option, where both have whole golden scripts of their own.
-COMPOSED = frozenset(
-    "torchrun-requeue docker-srun docker-horovod-gloo pyxis-horovod pyxis-horovod-gloo "
-    "conda-spawn conda-horovod conda-mpirun none-srun".split()
-)
 
 
-def assert_golden(name: str, text: str) -> None:
-    """Compare a script with its golden file; of a combination, the lines that are its own.
+def assert_golden(name: str, text: str, like: str = "", other: str = "") -> None:
+    """Compare a script with its golden file, and let the linter read it.
 
-    Of a program that the script carries verbatim, the golden file has the name.
+    The file of a script that is like another one has the lines that the other lacks, and after each
+    @@ how many lines of the other they take the place of. A word in the lines that all scripts have
+    so changes one golden file. Of a program that a script carries verbatim, it has the name.
 
-    To renew the files after an intended change: UPDATE_GOLDEN=1, twice, since variants and
-    combinations are compared with the whole scripts; then read the diff.
+    To renew the files after an intended change: UPDATE_GOLDEN=1; then read the diff.
+
+    Args:
+        name: of the golden file.
+        text: of the script.
+        like: the other script; empty: the whole script is in the file.
+        other: a script whose lines are not repeated either.
     """
-    for program in sorted((package_directory("scripts") / "templates").glob("*.py")):
-        text = text.replace(program.read_text(), f"<{program.name}>\n")
+    assert lint(text, Context(is_directory=bool)) == ()
+    text, like, other = map(_without_programs, (text, like, other))
     path = GOLDEN / f"{name}.sbatch"
-    if name in VARIANTS:
+    if like:
         path = GOLDEN / f"{name}.diff"
-        text = _difference(GOLDEN / f"{VARIANTS[name]}.sbatch", text)
-    elif name in COMPOSED:
-        assert lint(text, Context(is_directory=bool)) == ()
-        whole = {line for file in GOLDEN.glob("*.sbatch") for line in file.read_text().split("\n")}
-        whole |= {
-            line[1:] for file in GOLDEN.glob("*.diff") for line in file.read_text().split("\n")
-        }
-        path = GOLDEN / "composed" / f"{name}.txt"
-        text = "".join(f"{line}\n" for line in text.splitlines() if line not in whole)
+        text = _difference(like.split("\n"), text.split("\n"), frozenset(other.split("\n")))
     if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert text == path.read_text()
 
 
-def _difference(whole: Path, text: str) -> str:
-    """Return what `diff --unified=0` prints about a whole script and another."""
-    lines = difflib.unified_diff(
-        whole.read_text().split("\n"), text.split("\n"), whole.name, "", n=0, lineterm=""
-    )
-    return "\n".join(lines) + "\n"
+def _without_programs(text: str) -> str:
+    for program in sorted((package_directory("scripts") / "templates").glob("*.py")):
+        text = text.replace(program.read_text(), f"<{program.name}>\n")
+    return text
+
+
+def _difference(like: list[str], text: list[str], known: frozenset[str]) -> str:
+    lines = []
+    matcher = difflib.SequenceMatcher(None, like, text, autojunk=False)
+    for kind, first, end, begin, stop in matcher.get_opcodes():
+        own = [line for line in text[begin:stop] if line not in known]
+        if kind != "equal" and (own or not known):
+            lines += [f"@@ {end - first}", *own]
+    return "".join(f"{line}\n" for line in lines)

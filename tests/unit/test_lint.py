@@ -53,13 +53,6 @@ def test_every_rule_has_a_case() -> None:
     assert names - {"syntax"} == {case.rule for case in CASES} - {"syntax"}
 
 
-@pytest.mark.parametrize(
-    "path", sorted((GOLDEN / "scripts").glob("*.sbatch")), ids=lambda path: path.name
-)
-def test_our_own_scripts_have_no_fault(path: Path) -> None:
-    assert lint(path.read_text(), Context(is_directory=bool)) == ()
-
-
 @pytest.mark.parametrize("name", ["guide"])
 def test_a_whole_script_in_the_manner_of_a_guide(name: str) -> None:
     script = (GOLDEN / "lint" / f"{name}.sbatch").read_text()

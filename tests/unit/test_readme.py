@@ -15,6 +15,7 @@ import click
 import pytest
 
 from benchmarks.coverage import read, table
+from tests.unit.test_scripts import script_of
 from toolkit import pages
 from toolkit.cli import main as cli
 from toolkit.config import shipped
@@ -77,7 +78,7 @@ def guides() -> str:
 
 
 def script() -> str:
-    return (ROOT / "tests/golden/scripts/horovod.sbatch").read_text()
+    return script_of("horovod")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case, script_case
+from tests.unit.test_scripts import script_of
 from toolkit import launchers, runtimes, scripts
 from toolkit.config import package_directory
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
@@ -106,7 +107,13 @@ def cases() -> dict[str, Case]:
 
 @pytest.mark.parametrize("name", cases())
 def test_script_is_the_golden_one(name: str) -> None:
-    assert_golden(name, scripts.script(decide(cases()[name])))
+    runtime, _, launcher = name.partition("-")
+    whole = f"{runtime}-torchrun"
+    like = script_of("torchrun")
+    if whole in cases() and name != whole:
+        like = scripts.script(decide(cases()[whole]))
+    other = "" if launcher == "torchrun" else script_of(launcher)
+    assert_golden(name, scripts.script(decide(cases()[name])), like, other)
 
 
 def test_every_runtime_has_a_module_a_template_and_a_golden_script() -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, make_case
-from tests.unit.test_scripts import HOLDS_ALL, captured
+from tests.unit.test_scripts import HOLDS_ALL, captured, script_of
 from toolkit import scripts, shell
 from toolkit.api.run import write
 from toolkit.cli import console
@@ -129,7 +129,7 @@ def secret_inputs(directory: Path, **env: str) -> Case:
 
 def test_the_script_reads_secrets_from_a_file_and_is_the_golden_one() -> None:
     text = scripts.script(decide(secret_inputs(Path("/home/user/project"), OTHER="x")))
-    assert_golden("secret", text)
+    assert_golden("secret", text, script_of("torchrun"))
     assert TOKEN not in text
 
 
