@@ -37,7 +37,8 @@ def command(show_all: bool, all_directories: bool, runs: Path, as_json: bool) ->
       toolkit ps --all-directories
       toolkit ps --all --json
     """
-    known = _everywhere() if all_directories else directories.all_runs(runs)
+    places = directories.known() if all_directories else (runs,)
+    known = directories.all_runs(*places)
     if known and not all_directories and Run(runs).is_own:
         directories.remember(runs)  # which may have been moved here
     shown = known if show_all else known[:_MOST]
@@ -64,13 +65,6 @@ def command(show_all: bool, all_directories: bool, runs: Path, as_json: bool) ->
         if len(known) > len(rows):
             everywhere = " --all-directories" if all_directories else ""
             console.note(f"{len(known) - len(rows)} more: toolkit ps --all{everywhere}")
-
-
-def _everywhere() -> list[Run]:
-    """Return the runs of all known directories."""
-    return directories.newest_first(
-        run for known in directories.known() for run in directories.all_runs(known)
-    )
 
 
 def _cells(row: status.Row) -> tuple[object, ...]:

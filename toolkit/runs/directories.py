@@ -1,20 +1,18 @@
 """Directories of runs: the runs in them, a run by its name, and the index of those directories.
 
-The index is a text file with a line for each directory in which the user has ever run something,
-for `toolkit ps --all-directories` and job ids. No run fails because of it.
+The index is a file with each directory in which the user has ever run something, ended by a null
+byte as no path has one, for `toolkit ps --all-directories` and job ids. No run fails because of it.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from toolkit.errors import ConfigError, UnknownRunError
-from toolkit.files import read_text
+from toolkit.module_search import is_directory
 from toolkit.quoting import shell
 from toolkit.runs.run import Run
 
@@ -35,30 +33,27 @@ def index() -> Path:
 
 def known() -> tuple[Path, ...]:
     """Return the directories of the index that are there, each once."""
-    directories: dict[tuple[int, int], Path] = {}
-    with suppress(OSError, RuntimeError, ValueError):
-        for line in read_text(index()).splitlines():
-            with suppress(OSError, ValueError):  # removed, not mounted here, or a torn line
-                directory = Path(str(json.loads(line)))
-                status = directory.stat()
-                directories.setdefault((status.st_dev, status.st_ino), directory)
-    return tuple(sorted(directories.values()))
+    words: list[bytes] = []
+    with suppress(OSError, RuntimeError):
+        words = index().read_bytes().split(b"\0")
+    found = {Path(os.path.realpath(os.fsdecode(word))) for word in words if word[:1] == b"/"}
+    return tuple(sorted(filter(is_directory, found)))
 
 
 def remember(runs: Path) -> None:
     """Add a directory of runs to the index. Never fails: a full disk must not stop a run."""
-    with suppress(OSError, RuntimeError, ValueError):
-        if not any(runs.samefile(other) for other in known()):
+    with suppress(OSError, RuntimeError):
+        if runs.resolve() not in known():
             index().parent.mkdir(parents=True, exist_ok=True)
             # As one write at the end: other processes, of other hosts too, do the same.
-            file = os.open(index(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            os.write(file, f"{json.dumps(str(runs.absolute()))}\n".encode())
-            os.close(file)
+            index().touch(0o600)
+            with index().open("ab", buffering=0) as file:
+                file.write(os.fsencode(runs.resolve()) + b"\0")
 
 
 def others(runs: Path) -> list[Path]:
     """Return the known directories of runs but this one."""
-    return [other for other in known() if not (runs.is_dir() and other.samefile(runs))]
+    return [other for other in known() if other != runs.resolve()]
 
 
 def next_directory(runs: Path, name: str) -> Path:
@@ -66,41 +61,27 @@ def next_directory(runs: Path, name: str) -> Path:
     safe = _UNSAFE.sub("-", name).strip("-.") or "run"
     numbers = [
         int(match["number"])
-        for path in _entries(runs)
+        for path in runs.glob("*")
         if (match := _NUMBERED.match(path.name)) and match["name"] == safe
     ]
     return runs / f"{safe}-{max(numbers, default=0) + 1:04d}"
 
 
-def _entries(runs: Path) -> Iterable[Path]:
-    return runs.iterdir() if runs.is_dir() else ()
+def all_runs(*places: Path) -> list[Run]:
+    """Return every run in directories of runs, the newest first.
+
+    The name of a run that is being removed begins with a dot.
+    """
+    planned = {path: _planned(path) for place in places for path in place.glob("[!.]*")}
+    runs = [path for path, when in planned.items() if when >= 0]
+    return [Run(path) for path in sorted(runs, key=lambda path: planned[path], reverse=True)]
 
 
-def all_runs(runs: Path) -> list[Run]:
-    """Return every run in a directory of runs, the newest first."""
-    return newest_first(Run(path) for path in _entries(runs) if _is_run(path))
-
-
-def newest_first(runs: Iterable[Run]) -> list[Run]:
-    """Sort runs by the time at which they were planned."""
-    return sorted(runs, key=_planned, reverse=True)
-
-
-def _planned(run: Run) -> float:
+def _planned(directory: Path) -> float:
+    """Return when a run was planned; -1 if the directory is none, or is another user's own."""
     with suppress(OSError):
-        return (run.directory / "plan.json").stat().st_mtime
-    return 0.0  # it is being removed
-
-
-def _is_run(directory: Path) -> bool:
-    """Return whether a directory is a run; the name of a run being removed begins with a dot."""
-    return not directory.name.startswith(".") and _has_plan(directory)
-
-
-def _has_plan(directory: Path) -> bool:
-    with suppress(OSError):  # the directory is private to another user
-        return (directory / "plan.json").is_file()
-    return False
+        return (directory / "plan.json").stat().st_mtime
+    return -1.0
 
 
 def find(name: str | None, runs: Path) -> Run:
@@ -114,29 +95,21 @@ def find(name: str | None, runs: Path) -> Run:
     own = all_runs(runs)
     if name is None and own:
         return own[0]
-    if name is not None:
-        for directory in (Path(name), runs / name):
-            if _has_plan(directory):
-                return Run(directory.resolve())
-        if match := _JOB_ID.match(name):
-            number = int(match["job"])
-            elsewhere = newest_first(run for other in others(runs) for run in all_runs(other))
-            # A new local cluster counts its jobs from 1 again: several runs may have the number.
-            for run in (*own, *elsewhere):
-                if _has_job(run, number):
-                    return Run(run.directory.resolve())
+    for directory in (Path(name), runs / name) if name else ():
+        if _planned(directory) >= 0:
+            return Run(directory.resolve())
+    match = _JOB_ID.match(name or "")
+    # A new local cluster counts its jobs from 1 again: several runs may have the number.
+    for run in (*own, *all_runs(*others(runs))) if match else ():
+        with suppress(ConfigError):
+            if match and run.job and run.job.job_id == int(match["job"]):
+                return Run(run.directory.resolve())
     raise _unknown(name, runs, own)
-
-
-def _has_job(run: Run, job_id: int) -> bool:
-    with suppress(ConfigError):
-        return run.job is not None and run.job.job_id == job_id
-    return False
 
 
 def _unknown(name: str | None, runs: Path, own: list[Run]) -> UnknownRunError:
     elsewhere = others(runs)
-    same = [path / name for path in elsewhere if name and "/" not in name and _is_run(path / name)]
+    same = [path / name for path in elsewhere if name and _planned(path / name) >= 0]
     where = f"in the directory {runs}"
     cause = f"there is no run {name!r} {where}" if name else f"there are no runs {where}"
     if name and _JOB_ID.match(name):

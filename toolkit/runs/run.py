@@ -236,24 +236,12 @@ class Run:
         The next command learns it again: a disk that is full, or a run of another user, must not
         hide how a run came out.
         """
-        *folders, last = name.split("/")
+        place = self.directory / name
+        own_folder = self.directory.resolve() / Path(name).parent
         with suppress(OSError):
-            handle = os.open(self.directory, _DIRECTORY)
-            try:
-                if os.fstat(handle).st_uid != os.geteuid() or not self.is_own:
-                    return False
-                for folder in folders:
-                    with suppress(FileExistsError):
-                        os.mkdir(folder, dir_fd=handle)
-                    above = handle
-                    handle = os.open(folder, _DIRECTORY | os.O_NOFOLLOW, dir_fd=above)
-                    os.close(above)
-                # By the handle: no user can exchange the directory for another one meanwhile.
-                place = Path(f"/proc/self/fd/{handle}", last)
+            if self.is_own and place.parent.resolve() == own_folder:  # through no symbolic link
                 write_atomically(place, to_json(data, sort=False))  # in the script's order
                 return True
-            finally:
-                os.close(handle)
         return False
 
     def logs_of(self, job_id: int) -> list[Log]:
