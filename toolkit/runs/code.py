@@ -56,28 +56,28 @@ def record(run: Run, script: ScriptFile | None, folder: Path, secrets: Iterable[
         secrets: values that must not be in the diff.
     """
     code, diff = _of_tree(script, folder, run.directory.parent.resolve())
+    for value in secrets:
+        if len(value) >= 4:  # a shorter one would be found in every line
+            diff = diff.replace(value, HIDDEN)
     with suppress(OSError, ValueError):
         if diff:
-            write_atomically(run.directory / "code.diff", _without(diff, secrets), mode=0o600)
+            write_atomically(run.directory / "code.diff", redacted(diff), mode=0o600)
         write_atomically(run.directory / "code.json", to_json(code))
 
 
 def _of_tree(script: ScriptFile | None, folder: Path, runs: Path) -> tuple[Code, str]:
     tree = git.top(folder)
-    if tree is None:
-        return Code(script=script), ""
-    state = git.state(tree)
-    if state is None:
-        return Code(
-            script=script, tree=str(tree), note="git does not tell the state of the tree"
-        ), ""
+    state = git.state(tree) if tree else None
+    if tree is None or state is None:
+        note = "git does not tell the state of the tree" if tree else ""
+        return Code(script=script, tree=str(tree or ""), note=note), ""
     diff = git.diff(tree, SECRET_FILES, _MOST_DIFF) if state.is_changed and state.commit else ""
     untracked = tuple(name for name in state.untracked if tree / name != runs)
     more = len(untracked) - _MOST_UNTRACKED
-    notes = [
-        *(["git does not tell what differs from the commit"] if diff is None else []),
-        *([f"{more} more untracked names are not kept"] if more > 0 else []),
-    ]
+    notes = (
+        "git does not tell what differs from the commit" if diff is None else "",
+        f"{more} more untracked names are not kept" if more > 0 else "",
+    )
     code = Code(
         script=script,
         tree=str(tree),
@@ -86,16 +86,9 @@ def _of_tree(script: ScriptFile | None, folder: Path, runs: Path) -> tuple[Code,
         is_changed=state.is_changed,
         is_cut=len(diff or "") >= _MOST_DIFF,
         untracked=untracked[:_MOST_UNTRACKED],
-        note="; ".join(notes),
+        note="; ".join(filter(None, notes)),
     )
     return code, diff or ""
-
-
-def _without(diff: str, secrets: Iterable[str]) -> str:
-    for value in secrets:
-        if len(value) >= 4:  # a shorter one would be found in every line
-            diff = diff.replace(value, HIDDEN)
-    return redacted(diff)
 
 
 def repeat(before: Path, run: Run) -> None:
@@ -155,22 +148,24 @@ def copy(run: Run, tree: Tree, directory: str, folder: str) -> Snapshot:
     root, target = Path(tree.root), run.directory / "code"
     before = snapshot_of(Run(root.parent)) if tree.is_copy else None
     sizes, left_out = _chosen(root, before.files if before else _names(root, run.directory.parent))
-    if before is None:
-        left_out += [name for name in sizes if is_secret_file(name)]
-    for name in left_out:
-        sizes.pop(name, None)
     _check_size(root, sizes)
-    digests = {name: _copy_file(root, name, target) for name in sizes}
-    if before is not None:
-        _require_same(before, digests)
+    files = {name: _copy_file(root, name, target) for name in sizes}
     taken = Snapshot(
         root=before.root if before else tree.root,
         directory=_within(root, directory),
         folder=_within(root, folder),
-        files=digests,
-        left_out=before.left_out if before else tuple(left_out),
+        files=files,
+        left_out=before.left_out if before else left_out,
         size=sum(sizes.values()),
     )
+    if before and before.files != files:
+        changed = sorted(dict(before.files.items() - files.items()))
+        raise ConfigError(
+            f"{len(changed)} of {len(before.files)} files of the snapshot are not as they were",
+            place="--snapshot",
+            details=changed[:5],
+            next_step="run the job from its work tree: --no-snapshot",
+        )
     for place in (taken.directory, taken.folder):
         if not place.startswith("/"):
             (target / place).mkdir(parents=True, exist_ok=True)
@@ -197,51 +192,45 @@ def _names(root: Path, runs: Path) -> list[str]:
             next_step=f"git -C {root} status says why",
         )
     own = os.path.relpath(runs.resolve(), root.resolve())
+    paths = {name: PurePosixPath(name) for name in names}
     return [
         name
-        for name in names
-        if not _is_compiled(name) and not PurePosixPath(name).is_relative_to(own)
+        for name, path in paths.items()
+        if "__pycache__" not in path.parts and not path.is_relative_to(own)
     ]
 
 
-def _is_compiled(name: str) -> bool:
-    """Return whether Python writes a file by itself, beside the sources that it imports."""
-    return "__pycache__" in PurePosixPath(name).parts
+def _chosen(root: Path, names: Iterable[str]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the sizes of the files and links that are copied, and what else is there.
 
-
-def is_secret_file(name: str) -> bool:
-    """Return whether a file usually holds secrets, by its name."""
-    last = PurePosixPath(name).name.lower()
-    return any(fnmatchcase(last, pattern) for pattern in SECRET_FILES) and not any(
-        fnmatchcase(last, pattern) for pattern in _EXAMPLES
-    )
-
-
-def _chosen(root: Path, names: Iterable[str]) -> tuple[dict[str, int], list[str]]:
-    """Return the sizes of the files and links among names, and what else is there.
-
-    What lies behind a link that leads out of the tree is not chosen.
+    What lies behind a link that leads out of the tree is not chosen, and no file of secrets.
     """
     sizes, others = dict[str, int](), list[str]()
     top = os.path.realpath(root)
     for name in names:
-        try:
-            status = (root / name).lstat()
-        except OSError:
-            continue  # it was deleted
-        is_inside = Path(os.path.realpath((root / name).parent)).is_relative_to(top)
-        if is_inside and stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK):
-            sizes[name] = status.st_size
-        else:
-            others.append(name)
-    return sizes, others
+        path = root / name
+        with suppress(OSError):  # it was deleted
+            status = path.lstat()
+            is_file = stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK)
+            is_inside = Path(os.path.realpath(path.parent)).is_relative_to(top)
+            if is_file and is_inside and not _is_secret(path.name.lower()):
+                sizes[name] = status.st_size
+            else:
+                others.append(name)
+    return sizes, tuple(others)
+
+
+def _is_secret(name: str) -> bool:
+    """Return whether a file usually holds secrets, by its name."""
+    is_example = any(fnmatchcase(name, pattern) for pattern in _EXAMPLES)
+    return not is_example and any(fnmatchcase(name, pattern) for pattern in SECRET_FILES)
 
 
 def _check_size(root: Path, files: dict[str, int]) -> None:
     total = sum(files.values())
     if total <= MOST_BYTES and len(files) <= MOST_FILES:
         return
-    sizes: Counter[str] = Counter()
+    sizes = Counter[str]()
     for name, size in files.items():
         sizes[name.partition("/")[0]] += size
     limit = f"{human_size(MOST_BYTES)} and {MOST_FILES} files"
@@ -258,7 +247,12 @@ def _copy_file(root: Path, name: str, target: Path) -> str:
     source, copy = root / name, target / name
     copy.parent.mkdir(parents=True, exist_ok=True)
     if source.is_symlink():
-        text = _link(root, source)
+        text = str(source.readlink())
+        meant = os.path.normpath(source.parent / text)
+        if not PurePosixPath(meant).is_relative_to(root):
+            text = meant  # outside, the same file
+        elif text.startswith("/"):
+            text = os.path.relpath(meant, source.parent)  # in the tree, the copied file
         copy.symlink_to(text)
         return hashlib.sha256(os.fsencode(text)).hexdigest()
     # It may be exchanged for a pipe or a link meanwhile.
@@ -267,24 +261,3 @@ def _copy_file(root: Path, name: str, target: Path) -> str:
         mode = stat.S_IMODE(os.fstat(reading.fileno()).st_mode)
         os.fchmod(writing.fileno(), (mode & 0o555) | stat.S_IRUSR)
     return hash_file(copy)
-
-
-def _link(root: Path, source: Path) -> str:
-    """Return the target of a link's copy: in the tree the copied file, outside the same file."""
-    text = str(source.readlink())
-    meant = os.path.normpath(source.parent / text)
-    if not PurePosixPath(meant).is_relative_to(root):
-        return meant
-    return os.path.relpath(meant, source.parent) if text.startswith("/") else text
-
-
-def _require_same(before: Snapshot, digests: dict[str, str]) -> None:
-    files = {name: digest for name, digest in before.files.items() if not _is_compiled(name)}
-    changed = [name for name, digest in files.items() if digests.get(name) != digest]
-    if changed:
-        raise ConfigError(
-            f"{len(changed)} of {len(before.files)} files of the snapshot are not as they were",
-            place="--snapshot",
-            details=sorted(changed)[:5],
-            next_step="run the job from its work tree: --no-snapshot",
-        )
