@@ -16,7 +16,8 @@ from tests.unit.run_fixtures import new_run
 from tests.unit.samples import make_case
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
-from toolkit.runs import excerpt, logs
+from toolkit.runs import logs
+from toolkit.runs.attempts import MOST, History, excerpt, fair_shares
 from toolkit.runs.logs import LONGEST, Splitter, ends, find_lines, split
 from toolkit.runs.outcome import outcome
 from toolkit.runs.run import Log
@@ -96,7 +97,7 @@ def test_lines_are_found_with_their_offsets(words: list[str]) -> None:
 
 @given(st.lists(st.integers(0, 1 << 34), max_size=60), st.integers(1 << 12, 1 << 24))
 def test_memory_is_divided_fairly(sizes: list[int], most: int) -> None:
-    shares = excerpt.fair_shares(sizes, most)
+    shares = fair_shares(sizes, most)
     assert sum(map(min, sizes, shares)) <= max(most, 4096 * len(sizes))
     if sum(sizes) <= most:
         assert all(share >= size for share, size in zip(shares, sizes, strict=True))
@@ -121,16 +122,16 @@ def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path:
     sparse_log(run.logs / "7-0-nid001.log", 4 << 30, '\n{"accuracy": 0.9}\n')
     sparse_log(run.logs / "7-1-nid002.log", 1 << 30, "\nKeyError: 'weights'\n")
     tracemalloc.start()
-    taken = excerpt.of_run(run)
+    taken = excerpt(run, run.logs_of(7), History())
     state = JobState(job_id=7, state="FAILED", exit_code=3, nodes="nid[001-002]")
-    came_out = outcome(decided, state, taken.lines, {})
+    came_out = outcome(decided, state, taken, {})
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (came_out.exit_code, came_out.results) == (3, {"accuracy": 0.9})
     assert came_out.message == "rank 1 on nid002: exit code 3"
     assert peak < 100_000_000
-    assert any("KeyError" in line.text for line in taken.lines)
-    assert taken.read < taken.size // 100
+    assert any("KeyError" in line.text for line in taken)
+    assert sum(len(line.text) for line in taken) <= MOST
 
 
 def test_many_small_lines_do_not_add_up(tmp_path: Path) -> None:
@@ -138,10 +139,10 @@ def test_many_small_lines_do_not_add_up(tmp_path: Path) -> None:
     for task in range(4):
         (run.logs / f"7-{task}-nid001.log").write_bytes(b".\n" * 500_000)
     tracemalloc.start()
-    taken = excerpt.of_run(run)
+    taken = excerpt(run, run.logs_of(7), History())
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert taken.lines
+    assert taken
     assert peak < 50_000_000
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,17 @@ from toolkit.errors import PlanError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
-from toolkit.model.run import JobState, Outcome, Submission
+from toolkit.model.run import JobAttempt, JobState, Outcome, Submission
 from toolkit.model.source import Option, Source
 from toolkit.planning import options, sweep
 from toolkit.planning.plan import decide
 from toolkit.runs import (
     attempts,
-    dependencies,
-    excerpt,
     finish,
     interactive,
     logs,
     processes,
+    status,
 )
 from toolkit.runs import run as runs_run
 from toolkit.runs.outcome import outcome
@@ -56,6 +56,15 @@ def refusal(job: dict[str, Any]) -> str:
 def lines_of(text: str, name: str) -> list[logs.Line]:
     launch = decide(make_case({"launcher": "srun"})).launch
     return [logs.line(row, parsed(name), launch) for row in text.splitlines()]
+
+
+def history_of(lines: Sequence[logs.Line]) -> Sequence[JobAttempt]:
+    return attempts.read(enumerate(lines)).attempts
+
+
+def lines_in(run: Run) -> list[logs.Line]:
+    """What decides how a run came out."""
+    return attempts.excerpt(run, run.logs_of(7), attempts.history(run))
 
 
 def run_with(directory: Path, files: dict[str, str], plan: Plan) -> Run:
@@ -113,7 +122,7 @@ def test_what_could_not_go_back_is_refused(job: dict[str, Any], words: str) -> N
 
 
 def test_the_history_of_a_job_is_read_from_what_its_script_says() -> None:
-    found = attempts.read_attempts(lines_of(BATCH, "7.log"))
+    found = history_of(lines_of(BATCH, "7.log"))
     assert [
         (attempt.number, attempt.nodes, attempt.ended - attempt.began if attempt.ended else 0)
         for attempt in found
@@ -132,7 +141,7 @@ def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path: Path) -> None:
         "7-0-nid001.log": '{"accuracy": 0.1}',
         "7.2-1-nid003.log": '{"accuracy": 0.9}',
     }
-    lines = excerpt.of_run(run_with(tmp_path, files, decided)).lines
+    lines = lines_in(run_with(tmp_path, files, decided))
     assert not any("nid001" in line.text for line in lines)
     came_out = outcome(decided, JobState(job_id=7, state="FAILED", exit_code=1), lines, {})
     assert came_out.failure is not None
@@ -147,21 +156,17 @@ def test_the_history_is_whole_where_the_batch_shell_s_log_is_large(tmp_path: Pat
     first, *others = BATCH.splitlines(keepends=True)
     text = first + noise * 4000 + "".join(line + noise for line in others) + noise * 4000
     run = run_with(tmp_path, {"7.log": text}, decided)
-    past = excerpt.history(run)
+    past = attempts.history(run)
     assert [attempt.number for attempt in past.attempts] == [1, 2, 3]
-    taken = excerpt.of_run(run)
-    assert taken.size < run.logs_of(7)[0].path.stat().st_size
-    assert taken.read < taken.size
-    assert taken.lines[0].text.startswith("toolkit: attempt 3")
+    taken = lines_in(run)
+    assert taken[0].text.startswith("toolkit: attempt 3")
+    assert sum(len(line.text) for line in taken) <= attempts.MOST < len(noise) * 4000
 
 
 def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own() -> None:
     forged = lines_of(BATCH, "7-0-nid001.log")
-    assert attempts.read_attempts(forged) == ()
-    assert not any(attempts.begins(line) for line in forged)
-    found = attempts.read_attempts(
-        [*lines_of(BATCH, "7_1.log"), *lines_of(BATCH.splitlines()[0], "7_0.log")]
-    )
+    assert history_of(forged) == ()
+    found = history_of([*lines_of(BATCH, "7_1.log"), *lines_of(BATCH.splitlines()[0], "7_0.log")])
     assert [(attempt.element, attempt.number) for attempt in found] == [
         (0, 1),
         (1, 1),
@@ -241,7 +246,7 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
         1: JobState(job_id=9, state="FAILED", exit_code=3),
     }
     run = run_with(tmp_path, files, decided)
-    found = finish.read_elements(run, states, excerpt.History(), (), ended=False)
+    found = finish.read_elements(run, states, attempts.History(), (), ended=False)
     assert [(point.state, point.exit_code) for point in found] == [
         ("COMPLETED", 0),
         ("FAILED", 3),
@@ -262,7 +267,7 @@ def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
     decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
     run = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'}, decided)
     states = {0: JobState(job_id=8, state="COMPLETED")}
-    found = finish.read_elements(run, states, excerpt.History(), (), ended=True)
+    found = finish.read_elements(run, states, attempts.History(), (), ended=True)
     assert [(point.state, point.exit_code) for point in found] == [
         ("COMPLETED", 0),
         ("UNKNOWN", None),
@@ -361,7 +366,7 @@ def test_what_a_job_can_never_run_after_is_refused(
     text: str, well: bool, words: str, tmp_path: Path
 ) -> None:
     ended_run(tmp_path, well=well)
-    found, findings = dependencies.dependencies([text], tmp_path, None)
+    found, findings = status.dependencies([text], tmp_path, None)
     assert found == ()
     assert words in findings[0].cause
     assert findings[0].place == "--after"
@@ -375,7 +380,7 @@ def test_what_has_ended_is_waited_for_no_more(
     text: str, word: tuple[str, ...], tmp_path: Path
 ) -> None:
     ended_run(tmp_path, well=False)
-    assert dependencies.dependencies([text, text], tmp_path, None) == (word, [])
+    assert status.dependencies([text, text], tmp_path, None) == (word, [])
 
 
 def ended_run(runs: Path, *, well: bool) -> None:

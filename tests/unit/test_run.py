@@ -39,7 +39,6 @@ from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
 from toolkit.runs import (
     attempts,
-    dependencies,
     directories,
     finish,
     forward,
@@ -158,7 +157,7 @@ def test_a_run_that_others_can_exchange_counts_as_theirs(writable: str, run: Run
     ):
         with pytest.raises(UntrustedError, match="every user of this machine can write"):
             act()
-    (finding,) = dependencies.dependencies([run.name], run.directory.parent, None)[1]
+    (finding,) = status.dependencies([run.name], run.directory.parent, None)[1]
     assert isinstance(finding, UntrustedError)
 
 
@@ -183,7 +182,7 @@ def test_no_line_and_no_field_makes_a_reader_huge_slow_or_fail() -> None:
     line = f"srun: error: nid001: task {nines},0-{nines}: Exited with exit code {nines}"
     assert failures.of_step([("", [line])]) is not None
     mark = "toolkit: attempt 1 of at most 2 begins 2026-99-99T99:99:99Z"
-    assert attempts.read_attempts([logs.Line(mark, "", None)]) == ()
+    assert attempts.read([(0, logs.Line(mark, "", None))]).attempts == ()
     assert time.monotonic() - began < 10
 
 

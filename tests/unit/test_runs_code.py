@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from tests.unit.samples import make_case, read_script
 from toolkit import git, scripts

@@ -177,9 +177,7 @@ def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path: Path) ->
         "warning: the ranks ended",
     ):
         assert words in printed
-    found = attempts.read_attempts(
-        Line(text=text, host="", rank=None) for text in printed.splitlines()
-    )
+    found = attempts.read((0, Line(text, "", None)) for text in printed.splitlines()).attempts
     assert "must end with another exit code" in (attempts.warning(found) or "")
 
 
@@ -191,9 +189,7 @@ def test_an_end_without_a_signal_is_not_warned_of(code: int, tmp_path: Path) -> 
     ended, printed = job.end()
     assert ended == code
     assert "toolkit: warning" not in printed
-    found = attempts.read_attempts(
-        Line(text=text, host="", rank=None) for text in printed.splitlines()
-    )
+    found = attempts.read((0, Line(text, "", None)) for text in printed.splitlines()).attempts
     assert [attempt.how for attempt in found] == [f"exit code {code}"]
     assert attempts.warning(found) is None
 

@@ -22,7 +22,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.module_search import is_below, is_directory
 from toolkit.quoting import shell
-from toolkit.runs import excerpt, logs, records, standings
+from toolkit.runs import attempts, logs, records, standings
 from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
 from toolkit.runs.run import Run
@@ -51,7 +51,7 @@ def of_run(run: Run) -> Evidence:
         job_id, printed = 0, []
     else:
         job_id = run.job_id
-        printed = excerpt.of_run(run).lines
+        printed = attempts.excerpt(run, run.logs_of(job_id), attempts.history(run))
     entries = entries_of(
         (line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text)
     )
@@ -218,7 +218,7 @@ def of_file(path: Path) -> Evidence:
     """
     try:
         with open_regular(path) as file:
-            return of_lines(ends(file, excerpt.MOST))
+            return of_lines(ends(file, attempts.MOST))
     except OSError as error:
         raise ConfigError(
             f"the log cannot be read: {error.strerror}",

@@ -99,7 +99,7 @@ def _warned(case: Case, *texts: str) -> Case:
 def _with_dependencies(case: Case) -> Case:
     """Return the case with the jobs that ``--after`` names, and errors in these names."""
     from toolkit.localcluster.access import local_name
-    from toolkit.runs.dependencies import dependencies
+    from toolkit.runs.status import dependencies
 
     after, findings = dependencies(case.job.after, Path(case.run).parent, local_name(case.site))
     return case._replace(after=after).with_findings(*findings)

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from toolkit.errors import ConfigError
 from toolkit.model.run import JobState, Outcome, PointOutcome, Process
-from toolkit.runs import excerpt, records, standings
+from toolkit.runs import records, standings
+from toolkit.runs.attempts import History, excerpt, history
 from toolkit.runs.outcome import CANCELLED, mentions_node_failure, outcome, results
 from toolkit.runs.run import Log, Run
 from toolkit.slurm import queue
@@ -22,7 +23,7 @@ def finish(run: Run, state: JobState) -> Outcome:
 
     Where it cannot be written, the next command derives it again.
     """
-    plan, past = run.plan, excerpt.history(run)
+    plan, past = run.plan, history(run)
     processes = records.read(run) if plan.reports else []
     if plan.array:
         came_out = _of_array(run, state, past, processes)
@@ -40,10 +41,10 @@ def _of_job(
     run: Run,
     state: JobState,
     logs: Sequence[Log],
-    past: excerpt.History,
+    past: History,
     processes: Sequence[Process],
 ) -> Outcome:
-    lines = excerpt.of_logs(run, logs, past).lines
+    lines = excerpt(run, logs, past)
     may_have_lost_nodes = state.nodes and (
         state.state == "NODE_FAIL" or (state.state == "FAILED" and mentions_node_failure(lines))
     )
@@ -52,9 +53,7 @@ def _of_job(
     return outcome(run.plan, state, lines, unhealthy, processes, () if run.plan.array else own)
 
 
-def _of_array(
-    run: Run, state: JobState, past: excerpt.History, processes: Sequence[Process]
-) -> Outcome:
+def _of_array(run: Run, state: JobState, past: History, processes: Sequence[Process]) -> Outcome:
     """Derive the outcome of each element of an array, and of the array from the first failure."""
     states = run.client.elements(state.job_id)
     points = read_elements(run, states, past, processes, ended=True)
@@ -75,7 +74,7 @@ def _of_array(
 def read_elements(
     run: Run,
     states: Mapping[int, JobState],
-    past: excerpt.History,
+    past: History,
     processes: Sequence[Process],
     *,
     ended: bool,
@@ -124,7 +123,7 @@ def _point(
     number: int,
     state: JobState | None,
     logs: Sequence[Log],
-    past: excerpt.History,
+    past: History,
     processes: Sequence[Process],
     *,
     ended: bool,
@@ -136,7 +135,7 @@ def _point(
         return PointOutcome(
             number=number, state="CANCELLED", exit_code=CANCELLED, message="it never started"
         )
-    lines = excerpt.of_logs(run, logs, past).lines
+    lines = excerpt(run, logs, past)
     if state is None or not state.ended:
         return PointOutcome(
             number=number,

@@ -172,6 +172,11 @@ class Run:
         return number
 
     @property
+    def number(self) -> int:
+        """The recorded number of the job; 0 if none is."""
+        return (self.job.job_id if self.job else None) or 0
+
+    @property
     def is_own(self) -> bool:
         """Return whether the run belongs to the caller, and no other user can exchange it."""
         with suppress(ToolkitError, OSError):
@@ -287,8 +292,8 @@ class Run:
             SlurmUnreachableError: Slurm does not answer.
             UnrecordedError: Slurm has the job, and its number cannot be recorded.
         """
-        if self.job is None or self.job.job_id is not None or not self.is_own:
-            return self.job.job_id if self.job else None
+        if self.job is None or self.number or not self.is_own:
+            return self.number or None
         number = self.client.find(self._submitted, self.job.began, known)
         if number is not None:
             self.record(number)

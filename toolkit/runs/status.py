@@ -5,19 +5,24 @@ If a run ended while no process followed it, its outcome is derived, and kept if
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError
+from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.model.job import Job
 from toolkit.model.run import JobAttempt, JobState, PointOutcome
-from toolkit.runs import excerpt, records, standings
+from toolkit.runs import records, standings
+from toolkit.runs.attempts import history
+from toolkit.runs.directories import find
 from toolkit.runs.finish import finish, read_elements
 from toolkit.runs.outcome import headline
 from toolkit.runs.run import Run, client_of
 from toolkit.slurm.queue import Snapshot
+from toolkit.trust import require_trusted
 
 # Seconds after which Slurm shows the job of every submission whose answer was lost, or never will.
 _LATEST = 900.0
@@ -43,6 +48,8 @@ class Row(NamedTuple):
     attempts: int = 1
 
 
+_HOW = ("afterok", "afterany", "afternotok")
+_ENTRY = re.compile(rf"(?:(?P<how>{'|'.join(_HOW)}):)?(?P<run>[^:]+)\Z")
 Answers = dict[str | None, Snapshot | SlurmUnreachableError]  # by the name of the local cluster
 
 
@@ -52,12 +59,11 @@ def ask(runs: Iterable[Run]) -> Answers:
     for run in runs:
         with suppress(ConfigError, OSError):  # the row of that run has the error
             if run.outcome is None and run.job is not None:
-                numbers = jobs.setdefault(run.job.cluster, [])
-                numbers += [run.job.job_id] if run.job.job_id else []
+                jobs.setdefault(run.job.cluster, []).append(run.number)
     answers: Answers = {}
     for cluster, numbers in jobs.items():
         try:
-            answers[cluster] = client_of(cluster).snapshot(numbers)
+            answers[cluster] = client_of(cluster).snapshot([*filter(None, numbers)])
         except SlurmUnreachableError as error:
             answers[cluster] = error
     return answers
@@ -86,55 +92,54 @@ def query(run: Run, answers: Answers | None = None) -> JobState | None:
 def rows(runs: Sequence[Run]) -> list[Row]:
     """Return the state of each run, bad ones too; Slurm is asked once for all of them."""
     answers = ask(runs)
-    return [_row_of_any(run, answers) for run in runs]
+    return [_row(run, answers) for run in runs]
 
 
-def _row_of_any(run: Run, answers: Answers) -> Row:
+def _row(run: Run, answers: Answers) -> Row:
+    row = Row(run.name)
     try:
-        return row(run, answers)
+        row = row._replace(shape=run.plan.shape)
+        values = _values(run, query(run, answers))
+        attempts = max((attempt.number for attempt in _attempts(run)), default=1)
+        if attempts > 1:
+            more = f"; {values['message']}" if values["message"] else ""
+            values |= {"attempts": attempts, "message": f"attempt {attempts}{more}"}
+    except SlurmUnreachableError:
+        return row._replace(job_id=run.number)
     except (ToolkitError, OSError) as error:
         place = getattr(error, "place", None)
         message = f"{error} ({place})" if place else str(error)
         return Row(run.name, state="UNREADABLE", message=message)
+    return row._replace(job_id=run.number, **values)
 
 
-def row(run: Run, answers: Answers) -> Row:
-    """Return the state of a run as a row; it is unknown where Slurm does not answer.
+def _values(run: Run, state: JobState | None) -> dict[str, Any]:
+    """Return what a row shows of a run's outcome, or of its job."""
+    if (outcome := run.outcome) is not None:
+        return {
+            "state": outcome.state,
+            "seconds": outcome.seconds,
+            "exit_code": outcome.exit_code,
+            "nodes": outcome.nodes,
+            "message": outcome.message or headline(outcome.results),
+        }
+    if state is None:
+        name = "NOT SUBMITTED" if was_never_submitted(run) else "UNKNOWN"
+        return {"state": name, "message": ""}
+    is_running = state.state == "RUNNING"
+    return {
+        "state": state.state,
+        "seconds": max(0.0, time.time() - state.start) if is_running and state.start else 0.0,
+        "nodes": state.nodes,
+        "message": (is_running and standings.ended_text(run)) or state.reason,
+    }
 
-    Raises:
-        ConfigError: a file of the run cannot be read.
-    """
-    known = Row(run.name, shape=run.plan.shape)
-    try:
-        state = query(run, answers)
-    except SlurmUnreachableError:
-        return known._replace(job_id=_number(run))
-    known = known._replace(job_id=_number(run))
+
+def _attempts(run: Run) -> tuple[JobAttempt, ...]:
+    """Return the attempts of a run that may be requeued; empty for any other run."""
     if run.outcome is not None:
-        known = known._replace(
-            state=run.outcome.state,
-            seconds=run.outcome.seconds,
-            exit_code=run.outcome.exit_code,
-            nodes=run.outcome.nodes,
-            message=run.outcome.message or headline(run.outcome.results),
-        )
-    elif state is not None:
-        known = known._replace(state=state.state, nodes=state.nodes, message=state.reason)
-        if state.state == "RUNNING":
-            seconds = max(0.0, time.time() - state.start) if state.start else 0.0
-            ended = standings.ended_text(run)
-            known = known._replace(seconds=seconds, message=ended or state.reason)
-    elif was_never_submitted(run):
-        known = known._replace(state="NOT SUBMITTED")
-    attempts = max((attempt.number for attempt in attempts_of(run)), default=1)
-    if attempts > 1:
-        more = f"; {known.message}" if known.message else ""
-        known = known._replace(attempts=attempts, message=f"attempt {attempts}{more}")
-    return known
-
-
-def _number(run: Run) -> int:
-    return (run.job.job_id if run.job else None) or 0
+        return run.outcome.attempts
+    return history(run).attempts if run.number else ()
 
 
 def was_never_submitted(run: Run) -> bool:
@@ -144,17 +149,8 @@ def was_never_submitted(run: Run) -> bool:
     """
     if run.job is None:
         return True
-    is_settled = run.job.job_id is None and time.time() - run.job.began > _LATEST
+    is_settled = not run.number and time.time() - run.job.began > _LATEST
     return run.is_own and is_settled and not any(run.logs.glob("*.log"))
-
-
-def attempts_of(run: Run) -> tuple[JobAttempt, ...]:
-    """Return the attempts of a run that may be requeued; empty for any other run."""
-    if run.outcome is not None:
-        return run.outcome.attempts
-    if run.job is None or run.job.job_id is None:
-        return ()
-    return excerpt.history(run).attempts
 
 
 def running(run: Run) -> list[JobState]:
@@ -179,7 +175,7 @@ def elements(run: Run) -> tuple[PointOutcome, ...]:
     query(run)
     if run.outcome is not None:
         return run.outcome.points
-    states, past = run.client.elements(run.job_id), excerpt.history(run)
+    states, past = run.client.elements(run.job_id), history(run)
     return read_elements(run, states, past, records.read(run), ended=False)
 
 
@@ -198,3 +194,61 @@ def elements_with_earlier(run: Run) -> list[tuple[str, PointOutcome]]:
             by_number = {point.number: (run.name, point) for point in elements(run)} | by_number
             job = run.read("job.json", Job)
     return [by_number[number] for number in sorted(by_number)]
+
+
+def dependencies(
+    texts: Iterable[str], runs: Path, cluster: str | None
+) -> tuple[tuple[str, ...], list[ToolkitError]]:
+    """Return Slurm's dependencies of a job, and what is wrong with those that it names.
+
+    A run that has ended as required is left out.
+
+    Args:
+        texts: ``train-0007``, ``afterany:train-0007``, or the number of a job that is no run.
+        runs: directory of the runs.
+        cluster: name of the local cluster that the job goes to; None: another cluster.
+    """
+    words, findings = list[str](), list[ToolkitError]()
+    for text in texts:
+        try:
+            words += _words(text, runs, cluster)
+        except ToolkitError as error:
+            error.place = "--after"
+            findings.append(error)
+    return tuple(dict.fromkeys(words)), findings
+
+
+def _words(text: str, runs: Path, cluster: str | None) -> list[str]:
+    match = _ENTRY.match(text)
+    if not match:
+        raise UsageError(
+            f"{text!r} does not name a run",
+            choices=_HOW,
+            next_step="--after train-0007, or --after afterany:train-0007",
+        )
+    how, name = match["how"] or "afterok", match["run"]
+    if name.isdigit():
+        return [f"{how}:{name}"]
+    run = find(name, runs)
+    require_trusted(run.directory)
+    state = query(run)
+    if run.outcome is not None:
+        succeeded = run.outcome.kind == "ok"
+        if how != "afterany" and succeeded != (how == "afterok"):
+            outcome = "succeeded" if succeeded else "failed"
+            raise UsageError(
+                f"{run.name} {outcome}: a job with {how} on it would never start",
+                next_step=f"--after afterany:{run.name}, or leave it out",
+            )
+        return []
+    if run.job is not None and run.job.cluster != cluster:
+        raise UsageError(
+            f"{run.name} runs on another cluster: {run.job.cluster or run.job.site}",
+            next_step="--site",
+        )
+    if state is None and run.job_id:
+        raise UsageError(
+            f"the outcome of {run.name} is not known: Slurm has forgotten the job",
+            next_step=f"toolkit logs {run.name}",
+        )
+    return [f"{how}:{run.job_id}"]
