@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.ordinary_user import User, change_accounts
 from toolkit.errors import UntrustedError
-from toolkit.runs.create import reserve
+from toolkit.runs.submit import reserve
 
 ADVERSARY, GROUP = f"tkv{os.getpid()}", f"tkp{os.getpid()}"
 RUN = "run --runtime none --launcher none"
@@ -238,7 +238,7 @@ CREATE = """
 import sys
 from pathlib import Path
 from toolkit.errors import UntrustedError
-from toolkit.runs.create import reserve
+from toolkit.runs.submit import reserve
 for place in sys.argv[1:]:
     try:
         print(reserve(Path(place)))

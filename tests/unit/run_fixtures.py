@@ -16,9 +16,8 @@ from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.model.site import Access
 from toolkit.planning.plan import decide
 from toolkit.runs import removal, run, status
-from toolkit.runs.create import write
 from toolkit.runs.run import Run
-from toolkit.runs.submit import is_over
+from toolkit.runs.submit import is_over, write
 from toolkit.slurm import queue
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError

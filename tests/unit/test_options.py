@@ -28,8 +28,8 @@ from toolkit.planning.settings import Layer, Settings, from_environment, layer, 
 from toolkit.quoting import sbatch_option
 from toolkit.rules import judge
 from toolkit.rules.partition import gpu_types
-from toolkit.runs.create import repeatable
 from toolkit.runs.interactive import salloc_command
+from toolkit.runs.submit import repeatable
 from toolkit.slurm import parse
 from toolkit.units import megabytes
 

@@ -47,8 +47,8 @@ from toolkit.runs import (
     removal,
     status,
 )
-from toolkit.runs.create import reserve
 from toolkit.runs.run import SECRETS, Run
+from toolkit.runs.submit import reserve
 from toolkit.slurm import hostlist, queue
 
 PRIVATE = '{"private": "what only the caller may read"}\n'

@@ -22,9 +22,8 @@ from toolkit.model.base import to_json
 from toolkit.model.run import Outcome, Submission
 from toolkit.planning.plan import decide
 from toolkit.runs import status
-from toolkit.runs.create import repeatable
 from toolkit.runs.run import Run
-from toolkit.runs.submit import begun, is_over, submit
+from toolkit.runs.submit import begun, is_over, repeatable, submit
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait, patiently
 

@@ -18,7 +18,7 @@ from toolkit.images.store.signatures import signature
 from toolkit.model.job import Job
 from toolkit.planning.settings import chosen_site
 from toolkit.planning.target import resolve
-from toolkit.runs.create import reserve
+from toolkit.runs.submit import reserve
 from toolkit.trust import require_trusted
 
 ME, OTHER, NOBODY, MINE, PROJECT = 1000, 1001, 65534, 1000, 2000

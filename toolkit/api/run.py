@@ -19,12 +19,11 @@ from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.planning.plan import decide
-from toolkit.runs.create import fill, repeatable, reserve
 from toolkit.runs.directories import next_directory
 from toolkit.runs.follow import Event, follow
 from toolkit.runs.run import Run
 from toolkit.runs.status import was_never_submitted
-from toolkit.runs.submit import is_over, search, submit
+from toolkit.runs.submit import fill, is_over, repeatable, reserve, search, submit
 from toolkit.shell import Progress
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait

@@ -81,17 +81,7 @@ def command(run: str | None, show_all: bool, every: int | None, as_json: bool, r
 def _usage(run: Run) -> tuple[list[Process], list[Gpu]] | None:
     """Return the processes and GPUs of a run on all nodes; None if it is not running."""
     running = status.running(run)
-    if not running:
-        return None
-    all_processes: list[Process] = []
-    gpus: dict[tuple[str, int], Gpu] = {}
-    for state in running:
-        some, of_nodes = processes.query(
-            run.client, state, task_is_rank=run.plan.launch.task_is_rank
-        )
-        all_processes += some
-        gpus |= {(gpu.host, gpu.number): gpu for gpu in of_nodes}
-    return all_processes, list(gpus.values())
+    return processes.query(run, running) if running else None
 
 
 def _show(processes: list[Process], gpus: list[Gpu]) -> None:

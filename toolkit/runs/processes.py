@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import PurePath
 from typing import NamedTuple
 
 from toolkit.config import package_directory
 from toolkit.model.run import JobState
-from toolkit.slurm.client import Client
+from toolkit.runs.run import Run
 from toolkit.slurm.hostlist import expand
 
 # Programs that start ranks and wait for them.
-_WAITING = frozenset(
-    (
-        "bash",
-        "sh",
-        "srun",
-        "slurm_script",
-        "slurmstepd",
-        "script",
-        "sleep",
-        "tail",
-        "timeout",
-        "starter",
-        "starter-suid",
-        "apptainer",
-        "cat",
-        "conmon",
-    )
+_WAITING = (
+    *("bash", "sh", "srun", "slurm_script", "slurmstepd", "script", "sleep", "tail", "timeout"),
+    *("starter", "starter-suid", "apptainer", "cat", "conmon"),
 )
 # Variables that hold the rank of a process, the best first; the last is that of Slurm's task.
 _RANKS = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
@@ -58,23 +45,17 @@ class Gpu(NamedTuple):
     total: int
 
 
-def script() -> str:
-    """Return the script that runs on each node."""
-    return (package_directory("scripts") / "top.sh").read_text(encoding="utf-8")
-
-
-def query(
-    client: Client, state: JobState, *, task_is_rank: bool
-) -> tuple[list[Process], list[Gpu]]:
-    """Return the processes and GPUs on the nodes of a running job.
+def query(run: Run, states: Iterable[JobState]) -> tuple[list[Process], list[Gpu]]:
+    """Return the processes and GPUs on the nodes of a running job, or of elements of its array.
 
     Raises:
         SubmissionError: Slurm did not run the script on them.
     """
-    return parse(
-        client.on_nodes(state.job_id, len(expand(state.nodes)), script()).split("\n"),
-        task_is_rank=task_is_rank,
-    )
+    script = (package_directory("scripts") / "top.sh").read_text(encoding="utf-8")
+    texts = [
+        run.client.on_nodes(state.job_id, len(expand(state.nodes)), script) for state in states
+    ]
+    return parse("\n".join(texts).split("\n"), task_is_rank=run.plan.launch.task_is_rank)
 
 
 def parse(lines: Iterable[str], *, task_is_rank: bool) -> tuple[list[Process], list[Gpu]]:
@@ -84,41 +65,39 @@ def parse(lines: Iterable[str], *, task_is_rank: bool) -> tuple[list[Process], l
         lines: of all nodes, in any order.
         task_is_rank: the number of Slurm's task is a rank; else only launchers number ranks.
     """
-    rows = [line.split("\t") for line in lines]
-    used = {
-        (row[1], row[2]): _bytes(row[3]) for row in rows if row[0] == "memory" and len(row) == 4
-    }
-    processes = [
-        Process(
-            host=row[1],
-            rank=_rank(
-                dict(pair.split("=", 1) for pair in row[5].split()), task_is_rank=task_is_rank
-            ),
-            pid=int(row[2]),
-            cpu=int(row[3]),
-            memory=int(row[4]) * 1024,
-            gpu_memory=used.get((row[1], row[2]), 0),
-            command=row[6].strip(),
-        )
-        for row in rows
-        if row[0] == "process" and len(row) == 7
-    ]
-    gpus = [
-        Gpu(
-            row[1],
-            int(row[2]),
-            int(row[3]) if row[3].isdigit() else 0,
-            _bytes(row[4]),
-            _bytes(row[5]),
-        )
-        for row in rows
-        if row[0] == "gpu" and len(row) == 6
-    ]
+    names = _RANKS if task_is_rank else _RANKS[:-1]
+    processes = list[Process]()
+    used = dict[tuple[str, int], int]()
+    gpus = dict[tuple[str, int], Gpu]()
+    for line in lines:
+        match line.split("\t"):
+            case ["process", host, pid, cpu, memory, numbers, command]:
+                known = dict(pair.split("=", 1) for pair in numbers.split())
+                ranks = [int(known[name]) for name in names if known.get(name, "").isdigit()]
+                processes.append(
+                    Process(
+                        host=host,
+                        rank=ranks[0] if ranks else None,
+                        pid=int(pid),
+                        cpu=int(cpu),
+                        memory=int(memory) * 1024,
+                        gpu_memory=0,
+                        command=command.strip(),
+                    )
+                )
+            case ["memory", host, pid, size]:
+                used[host, int(pid)] = _bytes(size)
+            case ["gpu", host, number, busy, size, total]:
+                percent = int(busy) if busy.isdigit() else 0
+                gpu = Gpu(host, int(number), percent, _bytes(size), _bytes(total))
+                gpus[host, gpu.number] = gpu  # also of two elements of an array, once
+    found = [each._replace(gpu_memory=used.get((each.host, each.pid), 0)) for each in processes]
+    found.sort(key=lambda each: (each.host, -1 if each.rank is None else each.rank, each.pid))
+    return found, sorted(gpus.values())
 
-    def order(process: Process) -> tuple[str, int, int]:
-        return process.host, -1 if process.rank is None else process.rank, process.pid
 
-    return sorted(processes, key=order), sorted(gpus)
+def _bytes(mebibytes: str) -> int:
+    return int(mebibytes) * 1024 * 1024 if mebibytes.isdigit() else 0
 
 
 def working(processes: Iterable[Process]) -> list[Process]:
@@ -126,20 +105,7 @@ def working(processes: Iterable[Process]) -> list[Process]:
     return [
         process
         for process in processes
-        if process.cpu > 0 or process.gpu_memory or _name(process.command) not in _WAITING
+        if process.cpu > 0
+        or process.gpu_memory
+        or PurePath(process.command.partition(" ")[0]).name.rstrip(":") not in _WAITING
     ]
-
-
-def _name(command: str) -> str:
-    words = command.split()
-    return words[0].rsplit("/", 1)[-1].rstrip(":") if words else ""
-
-
-def _rank(numbers: dict[str, str], *, task_is_rank: bool) -> int | None:
-    names = _RANKS if task_is_rank else _RANKS[:-1]
-    number = next((numbers[name] for name in names if numbers.get(name, "").isdigit()), None)
-    return None if number is None else int(number)
-
-
-def _bytes(mebibytes: str) -> int:
-    return int(mebibytes) * 1024 * 1024 if mebibytes.isdigit() else 0

@@ -1,34 +1,138 @@
-"""Submit the job of a written run once: sbatch is never called again where Slurm may have the job.
+"""Write the directory of a planned run, and submit its job once.
 
-Only a controller that was not reached is asked again. If the answer of sbatch is lost, Slurm is
-searched for the path of the run's script, which no other run has. As long as it is not known
-whether Slurm has the job, ``attempt.json`` is in the run's directory, and the next `toolkit ps`,
-`toolkit logs` or `toolkit run` searches again. sbatch inherits the lock of that file, so that
-everyone sees that it still works, even without the process that started it.
+sbatch is never called again where Slurm may have the job. Only a controller that was not reached is
+asked again. If the answer of sbatch is lost, Slurm is searched for the path of the run's script,
+which no other run has. As long as it is not known whether Slurm has the job, ``attempt.json`` is in
+the run's directory, and the next `toolkit ps`, `toolkit logs` or `toolkit run` searches again.
+sbatch inherits the lock of that file, so that everyone sees that it still works, even without the
+process that started it.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from toolkit import runtimes
-from toolkit.errors import SlurmUnreachableError, SubmissionError, ToolkitError
+from msgspec.structs import replace
+
+from toolkit import launchers, runtimes, scripts
+from toolkit.config import package_directory
+from toolkit.errors import ConfigError, SlurmUnreachableError, SubmissionError
 from toolkit.files import open_regular, write_atomically
 from toolkit.images.store import usage
 from toolkit.model.base import to_json
+from toolkit.model.case import Case
+from toolkit.model.job import Job
+from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
-from toolkit.runs.run import Run
+from toolkit.quoting import shell
+from toolkit.runs import code, directories
+from toolkit.runs.run import SECRETS, Run
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait, patiently
+from toolkit.text import shows
+from toolkit.trust import require_trusted
 
 # Seconds before each search for a job that a busy controller may accept late.
 _PAUSES = (0.0, 1.0, 2.0, 3.0)
+# Whatever the umask is: a group may share a directory of runs, and only its owner writes to a run.
+_RUNS_MODE, _RUN_MODE = 0o775, 0o755
+
+
+def reserve(directory: Path) -> bool:
+    """Create a run's directory; return False if another process was faster.
+
+    Raises:
+        UntrustedError: another user could replace the directory; nothing was written.
+        ConfigError: the directory of runs is a file, or a link to nothing.
+    """
+    if os.path.lexists(directory):
+        return False
+    try:
+        require_trusted(directory)
+        directory.parent.mkdir(mode=_RUNS_MODE, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(
+            f"{directory.parent} is not a directory",
+            place="runs",
+            next_step="remove it, or name another directory: export TOOLKIT_RUNS=DIR",
+        ) from error
+    require_trusted(directory)  # where all users may write, another was perhaps faster
+    try:
+        directory.mkdir(mode=_RUN_MODE)
+    except FileExistsError:
+        return False
+    (directory / "logs").mkdir(mode=_RUN_MODE)
+    directories.remember(directory.parent)
+    return True
+
+
+def fill(plan: Plan, case: Case) -> Run:
+    """Write the files of a run into its directory, which is removed if that fails."""
+    run = Run(Path(plan.run_directory))
+    try:
+        values = {name: case.job.env[name] for name in plan.secrets}
+        if values or launchers.get(plan.launch.launcher).is_server or shows(case.job.arguments):
+            run.directory.chmod(0o700)
+        if plan.reports:
+            run.reports.mkdir(mode=0o700)
+            hook = package_directory("scripts") / "report" / "sitecustomize.py"
+            shutil.copyfile(hook, run.reports / hook.name)
+        if values:
+            write_secrets(run, plan.container.prefix, values)
+        write(run, plan, repeatable(case, plan))
+        tree, folder = case.tree, case.target.folder
+        if tree is not None:
+            code.copy(run, tree, case.target.cwd, folder)
+        if tree is not None and tree.is_copy:
+            code.repeat(Path(tree.root).parent, run)
+        else:
+            code.record(run, case.script_file, Path(folder), values.values())
+    except BaseException:
+        shutil.rmtree(run.directory)
+        raise
+    return run
+
+
+def write_secrets(run: Run, prefix: str, values: Mapping[str, str]) -> None:
+    """Write variables for the job's script, which only the owner can read.
+
+    Plan, settings, logs and dry runs have only the names.
+
+    Args:
+        run: that gets them.
+        prefix: of a variable's name, by which it reaches the ranks.
+        values: of the variables, by name.
+    """
+    lines = (f"export {prefix}{name}={shell(value)}\n" for name, value in sorted(values.items()))
+    write_atomically(run.directory / SECRETS, "".join(lines), mode=0o600)
+
+
+def write(run: Run, plan: Plan, job: Job) -> None:
+    """Write plan, settings and script of a run into its directory.
+
+    The plan comes first: a run whose submission is killed is listed, and can be removed.
+    """
+    run.plan = plan
+    write_atomically(run.directory / "plan.json", to_json(plan))
+    write_atomically(run.directory / "job.json", to_json(job))
+    write_atomically(run.script, scripts.script(plan), mode=0o755)
+
+
+def repeatable(case: Case, plan: Plan) -> Job:
+    """Return the settings that repeat a run, without values of secrets and dependencies."""
+    target = case.target
+    script = target.script if target.is_program else str(Path(target.folder) / target.name)
+    if case.tree is not None and case.tree.is_copy:
+        script = case.job.script or script  # of the work tree, which --no-snapshot runs
+    values = {name: value for name, value in case.job.env.items() if name not in plan.secrets}
+    return replace(case.job, script=script, after=(), env=values, pass_env=())
 
 
 def submit(run: Run, cluster: str | None, wait: Wait) -> int:
@@ -61,7 +165,21 @@ def submit(run: Run, cluster: str | None, wait: Wait) -> int:
                 ) from None
             wait.notify(f"Slurm has it: job {run.job_id}")
         except (SubmissionError, SlurmUnreachableError) as error:
-            _not_submitted(run, error)
+            name = f"{run.directory.parent.name}/{run.name}"
+            again = f"the script is kept; submit it again: toolkit run {name}"
+            if isinstance(error, SubmissionError):
+                message = "; ".join((error.cause, *error.details))
+                run.outcome = Outcome(
+                    state="REFUSED",
+                    kind="refused",
+                    exit_code=error.exit_code,
+                    seconds=0.0,
+                    message=message,
+                )
+                write_atomically(run.directory / "outcome.json", to_json(run.outcome))
+            error.details = (*error.details, again)
+            (run.directory / "attempt.json").unlink(missing_ok=True)
+            run.job = None
             raise
     runtime, image = run.plan.container.runtime, Path(run.plan.container.image)
     if runtimes.get(runtime).image == "sif":
@@ -112,18 +230,3 @@ def search(run: Run, wait: Wait) -> bool:
             if patiently(run.find, wait) is not None:
                 return True
     return False
-
-
-def _not_submitted(run: Run, error: ToolkitError) -> None:
-    """Record that Slurm does not have a run, and why if it refused the job."""
-    if isinstance(error, SubmissionError):
-        message = "; ".join((error.cause, *error.details))
-        run.outcome = Outcome(
-            state="REFUSED", kind="refused", exit_code=error.exit_code, seconds=0.0, message=message
-        )
-        write_atomically(run.directory / "outcome.json", to_json(run.outcome))
-    (run.directory / "attempt.json").unlink(missing_ok=True)
-    run.job = None
-    name = f"{run.directory.parent.name}/{run.name}"
-    again = f"the script is kept; submit it again: toolkit run {name}"
-    error.details = (*error.details, again)

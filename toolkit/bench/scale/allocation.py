@@ -17,10 +17,10 @@ from toolkit.model.base import to_json
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch, Part, Plan
 from toolkit.model.run import Submission
-from toolkit.runs.create import repeatable, reserve
-from toolkit.runs.create import write as write_files
 from toolkit.runs.directories import next_directory
 from toolkit.runs.run import Run
+from toolkit.runs.submit import repeatable, reserve
+from toolkit.runs.submit import write as write_files
 
 _OWN = frozenset(("job-name", "nodes", "ntasks-per-node", "cpus-per-task"))
 
