@@ -59,8 +59,8 @@ def command(show_all: bool, all_directories: bool, runs: Path, as_json: bool) ->
         header = (*_HEADER, "DIRECTORY") if all_directories else _HEADER
         cells = [_cells(row) for row in rows]
         if all_directories:
-            places = (os.path.relpath(run.directory.parent) for run in shown)
-            cells = [(*row, place) for row, place in zip(cells, places, strict=True)]
+            shown_in = (os.path.relpath(run.directory.parent) for run in shown)
+            cells = [(*row, place) for row, place in zip(cells, shown_in, strict=True)]
         console.out(console.table(header, cells))
         if len(known) > len(rows):
             everywhere = " --all-directories" if all_directories else ""
