@@ -21,7 +21,7 @@ from toolkit.errors import ForbiddenError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Process
 from toolkit.planning.plan import decide
-from toolkit.runs import follow, records, standings, status
+from toolkit.runs import follow, records, stacks, status
 from toolkit.runs.run import Run
 from toolkit.runs.stacks import Frame, parse, position
 
@@ -112,6 +112,10 @@ def process(rank: int | None, text: str = REDUCE, **more: Any) -> Process:
     return Process(text=text.encode(), **(values | more))
 
 
+def standings(processes: list[Process], plan: Plan, asked: stacks.Sizes) -> list[stacks.Standing]:
+    return [stacks.standing(each, plan, asked) for each in processes]
+
+
 def decided(**settings: Any) -> Plan:
     return decide(
         make_case({"nodes": "2", "ntasks_per_node": 2, "launcher": "torchrun", **settings})
@@ -136,13 +140,13 @@ def test_mixed_states_are_reported_together(
     processes: list[Process], settings: dict[str, Any], expected: str
 ) -> None:
     plan = decided(**settings)
-    stands = standings.standings(processes, plan, {})
-    assert standings.summary(standings.ranks_of(stands), plan) == expected
+    stands = standings(processes, plan, {})
+    assert stacks.summary(stacks.ranks_of(stands), plan) == expected
 
 
 def test_equal_stacks_are_shown_once() -> None:
-    stands = standings.standings([process(0), process(2, NAMED), process(1), AGENT], decided(), {})
-    groups = standings.equal_stacks(stands, standings.ranks_of(stands))
+    stands = standings([process(0), process(2, NAMED), process(1), AGENT], decided(), {})
+    groups = stacks.equal_stacks(stands, stacks.ranks_of(stands))
     assert [(row["ranks"], len(row["others"]), row["is_main"]) for row in groups] == [
         (["0", "1"], 0, True),
         (["2"], 0, True),
@@ -155,20 +159,20 @@ def test_equal_stacks_are_shown_once() -> None:
 def test_what_has_moved_since_the_last_time_is_reported() -> None:
     asked = {"1": len(NAMED)}
     both = [process(0, REDUCE + REDUCE), process(1, NAMED + REDUCE)]
-    stands = standings.standings(both, decided(), asked)
-    assert standings.moved_text(stands, decided()) == (
+    stands = standings(both, decided(), asked)
+    assert stacks.moved_text(stands, decided()) == (
         "rank 0 has not moved; rank 1 has moved (before: is in read_shard (train.py:19))"
     )
-    assert standings.moved_text(stands[:1], decided()) == "rank 0 has not moved"
-    assert standings.moved_text(standings.standings([process(0)], decided(), {}), decided()) == ""
-    (silent,) = standings.standings([process(1, REDUCE)], decided(), {"1": len(REDUCE)})
+    assert stacks.moved_text(stands[:1], decided()) == "rank 0 has not moved"
+    assert stacks.moved_text(standings([process(0)], decided(), {}), decided()) == ""
+    (silent,) = standings([process(1, REDUCE)], decided(), {"1": len(REDUCE)})
     assert silent.position.kind == "silent"
 
 
 def test_many_ranks_are_ranges() -> None:
-    assert standings.numbers_text([0, 1, 3]) == "0, 1, 3"
-    assert standings.numbers_text([*range(7), *range(8, 64)]) == "0-6, 8-63"
-    assert standings.numbers_text(range(0, 200, 2)).endswith(", 38, ...")
+    assert records.numbers_text([0, 1, 3]) == "0, 1, 3"
+    assert records.numbers_text([*range(7), *range(8, 64)]) == "0-6, 8-63"
+    assert records.numbers_text(range(0, 200, 2)).endswith(", 38, ...")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +193,7 @@ def test_ranks_that_never_met_are_counted(
     worlds: list[int], settings: dict[str, Any], expected: str
 ) -> None:
     processes = [process(rank, world=size) for rank, size in enumerate(worlds)]
-    assert standings.apart_text(processes, decided(**settings)) == expected
+    assert records.apart_text(processes, decided(**settings)) == expected
 
 
 # Files of a run.
@@ -270,14 +274,14 @@ def test_the_line_of_a_frame_is_read_from_the_runs_directory_only(tmp_path: Path
         ("/proc/self/environ", 1): "",
     }
     for (file, number), text in lines.items():
-        assert standings.source_of(given, Frame(file, number, "f")) == text
+        assert stacks.source_of(given, Frame(file, number, "f")) == text
 
 
 def test_another_users_run_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_of(tmp_path)
     monkeypatch.chdir(tmp_path)
     asked: list[object] = []
-    monkeypatch.setattr(standings, "ask", lambda *words: asked.append(words))
+    monkeypatch.setattr(stacks, "ask", lambda *words: asked.append(words))
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     done = CliRunner().invoke(command, ["train-0001"])
     assert isinstance(done.exception, ForbiddenError)

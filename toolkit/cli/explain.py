@@ -19,7 +19,7 @@ from toolkit.explain.explanation import explain
 from toolkit.explain.gather import of_file, of_run, of_stream, rules
 from toolkit.explain.model import Evidence
 from toolkit.model.run import JobState
-from toolkit.runs import follow, logs, standings, status
+from toolkit.runs import follow, logs, stacks, status
 from toolkit.runs.directories import find
 from toolkit.runs.run import Run
 
@@ -79,7 +79,7 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
 def _silent(run: Run) -> list[str]:
     """Return what to type if a running run of Python has printed nothing for a while."""
     seconds = logs.silence(run)
-    is_silent = seconds > follow.SILENT_SECONDS and standings.can_answer(run.plan)
+    is_silent = seconds > follow.SILENT_SECONDS and stacks.can_answer(run.plan)
     return [console.subject("silent", silent_text(run, seconds))] if is_silent else []
 
 

@@ -20,7 +20,7 @@ from toolkit.model.base import to_json
 from toolkit.model.job import JOINED
 from toolkit.model.run import JobAttempt, Outcome
 from toolkit.runs import follow as events
-from toolkit.runs import logs, standings
+from toolkit.runs import logs, stacks
 from toolkit.runs.attempts import describe, warning
 from toolkit.runs.outcome import headline
 from toolkit.runs.run import Run
@@ -89,10 +89,10 @@ def show(run: Run, *, as_json: bool, wanted: Callable[[logs.Line], bool] = is_wo
         elif isinstance(event, events.Unreachable):
             console.say("waiting", f"{event.error.cause}; retrying for ten minutes")
         elif isinstance(event, events.Silent):
-            if standings.can_answer(run.plan):
+            if stacks.can_answer(run.plan):
                 console.say("silent", silent_text(run, event.seconds))
         elif isinstance(event, events.RanksEnded):
-            where = f": toolkit stacks {run.word}" if standings.can_answer(run.plan) else ""
+            where = f": toolkit stacks {run.word}" if stacks.can_answer(run.plan) else ""
             console.say("waiting", f"{event.text}{where}")
         else:
             _show_end(run, event, as_json=as_json)

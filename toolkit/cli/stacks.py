@@ -15,11 +15,10 @@ from toolkit.cli.shared import json_option, run_argument, runs_option
 from toolkit.errors import JobLostError, LauncherMismatchError
 from toolkit.model.plan import Plan
 from toolkit.model.run import Process
-from toolkit.runs import standings, status
+from toolkit.runs import records, stacks, status
 from toolkit.runs.directories import find
 from toolkit.runs.run import Run
-from toolkit.runs.stacks import Frame
-from toolkit.runs.standings import Sizes, Standing, source_of
+from toolkit.runs.stacks import Frame, Sizes, Standing, source_of
 
 
 @click.command("stacks")
@@ -67,7 +66,7 @@ def command(run: str | None, twice: int | None, wait: int, as_json: bool, runs: 
 
 def _ask(run: Run, wait: int) -> tuple[Sequence[Process], Sizes]:
     run.require_own()
-    if not standings.can_answer(run.plan):
+    if not stacks.can_answer(run.plan):
         cause = "the ranks run in containers of an engine, which Slurm's signals do not reach"
         raise LauncherMismatchError(
             cause if run.plan.reports else "what this run starts is not known to be Python",
@@ -81,22 +80,22 @@ def _ask(run: Run, wait: int) -> tuple[Sequence[Process], Sizes]:
             place="RUN",
             next_step=f"toolkit explain {run.word}",
         )
-    return standings.ask(run, state, wait)
+    return stacks.ask(run, state, wait)
 
 
 def _show(run: Run, processes: Sequence[Process], asked: Sizes, *, as_json: bool) -> int:
     plan = run.plan
-    stands = standings.standings(processes, plan, asked)
-    ranks = standings.ranks_of(stands)
-    groups = standings.equal_stacks(stands, ranks)
-    text = standings.summary(ranks, plan)
+    stands = [stacks.standing(process, plan, asked) for process in processes]
+    ranks = stacks.ranks_of(stands)
+    groups = stacks.equal_stacks(stands, ranks)
+    text = stacks.summary(ranks, plan)
     if as_json:
         data = {
             "run": run.name,
             "summary": text,
-            "written": standings.written(stands),
+            "written": stacks.written(stands),
             "ranks": [_row(stand) for stand in ranks],
-            "missing": standings.without_file(ranks, plan),
+            "missing": stacks.without_file(ranks, plan),
             "stacks": groups,
         }
         console.out_json(data)
@@ -105,10 +104,10 @@ def _show(run: Run, processes: Sequence[Process], asked: Sizes, *, as_json: bool
     if not groups:
         console.say("", f"toolkit top {run.word} shows the processes; --wait SECONDS is longer")
         return 1
-    if moved := standings.moved_text(ranks, plan):
+    if moved := stacks.moved_text(ranks, plan):
         console.fact("since", f"the last answer: {moved}")
     for group in groups:
-        owners = [standings.subject(group["ranks"], plan)] if group["ranks"] else []
+        owners = [records.subject(group["ranks"], plan)] if group["ranks"] else []
         more = ["..."] if len(group["others"]) > 4 else []
         thread = "" if group["is_main"] else ": another thread"
         console.out(f"\n{', '.join([*owners, *group['others'][:4], *more])}{thread}")

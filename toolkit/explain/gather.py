@@ -22,7 +22,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.module_search import is_below, is_directory
 from toolkit.quoting import shell
-from toolkit.runs import attempts, logs, records, standings
+from toolkit.runs import attempts, logs, records, stacks
 from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
 from toolkit.runs.run import Run
@@ -88,12 +88,12 @@ def of_run(run: Run) -> Evidence:
 def _stacks(run: Run) -> tuple[str, ...]:
     """Return where each rank was when it was asked last, and which ranks have ended long ago."""
     processes = records.latest(records.read(run), run.plan)
-    stands = standings.standings(processes, run.plan, {})
-    written = standings.written(stands)
+    stands = [stacks.standing(process, run.plan, {}) for process in processes]
+    written = stacks.written(stands)
     at = datetime.fromtimestamp(written).strftime("%Y-%m-%d %H:%M:%S")
-    summary = standings.summary(standings.ranks_of(stands), run.plan)
-    ended = "" if run.outcome else standings.ended_text(run)
-    where = f": toolkit stacks {run.word}" if standings.can_answer(run.plan) else ""
+    summary = stacks.summary(stacks.ranks_of(stands), run.plan)
+    ended = "" if run.outcome else records.ended_text(run)
+    where = f": toolkit stacks {run.word}" if stacks.can_answer(run.plan) else ""
     return (
         *((f"at {at}: {summary}",) if written else ()),
         *((f"{ended}{where}",) if ended else ()),
@@ -108,7 +108,7 @@ def _recorded(run: Run) -> tuple[str, ...]:
     if not ranks:
         return ()
     directory = shell(os.path.relpath(run.reports))
-    numbers = standings.numbers_text(ranks)
+    numbers = records.numbers_text(ranks)
     return (
         f"NCCL's flight recorder has the last collectives of ranks {numbers}: in the image, "
         f"torchfrtrace --prefix {torch.RECORDS} {directory}",

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from toolkit.errors import ConfigError
 from toolkit.model.run import JobState, Outcome, PointOutcome, Process
-from toolkit.runs import records, standings
+from toolkit.runs import records
 from toolkit.runs.attempts import History, excerpt, history
 from toolkit.runs.outcome import CANCELLED, mentions_node_failure, outcome, results
 from toolkit.runs.run import Log, Run
@@ -30,7 +30,7 @@ def finish(run: Run, state: JobState) -> Outcome:
     else:
         last = records.latest(processes, plan, past.last.get(None))
         came_out = _of_job(run, state, run.logs_of(run.job_id), past, last)
-        text = standings.apart_text(last, plan) if came_out.kind == "ok" else ""
+        text = records.apart_text(last, plan) if came_out.kind == "ok" else ""
         came_out = replace(came_out, message=text, kind="apart") if text else came_out
     run.outcome = replace(came_out, attempts=past.attempts)
     run.keep("outcome.json", run.outcome)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.model.run import JobState, Outcome
-from toolkit.runs import logs, standings
+from toolkit.runs import logs, records
 from toolkit.runs.finish import finish
 from toolkit.runs.run import Run
 
@@ -110,7 +110,7 @@ def follow(run: Run, *, until: float = math.inf) -> Iterator[Event]:
         is_time = time.monotonic() - checked > _ENDS_SECONDS
         if state is not None and state.state == "RUNNING" and is_time and not are_ends_reported:
             checked = time.monotonic()
-            text = standings.ended_text(run)
+            text = records.ended_text(run)
             are_ends_reported = bool(text)
             if text:
                 yield RanksEnded(text)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.model.job import Job
 from toolkit.model.run import JobAttempt, JobState, PointOutcome
-from toolkit.runs import records, standings
+from toolkit.runs import records
 from toolkit.runs.attempts import history
 from toolkit.runs.directories import find
 from toolkit.runs.finish import finish, read_elements
@@ -131,7 +131,7 @@ def _values(run: Run, state: JobState | None) -> dict[str, Any]:
         "state": state.state,
         "seconds": max(0.0, time.time() - state.start) if is_running and state.start else 0.0,
         "nodes": state.nodes,
-        "message": (is_running and standings.ended_text(run)) or state.reason,
+        "message": (is_running and records.ended_text(run)) or state.reason,
     }
 
 
