@@ -125,18 +125,26 @@ def remove(runs: Sequence[Run], *, cancel: bool = False, force: bool = False) ->
     for run in runs:
         _check(run, is_forced=force)
     reasons = _reasons(runs)
-    if cancel:
-        waiting = [run for run, reason in reasons.items() if reason.has_job]
-        for run in waiting:
-            run.client.cancel(run.job_id)
-        until = time.monotonic() + _PATIENCE
-        while waiting and time.monotonic() < until:
-            time.sleep(_PAUSE)
-            waiting = [*_reasons(waiting)]
+    until = time.monotonic() + _PATIENCE
+    for run in [run for run, reason in reasons.items() if cancel and reason.has_job]:
+        run.client.cancel(run.job_id)
+    while cancel and time.monotonic() < until and any(each.has_job for each in reasons.values()):
+        time.sleep(_PAUSE)
         reasons = _reasons([*reasons])
     staying = {run: reason for run, reason in reasons.items() if reason.is_certain or not force}
     if staying:
-        raise _busy(staying)
+        first = next(iter(staying.values()))
+        step = (
+            "toolkit rm --cancel cancels it first" if first.has_job else "wait until Slurm answers"
+        )
+        who = "a run has" if len(staying) == 1 else f"{len(staying)} runs have"
+        raise BusyError(
+            f"nothing was removed: {who} not ended",
+            details=[f"{run.name}: {reason.text}" for run, reason in staying.items()],
+            next_step=step
+            if first.is_certain
+            else "if you know that it has ended: toolkit rm --force",
+        )
     return sum(map(_remove, runs))
 
 
@@ -171,19 +179,6 @@ def require_no_link(directory: Path) -> None:
             place=str(directory),
             next_step="give the directory that it links to",
         )
-
-
-def _busy(staying: dict[Run, Reason]) -> BusyError:
-    first = next(iter(staying.values()))
-    count = len(staying)
-    step = "toolkit rm --cancel cancels it first" if first.has_job else "wait until Slurm answers"
-    return BusyError(
-        "nothing was removed: "
-        + ("a run has" if count == 1 else f"{count} runs have")
-        + " not ended",
-        details=[f"{run.name}: {reason.text}" for run, reason in staying.items()],
-        next_step=step if first.is_certain else "if you know that it has ended: toolkit rm --force",
-    )
 
 
 def _remove(run: Run) -> int:
@@ -233,26 +228,20 @@ def candidates(
         older_than: only runs that ended more seconds ago than this.
         keep: never this many of the newest.
     """
-    ages = [(run, _age(run)) for run in runs[keep or 0 :]]
-    old = [(run, age) for run, age in ages if older_than is None or age > older_than]
-    answers = status.ask(run for run, _ in old)
+    ages = {run: _age(run) for run in runs[keep or 0 :]}
+    old = [run for run, age in ages.items() if older_than is None or age > older_than]
+    reasons = {run: reason.text for run, reason in _reasons(old).items()}
+    reasons |= {run: "it belongs to another user" for run in old if not run.is_own}
     return tuple(
         Removal(
             run=run.name,
             directory=str(run.directory.absolute()),
             size=size_of(run.directory),
-            age=age,
-            reason=_reason_of_candidate(run, answers),
+            age=ages[run],
+            reason=reasons.get(run, ""),
         )
-        for run, age in old
+        for run in old
     )
-
-
-def _reason_of_candidate(run: Run, answers: status.Answers) -> str:
-    if not run.is_own:
-        return "it belongs to another user"
-    reason = reason_to_stay(run, answers)
-    return reason.text if reason else ""
 
 
 def _age(run: Run) -> float:
