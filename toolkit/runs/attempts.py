@@ -61,7 +61,7 @@ def history(run: Run) -> History:
 
 def read(marked: Iterable[tuple[int, Line]]) -> History:
     """Read the attempts of a job from lines of its batch shell, each with its offset."""
-    found = dict[tuple[int, int], JobAttempt]()
+    attempts = dict[tuple[int, int], JobAttempt]()
     starts = dict[int | None, int]()
     for offset, line in marked:
         match = None if line.host else _LINE.search(line.text)
@@ -75,11 +75,11 @@ def read(marked: Iterable[tuple[int, Line]]) -> History:
         key = (line.element or 0, number)
         if match["what"] == "begins":
             nodes = match["nodes"] or ""
-            found[key] = JobAttempt(number=number, began=when, nodes=nodes, element=line.element)
+            attempts[key] = JobAttempt(number=number, began=when, nodes=nodes, element=line.element)
             starts[line.element] = offset
-        elif key in found:
-            found[key] = replace(found[key], ended=when, how=match["how"] or "")
-    return History(tuple(found[key] for key in sorted(found)), starts)
+        elif key in attempts:
+            attempts[key] = replace(attempts[key], ended=when, how=match["how"] or "")
+    return History(tuple(attempts[key] for key in sorted(attempts)), starts)
 
 
 def warning(attempts: Sequence[JobAttempt]) -> str | None:

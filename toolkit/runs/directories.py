@@ -36,8 +36,8 @@ def known() -> tuple[Path, ...]:
     words: list[bytes] = []
     with suppress(OSError, RuntimeError):
         words = index().read_bytes().split(b"\0")
-    found = {Path(os.path.realpath(os.fsdecode(word))) for word in words if word[:1] == b"/"}
-    return tuple(sorted(filter(is_directory, found)))
+    directories = {Path(os.path.realpath(os.fsdecode(word))) for word in words if word[:1] == b"/"}
+    return tuple(sorted(filter(is_directory, directories)))
 
 
 def remember(runs: Path) -> None:

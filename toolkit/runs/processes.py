@@ -91,9 +91,9 @@ def parse(lines: Iterable[str], *, task_is_rank: bool) -> tuple[list[Process], l
                 percent = int(busy) if busy.isdigit() else 0
                 gpu = Gpu(host, int(number), percent, _bytes(size), _bytes(total))
                 gpus[host, gpu.number] = gpu  # also of two elements of an array, once
-    found = [each._replace(gpu_memory=used.get((each.host, each.pid), 0)) for each in processes]
-    found.sort(key=lambda each: (each.host, -1 if each.rank is None else each.rank, each.pid))
-    return found, sorted(gpus.values())
+    listed = [each._replace(gpu_memory=used.get((each.host, each.pid), 0)) for each in processes]
+    listed.sort(key=lambda each: (each.host, -1 if each.rank is None else each.rank, each.pid))
+    return listed, sorted(gpus.values())
 
 
 def _bytes(mebibytes: str) -> int:

@@ -153,7 +153,7 @@ def _attempt_of(process: Process) -> int:
     return (_number(process.env.get("SLURM_RESTART_COUNT")) or 0) + 1
 
 
-# What is said of ranks.
+# Sentences about ranks.
 
 
 def ended_text(run: Run) -> str:
