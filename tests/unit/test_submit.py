@@ -70,7 +70,7 @@ def test_a_traceback_says_what_to_install(tmp_path: Path) -> None:
         "import sys; sys.modules['submitit'] = None\nimport toolkit\ntoolkit.submit(print)\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
-    assert "next: pip install 'slurm-container-toolkit[submit]'" in done.stderr
+    assert "; pip install 'slurm-container-toolkit[submit]'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from toolkit.errors import (
 from toolkit.launchers.others import SUBMITIT_FOLDER, SUBMITIT_TARGET
 from toolkit.localcluster.access import local_name
 from toolkit.model.base import field_names
-from toolkit.model.case import Case
 from toolkit.model.image import Manifest
 from toolkit.model.job import Job as Settings
 from toolkit.planning.case import gather
@@ -40,16 +39,8 @@ if TYPE_CHECKING:
 # Not those that are a script's, or another launcher's; going back into the queue is submitit's own
 # work here.
 _NOT_OPTIONS = {
-    "summary",
-    "script",
-    "arguments",
-    "launcher",
-    "init",
-    "max_restarts",
-    "array",
-    "requeue",
-    "max_requeues",
-    "snapshot",
+    *("summary", "script", "arguments", "launcher", "init", "max_restarts", "array", "requeue"),
+    *("max_requeues", "snapshot"),
 }
 _OPTIONS = frozenset(field_names(Settings)) - _NOT_OPTIONS
 _DAY = 24 * 60
@@ -84,18 +75,30 @@ def submit(function: Callable[..., Any], *arguments: Any, **options: Any) -> Job
     try:
         return _submit(function, arguments, options)
     except ToolkitError as error:
-        error.args = (_format_message(error),)  # which a traceback shows
+        findings = error.findings if isinstance(error, PlanError) else ()
+        lines = (error.summary, *error.details, *(finding.summary for finding in findings))
+        error.args = ("\n  ".join(lines),)  # which a traceback shows
         raise
 
 
 def _submit(
     function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> Job:
-    submitit = _submitit()
+    try:
+        import submitit
+    except ImportError:
+        raise NeedsInstallError(
+            "toolkit.submit works on submitit, which is not installed here",
+            place=sys.executable,
+            next_step="pip install 'slurm-container-toolkit[submit]'",
+        ) from None
+    from toolkit.api.jobs import Job
+
     cwd, wait = Path.cwd(), configured_wait(_LOG.warning)
     layer = _layer(function, options, cwd)
     case = patiently(lambda: gather(SUBMITIT_TARGET, layer, cwd), wait)
-    case = _with_folder(case, cwd)
+    # Modules beside the running script are visible on the nodes, too.
+    case = case._replace(target=case.target._replace(folder=str(_folder(cwd))))
     if (mismatch := _mismatch(function, case.manifest)) is not None:
         case = case.with_findings(mismatch)
     run = write(case)
@@ -115,34 +118,8 @@ def _submit(
     number = submit_run(run, local_name(case.site), wait)
     # The tasks wait for it: its name has the job's number in it.
     (folder / "function.pkl").rename(folder / f"{number}_submitted.pkl")
-    from toolkit.api.jobs import job
-
-    return job(run)
-
-
-def _format_message(error: ToolkitError) -> str:
-    """Return an error as several lines: what is wrong, each finding, what is close, what to do."""
-    lines = [error.cause, *error.details]
-    if error.close:
-        lines.append(f"close: {error.close}")
-    for finding in error.findings if isinstance(error, PlanError) else ():
-        step = f"; next: {finding.next_step}" if finding.next_step else ""
-        lines.append(f"{finding.place or finding.kind}: {finding.cause}{step}")
-    if error.next_step:
-        lines.append(f"next: {error.next_step}")
-    return "\n  ".join(lines)
-
-
-def _submitit() -> Any:
-    try:
-        import submitit
-    except ImportError:
-        raise NeedsInstallError(
-            "toolkit.submit works on submitit, which is not installed here",
-            place=sys.executable,
-            next_step="pip install 'slurm-container-toolkit[submit]'",
-        ) from None
-    return submitit
+    tasks = range(run.plan.nodes * run.plan.ranks_per_node)
+    return Job(folder, str(number), tuple(tasks))
 
 
 def _layer(function: Callable[..., Any], options: dict[str, Any], cwd: Path) -> Layer:
@@ -167,11 +144,6 @@ def _layer(function: Callable[..., Any], options: dict[str, Any], cwd: Path) -> 
     )
 
 
-def _with_folder(case: Case, cwd: Path) -> Case:
-    """Make the directory of the running script visible on the nodes, for modules beside it."""
-    return case._replace(target=case.target._replace(folder=str(_folder(cwd))))
-
-
 def _folder(cwd: Path) -> Path:
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     return Path(script).resolve().parent if script else cwd
@@ -186,10 +158,8 @@ def _name(function: Callable[..., Any]) -> str:
 def _mismatch(function: Callable[..., Any], manifest: Manifest | None) -> ToolkitError | None:
     """Return a finding if the function is sent as byte code to another Python version."""
     version = manifest.packages.apt.get("python3", "") if manifest else ""
-    image_python, own_python = (
-        ".".join(version.split(".")[:2]),
-        f"{sys.version_info.major}.{sys.version_info.minor}",
-    )
+    image_python = ".".join(version.split(".")[:2])
+    own_python = f"{sys.version_info.major}.{sys.version_info.minor}"
     if not image_python or image_python == own_python or _by_name(function):
         return None
     return LauncherMismatchError(

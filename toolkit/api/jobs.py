@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from submitit.core import core, utils
 
 from toolkit.errors import SlurmUnreachableError, SubmissionError
 from toolkit.launchers.others import SUBMITIT_FOLDER, SUBMITIT_SIGNAL
-from toolkit.runs.run import Run
+from toolkit.runs.run import Run, client_of
 from toolkit.slurm.client import Client
 
 _MISSES = 3  # queries in a row without a job, until it counts as lost
@@ -23,23 +25,20 @@ class Watcher(core.InfoWatcher):
     def __init__(self, client: Client) -> None:
         """Query the states by a client."""
         super().__init__(delay_s=30)
-        self._client = client
-        self._missed: dict[str, int] = {}
+        self.client = client
+        self._missed = Counter[str]()
 
     def update(self) -> None:
         """Query the jobs that have not ended; one that Slurm has forgotten counts as ended."""
-        unfinished = sorted(self._registered - self._finished, key=int)
+        numbers = sorted(self._registered - self._finished, key=int)
         self._last_status_check = time.time()
-        if not unfinished:
-            return
-        self._num_calls += 1
         try:
-            states = self._client.jobs([int(number) for number in unfinished])
+            states = self.client.jobs([int(number) for number in numbers])
         except SlurmUnreachableError:
             return  # a controller that restarts is asked again; until then all is as it was
-        for number in unfinished:
+        for number in numbers:
             state = states.get(int(number))
-            self._missed[number] = 0 if state else self._missed.get(number, 0) + 1
+            self._missed[number] = 0 if state else self._missed[number] + 1
             if state:
                 self._info_dict[number] = {"State": state.state, "NodeList": state.nodes}
             elif self._missed[number] >= _MISSES:
@@ -50,6 +49,12 @@ class Watcher(core.InfoWatcher):
     def get_state(self, job_id: str, mode: str = "standard") -> str:
         """Return the state: ``PENDING``, ...; ``LOST``, or ``UNKNOWN`` before the first query."""
         return self.get_info(job_id, mode=mode).get("State", "UNKNOWN")
+
+
+@cache
+def watcher_of(cluster: str | None) -> Watcher:
+    """Return the watcher of a cluster; one query serves all of its jobs."""
+    return Watcher(client_of(cluster))
 
 
 class Paths(utils.JobPaths):
@@ -68,10 +73,7 @@ class Paths(utils.JobPaths):
         ]
         return logs[-1] if logs else self._run.logs / f"{self.job_id}-{self.task_id}.log"
 
-    @property
-    def stderr(self) -> Path:
-        """The log of the task, which has its errors, too."""
-        return self.stdout
+    stderr = stdout
 
 
 class Job(core.Job[Any]):
@@ -81,29 +83,25 @@ class Job(core.Job[Any]):
         run: the run's directory; its name is what `toolkit logs`, `explain` and `cancel` take.
     """
 
-    # Set by ``job`` in a subclass for each cluster: submitit creates jobs of tasks by calling the
-    # class.
-    client: Client
-    submitted: Run
+    watcher: Watcher
 
     def __init__(self, folder: Path | str, job_id: str, tasks: Sequence[int] = (0,)) -> None:
-        """Find the files of a job by its number."""
+        """Find the files of a job by its folder in its run's directory."""
+        run = Run(Path(folder).parent)
+        self.run = run.directory
+        self.watcher = watcher_of(run.job.cluster if run.job else None)
         super().__init__(folder, job_id, tasks)
-        self._paths = Paths(self.submitted, job_id, self.task_id)
-
-    @property
-    def run(self) -> Path:
-        """The directory of the run."""
-        return self.submitted.directory
+        self._paths = Paths(run, job_id, self.task_id)
 
     def cancel(self, check: bool = True) -> None:
         """Cancel the job; no error if it has ended already."""
         del check
-        self.client.cancel(int(self.job_id))
+        self.watcher.client.cancel(int(self.job_id))
 
     def interrupt(self) -> None:
         """Signal the job to save and requeue itself, as Slurm does before it preempts a job."""
-        answer = self.client.ask("scancel", "--batch", f"--signal={SUBMITIT_SIGNAL}", self.job_id)
+        signal = ("--batch", f"--signal={SUBMITIT_SIGNAL}")
+        answer = self.watcher.client.ask("scancel", *signal, self.job_id)
         if not answer.ok:
             raise SubmissionError(
                 f"job {self.job_id} could not be signaled", place="scancel", details=answer.tail()
@@ -112,11 +110,3 @@ class Job(core.Job[Any]):
     def __repr__(self) -> str:
         """Return run, number and state."""
         return f"Job(run={self.run.name!r}, job_id={self.job_id}, state={self.state!r})"
-
-
-def job(run: Run) -> Job:
-    """Return the job of a run that was submitted."""
-    tasks = range(run.plan.nodes * run.plan.ranks_per_node)
-    known = {"client": run.client, "submitted": run, "watcher": Watcher(run.client)}
-    kind: type[Job] = type("Job", (Job,), known)
-    return kind(run.directory / SUBMITIT_FOLDER, str(run.job_id), tuple(tasks))

@@ -61,19 +61,19 @@ def write(case: Case, adapt: Adapt = unchanged) -> Run:
         PlanError: it could not run; nothing was written.
         ImageMissingError: the image of a registry has not been fetched.
     """
-    given, case = case, adapt(case)
-    plan = decide(case)
-    if case.image.to_fetch:
-        name = Path(case.image.path).name.removesuffix(".sif")
-        step = f"toolkit image pull {case.image.to_fetch} --name {name}"
-        raise ImageMissingError(
-            f"{case.image.to_fetch} has not been fetched", place="--image", next_step=step
-        )
-    while not reserve(taken := Path(plan.run_directory)):
+    while True:
+        adapted = adapt(case)
+        plan = decide(adapted)
+        if case.image.to_fetch:
+            name = Path(case.image.path).name.removesuffix(".sif")
+            step = f"toolkit image pull {case.image.to_fetch} --name {name}"
+            raise ImageMissingError(
+                f"{case.image.to_fetch} has not been fetched", place="--image", next_step=step
+            )
+        if reserve(taken := Path(plan.run_directory)):
+            return fill(plan, adapted)
         free = next_directory(taken.parent, taken.name.rsplit("-", 1)[0])
-        case = adapt(given._replace(run=str(free)))
-        plan = decide(case)
-    return fill(plan, case)
+        case = case._replace(run=str(free))
 
 
 def resume(case: Case, wait: Wait) -> Run | None:
@@ -109,15 +109,12 @@ def _is_same(run: Run, case: Case) -> bool:
     try:
         require_trusted(run.directory)
         plan, job = decide(case), run.read("job.json", Job)
-        is_open = run.is_own and run.job is not None and run.job.job_id is None
-        is_same = job == repeatable(case, plan) and _script_hash(run.plan) == _script_hash(plan)
+        is_open = run.is_own and run.job is not None and not run.number
+        return (
+            is_open and job == repeatable(case, plan) and run.plan.script_file == plan.script_file
+        )
     except (ConfigError, UntrustedError, OSError):
         return False
-    return is_open and is_same
-
-
-def _script_hash(plan: Plan) -> str:
-    return plan.script_file.sha256 if plan.script_file else ""
 
 
 class CompletedRun(NamedTuple):
