@@ -243,8 +243,8 @@ def test_a_server_is_proven_beside_a_prolog_and_within_another_job(
 
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
     monkeypatch.setattr("toolkit.shell.run", answer)
-    code = "200"
-    notebooks.prove(door, token="secret")
+    code, door = "200", door._replace(token="secret")
+    notebooks.prove(door)
     code = "403"
     with pytest.raises(CommandFailedError):
-        notebooks.prove(door, token="secret")
+        notebooks.prove(door)

@@ -164,16 +164,16 @@ def _await(run: Run) -> int | None:
             show_outcome(event, run)
             show_explanation(run)
             return event.exit_code or 1
-        if notebook.place_file(run).is_file():
+        if (run.directory / notebook.PLACE).is_file():
             return None
     raise AssertionError("a run that is followed ends with an outcome")
 
 
 def _connect(run: Run, entrance: Entrance, *, by_ssh: bool, as_json: bool) -> int:
     """Prove that the server answers, and carry connections to it until the job ends."""
-    server = notebook.server(run, by_ssh=by_ssh)
-    notebook.prove(server.door, token=server.token)
-    code = carry(server.door, entrance, f"/lab?token={server.token}", as_json=as_json)
+    door = notebook.server(run, by_ssh=by_ssh)
+    notebook.prove(door)
+    code = carry(door, entrance, f"/lab?token={door.token}", as_json=as_json)
     if code == INTERRUPTED:
         console.say("next", _next_steps(run))
     else:

@@ -31,6 +31,7 @@ class Door(NamedTuple):
         node: that the server is on.
         target: the server: a port, or the path of a Unix socket.
         by_ssh: the node is reached by ssh.
+        token: of the server of a notebook.
     """
 
     run: Run
@@ -38,6 +39,7 @@ class Door(NamedTuple):
     node: str
     target: str
     by_ssh: bool = False
+    token: str = ""
 
     def transport(self, command: Sequence[str]) -> Sequence[str]:
         """Return the command that runs another on the node, with its input and output here."""
@@ -144,19 +146,14 @@ def open_door(door: Door, listener: socket.socket) -> Iterator[gate.Event]:
 
 
 def ssh_command(port: int, path: Path) -> str:
-    """Return the command for the user's own machine that connects a port of it to a socket."""
-    user, fields = getpass.getuser(), os.environ.get("SSH_CONNECTION", "").split()
-    own_port = f"-p {shell(fields[3])} " if len(fields) == 4 and fields[3] != "22" else ""
-    return f"ssh -N {own_port}-L {port}:{shell(path)} {shell(user)}@{login_host()}"
-
-
-def login_host() -> str:
-    """Return the address of this host as the user's own machine reaches it.
+    """Return the command for the user's own machine that connects a port of it to a socket.
 
     The socket is on this host only, and the name of a cluster may lead to several. Without a
     connection of ssh, whose end this host was, it is the host's own name.
     """
-    fields = os.environ.get("SSH_CONNECTION", "").split()
-    name = socket.getfqdn()
-    own = socket.gethostname() if name.startswith("localhost") else name
-    return shell(fields[2] if len(fields) == 4 else own)
+    name, fields = socket.getfqdn(), os.environ.get("SSH_CONNECTION", "").split()
+    host, own_port = socket.gethostname() if name.startswith("localhost") else name, "22"
+    if len(fields) == 4:
+        host, own_port = fields[2:]
+    option = f"-p {shell(own_port)} " if own_port != "22" else ""
+    return f"ssh -N {option}-L {port}:{shell(path)} {shell(getpass.getuser())}@{shell(host)}"

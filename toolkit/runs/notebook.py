@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError, ConfigError, JobLostError, UsageError
@@ -16,6 +15,7 @@ from toolkit.runs.run import Run
 from toolkit.slurm.client import without_job
 
 LAUNCHER = "notebook"
+PLACE = "place.json"  # of the server, which writes it once it listens
 _ANSWER_SECONDS = 30  # for a server to answer
 
 # Asks the server on the node without a token and with that of standard input. No token goes to a
@@ -55,23 +55,6 @@ class Place(Model, frozen=True, kw_only=True):
     socket: str
 
 
-class Server(NamedTuple):
-    """A server that listens, and the way to it."""
-
-    door: forward.Door
-    token: str
-
-
-def place_file(run: Run) -> Path:
-    """Return the file with the place of a run's server."""
-    return run.directory / "place.json"
-
-
-def token_file(run: Run) -> Path:
-    """Return the file with the token of a run's server, which only the owner can read."""
-    return run.directory / "token"
-
-
 def is_notebook(run: Run) -> bool:
     """Return whether a run is a notebook."""
     try:
@@ -82,9 +65,8 @@ def is_notebook(run: Run) -> bool:
 
 def newest(runs: Path) -> Run | None:
     """Return the newest notebook that has not ended as far as is known, else the newest of all."""
-    every = all_runs(runs)
-    ordered = sorted(every, key=lambda run: run.has_ended)
-    return next((run for run in ordered if is_notebook(run)), None)
+    ordered = sorted(all_runs(runs), key=lambda run: run.has_ended)
+    return next(filter(is_notebook, ordered), None)
 
 
 def require_notebook(run: Run) -> None:
@@ -100,13 +82,12 @@ def require_notebook(run: Run) -> None:
 def others(runs: Path, directory: Path) -> list[str]:
     """Return the notebooks that show a directory and have not ended, the newest first."""
     own = [run for run in all_runs(runs) if not run.has_ended and is_notebook(run)]
-    showing = [run for run in own if run.plan.launch.program[-1] == str(directory)]
-    states = status.rows(showing)
-    return [row.run for row in states if row.state in ("PENDING", "RUNNING")]
+    rows = status.rows([run for run in own if run.plan.launch.program[-1] == str(directory)])
+    return [row.run for row in rows if row.state in ("PENDING", "RUNNING")]
 
 
-def server(run: Run, *, by_ssh: bool = False) -> Server:
-    """Return the server of a run.
+def server(run: Run, *, by_ssh: bool = False) -> forward.Door:
+    """Return the way to the server of a run, and its token.
 
     Raises:
         UsageError: the run is not a notebook.
@@ -117,8 +98,8 @@ def server(run: Run, *, by_ssh: bool = False) -> Server:
     run.require_own()  # it says which server gets the token
     require_notebook(run)
     try:
-        place = read_json(place_file(run), Place, below=run.directory)
-        token = read_text(token_file(run), below=run.directory).strip()
+        place = read_json(run.directory / PLACE, Place, below=run.directory)
+        token = read_text(run.directory / "token", below=run.directory).strip()
     except (ConfigError, OSError) as error:
         forward.require_running(run)
         raise JobLostError(
@@ -127,10 +108,10 @@ def server(run: Run, *, by_ssh: bool = False) -> Server:
             next_step=f"try again in a minute; its messages: toolkit logs {run.word}",
         ) from error
     door = forward.locate(run, place.socket, node=place.node, by_ssh=by_ssh)
-    return Server(door, token)
+    return door._replace(token=token)
 
 
-def prove(door: forward.Door, token: str) -> None:
+def prove(door: forward.Door) -> None:
     """Check that the server answers to its token, and not without.
 
     The token goes through a pipe: no list of processes shows it.
@@ -141,7 +122,7 @@ def prove(door: forward.Door, token: str) -> None:
     command = ("python3", "-I", "-c", _PROBE, door.target, str(_ANSWER_SECONDS))
     result = shell.run(
         door.transport(command),
-        input=f"\n{token}",
+        input=f"\n{door.token}",
         env=without_job(os.environ),
         check=False,
         timeout=120,
