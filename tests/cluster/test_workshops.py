@@ -316,10 +316,10 @@ def test_of_a_rehearsal_that_is_ended_no_user_and_no_cluster_is_left(
 
 
 def running(*words: str) -> bool:
-    """Whether a process has all of these words among its arguments."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    """Whether a process has all of these words among its arguments and in its working directory."""
+    for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            line = path.read_text(errors="replace")
+            line = f"{(process / 'cmdline').read_text(errors='replace')} {(process / 'cwd').readlink()}"
             if all(word in line for word in words):
                 return True
     return False
