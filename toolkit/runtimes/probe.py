@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 
 MARK = "toolkit-modules: "
 
@@ -27,11 +26,21 @@ def of_name(place: str, entry: str) -> str:
 def listing(place: str) -> "list[str]":
     """Return the names in a directory or at the top of an archive; none if it cannot be read."""
     try:
-        if os.path.isfile(place):
-            with zipfile.ZipFile(place) as archive:
-                return [name.partition("/")[0] for name in archive.namelist()]
-        return os.listdir(place)
-    except (OSError, ValueError, zipfile.BadZipFile):
+        return archived(place) if os.path.isfile(place) else os.listdir(place)
+    except (OSError, ValueError):
+        return []
+
+
+def archived(place: str) -> "list[str]":
+    """Return the names at the top of an archive; none for a Python without zlib."""
+    try:
+        import zipfile
+    except ImportError:
+        return []
+    try:
+        with zipfile.ZipFile(place) as archive:
+            return [name.partition("/")[0] for name in archive.namelist()]
+    except zipfile.BadZipFile:
         return []
 
 
