@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from tests.cluster.ranks import wait_for
 from toolkit import sites
-from toolkit.model.case import Case, Host
+from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site, Use
-from toolkit.rules import judge
+from toolkit.rules import files, judge
 from toolkit.slurm import cluster, parse
 
 RIGHT: dict[str, Any] = {
@@ -129,7 +129,9 @@ def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(place: Pla
     assert ours == slurm
 
 
-def test_jobs_are_taken_from_one_directory(place: Place, shared_dir: Path) -> None:
+def test_jobs_are_taken_from_one_directory(
+    place: Place, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inside, beside = place.directory / "project", place.directory.with_name("scratch-of-another")
     for directory in (inside, beside):
         directory.mkdir(exist_ok=True)
@@ -138,7 +140,9 @@ def test_jobs_are_taken_from_one_directory(place: Place, shared_dir: Path) -> No
     )
     assert [bool(one) for one in said] == [False, True, True], said
     assert f"jobs are taken from {place.directory} only" in said[2]
-    assert place.stopped({}, host=Host(submit_from=str(place.directory)))
+    for path, is_refused in ((inside, False), (beside, True), (shared_dir, True)):
+        monkeypatch.chdir(path)
+        assert bool([*files.directory(Case(Job(), place.site))]) is is_refused
 
 
 def test_a_user_may_have_so_many_jobs(place: Place) -> None:

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from tests.unit.samples import MANIFEST, make_case, read_script, write_files
 from toolkit.config import package_directory
 from toolkit.errors import PlanError
-from toolkit.model.case import Host
 from toolkit.model.image import Manifest, Python
 from toolkit.model.source import Import, Shown, Source
 from toolkit.planning import case as gathering
@@ -21,9 +20,8 @@ from toolkit.planning import target as targets
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.rules import judge
-from toolkit.rules.packages import explain_standard, find_package, read_packages
+from toolkit.rules.image import explain_standard, find_package, read_packages
 
-HOST = Host(image="/i.sif")
 HAS = ("torch", "os", "sys", "json")
 PYTHON = Python(path="/opt/venv/bin/python3", version="3.11.2", modules=HAS)
 IMAGE = replace(MANIFEST, pythons=(PYTHON,))
@@ -35,7 +33,7 @@ def findings(
     read: Source, manifest: Manifest | None = IMAGE, **job: object
 ) -> list[tuple[bool, str]]:
     """Return the findings about imports: whether each stops the job, and its message."""
-    judged = judge(make_case(dict(job), source=read, manifest=manifest, host=HOST))
+    judged = judge(make_case(dict(job), source=read, manifest=manifest))
     return [
         (not each.is_warning, "\n".join((each.summary, *each.details)))
         for each in sorted(judged, key=lambda each: each.is_warning)

@@ -49,7 +49,8 @@ EDGES = (
     "images/recipe/library.py",
     "images/sif/file.py",
     "lint/files.py",
-    "rules/packages.py",
+    "rules/files.py",
+    "rules/image.py",
 )
 
 # Modules whose import alone means that something outside is read, started or waited for.

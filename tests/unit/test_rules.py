@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import os
@@ -13,20 +14,30 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case
+from tests.unit.samples import FACTS, MANIFEST, make_case
 from toolkit import sites
 from toolkit.cli.groups import site as command
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.hostsetup import parts
+from toolkit.images.host import space
+from toolkit.images.host.space import Room
 from toolkit.images.sif import header as sif
-from toolkit.model.case import Case, Host, Image, MissingPath, UnreadFile
+from toolkit.model.case import Case, Image
 from toolkit.model.image import BaseImage, Packages, Verdict
 from toolkit.model.job import Job
-from toolkit.model.site import PORTS, Access, Facts, Limits, NodeFacts, OptionRule, Site, Use
-from toolkit.planning import host
-from toolkit.planning.host import read_host
+from toolkit.model.site import (
+    PORTS,
+    Access,
+    Facts,
+    Limits,
+    NodeFacts,
+    OptionRule,
+    Site,
+    SitePartition,
+    Use,
+)
 from toolkit.planning.plan import decide
-from toolkit.rules import RULES, files, image, options, partition
+from toolkit.rules import LOOKING, PURE, files, image, look, options, partition
 from toolkit.slurm.client import Client
 
 NEURON = sites.load("neuron")
@@ -47,8 +58,8 @@ def case(job: dict[str, Any] | None = None, site: Site = NEURON, **given: Any) -
 
 
 def findings(given: Case) -> list[ToolkitError]:
-    """Return the findings of all rules; each says where its rule is written and what to do."""
-    found = [finding for rule in RULES for finding in rule.findings(given)]
+    """Return the findings of all pure rules; each says where its rule is written and what to do."""
+    found = [finding for rule in PURE for finding in rule(given)]
     assert all(finding.source and finding.advice for finding in found)
     return found
 
@@ -79,22 +90,6 @@ def optional(kind: str, name: str, job: dict[str, Any]) -> Case:
     return Case(Job(**job), Site(name="x", **{kind: {name: rule}}))  # type: ignore[arg-type]
 
 
-def seen(**host: Any) -> Case:
-    """Return a case with facts of this machine, on a site with a scratch directory."""
-    site = replace(NEURON, scratch="/scratch/me", driver="535.86", ports=(60000, 65535))
-    return case(site=site, host=Host(**host))
-
-
-def unread(path: str, days: float) -> Case:
-    return seen(unread=(UnreadFile("--image", path, days),))
-
-
-def elsewhere(job: dict[str, Any] | None = None, site: Site = NEURON) -> Case:
-    """Return a case whose image is of another architecture than this machine."""
-    host = Host(architecture="aarch64", machine="x86_64")
-    return case(job, host=host) if site is NEURON else Case(Job(), site, host=host)
-
-
 def meshed(arguments: str, **job: Any) -> Case:
     return case({"launcher": "torchrun", "arguments": tuple(arguments.split()), **job})
 
@@ -107,10 +102,6 @@ def driven(driver: str | None, **manifest: Any) -> Case:
 
 def verified(site: str) -> tuple[Verdict, ...]:
     return (Verdict(name="driver", outcome="failed", detail="too old", site=site),)
-
-
-def locked(built: str, today: str) -> Case:
-    return case({"gpus": 0}, manifest=replace(MANIFEST, locked=built), host=Host(lock=today))
 
 
 def meeting(first: int, last: int, **env: str) -> Case:
@@ -180,23 +171,6 @@ CASES = [
     (used(limits=QOS, submitted=2), "", ""),
     (used(limits=QOS, submitted=3), "--partition", "may have 3 jobs in cas_v100_4; you have 3, and this would be 1 more (Slurm's QOS)"),
     (used({"nodes": 3}, limits=QOS), "--nodes", "may have 8 GPUs in cas_v100_4, 12 were asked for"),
-    # files, directories, space
-    (seen(submit_from="/scratch/me"), "directory", "takes jobs from /scratch/me only"),
-    (seen(writable=False), "directory", "cannot be written to"),
-    (seen(hidden={"--image": ("/tmp/x.sif", "/tmp")}), "--image", "/tmp/x.sif cannot be seen by the nodes"),
-    (seen(unreadable="/home/other/train.py"), "SCRIPT", "you may not read /home/other/train.py"),
-    (seen(binds=(MissingPath("/data", package="p"),)), "--bind", "apt-get install p"),
-    (seen(datasets={"imagenet": "/apps/imagenet"}), "datasets", "imagenet should be in /apps/imagenet"),
-    (unread("/scratch/me/i.sif", 13.0), "", ""),
-    (unread("/scratch/me/i.sif", 14.5), "--image?", "touch /scratch/me/i.sif"),
-    (unread("/scratch/me/ToBeDelete_i.sif", 1.0), "--image", "is about to be deleted"),
-    (seen(free=2 * GIGABYTE, quota=2 * GIGABYTE), "", ""),
-    (seen(free=2 * GIGABYTE, quota=GIGABYTE // 2), "directory?", "your quota leaves 500 MB"),
-    (seen(free=50 * 10**6), "directory", "the file system has 50 MB"),
-    (seen(home="/home/me", caches={"HF_HOME": "/home/meagre/hf"}), "", ""),
-    (seen(home="/home/me", caches={"HF_HOME": "/home/me/hf"}), "HF_HOME?", "is in your home"),
-    (Case(Job(), LOCAL, host=Host(home_quota=50 * GIGABYTE)), "", ""),
-    (Case(Job(), LOCAL, host=Host(home_quota=GIGABYTE)), "cache?", "your quota leaves 1.0 GB"),
     # the mesh and the checkpoint among the script's arguments
     (meshed("--tensor-parallel-size 4 --pipeline-parallel-size 2"), "", ""),
     (meshed("--tensor-parallel-size 2"), "", ""),
@@ -218,14 +192,7 @@ CASES = [
     (meshed("--checkpoint /tmp/gpt", nodes=1), "", ""),
     (meshed("--checkpoint /tmpfiles/gpt"), "", ""),
     (meshed("--checkpoint gpt --resume /tmp/gpt"), "", ""),
-    # the image: architecture, driver, lock
-    (seen(architecture="x86_64"), "", ""),
-    (elsewhere(), "--image", "; an image for x86_64"),  # gh200_1 has one GPU on a node
-    (elsewhere({"gpus": 1}), "--image", "an image for x86_64, or one of the partitions gh200_1"),
-    (elsewhere(ARM), "", ""),
-    (elsewhere(site=LOCAL), "--image", "the nodes are this machine"),
-    (elsewhere(site=Site(name="x")), "--image?", "guessed"),
-    (seen(image="/i.sif", foreign_manifest=True), "--image", "/i.sif was changed"),
+    # the image's CUDA, and the driver
     (driven("535.86"), "", ""),
     (driven(None), "", ""),
     (driven("470.57"), "--image", "CUDA 12.4 of the image needs NVIDIA's driver"),
@@ -236,10 +203,6 @@ CASES = [
     (driven(None, verified=verified("neuron")), "--image", "too old"),
     (driven(None, verified=verified("other")), "", ""),
     (case({"gpus": 0}, manifest=replace(MANIFEST, frameworks={"torch": "2.5.1+cu124"}), site=replace(NEURON, driver="1.0")), "", ""),
-    (locked("a", "b"), "--image?", "was built from another lock"),
-    (locked("a", "a"), "", ""),
-    (locked("a", ""), "", ""),
-    (locked("", "b"), "", ""),
     # ports and modules
     (meeting(20000, 20063), "", ""),
     (meeting(20000, 20062), "ports", "ranks cannot meet at ports 20000 to 20062"),
@@ -310,57 +273,122 @@ def test_warnings_do_not_stop_a_job() -> None:
 
 
 def test_all_rules_are_listed_and_can_be_shown() -> None:
-    modules = (files, image, options, partition)
     written = [
         value
-        for module in modules
+        for module in (files, image, options, partition)
         for name, value in vars(module).items()
-        if inspect.isgeneratorfunction(value) and name[0] != "_" and name != "contradictions"
+        if inspect.isgeneratorfunction(value) and name[0] != "_"
     ]
-    assert {rule.findings for rule in RULES} == set(written)
-    assert len({rule.name for rule in RULES}) == len(RULES)
     listed = json.loads(CliRunner().invoke(command, ["rules", "--json"]).stdout)
-    assert list(listed) == [rule.name for rule in RULES]
+    assert {*LOOKING, *PURE} == {*written} - {options.contradictions, files.unseen}
+    assert len(listed) == len(LOOKING) + len(PURE)
     assert all(listed.values())
 
 
-def test_the_facts_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("USER", "me")
-    monkeypatch.setenv("HF_HOME", "/somewhere")
-    inside = tmp_path / "me" / "project"
-    inside.mkdir(parents=True)
-    image, script = inside / "x.sif", inside / "train.py"
-    image.write_bytes(sif.build_header((0, 0, 0), b"0" * 16, 0, "aarch64"))
-    (inside / "x.json").write_text("{}")
-    script.touch()
-    old = time.time() - 5 * 86400
-    os.utime(script, (old, old))
-    site = Site(
-        name="x",
-        submit_directory=f"{tmp_path}/$USER",
-        purge_days=15,
-        datasets={"a": str(inside), "b": "/not/there"},
-    )
-    job = {"datasets": ("a", "b", "c"), "bind": (f"{inside}/gone:/x",)}
-    given: dict[str, Any] = {"image": str(image), "manifest": None, "is_here": True}
-    looked = make_case(job, site=site, cluster=Client(Access()), folder=str(inside), **given)
-    seen = read_host(looked, inside)
-    assert (seen.submit_from, seen.architecture, seen.foreign_manifest) == ("", "aarch64", True)
-    assert seen.datasets == {"b": "/not/there"}
-    assert [missing.path for missing in seen.binds] == [f"{inside}/gone"]
-    days = {one.option: round(one.days) for one in seen.unread}
-    assert days == {"--image": 0, "SCRIPT": 5}, "that we read the image's head counts as reading it"
-    assert seen.free is not None
-    assert seen.caches["HF_HOME"] == "/somewhere"
-    assert read_host(looked, tmp_path).submit_from == f"{tmp_path}/me"
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current directory, in a home of its own: an image for ARM, and a script that nobody may read."""
+    directory = tmp_path / "home" / "project"
+    (directory / "recipes").mkdir(parents=True)
+    (directory / "recipes/pytorch_cpu.lock").touch()
+    head = sif.build_header((0, 0, 0), b"0" * 16, 0, "aarch64")
+    for name in ("i.sif", "ToBeDelete_i.sif"):
+        (directory / name).write_bytes(head)
+    (directory / "i.json").touch()
+    monkeypatch.chdir(directory)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HERE", str(directory))
+    monkeypatch.delenv("HF_HOME", raising=False)
+    for name, days in (("i.sif", 14.4), ("ToBeDelete_i.sif", 1)):
+        read = time.time() - days * 86400
+        os.utime(directory / name, (read, read))
+    monkeypatch.setattr(parts, "DATASETS", {str(directory / "data"): "dataset-x"})
+    return directory
 
 
-def test_data_that_is_missing_is_named_with_the_package_that_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+KEPT = {"submit_directory": "$HERE", "purge_days": 15}
+ARMS = {"x": SitePartition(arch="aarch64", gpus=1), "y": SitePartition(gpus=1)}
+# A rule that looks, the settings, the keys of the site, the place of its only finding, and words of it.
+LOOKED: list[tuple[Any, dict[str, Any], dict[str, Any], str, str]] = [
+    (files.directory, {}, {"submit_directory": "$HERE/.."}, "", ""),
+    (files.directory, {}, {"submit_directory": "$HERE/x"}, "directory", "/project/x only"),
+    (files.hidden, {}, {"private_directories": ("/proj",)}, "", ""),
+    (files.hidden, {}, {"private_directories": ("/",)}, "directory", "cannot be seen by the nodes: each has a / of its own"),
+    (files.script, {}, {}, "SCRIPT", "you may not read"),
+    (files.binds, {"bind": ("recipes:/x",)}, {}, "", ""),
+    (files.binds, {"bind": ("recipe:/x",)}, {}, "--bind", "close:"),
+    (files.binds, {"bind": ("data:/x",)}, {}, "--bind", "apt-get install dataset-x (Debian's package of it)"),
+    (files.datasets, {"datasets": ("a", "c")}, {"datasets": {"a": "$HERE", "b": "/not/there"}}, "", ""),
+    (files.datasets, {"datasets": ("b",)}, {"datasets": {"b": "/not/there"}}, "datasets", "b should be in /not/there"),
+    (files.datasets, {"datasets": ("b",), "bind": ("recipes:/data/b",)}, {"datasets": {"b": "/not/there"}}, "", ""),
+    (files.purge, {"image": "i.sif"}, {"submit_directory": "$HERE"}, "", ""),
+    (files.purge, {"image": "i.sif"}, {**KEPT, "purge_days": 17}, "", ""),
+    (files.purge, {"image": "i.sif"}, {"scratch": "$HERE", "purge_days": 15}, "--image?", "was not read for 14 days; after 15 the site deletes it"),
+    (files.purge, {"image": "ToBeDelete_i.sif"}, KEPT, "--image", "is about to be deleted"),
+    (files.space, {}, {}, "", ""),
+    (files.cache, {"env": {"HF_HOME": "/homes"}}, {"scratch": "/scratch"}, "", ""),
+    (files.cache, {"env": {"HF_HOME": "$HERE/hf"}}, {"scratch": "/scratch"}, "HF_HOME?", "HF_HOME=/scratch/cache"),
+    (files.architecture, {}, {}, "", ""),
+    (files.architecture, {"image": "i.sif"}, {}, "--image?", "guessed"),
+    (files.architecture, {"image": "i.sif"}, {"access": "local-cluster"}, "--image", "the nodes are this machine"),
+    (files.architecture, {"image": "i.sif", "partition": "x"}, {"partitions": ARMS}, "", ""),
+    (files.architecture, {"image": "i.sif", "partition": "y"}, {"partitions": ARMS}, "--image", "the nodes of y are x86_64"),
+    (files.architecture, {"image": "i.sif", "partition": "y", "gpus": 2}, {"partitions": ARMS}, "--image", "; an image for x86_64"),
+    (files.locked, {"image": "i.sif"}, {}, "--image", "i.sif was changed"),
+]  # fmt: skip
+
+
+def looking(here: Path, job: dict[str, Any], site: dict[str, Any], **given: Any) -> Case:
+    """Return a case whose files are in a directory."""
+    job = {"launcher": "none", "nodes": 1, "ntasks_per_node": 1, **job}
+    env = {name: os.path.expandvars(text) for name, text in job.get("env", {}).items()}
+    binds = tuple(f"{here}/{text}" for text in job.get("bind", ()))
+    image = {"image": str(here / job.get("image", "")), "is_here": "image" in job, "manifest": None}
+    given = {**image, "cluster": Client(Access()), "folder": str(here), "facts": Facts(), **given}
+    return make_case({**job, "bind": binds, "env": env}, site=Site(name="x", **site), **given)
+
+
+@pytest.mark.parametrize(("rule", "job", "site", "place", "words"), LOOKED, ids=range(len(LOOKED)))
+def test_a_rule_that_looks_finds_its_fault_and_leaves_the_nearest_alone(
+    rule: Any, job: dict[str, Any], site: dict[str, Any], place: str, words: str, here: Path
 ) -> None:
-    monkeypatch.setattr(
-        parts, "DATASETS", {str(tmp_path / "fashion-mnist"): "dataset-fashion-mnist"}
-    )
-    case = make_case({"bind": (f"{tmp_path}/fashion-mnist:/data:ro",)}, site=LOCAL)
-    (finding,) = files.binds(case._replace(host=Host(binds=host._missing_binds(case))))
-    assert "apt-get install dataset-fashion-mnist" in finding.advice
+    found = [*rule(looking(here, job, site))]
+    assert [f"{each.place}{'?' * each.is_warning}" for each in found] == ([place] if place else [])
+    assert all(words in each.summary and each.source and each.advice for each in found), found
+
+
+@pytest.mark.parametrize(
+    ("built", "warned"), [("", False), ("other", True), (hashlib.sha256().hexdigest(), False)]
+)
+def test_an_image_of_another_lock_is_warned_of(built: str, warned: bool, here: Path) -> None:
+    found = looking(here, {"image": "i.sif"}, {}, manifest=replace(MANIFEST, locked=built))
+    told = [finding.summary for finding in files.locked(found)]
+    assert [text for text in told if "was built from another lock" in text] == told
+    assert bool(told) is warned
+
+
+@pytest.mark.parametrize(
+    ("free", "quota", "expected"),
+    [
+        (20, 20, []),
+        (20, 0.5, ["directory? your quota leaves 500 MB", "cache? your quota leaves 500 MB"]),
+        (0.05, 20, ["directory the file system has 50 MB"]),
+        (20, 2, ["cache? your quota leaves 2.0 GB"]),
+    ],
+)
+def test_space_of_the_directory_and_of_a_home_without_scratch(
+    free: float, quota: float, expected: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Room(directory="x", free=int(free * GIGABYTE), quota=int(quota * GIGABYTE))
+    monkeypatch.setattr(space, "read_room", lambda _: room)
+    found = [*files.space(looking(here, {}, {}))]
+    assert len(found) == len(expected)
+    for finding, text in zip(found, expected, strict=True):
+        place, _, words = text.partition(" ")
+        assert f"{finding.place}{'?' * finding.is_warning}" == place
+        assert words in finding.cause
+
+
+def test_of_a_cluster_that_is_not_reached_only_the_script_is_looked_at(here: Path) -> None:
+    told = look(looking(here, {}, {"submit_directory": "/x"}, cluster=None)).looked
+    assert [finding.place for finding in told] == ["SCRIPT"]

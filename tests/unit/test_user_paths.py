@@ -16,7 +16,7 @@ from toolkit.images.recipe import library
 from toolkit.images.recipe.importers import import_file
 from toolkit.images.registry.auth import _read_login
 from toolkit.images.store.sign import read_private
-from toolkit.planning.host import _lock
+from toolkit.rules.files import _lock
 from toolkit.runtimes.environments import _lines, _variables
 
 ROOT = Path(files.__file__).parents[1]
@@ -88,11 +88,14 @@ def test_a_reader_refuses_a_pipe(name: str, place: Path) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_a_pipe_in_the_place_of_a_file_that_may_be_missing_is_none(place: Path) -> None:
+def test_a_pipe_in_the_place_of_a_file_that_may_be_missing_is_none(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for directory, file in (("x/conda-meta", "state"), ("recipes", "held.lock")):
         (place / directory).mkdir(parents=True)
         os.mkfifo(place / directory / file)
-    assert _lock("held", place) == ""
+    monkeypatch.chdir(place)
+    assert _lock("held") == ""
     assert _variables(place / "x") == {}
     assert _lines(place / "F") == []
     assert _read_login(place / "F", "docker.io") is None

@@ -25,7 +25,7 @@ from toolkit.model.case import Case
 from toolkit.model.job import JOINED
 from toolkit.model.run import Outcome
 from toolkit.planning import case as planning
-from toolkit.planning.host import node_local
+from toolkit.rules.files import unseen
 from toolkit.planning.settings import Layer
 from toolkit.runs import follow, notebook
 from toolkit.runs.directories import find
@@ -95,12 +95,9 @@ def start(
 def _gather(layer: Layer, directory: Path) -> Case:
     """Gather the case of a notebook that shows a directory, which its container sees."""
     case = planning.gather("jupyter", layer, Path.cwd())
-    hidden = dict(case.host.hidden)
-    if own := node_local(str(directory), case.site, case.client.access):
-        hidden["DIR"] = own
     return case._replace(
         target=case.target._replace(folder=str(directory)),
-        host=case.host._replace(hidden=hidden),
+        looked=(*case.looked, *unseen(case, "DIR", str(directory))),
     )
 
 

@@ -17,7 +17,6 @@ from toolkit.model.source import Shown, Source
 from toolkit.units import megabytes, minutes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from toolkit.errors import ToolkitError
@@ -82,77 +81,6 @@ class Image(NamedTuple):
     is_here: bool = False
 
 
-class MissingPath(NamedTuple):
-    """A directory or file of the host that does not exist.
-
-    Attributes:
-        path: of it.
-        near: the paths beside it.
-        package: Debian's package that brings it; None if there is none.
-    """
-
-    path: str
-    near: tuple[str, ...] = ()
-    package: str | None = None
-
-
-class UnreadFile(NamedTuple):
-    """A file under the site's purge policy.
-
-    Attributes:
-        option: that named it.
-        path: of it.
-        days: since it was last read or written.
-    """
-
-    option: str
-    path: str
-    days: float
-
-
-class Host(NamedTuple):
-    """The machine that a job is submitted from; empty or None if not known.
-
-    Attributes:
-        directory: the current working directory.
-        writable: whether run directories can be made there.
-        submit_from: the one directory that the site takes jobs from, if this is another.
-        hidden: option -> a path of it that the nodes do not see, and the directory of each node's
-            own that it is in.
-        binds: sources of ``--bind`` that do not exist.
-        datasets: name -> directory that should have it according to the site, and has not.
-        unreadable: the script, if its owner does not let us read it.
-        image: path of the image.
-        architecture: of the image, as ``uname -m`` prints it; ``machine``: of this machine.
-        foreign_manifest: whether the manifest beside the image is of another file.
-        lock: SHA-256 of the recipe's lock as it is today.
-        unread: files that the site may delete soon.
-        free: bytes that can be written where run directories are made; ``quota``: of these, what
-            the user's quota leaves.
-        home: the user's home; ``home_quota``: bytes that the quota leaves there.
-        caches: variables that say where programs put their caches.
-    """
-
-    directory: str = ""
-    writable: bool = True
-    submit_from: str = ""
-    hidden: dict[str, tuple[str, str]] = {}
-    binds: tuple[MissingPath, ...] = ()
-    datasets: dict[str, str] = {}
-    unreadable: str = ""
-    image: str = ""
-    architecture: str = ""
-    machine: str = ""
-    foreign_manifest: bool = False
-    lock: str = ""
-    unread: tuple[UnreadFile, ...] = ()
-    free: int | None = None
-    quota: int | None = None
-    home: str = ""
-    home_quota: int | None = None
-    caches: dict[str, str] = {}
-
-
 class Case(NamedTuple):
     """The facts that a run is decided from.
 
@@ -169,7 +97,7 @@ class Case(NamedTuple):
         environment: the Python of the host, ``engine``: the container engine, for ranks that run
             in no SIF.
         source: imports, calls and options of the script.
-        host: facts of this machine.
+        looked: what the rules about this machine found.
         binds: what the user names to be shown in the container.
         shown: further directories that the ranks must see, such as the git work tree.
         run: the directory of the run's files, absolute.
@@ -194,7 +122,7 @@ class Case(NamedTuple):
     environment: Environment | None = None
     engine: Engine | None = None
     source: Source = Source()
-    host: Host = Host()
+    looked: tuple[ToolkitError, ...] = ()
     binds: tuple[Bind, ...] = ()
     shown: tuple[Shown, ...] = ()
     run: str = ""
@@ -229,11 +157,16 @@ class Case(NamedTuple):
         return next(named, pythons[0] if pythons else None)
 
     @property
+    def script_path(self) -> str:
+        """The path of the script on this machine; empty: it is a program."""
+        path = PurePosixPath(self.target.folder) / self.target.name
+        return "" if self.target.is_program else str(path)
+
+    @property
     def script_file(self) -> ScriptFile | None:
         """The script and its hash; None: it is a program, cannot be read, or will be copied."""
-        path = PurePosixPath(self.target.folder) / self.target.name
         sha256 = self.source.sha256
-        return ScriptFile(path=str(path), sha256=sha256) if sha256 else None
+        return ScriptFile(path=self.script_path, sha256=sha256) if sha256 else None
 
     @property
     def name(self) -> str:
@@ -361,11 +294,3 @@ class Case(NamedTuple):
             script = moved(str(PurePosixPath(target.folder) / PurePosixPath(script).name))
         target = target._replace(script=script, folder=moved(target.folder), cwd=moved(target.cwd))
         return self._replace(target=target, source=self.source._replace(sha256=""))
-
-
-class Rule(NamedTuple):
-    """A rule of jobs: its name, what must hold, and the generator of its findings over a case."""
-
-    name: str
-    about: str
-    findings: Callable[[Case], Iterator[ToolkitError]]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit import launchers, module_search, shell, source
-from toolkit.errors import ToolkitError, UnknownImageError, UsageError
+from toolkit import launchers, module_search, rules, shell, source
+from toolkit.errors import CommandFailedError, ToolkitError, UnknownImageError, UsageError
 from toolkit.images.store import store as images
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import Case, Image, Target
@@ -24,7 +24,6 @@ from toolkit.model.site import Facts, Limits, Site, Use
 from toolkit.model.slurm_options import Takes
 from toolkit.planning.binds import parse_binds
 from toolkit.planning.cluster import Cluster, find_cluster
-from toolkit.planning.host import mpirun_version, read_host
 from toolkit.planning.settings import (
     DEFAULTS,
     Layer,
@@ -291,7 +290,7 @@ def _ask(case: Case, client: Client, container: str | None) -> Facts:
         limits=limits,
         sbatch_options=_sbatch_options(client) if job.slurm else {},
         mpi=client.mpi_types() if "mpi" in wanted else None,
-        mpirun=mpirun_version() if "mpirun" in wanted else None,
+        mpirun=_mpirun_version() if "mpirun" in wanted else None,
     )
 
 
@@ -300,15 +299,26 @@ def _sbatch_options(client: Client) -> dict[str, Takes]:
     return client.sbatch_options()
 
 
+def _mpirun_version() -> str | None:
+    """Return the first line of ``mpirun --version``; None if there is none."""
+    if shell.which("mpirun") is None:
+        return None
+    try:
+        answer = shell.run(["mpirun", "--version"], timeout=20, check=False)
+    except CommandFailedError:
+        return None
+    return next((line.strip() for line in answer.stdout.splitlines() if line.strip()), None)
+
+
 def _with_host(case: Case, cwd: Path) -> Case:
-    """Return the case with the facts of this machine that the rules need, and its tree."""
+    """Return the case with what the rules about this machine find, and its tree."""
     image, job = case.image, case.job
     if case.cluster and image.is_here and job.require_signed and case.is_sif:
         from toolkit.images.store.signatures import signature
 
         origin, folder = case.origins.get("signature_key", ""), Path(case.target.folder)
         case = case.with_findings(*signature(job, image.path, cwd, folder, origin))
-    case = case._replace(host=read_host(case, cwd))
+    case = rules.look(case)
     try:
         return case._replace(tree=_tree(case.target, job, cwd))
     except ToolkitError as error:

@@ -1,7 +1,8 @@
-"""Rules that a job must keep before it is submitted. Pure.
+"""Rules that a job must keep before it is submitted.
 
-A rule is a generator of findings over a case: errors that stop the job, or warnings. Each module
-lists its own. All rules are asked, so that a user can fix everything at once.
+A rule is a generator of findings over a case: errors that stop the job, or warnings. The first line
+of its docstring says what it asks for. All rules are asked, so that a user can fix everything at
+once.
 """
 
 from __future__ import annotations
@@ -10,16 +11,55 @@ from toolkit.errors import ToolkitError
 from toolkit.model.case import Case
 from toolkit.rules import files, image, options, partition
 
-# In the order in which findings are shown. ``--force`` with a reason lets a job pass that a rule
-# would have stopped: tables of sites change, and a person may know better.
-RULES = (
-    *partition.RULES,
-    *options.RULES,
-    *files.RULES,
-    *image.RULES,
+# They look at this machine, where a case is gathered for a cluster that it reaches.
+LOOKING = (
+    files.directory,
+    files.hidden,
+    files.script,
+    files.binds,
+    files.datasets,
+    files.purge,
+    files.space,
+    files.cache,
+    files.architecture,
+    files.locked,
+)
+# In the order in which findings are shown, after those of the machine.
+PURE = (
+    partition.partition,
+    partition.size,
+    partition.nodes,
+    partition.features,
+    partition.gpus,
+    partition.gpu_types,
+    partition.anywhere,
+    partition.user_gpus,
+    partition.user_jobs,
+    partition.time,
+    options.mesh,
+    options.checkpoint,
+    options.options,
+    options.comment,
+    options.ports,
+    options.modules,
+    image.imports,
+    image.driver,
 )
 
 
+def look(case: Case) -> Case:
+    """Return the case with what the rules about this machine find.
+
+    For a cluster that is not reached only what holds on any machine is known.
+    """
+    looking = LOOKING if case.cluster else (files.script,)
+    return case._replace(looked=tuple(finding for rule in looking for finding in rule(case)))
+
+
 def judge(case: Case) -> list[ToolkitError]:
-    """Return what all rules find in a job."""
-    return [finding for rule in RULES for finding in rule.findings(case)]
+    """Return what all rules find in a job.
+
+    ``--force`` with a reason lets a job pass that a rule would have stopped: tables of sites
+    change, and a person may know better.
+    """
+    return [*case.looked, *(finding for rule in PURE for finding in rule(case))]

@@ -1,22 +1,40 @@
-"""Rules about files, directories and space: there is enough, and the nodes see what a job needs."""
+"""Rules about this machine: its directories and files, their space, and what of them nodes see.
+
+They look, so they are asked where a case is gathered; all other rules are pure.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
+import time
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from itertools import islice
+from pathlib import Path, PurePosixPath
 
-from toolkit.errors import BindMissingError, NoSpaceError, ToolkitError
-from toolkit.model.case import Case, Rule
+from toolkit.config import shipped
+from toolkit.errors import (
+    BindMissingError,
+    ImageMissingError,
+    NoSpaceError,
+    ShapeError,
+    ToolkitError,
+)
+from toolkit.files import hash_file, open_regular
+from toolkit.images.host import space as disk
+from toolkit.images.sif import SifError
+from toolkit.images.sif import header as sif
+from toolkit.model.case import Case
 from toolkit.units import human_size
 
-LEAST = 100 * 10**6  # bytes: logs of a short run
-LITTLE = 10**9  # bytes: one checkpoint of a small model
+_LEAST = 100 * 10**6  # bytes: logs of a short run
+_LITTLE = 10**9  # bytes: one checkpoint of a small model
 _SMALL = 5 * 10**9  # bytes left of a quota, below which caches in the home are worth a warning
-_DAY = 1440  # minutes
+_DAY = 86400.0  # seconds
 _QUEUE = 1.0  # days that a job may wait: not known
 CONDEMNED = "ToBeDelete_"  # what such files are called at Neuron before they go
 # Where programs put what they download, compile or unpack.
-VARIABLES = (
+_CACHES = (
     *("APPTAINER_CACHEDIR", "SINGULARITY_CACHEDIR", "APPTAINER_TMPDIR", "SINGULARITY_TMPDIR"),
     *("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"),
     "PIP_CACHE_DIR",
@@ -25,17 +43,18 @@ VARIABLES = (
 
 def directory(case: Case) -> Iterator[ToolkitError]:
     """Require a directory that the site takes jobs from, and that can hold run directories."""
-    host = case.host
-    if host.submit_from:
+    here = Path.cwd()
+    only = case.site.submit_directory and Path(os.path.expandvars(case.site.submit_directory))
+    if only and not here.is_relative_to(only.resolve()):
         yield BindMissingError(
-            f"site {case.site.name} takes jobs from {host.submit_from} only",
+            f"site {case.site.name} takes jobs from {only} only",
             place="directory",
-            next_step=f"cd {host.submit_from}",
+            next_step=f"cd {only}",
             source=case.site.cited,
         )
-    if not host.writable:
+    if not os.access(here, os.W_OK):
         yield BindMissingError(
-            f"{host.directory} cannot be written to, and the run's directory goes there",
+            f"{here} cannot be written to, and the run's directory goes there",
             place="directory",
             next_step="change to a directory of yours",
             source="looked here",
@@ -44,18 +63,40 @@ def directory(case: Case) -> Iterator[ToolkitError]:
 
 def hidden(case: Case) -> Iterator[ToolkitError]:
     """Require paths that nodes see: each may have a directory of its own in that place."""
-    for option, (path, owner) in case.host.hidden.items():
-        yield BindMissingError(
-            f"{path} cannot be seen by the nodes: each has a {owner} of its own",
-            place=option,
-            next_step="use a directory that all nodes share, such as your home",
-            source=case.site.cited,
-        )
+    named = {"directory": [str(Path.cwd()), case.target.folder]}
+    if case.image.is_here:
+        named["--image"] = [case.image.path]
+    if case.environment and case.runtime:
+        option = "--env" if case.runtime.environments else "--runtime"
+        named[option] = [case.environment.prefix]
+    named["imports"] = [directory.path for directory in case.source.directories]
+    for option, paths in named.items():
+        found = (finding for path in paths for finding in unseen(case, option, path))
+        yield from islice(found, 1)
+
+
+def unseen(case: Case, option: str, path: str) -> Iterator[ToolkitError]:
+    """Yield the error of a path in a directory that each node has for itself."""
+    access, place = case.client.access, PurePosixPath(path)
+    if any(place.is_relative_to(shared) for shared in access.shared_directories):
+        return
+    known = access.private_directories
+    owners = case.site.private_directories if known is None else known
+    for owner in owners:
+        if place.is_relative_to(owner):
+            yield BindMissingError(
+                f"{path} cannot be seen by the nodes: each has a {owner} of its own",
+                place=option,
+                next_step="use a directory that all nodes share, such as your home",
+                source=case.site.cited,
+            )
+            return
 
 
 def script(case: Case) -> Iterator[ToolkitError]:
     """Require a script that can be read."""
-    if path := case.host.unreadable:
+    path = case.script_path
+    if path and not os.access(path, os.R_OK):
         yield BindMissingError(
             f"you may not read {path}, and the ranks are you",
             place="SCRIPT",
@@ -66,43 +107,69 @@ def script(case: Case) -> Iterator[ToolkitError]:
 
 def binds(case: Case) -> Iterator[ToolkitError]:
     """Require the sources of ``--bind``."""
-    for missing in case.host.binds:
-        package = f"apt-get install {missing.package} (Debian's package of it)"
+    missing = [bind.source for bind in case.binds if not Path(bind.source).exists()]
+    if not missing:
+        return
+    from toolkit.hostsetup.parts import DATASETS
+
+    for path in missing:
+        package = f"apt-get install {DATASETS.get(path)} (Debian's package of it)"
         yield BindMissingError(
-            f"{missing.path} is not there",
+            f"{path} is not there",
             place="--bind",
-            choices=missing.near,
-            value=missing.path,
-            next_step=f"{package}, or --bind a copy of yours" if missing.package else None,
+            choices=[str(other) for other in _beside(Path(path))],
+            value=path,
+            next_step=f"{package}, or --bind a copy of yours" if path in DATASETS else None,
             source="looked here",
         )
 
 
+def _beside(path: Path) -> list[Path]:
+    """Return what is in a path's directory; nothing if that cannot be listed."""
+    try:
+        return list(path.parent.iterdir())
+    except OSError:
+        return []
+
+
 def datasets(case: Case) -> Iterator[ToolkitError]:
-    """Require the data sets that the site keeps."""
-    for name, path in case.host.datasets.items():
-        yield BindMissingError(
-            f"{name} should be in {path}, and is not there",
-            place="datasets",
-            next_step=f"--bind YOUR-COPY:/data/{name}:ro, "
-            f"or correct [datasets] of site {case.site.name}",
-            source=case.site.cited,
-        )
+    """Require the data sets that the site keeps, but for those that the user binds."""
+    bound = {bind.target for bind in case.binds}
+    for name in case.job.datasets:
+        path = os.path.expandvars(case.site.datasets.get(name, "/"))
+        if f"/data/{name}" not in bound and not Path(path).exists():
+            yield BindMissingError(
+                f"{name} should be in {path}, and is not there",
+                place="datasets",
+                next_step=f"--bind YOUR-COPY:/data/{name}:ro, "
+                f"or correct [datasets] of site {case.site.name}",
+                source=case.site.cited,
+            )
 
 
 def purge(case: Case) -> Iterator[ToolkitError]:
     """Find files that the site may delete while the job waits or runs, unread for too long."""
-    keeps, minutes = case.site.purge_days, case.minutes
+    site, keeps = case.site, case.site.purge_days
     if keeps is None:
         return
-    needed = (case.site.max_minutes or _DAY if minutes is None else minutes) / _DAY + _QUEUE
-    for option, path, days in case.host.unread:
-        if PurePosixPath(path).name.startswith(CONDEMNED):
+    texts = filter(None, (site.scratch, site.submit_directory))
+    places = [Path(os.path.expandvars(text)).resolve() for text in texts]
+    minutes = case.minutes or site.max_minutes
+    needed = (minutes * 60 / _DAY if minutes else 1.0) + _QUEUE
+    files = {"--image": case.image.path if case.image.is_here else "", "SCRIPT": case.script_path}
+    for option, text in files.items():
+        path = Path(text)
+        if not path.is_file() or not any(map(path.resolve().is_relative_to, places)):
+            continue
+        # If the file system notes that we read the image's head, its time starts again.
+        status = path.stat()
+        days = (time.time() - max(status.st_atime, status.st_mtime)) / _DAY
+        if path.name.startswith(CONDEMNED):
             yield BindMissingError(
                 f"{path} is about to be deleted",
                 place=option,
                 next_step="rename it, and keep a copy elsewhere",
-                source=case.site.cited,
+                source=site.cited,
             )
         elif keeps - days < needed:
             yield BindMissingError(
@@ -110,40 +177,27 @@ def purge(case: Case) -> Iterator[ToolkitError]:
                 "maybe before this job ends",
                 place=option,
                 next_step=f"touch {path}",
-                source=case.site.cited,
+                source=site.cited,
                 is_warning=True,
             )
 
 
 def space(case: Case) -> Iterator[ToolkitError]:
-    """Require space for what a run writes: at least its logs and its outcome."""
-    rooms = {"the file system has": case.host.free, "your quota leaves": case.host.quota}
-    for what, left in rooms.items():
-        if left is not None and left < LITTLE:
+    """Require space for what a run writes: its logs and its outcome; and for caches in a home."""
+    here, home, scratch = Path.cwd(), Path.home(), case.site.scratch
+    room = disk.read_room(here)
+    for what, left in {"the file system has": room.free, "your quota leaves": room.quota}.items():
+        if left is not None and left < _LITTLE:
             yield NoSpaceError(
-                f"in {case.host.directory} {what} {human_size(left)}",
+                f"in {here} {what} {human_size(left)}",
                 place="directory",
                 next_step="remove old runs, or change to a directory with more room",
                 source="looked here",
-                is_warning=left >= LEAST,
+                is_warning=left >= _LEAST,
             )
-            return
-
-
-def cache(case: Case) -> Iterator[ToolkitError]:
-    """Warn of caches of tens of gigabytes that would fill a small quota."""
-    home, scratch, left = case.host.home, case.site.scratch, case.host.home_quota
-    places = case.host.caches | {key: case.job.env[key] for key in VARIABLES if key in case.job.env}
-    for name, place in places.items() if scratch and home else ():
-        if PurePosixPath(place).is_relative_to(home):
-            yield NoSpaceError(
-                f"{name} is in your home ({place}), whose quota it fills",
-                place=name,
-                next_step=f"{name}={scratch}/cache",
-                source=case.site.cited,
-                is_warning=True,
-            )
-    if not scratch and left is not None and left <= _SMALL:
+            break
+    left = None if scratch else disk.read_room(home).quota
+    if left is not None and left <= _SMALL:
         yield NoSpaceError(
             f"caches of programs go to your home, where your quota leaves {human_size(left)}",
             place="cache",
@@ -153,13 +207,93 @@ def cache(case: Case) -> Iterator[ToolkitError]:
         )
 
 
-RULES = (
-    Rule("directory", "where a site takes jobs from", directory),
-    Rule("hidden", "what the nodes do not see", hidden),
-    Rule("script", "a script that can be read", script),
-    Rule("binds", "sources of --bind that are there", binds),
-    Rule("datasets", "data sets that are there", datasets),
-    Rule("purge", "files that the site deletes", purge),
-    Rule("space", "room for the run", space),
-    Rule("cache", "caches that do not fill the home", cache),
-)
+def cache(case: Case) -> Iterator[ToolkitError]:
+    """Warn of caches of tens of gigabytes that would fill a small quota."""
+    home, scratch = Path.home(), case.site.scratch
+    places = {name: case.job.env.get(name) or os.environ.get(name) for name in _CACHES}
+    for name, place in places.items() if scratch else ():
+        if place and PurePosixPath(place).is_relative_to(home):
+            yield NoSpaceError(
+                f"{name} is in your home ({place}), whose quota it fills",
+                place=name,
+                next_step=f"{name}={scratch}/cache",
+                source=case.site.cited,
+                is_warning=True,
+            )
+
+
+def architecture(case: Case) -> Iterator[ToolkitError]:
+    """Require an image and nodes of one architecture: others fail with `Exec format error`."""
+    nodes, source = platform.machine(), "guessed: as this machine's"
+    if case.written is not None:
+        nodes, source = case.written.arch, case.site.cited
+    elif case.site.access == "local-cluster":
+        source = "the nodes are this machine"
+    image = _architecture(case)
+    if image in ("", nodes):
+        return
+    fitting = ", ".join(_fitting(case, image))
+    yield ShapeError(
+        f"the image is for {image}, "
+        f"the nodes of {case.partition_name or case.site.name} are {nodes}",
+        place="--image",
+        next_step=f"an image for {nodes}"
+        + (f", or one of the partitions {fitting}" if fitting else ""),
+        source=source,
+        is_warning=source.startswith("guessed"),
+    )
+
+
+def _architecture(case: Case) -> str:
+    """Return the architecture of the image as ``uname -m`` prints it; empty: not known."""
+    if not case.is_sif or not case.image.is_here:
+        return ""
+    try:
+        with open_regular(Path(case.image.path)) as stream:
+            return sif.parse_architecture(stream.read(sif.HEADER_SIZE))
+    except (OSError, SifError):
+        return ""
+
+
+def _fitting(case: Case, image: str) -> list[str]:
+    """Return partitions whose nodes have the image's architecture, and enough GPUs."""
+    live = {partition.name for partition in case.facts.partitions} or set(case.site.partitions)
+    least = case.job.most_gpus
+    return [
+        name
+        for name, each in case.site.partitions.items()
+        if each.arch == image and each.batch and each.gpus >= least and name in live
+    ][:4]
+
+
+def locked(case: Case) -> Iterator[ToolkitError]:
+    """Require an image that is what its manifest says, and warn if its recipe's lock is newer."""
+    image, manifest = Path(case.image.path), case.manifest
+    if not case.is_sif or not case.image.is_here:
+        return
+    if manifest is None and image.with_name(f"{image.name.removesuffix('.sif')}.json").is_file():
+        yield ImageMissingError(
+            f"{image} was changed: the manifest beside it is of another file",
+            place="--image",
+            next_step="build or pull it again, or remove the manifest",
+            source="its manifest",
+        )
+    elif manifest and manifest.locked and _lock(manifest.name) not in ("", manifest.locked):
+        name = manifest.name
+        yield ImageMissingError(
+            f"{name} was built from another lock than recipes/{name}.lock is today",
+            place="--image",
+            next_step=f"toolkit image build {name} --locked",
+            source="its manifest",
+            is_warning=True,
+        )
+
+
+def _lock(name: str) -> str:
+    """Return the SHA-256 of a recipe's lock as it is today; empty: there is none."""
+    for place in (Path.cwd() / "recipes", shipped("recipes")):
+        try:
+            return hash_file(place / f"{name}.lock")
+        except OSError:
+            continue
+    return ""

@@ -1,52 +1,24 @@
-"""Rules about the image: its architecture, its CUDA, its lock, and the modules that it needs."""
+"""Rules about what is in the image: its CUDA, and the modules that the script needs."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
-from toolkit.errors import ImageMissingError, ImportsMissingError, ShapeError, ToolkitError
-from toolkit.model.case import Case, Rule
+from toolkit.config import package_directory
+from toolkit.errors import ImportsMissingError, ShapeError, ToolkitError
+from toolkit.files import read_toml
+from toolkit.model.base import Model
+from toolkit.model.case import Case
 from toolkit.model.image import Python
 from toolkit.model.source import Import
 from toolkit.quoting import shell_words
-from toolkit.units import compare
+from toolkit.units import compare, numbers
 
 _READ = "the script was read, not run"
 _MOST_NAMES = 8  # modules that a message names
-
-
-def architecture(case: Case) -> Iterator[ToolkitError]:
-    """Require an image and nodes of one architecture: others fail with `Exec format error`."""
-    image, nodes, source = case.host.architecture, case.host.machine, "guessed: as this machine's"
-    if case.written is not None:
-        nodes, source = case.written.arch, case.site.cited
-    elif case.site.access == "local-cluster":
-        source = "the nodes are this machine"
-    if not image or not nodes or image == nodes:
-        return
-    fitting = ", ".join(_fitting(case, image))
-    yield ShapeError(
-        f"the image is for {image}, "
-        f"the nodes of {case.partition_name or case.site.name} are {nodes}",
-        place="--image",
-        next_step=f"an image for {nodes}"
-        + (f", or one of the partitions {fitting}" if fitting else ""),
-        source=source,
-        is_warning=source.startswith("guessed"),
-    )
-
-
-def _fitting(case: Case, image: str) -> list[str]:
-    """Return partitions whose nodes have the image's architecture, and enough GPUs."""
-    live = {partition.name for partition in case.facts.partitions} or set(case.site.partitions)
-    least = case.job.most_gpus
-    return [
-        name
-        for name, each in case.site.partitions.items()
-        if each.arch == image and each.batch and each.gpus >= least and name in live
-    ][:4]
 
 
 def driver(case: Case) -> Iterator[ToolkitError]:
@@ -92,27 +64,6 @@ def driver(case: Case) -> Iterator[ToolkitError]:
                 source=f"toolkit image verify, {verdict.when}",
             )
             return
-
-
-def locked(case: Case) -> Iterator[ToolkitError]:
-    """Require an image that is what its manifest says, and warn if its recipe's lock is newer."""
-    host, manifest = case.host, case.manifest
-    if host.foreign_manifest:
-        yield ImageMissingError(
-            f"{host.image} was changed: the manifest beside it is of another file",
-            place="--image",
-            next_step="build or pull it again, or remove the manifest",
-            source="its manifest",
-        )
-    elif manifest and manifest.locked and host.lock not in ("", manifest.locked):
-        name = manifest.name
-        yield ImageMissingError(
-            f"{name} was built from another lock than recipes/{name}.lock is today",
-            place="--image",
-            next_step=f"toolkit image build {name} --locked",
-            source="its manifest",
-            is_warning=True,
-        )
 
 
 def imports(case: Case) -> Iterator[ToolkitError]:
@@ -163,7 +114,7 @@ def _unknown(case: Case, there: set[str]) -> Iterator[ToolkitError]:
     """Warn that nothing was checked although there are modules to check."""
     needed = case.source.needed
     unsure = [each.name for each in needed if each.is_certain and each.name not in there]
-    name = case.manifest.name if case.manifest and case.host.image else ""
+    name = case.manifest.name if case.manifest and case.is_sif else ""
     if unsure:
         yield ImportsMissingError(
             f"it is not known whether the {_noun(case)} has {_listed(unsure)}: "
@@ -177,8 +128,6 @@ def _unknown(case: Case, there: set[str]) -> Iterator[ToolkitError]:
 
 def _lacking(case: Case, missing: Sequence[Import], python: Python) -> ToolkitError:
     """Return the finding about modules that have to be installed."""
-    from toolkit.rules.packages import explain_standard, find_package, is_known
-
     notes = [note for each in missing if (note := explain_standard(each.name, python.version))]
     notes += [
         f"your {each.elsewhere} has {each.name}; the ranks do not see it"
@@ -225,9 +174,54 @@ def _listed(names: Sequence[str]) -> str:
     return f"{shown} and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else shown
 
 
-RULES = (
-    Rule("imports", "modules that the script imports", imports),
-    Rule("architecture", "image and nodes of one architecture", architecture),
-    Rule("driver", "the nodes' driver runs the image's CUDA", driver),
-    Rule("locked", "the image is what was locked", locked),
-)
+class Packages(Model, frozen=True, kw_only=True):
+    """The content of ``packages.toml``: the packages that bring modules, where names differ.
+
+    Attributes:
+        own: names that people give modules of their own.
+        modules: module -> ``distribution`` on the index, and the ``source`` of that.
+        standard: modules that some versions of Python lack -> ``since`` or ``until`` a version, and
+            the ``distribution`` that brings it to the others, if there is one.
+    """
+
+    own: tuple[str, ...]
+    modules: dict[str, dict[str, str]]
+    standard: dict[str, dict[str, str]]
+
+
+@lru_cache
+def read_packages() -> Packages:
+    """Return the content of the file."""
+    return read_toml(package_directory("rules") / "packages.toml", Packages)
+
+
+def find_package(needed: Import) -> str:
+    """Return what pip is asked for; empty: the user's own code, or nothing that pip has."""
+    known, parts = read_packages(), needed.within.split(".")
+    for count in range(len(parts), 1, -1):  # several packages share the name google
+        if package := known.modules.get(".".join(parts[:count])):
+            return package["distribution"]
+    name = needed.name
+    if package := known.standard.get(name) or known.modules.get(name):
+        return package.get("distribution", "")
+    is_own = name in known.own or name in sys.stdlib_module_names or name.startswith("_")
+    return "" if is_own else name.replace("_", "-")
+
+
+def is_known(name: str) -> bool:
+    """Return whether a name is surely that of a package or of the standard library."""
+    known = read_packages()
+    return any(name in names for names in (known.modules, known.standard, sys.stdlib_module_names))
+
+
+def explain_standard(name: str, version: str) -> str:
+    """Return why a version of Python lacks a module of the standard library; empty: not known."""
+    if name not in read_packages().standard:
+        is_standard = name in sys.stdlib_module_names
+        return f"{name} is of the standard library, and this Python lacks it" if is_standard else ""
+    known = read_packages().standard[name]
+    if "since" in known and numbers(version) < numbers(known["since"]):
+        return f"Python has {name} since {known['since']}"
+    if "until" in known and numbers(version) >= numbers(known["until"]):
+        return f"Python has no {name} since {known['until']}"
+    return ""

@@ -16,7 +16,7 @@ from toolkit.errors import (
 )
 from toolkit.launchers import LAUNCHERS, offered
 from toolkit.launchers.base import Launcher
-from toolkit.model.case import Case, Rule
+from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.site import PORTS
 from toolkit.model.slurm_options import OTHER_NAMES, OWN
@@ -306,13 +306,3 @@ def modules(case: Case) -> Iterator[ToolkitError]:
                 next_step="module avail shows what there is",
                 source=case.site.cited,
             )
-
-
-RULES = (
-    Rule("mesh", "a mesh that divides the ranks", mesh),
-    Rule("checkpoint", "a checkpoint that all nodes see", checkpoint),
-    Rule("options", "options that a site requires or forbids", options),
-    Rule("comment", "what a site wants in --comment", comment),
-    Rule("ports", "ports that ranks may use", ports),
-    Rule("modules", "modules that a site has", modules),
-)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterator
 
 from toolkit.errors import ShapeError, ToolkitError, UsageError
-from toolkit.model.case import Case, Rule
+from toolkit.model.case import Case
 from toolkit.model.site import SitePartition, Use
 from toolkit.quoting import alternatives
 from toolkit.sites.rules import resolve_gpu_type
@@ -305,17 +305,3 @@ def time(case: Case) -> Iterator[ToolkitError]:
                 source=source,
             )
             return
-
-
-RULES = (
-    Rule("partition", "the partition takes batch jobs and is up", partition),
-    Rule("size", "as many nodes and CPUs as there are", size),
-    Rule("nodes", "nodes that the partition has", nodes),
-    Rule("features", "features that nodes of the partition have", features),
-    Rule("gpus", "as many GPUs as a node has", gpus),
-    Rule("gpu_types", "GPUs of a type that a partition has", gpu_types),
-    Rule("anywhere", "a partition that fits, where none is named", anywhere),
-    Rule("user_gpus", "GPUs that one user may have", user_gpus),
-    Rule("user_jobs", "jobs that one user may have", user_jobs),
-    Rule("time", "time limits", time),
-)
