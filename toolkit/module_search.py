@@ -1,9 +1,12 @@
-"""Find modules in directories of this machine, as Python does. None is imported."""
+"""Find modules in directories of this machine, as Python does. None is imported.
+
+A path that cannot be examined counts as none: ``Path.is_file`` would raise for some of them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -29,7 +32,7 @@ def module_file(name: str, directory: Path) -> Path | None:
         return None
     path = directory.joinpath(*parts)
     main, file = path / "__main__.py", path.with_name(f"{path.name}.py")
-    if is_file(main):
+    if os.path.isfile(main):
         return main
     return file if file in files(directory, parts) else None
 
@@ -46,9 +49,9 @@ def files(directory: Path, parts: Iterable[str]) -> list[Path]:
     files = []
     for part in parts:
         package, file = directory / part / "__init__.py", directory / f"{part}.py"
-        if is_file(package):
+        if os.path.isfile(package):
             files.append(package)
-        elif is_file(file):
+        elif os.path.isfile(file):
             return [*files, file]
         directory = directory / part
     return files
@@ -59,14 +62,14 @@ def find(name: str, directories: Iterable[Path]) -> Path | None:
     bare = None
     for directory in directories:
         package, file = directory / name, directory / f"{name}.py"
-        if is_file(package / "__init__.py"):
+        if os.path.isfile(package / "__init__.py"):
             return package
-        if is_file(file):
+        if os.path.isfile(file):
             return file
         for entry in entries(directory):
             if entry.endswith(_COMPILED) and entry.partition(".")[0] == name:
                 return directory / entry
-        if bare is None and is_directory(package):
+        if bare is None and os.path.isdir(package):
             bare = package
     return bare
 
@@ -81,31 +84,27 @@ def entries(directory: Path) -> list[str]:
         return []
 
 
-def find_elsewhere(
-    name: str, folder: Path, directory: Path, searched: Collection[Path]
-) -> Path | None:
-    """Return the place of a module that the ranks do not find, where people keep modules.
-
-    Args:
-        name: of the module.
-        folder: the directory of the script.
-        directory: the working directory of the ranks.
-        searched: the directories that the ranks search.
-    """
-    for other in dict.fromkeys(_nearby(folder, directory)):
-        place = None if other in searched else find(name, [other])
-        # A directory of data is no package.
-        if place and (is_file(place) or any(each.endswith(".py") for each in entries(place))):
+def find_package(name: str, directories: Iterable[Path]) -> Path | None:
+    """Return the place of a module; a directory of data is no package."""
+    for directory in directories:
+        place = find(name, [directory])
+        if place and (
+            os.path.isfile(place) or any(each.endswith(".py") for each in entries(place))
+        ):
             return place
     return None
 
 
-def _nearby(folder: Path, directory: Path) -> Iterator[Path]:
-    """Yield the working directory, those of PYTHONPATH and of work trees, and the user's own."""
+def nearby(folder: Path, directory: Path) -> Iterator[Path]:
+    """Yield where people keep modules that the ranks do not search.
+
+    Args:
+        folder: the directory of the script.
+        directory: the working directory of the ranks.
+    """
     home = Path.home()
-    yield directory
     yield from (directory / text for text in os.environ.get("PYTHONPATH", "").split(":") if text)
-    for start in (folder, directory):
+    for start in (directory, folder):
         top = _work_tree(start) or Path("/")
         for place in (start, *start.parents)[:_LEVELS]:
             if place.is_relative_to(top) and not (home.is_relative_to(place) or is_system(place)):
@@ -120,21 +119,6 @@ def _work_tree(folder: Path) -> Path | None:
     return None if is_broad else tree
 
 
-def is_below(path: Path, directories: Iterable[Path]) -> bool:
-    """Return whether a path is one of some directories, or in one."""
-    return any(path.is_relative_to(directory) for directory in directories)
-
-
 def is_system(path: Path) -> bool:
     """Return whether a path is where images have files of their own."""
     return path == Path("/") or any(path.is_relative_to(place) for place in _SYSTEM)
-
-
-def is_file(path: Path) -> bool:
-    """Return whether there is a file; one that cannot be examined counts as none."""
-    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises for some paths
-
-
-def is_directory(path: Path) -> bool:
-    """Return whether there is a directory; one that cannot be examined counts as none."""
-    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises for some paths

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import os
-import pathlib
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from toolkit.model.source import Construction, Option
 
@@ -63,27 +61,11 @@ _HARMLESS = {
 # Conditions that ask whether a module is there.
 _ASKS = re.compile(r"TYPE_CHECKING|find_spec|available|installed|has_|have_", re.IGNORECASE)
 _BLOCKS = (ast.mod, ast.stmt, ast.ExceptHandler)
-_GROWS = ("append", "insert", "extend")
 # What may make a module available whose place cannot be foreseen.
 _CHANGES = {
     *("sys.path", "sys.modules", "sys.meta_path", "sys.path_hooks"),
     *("site.addsitedir", "pyximport.install"),
 }
-# The expressions that are computed to know a path: of these nodes and names, and of no others.
-_NODES = (
-    *(ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.BinOp, ast.Add, ast.Div),
-    *(ast.JoinedStr, ast.FormattedValue, ast.List, ast.Tuple, ast.Load),
-)
-_PATHS: dict[str, Any] = {
-    **{name: getattr(os.path, name) for name in ("abspath", "dirname", "join", "realpath")},
-    **{"os": os, "pathlib": pathlib, "Path": pathlib.Path, "str": str},
-}
-_ATTRIBUTES = {
-    *("Path", "path", "abspath", "dirname", "join", "normpath", "realpath", "getcwd", "pardir"),
-    *("absolute", "as_posix", "cwd", "joinpath", "parent", "parents", "resolve"),
-}
-_MOST_NODES = 100  # of such an expression
-_LONGEST = 4096  # characters of a path: PATH_MAX of Linux
 
 
 @dataclass
@@ -91,31 +73,24 @@ class PythonFile:
     """The imports, calls and definitions of one file, in the order of its text.
 
     Attributes:
-        path: of the file, absolute.
         is_main: it is the program itself.
         imports: its import statements.
         calls: the functions and classes that it calls, by their full names.
         options: that its argparse defines.
         constructions: objects of imported classes that it makes.
         texts: texts that name a rank's variable.
-        search: directories that it adds to ``sys.path``.
         doubt: why its imports may find modules that cannot be foreseen; empty: there is no reason.
+        meaning: what names stand for: ``mp`` -> ``torch.multiprocessing``.
     """
 
-    path: str
     is_main: bool
     imports: list[ImportStatement] = field(default_factory=list)
     calls: set[str] = field(default_factory=set)
     options: list[Option] = field(default_factory=list)
     constructions: list[Construction] = field(default_factory=list)
     texts: set[str] = field(default_factory=set)
-    search: list[str] = field(default_factory=list)
     doubt: str = ""
-
-    def __post_init__(self) -> None:
-        self._meaning: dict[str, str] = {}  # ``mp`` -> ``torch.multiprocessing``
-        self._values = {**_PATHS, "__file__": self.path}
-        self._understood: set[int] = set()  # nodes that name ``sys.path`` and hold no surprise
+    meaning: dict[str, str] = field(default_factory=dict)
 
     def read(self, tree: ast.Module) -> None:
         """Read a syntax tree.
@@ -163,38 +138,26 @@ class PythonFile:
             case ast.Import(names=names):
                 for alias in names:
                     self.imports.append(ImportStatement(strength, node.lineno, alias.name))
-                    self._meaning[alias.asname or alias.name] = alias.name
+                    self.meaning[alias.asname or alias.name] = alias.name
             case ast.ImportFrom(module=module, names=names, level=level):
                 taken = tuple(alias.name for alias in names)
                 statement = ImportStatement(strength, node.lineno, module or "", taken, level)
                 self.imports.append(statement)
                 for alias in names:
                     name = f"{module}.{alias.name}" if module else alias.name
-                    self._meaning[alias.asname or alias.name] = name
+                    self.meaning[alias.asname or alias.name] = name
             case ast.Constant(value=str(text)) if _RANK_TEXT.match(text):
                 self.texts.add(text)
             case ast.keyword(arg="MASTER_ADDR" | "init_method", value=value):
                 self._meet(value)
-            case ast.Assign(targets=targets, value=value):
-                for target in targets:
-                    self._assign(target, value)
-            case ast.AugAssign(target=target, value=value):
-                self._grow(target, value)
-            case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[place]):
-                self._understood.add(id(place))
-            case ast.Name() | ast.Attribute() if id(node) not in self._understood:
+            case ast.Assign(
+                targets=[ast.Subscript(slice=ast.Constant(value="MASTER_ADDR"))], value=value
+            ):
+                self._meet(value)
+            case ast.Name() | ast.Attribute():
                 name = self._full_name(node)
                 if name in _CHANGES:
                     self.doubt = f"only a run shows what the script does with {name}"
-
-    def _assign(self, target: ast.expr, value: ast.expr) -> None:
-        match target, value:
-            case ast.Name(id=name), _:
-                self._values[name] = self._computed(value)
-            case ast.Subscript(slice=ast.Constant(value="MASTER_ADDR")), _:
-                self._meet(value)
-            case ast.Subscript(value=place), _:
-                self._grow(place, value)
 
     def _meet(self, address: ast.expr) -> None:
         """Note that ranks meet at localhost, where those of other nodes are not."""
@@ -206,24 +169,13 @@ class PythonFile:
                 self.texts.add("MASTER_ADDR=localhost")
 
     def _call(self, node: ast.Call) -> None:
-        """Note the option of argparse, the object or the search path that a call makes."""
+        """Note the option of argparse or the object that a call makes."""
         name = self._full_name(node.func)
         head, _, last = name.rpartition(".")
         if last == "add_argument":
             self.options += _option(node)
         elif head and last[:1].isupper():
             self.constructions.append(_construction(name, node))
-        elif last in _GROWS and node.args and isinstance(node.func, ast.Attribute):
-            self._grow(node.func.value, node.args[-1])
-
-    def _grow(self, place: ast.expr, value: ast.expr) -> None:
-        """Note what is added to ``sys.path``, if it can be known before a run."""
-        if self._full_name(place) == "sys.path":
-            parts = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
-            paths = [str(path) for part in parts if (path := self._computed(part)) is not None]
-            if len(paths) == len(parts):
-                self.search += paths
-                self._understood.add(id(place))
 
     def _full_name(self, node: ast.expr) -> str:
         """Return ``mp.spawn`` as ``torch.multiprocessing.spawn``; empty if nothing is named."""
@@ -233,27 +185,7 @@ class PythonFile:
             node = node.value
         if not isinstance(node, ast.Name):
             return parts[-1] if parts else ""
-        return ".".join([self._meaning.get(node.id, node.id), *parts])
-
-    def _computed(self, node: ast.expr) -> str | pathlib.Path | None:
-        """Return the path that an expression gives; None if only a run shows it.
-
-        Only functions that join and cut paths are called, with texts that are written in the file.
-        """
-        for number, part in enumerate(ast.walk(node)):
-            is_known = isinstance(part, _NODES) and not getattr(part, "format_spec", None)
-            if isinstance(part, ast.Name):
-                is_known = self._values.get(part.id) is not None
-            elif isinstance(part, ast.Attribute):
-                is_known = part.attr in _ATTRIBUTES
-            if not is_known or number > _MOST_NODES:
-                return None
-        value = None
-        with suppress(Exception):  # "a" + 1
-            code = compile(ast.Expression(node), self.path, "eval")
-            value = eval(code, {"__builtins__": {}}, self._values)
-        is_path = isinstance(value, str | pathlib.Path) and len(str(value)) <= _LONGEST
-        return value if is_path else None
+        return ".".join([self.meaning.get(node.id, node.id), *parts])
 
 
 def _option(call: ast.Call) -> Iterator[Option]:

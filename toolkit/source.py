@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,9 +26,7 @@ _MOST_SCRIPT = 16 << 20  # bytes of a script that is hashed
 _MOST_FILE = 1 << 20  # bytes of a file that is parsed; larger ones are generated
 _MOST_BYTES = 2 << 20  # of all files: a second of parsing
 _MOST_FILES = 200
-_MOST_NEAR = 50  # files, of which the ranks do not find the last ones
 _MOST_NAMES = 200  # modules that are looked for where the ranks do not search
-_MOST_DIRECTORIES = 50  # that are searched
 _SHEBANG = re.compile(rb"#![^\n]{0,200}python[\d.]*\s")
 # Names of shared objects in an ELF are strings that end with a NUL byte.
 _LIBMPI = re.compile(rb"\0lib(?:mpi|mpich|mpi_cxx|mpicxx|mpi_mpifh)\.so(?:\.\d+)?\0")
@@ -104,13 +102,12 @@ def _read(case: Case, script: Path, root: Path) -> Source:
         is_mpi = data.startswith(b"\x7fELF") and _LIBMPI.search(data)
         return Source(imports=("libmpi",) if is_mpi else (), sha256=sha256)
     modules.entries.cache_clear()
-    reader = _Reader(case, script)
-    search = case.job.env.get("PYTHONPATH", case.site.environment.get("PYTHONPATH", ""))
-    reader.search((str(root), *filter(None, search.split(":"))))
+    reader = _Reader(case, script, root)
     packages = script.relative_to(root).parts[:-1] if script.is_relative_to(root) else ()
     reader.queue = dict.fromkeys(modules.files(root, packages), Strength.CERTAIN)
     reader.add(script, file, Strength.CERTAIN)
     reader.follow()
+    reader.follow_nearby()
     return reader.source()._replace(sha256=sha256)
 
 
@@ -123,41 +120,62 @@ class _Reader:
         files: what each file shows; None: it cannot be read.
         size: bytes of the files.
         missing: the imports that no file of the ranks satisfies, and their files.
-        nearby: where modules are that the ranks do not find; None: not here.
+        nearby: where modules are that the ranks do not find.
         unread: packages and modules that are imported, and of which no file was read.
         shown: directories that the ranks would not see, and what for.
         doubt: why imports may find modules that cannot be foreseen; empty: there is no reason.
     """
 
-    def __init__(self, case: Case, script: Path) -> None:
+    def __init__(self, case: Case, script: Path, root: Path) -> None:
         self.script, self.directory = script, Path(case.target.cwd)
-        self.binds = case.binds
-        self.known = frozenset(case.python.modules) if case.python else frozenset()
-        own = (case.target.cwd, case.target.folder, case.run)
+        self.known = {*(case.python.modules if case.python else ()), *sys.stdlib_module_names}
         trees = modules.work_trees(Path(case.target.folder), self.directory)
-        self.visible = [*map(Path, own), *(Path(tree.path) for tree in trees)]
-        self.directories: list[Path] = []
+        own = (case.target.cwd, case.target.folder, case.run)
+        seen = (*own, *(tree.path for tree in trees), *(bind.source for bind in case.binds))
+        self.visible = [*map(Path, seen)]
+        self.directories = [root]
         self.queue: dict[Path, Strength] = {}
         self.files: dict[Path, PythonFile | None] = {}
         self.size = 0
         self.missing: list[tuple[Path, ImportStatement]] = []
-        self.nearby: dict[str, Path | None] = {}
+        self.nearby: dict[str, Path] = {}
         self.unread: set[str] = set()
         self.shown: dict[Path, str] = {}
         self.doubt = ""
+        search = case.job.env.get("PYTHONPATH", case.site.environment.get("PYTHONPATH", ""))
+        for text in filter(None, search.split(":")):
+            path = Path(os.path.normpath(self.directory / text))
+            if os.path.isdir(path) and not modules.is_system(path):
+                self.directories.append(path)
+            else:  # An archive, a directory of the image, or one that only the nodes have.
+                self.doubt = f"what {path} holds for the ranks is not known here"
 
     def follow(self) -> None:
         """Read what is imported, the surest first, so that each file is read once."""
-        while self.queue:
+        while self.queue and len(self.files) < _MOST_FILES and self.size <= _MOST_BYTES:
             path = max(self.queue, key=self.queue.__getitem__)
-            most = _MOST_FILES if self.queue[path] > Strength.ABSENT else _MOST_NEAR
-            if len(self.files) >= most or self.size > _MOST_BYTES:
-                break
             strength = self.queue.pop(path)
             data = _bytes(path, _MOST_FILE + 1) or b""
             self.size += len(data)
             self.add(path, _parse(path, data), strength)
         self.unread |= {path.stem for path in self.queue}
+
+    def follow_nearby(self) -> None:
+        """Look for what is missing where the ranks do not search.
+
+        There they may find it all the same if the program changes where Python searches. Otherwise
+        it only tells how the program is started.
+        """
+        places = [*modules.nearby(self.script.parent, self.directory)]
+        for path, statement in self.missing[:_MOST_NAMES]:
+            name = statement.module.partition(".")[0]
+            place = None if name in self.known else modules.find_package(name, places)
+            if place is not None:
+                self.nearby[name] = place
+                self.unread.discard(name)
+                strength = statement.strength if self.doubt else Strength.ABSENT
+                self.enqueue(path, statement._replace(strength=strength), place)
+        self.follow()
 
     def add(self, path: Path, file: PythonFile | None, strength: Strength) -> None:
         """Add a file that was read, and follow its imports."""
@@ -167,81 +185,47 @@ class _Reader:
             return
         if strength > Strength.ABSENT:
             self.doubt = self.doubt or file.doubt
-            self.search(file.search)
         for each in file.imports:
-            self.enqueue(path, each._replace(strength=min(strength, each.strength)))
+            statement = each._replace(strength=min(strength, each.strength))
+            top = each.module.partition(".")[0]
+            place = modules.find(top, self.directories) if top and not each.level else None
+            if each.level or place:
+                self.enqueue(path, statement, place)
+            elif top != "__main__":
+                self.unread.add(top)
+                self.missing.append((path, statement))
 
-    def enqueue(self, path: Path, statement: ImportStatement) -> None:
-        """Have the files read that Python runs for an import of a file."""
-        strength, parts = statement.strength, statement.module.split(".")
-        if statement.level > len(path.parents) or parts == ["__main__"]:
-            return
-        if statement.level:
+    def enqueue(self, path: Path, statement: ImportStatement, place: Path | None) -> None:
+        """Have the files read that Python runs for an import of a file.
+
+        Args:
+            path: of the file.
+            statement: the import.
+            place: of the module that it names first; None: it is relative to the file.
+        """
+        strength, above = statement.strength, [*filter(None, statement.module.split("."))]
+        if place is not None:
+            directory = place.parent
+            if strength > Strength.ABSENT:
+                self.show(place, f"{self.name(path)} imports {above[0]}")
+        elif statement.level <= len(path.parents):
             directory = path.parents[statement.level - 1]
-        elif place := modules.find(parts[0], self.directories):
-            directory = place.parent
-            self.show(place, f"{self.name(path)} imports {parts[0]}")
         else:
-            self.missing.append((path, statement))
-            place, strength = self.near(parts[0]), Strength.ABSENT
-            if place is None or place.parent != self.directory:
-                self.unread.add(parts[0])
-                return
-            directory = place.parent
-        above = [*filter(None, parts)]
+            return
         files = modules.files(directory, above)
         for name in statement.names:
             files += modules.files(directory, (*above, name))
-        if not files and not statement.level:
+        if place and not files:
             self.unread.add(above[0])
         for file in files:
             if file not in self.files:
                 self.queue[file] = max(strength, self.queue.get(file, strength))
 
-    def search(self, paths: Iterable[str]) -> None:
-        """Add directories to those that the ranks search."""
-        for text in paths:
-            path = self.on_host(Path(os.path.normpath(self.directory / text)))
-            if modules.is_directory(path) and not modules.is_system(path):
-                self.add_directory(path)
-            elif modules.is_file(path) or modules.is_system(path) or not self.is_visible(path):
-                # An archive, a directory of the image, or one that only the nodes have.
-                self.doubt = self.doubt or f"what {path} holds for the ranks is not known here"
-
-    def add_directory(self, path: Path) -> None:
-        """Search a directory, too, which may hold what was missing."""
-        if path not in self.directories and len(self.directories) < _MOST_DIRECTORIES:
-            self.directories.append(path)
-            missing, self.missing = self.missing, []
-            for again in missing:
-                self.enqueue(*again)
-
-    def is_visible(self, path: Path) -> bool:
-        """Return whether the ranks see a path under its own name, without a further bind."""
-        bound = (Path(bind.source) for bind in self.binds)
-        return modules.is_below(path, (*self.visible, *bound, *self.shown))
-
-    def on_host(self, path: Path) -> Path:
-        """Return what of the host the ranks see at a path; the path itself if nothing is bound."""
-        fitting = [bind for bind in self.binds if path.is_relative_to(bind.target)]
-        nearest = max(fitting, key=lambda bind: len(bind.target), default=None)
-        return Path(nearest.source) / path.relative_to(nearest.target) if nearest else path
-
-    def near(self, name: str) -> Path | None:
-        """Return where a module is that the ranks do not find."""
-        if name in self.known or name in sys.stdlib_module_names:
-            return None
-        if name not in self.nearby and len(self.nearby) < _MOST_NAMES:
-            self.nearby[name] = modules.find_elsewhere(
-                name, self.script.parent, self.directory, self.directories
-            )
-        return self.nearby.get(name)
-
     def show(self, place: Path, reason: str) -> None:
         """Note the directory of a module if the ranks would not see it."""
         for path in (place, Path(os.path.realpath(place))):
             wanted = path if Path.home().is_relative_to(path.parent) else path.parent
-            if not (self.is_visible(path) or modules.is_system(wanted)):
+            if not any(map(path.is_relative_to, (*self.visible, *self.shown))):
                 self.shown[wanted] = reason
 
     def name(self, path: Path) -> str:
@@ -249,15 +233,15 @@ class _Reader:
         directory = self.directory
         return str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path)
 
-    def needed(self) -> Iterator[Import]:
-        """Yield the modules that the Python of the ranks must have, each by its surest import."""
-        names: set[str] = set()
+    def needed(self) -> tuple[Import, ...]:
+        """Return the modules that the Python of the ranks must have, each by its surest import."""
+        needed: dict[str, Import] = {}
         for path, statement in sorted(self.missing, key=lambda each: -each[1].strength):
             name = statement.module.partition(".")[0]
-            if name not in names and statement.strength > Strength.OPTIONAL:
-                names.add(name)
-                place = self.near(name)
-                yield Import(
+            place = self.nearby.get(name)
+            is_found = place is not None and self.doubt
+            if name not in needed and statement.strength > Strength.OPTIONAL and not is_found:
+                needed[name] = Import(
                     name=name,
                     file=self.name(path),
                     line=statement.line,
@@ -265,6 +249,7 @@ class _Reader:
                     elsewhere=str(place.parent) if place else "",
                     within=".".join((statement.module, *statement.names[:1])),
                 )
+        return tuple(needed.values())
 
     def source(self) -> Source:
         """Return what was read, of all files together."""
@@ -287,7 +272,7 @@ class _Reader:
             packages=_sorted(self.unread - sys.stdlib_module_names),
             texts=_sorted(text for file in files.values() for text in file.texts),
             where={name: path for name, path, _ in imports if name not in own},
-            needed=tuple(self.needed()),
+            needed=self.needed(),
             directories=tuple(Shown(str(path), reason) for path, reason in self.shown.items()),
             doubt=self.doubt,
         )
@@ -297,7 +282,7 @@ def _parse(path: Path, data: bytes, *, is_main: bool = False) -> PythonFile | No
     """Return what a file shows; None if it is no Python, too large, or broken."""
     if len(data) > _MOST_FILE or not (path.suffix == ".py" or _SHEBANG.match(data)):
         return None
-    file = PythonFile(str(path), is_main)
+    file = PythonFile(is_main)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # The parser warns of "\d", on standard error.

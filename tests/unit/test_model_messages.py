@@ -28,19 +28,19 @@ def message_of(text: str, model: type[Job] | type[Site] = Job) -> ConfigError:
             'nodes = "x"',
             """expected a whole number of at least 1, or a range, such as "1:4", got 'x'""",
         ),
-        ("nodes = 0", "expected a whole number of at least 1, got 0"),
+        ("nodes = 0", "expected a whole number >= 1, got 0"),
         ("nodes = 1.5", "expected a whole number or text in quotes, got a number"),
         (
             'gpus = "a"',
             """expected a whole number, a list with one number for each node, such as "8,4", or a type and a number, such as "a100:4", got 'a'""",
         ),
-        ("gpus = -1", "expected a whole number of at least 0, got -1"),
+        ("gpus = -1", "expected a whole number >= 0, got -1"),
         ("time = true", "expected text in quotes or a whole number, got true or false"),
-        ('bind = "x"', 'expected a list, such as ["a", "b"], got text'),
+        ('bind = "x"', 'expected a list, such as ["a", "b"], got text in quotes'),
         ('init = "foo"', "'foo' is not one of env, tcp, file"),
         ("env = [1]", 'expected a table, such as { NAME = "value" }, got a list'),
-        ('env = "A=1"', 'expected a table, such as { NAME = "value" }, got text'),
-        ('requeue = "yes"', "expected true or false, got text"),
+        ('env = "A=1"', 'expected a table, such as { NAME = "value" }, got text in quotes'),
+        ('requeue = "yes"', "expected true or false, got text in quotes"),
         ("secret = [1]", "expected text in quotes, got a whole number"),
     ],
 )
@@ -110,7 +110,7 @@ source = "s"
         "job.toml:16, key gpu_types.v100",
         "job.toml:22, key notes[1].text",
     ]
-    assert found.details[2].endswith("expected a whole number, got text")
+    assert found.details[2].endswith("expected a whole number, got text in quotes")
 
 
 def test_a_list_with_bounds_is_told_with_the_keys_in_it() -> None:

@@ -17,7 +17,7 @@ from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, Usa
 from toolkit.files import read_text, write_atomically
 from toolkit.model.site import Site
 from toolkit.planning.cluster import cluster_of, find_cluster
-from toolkit.rules import LOOKING, PURE
+from toolkit.rules import described
 from toolkit.sites import compare
 from toolkit.sites.draft import draft
 from toolkit.sites.rules import comment_example, comment_form
@@ -172,7 +172,7 @@ def rules(as_json: bool) -> None:
     Example:
       toolkit site rules
     """
-    rules = {rule.__name__: (rule.__doc__ or "").partition("\n")[0] for rule in (*LOOKING, *PURE)}
+    rules = described()
     table = console.table(("RULE", "ASKS FOR"), list(rules.items()))
     console.result(rules, table, as_json=as_json)
 

@@ -20,7 +20,6 @@ from toolkit.launchers import torch
 from toolkit.launchers.failures import of_step, summary_failures
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
-from toolkit.module_search import is_below, is_directory
 from toolkit.quoting import shell
 from toolkit.runs import attempts, logs, records, stacks
 from toolkit.runs.logs import ends
@@ -143,9 +142,10 @@ def _unbound(plan: Plan, entries: Iterable[Entry]) -> str:
             continue
         lost = _LOST.search(entry.text)
         path = Path(lost[lost.lastindex or 0] if lost else "/")
-        folder = path if is_directory(path) else path.parent
+        folder = path if os.path.isdir(path) else path.parent  # noqa: PTH112 - is_dir may raise
         is_of_host = len(folder.parts) > 1 and folder.parts[1] not in _OF_IMAGES
-        if is_of_host and is_directory(folder) and not is_below(path, shown):
+        is_there = is_of_host and os.path.isdir(folder)  # noqa: PTH112
+        if is_there and not any(map(path.is_relative_to, shown)):
             return shell(str(folder))
     return ""
 

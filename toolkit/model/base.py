@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -62,11 +62,6 @@ class BadDataError(ValueError):
 
 _AT = re.compile(r" - at `\$?(?P<path>[^`]*)`$")
 _MOST_FAULTS = 20  # of a file, for one message
-_EXPECTED = re.compile(r"Expected `(?P<types>[^`]*)`(?P<more>[^`]*)(?:`(?P<got>[^`]*)`)?")
-_BOUND = re.compile(r" (?P<sign>[<>]=?) (?P<number>-?[\d.]+)")
-_LENGTH = re.compile(r" of length (?P<sign>[<>]=?) (?P<number>\d+)")
-_REGEX = re.compile(r" matching regex '(?P<regex>.*)'")
-_ENUM = re.compile(r"Invalid enum value (?P<value>.*)")
 _TYPES = {
     "int": "a whole number",
     "float": "a number",
@@ -74,7 +69,6 @@ _TYPES = {
     "bool": "true or false",
     "array": 'a list, such as ["a", "b"]',
     "object": 'a table, such as { NAME = "value" }',
-    "null": "nothing",
 }
 _FORMS = {
     r"^[1-9][0-9]*([:-][1-9][0-9]*)?$": 'a whole number of at least 1, or a range, such as "1:4"',
@@ -82,7 +76,6 @@ _FORMS = {
     'node, such as "8,4", or a type and a number, such as "a100:4"',
     r"^[A-Za-z0-9_.+-]*$": 'a name without blanks, such as "a100"',
 }
-_SIGNS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 
 
 def field_names(model: type[Model]) -> tuple[str, ...]:
@@ -117,47 +110,41 @@ def _faults(data: object, kind: Any, key: str) -> Iterator[BadDataError]:
     except msgspec.ValidationError as error:
         at = _AT.search(str(error))
         words = [word for each in kinds if get_origin(each) is Literal for word in get_args(each)]
-        message = _format_type_error(_AT.sub("", str(error)), data, tuple(map(str, words)))
+        message = _told(_AT.sub("", str(error)), data, [*map(str, words)])
         yield BadDataError(message, f"{key}{at['path'] if at else ''}".lstrip("."))
 
 
-def _format_type_error(message: str, value: object = None, choices: tuple[str, ...] = ()) -> str:
-    """Return the message for a value that does not fit its key.
+def _told(message: str, value: object, words: Sequence[str]) -> str:
+    """Return a message of msgspec as users know it: types in the words of TOML, and no pattern.
 
     Args:
         message: msgspec's, without the path.
-        value: the given value; None if it is unknown.
-        choices: the valid words; empty if the key accepts any value.
+        value: that does not fit.
+        words: the valid ones, if a list of words is expected.
     """
-    if enum := _ENUM.match(message):
-        return (
-            f"{enum['value']} is not one of {', '.join(choices)}"
-            if choices
-            else f"{enum['value']} is not a valid value"
-        )
-    expected = _EXPECTED.match(message)
-    if expected is None:
-        return message[:1].lower() + message[1:]
-    got = _given(expected["got"], value)
-    return f"expected {_wanted(expected['types'], expected['more'])}{f', got {got}' if got else ''}"
+    if message.startswith("Invalid enum value"):
+        return f"{value!r} is not one of {', '.join(words)}"
+    expected, _, got = message.partition(", got ")
+    types, _, pattern = expected.partition(" matching regex ")
+    if pattern:
+        form = _FORMS.get(pattern.strip("'"), "text in another format")
+        types = f"expected {form}"
+    given = _named(got).partition(",")[0] or repr(value)
+    types = _named(types)
+    return f"{types[:1].lower()}{types[1:]}, got {given}" if len(given) <= 40 else types
 
 
-def _wanted(types: str, more: str) -> str:
-    if regex := _REGEX.match(more):
-        return _FORMS.get(regex["regex"], "text in another format")
-    names = [_TYPES.get(name, name) for name in types.split(" | ") if name != "null"]
-    words = " or ".join(dict.fromkeys(names)) or "nothing"
-    if length := _LENGTH.match(more):
-        return f"{words} of {_SIGNS[length['sign']]} {length['number']}"
-    bound = _BOUND.match(more)
-    return f"{words} of {_SIGNS[bound['sign']]} {bound['number']}" if bound else words
-
-
-def _given(kind: str | None, value: object) -> str:
-    """Return the given value for a message: its type if that is wrong, else a short value."""
-    if kind:
-        return _TYPES.get(kind, kind).partition(",")[0].removesuffix(" in quotes")
-    return repr(value) if isinstance(value, int | float | str) and len(repr(value)) <= 40 else ""
+def _named(text: str) -> str:
+    """Return a text of msgspec with types as users know them: ``int | null`` is a whole number."""
+    return re.sub(
+        r"`([^`]*)`",
+        lambda found: " or ".join(
+            dict.fromkeys(
+                _TYPES.get(name, name) for name in found[1].split(" | ") if name != "null"
+            )
+        ),
+        text,
+    )
 
 
 def _bare(kind: Any) -> Any:

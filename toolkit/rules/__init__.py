@@ -63,3 +63,9 @@ def judge(case: Case) -> list[ToolkitError]:
     change, and a person may know better.
     """
     return [*case.looked, *(finding for rule in PURE for finding in rule(case))]
+
+
+def described() -> dict[str, str]:
+    """Return what each rule asks for, by its name."""
+    rules = (*LOOKING, *PURE)
+    return {rule.__name__: (rule.__doc__ or "").partition("\n")[0] for rule in rules}

@@ -23,7 +23,7 @@ from toolkit.lint.rules import RULES as LINT_RULES
 from toolkit.model.base import Model
 from toolkit.model.job import Job, Project
 from toolkit.model.site import Site
-from toolkit.rules import RULES
+from toolkit.rules import described as described_rules
 from toolkit.sites import load, names
 from toolkit.sites.schema import described
 from toolkit.workshops.model import Workshop
@@ -240,10 +240,10 @@ def _visible(script: str) -> str:
 def _checks() -> str:
     parts = ["# Checks"]
     for title, text, checks in (
-        ("Before a job queues", _ABOUT["preflight"], RULES),
-        ("toolkit doctor", _ABOUT["doctor"], ITEMS),
+        ("Before a job queues", _ABOUT["preflight"], described_rules()),
+        ("toolkit doctor", _ABOUT["doctor"], {item.name: item.about for item in ITEMS}),
     ):
-        rows = (f"| `{check.name}` | {_plain(check.about)} |" for check in checks)
+        rows = (f"| `{name}` | {_plain(about)} |" for name, about in checks.items())
         parts += [f"## {title}", text, _table("Check", "What must hold", rows)]
     return _page(parts)
 
