@@ -131,8 +131,8 @@ class _Reader:
         self.known = {*(case.python.modules if case.python else ()), *sys.stdlib_module_names}
         trees = modules.work_trees(Path(case.target.folder), self.directory)
         own = (case.target.cwd, case.target.folder, case.run)
-        seen = (*own, *(tree.path for tree in trees), *(bind.source for bind in case.binds))
-        self.visible = [*map(Path, seen)]
+        paths = (*own, *(tree.path for tree in trees), *(bind.source for bind in case.binds))
+        self.visible = [*map(Path, paths)]
         self.directories = [root]
         self.queue: dict[Path, Strength] = {}
         self.files: dict[Path, PythonFile | None] = {}
@@ -161,7 +161,7 @@ class _Reader:
         self.unread |= {path.stem for path in self.queue}
 
     def follow_nearby(self) -> None:
-        """Look for what is missing where the ranks do not search.
+        """Search for what is missing where the ranks do not search.
 
         There they may find it all the same if the program changes where Python searches. Otherwise
         it only tells how the program is started.
@@ -239,8 +239,8 @@ class _Reader:
         for path, statement in sorted(self.missing, key=lambda each: -each[1].strength):
             name = statement.module.partition(".")[0]
             place = self.nearby.get(name)
-            is_found = place is not None and self.doubt
-            if name not in needed and statement.strength > Strength.OPTIONAL and not is_found:
+            is_there = place is not None and self.doubt
+            if name not in needed and statement.strength > Strength.OPTIONAL and not is_there:
                 needed[name] = Import(
                     name=name,
                     file=self.name(path),

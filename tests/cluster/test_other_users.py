@@ -16,7 +16,7 @@ from tests.cluster.image_fixtures import Tiny, tidied
 from tests.cluster.ordinary_user import User, becoming, change_accounts
 from tests.readers import READERS
 from toolkit.errors import ConfigError, UntrustedError
-from toolkit.planning.settings import chosen_site
+from toolkit.planning.settings import chosen
 
 GROUP = f"tkg{os.getpid()}"
 USERS = (f"tka{os.getpid()}", f"tkb{os.getpid()}")
@@ -210,7 +210,7 @@ def test_a_file_that_is_exchanged_all_the_time_is_never_obeyed(public: Path) -> 
     try:
         while sum(seen.values()) < 3000 or seen.get("refused", 0) <= 50:
             try:
-                found = chosen_site(trap / "mine")
+                found = str(chosen(trap / "mine").site)
             except UntrustedError:
                 found = "refused"
             except ConfigError:

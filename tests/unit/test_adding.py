@@ -139,11 +139,11 @@ RULE = """
 import resource
 from tests.unit.samples import make_case
 from toolkit.model.site import Access
-from toolkit.rules import look
+from toolkit.rules import check_host
 from toolkit.slurm.client import Client
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
-print(*(found.summary for found in look(make_case(cluster=Client(Access()))).looked))
+print(*(found.summary for found in check_host(make_case(cluster=Client(Access()))).host))
 """
 
 

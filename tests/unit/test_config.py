@@ -38,7 +38,7 @@ def image(directory: Path, name: str) -> None:
 
 
 def test_the_last_word_is_the_projects(machine: Path, tmp_path: Path) -> None:
-    assert settings.chosen_site(tmp_path) == "auto"
+    assert settings.chosen(tmp_path).site == "auto"
     (machine / "toolkit.toml").write_text(
         'site = "ours"\ntime = "5:00"\npartition = "main"\naccount = "all"\n'
     )
@@ -88,13 +88,13 @@ def test_what_others_can_write_is_not_obeyed(machine: Path, tmp_path: Path, file
     path.touch()
     path.chmod(0o666)
     with pytest.raises(UntrustedError, match=r"not trusted"):
-        settings.chosen_site(tmp_path) if file == "toolkit.toml" else sites.load("ours")
+        settings.chosen(tmp_path).site if file == "toolkit.toml" else sites.load("ours")
 
 
 def test_a_broken_file_of_the_machine_is_named(machine: Path, tmp_path: Path) -> None:
     (machine / "toolkit.toml").write_text("imagse = []\n")
     with pytest.raises(ConfigError) as caught:
-        settings.chosen_site(tmp_path)
+        settings.chosen(tmp_path)
     assert str(machine) in str(caught.value.place)
     assert caught.value.close in ("image", "images")
 
@@ -141,7 +141,7 @@ def test_a_user_can_have_no_site_where_the_machine_has_one(machine: Path, tmp_pa
     (machine / "toolkit.toml").write_text('site = "ours"\n')
     assert use.callback
     use.callback("auto")
-    assert settings.chosen_site(tmp_path) == "auto"
+    assert settings.chosen(tmp_path).site == "auto"
 
 
 def test_without_a_machine_directory_nothing_is_said() -> None:

@@ -37,7 +37,7 @@ from toolkit.model.site import (
     Use,
 )
 from toolkit.planning.plan import decide
-from toolkit.rules import LOOKING, PURE, files, image, look, options, partition
+from toolkit.rules import HOST, PURE, check_host, files, image, options, partition
 from toolkit.slurm.client import Client
 
 NEURON = sites.load("neuron")
@@ -280,8 +280,8 @@ def test_all_rules_are_listed_and_can_be_shown() -> None:
         if inspect.isgeneratorfunction(value) and name[0] != "_"
     ]
     listed = json.loads(CliRunner().invoke(command, ["rules", "--json"]).stdout)
-    assert {*LOOKING, *PURE} == {*written} - {options.contradictions, files.unseen}
-    assert len(listed) == len(LOOKING) + len(PURE)
+    assert {*HOST, *PURE} == {*written} - {options.contradictions, files.unseen}
+    assert len(listed) == len(HOST) + len(PURE)
     assert all(listed.values())
 
 
@@ -390,5 +390,5 @@ def test_space_of_the_directory_and_of_a_home_without_scratch(
 
 
 def test_of_a_cluster_that_is_not_reached_only_the_script_is_looked_at(here: Path) -> None:
-    told = look(looking(here, {}, {"submit_directory": "/x"}, cluster=None)).looked
+    told = check_host(looking(here, {}, {"submit_directory": "/x"}, cluster=None)).host
     assert [finding.place for finding in told] == ["SCRIPT"]

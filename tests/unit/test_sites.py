@@ -335,14 +335,14 @@ def test_the_choice_of_a_site_leaves_all_else_as_it_was() -> None:
 
 def test_a_site_is_used_until_a_project_says_otherwise(own: Path, tmp_path: Path) -> None:
     assert own.is_dir()
-    assert settings.chosen_site(tmp_path) == "auto"
+    assert settings.chosen(tmp_path).site == "auto"
     assert CliRunner().invoke(command, ["use", "neuron"]).exit_code == 0
-    assert settings.chosen_site(tmp_path) == "neuron"
+    assert settings.chosen(tmp_path).site == "neuron"
     (tmp_path / "toolkit.toml").write_text('site = "generic"\n')
-    assert settings.chosen_site(tmp_path / "below") == "generic"
+    assert settings.chosen(tmp_path / "below").site == "generic"
     (tmp_path / "toolkit.toml").unlink()
     assert CliRunner().invoke(command, ["use", "auto"]).exit_code == 0
-    assert settings.chosen_site(tmp_path) == "auto"
+    assert settings.chosen(tmp_path).site == "auto"
 
 
 @pytest.mark.parametrize("verb", ["use", "show", "check"])

@@ -16,7 +16,7 @@ from toolkit.files import read_toml
 from toolkit.images.registry import source as registry_source
 from toolkit.images.store.signatures import signature
 from toolkit.model.job import Job
-from toolkit.planning.settings import chosen_site
+from toolkit.planning.settings import chosen
 from toolkit.planning.target import resolve
 from toolkit.runs.submit import reserve
 from toolkit.trust import require_trusted
@@ -354,10 +354,10 @@ def test_a_project_file_of_another_user_stops_what_would_obey_it(
     text = 'site = "neuron"\n[env]\nLD_PRELOAD = "/tmp/evil.so"\n[registries]\n"nvcr.io" = "evil.example/x"\n'
     (tmp_path / "toolkit.toml").write_text(text)
     monkeypatch.chdir(below)
-    assert chosen_site(below) == "neuron"
+    assert chosen(below).site == "neuron"
     assert registry_source.read_mirrors() == {"nvcr.io": "evil.example/x"}
     give(tmp_path / "toolkit.toml")
-    for read in (lambda: chosen_site(below), registry_source.read_mirrors):
+    for read in (lambda: chosen(below).site, registry_source.read_mirrors):
         with pytest.raises(UntrustedError, match="belongs to user"):
             read()
     (below / "train.py").touch()
@@ -372,9 +372,9 @@ def test_an_own_project_file_hides_that_of_another(tmp_path: Path) -> None:
     (tmp_path / "toolkit.toml").write_text('site = "neuron"\n')
     (tmp_path / "toolkit.toml").chmod(0o666)
     with pytest.raises(UntrustedError, match=r"toolkit\.toml") as caught:
-        chosen_site(below)
+        chosen(below)
     (below / "toolkit.toml").touch()
-    assert chosen_site(below) == "auto"
+    assert chosen(below).site == "auto"
     assert caught.value.exit_code == 94
 
 
@@ -391,7 +391,7 @@ def test_files_of_the_configuration_are_held_to_it(
     file.chmod(0o666)
     read = {
         "sites/ours.toml": lambda: sites.load("ours"),
-        "toolkit.toml": lambda: chosen_site(tmp_path),
+        "toolkit.toml": lambda: chosen(tmp_path).site,
         "explain/ours.toml": rules,
     }[kind]
     with pytest.raises(UntrustedError, match="can write to it"):

@@ -17,7 +17,7 @@ from toolkit.cli.shared import gpus_option, json_option, site_option
 from toolkit.model.base import Model
 from toolkit.model.overview import PartitionState
 from toolkit.planning.cluster import find_cluster
-from toolkit.planning.settings import chosen_site
+from toolkit.planning.settings import chosen
 from toolkit.slurm.client import Client
 from toolkit.slurm.cluster import partition_states, soonest
 
@@ -75,7 +75,7 @@ def show(
         name.replace("_", "-"): str(value) for name, value in more.items() if value is not None
     }
     shape = [f"--{name}={value}" for name, value in asked.items() if value is not None]
-    place = find_cluster(site or chosen_site(Path.cwd()))
+    place = find_cluster(site or chosen(Path.cwd()).site)
     partitions = partition_states(Client(place.access), place.site, shape or None)
     if as_json:
         console.out_json(

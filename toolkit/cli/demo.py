@@ -11,7 +11,7 @@ import click
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.main import cli
-from toolkit.planning.settings import chosen_runs
+from toolkit.planning.settings import chosen
 from toolkit.quoting import shell_words
 from toolkit.runs.directories import find
 
@@ -61,7 +61,7 @@ def _type(arguments: Sequence[str]) -> int:
 
 
 def _summary() -> None:
-    run = find(None, chosen_runs(Path.cwd()))
+    run = find(None, Path(chosen(Path.cwd()).runs or "runs"))
     outcome = run.outcome
     if outcome is None:
         return

@@ -25,8 +25,8 @@ from toolkit.model.case import Case
 from toolkit.model.job import JOINED
 from toolkit.model.run import Outcome
 from toolkit.planning import case as planning
-from toolkit.rules.files import unseen
 from toolkit.planning.settings import Layer
+from toolkit.rules.files import unseen
 from toolkit.runs import follow, notebook
 from toolkit.runs.directories import find
 from toolkit.runs.removal import cancel
@@ -97,7 +97,7 @@ def _gather(layer: Layer, directory: Path) -> Case:
     case = planning.gather("jupyter", layer, Path.cwd())
     return case._replace(
         target=case.target._replace(folder=str(directory)),
-        looked=(*case.looked, *unseen(case, "DIR", str(directory))),
+        host=(*case.host, *unseen(case, "DIR", str(directory))),
     )
 
 

@@ -20,7 +20,6 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Bind, Plan
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
-from toolkit.planning.settings import slurm_origin
 from toolkit.runs.run import Run
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.text import HIDDEN
@@ -207,13 +206,13 @@ def _failed_points(name: str) -> dict[str, Any]:
         UsageError: the run is not a sweep, or none of its points has failed.
         UntrustedError: another user could have written the run.
     """
-    from toolkit.planning.settings import chosen_runs
+    from toolkit.planning.settings import chosen
     from toolkit.runs import status
     from toolkit.runs.directories import find
     from toolkit.runs.finish import failed_points
     from toolkit.trust import require_trusted
 
-    run = find(name, chosen_runs(Path.cwd()))
+    run = find(name, Path(chosen(Path.cwd()).runs or "runs"))
     require_trusted(run.directory)
     numbers = failed_points(status.elements(run))
     if not numbers:
@@ -277,7 +276,7 @@ def explanation(decided: Plan) -> str:
         "cpus_per_task": decided.cpus_per_rank,
         "job_name": decided.name,
         **{name: directives.get(name) for name in ("partition", "time", "comment")},
-        **{slurm_origin(name): value for name, value in decided.slurm.items()},
+        **{f"slurm {name}": value for name, value in decided.slurm.items()},
         **{f"bind {bind.target}": bind for bind in decided.container.binds},
         **{f"env {name}": value for name, value in sorted(decided.environment.items())},
         **{f"env {name}": HIDDEN for name in decided.secrets},

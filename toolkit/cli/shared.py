@@ -86,9 +86,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSO
 def _chosen_runs(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path:
     """Return the directory of runs; in a completion, click ignores that the settings are broken."""
     del ctx, param
-    from toolkit.planning.settings import chosen_runs
+    from toolkit.planning.settings import chosen
 
-    return value or chosen_runs(Path.cwd())
+    return value or Path(chosen(Path.cwd()).runs or "runs")
 
 
 runs_option = click.option(

@@ -110,11 +110,11 @@ def _faults(data: object, kind: Any, key: str) -> Iterator[BadDataError]:
     except msgspec.ValidationError as error:
         at = _AT.search(str(error))
         words = [word for each in kinds if get_origin(each) is Literal for word in get_args(each)]
-        message = _told(_AT.sub("", str(error)), data, [*map(str, words)])
+        message = _reported(_AT.sub("", str(error)), data, [*map(str, words)])
         yield BadDataError(message, f"{key}{at['path'] if at else ''}".lstrip("."))
 
 
-def _told(message: str, value: object, words: Sequence[str]) -> str:
+def _reported(message: str, value: object, words: Sequence[str]) -> str:
     """Return a message of msgspec as users know it: types in the words of TOML, and no pattern.
 
     Args:
@@ -138,9 +138,9 @@ def _named(text: str) -> str:
     """Return a text of msgspec with types as users know them: ``int | null`` is a whole number."""
     return re.sub(
         r"`([^`]*)`",
-        lambda found: " or ".join(
+        lambda match: " or ".join(
             dict.fromkeys(
-                _TYPES.get(name, name) for name in found[1].split(" | ") if name != "null"
+                _TYPES.get(name, name) for name in match[1].split(" | ") if name != "null"
             )
         ),
         text,

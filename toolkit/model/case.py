@@ -97,7 +97,7 @@ class Case(NamedTuple):
         environment: the Python of the host, ``engine``: the container engine, for ranks that run
             in no SIF.
         source: imports, calls and options of the script.
-        looked: what the rules about this machine found.
+        host: what the rules about this machine found.
         binds: what the user names to be shown in the container.
         shown: further directories that the ranks must see, such as the git work tree.
         run: the directory of the run's files, absolute.
@@ -122,7 +122,7 @@ class Case(NamedTuple):
     environment: Environment | None = None
     engine: Engine | None = None
     source: Source = Source()
-    looked: tuple[ToolkitError, ...] = ()
+    host: tuple[ToolkitError, ...] = ()
     binds: tuple[Bind, ...] = ()
     shown: tuple[Shown, ...] = ()
     run: str = ""
@@ -265,7 +265,7 @@ class Case(NamedTuple):
         """The command of one rank, without the user's arguments.
 
         The image's Python runs ``train.py``. Anything else is a program of its own: one of the
-        image, or a file, which is not looked for on PATH.
+        image, or a file, which is not host for on PATH.
         """
         script = self.target.script
         if self.target.is_program:

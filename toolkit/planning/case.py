@@ -318,7 +318,7 @@ def _with_host(case: Case, cwd: Path) -> Case:
 
         origin, folder = case.origins.get("signature_key", ""), Path(case.target.folder)
         case = case.with_findings(*signature(job, image.path, cwd, folder, origin))
-    case = rules.look(case)
+    case = rules.check_host(case)
     try:
         return case._replace(tree=_tree(case.target, job, cwd))
     except ToolkitError as error:

@@ -32,18 +32,19 @@ class Cluster(NamedTuple):
     is_reachable: bool = True
 
 
-def find_cluster(name: str, *, dry_run: bool = False) -> Cluster:
+def find_cluster(name: str | None, *, dry_run: bool = False) -> Cluster:
     """Return the cluster of a site.
 
     Args:
-        name: of the site; ``auto`` is the local cluster if it is up, else the Slurm on PATH.
+        name: of the site; ``auto``, or None, is the local cluster if it is up, else the Slurm on
+            PATH.
         dry_run: a named site need not be reachable.
 
     Raises:
         UnknownSiteError: no site has this name.
         SlurmUnreachableError: its Slurm cannot be reached.
     """
-    if name == "auto":
+    if name is None or name == "auto":
         try:
             return _local(
                 sites.load("local"), local_access(default_name()), "the local cluster is up"

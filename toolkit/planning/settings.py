@@ -10,9 +10,8 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from toolkit.config import settings_files
@@ -102,18 +101,12 @@ def merge(layers: Sequence[Layer]) -> Settings:
             origins[key] = f"--{key.replace('_', '-')}" if origin == "flag" else origin
         options = {**merged.get("slurm", {}), **slurm}
         merged["slurm"] = {name: value for name, value in options.items() if value is not False}
-        origins |= dict.fromkeys(
-            map(slurm_origin, slurm), "--slurm" if origin == "flag" else origin
-        )
+        for name in slurm:
+            origins[f"slurm {name}"] = "--slurm" if origin == "flag" else origin
     try:
         return Settings(convert(merged, Job), origins)
     except BadDataError as error:
         raise UsageError(f"a setting is not valid: {error}", place=error.key) from None
-
-
-def slurm_origin(name: str) -> str:
-    """Return the key of an option of sbatch among the origins."""
-    return f"slurm {name}"
 
 
 def _split_slurm(
@@ -192,64 +185,60 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
     Raises:
         UsageError: a value is not valid.
     """
-    types = {field.encode_name: field.type for field in msgspec.structs.fields(Job)}
     given: dict[str, Any] = {}
     for name, key in variables().items():
         if text := environment.get(name):
-            given |= _setting(name, key, text, types[key])
+            given |= _setting(name, key, text)
     slurm = {
-        name.removeprefix(SLURM_VARIABLE).lower().replace("_", "-"): text
+        name.removeprefix(SLURM_VARIABLE).lower().replace("_", "-"): _slurm_value(name, text)
         for name, text in environment.items()
         if name.startswith(SLURM_VARIABLE) and text
     }
     if slurm:
-        named = {name: _slurm_value(name, text) for name, text in slurm.items()}
-        given["slurm"] = given.get("slurm", {}) | named
+        given["slurm"] = given.get("slurm", {}) | slurm
     return Layer("environment", given)
 
 
-def _setting(name: str, key: str, text: str, hint: object) -> dict[str, Any]:
-    """Return what a variable sets.
+def _setting(name: str, key: str, text: str) -> dict[str, Any]:
+    """Return what a variable sets: words, or a number, a switch or a text, as its field takes it.
 
     Raises:
         UsageError: its value is not valid; the place is the variable.
     """
+    readings: list[dict[str, Any]] = []
     try:
-        if get_origin(hint) in (tuple, dict):
-            values = named_values({key: tuple(shlex.split(text))})
+        if isinstance(getattr(DEFAULTS, key), tuple | dict):
+            readings.append(named_values({key: tuple(shlex.split(text))}))
         else:
-            values = {key: _value(text, hint)}
-        convert(values, Job)
+            numbers = [int(text)] if _WHOLE.match(text) else []
+            switches = [_SWITCH[word] for word in [text.strip().lower()] if word in _SWITCH]
+            readings += [{key: value} for value in (*numbers, *switches, text)]
     except UsageError as error:
         error.place = name
         raise
-    except ValueError as error:  # also quotes that are not closed
-        step = f"{name}=on, or {name}=off" if _accepts(hint, bool) else None
-        cause = f"{text!r} is not valid: {error}"
-        raise UsageError(cause, place=name, next_step=step) from None
-    return values
-
-
-def _value(text: str, hint: object) -> Any:
-    """Convert the text of a variable to the number or boolean that its field takes."""
-    if _accepts(hint, int) and _WHOLE.match(text):
-        return int(text)
-    return _SWITCH.get(text.strip().lower(), text) if _accepts(hint, bool) else text
-
-
-def _accepts(hint: object, kind: type) -> bool:
-    return hint is kind or any(_accepts(inner, kind) for inner in get_args(hint))
+    except ValueError as error:  # quotes that are not closed
+        raise UsageError(f"{text!r} is not valid: {error}", place=name) from None
+    causes = []
+    for values in readings:
+        try:
+            convert(values, Job)
+        except BadDataError as error:
+            causes.append(str(error))
+        else:
+            return values
+    step = f"{name}=on, or {name}=off" if "true or false" in causes[-1] else None
+    raise UsageError(f"{text!r} is not valid: {causes[-1]}", place=name, next_step=step)
 
 
 def _slurm_value(name: str, text: str) -> SlurmValue:
-    option = OPTIONS.get(name)
+    """Return the value of a variable for an option of sbatch, which may be a switch."""
+    option = OPTIONS.get(name.removeprefix(SLURM_VARIABLE).lower().replace("_", "-"))
     if option is None or (option.takes != "flag" and option.kind != "switch"):
         return text
     value = _SWITCH.get(text.lower(), text)
     if option.takes == "flag" and value is text:
-        place = SLURM_VARIABLE + name.upper().replace("-", "_")
         cause = f"{text!r} is not valid: the option takes no value"
-        raise UsageError(cause, place=place, next_step=f"{place}=on, or {place}=off")
+        raise UsageError(cause, place=name, next_step=f"{name}=on, or {name}=off")
     return value
 
 
@@ -296,17 +285,8 @@ def project_layers(cwd: Path) -> list[Layer]:
     return [layer(file.origin, read_toml(file.path, Project)) for file in settings_files(cwd)]
 
 
-def chosen_site(cwd: Path) -> str:
-    """Return the site that the settings of a directory choose; ``auto`` if they choose none."""
-    return _chosen(cwd).site or "auto"
-
-
-def chosen_runs(cwd: Path) -> Path:
-    """Return the directory of the runs that are started in a directory."""
-    return Path(_chosen(cwd).runs or "runs")
-
-
-def _chosen(cwd: Path) -> Job:
+def chosen(cwd: Path) -> Job:
+    """Return what the settings of a directory choose, such as the site and the place of runs."""
     layers = [layer("default", DEFAULTS), *project_layers(cwd), from_environment(os.environ)]
     return merge(layers).job
 

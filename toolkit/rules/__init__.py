@@ -11,8 +11,8 @@ from toolkit.errors import ToolkitError
 from toolkit.model.case import Case
 from toolkit.rules import files, image, options, partition
 
-# They look at this machine, where a case is gathered for a cluster that it reaches.
-LOOKING = (
+# They read this machine, where a case is gathered for a cluster that it reaches.
+HOST = (
     files.directory,
     files.hidden,
     files.script,
@@ -47,13 +47,13 @@ PURE = (
 )
 
 
-def look(case: Case) -> Case:
+def check_host(case: Case) -> Case:
     """Return the case with what the rules about this machine find.
 
     For a cluster that is not reached only what holds on any machine is known.
     """
-    looking = LOOKING if case.cluster else (files.script,)
-    return case._replace(looked=tuple(finding for rule in looking for finding in rule(case)))
+    rules = HOST if case.cluster else (files.script,)
+    return case._replace(host=tuple(finding for rule in rules for finding in rule(case)))
 
 
 def judge(case: Case) -> list[ToolkitError]:
@@ -62,10 +62,10 @@ def judge(case: Case) -> list[ToolkitError]:
     ``--force`` with a reason lets a job pass that a rule would have stopped: tables of sites
     change, and a person may know better.
     """
-    return [*case.looked, *(finding for rule in PURE for finding in rule(case))]
+    return [*case.host, *(finding for rule in PURE for finding in rule(case))]
 
 
 def described() -> dict[str, str]:
     """Return what each rule asks for, by its name."""
-    rules = (*LOOKING, *PURE)
+    rules = (*HOST, *PURE)
     return {rule.__name__: (rule.__doc__ or "").partition("\n")[0] for rule in rules}

@@ -1,6 +1,6 @@
 """Rules about this machine: its directories and files, their space, and what of them nodes see.
 
-They look, so they are asked where a case is gathered; all other rules are pure.
+They read it, so they are asked where a case is gathered; all other rules are pure.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _CACHES = (
 
 def directory(case: Case) -> Iterator[ToolkitError]:
     """Require a directory that the site takes jobs from, and that can hold run directories."""
-    here = Path.cwd()
+    cwd = Path.cwd()
     only = case.site.submit_directory and Path(os.path.expandvars(case.site.submit_directory))
-    if only and not here.is_relative_to(only.resolve()):
+    if only and not cwd.is_relative_to(only.resolve()):
         yield BindMissingError(
             f"site {case.site.name} takes jobs from {only} only",
             place="directory",
             next_step=f"cd {only}",
             source=case.site.cited,
         )
-    if not os.access(here, os.W_OK):
+    if not os.access(cwd, os.W_OK):
         yield BindMissingError(
-            f"{here} cannot be written to, and the run's directory goes there",
+            f"{cwd} cannot be written to, and the run's directory goes there",
             place="directory",
             next_step="change to a directory of yours",
             source="looked here",
@@ -71,8 +71,8 @@ def hidden(case: Case) -> Iterator[ToolkitError]:
         named[option] = [case.environment.prefix]
     named["imports"] = [directory.path for directory in case.source.directories]
     for option, paths in named.items():
-        found = (finding for path in paths for finding in unseen(case, option, path))
-        yield from islice(found, 1)
+        findings = (finding for path in paths for finding in unseen(case, option, path))
+        yield from islice(findings, 1)
 
 
 def unseen(case: Case, option: str, path: str) -> Iterator[ToolkitError]:
@@ -184,12 +184,12 @@ def purge(case: Case) -> Iterator[ToolkitError]:
 
 def space(case: Case) -> Iterator[ToolkitError]:
     """Require space for what a run writes: its logs and its outcome; and for caches in a home."""
-    here, home, scratch = Path.cwd(), Path.home(), case.site.scratch
-    room = disk.read_room(here)
+    cwd, home, scratch = Path.cwd(), Path.home(), case.site.scratch
+    room = disk.read_room(cwd)
     for what, left in {"the file system has": room.free, "your quota leaves": room.quota}.items():
         if left is not None and left < _LITTLE:
             yield NoSpaceError(
-                f"in {here} {what} {human_size(left)}",
+                f"in {cwd} {what} {human_size(left)}",
                 place="directory",
                 next_step="remove old runs, or change to a directory with more room",
                 source="looked here",

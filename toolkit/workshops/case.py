@@ -9,7 +9,7 @@ from toolkit.errors import ToolkitError
 from toolkit.model.job import Job
 from toolkit.model.site import Partition
 from toolkit.planning.cluster import Cluster, find_cluster
-from toolkit.planning.settings import Layer, chosen_site, merge, project_layers
+from toolkit.planning.settings import Layer, chosen, merge, project_layers
 from toolkit.slurm.client import Client
 from toolkit.workshops.join import Membership
 
@@ -34,7 +34,7 @@ class JoinCase:
     def cluster(self) -> Cluster | ToolkitError:
         """The cluster, or why it cannot be reached."""
         try:
-            cluster = find_cluster(chosen_site(self.directory))
+            cluster = find_cluster(chosen(self.directory).site)
             Client(cluster.access).version()
         except ToolkitError as error:
             return error
