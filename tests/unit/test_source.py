@@ -601,8 +601,16 @@ def test_a_command_of_python_is_a_script_or_a_module(
     words: tuple[str, ...], expected: object, tmp_path: Path
 ) -> None:
     names = ("pkg/__init__.py", "pkg/__main__.py", "pkg/train.py", "train.py", "python3.9")
-    command = targets.parse_python(words, write_files(tmp_path, dict.fromkeys(names, "")))
-    assert (None if command is None else command[1:]) == expected
+    given = Layer("flag", {"arguments": words[1:]})
+    script, flags = targets.python_target(
+        words[0], given, write_files(tmp_path, dict.fromkeys(names, ""))
+    )
+    module = flags.values.get("python_module", "")
+    assert (
+        flags is given
+        if expected is None
+        else (script, module, flags.values["arguments"]) == expected
+    )
 
 
 @pytest.mark.parametrize("name", ["torch.distributed.run", "pkg.missing", "pkg", "", "..", "a/b"])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,8 +19,7 @@ from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import Case, Image, Target
 from toolkit.model.code import Tree
 from toolkit.model.job import Job
-from toolkit.model.site import Facts, Limits, Site, Use
-from toolkit.model.slurm_options import Takes
+from toolkit.model.site import Facts, Site
 from toolkit.planning.binds import parse_binds
 from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.settings import (
@@ -87,21 +85,17 @@ def gather(
         case = case._replace(repeats=repeats)
         case = _warned(case, *not_taken(recorded, settings.job, today))
     if case.job.after:
-        case = _with_dependencies(case)
+        from toolkit.localcluster.access import local_name
+        from toolkit.runs.status import dependencies
+
+        directory = Path(case.run).parent
+        after, findings = dependencies(case.job.after, directory, local_name(case.site))
+        case = case._replace(after=after).with_findings(*findings)
     return _warned(case, *_unchecked(case))
 
 
 def _warned(case: Case, *texts: str) -> Case:
     return case.with_findings(*(ToolkitError(text, is_warning=True) for text in texts))
-
-
-def _with_dependencies(case: Case) -> Case:
-    """Return the case with the jobs that ``--after`` names, and errors in these names."""
-    from toolkit.localcluster.access import local_name
-    from toolkit.runs.status import dependencies
-
-    after, findings = dependencies(case.job.after, Path(case.run).parent, local_name(case.site))
-    return case._replace(after=after).with_findings(*findings)
 
 
 def _merge_settings(
@@ -112,24 +106,18 @@ def _merge_settings(
     Recorded settings have those of the site of their day.
     """
     default = layer("default", DEFAULTS)
-    chosen = merge([default, *layers]).job.site or "auto"
-    cluster = find_cluster(chosen, dry_run=dry_run)
+    cluster = find_cluster(merge([default, *layers]).job.site, dry_run=dry_run)
     site = _site_layer(cluster.site)
     below = [] if is_recorded else [site]
-    if not cluster.is_reachable and not is_recorded:
-        below.insert(0, _example_comment(cluster.site))
+    rule = cluster.site.comment
+    if rule and rule.required and not cluster.is_reachable and not is_recorded:
+        example = f"the example of site {cluster.site.name}"
+        below.insert(0, Layer(example, {"comment": comment_example(rule)}))
     return cluster, merge([default, *below, *layers, demands(site)])
 
 
 def _site_layer(site: Site) -> Layer:
     return Layer(f"site {site.name}", {**site.defaults, "slurm": site.slurm})
-
-
-def _example_comment(site: Site) -> Layer:
-    """Return an example of a comment as settings if the site requires a comment."""
-    rule = site.comment
-    values = {"comment": comment_example(rule)} if rule and rule.required else {}
-    return Layer(f"the example of site {site.name}", values)
 
 
 def _settled(run: Run, cluster: Cluster, settings: Settings, cwd: Path) -> Case:
@@ -204,16 +192,15 @@ def _image_elsewhere(name: str) -> Image:
     is_recipe = name in images.list_recipes()
     try:
         stored = images.find(name)
+        return Image(stored.path, stored.manifest, is_recipe=is_recipe)
     except UnknownImageError as error:
         if name.startswith(("/", "./", "../", "~")):
             return Image(name)
-        error.place = "--image"
         error.next_step = "toolkit image list; or give the path that the image has on the cluster"
         raise
     except ToolkitError:
         path = images.images_directory() / f"{name.removesuffix('.sif')}.sif"
         return Image(str(path), is_recipe=is_recipe)
-    return Image(stored.path, stored.manifest, is_recipe=is_recipe)
 
 
 def _with_source(case: Case) -> Case:
@@ -234,69 +221,53 @@ def _with_source(case: Case) -> Case:
 
 def _with_launcher(case: Case) -> Case:
     """Return the case with its launcher; for ``auto``, with the reason as its origin."""
-    name = case.job.launcher or ""
-    if name != "auto":
-        # Its ranks are there to meet; by srun and none, copies are started on purpose.
-        is_apart = name in ("torchrun", "spawn") and case.source.imports_any("torch")
-        alone = launchers.copies(case, launchers.Choice(name, "")) if is_apart else None
-        case = case._replace(launcher=LAUNCHERS.get(name))
-        return case.with_findings(alone) if alone else case
-    chosen = launchers.choose(case)
-    alone = launchers.copies(case, chosen)
-    launcher = compatible_launcher(case.runtime, LAUNCHERS[chosen.launcher])
-    case = case._replace(
-        job=replace(case.job, launcher=launcher.name),
-        launcher=launcher,
-        origins={**case.origins, "launcher": chosen.reason},
-    )
+    name, launcher = case.job.launcher or "", LAUNCHERS.get(case.job.launcher or "")
+    alone = None
+    if name == "auto":
+        chosen = launchers.choose(case)
+        alone = launchers.copies(case, chosen)
+        launcher = compatible_launcher(case.runtime, LAUNCHERS[chosen.launcher])
+        origins = {**case.origins, "launcher": chosen.reason}
+        case = case._replace(job=replace(case.job, launcher=launcher.name), origins=origins)
+    elif name in ("torchrun", "spawn") and case.source.imports_any("torch"):
+        # Their ranks are there to meet; by srun and none, copies are started on purpose.
+        alone = launchers.copies(case, launchers.Choice(name, ""))
+    case = case._replace(launcher=launcher)
     return case.with_findings(alone) if alone else case
 
 
 def _with_facts(case: Case) -> Case:
-    """Return the case with what Slurm says of the cluster, or its file if it is not reached."""
-    site, client = case.site, case.cluster
+    """Return the case with what Slurm says of the cluster, or its file if it is not reached.
+
+    Slurm is asked for what a job like this one depends on.
+    """
+    site, job, client = case.site, case.job, case.cluster
     container = next((command for command in site.containers if shell.which(command)), None)
     if client is None or (container is None and site.modules):  # a module brings it, in the job
         container = site.container_command
-    if client is None:
-        facts = Facts(mpi=site.mpi or None, container=container, mpirun="")
-    else:
-        facts = _ask(case, client, container)
+    facts = Facts(mpi=site.mpi or None, container=container, mpirun="")
+    if client is not None:
+        from toolkit.slurm.cluster import ask_limits, ask_usage
+
+        partitions = client.partitions()
+        name = job.partition or next((entry.name for entry in partitions if entry.default), "")
+        counts = name and (job.most_gpus or job.array is not None or job.sweep)
+        limits = ask_limits(client, name) if counts else {}
+        wanted = case.launcher.facts if case.launcher else ()
+        facts = Facts(
+            partitions=partitions,
+            container=container,
+            # The user's jobs count only where there are limits.
+            mine=ask_usage(client) if site.partitions or limits else {},
+            nodes=client.nodes() if job.nodelist or job.exclude or job.constraint else {},
+            limits=limits,
+            sbatch_options=client.sbatch_options() if job.slurm else {},
+            mpi=client.mpi_types() if "mpi" in wanted else None,
+            mpirun=_mpirun_version() if "mpirun" in wanted else None,
+        )
     if case.environment is not None:
         facts = replace(facts, mpirun=case.environment.mpirun)
     return case._replace(facts=facts)
-
-
-def _ask(case: Case, client: Client, container: str | None) -> Facts:
-    """Return the cluster's own answers: those that a job like this one depends on."""
-    site, job, partitions = case.site, case.job, client.partitions()
-    name = job.partition or next((entry.name for entry in partitions if entry.default), "")
-    limits: dict[str, Limits] = {}
-    if name and (job.most_gpus or job.array is not None or job.sweep):
-        from toolkit.slurm.cluster import ask_limits
-
-        limits = ask_limits(client, name)
-    mine: dict[str, Use] = {}
-    if site.partitions or limits:  # The user's jobs count only where there are limits.
-        from toolkit.slurm.cluster import ask_usage
-
-        mine = ask_usage(client)
-    wanted = case.launcher.facts if case.launcher else ()
-    return Facts(
-        partitions=partitions,
-        container=container,
-        mine=mine,
-        nodes=client.nodes() if job.nodelist or job.exclude or job.constraint else {},
-        limits=limits,
-        sbatch_options=_sbatch_options(client) if job.slurm else {},
-        mpi=client.mpi_types() if "mpi" in wanted else None,
-        mpirun=_mpirun_version() if "mpirun" in wanted else None,
-    )
-
-
-@cache
-def _sbatch_options(client: Client) -> dict[str, Takes]:
-    return client.sbatch_options()
 
 
 def _mpirun_version() -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,16 +58,13 @@ def understand(name: str, flags: Layer, cwd: Path, known: Job, *, is_command: bo
     # A launcher of programs runs "python -m pkg.train" as it is written, but -m asks for a module.
     if not is_program or flags.values.get("python_module"):
         name, flags = python_target(name, flags, cwd)
-    is_program = is_program or is_command or _starts_something(name)
+    # The arguments of a shell or a Python say what it runs.
+    starts = name in SHELLS or ("/" not in name and source.is_python(name))
+    is_program = is_program or is_command or starts
     is_live = flags.values.get("snapshot") is False
     runs = known.runs or "runs"
     target, own = resolve(name, cwd, runs=runs, program=is_program, is_live=is_live)
     return Run(target, own, flags, note)
-
-
-def _starts_something(name: str) -> bool:
-    """Return whether a word is a shell or a Python, whose arguments say what it runs."""
-    return name in SHELLS or ("/" not in name and source.is_python(name))
 
 
 def resolve(
@@ -90,11 +87,14 @@ def resolve(
         ConfigError: a job.toml is broken.
         UntrustedError: another user could have written the run that is repeated.
     """
-    path = cwd / name
+    path, shipped_job = cwd / name, shipped("jobs") / name.removeprefix("jobs/")
     if not path.exists() and name.startswith("jobs/"):
-        path = shipped("jobs") / name.removeprefix("jobs/")
+        path = shipped_job
     if not path.exists() and name[-1:].isdigit():
-        path = _run_of(name, cwd / runs) or path
+        from toolkit.runs.directories import find
+
+        with suppress(UnknownRunError):
+            path = find(name, cwd / runs).directory
     if (path / "plan.json").is_file() and (path / "job.json").is_file():
         require_trusted(path)
         job = read_json(path / "job.json", Job, searched=True)
@@ -105,10 +105,14 @@ def resolve(
         target, own = _job(path.name, job, cwd, cwd, is_run=True)
         return target._replace(repeats=path), own
     if (path / "job.toml").is_file():
-        settings = read_toml(path / "job.toml", Job, named=not _hides_shipped(name))
+        is_named = not (name.startswith("jobs/") and shipped_job.is_dir())
+        settings = read_toml(path / "job.toml", Job, named=is_named)
         return _job("job.toml", settings, path.resolve(), cwd)
     if path.is_file():
-        if _is_batch_script(path):
+        has_options = False
+        with suppress(OSError):  # The rules say so, or it is a large program.
+            has_options = b"\n#SBATCH" in read_bytes(path, _MOST_SCRIPT)
+        if has_options and path.suffix != ".py":
             raise UsageError(
                 f"{name} is a batch script: its #SBATCH lines would not be read",
                 place="SCRIPT",
@@ -134,14 +138,6 @@ def resolve(
     )
 
 
-def _is_batch_script(path: Path) -> bool:
-    """Return whether a file has options of sbatch."""
-    try:
-        return path.suffix != ".py" and b"\n#SBATCH" in read_bytes(path, _MOST_SCRIPT)
-    except OSError:  # The rules say so, or it is a large program.
-        return False
-
-
 def _snapshot(run: Path, job: Job) -> Target | None:
     """Return the target in the snapshot of a run; None if it has none."""
     from toolkit.runs.code import snapshot_of
@@ -157,50 +153,27 @@ def _snapshot(run: Path, job: Job) -> Target | None:
     return Target(script, str(folder), str(cwd), is_program, run, is_copy=True)
 
 
-def _run_of(name: str, runs: Path) -> Path | None:
-    """Return the directory of a run by its name or job id."""
-    from toolkit.runs.directories import find
+def python_target(name: str, flags: Layer, cwd: Path) -> tuple[str, Layer]:
+    """Return a target and flags for ``-m``, or for a command that runs Python.
 
-    try:
-        return find(name, runs).directory
-    except UnknownRunError:
-        return None
-
-
-def python_target(target_name: str, flags: Layer, cwd: Path) -> tuple[str, Layer]:
-    """Return a target and flags for ``-m``, or for a command that runs Python."""
-    module = flags.values.get("python_module")
+    Another command stays as it is, and so does one with a Python or options of its own, or whose
+    program is a file here. Ranks are unbuffered without ``-u``.
+    """
     values = dict(flags.values)
-    if isinstance(module, str):
-        script = module_file(module, cwd)
-    else:
-        command = parse_python((target_name, *values.get("arguments", ())), cwd)
-        if command is None:
-            return target_name, flags
+    script, module = name, values.get("python_module") or ""
+    if not module:
+        command = source.python_command((name, *values.get("arguments", ())))
+        if command is None or set(command.options) - {"-u"} or "/" in name or (cwd / name).exists():
+            return name, flags
         script, module, values["arguments"] = command[1:]
+        top = module.partition(".")[0]
+        if module and not ((cwd / top).exists() or (cwd / f"{top}.py").exists()):
+            return name, flags  # a module of the image, such as mpi4py.futures
     if module:
+        script = module_file(module, cwd)
         values["python_module"] = module
         values.setdefault("job_name", module.rpartition(".")[2])
     return script, flags._replace(values=values)
-
-
-def parse_python(words: Sequence[str], cwd: Path) -> source.PythonCommand | None:
-    """Return the script, module and arguments of a command that runs Python.
-
-    Return None for another command, for a Python or options of its own, and if a file has the name
-    of the program. Ranks are unbuffered without ``-u``.
-    """
-    command = source.python_command(words)
-    if command is None or set(command.options) - {"-u"}:
-        return None
-    if "/" in words[0] or (cwd / words[0]).exists():
-        return None
-    if not command.module:
-        return command
-    top = command.module.partition(".")[0]
-    if not ((cwd / top).exists() or (cwd / f"{top}.py").exists()):
-        return None  # a module of the image, such as mpi4py.futures
-    return command._replace(script=module_file(command.module, cwd))
 
 
 def module_file(name: str, cwd: Path) -> str:
@@ -241,11 +214,6 @@ def _job(
     values = {**name, **layer(origin, job).values}
     target = Target(_short(script, cwd), str(script.parent.resolve()), str(cwd))
     return target, Layer(origin, values)
-
-
-def _hides_shipped(name: str) -> bool:
-    """Return whether a shipped job has the same name."""
-    return name.startswith("jobs/") and (shipped("jobs") / name.removeprefix("jobs/")).is_dir()
 
 
 def _is_program(name: str) -> bool:
