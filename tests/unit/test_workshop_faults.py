@@ -148,7 +148,7 @@ def test_a_state_of_many_characters_does_not_count(drop: Path) -> None:
     (drop / f"{OWN}.json").write_text(json.dumps(data))
     counted, unread = results.read_all(drop, "first")
     assert counted == []
-    assert "at most 40" in unread[0].why
+    assert "of length <= 40" in unread[0].why
 
 
 def test_a_directory_of_another_user_keeps_the_results_open(

@@ -130,8 +130,8 @@ def _reported(message: str, value: object, words: Sequence[str]) -> str:
         form = _FORMS.get(pattern.strip("'"), "text in another format")
         types = f"expected {form}"
     given = _named(got).partition(",")[0] or repr(value)
-    types = _named(types)
-    return f"{types[:1].lower()}{types[1:]}, got {given}" if len(given) <= 40 else types
+    wanted = _named(types[:1].lower() + types[1:])
+    return f"{wanted}, got {given}" if len(given) <= 40 else wanted
 
 
 def _named(text: str) -> str:
