@@ -199,33 +199,8 @@ _SWITCHES_OF_PYTHON = ("-u", "-O", "-B", "-W", "ignore")
 _STARTERS = (("env",), ("nohup",), ("time",), ("uv", "run"), ("poetry", "run"), ("pdm", "run"))
 
 
-def _is_python(word: str) -> bool:
-    """Return whether a word is a Python that is looked for on PATH."""
-    return "/" not in word and is_python(word)
-
-
-class Pasted(NamedTuple):
-    """A command that was translated.
-
-    Attributes:
-        words: what the ranks run.
-        settings: what the command says of the job.
-        note: what was understood.
-    """
-
-    words: tuple[str, ...]
-    settings: dict[str, Any]
-    note: str
-
-    def over(self, flags: Layer) -> Layer:
-        """Return the flags of the command line with what the command says."""
-        env = {**self.settings.get("env", {}), **flags.values.get("env", {})}
-        values = {**self.settings, **flags.values, "arguments": self.words[1:]}
-        return flags._replace(values=values | ({"env": env} if env else {}))
-
-
-def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
-    """Return what the command of another launcher starts, and what it says of the job.
+def translate(words: Sequence[str], flags: Layer) -> tuple[str, Layer, str] | None:
+    """Return what the command of another launcher starts, the flags with what it says, and a note.
 
     Variables and programs that only start another one may come first. Return None for a
     command that starts no ranks, and has none of them.
@@ -234,16 +209,15 @@ def translate(words: Sequence[str], flags: Layer) -> Pasted | None:
         UsageError: it has an option that is not known here, starts nothing, or contradicts a flag.
     """
     rest, env = _without_starters(words)
-    pasted = _translate(rest, flags)
-    if pasted is None:
-        if len(rest) == len(words):
-            return None
-        pasted = Pasted(tuple(rest), {}, f"what is started is {rest[0]}")
-    if not env:
-        return pasted
-    note = f"{pasted.note}, with {', '.join(f'--env {name}' for name in env)}"
-    settings = {**pasted.settings, "env": {**env, **pasted.settings.get("env", {})}}
-    return Pasted(pasted.words, settings, note)
+    read = _read(rest, flags)
+    if read is None and len(rest) == len(words):
+        return None
+    program, settings, note = read or (rest, {}, f"what is started is {rest[0]}")
+    if env:
+        note = f"{note}, with {', '.join(f'--env {name}' for name in env)}"
+    env = {**env, **settings.get("env", {}), **flags.values.get("env", {})}
+    values = {**settings, **flags.values, "arguments": tuple(program[1:])}
+    return program[0], flags._replace(values=values | ({"env": env} if env else {})), note
 
 
 def _without_starters(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -260,10 +234,10 @@ def _without_starters(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return rest, env
 
 
-def _translate(words: Sequence[str], flags: Layer) -> Pasted | None:
-    """Return what the command of a launcher starts; None for another command."""
+def _read(words: Sequence[str], flags: Layer) -> tuple[list[str], dict[str, Any], str] | None:
+    """Return the program, the settings and a note of a launcher's command; None for another one."""
     plain = tuple(words)
-    if words and _is_python(words[0]):
+    if words and _is_on_path(words[0]):
         options = list(takewhile(_SWITCHES_OF_PYTHON.__contains__, words[1:]))
         plain = ("python", *words[1 + len(options) :])
     name = next((name for name in COMMANDS if plain[: len(name)] == name), None)
@@ -271,43 +245,40 @@ def _translate(words: Sequence[str], flags: Layer) -> Pasted | None:
         return None
     command, rest = COMMANDS[name], list(plain[len(name) :])
     given: dict[str, list[str]] = {}
-    place = " ".join(name)
-    program = [*command.starts]
+    place, program = " ".join(name), [*command.starts]
     while rest and rest[0] != "--":
         option = rest[0].lstrip("-").partition("=")[0].replace("_", "-")
         if rest[0].startswith("-") and (not program or option in command.values):
             _take(place, command, rest, given)
         elif command.is_mixed:
             program.append(rest.pop(0))
-            if command.stays and _names_script(program[-1]):
+            if command.stays and (program[-1].endswith(".py") or program[-1] in ("-m", "--module")):
                 break
         else:
             break
     rest = [*program, *rest[rest[:1] == ["--"] :]]
     if not rest:
-        raise UsageError(
-            f"{place} is given nothing to start", place="SCRIPT", next_step=f"{place} ... train.py"
-        )
+        step = f"{place} ... train.py"
+        raise UsageError(f"{place} is given nothing to start", place="SCRIPT", next_step=step)
     settings = _settings(place, given, flags)
     if command.stays and not settings:
         return None
-    is_python = MODULE in given or rest[0].endswith(".py") or _is_python(rest[0])
-    if command.launcher and (
-        is_python or command is not _SRUN
-    ):  # what srun starts may be a program
+    is_python = MODULE in given or rest[0].endswith(".py") or _is_on_path(rest[0])
+    if command.launcher and (is_python or command is not _SRUN):  # srun may start a program
         settings["launcher"] = command.launcher
     if MODULE in given:
         rest = ["python", "-m", *rest]
     variables = (*settings.get("pass_env", ()), *settings.get("env", ()))
-    shown = [
+    options = [
         *(f"--{key.replace('_', '-')} {settings[key]}" for key in settings if "env" not in key),
         *(f"--env {variable}" for variable in variables),
     ]
-    return Pasted(tuple(rest), settings, f"{place} is understood as {' '.join(shown) or rest[0]}")
+    return rest, settings, f"{place} is understood as {' '.join(options) or rest[0]}"
 
 
-def _names_script(word: str) -> bool:
-    return word.endswith(".py") or word in ("-m", "--module")
+def _is_on_path(word: str) -> bool:
+    """Return whether a word is a Python that is searched for on PATH."""
+    return "/" not in word and is_python(word)
 
 
 def _take(place: str, command: Command, rest: list[str], given: dict[str, list[str]]) -> None:
@@ -348,12 +319,25 @@ def _settings(place: str, given: Mapping[str, Sequence[str]], flags: Layer) -> d
     ranks = given.get(RANKS, [""])[-1]
     if ranks.isdigit():
         nodes = settings.get(NODES) or flags.values.get(NODES) or 1
-        if isinstance(nodes, int) and int(ranks) % nodes == 0:
+        nodes = nodes if isinstance(nodes, int) else 0  # a range has no equal numbers
+        if nodes and int(ranks) % nodes == 0:
             settings.setdefault(PER_NODE, int(ranks) // nodes)
-        _compare(place, ranks, nodes, settings.get(PER_NODE))
+        per_node = settings.get(PER_NODE)
+        if not (isinstance(per_node, int) and str(nodes * per_node) == ranks):
+            raise UsageError(
+                f"{place} asks for {ranks} ranks, which {nodes} nodes cannot have in equal numbers",
+                place=place,
+                next_step="--nodes N with as many ranks on each",
+            )
     for key, value in settings.items():
         if str(flags.values.get(key, value)) != str(value):
-            raise _conflict(place, key, value, flags.values[key])
+            option = f"--{key.replace('_', '-')}"
+            raise UsageError(
+                f"{place} says {option} {value}, and the command line says {option} "
+                f"{flags.values[key]}",
+                place=option,
+                next_step="leave one of them out",
+            )
     variables = [*given.get(ENV, ()), *(f"OMPI_MCA_{text}" for text in given.get(MCA, ()))]
     variables += [f"{name}={texts[-1]}" for name, texts in given.items() if name.isupper()]
     if env := dict(text.split("=", 1) for text in variables if "=" in text):
@@ -361,23 +345,3 @@ def _settings(place: str, given: Mapping[str, Sequence[str]], flags: Layer) -> d
     if passed := tuple(text for text in variables if "=" not in text and text not in _OF_HOST):
         settings["pass_env"] = passed
     return settings
-
-
-def _compare(place: str, ranks: str, nodes: object, per_node: object) -> None:
-    if not (
-        isinstance(nodes, int) and isinstance(per_node, int) and nodes * per_node == int(ranks)
-    ):
-        raise UsageError(
-            f"{place} asks for {ranks} ranks, which {nodes} nodes cannot have in equal numbers",
-            place=place,
-            next_step="--nodes N with as many ranks on each",
-        )
-
-
-def _conflict(place: str, key: str, value: object, flag: object) -> UsageError:
-    option = f"--{key.replace('_', '-')}"
-    return UsageError(
-        f"{place} says {option} {value}, and the command line says {option} {flag}",
-        place=option,
-        next_step="leave one of them out",
-    )

@@ -47,9 +47,7 @@ def understand(name: str, flags: Layer, cwd: Path, known: Job, *, is_command: bo
     if "launcher" not in flags.values and not is_file:
         from toolkit.planning import commands
 
-        pasted = commands.translate(words, flags)
-        if pasted is not None:
-            name, flags, note = pasted.words[0], pasted.over(flags), pasted.note
+        name, flags, note = commands.translate(words, flags) or (name, flags, "")
     launcher = LAUNCHERS.get(flags.values.get("launcher") or known.launcher or "")
     if launcher is not None and launcher.is_server:
         return Run(Target(name, str(cwd), str(cwd), is_program=True), Layer("program", {}), flags)
