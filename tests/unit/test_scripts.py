@@ -27,7 +27,8 @@ from toolkit.model.site import Facts
 from toolkit.model.source import Option, Source
 from toolkit.planning.plan import decide
 from toolkit.planning.repeat import as_recorded
-from toolkit.planning.target import parse_python, resolve
+from toolkit.planning.settings import Layer
+from toolkit.planning.target import python_target, resolve
 
 # As PyTorch's ImageNet example defines them.
 IMAGENET = Source(
@@ -317,7 +318,8 @@ def test_a_script_whose_name_begins_with_a_dash_is_no_option(
 @pytest.mark.parametrize("words", [("-c.py",), ("python", "-cprint(1).py")])
 def test_no_program_begins_with_a_dash(words: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "-cprint(1).py").touch()
-    assert parse_python(words, tmp_path) is None
+    flags = Layer("flag", {"arguments": words[1:]})
+    assert python_target(words[0], flags, tmp_path) == (words[0], flags)
     with pytest.raises(ScriptMissingError):
         resolve("-c", tmp_path, program=True)
 

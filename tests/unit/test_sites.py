@@ -21,7 +21,6 @@ from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.overview import ClusterNode, Queue
 from toolkit.model.site import CommentRule, Limits, OptionRule, Site, SitePartition
-from toolkit.planning import case as gathering
 from toolkit.planning import settings
 from toolkit.rules.options import comment
 from toolkit.sites import chosen, compare, schema
@@ -133,7 +132,6 @@ def test_the_comment_that_is_offered_passes_when_it_is_pasted(rule: CommentRule)
     assert comment_problem(rule, value) is None
     (fault,) = lint("#!/bin/bash\n#SBATCH --nodes=1\nsrun true\n", Context(site=site))
     assert lint(f"#!/bin/bash\n{fault.fix}\nsrun true\n", Context(site=site)) == ()
-    assert gathering._example_comment(site).values == {"comment": value}
 
 
 def test_sites_are_listed_and_shown() -> None:
