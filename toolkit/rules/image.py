@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from toolkit.config import package_directory
@@ -68,66 +68,59 @@ def driver(case: Case) -> Iterator[ToolkitError]:
 
 def imports(case: Case) -> Iterator[ToolkitError]:
     """Require every module that each run of the script imports, and warn of the others."""
-    needed, python = case.source.needed, case.python
-    there = {*(case.manifest.frameworks if case.manifest else ())}
-    if python is None or not python.modules:
-        yield from _unknown(case, {*there, *sys.stdlib_module_names})
-        return
-    there |= {*python.modules}
-    missing = [each for each in needed if each.name not in there]
+    manifest, python, doubt = case.manifest, case.python, case.source.doubt
+    noun = f"{case.noun} {manifest.name}" if manifest else case.noun
+    there = {*(manifest.frameworks if manifest else ())}
+    there |= {*python.modules} if python and python.modules else {*sys.stdlib_module_names}
+    missing = [each for each in case.source.needed if each.name not in there]
     certain = [each for each in missing if each.is_certain]
+    if python is None or not python.modules:
+        name = manifest.name if manifest and case.is_sif else ""
+        if certain:
+            yield ImportsMissingError(
+                f"it is not known whether the {noun} has {_listed(each.name for each in certain)}: "
+                "its modules were never recorded",
+                place="imports",
+                next_step=f"toolkit image verify {name} records them" if name else None,
+                source=_READ,
+                is_warning=True,
+            )
+        return
     own = [each for each in certain if each.elsewhere and "/site-packages" not in each.elsewhere]
     for each in own:
         variable = shell_words([f"PYTHONPATH={each.elsewhere}"])
-        yield _finding(
-            case,
+        yield ImportsMissingError(
             f"{each.name} (imported in {each.file}, line {each.line}) is in {each.elsewhere}, "
             "which the ranks do not search",
-            f"--env {variable}",
+            place="imports",
+            next_step=f"--env {variable}",
+            source=doubt or _READ,
+            is_warning=bool(doubt),
         )
     if lacking := [each for each in certain if each not in own]:
-        yield _lacking(case, lacking, python)
+        packages = list(dict.fromkeys(filter(None, map(find_package, lacking))))
+        yield ImportsMissingError(
+            f"the {noun} has no {_listed(map(_placed, lacking))}",
+            place="imports",
+            next_step=_installation(case, packages, python) if packages else None,
+            details=_notes(case, lacking, packages, python),
+            source=doubt or _READ,
+            is_warning=bool(doubt),
+        )
     if possible := [each for each in missing if not each.is_certain]:
         yield ImportsMissingError(
-            f"some runs of the script import what the {_noun(case)} does not have: "
-            f"{_listed([_placed(each) for each in possible])}",
+            f"some runs of the script import what the {noun} does not have: "
+            f"{_listed(map(_placed, possible))}",
             place="imports",
             source=_READ,
             is_warning=True,
         )
 
 
-def _finding(case: Case, cause: str, step: str | None, details: Sequence[str] = ()) -> ToolkitError:
-    """Return the finding about an import that every run executes; a warning if there is doubt."""
-    doubt = case.source.doubt
-    return ImportsMissingError(
-        cause,
-        place="imports",
-        next_step=step,
-        details=details,
-        source=doubt or _READ,
-        is_warning=bool(doubt),
-    )
-
-
-def _unknown(case: Case, there: set[str]) -> Iterator[ToolkitError]:
-    """Warn that nothing was checked although there are modules to check."""
-    needed = case.source.needed
-    unsure = [each.name for each in needed if each.is_certain and each.name not in there]
-    name = case.manifest.name if case.manifest and case.is_sif else ""
-    if unsure:
-        yield ImportsMissingError(
-            f"it is not known whether the {_noun(case)} has {_listed(unsure)}: "
-            "its modules were never recorded",
-            place="imports",
-            next_step=f"toolkit image verify {name} records them" if name else None,
-            source=_READ,
-            is_warning=True,
-        )
-
-
-def _lacking(case: Case, missing: Sequence[Import], python: Python) -> ToolkitError:
-    """Return the finding about modules that have to be installed."""
+def _notes(
+    case: Case, missing: Sequence[Import], packages: Sequence[str], python: Python
+) -> list[str]:
+    """Return what is known of modules that have to be installed."""
     notes = [note for each in missing if (note := explain_standard(each.name, python.version))]
     notes += [
         f"your {each.elsewhere} has {each.name}; the ranks do not see it"
@@ -138,12 +131,9 @@ def _lacking(case: Case, missing: Sequence[Import], python: Python) -> ToolkitEr
         verb = "is" if len(unsure) == 1 else "are"
         advice = "--env PYTHONPATH=DIRECTORY says where it is"
         notes.append(f"if {_listed(unsure)} {verb} your own code: {advice}")
-    packages = list(dict.fromkeys(filter(None, map(find_package, missing))))
     if packages and case.is_sif:
         notes += ["[[steps]]", 'block = "pip"', f"packages = {json.dumps(packages)}"]
-    where = _listed([_placed(each) for each in missing])
-    step = _installation(case, packages, python) if packages else None
-    return _finding(case, f"the {_noun(case)} has no {where}", step, notes)
+    return notes
 
 
 def _installation(case: Case, packages: Sequence[str], python: Python) -> str:
@@ -160,18 +150,14 @@ def _installation(case: Case, packages: Sequence[str], python: Python) -> str:
     return f"{made}; toolkit image build {name}-more.toml; then --image {name}-more"
 
 
-def _noun(case: Case) -> str:
-    """Return how messages name what the ranks run in."""
-    return f"{case.noun} {case.manifest.name}" if case.manifest else case.noun
-
-
 def _placed(needed: Import) -> str:
     return f"{needed.name} ({needed.file}, line {needed.line})"
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MOST_NAMES])
-    return f"{shown} and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else shown
+def _listed(names: Iterable[str]) -> str:
+    first, *others = [*names]
+    shown, rest = [first, *others[: _MOST_NAMES - 1]], len(others) - _MOST_NAMES + 1
+    return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
 
 
 class Packages(Model, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from math import prod
 from pathlib import PurePosixPath
@@ -123,14 +123,16 @@ def _launcher(job: Job, launcher: Launcher) -> Iterator[ToolkitError]:
         yield LauncherMismatchError(
             f"the launcher {launcher.name} cannot start with a number of nodes that may change",
             place="--nodes",
-            next_step=f"--nodes {most}, or one of: {_others(lambda other: other.is_elastic)}",
+            next_step=f"--nodes {most}, or one of: "
+            + ", ".join(name for name, other in LAUNCHERS.items() if other.is_elastic),
         )
     if job.gpus_by_node and not launcher.is_unequal:
         yield LauncherMismatchError(
             f"the launcher {launcher.name} cannot start ranks on nodes that differ",
             place=job.gpu_option,
             next_step=f"{job.gpu_option} {min(job.gpus_by_node)}, "
-            f"or one of: {_others(lambda other: other.is_unequal)}",
+            "or one of: "
+            + ", ".join(name for name, other in LAUNCHERS.items() if other.is_unequal),
         )
     for key, option in {"max_restarts": "--max-restarts", "init": "--init"}.items():
         if getattr(job, key) is not None and key not in launcher.options:
@@ -140,10 +142,6 @@ def _launcher(job: Job, launcher: Launcher) -> Iterator[ToolkitError]:
                 place=option,
                 next_step=f"leave it out, or choose --launcher {having}",
             )
-
-
-def _others(can: Callable[[Launcher], bool]) -> str:
-    return ", ".join(other.name for other in LAUNCHERS.values() if can(other))
 
 
 def _terminal(case: Case) -> Iterator[ToolkitError]:

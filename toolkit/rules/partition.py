@@ -43,28 +43,44 @@ def size(case: Case) -> Iterator[ToolkitError]:
 
     Slurm's own answer counts more than the site's file.
     """
-    requested = {
+    live, written = case.partition, case.written
+    limits: tuple[tuple[int | None, str, str, str], ...] = ()
+    if live is not None:
+        limits = (
+            (live.nodes, "--nodes", "node", "up"),
+            (live.max_nodes, "--nodes", "node", "at most for one job"),
+            (live.cpus, "--cpus-per-task", "CPU", "per node"),
+            (live.memory or None, "--mem", "MB", "of memory per node"),
+        )
+    elif written is not None:
+        limits = (
+            (hostlist.count(written.nodes), "--nodes", "node", ""),
+            (written.cpus, "--cpus-per-task", "CPU", "per node"),
+            (written.memory, "--mem", "MB", "of memory per node"),
+        )
+    asked = {
         "--nodes": case.job.node_range[0],
         "--cpus-per-task": _cpus(case),
         "--mem": case.memory or 0,
     }
-    reported: set[str] = set()
-    for has, place, what, source in sorted(_limits(case)):  # the strictest of each option counts
-        number = requested[place]
-        if number <= has or place in reported:
+    known = [(has, place, unit, rest) for has, place, unit, rest in limits if has is not None]
+    for has, place, unit, rest in sorted(known):  # the strictest of each option counts
+        number = asked[place]
+        if number <= has:
             continue
-        reported.add(place)
+        asked[place] = 0
         steps = {
             "--cpus-per-task": f"at most {has} for all ranks of a node together",
             "--mem": f"--mem {has}M, or less",
             "--nodes": f"--nodes {has}" if has else "toolkit cluster show",
         }
+        amount = f"{has} MB" if unit == "MB" else counted(has, unit)
         yield ShapeError(
-            f"partition {case.partition_name} has {_counted(has, what)}, "
+            f"partition {case.partition_name} has {f'{amount} {rest}'.rstrip()}, "
             f"{number} {'were' if number != 1 else 'was'} asked for",
             place=place,
             next_step=steps[place],
-            source=source,
+            source=case.site.cited if live is None else "sinfo",
         )
 
 
@@ -74,63 +90,30 @@ def _cpus(case: Case) -> int:
     return (job.cpus_per_task or 1) * (job.ntasks_per_node or job.most_gpus or 1)
 
 
-def _counted(number: int, what: str) -> str:
-    """Return ``11 nodes up`` for ``node up``."""
-    noun, _, rest = what.partition(" ")
-    return f"{f'{number} MB' if noun == 'MB' else counted(number, noun)} {rest}".rstrip()
-
-
-def _limits(case: Case) -> Iterator[tuple[int, str, str, str]]:
-    """Yield each known limit, its option, its unit and its source."""
-    live, written = case.partition, case.written
-    limits: tuple[tuple[int | None, str, str], ...] = ()
-    if live is not None:
-        limits = (
-            (live.nodes, "--nodes", "node up"),
-            (live.max_nodes, "--nodes", "node at most for one job"),
-            (live.cpus, "--cpus-per-task", "CPU per node"),
-            (live.memory or None, "--mem", "MB of memory per node"),
-        )
-    elif written is not None:
-        limits = (
-            (hostlist.count(written.nodes), "--nodes", "node"),
-            (written.cpus, "--cpus-per-task", "CPU per node"),
-            (written.memory, "--mem", "MB of memory per node"),
-        )
-    source = case.site.cited if live is None else "sinfo"
-    for has, place, what in limits:
-        if has is not None:
-            yield has, place, what, source
-
-
 def nodes(case: Case) -> Iterator[ToolkitError]:
     """Require the nodes in ``--nodelist`` and ``--exclude``."""
-    yield from _names(case, "--nodelist", case.job.nodelist)
-    yield from _names(case, "--exclude", case.job.exclude)
-
-
-def _names(case: Case, place: str, hosts: str | None) -> Iterator[ToolkitError]:
-    known, name_of_partition = case.facts.nodes, case.partition_name
-    if not hosts or not known or "/" in hosts:  # sbatch reads a file of names if there is a slash
-        return
-    try:
-        names = hostlist.expand(hosts)
-    except ValueError as error:
-        step = f"{place} {next(iter(known))}"
-        yield UsageError(str(error), place=place, next_step=step, source="sinfo")
-        return
-    for name in dict.fromkeys(names):
-        if name not in known:
-            yield _unknown(f"the cluster has no node {name!r}", place, known, name)
+    known, partition = case.facts.nodes, case.partition_name
+    given = {"--nodelist": case.job.nodelist, "--exclude": case.job.exclude}
+    for place, hosts in given.items():
+        if not hosts or not known or "/" in hosts:  # with a slash it is a file of names
             continue
-        others = known[name].partitions
-        if place == "--nodelist" and name_of_partition and name_of_partition not in others:
-            yield UsageError(
-                f"node {name} is in partition {', '.join(others)}, not in {name_of_partition}",
-                place=place,
-                next_step=alternatives("--partition", others),
-                source="sinfo",
-            )
+        try:
+            names = dict.fromkeys(hostlist.expand(hosts))
+        except ValueError as error:
+            step = f"{place} {next(iter(known))}"
+            yield UsageError(str(error), place=place, next_step=step, source="sinfo")
+            continue
+        for name in names:
+            if name not in known:
+                yield _unknown(f"the cluster has no node {name!r}", place, known, name)
+            elif place == "--nodelist" and partition and partition not in known[name].partitions:
+                others = known[name].partitions
+                yield UsageError(
+                    f"node {name} is in partition {', '.join(others)}, not in {partition}",
+                    place=place,
+                    next_step=alternatives("--partition", others),
+                    source="sinfo",
+                )
 
 
 def _unknown(cause: str, place: str, known: Collection[str], name: str) -> UsageError:
