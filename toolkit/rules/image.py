@@ -120,7 +120,7 @@ def imports(case: Case) -> Iterator[ToolkitError]:
 def _notes(
     case: Case, missing: Sequence[Import], packages: Sequence[str], python: Python
 ) -> list[str]:
-    """Return what is known of modules that have to be installed."""
+    """Return notes on modules that have to be installed."""
     notes = [note for each in missing if (note := explain_standard(each.name, python.version))]
     notes += [
         f"your {each.elsewhere} has {each.name}; the ranks do not see it"
