@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from toolkit.errors import ConfigError, UnknownRunError
-from toolkit.module_search import is_directory
 from toolkit.quoting import shell
 from toolkit.runs.run import Run
 
@@ -37,7 +36,7 @@ def known() -> tuple[Path, ...]:
     with suppress(OSError, RuntimeError):
         words = index().read_bytes().split(b"\0")
     directories = {Path(os.path.realpath(os.fsdecode(word))) for word in words if word[:1] == b"/"}
-    return tuple(sorted(filter(is_directory, directories)))
+    return tuple(sorted(filter(os.path.isdir, directories)))
 
 
 def remember(runs: Path) -> None:
