@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.slow_patterns import is_slow
 from toolkit.errors import CommandFailedError
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import (
@@ -196,16 +195,3 @@ def test_the_best_of_several_wheels_is_taken() -> None:
 def test_of_a_python_that_is_none_only_what_suits_every_one_is_taken(python: str) -> None:
     there = files("n-1-cp311-cp311-linux_x86_64.whl", "n-1.tar.gz")
     assert choose_file("n", "1", python, "x86_64", there) == there[1]
-
-
-def test_a_page_of_megabytes_is_read_in_no_time() -> None:
-    """Python's own parser needs an hour for a megabyte of "<a "."""
-    for unit in ("<a ", '<a href="', "<a href='x' ", "<!--", "<a\nhref=", "&#9", "<base "):
-        assert (
-            is_slow(
-                lambda page: parse_page(page, "https://index.example/simple/a/", is_json=False),
-                unit,
-                length=100_000,
-            )
-            == ""
-        )
