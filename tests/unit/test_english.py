@@ -14,10 +14,7 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
-
-from toolkit.cli import main as cli
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -211,35 +208,6 @@ def test_every_module_uses_the_words_of_the_field() -> None:
     assert not unfinished, "\n".join(unfinished)
 
 
-def commands(group: click.Group) -> Iterator[click.Command]:
-    """Return the commands of a group and of its groups."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        yield command
-        if isinstance(command, click.Group):
-            yield from commands(command)
-
-
-def help_texts() -> Iterator[tuple[str, str]]:
-    """Return the module and each help text of each command."""
-    for command in [cli.cli, *commands(cli.cli)]:
-        module = getattr(command.callback, "__module__", "toolkit.cli.main") or ""
-        path = module.replace(".", "/") + ".py"
-        for text in [command.help, *(getattr(option, "help", "") for option in command.params)]:
-            if text:
-                yield path, text
-
-
-def test_help_texts_use_the_words_of_the_field() -> None:
-    """Help that is put together at run time is read as users read it."""
-    unfinished = [
-        f"{path}: {advice}" for path, text in help_texts() for advice in prose_findings(text)
-    ]
-    assert not unfinished, "\n".join(unfinished)
-
-
 @pytest.mark.parametrize(
     ("source", "advice"),
     [
@@ -257,10 +225,3 @@ def test_help_texts_use_the_words_of_the_field() -> None:
 )
 def test_the_list_finds_its_words(source: str, advice: str) -> None:
     assert any(text.startswith(advice) for _, text in findings(source)), findings(source)
-
-
-def test_ordinary_words_are_no_findings() -> None:
-    source = (
-        '"""Return a copy of the license."""\n# The user understands it.\nphone = "one of many"\n'
-    )
-    assert not findings(source)
