@@ -28,13 +28,19 @@ def read(page: Path) -> list[Block]:
     return list(blocks(page.read_text(encoding="utf-8")))
 
 
+# What `make test` runs of the pages; `make test-all` runs all.
+FIRST = ("index", "tutorials/first-run")
+
+
 def cases() -> Iterator[object]:
     """Yield each page with commands; once more, as long, if some of its blocks take long."""
     for page in guides():
         shown = [block for block in read(page) if block.language == "console"]
         name = str(page.relative_to(DOCS).with_suffix(""))
         if any(not {"not-run", "long"} & set(block.marks) for block in shown):
-            yield pytest.param(page, False, id=name)
+            yield pytest.param(
+                page, False, id=name, marks=() if name in FIRST else pytest.mark.long
+            )
         if any("long" in block.marks for block in shown):
             yield pytest.param(page, True, id=f"{name}-long", marks=pytest.mark.long)
 

@@ -16,9 +16,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
 from tools.docs.site import HTML
+
+# A minute of Sphinx and a browser: for `make test-all`.
+pytestmark = pytest.mark.long
 
 CHECKOUT = Path(__file__).parents[2]
 WIDTHS = {"phone": 390, "desktop": 1280}
@@ -125,12 +128,6 @@ def test_both_languages_have_the_same_commands(site: Path) -> None:
         assert Contents(site / "ko" / name).blocks == Contents(site / name).blocks, name
 
 
-def test_dashes_of_commands_stay_dashes(site: Path) -> None:
-    """A dash that only looks like one breaks a command that is copied from the page."""
-    for path in (site / "reference/commands").glob("*.html"):
-        assert not re.search(r"\s[–—]\w", Contents(path).text), path
-
-
 def test_a_page_without_a_table_of_contents_fails_the_build(site: Path, tmp_path: Path) -> None:
     assert site.is_dir()
     lost = CHECKOUT / "build/docs/source"
@@ -191,39 +188,4 @@ def test_the_search_finds_a_page(
     results = page.locator("#search-results li > a")
     results.filter(has_text=re.compile(result)).first.wait_for(timeout=30_000)
     assert re.search(result, " ".join(results.all_inner_texts()[:5])), "not among the first five"
-    page.close()
-
-
-def test_the_other_language_is_one_click_away(address: str, browser: Browser) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.goto(f"{address}/how-to/run/pending.html")
-    page.get_by_role("link", name="한국어").click()
-    page.get_by_role("heading", name="작업이 대기하는 이유 찾기").wait_for()
-    assert page.locator("html").get_attribute("lang") == "ko"
-    assert any("Nanum" in name or "CJK" in name for name in fonts(page, "article h1"))
-    around = page.locator(".related-pages").inner_text()
-    assert "이전" in around
-    assert "Next" not in around
-    page.get_by_role("link", name="English").click()
-    page.get_by_role("heading", name="Find out why a job waits").wait_for()
-    page.close()
-
-
-def fonts(page: Page, selector: str) -> list[str]:
-    """Return the fonts that an element's letters are drawn with."""
-    client = page.context.new_cdp_session(page)
-    client.send("DOM.enable")
-    client.send("CSS.enable")
-    root = client.send("DOM.getDocument")["root"]["nodeId"]
-    node = client.send("DOM.querySelector", {"nodeId": root, "selector": selector})["nodeId"]
-    drawn = client.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]
-    return [str(font["familyName"]) for font in drawn]
-
-
-def test_the_quick_start_fits_one_screen(address: str, browser: Browser) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.goto(f"{address}/index.html")
-    box = page.locator("#quick-start pre").bounding_box()
-    assert box is not None
-    assert box["y"] + box["height"] <= 900
     page.close()
