@@ -25,13 +25,6 @@ if sys.argv[1:] and config["task"]["index"] == 1:
     sys.exit(int(sys.argv[1]))
 time.sleep(300 if sys.argv[1:] else 0)
 """
-# Listens where the next job's worker would, by the number that it will have.
-SQUATTER = """\
-import os, socket, time
-server = socket.create_server(("", 61000 + (int(os.environ["SLURM_JOB_ID"]) + 1) % 4536))
-print("listens", flush=True)
-time.sleep(300)
-"""
 # Uses Ray on both nodes, and then fails, or waits to be ended.
 USING = """\
 import os, socket, sys, time
@@ -127,30 +120,6 @@ def test_the_exit_code_of_a_worker_that_failed_is_the_runs(
     failure = outcome(shared_dir, "tell-0001")["failure"]
     assert (failure["rank"], failure["host"]) == (1, "nid002")
     none_left(shared_dir)
-
-
-def test_a_port_that_another_job_has_on_any_node_is_passed_over(
-    toolkit: Any, tensorflow_image: Path, shared_dir: Path
-) -> None:
-    (shared_dir / "squat.py").write_text(SQUATTER)
-    (shared_dir / "tell.py").write_text(TELLING)
-    squat = ("--launcher", "none", "--nodelist", "nid002", "squat.py")
-    assert (
-        toolkit(
-            "run", "--detach", "--image", str(tensorflow_image), *squat, cwd=shared_dir
-        ).returncode
-        == 0
-    )
-    until_said(shared_dir, "squat-0001", "listens")
-    try:
-        shape = ("--launcher", "tensorflow", "--nodes", 2, "--nodelist", "nid[001-002]")
-        run(toolkit, shared_dir, "--image", tensorflow_image, *shape, "tell.py")
-    finally:
-        toolkit("cancel", "squat-0001", cwd=shared_dir)
-    log = next((shared_dir / "runs/tell-0001/logs").glob("*-0-nid001.log"))
-    job = int(log.name.split("-")[0])
-    addresses = json.loads(log.read_text().splitlines()[-1])["config"]["cluster"]["worker"]
-    assert addresses == [f"nid00{node}:{61000 + (job + 1) % 4536}" for node in (1, 2)]
 
 
 def test_tasks_and_actors_of_ray_work_on_both_nodes(
@@ -260,48 +229,3 @@ def test_a_run_whose_ray_is_killed_on_one_node_ends_says_so_and_leaves_nothing(
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def test_replicas_of_one_process_train_one_network(
-    toolkit: Any, tensorflow_image: Path, shared_dir: Path
-) -> None:
-    run(
-        toolkit,
-        shared_dir,
-        "--image",
-        tensorflow_image,
-        *"jobs/tensorflow-mirrored --replicas".split(),
-        3,
-    )
-    results = outcome(shared_dir, "tensorflow-mirrored-0001")["results"]
-    assert (results["world_size"], results["parameters_equal"]) == (3, True)
-    assert results["accuracy"] > 0.9
-    assert {
-        f"device:CPU:{index}" in logs_of(shared_dir, "tensorflow-mirrored-0001")
-        for index in range(3)
-    } == {True}
-
-
-def test_ray_train_trains_one_network_on_two_nodes(
-    toolkit: Any, ray_image: Path, shared_dir: Path
-) -> None:
-    run(toolkit, shared_dir, "--image", ray_image, "jobs/ray-train", seconds=600)
-    results = outcome(shared_dir, "ray-train-0001")["results"]
-    assert (results["world_size"], results["parameters_equal"], results["epochs"]) == (2, True, 12)
-    assert len(set(results["hosts"])) == 2
-    assert results["accuracy"] > 0.9
-    assert (Path(results["checkpoint"]) / "network.pt").is_file()
-    none_left(shared_dir)
-
-
-def test_ray_tune_finds_good_settings_and_stops_bad_trials(
-    toolkit: Any, ray_image: Path, shared_dir: Path
-) -> None:
-    run(toolkit, shared_dir, "--image", ray_image, "jobs/ray-tune", seconds=900)
-    results = outcome(shared_dir, "ray-tune-0001")["results"]
-    assert (results["trials"], results["failed"]) == (8, 0)
-    assert results["stopped_early"] > 0
-    assert len(results["hosts"]) == 2
-    assert results["accuracy"] > 0.9
-    assert "Trial status: 8 TERMINATED" in logs_of(shared_dir, "ray-tune-0001")
-    none_left(shared_dir)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("cluster")
 
 TELLING = """\
 import json, os, sys
-sys.stdout.write(json.dumps({"argv": sys.argv[1:], "environment": dict(os.environ)}) + "\\n")
+sys.stdout.write(json.dumps({"argv": sys.argv[1:], "environment": dict(os.environ), "directory": os.getcwd()}) + "\\n")
 """
 # Beyond the lists: control characters, spaces that are none, a byte order mark, text that runs
 # backwards, combining marks.
@@ -52,31 +52,34 @@ print(json.dumps({"length": len(token), "begins": token[:3], "seen": seen}), flu
 """
 
 
-@pytest.mark.parametrize("launcher", ["srun", "spawn", "mpi"])
+@pytest.mark.parametrize(
+    "launcher", "srun spawn torchrun horovod horovod-gloo horovod-elastic mpi mpirun".split()
+)
 def test_words_reach_the_rank_byte_for_byte(
     launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
-    """Through real sbatch, srun and Apptainer; torchrun and Horovod are in test_run, mpirun and Gloo in test_launchers_mpi."""
-    (shared_dir / "tell.py").write_text(TELLING)
-    words = [*HOSTILE, *MULTILINE, *ODD, "", "--", "-N", "9"]
+    """Through real sbatch, srun and Apptainer; other runtimes are in test_runtimes.py."""
+    work = shared_dir / "it's $(touch pwned) `x` 한글"
+    (work / "my data").mkdir(parents=True)
+    (work / "tell me;.py").write_text(TELLING)
+    words = [*HOSTILE, *MULTILINE, *ODD, "", "--", "-N", "9", "--help"]
     options = [
         option for index, word in enumerate(words) for option in ("--env", f"V{index}={word}")
     ]
+    named = ("--job-name", "a 'b' $(c) # d", "--comment", 'e "f" \\ ; #g')
     done = toolkit(
-        "run",
-        "--image",
-        str(pytorch_image),
-        "--launcher",
-        launcher,
-        *options,
-        "tell.py",
-        *words,
-        cwd=shared_dir,
+        *("run", "--image", str(pytorch_image), "--launcher", launcher, "--nodes", "2", *named),
+        *("--bind", "my data:/mnt/my data:ro", *options, "tell me;.py", *words),
+        cwd=work,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads((shared_dir / "runs/tell-0001/outcome.json").read_text())["results"]
+    (directory,) = (work / "runs").iterdir()
+    told = json.loads((directory / "outcome.json").read_text())["results"]
     assert told["argv"] == words
     assert [told["environment"][f"V{index}"] for index in range(len(words))] == words
+    assert told["directory"] == str(work)
+    assert not {"TOOLKIT_TOKEN", "OMPI_COMMAND"} & set(told["environment"])
+    assert not list(shared_dir.rglob("pwned"))
 
 
 def test_a_secret_is_seen_by_the_ranks_and_by_nobody_else(

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.hostile import HOSTILE
-
 Run = Callable[..., Any]
 SHAPE = ("--nodes", "2", "--cpus-per-node", "4", "--gpus-per-node", "2", "--gpu-type", "a100")
 
@@ -50,12 +48,6 @@ def test_sbatch_takes_what_is_handed_to_it(typed: Run, shared_dir: Path) -> None
     assert "Contiguous=1" in shown
     script = (shared_dir / "runs" / "sleep-0001" / "job.sbatch").read_text()
     assert "#SBATCH --wckey=mine\n" in script
-
-
-@pytest.mark.parametrize("value", [text for text in HOSTILE if "@" not in text])
-def test_hostile_values_reach_the_controller(typed: Run, shared_dir: Path, value: str) -> None:
-    shown = submitted(typed, shared_dir, "--slurm", "hold", "--slurm", f"comment={value}")
-    assert f"   Comment={value} \n" in shown
 
 
 def test_what_slurm_refuses_says_where_the_right_value_is(typed: Run, shared_dir: Path) -> None:

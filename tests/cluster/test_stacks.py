@@ -63,13 +63,7 @@ def train():
 train()
 """,
 }
-SCRIPTS["srun"] = SCRIPTS["torchrun"]
-SCRIPTS["horovod-gloo"] = SCRIPTS["horovod"]
-_COLLECTIVE = {"torchrun": "all_reduce", "srun": "all_reduce"}
-_LONG = {"srun", "horovod-gloo"}
-_LAUNCHERS = [
-    pytest.param(name, marks=[pytest.mark.long] if name in _LONG else []) for name in SCRIPTS
-]
+_COLLECTIVE = {"torchrun": "all_reduce"}
 
 
 def start(toolkit: Any, directory: Path, image: Path, *words: str) -> None:
@@ -91,7 +85,7 @@ def standing(answer: dict[str, Any]) -> list[str]:
     return [rank["text"] for rank in answer["ranks"]]
 
 
-@pytest.mark.parametrize("launcher", _LAUNCHERS)
+@pytest.mark.parametrize("launcher", SCRIPTS)
 def test_the_rank_that_the_others_wait_for_is_named_and_the_run_goes_on(
     launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:

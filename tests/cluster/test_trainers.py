@@ -30,31 +30,6 @@ num_machines: 1
 num_processes: 1
 machine_rank: 0
 """
-# The numbers are not written out, so that only Lightning itself can compare them.
-LIGHTNING = """\
-import sys
-import lightning as L
-from lightning.pytorch.demos.boring_classes import BoringModel
-shape = {"devices": int(sys.argv[1]), "num_nodes": int(sys.argv[2])}
-L.Trainer(accelerator="cpu", strategy="ddp", max_steps=1, logger=False, enable_checkpointing=False, **shape).fit(BoringModel())
-"""
-# Nothing of the job's shape is written: the toolkit tells Lightning.
-TRAINER = """\
-import lightning as L
-from lightning.pytorch.demos.boring_classes import BoringModel
-trainer = L.Trainer(accelerator="cpu", max_steps=1, logger=False, enable_checkpointing=False)
-trainer.fit(BoringModel())
-print(f"rank {trainer.global_rank} of {trainer.world_size}", flush=True)
-"""
-FABRIC = """\
-import lightning as L
-import torch
-fabric = L.Fabric(accelerator="cpu")
-model = fabric.setup(torch.nn.Linear(1, 1))
-total = fabric.all_reduce(torch.tensor(1.0), reduce_op="sum")
-print(f"rank {fabric.global_rank} of {total:.0f}", flush=True)
-"""
-LAUNCHED = FABRIC.replace("model =", "fabric.launch()\nmodel =")
 
 
 def train(toolkit: Any, directory: Path, name: str, *words: object) -> dict[str, Any]:
@@ -79,15 +54,6 @@ def test_lightning_takes_the_tasks_of_slurm_for_its_ranks(
     )
     assert results["environment"] == "SLURMEnvironment"
     assert results["accuracy"] > 0.9
-
-
-@pytest.mark.long  # beside it: the same job by srun
-def test_lightning_takes_over_the_numbers_of_torchrun(
-    toolkit: Any, trainers_image: Path, shared_dir: Path
-) -> None:
-    words = ("--launcher", "torchrun", "--image", trainers_image, "jobs/lightning-ddp")
-    results = train(toolkit, shared_dir, "lightning-ddp", *words)
-    assert results["environment"] == "TorchElasticEnvironment"
 
 
 @pytest.mark.long  # the unit tests hold what is started; the image takes minutes where it is built
@@ -145,35 +111,4 @@ def test_ranks_of_accelerate_meet_without_gpus(
     (run,) = (shared_dir / "runs").glob("*-0001")
     for rank in range(4):
         assert f"rank {rank} of 4 in {precision}" in logs_of(shared_dir, run.name)
-    none_left(shared_dir)
-
-
-@pytest.mark.long  # the examples of the rule are such logs
-@pytest.mark.parametrize(("numbers", "says"), [((4, 2), "devices=4"), ((2, 1), "num_nodes=1")])
-def test_lightning_itself_compares_what_is_not_written_out(
-    numbers: tuple[int, int], says: str, toolkit: Any, trainers_image: Path, shared_dir: Path
-) -> None:
-    (shared_dir / "train.py").write_text(LIGHTNING)
-    words = ("--image", str(trainers_image), "train.py", *map(str, numbers))
-    done = toolkit("run", *SHAPE, *words, cwd=shared_dir, timeout=300)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "rule lightning-shape" in done.stdout + done.stderr
-    assert f"the Trainer has {says}, and the job" in done.stdout + done.stderr
-
-
-@pytest.mark.long  # the unit tests hold what Lightning is told
-@pytest.mark.parametrize(
-    ("text", "launcher"),
-    [(TRAINER, "srun"), (FABRIC, "torchrun"), (LAUNCHED, "srun")],
-    ids=["trainer", "fabric", "fabric-launch"],
-)
-def test_lightning_is_told_the_shape_that_the_script_leaves_out(
-    text: str, launcher: str, toolkit: Any, trainers_image: Path, shared_dir: Path
-) -> None:
-    (shared_dir / "train.py").write_text(text)
-    words = ("--launcher", launcher, "--image", str(trainers_image), "train.py")
-    done = toolkit("run", *SHAPE, *words, cwd=shared_dir, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    for rank in range(4):
-        assert f"rank {rank} of 4" in logs_of(shared_dir, "train-0001")
     none_left(shared_dir)
