@@ -91,11 +91,9 @@ def _docker(store: Tiny, place: Path) -> str:
 KINDS = {"own": _own, "foreign": _foreign, "labelled": _labelled, "docker": _docker}
 
 
-@pytest.fixture(params=["root", "user"])
-def store(request: pytest.FixtureRequest) -> Tiny:
-    """A store of whoever runs the tests, and one of an ordinary user."""
-    found: Tiny = request.getfixturevalue("tiny" if request.param == "root" else "users_tiny")
-    return _greeting(found)
+@pytest.fixture
+def store(tiny: Tiny) -> Tiny:
+    return _greeting(tiny)
 
 
 def _greeting(store: Tiny) -> Tiny:
@@ -143,6 +141,14 @@ def scripts(image: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_has_what_its_base_has_in_layers_and_flat(store: Tiny, kind: str) -> None:
+    has_what_its_base_has(store, kind)
+
+
+def test_an_ordinary_user_builds_on_an_image_of_docker(users_tiny: Tiny) -> None:
+    has_what_its_base_has(_greeting(users_tiny), "docker")
+
+
+def has_what_its_base_has(store: Tiny, kind: str) -> None:
     base = KINDS[kind](store, store.place)
     greeted = 'hello > /greeted; echo "$TWICE" >> /greeted'
     recipe = recipe_on(store, base, greeted, more=MINE + steps(("second", "hello > /second")))

@@ -167,19 +167,6 @@ def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(
     assert b"packages.example.org" not in everything.replace(text.encode(), b"")
 
 
-def test_a_failed_step_is_named_with_its_command_and_the_tail(
-    docked: Docked, docker_engine: TestEngine
-) -> None:
-    done = docked.build(docked.recipe("echo before", "cat /missing/file", "echo after"))
-    assert done.returncode == 74
-    assert "the step act failed" in done.stderr
-    assert "(exit code 1)" in done.stderr
-    assert "command: cat /missing/file" in done.stderr
-    assert "| cat: /missing/file: No such file or directory" in done.stderr
-    assert docked.left() == ["tiny.failed.log"]
-    assert named(docker_engine) == ""
-
-
 def test_an_image_that_fails_a_check_gets_no_name(
     docked: Docked, docker_engine: TestEngine
 ) -> None:

@@ -20,9 +20,8 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from tests.cluster.image_fixtures import copy_cache, real_image
+from tests.cluster.image_fixtures import copy_cache
 from tests.cluster.ordinary_user import becoming
-from toolkit.config import shipped
 from toolkit.errors import BuildError
 from toolkit.files import read_toml
 from toolkit.images.lockfile import make as locking
@@ -245,37 +244,6 @@ def test_locked_builds_are_the_same_to_the_last_byte(machines: Machines) -> None
     assert json.loads(again.stdout)["kept"] is True
 
 
-@pytest.mark.long  # beside it: a locked build on a second machine
-@pytest.mark.timeout(2400)
-def test_locked_extensions_are_the_same_whatever_was_built_before(machines: Machines) -> None:
-    """And no step runs again whose result is kept from an open build."""
-    opened = machines.run("first", "build", machines.extension)
-    assert opened.returncode == 0, opened.stderr
-    assert machines.run("first", "lock", machines.extension).returncode == 0
-    found = {"kept": machines.build("first", machines.extension, "--locked")}
-    assert machines.kept == ["base", "apt", "python", "pip", "more", "clean"]
-    # What the extension extends is kept here from a locked build; only the steps beyond it run.
-    with load():
-        found["on what was locked"] = machines.build("second", machines.extension, "--locked")
-    become, env = machines.as_user("third")
-    found["an ordinary user"] = machines.build(
-        "third", machines.extension, "--locked", before=become, env=env
-    )
-    machines.give_base("second", "fifth")
-    found["extension first"] = machines.build(
-        "fifth", machines.extension, "--locked", before=("taskset", "-c", "0")
-    )
-    base_after = machines.build("fifth", machines.recipe, "--locked")
-    assert base_after == machines.build("first", machines.recipe, "--locked")
-    # As above, but of an open build of what it extends.
-    machines.give_base("second", "sixth")
-    assert machines.run("sixth", "build", machines.recipe).returncode == 0
-    found["on what was open"] = machines.build("sixth", machines.extension, "--locked")
-    assert machines.kept == ["base", "apt", "python", "pip"]
-    assert len(found) == 5
-    assert set(found.values()) == {found["kept"]}, found
-
-
 def test_a_step_that_gives_other_bytes_is_named(machines: Machines) -> None:
     """No lock can hold what a step takes from chance; the packages are what was locked all the same."""
     recipe = machines.place / "unequal.toml"
@@ -298,31 +266,6 @@ def test_a_step_that_gives_other_bytes_is_named(machines: Machines) -> None:
     again = machines.run("elsewhere", "build", recipe, "--locked")
     assert re.search(r"^random .* kept", again.stderr, re.MULTILINE), again.stderr
     assert re.search(r"^differs", again.stderr, re.MULTILINE), again.stderr
-
-
-@pytest.mark.long
-@pytest.mark.timeout(7200)
-def test_the_real_chain_is_the_same_to_the_last_byte(machines: Machines) -> None:
-    """PyTorch, and Horovod compiled against it: from what is kept and from nothing, on all cores, under load, by a user on one core."""
-    recipe = machines.place / "pytorch.toml"
-    shutil.copy(shipped("recipes") / "pytorch_cpu.toml", recipe)
-    copy_cache(real_image("pytorch_cpu").parent, machines.images("real"))
-    for arguments in (("build", recipe), ("lock", recipe)):
-        assert machines.run("real", *arguments, seconds=1800).returncode == 0
-    found = {"kept": machines.build("real", recipe, "--locked", seconds=1800)}
-    found["from nothing"] = machines.build("real-2", recipe, "--locked", seconds=3600)
-    with load(), tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/dev/shm") as memory:
-        found["in memory, under load"] = machines.build(
-            "real-3", recipe, "--locked", seconds=3600, env={"TOOLKIT_BUILD_TMP": memory}
-        )
-    become, env = machines.as_user("real-4")
-    one_core = ("taskset", "-c", "0", *become)
-    found["a user on one core"] = machines.build(
-        "real-4", recipe, "--locked", seconds=3600, before=one_core, env=env
-    )
-    found["by force"] = machines.build("real-2", recipe, "--locked", "--force", seconds=3600)
-    assert len(found) == 5
-    assert set(found.values()) == {found["kept"]}, found
 
 
 def test_a_lock_of_another_recipe_is_refused(machines: Machines) -> None:

@@ -48,13 +48,7 @@ def test_there_is_a_stand_in_for_every_recipe() -> None:
 
 
 # One of PyTorch and one of TensorFlow; the others have the same blocks.
-_SHORT = ("pytorch_22.03", "tensorflow_25.02")
-
-
-@pytest.mark.parametrize(
-    "recipe",
-    [pytest.param(name, marks=() if name in _SHORT else [pytest.mark.long]) for name in RECIPES],
-)
+@pytest.mark.parametrize("recipe", ["pytorch_22.03", "tensorflow_25.02"])
 def test_a_recipe_of_ngc_builds_from_a_stand_in(
     docked: Docked, docker_engine: TestEngine, ngc_stand_ins: str, kept: Path, recipe: str
 ) -> None:

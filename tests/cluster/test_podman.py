@@ -206,19 +206,6 @@ def test_what_the_host_lends_to_podman_is_there_in_the_build_and_nowhere_afterwa
     assert kept == [], "what podman keeps for itself"
 
 
-def test_a_step_that_podman_fails_in_is_named_with_its_command_and_the_tail(
-    podded: Docked, podman: TestPodman
-) -> None:
-    done = podded.build(podded.recipe("echo before", "cat /missing/file", "echo after"))
-    assert done.returncode == 74, done.stderr
-    assert "the step act failed" in done.stderr
-    assert "(exit code 1)" in done.stderr
-    assert "command: cat /missing/file" in done.stderr
-    assert "| cat: /missing/file: No such file or directory" in done.stderr
-    assert podded.left() == ["tiny.failed.log"]
-    assert (named(podman), podman.containers()) == ("", [])
-
-
 def steps_of(word: str) -> list[int]:
     """The processes with a word in their command line, wherever they are."""
     found = []
@@ -231,11 +218,8 @@ def steps_of(word: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)]
-)
 def test_a_build_by_podman_that_is_stopped_leaves_nothing_and_goes_on_the_next_time(
-    podded: Docked, podman: TestPodman, number: signal.Signals
+    podded: Docked, podman: TestPodman
 ) -> None:
     duration = f"3{podded.place.name.encode().hex()[-6:]}".translate(
         str.maketrans("abcdef", "123456")
@@ -248,7 +232,7 @@ def test_a_build_by_podman_that_is_stopped_leaves_nothing_and_goes_on_the_next_t
         lambda: log.exists() and "+ sleep" in log.read_text() and steps_of(duration),
         "the step that sleeps",
     )
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
     wait_for(lambda: not (podded.processes() or steps_of(duration)), "the end of everything")
     wait_for(lambda: podded.left() == ["tiny.failed.log"], "the work directory to go")
