@@ -173,9 +173,8 @@ def test_a_file_system_that_is_full(place: Place, small: Path) -> None:
     place.expect(73, f"in {small} the file system has 7", "train.py", cwd=small)
 
 
-def test_a_script_that_its_owner_keeps(user: User, users_cluster: None) -> None:
+def test_a_script_that_its_owner_keeps(user: User) -> None:
     """Only an ordinary user can be kept from reading."""
-    del users_cluster
     script, image = user.home / "kept.py", user.home / "none.sif"
     script.write_text("print()\n")
     image.touch()
@@ -183,14 +182,6 @@ def test_a_script_that_its_owner_keeps(user: User, users_cluster: None) -> None:
     for mode, refused in ((0o600, False), (0o000, True)):
         script.chmod(mode)
         words = ("--image", str(image), "--launcher", "none", str(script))
-        done = user.toolkit("run", "--dry-run", *words)
+        done = user.toolkit("run", "--dry-run", "--site", "neuron", *words)
         text = f"you may not read {script}, and the ranks are you"
         assert (text in done.stderr) == refused, done.stderr
-
-
-@pytest.fixture
-def users_cluster(user: User) -> Iterator[None]:
-    up = user.toolkit("cluster", "up", "--nodes", "1")
-    assert up.returncode == 0, up.stderr
-    yield
-    assert user.toolkit("cluster", "down").returncode == 0

@@ -172,7 +172,7 @@ class Controller:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def controller(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Controller]:
     env = {**toolkit_env, "TOOLKIT_CLUSTER": "away"}
     up = toolkit("cluster", "up", "--nodes", "1", env=env)
@@ -245,7 +245,7 @@ def test_a_function_waits_for_the_controller_as_well(
     )
     controller.start()
     assert process.wait(timeout=100) == 0, (shared_dir / "said").read_text()
-    assert (shared_dir / "said").read_text().splitlines()[-1] == "job 1 has one task"
+    assert (shared_dir / "said").read_text().splitlines()[-1].endswith(" has one task")
 
 
 def test_a_job_whose_answer_is_lost_with_the_controller_is_found_when_it_is_back(

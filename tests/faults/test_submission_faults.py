@@ -290,7 +290,7 @@ class Controller:
         self.inside(f"setsid {command} </dev/null >/dev/null 2>&1 & sleep 1")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def controller(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Controller]:
     env = {**toolkit_env, "TOOLKIT_CLUSTER": "away"}
     up = toolkit("cluster", "up", "--nodes", "1", "--accounting", env=env)
