@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,9 +18,6 @@ import pytest
 
 from tests.cluster.ordinary_user import User, change_accounts
 from tests.cluster.ranks import wait_for
-
-ROOT = Path(__file__).parents[2]
-NEURON = ROOT / "workshops" / "neuron-2022"
 
 
 def accounts(process: int) -> list[str]:
@@ -40,34 +36,6 @@ def places(process: int) -> list[str]:
 def process_of(report: dict[str, Any]) -> int:
     """Return the number of the process that rehearsed, which the names of its users have."""
     return int(report["attempts"][0]["person"].removeprefix("tkw").partition("-")[0])
-
-
-@pytest.mark.long
-def test_six_people_rehearse_the_workshop_of_2022(
-    pytorch_image: Path, toolkit: Any, tmp_path: Path
-) -> None:
-    """Six users go through two exercises on the imitated Neuron, and nothing of them is left."""
-    del pytorch_image
-    report = tmp_path / "report.html"
-    only = ("--only", "02-horovod-pytorch", "--only", "10-ddp")
-    done = toolkit(
-        *("workshop", "rehearse", str(NEURON), "--people", "6", "--json", "--html", str(report)),
-        *only,
-        timeout=1200,
-    )
-    assert done.returncode == 0, (done.stdout[-3000:], done.stderr[-3000:])
-    found = json.loads(done.stdout)
-    attempts = found["attempts"]
-    assert len(attempts) == 6 * 3
-    assert all(each["ok"] for each in attempts)
-    trained = [each for each in attempts if each["exercise"] != "join"]
-    assert {each["exercise"] for each in trained} == {"02-horovod-pytorch", "10-ddp"}
-    assert all(each["accuracy"] > 0.9 and each["queued"] >= 0 for each in trained)
-    assert "like neuron-2022" in found["cluster"]
-    assert found["controller_cpu"] > 0
-    assert len(found["disk"]) == 6
-    assert "0.9" in report.read_text()
-    assert accounts(process_of(found)) == places(process_of(found)) == []
 
 
 # By the rank, by its outcome if not even its log had room, and before the next job queues.
@@ -154,27 +122,6 @@ def test_on_a_site_every_participant_is_this_user_and_ctrl_c_leaves_no_job(
     # Other tests' jobs may still end on this cluster.
     assert [job for job in jobs(toolkit) if job.startswith("endless ")] == []
     assert list(shared_dir.iterdir()) == []
-
-
-@pytest.mark.long
-def test_an_ordinary_user_rehearses_on_a_cluster_of_their_own(user: User, light: Path) -> None:
-    """The same as root's, and without the right to create users."""
-    folder = user.home / "light"
-    shutil.copytree(light, folder)
-    for path in (folder, *folder.rglob("*")):
-        shutil.chown(path, user.name)
-    words = ("workshop", "rehearse", str(folder), "--people", "2", "--only", "good")
-    refused = user.toolkit(*words)
-    assert refused.returncode == 77, refused.stderr
-    assert "--on-site" in refused.stderr
-    assert user.toolkit("cluster", "up", "--nodes", "2").returncode == 0
-    try:
-        done = user.toolkit(*words, "--on-site", "--json", timeout=200)
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert [each["ok"] for each in json.loads(done.stdout)["attempts"]] == [True] * 4
-        assert not list(user.home.glob("toolkit-rehearsal-*"))
-    finally:
-        user.toolkit("cluster", "down")
 
 
 @pytest.fixture
