@@ -106,43 +106,6 @@ def test_a_killed_study_goes_on(
     assert one == both > 0, "the nodes of a local cluster are one machine"
 
 
-def test_a_study_in_one_allocation_goes_on(
-    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
-) -> None:
-    """Its client is killed and the allocation lives on; then Ctrl-C ends both; then it is completed."""
-    options = "--nodes 1,2,3 --runs 2 --one-allocation --no-hook".split()
-    work = ("--arguments", "--serial 0.05 --parallel 0 --steps 30 --warm-up 0 --hold 4")
-    chosen = words(shared_dir, pytorch_image, *options, *work)
-    stop_at("running", signal.SIGKILL, chosen, shared_dir, toolkit_env, measured=0)
-    code, said = stop_at("running", signal.SIGINT, chosen, shared_dir, toolkit_env, measured=3)
-    assert code == 130, said
-    assert "cancelled" in said
-    assert "kept       3 runs in scale/paced" in said
-    kept = report(shared_dir)["samples"]
-    (shared_dir / "goes-on").touch()
-    done = toolkit(*chosen, cwd=shared_dir)
-    assert done.returncode == 0, done.stderr
-    assert "3 runs take turns on 3 nodes" in done.stderr
-    samples = json.loads(done.stdout)["samples"]
-    assert [sample for sample in samples if sample in kept] == kept
-    assert [(sample["nodes"], sample["nodelist"]) for sample in samples] == [
-        *[(1, "nid001")] * 2,
-        *[(2, "nid[001-002]")] * 2,
-        *[(3, "nid[001-003]")] * 2,
-    ]
-    first, second = sorted({sample["job_id"] for sample in samples})
-    assert [sample["job_id"] for sample in samples].count(first) == 3
-    states: dict[int, list[str]] = {first: [], second: []}
-    for row in json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout):
-        states[row["job_id"]].append(row["state"])
-    assert states[first].count("COMPLETED") == 3
-    assert set(states[first]) == {"COMPLETED", "CANCELLED"}
-    assert states[second] == ["COMPLETED"] * 4  # with that of the allocation
-    # Nothing is left of the runs whose turn never came.
-    runs = [path for path in (shared_dir / "runs").iterdir() if "allocation" not in path.name]
-    assert all((run / "part.json").is_file() for run in runs)
-
-
 def test_a_changed_script_and_another_metric_are_measured(toolkit: Any, shared_dir: Path) -> None:
     """A run that had ended without the metric is neither measured for ever nor taken for another script's."""
     script = shared_dir / "rate.py"
@@ -152,7 +115,7 @@ def test_a_changed_script_and_another_metric_are_measured(toolkit: Any, shared_d
     done = toolkit(*chosen, cwd=shared_dir)
     assert done.returncode == 95, done.stderr
     script.write_text("print('samples_per_second 7')")
-    done = toolkit(*chosen, "--one-allocation", cwd=shared_dir)
+    done = toolkit(*chosen, cwd=shared_dir)
     assert done.returncode == 0, done.stderr
     (sample,) = json.loads(done.stdout)["samples"]
     assert (sample["name"], sample["value"]) == ("scale-rate-0002", 7)

@@ -214,9 +214,9 @@ def test_every_value_of_a_template_goes_through_a_quoting() -> None:
     """But numbers, the version, and what the code itself chooses or has quoted."""
     free = re.compile(
         r"plan\.(toolkit|nodes|least_nodes|ranks_per_node|job_pattern|port_count|shape)"
-        r'|plan\.ports(\[0\]| \| join\("-"\))|plan\.parts \| length|plan\.requeue\.[a-z]+( \+ 1)?'
+        r'|plan\.ports(\[0\]| \| join\("-"\))|plan\.requeue\.[a-z]+( \+ 1)?'
         r"|launch\.(launcher|cpus_per_task)|container\.(action|home_inside|prefix)"
-        r"|part\.(nodes|ntasks_per_node|cpus_per_task)|point\.number|prefix|own|functions|variable"
+        r"|point\.number|prefix|own|functions|variable"
         r"|attempt|command|directive|home|inner_shell|job|launching|line|point|program|salloc|step|tell|words"
         r"|launching \| indent\(4, true\)|part\[name\]\(\)|gpus\[container\.command\]"
         r"|((runtime|plain|self)\.)?(super|mount|about|enter|start|take|options|setup|show|step)\(.*\)"

@@ -123,12 +123,6 @@ study_options: Decorator[Any] = options(
         "reason.",
     ),
     click.option(
-        "--one-allocation",
-        is_flag=True,
-        help="Run all points in turns on the first nodes of one job, whose limit is --time "
-        "(default: each run is a job).",
-    ),
-    click.option(
         "--no-hook",
         is_flag=True,
         help="Record no steps in the ranks: no communication share, stragglers and start-up.",

@@ -33,7 +33,7 @@ _NOT_OURS = (
     *("interactive", "pty", "after", "snapshot", "dependency"),
 )
 
-_OWN = ("weak", "strong", "rounds", "no_hook", "arguments", "one_allocation")
+_OWN = ("weak", "strong", "rounds", "no_hook", "arguments")
 
 
 @click.command("scale")
@@ -195,7 +195,6 @@ def _options(job: str, values: dict[str, Any]) -> Options:
         modes=tuple(modes),  # type: ignore[arg-type]  # strong and weak, from above
         runs=own["rounds"] or 3,
         hook=not own["no_hook"],
-        one_allocation=own["one_allocation"],
         arguments=tuple(shlex.split(own["arguments"] or "")),
         job=_job_settings(values),
         **chosen,
@@ -236,7 +235,7 @@ def _show_plan(planned: Sequence[PlannedPoint], options: Options, *, as_json: bo
             "ranks": entry.plan.nodes * entry.plan.ranks_per_node,
             "launcher": entry.plan.launch.launcher,
             "runs": options.runs,
-            "hours": None if options.one_allocation else round(entry.hours, 2),
+            "hours": round(entry.hours, 2),
             "unit": entry.unit,
             "arguments": shlex.join(entry.plan.launch.program),
         }
@@ -245,23 +244,16 @@ def _show_plan(planned: Sequence[PlannedPoint], options: Options, *, as_json: bo
     if as_json:
         console.out_json(rows)
         return
-    console.out(_plan_table(rows, has_limits=not options.one_allocation))
+    console.out(_plan_table(rows))
     runs, unit = len(planned) * options.runs, planned[0].unit
-    if options.one_allocation:
-        most = max(entry.plan.nodes for entry in planned)
-        total = max(entry.hours for entry in planned) / options.runs
-        console.fact("job", f"1 of {counted(most, 'node')}, on which {runs} runs take turns")
-    else:
-        total = sum(entry.hours for entry in planned)
-        console.fact("jobs", f"{runs}, one after the other, in turns over the points")
+    total = sum(entry.hours for entry in planned)
+    console.fact("jobs", f"{runs}, one after the other, in turns over the points")
     limit = f"{total:.3g} {unit} hours, by the time limits (--time)" if total else "no limit known"
     console.fact("at most", limit)
 
 
-def _plan_table(rows: Sequence[dict[str, Any]], *, has_limits: bool) -> str:
-    """Return the table of the points; those of one allocation have no limit of their own."""
-    limits = ("at most",) if has_limits else ()
-    names = ("point", "nodes", "ranks", "launcher", "runs", *limits, "command")
+def _plan_table(rows: Sequence[dict[str, Any]]) -> str:
+    names = ("point", "nodes", "ranks", "launcher", "runs", "at most", "command")
     lines = []
     for row in rows:
         limit = f"{row['hours']:g} {row['unit']} h" if row["hours"] else "no limit"

@@ -107,7 +107,6 @@ class Case(NamedTuple):
         force: the reason to submit a job that the rules refuse; None: the rules decide.
         after: dependencies of the job as Slurm writes them: ``afterok:7``.
         repeats: the recorded plan of the run that is repeated without a change; else None.
-        is_part: the run has the first nodes of a larger allocation.
     """
 
     job: Job
@@ -132,7 +131,6 @@ class Case(NamedTuple):
     force: str | None = None
     after: tuple[str, ...] = ()
     repeats: Plan | None = None
-    is_part: bool = False
 
     def with_findings(self, *findings: ToolkitError) -> Case:
         """Return the case with further findings."""

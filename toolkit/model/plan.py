@@ -198,21 +198,6 @@ class Forced(Record, frozen=True, kw_only=True):
     findings: tuple[str, ...]
 
 
-class Part(Record, frozen=True, kw_only=True):
-    """One of the runs that take turns in an allocation.
-
-    Attributes:
-        run_directory: of the run, whose script is started there.
-        nodes: how many of the allocation's it has.
-        ntasks_per_node, cpus_per_task: of the tasks that Slurm starts.
-    """
-
-    run_directory: str
-    nodes: int
-    ntasks_per_node: int
-    cpus_per_task: int
-
-
 class Plan(Record, frozen=True, kw_only=True):
     """A run before it is submitted.
 
@@ -250,8 +235,6 @@ class Plan(Record, frozen=True, kw_only=True):
             starts.
         gpu_type: the type of its GPUs, as Slurm names it; empty: any.
         slurm: further options of sbatch from the user; None for an option without a value.
-        parts: the runs that take turns in this job, which starts nothing else.
-        is_part: the run is one of these: it has the first nodes of a larger allocation.
     """
 
     toolkit: str
@@ -285,8 +268,6 @@ class Plan(Record, frozen=True, kw_only=True):
     script_file: ScriptFile | None = None
     gpu_type: str = ""
     slurm: dict[str, str | None] = {}
-    parts: tuple[Part, ...] = ()
-    is_part: bool = False
 
     @property
     def sbatch_options(self) -> tuple[tuple[str, str | None], ...]:

@@ -79,8 +79,7 @@ def gather(
         from toolkit.planning.repeat import not_taken
 
         today = merge([_site_layer(cluster.site), *files, variables])
-        # A part of an allocation is repeated as a job of its own; another site has other values.
-        is_alike = recorded.site == case.site.name and not recorded.is_part
+        is_alike = recorded.site == case.site.name  # another has other values
         repeats = recorded if is_alike and not run.flags.values else None
         case = case._replace(repeats=repeats)
         case = _warned(case, *not_taken(recorded, settings.job, today))

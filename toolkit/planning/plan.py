@@ -81,7 +81,6 @@ def decide(case: Case) -> Plan:
         script_file=None if job.interactive else case.script_file,
         ports=case.site.ports,
         reports=reports,
-        is_part=case.is_part,
     )
     if case.repeats is None:
         return fresh

@@ -83,8 +83,7 @@ def query(run: Run, answers: Answers | None = None) -> JobState | None:
     if isinstance(known, SlurmUnreachableError):
         raise known
     state = run.state(known)
-    # How a part of an allocation came out is known to the study that it belongs to.
-    if state is not None and state.ended and not run.plan.is_part:
+    if state is not None and state.ended:
         finish(run, state)
     return state
 

@@ -167,8 +167,6 @@ def _inner_shell(steps: Sequence[str]) -> str:
 def _step_options(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the options of srun, each with its reason."""
     launch = plan.launch
-    if plan.is_part:
-        yield '--nodelist="$SLURM_JOB_NODELIST"', "else it would begin on any nodes that are free"
     yield "--export=ALL", "this shell's variables, whatever sbatch was given"
     yield "--kill-on-bad-exit=1", "a task that fails ends the job"
     yield "--wait=0", "one that ends early does not"

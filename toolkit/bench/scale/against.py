@@ -119,10 +119,6 @@ def differences(old: Study, new: Study) -> list[str]:
         before, after = getattr(old.origin, field), getattr(new.origin, field)
         if before != after:
             notes.append(f"{name}: {before[:40] or 'unknown'} -> {after[:40] or 'unknown'}")
-    if old.options.one_allocation != new.options.one_allocation:
-        kinds = ("a job for each run", "one allocation")
-        was, now = kinds[old.options.one_allocation], kinds[new.options.one_allocation]
-        notes.append(f"jobs: {was} -> {now}")
     if old.options.arguments != new.options.arguments or old.options.job != new.options.job:
         notes.append("the options of the job")
     return notes

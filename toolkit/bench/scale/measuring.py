@@ -1,9 +1,8 @@
-"""Get the runs of a study done: each as a job, or all in one allocation; taken up or submitted."""
+"""Get the runs of a study done, each as a job: taken up from an earlier process, or submitted."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -11,27 +10,17 @@ from typing import NamedTuple
 
 from toolkit.api.run import CompletedRun
 from toolkit.bench import jobs
-from toolkit.bench.scale import allocation
 from toolkit.bench.scale.directory import StudyDirectory
 from toolkit.bench.scale.measurement import sample
 from toolkit.bench.scale.model import Options, Point, Sample
-from toolkit.bench.scale.parts import Part
 from toolkit.bench.scale.point_run import adapted, evidence, layer, place_hook
-from toolkit.errors import MalformedInputError, ToolkitError, UsageError
-from toolkit.localcluster.access import local_name
-from toolkit.model.case import Case
+from toolkit.errors import MalformedInputError, ToolkitError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome
-from toolkit.planning.case import gather
 from toolkit.runs.finish import finish
 from toolkit.runs.follow import follow
 from toolkit.runs.run import Run
-from toolkit.runs.submit import submit
 from toolkit.slurm.client import Client
-from toolkit.slurm.patience import configured_wait, patiently
-from toolkit.units import counted
-
-_MOST_PARTS = 1000  # runs of one allocation: each has a directory before the first begins
 
 Turn = tuple[Point, int]
 
@@ -58,31 +47,21 @@ class Measuring:
         directory: StudyDirectory,
         cwd: Path,
         say: jobs.Inform,
-        missing: Sequence[Turn],
         plans: Mapping[Point, Plan],
     ) -> None:
-        """Begin without a job.
-
-        Args:
-            missing: the runs, in their order.
-            plans: of each point, as it would be submitted now.
-        """
+        """Begin without a job; ``plans`` are those of the points as they would be submitted now."""
         self._options = options
         self._directory = directory
         self._cwd = cwd
         self._say = say
-        self._missing = missing
         self._plans = plans
-        self._allocated: set[Turn] = set()
         self._jobs: dict[int, Client] = {}  # that are cancelled if this process is interrupted
 
     @contextmanager
     def cancelling(self) -> Iterator[None]:
-        """Cancel the jobs that were taken up or share an allocation if the block is left early."""
+        """Cancel the jobs that were taken up if the block is left early."""
         try:
             yield
-        except jobs.FailedRunError:
-            raise  # it ends its allocation
         except BaseException:
             for job_id, client in self._jobs.items():
                 with suppress(ToolkitError):  # a Slurm that is silent does not cancel either
@@ -98,19 +77,13 @@ class Measuring:
             ToolkitError: it could not be submitted or followed, or printed no metric.
         """
         ran = self._taken_up((point, number))
-        if ran is not None and (point, number) not in self._allocated:
+        if ran is not None:
             with suppress(MalformedInputError):  # of the run before: the metric may be printed now
                 return sample(self._options, point, number, evidence(self._options, ran))
             self._directory.pending_file(point, number).unlink(missing_ok=True)
-            ran = None
-        if ran is None and self._options.one_allocation:
-            self._allocate()
-            ran = self._taken_up((point, number))
-        if ran is None:
-            ran = self._own_job(point, number)
+        ran = self._own_job(point, number)
         if ran.outcome.kind != "ok":
-            if not ran.run.plan.is_part:  # the others of its allocation are noted as well
-                self._directory.pending_file(point, number).unlink(missing_ok=True)
+            self._directory.pending_file(point, number).unlink(missing_ok=True)
             raise jobs.FailedRunError(ran)
         return sample(self._options, point, number, evidence(self._options, ran))
 
@@ -134,13 +107,12 @@ class Measuring:
         if directory is None:
             return None
         run = Run(directory)
-        run = Part(directory) if run.plan.is_part else run
         job = run.state() if run.outcome is None else None
         if job is not None and job.ended:
             finish(run, job)
         if run.job is None or run.job.job_id is None:
             return None
-        if turn not in self._allocated and not _is_same(run.plan, self._plans[turn[0]]):
+        if not _is_same(run.plan, self._plans[turn[0]]):
             self._leave(run, job)
             return None
         return _RunState(run, job)
@@ -153,69 +125,24 @@ class Measuring:
             self._say("cancelled", text)
 
     def _taken_up(self, turn: Turn) -> CompletedRun | None:
-        """Return the noted run once it has ended; None if there is none, or it must be repeated.
-
-        A failed run of an earlier process is repeated, but not one of this process's allocation.
-        """
+        """Return the noted run once it has succeeded; None if there is none, or it is repeated."""
         state = self._state(turn)
-        if state is None or not (state.is_useful or turn in self._allocated):
+        if state is None or not state.is_useful:
             return None
-        outcome = state.run.outcome or self._followed(state, is_new=turn in self._allocated)
-        if outcome.kind != "ok" and turn not in self._allocated:
-            return None
-        return CompletedRun(state.run, outcome)
+        outcome = state.run.outcome or self._followed(state)
+        return CompletedRun(state.run, outcome) if outcome.kind == "ok" else None
 
-    def _followed(self, state: _RunState, *, is_new: bool) -> Outcome:
+    def _followed(self, state: _RunState) -> Outcome:
         run = state.run
-        if not is_new and state.job is not None:
+        if state.job is not None:
             self._say("resumed", f"{run.name}: job {run.job_id} is {state.job.state.lower()}")
         self._jobs[run.job_id] = run.client
         for event in follow(run):
             if isinstance(event, Outcome):
-                if not run.plan.is_part:
-                    del self._jobs[run.job_id]
+                del self._jobs[run.job_id]
                 return event
             jobs.report(event, self._say)
         raise AssertionError("a run that is followed ends with an outcome")
-
-    def _allocate(self) -> None:
-        """Submit one job for all runs that are neither measured nor under way."""
-        states = {turn: self._state(turn) for turn in self._unmeasured()}
-        turns = [turn for turn, state in states.items() if not (state and state.is_useful)]
-        if len(turns) > _MOST_PARTS:
-            cause = f"{len(turns)} runs are too many for one allocation; the limit is {_MOST_PARTS}"
-            step = "measure some first: fewer --runs, then the same command with more"
-            raise UsageError(cause, place="--one-allocation", next_step=step)
-        wait = configured_wait(lambda text: self._say("waiting", text))
-        cases = {
-            point: patiently(partial(self._gather, point), wait)
-            for point in dict.fromkeys(point for point, _ in turns)
-        }
-        whole, written = allocation.write_allocation(
-            [(cases[point], partial(adapted, self._options, point)) for point, _ in turns]
-        )
-        for (point, number), run in zip(turns, written, strict=True):
-            self._discard(states[point, number])
-            self._note(point, number, run.plan)
-        job_id = submit(whole, local_name(cases[turns[0][0]].site), wait)
-        for run in written:
-            run.record(job_id)
-        self._jobs[job_id] = whole.client
-        self._allocated.update(turns)
-        nodes, runs = counted(whole.plan.nodes, "node"), counted(len(turns), "run")
-        text = f"{whole.name}: {runs} take turns on {nodes}, job {job_id}"
-        self._say("allocation", text)
-
-    def _gather(self, point: Point) -> Case:
-        return gather(self._options.target, layer(self._options, point), self._cwd)
-
-    def _unmeasured(self) -> list[Turn]:
-        return [turn for turn in self._missing if not self._directory.sample_file(*turn).is_file()]
-
-    def _discard(self, state: _RunState | None) -> None:
-        """Remove the directory of a run that never began, as its allocation had ended."""
-        if state and isinstance(state.run, Part) and state.run.times is None:
-            shutil.rmtree(state.run.directory)
 
 
 def _is_same(before: Plan, now: Plan) -> bool:

@@ -35,7 +35,6 @@ class Options(Model, frozen=True, kw_only=True):
             do not.
         hook: record the time of each step in the ranks.
         beside: names of published results that the report shows.
-        one_allocation: the runs take turns in one job; else each is a job.
     """
 
     target: str
@@ -54,7 +53,6 @@ class Options(Model, frozen=True, kw_only=True):
     count_oversubscribed: str = ""
     hook: bool = True
     beside: tuple[str, ...] = ()
-    one_allocation: bool = False
 
     @property
     def is_time(self) -> bool:
@@ -149,7 +147,7 @@ class Sample(Model, frozen=True, kw_only=True):
         epoch_seconds: time of one epoch; 0: unknown.
         ranks: the ranks with recorded steps.
         nodelist: nodes of the job, as Slurm writes them.
-        job_id: of its job, which may be that of an allocation for several runs; 0: unknown.
+        job_id: of its job; 0: unknown.
         ended: UTC, ISO 8601.
     """
 

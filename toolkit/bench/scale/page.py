@@ -217,14 +217,6 @@ def _method() -> list[str]:
     return ["<h2>How it was measured</h2>", f'<ul class="small">{items}</ul>']
 
 
-def _allocation(study: Study) -> str:
-    """Return the jobs in which the runs took turns; empty if each was a job."""
-    if not study.options.one_allocation:
-        return ""
-    ids = sorted({sample.job_id for sample in study.samples})
-    return f"the runs took turns in {counted(len(ids), 'job')}: {', '.join(map(str, ids[:20]))}"
-
-
 def _origin(study: Study) -> list[str]:
     origin, options = study.origin, study.options
     facts = {
@@ -238,7 +230,6 @@ def _origin(study: Study) -> list[str]:
         "Slurm": origin.slurm,
         "toolkit": origin.toolkit,
         "began": origin.began,
-        "allocation": _allocation(study),
         "arguments": redacted(shlex.join(options.arguments)),
     }
     rows = [(name, value) for name, value in facts.items() if value]

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from toolkit import __version__, git
 from toolkit.bench import jobs
-from toolkit.bench.scale.allocation import require_alike
 from toolkit.bench.scale.directory import StudyDirectory
 from toolkit.bench.scale.measuring import Measuring
 from toolkit.bench.scale.model import Options, Origin, Point, Study
@@ -54,8 +53,6 @@ def plan_points(options: Options, cwd: Path, say: jobs.Inform) -> tuple[list[Pla
             origin = _origin(case, patiently(case.client.version, wait))
         hours, unit = asked_hours(decided, case.minutes, options.runs)
         planned.append(PlannedPoint(point, decided, hours, unit))
-    if options.one_allocation:
-        require_alike([entry.plan for entry in planned])
     return planned, origin
 
 
@@ -108,7 +105,7 @@ def measure(
     # Runs of an interrupted study come first: their job may still be running.
     missing.sort(key=lambda turn: directory.run_in_progress(*turn) is None)
     plans = {entry.point: entry.plan for entry in planned}
-    measuring = Measuring(options, directory, cwd, say, missing, plans)
+    measuring = Measuring(options, directory, cwd, say, plans)
     with measuring.cancelling():
         for count, (point, number) in enumerate(missing, len(schedule) - len(missing) + 1):
             say("point", f"{count} of {len(schedule)}: {point.key}, run {number}")
