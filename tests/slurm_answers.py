@@ -58,7 +58,7 @@ ANSWERS: Mapping[str, Sequence[str]] = {
     ),
     "sacct": (
         *("env", *queue.ENVIRONMENT, "sacct", "--noheader", "--parsable", "--allocations"),
-        *(f"--delimiter={SEPARATOR}", f"--format={queue.sacct_format()}", "--jobs=IDS"),
+        *(f"--delimiter={SEPARATOR}", f"--format={queue.SACCT_FORMAT}", "--jobs=IDS"),
     ),
     "usage": ("squeue", "--noheader", "--array", "--me", f"--format={cluster.USAGE_FORMAT}"),
     "details": ("scontrol", "--details", "show", "job=ID"),

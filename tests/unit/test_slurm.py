@@ -119,7 +119,7 @@ def test_lines_of_a_site_s_plugins_are_skipped() -> None:
 def test_nodes_of_a_partition_are_counted() -> None:
     nodes = cluster.nodes(answer("22.05.8", "nodes").replace("State=MIXED", "State=IDLE", 1))
     queue = cluster.queues(answer("22.05.8", "partitions"))[1]
-    state = cluster.partition_state(queue, nodes, SITE, Limits(), Use(submitted=1), None)
+    state = cluster.partition_state(queue, nodes, SITE, Limits(), Use(submitted=1))
     assert state == PartitionState(
         queue=queue,
         gpu="v100",
@@ -159,7 +159,7 @@ def test_a_node_that_is_down_has_no_free_gpu() -> None:
     nodes = cluster.nodes(
         "NodeName=a Partitions=main Gres=gpu:a100:8(S:0-1) GresUsed=gpu:a100:1(IDX:0) State=DOWN"
     )
-    found = cluster.partition_state(Queue(name="main"), nodes, SITE, Limits(), Use(), None)
+    found = cluster.partition_state(Queue(name="main"), nodes, SITE, Limits(), Use())
     assert (found.gpus, found.gpus_free, found.gpus_per_node, found.down) == (0, 0, 8, 1)
 
 

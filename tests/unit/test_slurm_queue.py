@@ -152,7 +152,6 @@ def test_the_accounting_is_late_and_does_not_bring_back_a_pending_task() -> None
 
 
 SCRIPT = "/runs/a b/x-0001/job.sbatch"
-OLD_MARK = "toolkit-0123456789abcdef"
 DURING: dict[str, Any] = {"start": "1000", "end": "1060"}
 
 
@@ -167,9 +166,6 @@ DURING: dict[str, Any] = {"start": "1000", "end": "1060"}
             ],
             7,
         ),
-        # As a run of an earlier version was submitted: 22.05 prints the argument, 24.11 does not.
-        ([row(7, command=SCRIPT.replace(".s", f".{OLD_MARK}.s") + f" {OLD_MARK}", **DURING)], 7),
-        ([row(7, command=SCRIPT.replace(".s", f".{OLD_MARK}.s"), **DURING)], 7),
         ([row(7, command="(null)", **DURING)], None),
         ([row(7, command=SCRIPT, batch="0", **DURING)], None),
         ([row(7, command=SCRIPT + ".old", **DURING)], None),

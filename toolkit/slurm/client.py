@@ -218,7 +218,7 @@ class Client:
         """
         separator = _new_separator()
         shape = ("--noheader", "--parsable", f"--delimiter={separator}", "--allocations")
-        words = ("sacct", *shape, f"--format={queue.sacct_format()}", which)
+        words = ("sacct", *shape, f"--format={queue.SACCT_FORMAT}", which)
         try:
             result = self._run(["env", *queue.ENVIRONMENT, *words], check=False)
         except SlurmSilentError as error:

@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from toolkit.model.overview import ClusterNode, PartitionState, Queue, Start
 from toolkit.model.site import Limits, Site, Use
@@ -50,7 +51,7 @@ def partition_states(
             site,
             limits(queue, site, qos, own),
             uses.get(queue.name, Use()),
-            None if shape is None else _ask_start(client, site, queue, shape),
+            None if shape is None else _ask_start(client, queue, site, shape),
         )
         for queue in ask_queues(client)
     )
@@ -104,18 +105,14 @@ def ask_usage(client: Client) -> dict[str, Use]:
     """Return the user's jobs and GPUs in each partition; empty if squeue fails."""
     words = ("squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={USAGE_FORMAT}")
     result = client.ask(*words)
-
-    def details(job: str) -> str:
-        return client.ask("scontrol", "--details", "show", "job", job).stdout
-
-    return usage(result.stdout, details) if result.ok else {}
+    details = partial(client.ask, "scontrol", "--details", "show", "job")
+    return usage(result.stdout, lambda job: details(job).stdout) if result.ok else {}
 
 
-def _ask_start(client: Client, site: Site, queue: Queue, shape: Sequence[str]) -> Start:
+def _ask_start(client: Client, queue: Queue, site: Site, shape: Sequence[str]) -> Start:
     words = [f"--partition={queue.name}"]
     words += [f"--comment={site.comment.example}"] if site.comment and site.comment.example else []
-    given = {word.partition("=")[0] for word in shape}
-    words = [word for word in words if word.partition("=")[0] not in given]
+    # Of an option that is given twice, sbatch takes the last.
     result = client.ask("sbatch", "--test-only", *words, *shape, "--wrap=true")
     return start(result.stdout + result.stderr)
 
@@ -130,17 +127,20 @@ def fields_of(line: str) -> dict[str, str]:
 
 def nodes(text: str) -> tuple[ClusterNode, ...]:
     """Parse the output of ``scontrol --oneliner --details show node``."""
-    return tuple(
-        _node(fields_of(line)) for line in text.splitlines() if line.startswith("NodeName=")
-    )
+    lines = (line for line in text.splitlines() if line.startswith("NodeName="))
+    return tuple(map(_node, map(fields_of, lines)))
 
 
 def _node(values: Mapping[str, str]) -> ClusterNode:
     counts = gpu_counts(values.get("Gres", ""))
+    # MIXED+DRAIN is down. IDLE+POWERED_DOWN is idle: Slurm switches such a node on.
+    state = values.get("State", "UNKNOWN")
+    words = [word.rstrip(_FLAGS) for word in state.split("+")]
+    is_gone = "*" in state or any(map(_GONE.fullmatch, words))
     return ClusterNode(
         name=values["NodeName"],
         partitions=tuple(filter(None, values.get("Partitions", "").split(","))),
-        state=_state(values.get("State", "UNKNOWN")),
+        state="down" if is_gone else _STATES.get(words[0], "down"),
         cpus=int(values.get("CPUTot", 0)),
         memory=int(values.get("RealMemory", 0)),
         gpus=sum(counts.values()),
@@ -150,20 +150,10 @@ def _node(values: Mapping[str, str]) -> ClusterNode:
     )
 
 
-def _state(text: str) -> str:
-    """Return the state of a node for a user who wants to start a job.
-
-    ``MIXED+DRAIN`` is down. ``IDLE+POWERED_DOWN`` is idle: Slurm switches such a node on.
-    """
-    words = [word.rstrip(_FLAGS) for word in text.split("+")]
-    is_gone = "*" in text or any(map(_GONE.fullmatch, words))
-    return "down" if is_gone else _STATES.get(words[0], "down")
-
-
 def queues(text: str) -> tuple[Queue, ...]:
     """Parse the output of ``scontrol --oneliner show partition``, in Slurm's order."""
     lines = (line for line in text.splitlines() if line.startswith("PartitionName="))
-    return tuple(_queue(fields_of(line)) for line in lines)
+    return tuple(map(_queue, map(fields_of, lines)))
 
 
 def _queue(values: Mapping[str, str]) -> Queue:
@@ -226,13 +216,13 @@ def limits(
                 source=f"site {site.name}",
             )
         ]
-    chosen = {}
+    values: dict[str, int] = {}
+    sources: dict[str, None] = {}
     for name in ("jobs_submitted", "jobs_running", "gpus"):
-        has = (each for each in known if each and getattr(each, name) is not None)
-        if (first := next(has, None)) is not None:
-            chosen[name] = first
-    sources = dict.fromkeys(each.source for each in chosen.values())
-    values = {name: getattr(each, name) for name, each in chosen.items()}
+        for each in filter(None, known):
+            if name not in values and getattr(each, name) is not None:
+                values[name] = getattr(each, name)
+                sources[each.source] = None
     return Limits(**values, source=" and ".join(sources))
 
 
@@ -268,7 +258,7 @@ def partition_state(
     site: Site,
     allowed: Limits,
     use: Use,
-    start: Start | None,
+    start: Start | None = None,
 ) -> PartitionState:
     """Return the present state of a partition from its nodes, limits and usage."""
     written = site.partitions.get(queue.name)

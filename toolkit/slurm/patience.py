@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from toolkit.errors import SlurmSilentError, UsageError
 from toolkit.units import human_time
@@ -18,38 +18,17 @@ Notify = Callable[[str], object]
 _Answer = TypeVar("_Answer")
 
 
-class Wait:
+class Wait(NamedTuple):
     """The patience of one command with a silent controller.
 
-    Args:
+    Attributes:
         seconds: how long to repeat a query, each time that the controller falls silent; 0: no
             repetition.
         notify: is called once with a message when the waiting begins.
     """
 
-    def __init__(self, seconds: float = 0.0, notify: Notify = bool) -> None:
-        self.seconds = seconds
-        self.notify = notify
-        self._until: float | None = None
-
-    def reset(self) -> None:
-        """Record that Slurm answered."""
-        self._until = None
-
-    def pause(self, error: SlurmSilentError) -> None:
-        """Wait a moment after an unanswered query, and return so that the caller repeats it.
-
-        Raises:
-            SlurmSilentError: Slurm has been silent for too long.
-        """
-        now = time.monotonic()
-        if self._until is None:
-            self._until = now + self.seconds
-            if self.seconds:
-                self.notify(f"{error.cause}; asking again for {human_time(self.seconds)}")
-        if now >= self._until:
-            raise _given_up(error, self.seconds) from None
-        time.sleep(min(PAUSE, self._until - now))
+    seconds: float = 0.0
+    notify: Notify = bool
 
 
 def configured_wait(notify: Notify) -> Wait:
@@ -72,18 +51,6 @@ def configured_wait(notify: Notify) -> Wait:
     return Wait(int(value), notify)
 
 
-def _given_up(error: SlurmSilentError, seconds: float) -> SlurmSilentError:
-    """Return the error with the time that was waited."""
-    if not seconds:
-        return error
-    return type(error)(
-        f"{error.cause}; the query was repeated for {human_time(seconds)}",
-        place=error.place,
-        details=error.details,
-        next_step=error.next_step,
-    )
-
-
 def patiently(ask: Callable[[], _Answer], wait: Wait) -> _Answer:
     """Call ``ask`` until Slurm answers, and return its answer.
 
@@ -92,11 +59,22 @@ def patiently(ask: Callable[[], _Answer], wait: Wait) -> _Answer:
     Raises:
         SlurmSilentError: Slurm was silent for longer than the patience of ``wait``.
     """
+    until = None
     while True:
         try:
-            answer = ask()
+            return ask()
         except SlurmSilentError as error:
-            wait.pause(error)
-        else:
-            wait.reset()
-            return answer
+            now = time.monotonic()
+            if not wait.seconds:
+                raise
+            if until is None:
+                until = now + wait.seconds
+                wait.notify(f"{error.cause}; asking again for {human_time(wait.seconds)}")
+            if now >= until:
+                raise type(error)(
+                    f"{error.cause}; the query was repeated for {human_time(wait.seconds)}",
+                    place=error.place,
+                    details=error.details,
+                    next_step=error.next_step,
+                ) from None
+            time.sleep(min(PAUSE, until - now))

@@ -24,11 +24,10 @@ _SACCT = (
     *("JobIDRaw", "JobID", "State", "Reason", "NodeList", "Partition"),
     *("ExitCode", "Start", "End", "JobName", "SubmitLine"),
 )
+SACCT_FORMAT = ",".join(_SACCT)
 # Times as seconds since the epoch; task ids in full, which Slurm otherwise cuts after 64
 # characters.
 ENVIRONMENT = ("SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0")
-# Runs of earlier versions of the toolkit were submitted as `job.MARK.sbatch MARK`.
-_MARKED = re.compile(r"\.(toolkit-[0-9a-f]{16})\.sbatch(?: \1)?$")
 LAST_TASK = 4_000_000  # slurm.conf(5), MaxArraySize
 # Seconds by which the clocks of two hosts may differ; munge refuses credentials of others.
 _CLOCK_SKEW = 300
@@ -68,37 +67,31 @@ def squeue_format(separator: str) -> str:
     return ",".join(f"{field}:0{separator}" for field in _SQUEUE)
 
 
-def sacct_format() -> str:
-    """Return the value of ``sacct --format`` that ``sacct_entries`` reads."""
-    return ",".join(_SACCT)
-
-
 def squeue_entries(text: str, separator: str) -> list[Entry]:
     """Parse the answer of squeue."""
-    rows = _rows(text, separator, len(_SQUEUE))
-    return [_squeue_entry(row) for row in rows if row[0].isdigit()]
+    return [_squeue_entry(row) for row in _rows(text, separator, len(_SQUEUE))]
 
 
 def sacct_entries(text: str, separator: str) -> list[Entry]:
     """Parse the answer of sacct."""
-    return [
-        _sacct_entry(row) for row in _rows(text, separator, len(_SACCT)) if row[0][:1].isdigit()
-    ]
+    return [_sacct_entry(row) for row in _rows(text, separator, len(_SACCT))]
 
 
 def _rows(text: str, separator: str, width: int) -> Iterator[list[str]]:
-    """Yield the values of each job, none of which a newline ends."""
+    """Yield the values of each job, the first of which is its number."""
     values = text.split(separator)[:-1]
     for start in range(0, len(values) - width + 1, width):
         # Before the first value: the end of the line before, and warnings of a site's plugins.
-        yield [values[start].rpartition("\n")[2], *values[start + 1 : start + width]]
+        first = values[start].rpartition("\n")[2]
+        if first.partition("_")[0].isdigit():
+            yield [first, *values[start + 1 : start + width]]
 
 
 def _squeue_entry(row: Sequence[str]) -> Entry:
     number, array, task, *common, batch, command = row
     job = _job(number, *common)
     if batch != "0":  # a job of salloc has no script
-        job = replace(job, command=_without_mark(_word(command)))
+        job = replace(job, command=_word(command))
     return Entry(job, int(array) if task != "N/A" else 0, "" if task == "N/A" else task)
 
 
@@ -106,7 +99,7 @@ def _sacct_entry(row: Sequence[str]) -> Entry:
     raw, number, *common, submit_line = row
     array, _, task = number.partition("_")
     # The raw id of tasks that were cancelled together is written with their range, too.
-    job = replace(_job(raw.partition("_")[0], *common), command=_without_mark(submit_line))
+    job = replace(_job(raw.partition("_")[0], *common), command=submit_line)
     return Entry(job, int(array) if task else 0, task.strip("[]"))
 
 
@@ -124,7 +117,7 @@ def _job(
     exit_code, signal = _exit(code)
     job = JobState(
         job_id=int(number),
-        state=base_state(state),
+        state=next(iter(state.upper().split()), ""),  # sacct writes CANCELLED by 1000
         name=name,
         reason=_word(reason),
         nodes=_word(nodes),
@@ -137,22 +130,12 @@ def _job(
     return replace(job, start=started, end=_seconds(end) if job.ended else 0)
 
 
-def _without_mark(command: str) -> str:
-    """Return a command as it would be without the mark that older versions of the toolkit added."""
-    return _MARKED.sub(".sbatch", command)
-
-
 def is_command_of(command: str, script: str) -> bool:
     """Return whether a command is a script, or ends with it as ``sbatch --parsable SCRIPT`` does.
 
     Every version of Slurm prints the words as they are given, and quotes none.
     """
     return command == script or command.endswith(f" {script}")
-
-
-def base_state(text: str) -> str:
-    """Return the state without what sacct writes behind it, as in ``CANCELLED by 1000``."""
-    return text.upper().split()[0] if text.strip() else ""
 
 
 def _word(text: str) -> str:
@@ -274,18 +257,11 @@ def job_of(entries: Iterable[Entry], script: str, since: float) -> int | None:
         script: absolute path, as sbatch got it.
         since: when the submission began, in seconds since the epoch.
     """
-    return max(
-        (
-            entry.array or entry.state.job_id
-            for entry in entries
-            if is_command_of(entry.state.command, script) and not _is_older(entry.state, since)
-        ),
-        default=None,
-    )
-
-
-def _is_older(job: JobState, since: float) -> bool:
-    """Return whether a job was in Slurm before a time of this host's clock."""
-    if job.ended:
-        return job.end < int(since)
-    return 0 < job.start < since - _CLOCK_SKEW
+    found = None
+    for entry in entries:
+        job = entry.state
+        # Of two hosts the clocks differ; the end of a job is exact to a second.
+        is_older = job.end < int(since) if job.ended else 0 < job.start < since - _CLOCK_SKEW
+        if is_command_of(job.command, script) and not is_older:
+            found = max(found or 0, entry.array or job.job_id)
+    return found
