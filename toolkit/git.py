@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,11 +55,8 @@ def top(directory: Path) -> Path | None:
 def state(tree: Path) -> State | None:
     """Return the state of a work tree; None if git fails."""
     text = ask(tree, ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal"))
-    return None if text is None else parse_state(text)
-
-
-def parse_state(text: str) -> State:
-    """Parse ``git status --porcelain=v2 --branch -z``."""
+    if text is None:
+        return None
     words = text.split("\0")
     heads = {
         key: value
@@ -101,19 +97,15 @@ def ask(tree: Path, words: tuple[str, ...], most: int = _MOST_NAMES) -> str | No
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
     quiet = (word for setting in _QUIET for word in ("-c", setting))
-    argv = ("git", "-C", str(tree), *quiet, *words)
+    argv = ("timeout", f"{_PATIENCE}", "git", "-C", str(tree), *quiet, *words)
     try:
         process = shell.start(argv, env=environment, stderr=subprocess.DEVNULL)
     except (NeedsInstallError, OSError):
         return None
-    timer = threading.Timer(_PATIENCE, process.kill)
-    timer.start()
-    try:
+    with process:
         assert process.stdout
         text = process.stdout.read(most)
         is_cut = bool(process.stdout.read(1))
-        if is_cut:
+        if is_cut:  # git ends when nobody reads on
             process.kill()
-        return text if process.wait() == 0 or is_cut else None
-    finally:
-        timer.cancel()
+    return text if process.returncode == 0 or is_cut else None

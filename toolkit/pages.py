@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.config import shipped
@@ -15,8 +15,6 @@ from toolkit.errors import UsageError
 _PARTS = ("tutorials", "how-to", "explanation")
 # Lines that begin so are marks of the tests and pictures.
 _HIDDEN = ("<!-- ", "![")
-# What is never filled: commands, output, headings and rules of tables.
-_FENCE, _TABLE, _ITEM = "```", "|", re.compile(r"(?:[-*]|\d+\.) +")
 # Pages that are made for the site alone, and the command that prints what they show.
 _COMMANDS: Mapping[str, str] = {
     "reference/checks.md": "toolkit site rules",
@@ -28,6 +26,7 @@ _COMMANDS: Mapping[str, str] = {
     "reference/rules-of-lint.md": "toolkit lint --rules",
     "reference/sites.md": "toolkit site list",
 }
+_ITEM = re.compile(r"(?:[-*]|\d+\.) +")
 _LINK = re.compile(r"\[([^\[\]]{1,200})\]\(([^()\s]{1,200})\)")
 _CONTENTS = re.compile(r"^```\{toctree\}\n([^`]*)```\n", re.MULTILINE)
 
@@ -98,60 +97,28 @@ def _link(link: re.Match[str], page: Path, known: Mapping[str, Path]) -> str:
 
 
 def wrapped(page: str, width: int) -> str:
-    """Return a page for a terminal: paragraphs and list items filled, commands as they are.
+    """Return a page for a terminal: paragraphs and list items filled, commands and tables as is.
 
-    A table that is wider than the terminal becomes a list: each row's first cell, and the others
-    indented below it.
+    Args:
+        page: Markdown that ends with a line end.
+        width: of the terminal.
     """
-    return "\n".join(_wrapped(page, width)).rstrip("\n") + "\n"
-
-
-def _wrapped(page: str, width: int) -> Iterator[str]:
-    is_code = False
+    lines: list[str] = []
     paragraph: list[str] = []
-    for line in (*page.split("\n"), ""):
-        is_fence = line.startswith(_FENCE)
-        is_text = not (is_code or is_fence or line.startswith(("#", "    ")) or not line.strip())
-        if paragraph and (not is_text or _starts(line, paragraph[-1])):
-            yield from _filled(paragraph, width)
+    is_code = False
+    for line in page.split("\n"):
+        is_code ^= line.startswith("```")
+        is_text = line.strip() and not is_code and not line.startswith(("```", "#", "|", "    "))
+        if paragraph and (not is_text or _ITEM.match(line)):
+            lines += _filled(" ".join(map(str.strip, paragraph)), width)
             paragraph = []
-        if is_text:
-            paragraph.append(line)
-        else:
-            yield line
-        is_code ^= is_fence
+        (paragraph if is_text else lines).append(line)
+    return "\n".join(lines)
 
 
-def _starts(line: str, before: str) -> bool:
-    """Return whether a line begins an item or a table, or follows one."""
-    is_row = line.startswith(_TABLE)
-    return bool(_ITEM.match(line)) or is_row != before.startswith(_TABLE)
-
-
-def _filled(lines: list[str], width: int) -> Iterator[str]:
-    if lines[0].startswith(_TABLE):
-        yield from lines if max(map(len, lines)) <= width else _entries(lines, width)
-        return
-    item = _ITEM.match(lines[0])
+def _filled(text: str, width: int) -> list[str]:
+    item = _ITEM.match(text)
     indent = " " * len(item[0]) if item else ""
-    yield from _fill(" ".join(line.strip() for line in lines), width, indent)
-
-
-def _entries(rows: list[str], width: int) -> Iterator[str]:
-    """Yield a table's rows without its header: their first cells, and the others below them."""
-    for row in rows[2:]:
-        first, *others = (cell.strip().replace("\\|", "|") for cell in _cells(row))
-        yield from _fill(first, width, "  ")
-        for cell in filter(None, others):
-            yield from _fill(f"    {cell}", width, "    ")
-
-
-def _cells(row: str) -> list[str]:
-    """Return the cells of a row; an escaped bar is part of a cell."""
-    return re.split(r"(?<!\\)\|", row.strip())[1:-1]
-
-
-def _fill(text: str, width: int, indent: str) -> list[str]:
     return textwrap.wrap(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
-
 from toolkit.model.site import NodeFacts, Partition
 from toolkit.model.slurm_options import Takes
 from toolkit.units import minutes
@@ -43,37 +41,30 @@ def partitions(text: str) -> tuple[Partition, ...]:
 
     It has one line for each partition, node state and kind of node.
     """
-    by_name: dict[str, dict[str, Any]] = {}
-    for row in rows(text, SINFO_FORMAT):
-        name, available, limit, size, count, state, cpus, memory, gres = row
-        entry = by_name.setdefault(
-            name.rstrip("*"),
-            {
-                "default": name.endswith("*"),
-                "nodes": 0,
-                "cpus": 0,
-                "memory": 0,
-                "gpus": 0,
-                "gpu_type": None,
-                "gpus_by_type": {},
-            },
-        )
-        entry["available"] = available == "up"
-        entry["max_minutes"] = minutes(limit)
-        entry["max_nodes"] = _upper(size)
-        if not state.startswith(_GONE):
-            entry["nodes"] += int(count)
-        counts = gpu_counts(gres)
-        gpus, gpu_type = sum(counts.values()), next(filter(None, counts), None)
-        entry["cpus"] = max(entry["cpus"], _number(cpus))
-        entry["memory"] = max(entry["memory"], _number(memory))
-        if gpus > entry["gpus"]:
-            entry["gpus"], entry["gpu_type"] = gpus, gpu_type
-        for name_of_type, count_of_type in counts.items():
-            if name_of_type:
-                most = entry["gpus_by_type"].get(name_of_type, 0)
-                entry["gpus_by_type"][name_of_type] = max(most, count_of_type)
-    return tuple(Partition(name=name, **entry) for name, entry in by_name.items())
+    by_name: dict[str, list[list[str]]] = {}
+    for name, *row in rows(text, SINFO_FORMAT):
+        by_name.setdefault(name, []).append(row)
+    return tuple(_partition(name, lines) for name, lines in by_name.items())
+
+
+def _partition(name: str, lines: Sequence[Sequence[str]]) -> Partition:
+    available, limit, size, *_ = lines[-1]
+    counts = [gpu_counts(gres) for *_, gres in lines]
+    most = max(counts, key=lambda types: sum(types.values()))
+    types = dict.fromkeys(each for types in counts for each in types if each)
+    return Partition(
+        name=name.rstrip("*"),
+        default=name.endswith("*"),
+        available=available == "up",
+        max_minutes=minutes(limit),
+        max_nodes=_upper(size),
+        nodes=sum(int(count) for _, _, _, count, state, *_ in lines if not state.startswith(_GONE)),
+        cpus=max(_number(cpus) for *_, cpus, _, _ in lines),
+        memory=max(_number(memory) for *_, memory, _ in lines),
+        gpus=sum(most.values()),
+        gpu_type=next(filter(None, most), None),
+        gpus_by_type={each: max(types.get(each, 0) for types in counts) for each in types},
+    )
 
 
 def nodes(text: str) -> dict[str, NodeFacts]:
