@@ -11,8 +11,12 @@ from typing import Any
 import click
 
 from toolkit.api.run import CompletedRun
+from toolkit.bench import allreduce as measuring
+from toolkit.bench import compare as comparing
+from toolkit.bench import plot as plots
 from toolkit.bench.allreduce import BACKENDS, JOB, Measured
 from toolkit.bench.jobs import FailedRunError, script_of
+from toolkit.bench.jobs import run as run_job
 from toolkit.cli import console
 from toolkit.cli.follow import show_explanation, show_outcome
 from toolkit.cli.options import flags, job_options
@@ -103,22 +107,20 @@ def allreduce(
     The job is jobs/nccl-allreduce; all options of `toolkit run` apply. The exit code is 1 if a sum
     is wrong.
     """
-    from toolkit.bench import allreduce, jobs
-
     cwd, given = Path.cwd(), dict(flags(options, ()).values)
     chosen = backend or ("auto",)
     _refuse(chosen, (min_size, max_size), show_buffers=show_buffers)
     say = _show_buffer if show_buffers and not as_json else console.say
     done: list[Measured] = []
     for name in chosen:
-        target, adapt = _target(name), allreduce.refusing(name)
-        layer = allreduce.settings(
+        target, adapt = _target(name), measuring.refusing(name)
+        layer = measuring.settings(
             name, given, (min_size, max_size, factor), show_buffers=show_buffers
         )
         if dry_run:
-            console.out(jobs.script_of(target, layer, cwd, adapt=adapt).rstrip("\n"))
+            console.out(script_of(target, layer, cwd, adapt=adapt).rstrip("\n"))
             continue
-        ran = jobs.run(target, layer, cwd, say, adapt=adapt)
+        ran = run_job(target, layer, cwd, say, adapt=adapt)
         result = _measured(name, ran)
         if result is None:
             return show_failed_run(ran)
@@ -131,9 +133,7 @@ def allreduce(
 
 def _measured(backend: str, ran: CompletedRun) -> Measured | None:
     """Return what a run measured, or None if it failed for another reason than a wrong sum."""
-    from toolkit.bench import allreduce
-
-    result = allreduce.measured(
+    result = measuring.measured(
         backend,
         ran.run.plan.shape,
         ran.run.plan.nodes * ran.run.plan.ranks_per_node,
@@ -182,8 +182,6 @@ def show_failed_run(ran: CompletedRun) -> int:
 
 
 def _plotted(done: list[Measured], path: Path) -> Path:
-    from toolkit.bench import allreduce, plot
-
     series = {
         f"{result.backend}, {result.ranks} ranks": [
             (float(row.bytes), row.bus_gb_per_s) for row in result.rows
@@ -193,24 +191,22 @@ def _plotted(done: list[Measured], path: Path) -> Path:
     title = f"All-reduce, {done[0].shape}"
     write_atomically(
         path,
-        plot.svg(
+        plots.svg(
             title,
             "size of the buffer",
             "bus bandwidth, GB/s",
             series,
-            lambda size: allreduce.size_text(int(size)),
+            lambda size: measuring.size_text(int(size)),
         ),
     )
     return path
 
 
 def _show(done: list[Measured], plot: Path | None, *, as_json: bool) -> None:
-    from toolkit.bench import allreduce
-
     if as_json:
         console.out_json({"measured": done, "plot": str(plot) if plot else None})
         return
-    header, rows = allreduce.table(done)
+    header, rows = measuring.table(done)
     if rows:
         console.out(console.table(header, rows))
     for result in done:
@@ -266,16 +262,14 @@ def compare(
       toolkit bench compare --gpus 4 --nodes 1 --runs 3 jobs/digits-dataparallel jobs/digits-ddp
       toolkit bench compare runs/digits-ddp-0001 runs/digits-ddp-0002
     """
-    from toolkit.bench import compare
-
-    layer = compare.settings(flags(options, ()).values, shlex.split(arguments))
+    layer = comparing.settings(flags(options, ()).values, shlex.split(arguments))
     if dry_run:
         for job in jobs:
             console.out(script_of(job, layer, Path.cwd()).rstrip("\n"))
         return 0
     try:
-        rows = compare.run(jobs, layer, rounds, Path.cwd(), console.say)
+        rows = comparing.run(jobs, layer, rounds, Path.cwd(), console.say)
     except FailedRunError as failed:
         return show_failed_run(failed.ran)
-    console.result(rows, console.table(*compare.table(rows)), as_json=as_json)
+    console.result(rows, console.table(*comparing.table(rows)), as_json=as_json)
     return 0

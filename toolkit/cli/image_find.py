@@ -21,7 +21,6 @@ from toolkit.images.store.listing import listing
 from toolkit.images.store.sbom import materials
 from toolkit.images.store.search import catalogue_entries, matching
 from toolkit.images.store.store import find
-from toolkit.model.image import Manifest
 from toolkit.text import json_safe, one_line
 from toolkit.units import human_size
 
@@ -110,13 +109,12 @@ def _facts(name: str) -> dict[str, Any]:
         image = find(name.removesuffix(".toml"))
     except ImageMissingError as error:
         return {**facts, "image": error.cause}
-    built = _built(image.manifest) if image.manifest is not None else {}
-    return {**facts, "image": image.path, **built}
-
-
-def _built(manifest: Manifest) -> dict[str, Any]:
-    """Return the facts of a built image."""
+    facts["image"] = image.path
+    if image.manifest is None:
+        return facts
+    manifest = image.manifest
     return {
+        **facts,
         "size": human_size(manifest.size),
         "built": f"{manifest.built} by {manifest.builder}",
         "began as": f"{manifest.base.reference} {manifest.base.digest}".strip()

@@ -57,25 +57,21 @@ def command(show_all: bool, all_directories: bool, runs: Path, as_json: bool) ->
         console.note(f"{where}; next: toolkit {step}")
     else:
         header = (*_HEADER, "DIRECTORY") if all_directories else _HEADER
-        cells = [_cells(row) for row in rows]
-        if all_directories:
-            shown_in = (os.path.relpath(run.directory.parent) for run in shown)
-            cells = [(*row, place) for row, place in zip(cells, shown_in, strict=True)]
-        console.out(console.table(header, cells))
+        cells = [
+            (
+                row.run,
+                row.job_id or "-",
+                row.state,
+                human_time(row.seconds),
+                "-" if row.exit_code is None else row.exit_code,
+                row.shape,
+                row.nodes or "-",
+                row.message,
+                os.path.relpath(run.directory.parent),
+            )
+            for row, run in zip(rows, shown, strict=True)
+        ]
+        console.out(console.table(header, [row[: len(header)] for row in cells]))
         if len(known) > len(rows):
             everywhere = " --all-directories" if all_directories else ""
             console.note(f"{len(known) - len(rows)} more: toolkit ps --all{everywhere}")
-
-
-def _cells(row: status.Row) -> tuple[object, ...]:
-    code = "-" if row.exit_code is None else row.exit_code
-    return (
-        row.run,
-        row.job_id or "-",
-        row.state,
-        human_time(row.seconds),
-        code,
-        row.shape,
-        row.nodes or "-",
-        row.message,
-    )

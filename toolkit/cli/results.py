@@ -95,14 +95,11 @@ def table(planned: Sequence[Point], outcomes: Sequence[PointOutcome]) -> str:
             *(values.get(point.number, {}).get(name, "-") for name in names),
             point.state,
             "-" if point.exit_code is None else point.exit_code,
-            *(_cell(point.results.get(key)) for key in results),
+            *(
+                f"{value:.4g}" if isinstance(value, float) else "-" if value is None else value
+                for value in map(point.results.get, results)
+            ),
         ]
         for point in outcomes
     ]
     return console.table(["POINT", *names, "STATE", "EXIT", *results], rows)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

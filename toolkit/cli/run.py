@@ -131,6 +131,12 @@ def command(
 
     Ctrl-C detaches and leaves the job running; a second one cancels it.
     """
+    if force is not None and not force.strip():
+        raise UsageError(
+            "--force needs a reason, which is recorded with the run",
+            place="--force",
+            next_step='--force "the limit was raised for us"',
+        )
     if failed:
         options |= _failed_points(script)
     if as_module:
@@ -141,7 +147,7 @@ def command(
     def gathered() -> Case:
         layer, cwd = flags(options, arguments), Path.cwd()
         case = gather(script, layer, cwd, dry_run=dry_run, is_command=is_command)
-        return case._replace(force=_reason(force))
+        return case._replace(force=force)
 
     case = patiently(gathered, wait)
     if dry_run:
@@ -222,16 +228,6 @@ def _failed_points(name: str) -> dict[str, Any]:
             next_step=f"toolkit results {run.name}",
         )
     return {"array": ",".join(map(str, numbers)), "rerun_of": run.name}
-
-
-def _reason(force: str | None) -> str | None:
-    if force is not None and not force.strip():
-        raise UsageError(
-            "--force needs a reason, which is recorded with the run",
-            place="--force",
-            next_step='--force "the limit was raised for us"',
-        )
-    return force
 
 
 def _dry_run(case: Case, *, explain: bool, as_json: bool) -> None:

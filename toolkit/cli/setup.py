@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from toolkit.cli import console
-from toolkit.errors import CommandFailedError, ToolkitError
+from toolkit.errors import CommandFailedError
 from toolkit.hostsetup import apt, newer
 from toolkit.hostsetup.decide import decide, needs, obstacle
 from toolkit.hostsetup.facts import read_facts
@@ -55,75 +55,57 @@ def command(
         accounting="accounting" in extras, tests="tests" in extras, update=update
     )
     facts = read_facts(options)
-    if not check and not dry_run and _refresh_newer(facts, always=update):
+    if not check and not dry_run and _is_refreshed(facts, always=update):
         facts = read_facts(options)
     actions = decide(facts)
+    blocked = obstacle(facts, actions, options)
     if as_json and (check or dry_run or not actions):
-        console.out_json(report(facts, actions))
+        console.out_json(_report(facts, actions))
     if not actions:
-        _ready(facts, as_json)
-    elif dry_run:
-        _dry_run(facts, actions, options, as_json)
-    elif check:
-        raise needs(facts, actions, options, next_step=_how(facts, actions, options))
+        _show_ready(facts, as_json=as_json)
+    elif check and not dry_run:
+        step = blocked.next_step if blocked else None
+        raise needs(facts, actions, options, next_step=step or "toolkit setup")
+    elif dry_run and as_json:
+        return
+    elif blocked:
+        raise blocked
     else:
-        _install(facts, actions, options, as_json)
+        for action in actions:
+            console.say("missing", action.summary)
+        if dry_run:
+            console.say("plan", _estimate(facts, actions))
+            again = f"toolkit setup{' --update' if update else ''}"
+            console.say("", f"nothing was done; next: {again}")
+            return
+        _install(options, as_json=as_json)
 
 
-def report(facts: Facts, actions: tuple[Action, ...]) -> dict[str, Any]:
-    """Facts and actions as plain data."""
+def _report(facts: Facts, actions: tuple[Action, ...]) -> dict[str, Any]:
     return {"ready": not actions, "facts": facts, "actions": actions}
 
 
-def _refresh_newer(facts: Facts, *, always: bool) -> bool:
-    """Check once a week, as root, for a newer Apptainer than the fitted one.
+def _is_refreshed(facts: Facts, *, always: bool) -> bool:
+    """Look once a week, as root, for a newer Apptainer than the fitted one.
 
-    Return whether it checked.
+    Return whether it was looked for.
     """
-    if not (facts.root and facts.apt and facts.runtime):
+    is_due = facts.root and facts.apt and facts.runtime and (always or newer.is_due(time()))
+    if not is_due or not newer.fitted(facts.os.codename):
         return False
-
-    if not (always or newer.is_due(time())) or not newer.fitted(facts.os.codename):
-        return False
-    problem = newer.refresh(facts.os.codename, time())
-    if problem:
+    if problem := newer.refresh(facts.os.codename, time()):
         console.say("warning", f"could not check for a newer Apptainer: {problem.cause}")
     return True
 
 
-def _ready(facts: Facts, as_json: bool) -> None:
+def _show_ready(facts: Facts, *, as_json: bool) -> None:
     if facts.newer:
         line = f"{'' if facts.root else 'as root: '}{facts.toolkit} setup --update"
         console.say("newer", f"apptainer {facts.newer} is in Debian's unstable; install it: {line}")
     if not as_json:
         slurm = f"; its own Slurm is kept: {facts.slurm}" if facts.slurm else ""
-        console.fact(
-            "ready", f"nothing is missing on this machine (containers: {facts.runtime}{slurm})"
-        )
-
-
-def _how(facts: Facts, actions: tuple[Action, ...], options: SetupOptions) -> str:
-    blocked = obstacle(facts, actions, options)
-    return blocked.next_step or "toolkit setup" if blocked else "toolkit setup"
-
-
-def _show_missing(actions: tuple[Action, ...]) -> None:
-    for number, action in enumerate(actions):
-        for more, part in enumerate(action.summary.split("; ")):
-            console.say("missing" if not number and not more else "", part)
-
-
-def _dry_run(
-    facts: Facts, actions: tuple[Action, ...], options: SetupOptions, as_json: bool
-) -> None:
-    if as_json:
-        return
-    blocked = obstacle(facts, actions, options)
-    if blocked:
-        raise blocked
-    _show_missing(actions)
-    console.say("plan", _estimate(facts, actions))
-    console.say("", f"nothing was done; next: toolkit setup{' --update' if options.update else ''}")
+        text = f"nothing is missing on this machine (containers: {facts.runtime}{slurm})"
+        console.fact("ready", text)
 
 
 def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:
@@ -131,38 +113,22 @@ def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:
     if not packages:
         return "adjustments only, no packages"
     if not apt.has_lists():
-        return (
-            "apt has no package lists yet, so the size is not known before it has (apt-get update)"
-        )
-    if facts.runtime_offered:
-        packages.append("apptainer")
+        return "apt has no package lists yet, so the size is not known (apt-get update)"
+    packages += ["apptainer"] if facts.runtime_offered else []
     try:
         (line,) = announcement(apt.estimate(packages), None, facts.os.codename)
     except CommandFailedError:
         return "apt's package lists are too old to tell the size (apt-get update)"
-    return (
-        line
-        if (facts.runtime and not facts.newer) or facts.runtime_offered
-        else f"{line}; and Debian sid's apptainer"
-    )
+    has_runtime = (facts.runtime and not facts.newer) or facts.runtime_offered
+    return line if has_runtime else f"{line}; and Debian sid's apptainer"
 
 
-def _install(
-    facts: Facts, actions: tuple[Action, ...], options: SetupOptions, as_json: bool
-) -> None:
-    blocked = obstacle(facts, actions, options)
-    if blocked:
-        raise blocked
-    _show_missing(actions)
+def _install(options: SetupOptions, *, as_json: bool) -> None:
     with console.Steps() as steps:
         after = install(options, steps)
     left = decide(after)
     if as_json:
-        console.out_json(report(after, left))
+        console.out_json(_report(after, left))
     if left:
-        error: ToolkitError = needs(
-            after, left, options, next_step="toolkit -v setup shows every command"
-        )
-        raise error
-    if not as_json:
-        _ready(after, as_json)
+        raise needs(after, left, options, next_step="toolkit -v setup shows every command")
+    _show_ready(after, as_json=as_json)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
 import click
 
@@ -94,7 +93,21 @@ def _show(run: Run, processes: Sequence[Process], asked: Sizes, *, as_json: bool
             "run": run.name,
             "summary": text,
             "written": stacks.written(stands),
-            "ranks": [_row(stand) for stand in ranks],
+            "ranks": [
+                {
+                    "rank": stand.process.rank,
+                    "label": stand.label,
+                    "host": stand.process.host,
+                    "pid": stand.process.pid,
+                    "text": stand.position.text,
+                    "state": stand.position.kind,
+                    "function": stand.position.name,
+                    "file": stand.position.frame.file if stand.position.frame else "",
+                    "line": stand.position.frame.line if stand.position.frame else 0,
+                    "moved": stand.moved if stand.before else None,
+                }
+                for stand in ranks
+            ],
             "missing": stacks.without_file(ranks, plan),
             "stacks": groups,
         }
@@ -121,19 +134,3 @@ def _line(frame: Frame, plan: Plan) -> str:
     is_own = path.is_relative_to(plan.directory)
     shown = path.relative_to(plan.directory) if is_own else frame.file.rpartition("-packages/")[2]
     return f"  {frame.function:<28} {shown}:{frame.line}{f'   {code}' if code else ''}"
-
-
-def _row(stand: Standing) -> dict[str, Any]:
-    position, process = stand.position, stand.process
-    return {
-        "rank": process.rank,
-        "label": stand.label,
-        "host": process.host,
-        "pid": process.pid,
-        "text": position.text,
-        "state": position.kind,
-        "function": position.name,
-        "file": position.frame.file if position.frame else "",
-        "line": position.frame.line if position.frame else 0,
-        "moved": stand.moved if stand.before else None,
-    }

@@ -11,7 +11,6 @@ from toolkit.cli import console
 from toolkit.cli.shared import json_option
 from toolkit.errors import PreflightError, UsageError
 from toolkit.files import hash_file
-from toolkit.model.job import Job
 from toolkit.quoting import shell
 from toolkit.shell import interrupted_by_signals
 from toolkit.units import counted, human_size
@@ -76,14 +75,11 @@ def show(folder: Path, as_json: bool) -> None:
     rows = []
     for exercise in workshop.exercises:
         job = job_of(source_of(folder, exercise))
-        rows.append((exercise.name, (job.image or "-") if job else "-", _summary(job)))
+        summary = "a notebook" if job is None else job.summary or ""
+        rows.append((exercise.name, (job.image or "-") if job else "-", summary))
     console.out(console.table(("EXERCISE", "IMAGE", "SHOWS"), rows))
     for subject, text in notes(folder, workshop):
         console.say(subject, text)
-
-
-def _summary(job: Job | None) -> str:
-    return "a notebook" if job is None else job.summary or ""
 
 
 @click.command("schema")
