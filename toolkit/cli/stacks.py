@@ -17,7 +17,7 @@ from toolkit.model.run import Process
 from toolkit.runs import records, stacks, status
 from toolkit.runs.directories import find
 from toolkit.runs.run import Run
-from toolkit.runs.stacks import Frame, Sizes, Standing, source_of
+from toolkit.runs.stacks import Frame, Sizes, source_of
 
 
 @click.command("stacks")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+
 from toolkit.model.site import NodeFacts, Partition
 from toolkit.model.slurm_options import Takes
 from toolkit.units import minutes
