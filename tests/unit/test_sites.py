@@ -185,7 +185,7 @@ FOUND = Survey(
     limits={"gpu": Limits(jobs_submitted=8, gpus=16, source="Slurm's QOS")},
     probes={
         "gpu": NodeProbe(
-            host="g01", gpus=("NVIDIA A100-SXM4-80GB",) * 4, driver="550.54.15", interfaces=("ib0",)
+            gpus=("NVIDIA A100-SXM4-80GB",) * 4, driver="550.54.15", interfaces=("ib0",)
         )
     },
 )
@@ -316,12 +316,12 @@ def test_what_commands_say() -> None:
         "ClusterName             = r5\nJobSubmitPlugins        = (null)\nhead\nX = a=b\n"
     ) == {"ClusterName": "r5", "X": "a=b"}
     said = parse_probe(
-        "host g01\ngpu 550.54.15, NVIDIA A100\ngpu 550.54.15, NVIDIA A100\ninterface ib0\ninterface eth0@if3\n"
+        "gpu 550.54.15, NVIDIA A100\ngpu 550.54.15, NVIDIA A100\ninterface ib0\ninterface eth0@if3\n"
     )
     assert said == NodeProbe(
-        host="g01", gpus=("NVIDIA A100",) * 2, driver="550.54.15", interfaces=("ib0", "eth0")
+        gpus=("NVIDIA A100",) * 2, driver="550.54.15", interfaces=("ib0", "eth0")
     )
-    assert parse_probe("host g01\n") == NodeProbe(host="g01")
+    assert parse_probe("") == NodeProbe()
 
 
 def test_the_choice_of_a_site_leaves_all_else_as_it_was() -> None:

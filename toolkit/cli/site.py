@@ -19,7 +19,6 @@ from toolkit.model.site import Site
 from toolkit.planning.cluster import cluster_of, find_cluster
 from toolkit.rules import described
 from toolkit.sites import compare
-from toolkit.sites.draft import draft
 from toolkit.sites.rules import comment_example, comment_form
 from toolkit.sites.schema import text
 from toolkit.sites.survey import survey
@@ -61,6 +60,8 @@ def init(
       toolkit site init ours --dry-run
       toolkit site init ours --probe --comment "field=misc;appl=misc"
     """
+    from toolkit.sites.draft import draft  # with Jinja2, which no other command about sites needs
+
     if not _NAME.match(name) or name == "auto":
         raise UsageError(
             f"{name!r} cannot be the name of a site: letters, digits, . _ -",

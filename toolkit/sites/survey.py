@@ -20,7 +20,6 @@ _PATIENCE = 30  # seconds that a probe waits for a node, and `module avail` for 
 _CONTAINERS = ("apptainer", "singularity")
 # Each line of output begins with its kind, since a node may lack one of the programs.
 _PROBE = """\
-echo "host $(hostname)"
 nvidia-smi --query-gpu=driver_version,name --format=csv,noheader 2>/dev/null | sed 's/^/gpu /'
 ip -o -4 addr show scope global 2>/dev/null | awk '{print "interface", $2}'
 """
@@ -30,14 +29,12 @@ class NodeProbe(Model, frozen=True, kw_only=True):
     """The facts that a short job collected on a node of a partition.
 
     Attributes:
-        host: the node.
         gpus: nvidia-smi's name of each GPU.
         driver: version of the NVIDIA driver; empty: there is none.
         interfaces: network interfaces, without the loopback.
         problem: why there are no facts; empty: there are.
     """
 
-    host: str = ""
     gpus: tuple[str, ...] = ()
     driver: str = ""
     interfaces: tuple[str, ...] = ()
@@ -181,7 +178,6 @@ def parse_probe(text: str) -> NodeProbe:
         dict.fromkeys(value.split("@")[0] for kind, value in rows if kind == "interface")
     )
     return NodeProbe(
-        host=next((value for kind, value in rows if kind == "host"), ""),
         gpus=tuple(name for _, _, name in gpus),
         driver=gpus[0][0] if gpus else "",
         interfaces=interfaces,
