@@ -106,6 +106,6 @@ def ask(tree: Path, words: tuple[str, ...], most: int = _MOST_NAMES) -> str | No
         assert process.stdout
         text = process.stdout.read(most)
         is_cut = bool(process.stdout.read(1))
-        if is_cut:  # git ends when nobody reads on
+        if is_cut:  # git ends at its next write
             process.kill()
     return text if process.returncode == 0 or is_cut else None

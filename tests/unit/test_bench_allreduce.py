@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.samples import make_case
 from toolkit.bench import allreduce, plot
-from toolkit.cli.bench_measure import Size
+from toolkit.cli.bench_measure import size
 from toolkit.config import shipped
 from toolkit.errors import PlanError
 from toolkit.planning.plan import decide
@@ -108,13 +108,13 @@ def test_nccl_without_gpus_is_refused(backend: str, gpus: int, refused: bool) ->
     [("1024", 1024), ("1K", 1024), ("256M", 1 << 28), ("1 GiB", 1 << 30), ("4kb", 4096)],
 )
 def test_sizes(text: str, count: int) -> None:
-    assert Size().convert(text, None, None) == count
+    assert size(text) == count
 
 
 @pytest.mark.parametrize("text", ["0", "1.5M", "K", "3", "-4", "1T"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        Size().convert(text, None, None)
+        size(text)
 
 
 def test_what_cannot_stand_on_a_logarithmic_axis_is_left_out() -> None:

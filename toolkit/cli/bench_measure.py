@@ -29,20 +29,15 @@ from toolkit.runs.logs import all_lines
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer versions
-    """Bytes: ``1048576``, ``64K``, ``256M``, ``1G``, all powers of two."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number of bytes."""
-        match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", str(value), re.ASCII | re.IGNORECASE)
-        if not match or not int(match[1]):
-            self.fail(f"{value!r} is not a size; an example is 256M", param, ctx)
-        count = int(match[1]) << _UNITS[match[2].upper()]
-        if count % 4:
-            self.fail(f"{value!r} is not a multiple of 4 bytes, the size of one number", param, ctx)
-        return count
+def size(text: str) -> int:
+    """Return the bytes of ``1048576``, ``64K``, ``256M`` or ``1G``, all powers of two."""
+    match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:i?B)?", text, re.ASCII | re.IGNORECASE)
+    if not match or not int(match[1]):
+        raise click.BadParameter(f"{text!r} is not a size; an example is 256M")
+    count = int(match[1]) << _UNITS[match[2].upper()]
+    if count % 4:
+        raise click.BadParameter(f"{text!r} is not a multiple of 4 bytes, the size of one number")
+    return count
 
 
 @click.command("allreduce")
@@ -54,11 +49,9 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # only generic in newer 
     help="The library to measure; repeatable, one job each. Default auto: nccl if PyTorch can use "
     "GPUs, else gloo.",
 )
+@click.option("--min-size", type=size, default="1K", show_default=True, help="The smallest buffer.")
 @click.option(
-    "--min-size", type=Size(), default="1K", show_default=True, help="The smallest buffer."
-)
-@click.option(
-    "--max-size", type=Size(), default="256M", show_default=True, help="The largest buffer."
+    "--max-size", type=size, default="256M", show_default=True, help="The largest buffer."
 )
 @click.option(
     "--factor",

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from toolkit.bench.scale.published import names
-from toolkit.cli.bench_measure import Size
+from toolkit.cli.bench_measure import size
 from toolkit.cli.options import LauncherOption
 from toolkit.cli.shared import Decorator, completion, options
 
@@ -19,48 +19,34 @@ def _published() -> Iterable[str]:
     return names()
 
 
-class Numbers(click.ParamType):  # type: ignore[type-arg]  # only generic in newer versions
-    """Positive numbers with commas: ``1,2,4``."""
-
-    name = "numbers"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        """Return the numbers, each once, in their order."""
-        words = str(value).split(",")
-        if not all(word.isascii() and word.isdigit() and int(word[:9]) > 0 for word in words):
-            self.fail(f"{value!r} is not a list of numbers; an example is 1,2,4", param, ctx)
-        return tuple(dict.fromkeys(int(word) for word in words))
+def numbers(text: str) -> tuple[int, ...]:
+    """Return positive numbers with commas, ``1,2,4``, each once, in their order."""
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() and int(word[:9]) > 0 for word in words):
+        raise click.BadParameter(f"{text!r} is not a list of numbers; an example is 1,2,4")
+    return tuple(dict.fromkeys(int(word) for word in words))
 
 
-class Argument(click.ParamType):  # type: ignore[type-arg]  # only generic in newer versions
-    """An argument of the script with a number: ``batch-size=64``."""
-
-    name = "argument"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int]:
-        """Return the name without dashes, and the number."""
-        name, _, number = str(value).partition("=")
-        name = name.removeprefix("--")
-        if not name or not number.isascii() or not number.isdigit() or not int(number[:18]):
-            self.fail(f"{value!r} is not NAME=NUMBER; an example is batch-size=64", param, ctx)
-        return name, int(number)
+def argument(text: str) -> tuple[str, int]:
+    """Return an argument of the script with a number, ``batch-size=64``, without dashes."""
+    name, _, number = text.partition("=")
+    name = name.removeprefix("--")
+    if not name or not number.isascii() or not number.isdigit() or not int(number[:18]):
+        raise click.BadParameter(f"{text!r} is not NAME=NUMBER; an example is batch-size=64")
+    return name, int(number)
 
 
 study_options: Decorator[Any] = options(
     click.option(
         "--nodes",
         "-N",
-        type=Numbers(),
+        type=numbers,
         metavar="N,N",
         help="Numbers of nodes to measure (default 1,2,4).",
     ),
     click.option(
         "--ntasks-per-node",
-        type=Numbers(),
+        type=numbers,
         metavar="N,N",
         help="Ranks on each node; several: each with each number of nodes (default: the job's).",
     ),
@@ -76,14 +62,14 @@ study_options: Decorator[Any] = options(
     click.option("--strong", is_flag=True, help="The same work in all at all sizes."),
     click.option(
         "--divide",
-        type=Argument(),
+        type=argument,
         metavar="NAME=TOTAL",
         multiple=True,
         help="With --strong: give the script --NAME with the total by the ranks. Repeatable.",
     ),
     click.option(
         "--multiply",
-        type=Argument(),
+        type=argument,
         metavar="NAME=VALUE",
         multiple=True,
         help="With --weak: give the script --NAME with the value times the ranks. Repeatable.",
@@ -107,7 +93,7 @@ study_options: Decorator[Any] = options(
     ),
     click.option(
         "--gradient-size",
-        type=Size(),
+        type=size,
         help="Bytes that ranks add up in a step (default: as the optimizer's parameters have).",
     ),
     click.option(

@@ -22,28 +22,21 @@ from toolkit.planning.settings import Layer, named_values
 from toolkit.runtimes import RUNTIMES
 
 
-class Pattern(click.ParamType):  # type: ignore[type-arg]  # only generic in newer versions
-    """A number, or text of a form that is shown by an example.
+def pattern(name: str, form: str, example: str) -> Callable[[str], int | str]:
+    """Return the type of an option that is a number, or text of a form.
 
     Args:
-        name: what it is, for the help.
+        name: what it is, for the message.
         form: a regular expression of the whole text.
         example: such a text.
     """
 
-    def __init__(self, name: str, form: str, example: str) -> None:
-        self.name = name
-        self.form = form
-        self.example = example
+    def convert(text: str) -> int | str:
+        if not re.fullmatch(form, str(text), re.ASCII):
+            raise click.BadParameter(f"{text!r} is not a {name}; an example is {example}")
+        return int(text) if str(text).isdigit() else text
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        """Return a number, or the text if it has the form."""
-        text = str(value)
-        if not re.fullmatch(self.form, text, re.ASCII):
-            self.fail(f"{text!r} is not a {self.name}; an example is {self.example}", param, ctx)
-        return int(text) if text.isdigit() else text
+    return convert
 
 
 class LauncherOption(click.Option):
@@ -59,8 +52,8 @@ class LauncherOption(click.Option):
         self._help = text
 
 
-NODES = Pattern("number of nodes", r"[1-9]\d*([:-][1-9]\d*)?", "2, or 1:4 for an elastic run")
-GPUS = Pattern(
+NODES = pattern("number of nodes", r"[1-9]\d*([:-][1-9]\d*)?", "2, or 1:4 for an elastic run")
+GPUS = pattern(
     "number of GPUs",
     r"([\w.+-]+:)?\d+(,\d+)*",
     "4, a100:4 for a type, or 8,4 for two nodes that differ",

@@ -86,9 +86,9 @@ def _report(facts: Facts, actions: tuple[Action, ...]) -> dict[str, Any]:
 
 
 def _is_refreshed(facts: Facts, *, always: bool) -> bool:
-    """Look once a week, as root, for a newer Apptainer than the fitted one.
+    """Check once a week, as root, for a newer Apptainer than the fitted one.
 
-    Return whether it was looked for.
+    Return whether it checked.
     """
     is_due = facts.root and facts.apt and facts.runtime and (always or newer.is_due(time()))
     if not is_due or not newer.fitted(facts.os.codename):

@@ -257,11 +257,11 @@ def job_of(entries: Iterable[Entry], script: str, since: float) -> int | None:
         script: absolute path, as sbatch got it.
         since: when the submission began, in seconds since the epoch.
     """
-    found = None
+    newest = None
     for entry in entries:
         job = entry.state
         # Of two hosts the clocks differ; the end of a job is exact to a second.
         is_older = job.end < int(since) if job.ended else 0 < job.start < since - _CLOCK_SKEW
         if is_command_of(job.command, script) and not is_older:
-            found = max(found or 0, entry.array or job.job_id)
-    return found
+            newest = max(newest or 0, entry.array or job.job_id)
+    return newest
