@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from toolkit.cli import console
-from toolkit.cli.follow import lines_of, show_attempts, silent_text
+from toolkit.cli.follow import lines_of, show_attempts
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.shared import complete_runs, json_option, runs_option
 from toolkit.explain import waiting
@@ -19,7 +19,7 @@ from toolkit.explain.explanation import explain
 from toolkit.explain.gather import of_file, of_run, of_stream, rules
 from toolkit.explain.model import Evidence
 from toolkit.model.run import JobState
-from toolkit.runs import follow, logs, stacks, status
+from toolkit.runs import follow, status
 from toolkit.runs.directories import find
 from toolkit.runs.run import Run
 
@@ -68,19 +68,14 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
         return
     lines = lines_of(explanation)
     if run is not None and outcome is None:
-        lines += [console.subject("", "the run has not ended"), *_silent(run)]
+        silence = follow.silence_text(run)
+        lines.append(console.subject("", "the run has not ended"))
+        lines += [console.subject("silent", silence)] if silence else []
     console.out("\n".join(lines))
     for number, text in enumerate(evidence.forced):
         console.fact("" if number else "forced", text)
     if outcome is not None:
         show_attempts(outcome.attempts)
-
-
-def _silent(run: Run) -> list[str]:
-    """Return what to type if a running run of Python has printed nothing for a while."""
-    seconds = logs.silence(run)
-    is_silent = seconds > follow.SILENT_SECONDS and stacks.can_answer(run.plan)
-    return [console.subject("silent", silent_text(run, seconds))] if is_silent else []
 
 
 def _show_wait(run: Run, state: JobState, *, as_json: bool) -> None:

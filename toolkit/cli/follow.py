@@ -20,7 +20,7 @@ from toolkit.model.base import to_json
 from toolkit.model.job import JOINED
 from toolkit.model.run import JobAttempt, Outcome
 from toolkit.runs import follow as events
-from toolkit.runs import logs, stacks
+from toolkit.runs import logs
 from toolkit.runs.attempts import describe, warning
 from toolkit.runs.outcome import headline
 from toolkit.runs.run import Run
@@ -86,14 +86,8 @@ def show(run: Run, *, as_json: bool, wanted: Callable[[logs.Line], bool] = is_wo
                 console.say("queued", f"{job}; it has started")
             is_queued = True
             show_state(event, time.monotonic() - began)
-        elif isinstance(event, events.Unreachable):
-            console.say("waiting", f"{event.error.cause}; retrying for ten minutes")
-        elif isinstance(event, events.Silent):
-            if stacks.can_answer(run.plan):
-                console.say("silent", silent_text(run, event.seconds))
-        elif isinstance(event, events.RanksEnded):
-            where = f": toolkit stacks {run.word}" if stacks.can_answer(run.plan) else ""
-            console.say("waiting", f"{event.text}{where}")
+        elif isinstance(event, events.Notice):
+            console.say(*event)
         else:
             _show_end(run, event, as_json=as_json)
             return event.exit_code
@@ -114,12 +108,6 @@ def _show_end(run: Run, outcome: Outcome, *, as_json: bool) -> None:
     if as_json:
         job = {"run": run.name, "directory": str(run.directory), "job_id": run.job_id}
         console.out_json({**job, **json.loads(to_json(outcome))})
-
-
-def silent_text(run: Run, seconds: float) -> str:
-    """Return what to type when a run prints nothing."""
-    passed = counted(int(seconds // 60), "minute")
-    return f"nothing was printed for {passed}; where the ranks are: toolkit stacks {run.word}"
 
 
 def show_state(event: events.Changed, passed: float) -> None:

@@ -5,53 +5,53 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.model.run import JobState, Outcome
-from toolkit.runs import logs, records
+from toolkit.runs import logs, records, stacks
 from toolkit.runs.finish import finish
 from toolkit.runs.run import Run
+from toolkit.units import counted
 
 _READ_SECONDS = 0.25  # between two reads of the logs, at least
 # Of a core, to look which of a job's logs have grown: a job of 8,000 ranks has as many.
 _READ_SHARE = 0.05
-SILENT_SECONDS = 300.0  # a training that hangs prints nothing; most others do each few minutes
-_ENDS_SECONDS = 20.0  # between two looks which ranks have ended
+_SILENT_SECONDS = 300.0  # a training that hangs prints nothing; most others do each few minutes
+_LOOK_SECONDS = 20.0  # between two looks whether ranks hang
 _PATIENCE = 600.0  # a controller that restarts is back by then
 _MISSES = 3  # answers in a row without the job, until it counts as lost
 
 
-@dataclass(frozen=True)
-class Changed:
+class Changed(NamedTuple):
     """A new state of the job, or a new reason to wait."""
 
     state: JobState
     expected_start: str = ""
 
 
-@dataclass(frozen=True)
-class Unreachable:
-    """Slurm does not answer; until it does, it is asked again."""
+class Notice(NamedTuple):
+    """A text for the user, told once: Slurm does not answer, or the ranks may hang."""
 
-    error: SlurmUnreachableError
-
-
-@dataclass(frozen=True)
-class Silent:
-    """A running job that has printed nothing for ``SILENT_SECONDS``; it is reported once."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
-class RanksEnded:
-    """Some ranks of a running job ended long ago, and others did not; it is reported once."""
-
+    subject: str
     text: str
 
 
-Event = Changed | Unreachable | Silent | RanksEnded | logs.Line | Outcome
+Event = Changed | Notice | logs.Line | Outcome
+
+
+def silence_text(run: Run) -> str:
+    """Return what to type if a running run has printed nothing for a while; else nothing."""
+    seconds = logs.silence(run)
+    if seconds <= _SILENT_SECONDS or not stacks.can_answer(run.plan):
+        return ""
+    passed = counted(int(seconds // 60), "minute")
+    return f"nothing was printed for {passed}; where the ranks are: toolkit stacks {run.word}"
+
+
+def _ended_text(run: Run) -> str:
+    text = records.ended_text(run)
+    return f"{text}: toolkit stacks {run.word}" if text and stacks.can_answer(run.plan) else text
 
 
 def _pause(waited: float) -> float:
@@ -70,13 +70,11 @@ def follow(run: Run, *, until: float = math.inf) -> Iterator[Event]:
         SlurmUnreachableError: Slurm did not answer for ten minutes.
         TimeoutError: the job has not ended at ``until``, a time of ``time.monotonic``.
     """
-    job_id = run.job_id
-    tail = logs.Tail(run)
-    began = queried = answered = time.monotonic()
+    job_id, tail = run.job_id, logs.Tail(run)
+    began = queried = answered = looked = time.monotonic()
     is_silent, misses = False, 0
     state: JobState | None = None
-    is_reported = are_ends_reported = False
-    checked = began
+    looks = {"silent": silence_text, "waiting": _ended_text}
     while True:
         try:
             new = run.state()
@@ -100,20 +98,15 @@ def follow(run: Run, *, until: float = math.inf) -> Iterator[Event]:
             if time.monotonic() - answered > _PATIENCE:
                 raise
             if not is_silent:
-                yield Unreachable(error)
+                yield Notice("waiting", f"{error.cause}; retrying for ten minutes")
             is_silent = True
-        if state is not None and state.state == "RUNNING" and not is_reported:
-            seconds = logs.silence(run)
-            is_reported = seconds > SILENT_SECONDS
-            if is_reported:
-                yield Silent(seconds)
-        is_time = time.monotonic() - checked > _ENDS_SECONDS
-        if state is not None and state.state == "RUNNING" and is_time and not are_ends_reported:
-            checked = time.monotonic()
-            text = records.ended_text(run)
-            are_ends_reported = bool(text)
-            if text:
-                yield RanksEnded(text)
+        is_running = state is not None and state.state == "RUNNING"
+        if is_running and time.monotonic() - looked > _LOOK_SECONDS:
+            looked = time.monotonic()
+            for subject, look in [*looks.items()]:
+                if text := look(run):
+                    del looks[subject]  # it is told once
+                    yield Notice(subject, text)
         queried = time.monotonic()
         if queried > until:
             raise TimeoutError(
