@@ -24,7 +24,7 @@ from toolkit.cli.shared import completion, json_option
 from toolkit.config import shipped
 from toolkit.errors import UsageError
 from toolkit.files import write_atomically
-from toolkit.runs.logs import all_lines
+from toolkit.runs.logs import Tail
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 
@@ -131,7 +131,7 @@ def _measured(backend: str, ran: CompletedRun) -> Measured | None:
         ran.run.plan.shape,
         ran.run.plan.nodes * ran.run.plan.ranks_per_node,
         ran.outcome.results,
-        [line.text for line in all_lines(ran.run)],
+        [line.text for line in Tail(ran.run).read(last=True)],
         ran.run.name,
     )
     if result is None or (ran.outcome.kind != "ok" and not result.wrong):

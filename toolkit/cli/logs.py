@@ -49,7 +49,7 @@ def command(run: str | None, following: bool, rank: int | None, raw: bool, runs:
     if following and not chosen.has_ended:
         return follow_run(chosen, wanted=is_wanted)
     printed, ranks = False, set[int]()
-    for line in logs.all_lines(chosen):
+    for line in logs.Tail(chosen).read(last=True):
         printed = True
         ranks |= set() if line.rank is None else {line.rank}
         if is_wanted(line):

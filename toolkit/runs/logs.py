@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -71,21 +71,11 @@ class Splitter:
         return text
 
 
-def stream(file: BinaryIO, end: int | None = None) -> Iterator[bytes]:
-    """Yield chunks of a file from its current position, up to the offset ``end``."""
-    position = file.tell()
-    while end is None or position < end:
-        data = file.read(_CHUNK if end is None else min(_CHUNK, end - position))
-        if not data:
-            return
-        position += len(data)
-        yield data
-
-
-def split(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Yield all lines of some chunks, also a last one without a newline."""
+def split(file: BinaryIO, size: int) -> Iterator[str]:
+    """Yield the lines in the next bytes of a file, also a last one without a newline."""
     splitter = Splitter()
-    for data in chunks:
+    while size > 0 and (data := file.read(min(_CHUNK, size))):
+        size -= len(data)
         yield from splitter.feed(data)
     yield from splitter.rest()
 
@@ -105,16 +95,14 @@ def ends(file: BinaryIO, most: int, start: int = 0) -> Iterator[str]:
     size = file.seek(0, 2)
     file.seek(start)
     if size - start <= most:
-        rows = split(stream(file, size))
+        rows = split(file, size - start)
         yield from islice(rows, lines // 4)
         yield from deque(rows, lines * 3 // 4)
         return
-    yield from islice(split(stream(file, start + most // 4)), lines // 4)
+    yield from islice(split(file, most // 4), lines // 4)
     file.seek(size - most * 3 // 4)
-    tail = deque(split(stream(file, size)), lines * 3 // 4)
-    if len(tail) > 1:  # it begins in the middle of a line
-        tail.popleft()
-    yield from tail
+    tail = deque(split(file, most * 3 // 4), lines * 3 // 4)
+    yield from islice(tail, 1 if len(tail) > 1 else 0, None)  # it begins in the middle of a line
 
 
 def ends_of(log: Log, most: int, start: int = 0) -> Iterator[str]:
@@ -205,36 +193,30 @@ class Tail:
         cost: seconds of this process that the last look for new lines took, without reading them.
     """
 
-    cost = 0.0
-
     def __init__(self, run: Run) -> None:
         """Start at the beginning of each log of a run's job."""
-        self._run = run
-        self._hide = secret_filter(run)
-        self._open: dict[Path, tuple[int, Splitter]] = {}
+        self.cost = 0.0
+        self._run, self._hide = run, secret_filter(run)
+        self._offsets, self._splitters = Counter[Path](), defaultdict[Path, Splitter](Splitter)
         self._refused: set[Path] = set()
 
     def read(self, *, last: bool = False) -> Iterator[Line]:
         """Yield new complete lines; with ``last`` also a last one that has no newline."""
         began = time.process_time()
-        logs = [log for log in self._run.logs_of(self._run.job_id) if last or self._has_new(log)]
+        logs = self._run.logs_of(self._run.job_id)
+        logs = [log for log in logs if last or log.size > self._offsets[log.path]]
         self.cost = time.process_time() - began
         for log in logs:
             for text in self._new(log, last=last):
                 yield line(self._hide(text), log, self._run.plan.launch)
 
-    def _has_new(self, log: Log) -> bool:
-        offset, _ = self._open.get(log.path, (0, None))
-        return log.size > offset
-
     def _new(self, log: Log, *, last: bool) -> Iterator[str]:
-        offset, splitter = self._open.get(log.path, (0, Splitter()))
+        splitter = self._splitters[log.path]
         try:
             with log.open() as file:
-                file.seek(offset)
-                for data in stream(file):
-                    offset += len(data)
-                    self._open[log.path] = offset, splitter
+                file.seek(self._offsets[log.path])
+                while data := file.read(_CHUNK):
+                    self._offsets[log.path] += len(data)
                     yield from splitter.feed(data)
         except OSError as error:
             if log.path not in self._refused:
@@ -242,11 +224,6 @@ class Tail:
                 yield _refused(log, error)
         if last:
             yield from splitter.rest()
-
-
-def all_lines(run: Run) -> Iterator[Line]:
-    """Yield every line in the logs of a run so far, the batch shell's first."""
-    return Tail(run).read(last=True)
 
 
 def silence(run: Run) -> float:

@@ -22,7 +22,7 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
-from toolkit.runs.logs import all_lines
+from toolkit.runs.logs import Tail
 from toolkit.slurm.hostlist import expand
 
 HOOK = Path(__file__).with_name("inside") / "sitecustomize.py"
@@ -76,7 +76,9 @@ def place_hook(options: Options, decided: Plan) -> None:
 def evidence(options: Options, ran: CompletedRun) -> Evidence:
     """Read what a run that has succeeded printed and recorded."""
     words = (options.metric, "busy_seconds")
-    lines = (line for line in all_lines(ran.run) if any(word in line.text for word in words))
+    lines = (
+        line for line in Tail(ran.run).read(last=True) if any(word in line.text for word in words)
+    )
     records = ran.run.directory / _RECORDS
     return Evidence(
         plan=ran.run.plan,
