@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from msgspec.structs import replace
 
@@ -10,7 +11,7 @@ from toolkit.errors import ConfigError
 from toolkit.model.run import JobState, Outcome, PointOutcome, Process
 from toolkit.runs import records
 from toolkit.runs.attempts import History, excerpt, history
-from toolkit.runs.outcome import CANCELLED, mentions_node_failure, outcome, results
+from toolkit.runs.outcome import CANCELLED, outcome, results
 from toolkit.runs.run import Log, Run
 from toolkit.slurm import queue
 from toolkit.units import counted
@@ -45,10 +46,8 @@ def _of_job(
     processes: Sequence[Process],
 ) -> Outcome:
     lines = excerpt(run, logs, past)
-    may_have_lost_nodes = state.nodes and (
-        state.state == "NODE_FAIL" or (state.state == "FAILED" and mentions_node_failure(lines))
-    )
-    unhealthy = run.client.unhealthy_nodes(state.nodes, state.start) if may_have_lost_nodes else {}
+    may_be_lost = state.nodes and state.state in ("NODE_FAIL", "FAILED")
+    unhealthy = run.client.unhealthy_nodes(state.nodes, state.start) if may_be_lost else {}
     own = [log for log in logs if log.attempt == past.last.get(log.element, log.attempt)]
     return outcome(run.plan, state, lines, unhealthy, processes, () if run.plan.array else own)
 
@@ -88,7 +87,10 @@ def read_elements(
         processes: of the job, with their failures.
         ended: the array has ended: an element without a state never started, or is forgotten.
     """
-    logs_of, processes_of = _logs_by_element(run), records.by_element(processes)
+    logs_of, processes_of = (
+        _logs_by_element(run),
+        records.by_element(processes),
+    )
     numbers = sorted({*states, *queue.task_ids(dict(run.plan.directives).get("array", ""))})
     if len(numbers) > _MOST_ELEMENTS:
         raise ConfigError(
@@ -111,11 +113,9 @@ def read_elements(
 
 
 def _logs_by_element(run: Run) -> dict[int | None, list[Log]]:
-    """Group the logs of an array by element."""
-    by_element: dict[int | None, list[Log]] = {}
-    for log in run.logs_of(run.job_id):
-        by_element.setdefault(log.element, []).append(log)
-    return by_element
+    """Group the logs of an array by element, as they are ordered."""
+    logs = groupby(run.logs_of(run.job_id), lambda log: log.element)
+    return {element: list(group) for element, group in logs}
 
 
 def _point(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -115,11 +117,11 @@ def outcome(
 
 def _ranks(known: Iterable[Line | Process], logs: Iterable[Log]) -> dict[str, tuple[int, ...]]:
     """Return the ranks by host, both in order: those that printed, wrote a file, or have a log."""
-    by_host: dict[str, set[int]] = {}
+    by_host = defaultdict[str, set[int]](set)
     pairs = [*((each.host, each.rank) for each in known), *((log.host, log.task) for log in logs)]
     for host, rank in pairs:
         if rank is not None and host:
-            by_host.setdefault(host, set()).add(rank)
+            by_host[host].add(rank)
     return {
         host: tuple(sorted(numbers))
         for host, numbers in sorted(by_host.items(), key=lambda item: min(item[1]))
@@ -140,24 +142,19 @@ def first_failure(
         processes: of the job, with their failures.
         hosts: the ranks on each host.
     """
+    host_of = {rank: host for host, ranks in hosts.items() for rank in ranks}
     reported = [
-        _located(failure, hosts) for failure in launchers.get(launcher).failures(_by_host(lines))
+        rank_failure(failure.exit_code, failure.rank, host_of[failure.rank])
+        if failure.rank in host_of and not failure.host
+        else failure
+        for failure in launchers.get(launcher).failures(_by_host(lines))
     ]
     failure = blame.first(launcher, processes, reported) or next(iter(reported), None)
     if failure is None or failure.words or not signal_of(failure.exit_code):
         return failure
-    return _crashed(failure, lines)
-
-
-def _crashed(failure: Failure, lines: Iterable[Line]) -> Failure:
-    """Add the place in the user's code at which a rank was killed, if faulthandler printed it."""
+    # A rank that was killed: faulthandler may have printed where.
     place = blame.place_of_crash(line.text for line in lines if line.rank == failure.rank)
     return replace(failure, text=f"{failure.text}, {place}", place=place) if place else failure
-
-
-def mentions_node_failure(lines: Iterable[Line]) -> bool:
-    """Return whether Slurm wrote into the batch shell's log that a node of the job failed."""
-    return any(not line.host and _NODE_FAILURE.search(line.text) for line in lines)
 
 
 def lost_nodes(
@@ -169,29 +166,11 @@ def lost_nodes(
     ]
     if state.state != "NODE_FAIL" and not (matches and state.state == "FAILED"):
         return {}
-    named = {
-        name: "failed while the job ran"
-        for match in matches
-        for name in _expanded(match["nodes"] or "")
-    }
-    return {**named, **unhealthy} or {"": f"a node of {state.nodes} failed"}
-
-
-def _expanded(hosts: str) -> tuple[str, ...]:
-    try:
-        return expand(hosts)
-    except ValueError:
-        return ()
-
-
-def _located(failure: Failure, hosts: Mapping[str, Sequence[int]]) -> Failure:
-    """Add the host of a rank's log to a failure of which only the rank is known."""
-    host = next((name for name, numbers in hosts.items() if failure.rank in numbers), None)
-    return (
-        failure
-        if failure.host or host is None
-        else rank_failure(failure.exit_code, failure.rank, host)
-    )
+    nodes = dict[str, str]()
+    for match in matches:
+        with suppress(ValueError):  # it is no list of hosts
+            nodes |= dict.fromkeys(expand(match["nodes"] or ""), "failed while the job ran")
+    return {**nodes, **unhealthy} or {"": f"a node of {state.nodes} failed"}
 
 
 def _by_host(lines: Iterable[Line]) -> list[tuple[str, list[str]]]:

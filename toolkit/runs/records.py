@@ -10,7 +10,7 @@ import math
 import os
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
@@ -62,9 +62,9 @@ def read(run: Run) -> list[Process]:
 
 def by_element(processes: Iterable[Process]) -> dict[int | None, list[Process]]:
     """Group the processes of a job array by the numbers of its elements; without one by None."""
-    groups: dict[int | None, list[Process]] = {}
+    groups = defaultdict[int | None, list[Process]](list)
     for process in processes:
-        groups.setdefault(_number(process.env.get("SLURM_ARRAY_TASK_ID")), []).append(process)
+        groups[_number(process.env.get("SLURM_ARRAY_TASK_ID"))].append(process)
     return groups
 
 
