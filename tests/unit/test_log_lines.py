@@ -18,7 +18,7 @@ from tests.unit.samples import make_case
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
 from toolkit.runs import logs
-from toolkit.runs.attempts import MOST, History, excerpt, fair_shares
+from toolkit.runs.finish import MOST, History, excerpt, fair_shares
 from toolkit.runs.logs import LONGEST, Splitter, ends, find_lines
 from toolkit.runs.outcome import outcome
 from toolkit.runs.run import Log

@@ -24,7 +24,6 @@ from toolkit.model.source import Option, Source
 from toolkit.planning import options, sweep
 from toolkit.planning.plan import decide
 from toolkit.runs import (
-    attempts,
     finish,
     interactive,
     logs,
@@ -59,12 +58,12 @@ def lines_of(text: str, name: str) -> list[logs.Line]:
 
 
 def history_of(lines: Sequence[logs.Line]) -> Sequence[JobAttempt]:
-    return attempts.read(enumerate(lines)).attempts
+    return finish.read(enumerate(lines)).attempts
 
 
 def lines_in(run: Run) -> list[logs.Line]:
     """What decides how a run came out."""
-    return attempts.excerpt(run, run.logs_of(7), attempts.history(run))
+    return finish.excerpt(run, run.logs_of(7), finish.history(run))
 
 
 def run_with(directory: Path, files: dict[str, str], plan: Plan) -> Run:
@@ -127,7 +126,7 @@ def test_the_history_of_a_job_is_read_from_what_its_script_says() -> None:
         (attempt.number, attempt.nodes, attempt.ended - attempt.began if attempt.ended else 0)
         for attempt in found
     ] == [(1, "nid[001-002]", 100), (2, "nid001", 0), (3, "nid003", 20)]
-    assert [line.split("  ", 2)[2] for line in attempts.describe(found)] == [
+    assert [line.split("  ", 2)[2] for line in finish.describe(found)] == [
         "1:40  told to stop by USR1, goes back into the queue",
         "stopped by Slurm, which queued it again",
         "0:20  exit code 3",
@@ -156,11 +155,11 @@ def test_the_history_is_whole_where_the_batch_shell_s_log_is_large(tmp_path: Pat
     first, *others = BATCH.splitlines(keepends=True)
     text = first + noise * 4000 + "".join(line + noise for line in others) + noise * 4000
     run = run_with(tmp_path, {"7.log": text}, decided)
-    past = attempts.history(run)
+    past = finish.history(run)
     assert [attempt.number for attempt in past.attempts] == [1, 2, 3]
     taken = lines_in(run)
     assert taken[0].text.startswith("toolkit: attempt 3")
-    assert sum(len(line.text) for line in taken) <= attempts.MOST < len(noise) * 4000
+    assert sum(len(line.text) for line in taken) <= finish.MOST < len(noise) * 4000
 
 
 def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own() -> None:
@@ -173,7 +172,7 @@ def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own()
         (1, 2),
         (1, 3),
     ]
-    assert attempts.describe(found)[0].startswith("0.1  nid[001-002]")
+    assert finish.describe(found)[0].startswith("0.1  nid[001-002]")
 
 
 def test_without_it_nothing_changes() -> None:
@@ -246,7 +245,7 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
         1: JobState(job_id=9, state="FAILED", exit_code=3),
     }
     run = run_with(tmp_path, files, decided)
-    found = finish.read_elements(run, states, attempts.History(), (), ended=False)
+    found = finish.read_elements(run, states, finish.History(), (), ended=False)
     assert [(point.state, point.exit_code) for point in found] == [
         ("COMPLETED", 0),
         ("FAILED", 3),
@@ -267,7 +266,7 @@ def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
     decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
     run = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'}, decided)
     states = {0: JobState(job_id=8, state="COMPLETED")}
-    found = finish.read_elements(run, states, attempts.History(), (), ended=True)
+    found = finish.read_elements(run, states, finish.History(), (), ended=True)
     assert [(point.state, point.exit_code) for point in found] == [
         ("COMPLETED", 0),
         ("UNKNOWN", None),

@@ -38,7 +38,6 @@ from toolkit.model.run import JobState, Submission
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
 from toolkit.runs import (
-    attempts,
     directories,
     finish,
     forward,
@@ -182,7 +181,7 @@ def test_no_line_and_no_field_makes_a_reader_huge_slow_or_fail() -> None:
     line = f"srun: error: nid001: task {nines},0-{nines}: Exited with exit code {nines}"
     assert failures.of_step([("", [line])]) is not None
     mark = "toolkit: attempt 1 of at most 2 begins 2026-99-99T99:99:99Z"
-    assert attempts.read([(0, logs.Line(mark, "", None))]).attempts == ()
+    assert finish.read([(0, logs.Line(mark, "", None))]).attempts == ()
     assert time.monotonic() - began < 10
 
 

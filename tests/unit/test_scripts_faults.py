@@ -19,7 +19,7 @@ from tests.unit.samples import make_case
 from tests.unit.test_scripts import CONTAINER
 from toolkit import scripts
 from toolkit.planning.plan import decide
-from toolkit.runs import attempts
+from toolkit.runs import finish
 from toolkit.runs.logs import Line
 
 # A step that goes on until the file "leave" is there, and then ends with the code in it. A second
@@ -177,8 +177,8 @@ def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path: Path) ->
         "warning: the ranks ended",
     ):
         assert words in printed
-    found = attempts.read((0, Line(text, "", None)) for text in printed.splitlines()).attempts
-    assert "must end with another exit code" in (attempts.warning(found) or "")
+    found = finish.read((0, Line(text, "", None)) for text in printed.splitlines()).attempts
+    assert "must end with another exit code" in (finish.warning(found) or "")
 
 
 @pytest.mark.parametrize("code", [0, 75])
@@ -189,9 +189,9 @@ def test_an_end_without_a_signal_is_not_warned_of(code: int, tmp_path: Path) -> 
     ended, printed = job.end()
     assert ended == code
     assert "toolkit: warning" not in printed
-    found = attempts.read((0, Line(text, "", None)) for text in printed.splitlines()).attempts
+    found = finish.read((0, Line(text, "", None)) for text in printed.splitlines()).attempts
     assert [attempt.how for attempt in found] == [f"exit code {code}"]
-    assert attempts.warning(found) is None
+    assert finish.warning(found) is None
 
 
 @pytest.mark.parametrize(("script", "warned"), [("train.sh", True), ("train.py", False)])

@@ -356,7 +356,7 @@ def followed(
 
     paths.client = cast(Any, Client())
     monkeypatch.setattr(follow, "_pause", lambda _: 0.0)
-    monkeypatch.setattr(follow, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(follow, "_CHECK_SECONDS", 0.0)
     ended = Outcome(state="COMPLETED", exit_code=0, seconds=1.0)
     monkeypatch.setattr(follow, "finish", lambda *_: ended)
     assert shown.show(paths, as_json=False) == 0

@@ -21,7 +21,7 @@ from toolkit.model.job import JOINED
 from toolkit.model.run import JobAttempt, Outcome
 from toolkit.runs import follow as events
 from toolkit.runs import logs
-from toolkit.runs.attempts import describe, warning
+from toolkit.runs.finish import describe, warning
 from toolkit.runs.outcome import headline
 from toolkit.runs.run import Run
 from toolkit.slurm.hostlist import expand

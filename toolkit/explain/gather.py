@@ -21,7 +21,7 @@ from toolkit.launchers.failures import of_step, summary_failures
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.quoting import shell
-from toolkit.runs import attempts, logs, records, stacks
+from toolkit.runs import finish, logs, records, stacks
 from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
 from toolkit.runs.run import Run
@@ -50,7 +50,7 @@ def of_run(run: Run) -> Evidence:
         job_id, printed = 0, []
     else:
         job_id = run.job_id
-        printed = attempts.excerpt(run, run.logs_of(job_id), attempts.history(run))
+        printed = finish.excerpt(run, run.logs_of(job_id), finish.history(run))
     entries = entries_of(
         (line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text)
     )
@@ -218,7 +218,7 @@ def of_file(path: Path) -> Evidence:
     """
     try:
         with open_regular(path) as file:
-            return of_lines(ends(file, attempts.MOST))
+            return of_lines(ends(file, finish.MOST))
     except OSError as error:
         raise ConfigError(
             f"the log cannot be read: {error.strerror}",

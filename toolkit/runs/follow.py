@@ -18,7 +18,7 @@ _READ_SECONDS = 0.25  # between two reads of the logs, at least
 # Of a core, to look which of a job's logs have grown: a job of 8,000 ranks has as many.
 _READ_SHARE = 0.05
 _SILENT_SECONDS = 300.0  # a training that hangs prints nothing; most others do each few minutes
-_LOOK_SECONDS = 20.0  # between two looks whether ranks hang
+_CHECK_SECONDS = 20.0  # between two checks whether ranks hang
 _PATIENCE = 600.0  # a controller that restarts is back by then
 _MISSES = 3  # answers in a row without the job, until it counts as lost
 
@@ -31,7 +31,7 @@ class Changed(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """A text for the user, told once: Slurm does not answer, or the ranks may hang."""
+    """A text for the user, reported once: Slurm does not answer, or the ranks may hang."""
 
     subject: str
     text: str
@@ -71,10 +71,10 @@ def follow(run: Run, *, until: float = math.inf) -> Iterator[Event]:
         TimeoutError: the job has not ended at ``until``, a time of ``time.monotonic``.
     """
     job_id, tail = run.job_id, logs.Tail(run)
-    began = queried = answered = looked = time.monotonic()
+    began = queried = answered = checked = time.monotonic()
     is_silent, misses = False, 0
     state: JobState | None = None
-    looks = {"silent": silence_text, "waiting": _ended_text}
+    checks = {"silent": silence_text, "waiting": _ended_text}
     while True:
         try:
             new = run.state()
@@ -101,11 +101,11 @@ def follow(run: Run, *, until: float = math.inf) -> Iterator[Event]:
                 yield Notice("waiting", f"{error.cause}; retrying for ten minutes")
             is_silent = True
         is_running = state is not None and state.state == "RUNNING"
-        if is_running and time.monotonic() - looked > _LOOK_SECONDS:
-            looked = time.monotonic()
-            for subject, look in [*looks.items()]:
-                if text := look(run):
-                    del looks[subject]  # it is told once
+        if is_running and time.monotonic() - checked > _CHECK_SECONDS:
+            checked = time.monotonic()
+            for subject, check in [*checks.items()]:
+                if text := check(run):
+                    del checks[subject]  # it is reported once
                     yield Notice(subject, text)
         queried = time.monotonic()
         if queried > until:

@@ -16,9 +16,8 @@ from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, Usa
 from toolkit.model.job import Job
 from toolkit.model.run import JobAttempt, JobState, PointOutcome
 from toolkit.runs import records
-from toolkit.runs.attempts import history
 from toolkit.runs.directories import find
-from toolkit.runs.finish import finish, read_elements
+from toolkit.runs.finish import finish, history, read_elements
 from toolkit.runs.outcome import headline
 from toolkit.runs.run import Run, client_of
 from toolkit.slurm.queue import Snapshot
