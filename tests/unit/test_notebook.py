@@ -30,7 +30,6 @@ from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import understand
 from toolkit.runs import forward, status
-from toolkit.runs import notebook as notebooks
 from toolkit.runs.run import Run
 from toolkit.scripts import script
 
@@ -175,14 +174,14 @@ def test_a_job_that_was_requeued_to_another_node_has_ended(door: forward.Door) -
 
 
 def newest(runs: Path) -> str:
-    run = notebooks.newest(runs)
+    run = forward.newest(runs)
     return run.name if run else ""
 
 
 def test_the_newest_notebook_that_has_not_ended_is_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notebooks, "is_notebook", lambda paths: "notebook" in paths.name)
+    monkeypatch.setattr(forward, "is_notebook", lambda paths: "notebook" in paths.name)
     for number, name in enumerate(("notebook-0001", "notebook-0002", "train-0001")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "plan.json").touch()
@@ -199,7 +198,7 @@ def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(
 ) -> None:
     (tmp_path / "notebook-0001").mkdir()
     (tmp_path / "notebook-0001/plan.json").touch()
-    monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
+    monkeypatch.setattr(forward, "is_notebook", lambda _: True)
     monkeypatch.setattr(status, "query", lambda _: None)
     stop.main(["--runs", str(tmp_path)], standalone_mode=False)
     assert "notebook-0001 has ended already" in capsys.readouterr().out
@@ -212,9 +211,9 @@ def test_a_step_of_the_relay_opens_no_port_for_mpi(door: forward.Door) -> None:
 def test_a_server_that_does_not_listen_yet(
     door: forward.Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
+    monkeypatch.setattr(forward, "is_notebook", lambda _: True)
     with pytest.raises(JobLostError, match="not listen yet"):
-        notebooks.server(door.run)
+        forward.server(door.run)
 
 
 def test_no_token_goes_to_a_server_that_others_could_have_named(
@@ -223,11 +222,11 @@ def test_no_token_goes_to_a_server_that_others_could_have_named(
     run = door.run.directory
     (run / "place.json").write_text('{"node": "nid001", "socket": "/tmp/a.sock"}')
     (run / "token").write_text("secret")
-    monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
-    assert notebooks.server(door.run).token == "secret"
+    monkeypatch.setattr(forward, "is_notebook", lambda _: True)
+    assert forward.server(door.run).token == "secret"
     run.chmod(0o1777)
     with pytest.raises(UntrustedError, match="every user"):
-        notebooks.server(door.run)
+        forward.server(door.run)
 
 
 def test_a_server_is_proven_beside_a_prolog_and_within_another_job(
@@ -242,9 +241,9 @@ def test_a_server_is_proven_beside_a_prolog_and_within_another_job(
         return shell.Result(tuple(argv), 0, f"Welcome to nid001\n403 {code}\n", "")
 
     monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
-    monkeypatch.setattr("toolkit.shell.run", answer)
+    monkeypatch.setattr("toolkit.runs.forward.run_command", answer)
     code, door = "200", door._replace(token="secret")
-    notebooks.prove(door)
+    forward.prove(door)
     code = "403"
     with pytest.raises(CommandFailedError):
-        notebooks.prove(door)
+        forward.prove(door)

@@ -9,7 +9,7 @@ import pytest
 
 import toolkit
 from toolkit.relay import gate
-from toolkit.runs import notebook
+from toolkit.runs import forward
 
 _HOME = Path(toolkit.__file__).parent
 _RELAY = [_HOME / "relay" / name for name in gate._PARTS]
@@ -68,7 +68,7 @@ def test_what_scripts_carry_into_images_runs_on_python_3_8(path: Path) -> None:
 
 def test_the_small_programs_of_the_relay_run_on_python_3_6() -> None:
     assert newer(gate._LOADER, (3, 6)) == []
-    assert newer(notebook._PROBE, (3, 6)) == []
+    assert newer(forward._PROBE, (3, 6)) == []
     assert "from toolkit" not in gate.program().decode()
     ast.parse(gate.program(), feature_version=(3, 6))
 

@@ -42,7 +42,6 @@ from toolkit.runs import (
     finish,
     forward,
     logs,
-    notebook,
     removal,
     status,
 )
@@ -151,7 +150,7 @@ def test_a_run_that_others_can_exchange_counts_as_theirs(writable: str, run: Run
         run.require_own,
         lambda: removal.remove([run], force=True),
         lambda: forward.locate(run, "6006"),
-        lambda: notebook.server(run),
+        lambda: forward.server(run),
         lambda: failed_points(str(run.directory)),
     ):
         with pytest.raises(UntrustedError, match="every user of this machine can write"):

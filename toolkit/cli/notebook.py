@@ -27,7 +27,7 @@ from toolkit.model.run import Outcome
 from toolkit.planning import case as planning
 from toolkit.planning.settings import Layer
 from toolkit.rules.files import unseen
-from toolkit.runs import follow, notebook
+from toolkit.runs import follow, forward
 from toolkit.runs.directories import find
 from toolkit.runs.removal import cancel
 from toolkit.runs.run import Run
@@ -75,7 +75,7 @@ def start(
     name = options["job_name"] or _job_name(shown)
     entrance = Entrance(port or listen or FIRST_PORT, socket_path, listen)
     require_free(entrance, f"{name}-0000-000000-jupyter.sock")
-    given = {**options, "launcher": notebook.LAUNCHER, "job_name": name}
+    given = {**options, "launcher": forward.LAUNCHER, "job_name": name}
     layer = flags(given, (str(idle_seconds(idle)), str(shown)))
     wait = configured_wait(partial(console.say, "waiting"))
     gather = partial(patiently, partial(_gather, layer, shown), wait)
@@ -135,7 +135,7 @@ def idle_seconds(text: str | None) -> int:
 
 
 def _submit(case: Case, shown: Path, wait: Wait) -> Run:
-    others = notebook.others(Path(case.run).parent, shown)
+    others = forward.others(Path(case.run).parent, shown)
     run = write(case)
     console.say("plan", console.plan_summary(run.plan))
     for name in others:
@@ -161,15 +161,15 @@ def _await(run: Run) -> int | None:
             show_outcome(event, run)
             show_explanation(run)
             return event.exit_code or 1
-        if (run.directory / notebook.PLACE).is_file():
+        if (run.directory / forward.PLACE).is_file():
             return None
     raise AssertionError("a run that is followed ends with an outcome")
 
 
 def _connect(run: Run, entrance: Entrance, *, by_ssh: bool, as_json: bool) -> int:
     """Prove that the server answers, and carry connections to it until the job ends."""
-    door = notebook.server(run, by_ssh=by_ssh)
-    notebook.prove(door)
+    door = forward.server(run, by_ssh=by_ssh)
+    forward.prove(door)
     code = carry(door, entrance, f"/lab?token={door.token}", as_json=as_json)
     if code == INTERRUPTED:
         console.say("next", _next_steps(run))
@@ -232,7 +232,7 @@ def stop(run: str | None, runs: Path) -> None:
       toolkit notebook stop notebook-0002
     """
     stopped = _find(run, runs)
-    notebook.require_notebook(stopped)
+    forward.require_notebook(stopped)
     if cancel(stopped):
         console.fact("stopped", f"{stopped.name}, job {stopped.job_id}")
     else:
@@ -241,5 +241,5 @@ def stop(run: str | None, runs: Path) -> None:
 
 def _find(run: str | None, runs: Path) -> Run:
     """Return a run by its name, or the newest notebook that has not ended."""
-    newest = notebook.newest(runs) if run is None else None
+    newest = forward.newest(runs) if run is None else None
     return newest or find(run, runs)

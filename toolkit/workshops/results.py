@@ -32,7 +32,7 @@ from toolkit.errors import (
 from toolkit.files import read_json, temporary_beside
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.model.run import Outcome
-from toolkit.runs import notebook
+from toolkit.runs import forward
 from toolkit.runs.directories import all_runs
 from toolkit.runs.run import Run
 from toolkit.units import counted
@@ -159,7 +159,7 @@ def collect(exercises: Iterable[str], runs: Iterable[Run]) -> dict[str, Done]:
 def _is_notebook(run: Run) -> bool:
     """Return whether a run is a notebook, which ends when its user or its time limit ends it."""
     try:
-        return run.plan.launch.launcher == notebook.LAUNCHER
+        return run.plan.launch.launcher == forward.LAUNCHER
     except ConfigError:
         return False
 
