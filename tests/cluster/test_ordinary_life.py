@@ -16,7 +16,7 @@ from tests.cluster.ranks import wait_for
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
-# The last rank works for longer than srun waits by default, and than the site's WaitTime.
+# A rank works for longer than srun waits by default, and than the site's WaitTime.
 SAVING = """\
 import os, pathlib, sys, time
 rank = next(int(os.environ[name]) for name in ("RANK", "HOROVOD_RANK", "SLURM_PROCID") if name in os.environ)
@@ -50,31 +50,6 @@ def main():
 """
 
 
-def test_a_rank_that_saves_is_not_ended_because_the_others_have_ended(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    """It takes more than a minute, since srun's limit was a minute; the runs take it together."""
-    launchers = ("srun", "horovod", "horovod-gloo", "none")
-    (shared_dir / "save.py").write_text(SAVING)
-    options = (
-        "--image",
-        str(pytorch_image),
-        *"--nodes 2 --ntasks-per-node 2 --cpus-per-task 1".split(),
-    )
-    for launcher in launchers:
-        words = ("python3", "save.py") if launcher == "none" else ("save.py",)
-        done = toolkit(
-            *("run", "--detach", *options, "--launcher", launcher, "--job-name", launcher),
-            *("--", *words, launcher),
-            cwd=shared_dir,
-        )
-        assert done.returncode == 0, done.stderr
-    for launcher in launchers:
-        done = toolkit("logs", "-f", f"{launcher}-0001", cwd=shared_dir)
-        assert done.returncode == 0, (launcher, done.stdout, done.stderr)
-        assert (shared_dir / f"checkpoint-{launcher}").read_text() == "whole"
-
-
 # The others have ended, and rank 0 goes on until it is told not to.
 EVALUATING = """\
 import os, pathlib, time
@@ -85,24 +60,37 @@ if int(os.environ["SLURM_PROCID"]) == 0:
 """
 
 
-def test_a_job_whose_other_ranks_ended_long_ago_says_so(
+def test_a_rank_goes_on_when_the_others_ended_long_ago_and_the_job_says_so(
     toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
+    """It takes more than a minute, since srun's limit was a minute; jobs of four launchers take it together."""
     (shared_dir / "evaluate.py").write_text(EVALUATING)
+    (shared_dir / "save.py").write_text(SAVING)
+    image = ("--image", str(pytorch_image))
     shape = "--nodes 2 --ntasks-per-node 2 --nodelist nid[001-002] --launcher srun --time 5"
-    words = ("run", "--detach", "--image", str(pytorch_image), *shape.split(), "evaluate.py")
+    words = ("run", "--detach", *image, *shape.split(), "evaluate.py")
     assert toolkit(*words, cwd=shared_dir).returncode == 0
+    saving = ("horovod", "horovod-gloo", "none")
+    for launcher in saving:
+        script = ("python3", "save.py") if launcher == "none" else ("save.py",)
+        shape = "--nodes 2 --ntasks-per-node 2 --cpus-per-task 1 --launcher"
+        done = toolkit(
+            *("run", "--detach", *image, *shape.split(), launcher, "--job-name", launcher),
+            *("--", *script, launcher),
+            cwd=shared_dir,
+        )
+        assert done.returncode == 0, done.stderr
     told = re.compile(r"ranks 1-3 ended \d min ago; rank 0 is still running")
 
     def message() -> str:
-        (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
-        return str(row["message"])
+        rows = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
+        return str(next(row["message"] for row in rows if row["run"] == "evaluate-0001"))
 
     with ThreadPoolExecutor() as pool:
-        following = pool.submit(toolkit, "logs", "-f", cwd=shared_dir, timeout=240)
+        following = pool.submit(toolkit, "logs", "-f", "evaluate-0001", cwd=shared_dir, timeout=240)
         try:
             wait_for(lambda: told.fullmatch(message()), "ps to tell it", seconds=150, says=message)
-            explained = toolkit("explain", cwd=shared_dir).stdout
+            explained = toolkit("explain", "evaluate-0001", cwd=shared_dir).stdout
             assert re.search(f"{told.pattern}: toolkit stacks evaluate-0001", explained), explained
             time.sleep(25)  # follow looks less often
         finally:
@@ -116,6 +104,10 @@ def test_a_job_whose_other_ranks_ended_long_ago_says_so(
         "nid001": [0, 1],
         "nid002": [2, 3],
     }  # also those that printed nothing
+    for launcher in saving:
+        done = toolkit("logs", "-f", f"{launcher}-0001", cwd=shared_dir)
+        assert done.returncode == 0, (launcher, done.stdout, done.stderr)
+        assert (shared_dir / f"checkpoint-{launcher}").read_text() == "whole"
 
 
 def test_a_rank_that_fails_ends_the_others_at_once(

@@ -41,7 +41,13 @@ def run(
     return done, outcome.get("results") or {}
 
 
-@pytest.mark.parametrize("name", JOBS)
+# The one of three ways at once; `make test-jobs` runs all exercises as well.
+_SHORT = "parallel-3d"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name != _SHORT)) for name in JOBS]
+)
 def test_ranks_on_two_nodes_do_what_one_process_does(
     name: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:

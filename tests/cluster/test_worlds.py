@@ -21,7 +21,6 @@ dist.barrier()
 dist.destroy_process_group()
 os._exit(0)
 """
-MEET = _TORCH.format('init_method="env://"')
 ALONE = _TORCH.format('init_method="file:///tmp/alone-%d" % rank, rank=0, world_size=1')
 # Each node has a "localhost", where only its own ranks meet.
 ON_NODES = _TORCH.format('init_method="tcp://localhost:29400", rank=local, world_size=2')
@@ -39,16 +38,14 @@ for name in [name for name in os.environ if name.startswith(("SLURM_", "PMI"))]:
 """
 MPI = "from mpi4py import MPI\nprint('size', MPI.COMM_WORLD.size, flush=True)\n"
 CASES = [
-    ("torchrun", MEET, "", "size 4"),
     ("torchrun", ALONE, "4 ranks trained alone: world size 1 each", "size 1"),
     ("srun", ON_NODES, "4 ranks trained in 2 groups of 2, which never met", "size 2"),
-    ("horovod", HOROVOD, "", "size 4"),
     ("srun", _WITHOUT + HOROVOD, "4 ranks trained alone: world size 1 each", "size 1"),
     ("mpi", MPI, "", "size 4"),
     ("srun", _WITHOUT + MPI, "4 ranks trained alone: world size 1 each", "size 1"),
     ("none", _WITHOUT + MPI, "", "size 1"),  # tasks of their own are on purpose
 ]
-_IDS = ["meet", "alone", "nodes", "horovod", "horovod-alone", "mpi", "mpi-alone", "on-purpose"]
+_IDS = ["alone", "nodes", "horovod-alone", "mpi", "mpi-alone", "on-purpose"]
 
 
 @pytest.mark.parametrize(("launcher", "script", "message", "printed"), CASES, ids=_IDS)
