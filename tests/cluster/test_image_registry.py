@@ -22,28 +22,6 @@ from toolkit.images.build.docker.archives import write_layout
 ENGINES = ("docker", "apptainer")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_unknown_tag_names_the_nearest(docked: Docked, engine: str) -> None:
-    recipe = docked.recipe("true", base='image = "registry.example.org/stand-in/tiny:22.04-py3"')
-    done = docked.run("build", recipe, "--engine", engine)
-    assert done.returncode == 67
-    assert "has no tag 22.04-py3" in done.stderr
-    assert "22.03-py3" in done.stderr
-    unknown = docked.recipe("true", base='image = "registry.example.org/stand-in/nothing:1"')
-    assert docked.run("build", unknown, "--engine", engine).returncode == 67
-    assert docked.left() == []
-
-
-def test_a_tag_that_is_not_the_pinned_image_is_refused(docked: Docked) -> None:
-    pinned = f'image = "{docked.base}"\ndigest = "sha256:{"ab" * 32}"'
-    for engine in ENGINES:
-        done = docked.run("build", docked.recipe("true", base=pinned), "--engine", engine)
-        assert done.returncode == 74
-        assert "is not the image that the recipe pins" in done.stderr
-        assert f"| recipe    sha256:{'ab' * 32}" in done.stderr
-    assert docked.left() == []
-
-
 @pytest.fixture
 def guarded(
     docked: Docked,
@@ -93,20 +71,6 @@ def test_a_registry_that_wants_a_login(
             secret in text for text in (*lines, *files, said.encode(), inspected.encode())
         )
     assert REGISTRY_USER not in said
-
-
-def test_a_login_that_is_wrong_says_where_it_is_from(
-    guarded: Docked, guarded_registry: TestRegistry
-) -> None:
-    (guarded.place / ".docker").mkdir()
-    entry = {"auth": "cmVhZGVyOndyb25nLW9uZQ=="}  # reader:wrong-one
-    (guarded.place / ".docker/config.json").write_text(
-        json.dumps({"auths": {guarded_registry.name: entry}})
-    )
-    done = guarded.run("build", guarded.recipe("true"), "--engine", "docker")
-    assert done.returncode == 77
-    assert f"does not accept the login from {guarded.place}/.docker/config.json" in done.stderr
-    assert "wrong-one" not in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["docker-archive", "oci-archive"])

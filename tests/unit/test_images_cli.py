@@ -39,17 +39,6 @@ def refused(*arguments: str) -> ToolkitError:
     return error
 
 
-def test_render_prints_the_committed_definition() -> None:
-    done = image("render", "pytorch_cpu")
-    assert done.exit_code == 0
-    assert done.stdout == library.definition_path("pytorch_cpu").read_text()
-
-
-def test_render_checks_what_is_committed() -> None:
-    assert image("render", "pytorch_cpu", "--check").exit_code == 0
-    assert image("render", "--all", "--check").stdout == ""
-
-
 def test_render_writes_beside_a_recipe_of_ones_own(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.toml"
     recipe.write_text('summary = "x"\n[base]\nkind = "localimage"\npath = "/base.sif"\n')

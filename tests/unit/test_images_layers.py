@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from ast import literal_eval
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from toolkit.errors import BusyError
-from toolkit.images.build.apptainer import identity
 from toolkit.images.build.apptainer.tasks import needs_products, plan_tasks
 from toolkit.images.host.host_config import read_pip_settings, write_host_config
 from toolkit.images.host.host_mounts import HostConfig, pip_settings
@@ -22,9 +19,7 @@ from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import WHEELS as PRODUCTS
 from toolkit.images.recipe.chain import Chain, build_chain
 from toolkit.images.recipe.stages import Stages, Step
-from toolkit.images.sif import header as sif
 from toolkit.images.store.cache import LAYERS, WHEELS, Cache
-from toolkit.images.store.settings import parse_inspection
 
 
 def stages(
@@ -238,73 +233,6 @@ def test_wheels_are_lent_beside_what_the_machine_lends(tmp_path: Path) -> None:
         (str(tmp_path), "/mnt/wheels"),
     ]
     assert (tmp_path / "with/wheels").is_dir()
-
-
-_DEFINITION = """\
-Bootstrap: debootstrap
-Stage: build
-
-%post
-    true
-
-Bootstrap: debootstrap
-Stage: final
-
-%post
-    cat > /x <<'END'
-%labels
-    wrong label
-END
-    true
-
-%environment
-    export A=b
-
-%labels
-    toolkit.recipe small
-    org.label-schema.build-arch own
-
-%runscript
-    exec "$@"
-"""
-
-
-def test_an_image_says_what_its_definition_does(tmp_path: Path) -> None:
-    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
-    labels = identity.labels(_DEFINITION, {"of.the": "base"}, "apptainer 1.4.5", "x86_64", now)
-    assert labels["toolkit.recipe"] == "small"
-    assert labels["of.the"] == "base"
-    assert labels["org.label-schema.build-arch"] == "own"
-    assert labels["org.label-schema.build-date"] == "Friday_2_January_2026_3:4:5_UTC"
-    assert "wrong" not in labels
-    docker, own = (f"/.singularity.d/env/{name}.sh" for name in ("10-docker", "90-environment"))
-    before = {docker: "export C=1", own: "#!/bin/sh\nexport BASE=1"}
-    metadata = identity.write(tmp_path, _DEFINITION, labels, {"/opt/checks/run": "true\n"}, before)
-    assert (tmp_path / "opt/checks/run").read_text() == "true\n"
-    assert (tmp_path / ".singularity.d/runscript").read_text().endswith('exec "$@"\n')
-    assert os.access(tmp_path / ".singularity.d/runscript", os.X_OK)
-    variables = (tmp_path / own[1:]).read_text()
-    assert variables.split("\n\n    export A=b")[0] == before[own], "the base's come first"
-    assert parse_inspection(metadata)["environment"] == {**before, own: variables}
-    assert json.loads((tmp_path / ".singularity.d/labels.json").read_text()) == labels
-    assert parse_inspection(metadata)["labels"] == labels
-    assert parse_inspection("nothing") == {"labels": {}, "environment": {}}
-
-
-def test_a_head_says_where_everything_is() -> None:
-    head = sif.build_header((8192, 10, 20), b"0123456789abcdef", 7, "x86_64")
-    assert len(head) == sif.DATA_START
-    assert sif.parse_header(head) == sif.Header(sif_id=b"0123456789abcdef".hex(), end=40990)
-    assert (
-        sif.find_partition(head),
-        sif.find_text(head, sif.DEFINITION),
-        sif.find_text(head, sif.LABELS),
-    ) == (
-        (sif.DATA_START, 8192),
-        (40960, 10),
-        (40970, 20),
-    )
-    assert sif.find_partition(bytes(sif.DESCRIPTORS_END)) is None
 
 
 def test_pip_files_are_read_as_pip_reads_them(tmp_path: Path) -> None:

@@ -169,26 +169,6 @@ def test_a_new_recipe_resolves(arguments: tuple[str, ...], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "close"),
-    [
-        (("--from", "pytorch_cpuu"), "pytorch_cpu"),
-        (("--from", "pytorch_cpu", "--with", "horovd"), "horovod"),
-    ],
-)
-def test_a_new_recipe_from_nothing_known_is_refused(
-    arguments: tuple[str, ...], close: str, tmp_path: Path
-) -> None:
-    error = (
-        CliRunner()
-        .invoke(command, ("new", "mine", "--directory", str(tmp_path), *arguments))
-        .exception
-    )
-    assert isinstance(error, ToolkitError)
-    assert error.close == close
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
     ("found", "lacks"),
     [
         ({}, []),
