@@ -43,14 +43,17 @@ def nothing_runs(store: Tiny) -> None:
 
 
 def test_a_build_makes_an_image_its_manifest_and_its_log(tiny: Tiny) -> None:
-    recipe = tiny.recipe("echo hello > /greeting", checks='greeting = "cat /greeting"')
+    recipe = tiny.recipe(
+        "echo hello > /greeting",
+        checks='greeting = "cat /greeting", home = "! test -e $HOME/anything"',
+    )
     done = tiny.run("build", recipe)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(tiny.images / "tiny.sif")
     assert tiny.left() == BUILT
     assert tiny.inside("/bin/cat", "/greeting") == "hello\n"
     known = manifest(tiny)
-    (check,) = cast("list[dict[str, object]]", known["checks"])
+    check, _ = cast("list[dict[str, object]]", known["checks"])
     assert (check["name"], check["passed"], check["detail"]) == ("greeting", True, "hello")
     assert set(check) == {"name", "passed", "detail", "key", "when"}, "it was not carried over"
     assert known["size"] == (tiny.images / "tiny.sif").stat().st_size
@@ -58,6 +61,15 @@ def test_a_build_makes_an_image_its_manifest_and_its_log(tiny: Tiny) -> None:
     for step in ("base", "act", "clean", "checks", "pack"):
         assert re.search(rf"^{step} .* done +\d+:\d\d$", done.stderr, re.MULTILINE), done.stderr
     nothing_runs(tiny)
+    assert sorted(path.name for path in tiny.place.iterdir()) == ["images", "tiny.toml"], "no home"
+    again = tiny.run("check", "tiny", "--json")
+    assert again.returncode == 0, again.stderr
+    assert [(one["name"], one["passed"]) for one in json.loads(again.stdout)] == [
+        ("labels", True),
+        ("greeting", True),
+        ("home", True),
+    ]
+    assert tiny.run("check", str(tiny.images / "tiny.sif")).returncode == 0
 
 
 def test_what_has_not_changed_is_kept_and_what_has_is_built(tiny: Tiny) -> None:
@@ -137,22 +149,6 @@ def test_an_image_that_fails_a_check_does_not_appear(tiny: Tiny) -> None:
     assert "did not pass 1 of 2 checks" in done.stderr
     assert "| bad: the sum is wrong" in done.stderr
     assert tiny.left() == ["tiny.failed.log"]
-
-
-def test_the_checks_can_be_run_again(tiny: Tiny) -> None:
-    recipe = tiny.recipe(
-        "echo hello > /greeting",
-        checks='greeting = "cat /greeting", home = "! test -e $HOME/anything"',
-    )
-    assert tiny.run("build", recipe).returncode == 0
-    done = tiny.run("check", "tiny", "--json")
-    assert done.returncode == 0, done.stderr
-    assert [(check["name"], check["passed"]) for check in json.loads(done.stdout)] == [
-        ("labels", True),
-        ("greeting", True),
-        ("home", True),
-    ]
-    assert tiny.run("check", str(tiny.images / "tiny.sif")).returncode == 0
 
 
 # A kill in the base, in a step and while the file is written; the last is the longest of a large
@@ -358,11 +354,6 @@ def test_temporary_files_of_a_build_are_its_own(tiny: Tiny) -> None:
             mark.unlink()
 
 
-def test_nothing_of_it_is_in_the_home(tiny: Tiny) -> None:
-    assert tiny.run("build", tiny.recipe("true")).returncode == 0
-    assert sorted(path.name for path in tiny.place.iterdir()) == ["images", "tiny.toml"]
-
-
 def test_an_ordinary_user_builds(users_tiny: Tiny) -> None:
     recipe = users_tiny.recipe("echo hello > /greeting", "id", checks='greeting = "cat /greeting"')
     done = users_tiny.run("build", recipe)
@@ -373,8 +364,7 @@ def test_an_ordinary_user_builds(users_tiny: Tiny) -> None:
     nothing_runs(users_tiny)
 
 
-@pytest.mark.parametrize("which", ["tiny", "users_tiny"])
-@pytest.mark.parametrize("layers", [(), ("--flat",)])
+@pytest.mark.parametrize(("which", "layers"), [("tiny", ()), ("users_tiny", ("--flat",))])
 def test_a_check_has_shared_memory_that_is_not_the_hosts(
     which: str, layers: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:

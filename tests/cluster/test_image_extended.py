@@ -64,33 +64,3 @@ def test_what_would_replace_torch_ends_with_what_fits(store: Store) -> None:
     )
     assert 'packages = ["torchvision==0.28.0"] fits' in done.stderr
     assert 'replaces = ["torch"]' in done.stderr
-
-
-@pytest.mark.long  # beside it: what pip would replace
-def test_a_command_that_replaces_the_framework_does_not_pass_the_check_of_horovod(
-    store: Store,
-) -> None:
-    """A step of commands can do what it likes; here it gives torch another version, as another build would."""
-    recipe = store.directory / "sly.toml"
-    file = "/opt/venv/lib/python3.11/site-packages/torch/version.py"
-    recipe.write_text(
-        'summary = "a test"\nextends = "pytorch_cpu"\n\n[[steps]]\nblock = "run"\n'
-        f"commands = [\"sed -i 's/2.13.0+cpu/2.15.0+cu132/' {file}\"]\n"
-    )
-    argv = (sys.executable, "-m", "toolkit", "image", "build", str(recipe))
-    env = {**os.environ, "TOOLKIT_IMAGES": str(store.directory)}
-    done = subprocess.run(
-        argv, env=env, capture_output=True, text=True, timeout=550, stdin=subprocess.DEVNULL
-    )
-    assert done.returncode == 74, done.stderr
-    assert "built for pytorch 2.13.0+cpu, and 2.15.0+cu132 is in the image" in done.stderr
-    assert not (store.directory / "sly.sif").exists()
-
-
-@pytest.mark.long  # beside it: a package that is added
-def test_what_is_replaced_on_purpose_is_replaced_where_it_was(store: Store) -> None:
-    done = store.build('packages = ["scikit-learn==1.8.0"]', 'replaces = ["scikit-learn"]')
-    assert done.returncode == 0, done.stderr
-    manifest = json.loads((store.directory / "extended.json").read_text())
-    assert manifest["frameworks"]["sklearn"] == "1.8.0"
-    assert manifest["frameworks"]["numpy"] == "2.4.6"

@@ -1,8 +1,7 @@
-"""Faults of file systems below a build: no locks, no copies by the kernel, one temporary directory for two stores."""
+"""Faults of file systems below a build: no locks, no copies by the kernel."""
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import tempfile
 from pathlib import Path
@@ -75,37 +74,3 @@ def test_no_copies_by_the_kernel(how: str, tally: Row, tiny: Tiny, tmp_path: Pat
     tally.wrong += done.returncode != 0
     tally.outside += tiny.inside("/bin/cat", "/greeting") != "hello\n"
     assert tally.failures == 0, done.stderr
-
-
-def test_two_stores_with_one_temporary_directory(
-    tally: Row, tiny_base: str, tmp_path: Path
-) -> None:
-    """Two stores with one temporary directory build at once, again and again."""
-    stores = []
-    for name in ("first", "second"):
-        place = tmp_path / name
-        place.mkdir()
-        stores.append(Tiny(place, tiny_base, extra={"TOOLKIT_BUILD_TMP": str(tmp_path)}))
-    for number in range(4):
-        recipes = [
-            store.recipe(f"echo {store.place.name} {number} > /greeting; sleep 0.{number}")
-            for store in stores
-        ]
-        builds = [
-            store.start("build", recipe) for store, recipe in zip(stores, recipes, strict=True)
-        ]
-        said = [build.communicate(timeout=120)[1] for build in builds]
-        tally.trials += 1
-        tally.wrong += any(build.returncode for build in builds)
-        assert tally.failures == 0, said
-        for store in stores:
-            tally.outside += (
-                store.inside("/bin/cat", "/greeting") != f"{store.place.name} {number}\n"
-            )
-    left = sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".toolkit"))
-    tally.outside += bool(left)
-    digests = {
-        hashlib.sha256((store.images / "tiny.sif").read_bytes()).hexdigest() for store in stores
-    }
-    assert len(digests) == 2
-    assert tally.failures == 0, left

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.images.verify.checks import CHECKS
 from toolkit.images.verify.checks.horovod_build import judge as judge_horovod
 from toolkit.images.verify.checks.ranks import judge as judge_ranks
-from toolkit.images.verify.checks.ranks import report_in
 from toolkit.images.verify.checks.site import judge_driver
 from toolkit.images.verify.verdicts import merged
 from toolkit.model.image import Verdict
@@ -110,13 +108,6 @@ def test_a_sum_over_ranks_is_looked_at_closely(changes: dict[str, Any], says: st
     assert judge_ranks(None, 2, "mpi", "nobody told").message == "nobody told"
 
 
-def test_what_rank_0_tells_is_found_behind_the_labels_of_launchers() -> None:
-    line = '{"ranks": 2, "right": true, "hosts": ["a"], "controller": "gloo", "drivers": []}'
-    for label in ("", "0| ", "[0]<stdout>: ", "[1,0]<stdout>:"):
-        assert report_in(["noise", f"{label}{line}", "more"]) is not None
-    assert report_in(["{}", "nothing"]) is None
-
-
 @pytest.mark.parametrize(
     ("cuda", "drivers", "made_for", "compat", "outcome"),
     [
@@ -148,10 +139,4 @@ def test_what_could_not_be_checked_does_not_put_out_what_was_found() -> None:
         ("b", "x"): "passed",
         ("b", "y"): "failed",
         ("c", ""): "unchecked",
-    }
-
-
-def test_names_are_those_of_the_checks_that_images_carry() -> None:
-    assert {"imports", "user-site", "openmpi", "horovod-build", "ranks-mpi", "ranks-gloo"} <= {
-        check.name for check in CHECKS
     }
