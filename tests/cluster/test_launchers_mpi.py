@@ -100,7 +100,7 @@ def hello(base: Path) -> Path:
     return program
 
 
-@pytest.mark.parametrize("launcher", ["mpi", "mpirun", "auto"])
+@pytest.mark.parametrize("launcher", ["mpirun", "auto"])
 def test_a_program_in_c(
     launcher: str, hello: Path, toolkit: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:

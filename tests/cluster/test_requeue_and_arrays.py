@@ -133,11 +133,6 @@ def test_a_task_of_an_array_goes_back_alone(
     assert int((shared_dir / "saved-2").read_text()) >= 10
 
 
-def program(path: Path, text: str) -> None:
-    path.write_text(f"#!/bin/bash\n{text}\n")
-    path.chmod(0o755)
-
-
 def test_ranks_that_save_and_end_with_0_are_warned_of_where_the_run_ends(
     toolkit: Any, shared_dir: Path
 ) -> None:
@@ -162,25 +157,6 @@ def test_ranks_that_save_and_end_with_0_are_warned_of_where_the_run_ends(
         "warning: the ranks ended with 0 after USR1",
     ):
         assert words in log.read_text()
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--gpus", "4"), "2 on each of 2 nodes"),
-        (("--gpus", "2"), "2 on each of 2 nodes, 4 in all"),
-        (("--gpus-per-node", "1"), ""),
-    ],
-)
-def test_gpus_are_given_as_it_was_said(
-    toolkit: Any, shared_dir: Path, options: tuple[str, ...], says: str
-) -> None:
-    program(shared_dir / "count.sh", 'echo "gpus $SLURM_GPUS_ON_NODE"')
-    where = ("--runtime", "none", "--launcher", "none", "--nodes", "2", "--ntasks-per-node", "1")
-    done = toolkit("run", *where, *options, "count.sh", cwd=shared_dir)
-    assert done.returncode == 0, done.stderr
-    assert ("note " in done.stderr, says in done.stderr) == (bool(says), True)
-    assert done.stdout.count(f"gpus {1 if 'per-node' in options[0] else 2}") == 2
 
 
 def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code_on(

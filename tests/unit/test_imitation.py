@@ -12,7 +12,7 @@ from toolkit.errors import UnknownPartitionError
 from toolkit.localcluster import submit_lua
 from toolkit.localcluster.imitation import adapt_site, imitate
 from toolkit.localcluster.shape import UserLimits, all_nodes
-from toolkit.model.site import OptionRule, Site, SitePartition
+from toolkit.model.site import OptionRule
 
 NEURON = sites.load("neuron")
 
@@ -69,17 +69,6 @@ def test_a_site_without_partitions_has_one_and_its_kinds_of_nodes() -> None:
         '["account"] = { why = "node hours are charged to a project", given = function(job) return job.account ~= nil end },'
         in (found.shape.job_submit)
     )
-
-
-def test_what_slurm_cannot_look_at_is_said() -> None:
-    site = Site(
-        name="x",
-        forbidden={"oversubscribe": OptionRule(why="it is not fair")},
-        partitions={"a_b": SitePartition(nodes=3)},
-    )
-    found = imitate(site)
-    assert "Slurm here does not check --oversubscribe" in found.differences
-    assert [node.name for node in all_nodes(found.shape)] == ["a-b-01", "a-b-02"]
 
 
 def test_hostile_words_stay_words_of_lua() -> None:

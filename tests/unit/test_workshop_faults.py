@@ -18,10 +18,8 @@ from msgspec.structs import replace
 from tests.progress import Silent
 from tests.unit.test_workshops import END, X, entry, listed
 from tests.unit.workshop_fixtures import OWN, joined, packed_workshop
-from toolkit.cli.groups import workshop as command
 from toolkit.errors import (
     CommandFailedError,
-    ConfigError,
     ForbiddenError,
     MalformedInputError,
     ScriptMissingError,
@@ -101,30 +99,6 @@ def test_a_reset_changes_nothing_if_the_workshop_is_gone(packed: Path, tmp_path:
     with pytest.raises(ScriptMissingError, match="no longer at"):
         join.reset(member.directory, member.joined, "01-ddp")
     assert (member.directory / "01-ddp" / "train.py").is_file()
-
-
-def test_what_is_no_folder_of_a_workshop_has_a_next_step_of_its_own(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The instructor's commands, and joining, in each place where one stands by mistake."""
-    archive.unpack(packed, tmp_path / "unpacked")
-    joined(packed, tmp_path / "joined")
-    monkeypatch.chdir(tmp_path)
-    steps = {
-        "unpacked": "name the folder that the instructor wrote",
-        "joined": "toolkit workshop reset EXERCISE",
-        str(packed): f"toolkit workshop join {packed}",
-        "nothing": "toolkit workshop new nothing",
-        ".": "or write a new one: toolkit workshop new first",
-    }
-    for place, step in steps.items():
-        for words in (("status", place), ("close", place), ("pack", place)):
-            with pytest.raises(ConfigError) as caught:
-                command.main(words, standalone_mode=False)
-            assert step in str(caught.value.next_step), words
-    with pytest.raises(ConfigError, match="cannot be joined itself"):
-        command.main(("join", "joined", "again"), standalone_mode=False)
-    assert not (tmp_path / "again").exists()
 
 
 def test_another_workshop_is_not_removed(packed: Path, tmp_path: Path) -> None:
@@ -327,35 +301,6 @@ def test_the_report_has_the_first_accuracy_of_each_person_from_the_own_first_com
     assert lines["of it queued"] == "0:13 (median), 0:20 (90 %), 0:20 (last)"
     assert lines["controller"] == "unknown"
     assert lines["machine"] == "2 CPUs, 75% busy; 50.0 s of CPU for each participant"
-
-
-@pytest.mark.parametrize(
-    ("people", "cause", "wanted"),
-    [
-        (
-            ("tkw7-01", "tkw7-02"),
-            "no space: /srv/r/home/{}/mine/runs; user {} wrote",
-            "no space: /srv/r/home/USER/mine/runs; user USER wrote",
-        ),
-        (("01", "02"), "/w/{}/mine: exit 01, 02 of 10", "/w/USER/mine: exit 01, 02 of 10"),
-    ],
-)
-def test_one_cause_is_one_line_whoever_it_met(
-    people: tuple[str, ...], cause: str, wanted: str
-) -> None:
-    attempts = tuple(
-        attempt(person, "01-ddp", 0, 1, ok=False, cause=cause.format(person, person), fix="room")
-        for person in people
-    )
-    rehearsed = Report(
-        workshop="first",
-        people=2,
-        exercises=("01-ddp",),
-        cluster="",
-        seconds=1.0,
-        attempts=attempts,
-    )
-    assert list(report.causes(rehearsed)) == [("01-ddp (2 participants)", f"{wanted}; room")]
 
 
 def test_results_of_two_directories_are_in_one_file(drop: Path) -> None:

@@ -15,7 +15,6 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -24,7 +23,6 @@ from msgspec.structs import replace
 from tests.progress import Silent
 from tests.unit.samples import make_case
 from tests.unit.workshop_fixtures import TEXT, joined, write_folder
-from toolkit.cli.follow import leave_results
 from toolkit.cli.groups import workshop as command
 from toolkit.errors import (
     CommandFailedError,
@@ -44,11 +42,9 @@ from toolkit.model.run import Outcome
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import merge, project_layers
 from toolkit.planning.target import resolve
-from toolkit.runs.run import Run
 from toolkit.workshops import archive, guide, join, pack, reading, results, signing
 from toolkit.workshops.model import CONTENTS, Contents, Done, Results
 from toolkit.workshops.new import create
-from toolkit.workshops.rehearsal import rehearse
 
 
 @pytest.fixture
@@ -349,13 +345,6 @@ def test_a_full_disk_leaves_nothing(
     assert list(place.iterdir()) == []
 
 
-def test_a_path_that_is_too_long_is_refused_when_packing(folder: Path, tmp_path: Path) -> None:
-    (folder / "own" / ("x" * 120)).touch()
-    with pytest.raises(MalformedInputError, match="at most 100 bytes"):
-        pack.pack(folder, tmp_path / "first.tar", pack.Options(), Silent())
-    assert not (tmp_path / "first.tar").exists()
-
-
 def test_signatures(folder: Path, packed: Path, tmp_path: Path) -> None:
     for name in ("own", "other"):
         for options in (
@@ -451,20 +440,6 @@ def test_results_are_left_and_read(member: join.Membership, drop: Path) -> None:
     assert each.exercises["02-own"].accuracy is None
 
 
-def test_a_run_that_is_no_exercise_is_told_that_it_does_not_count(
-    member: join.Membership, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Such as `toolkit run jobs/digits-ddp`, which runs the toolkit's own copy of the exercise."""
-    ran(member, "01-ddp-0001", "ok", 0.9)
-    leave_results(Run(member.directory / "runs" / "01-ddp-0001"))
-    assert "result left in" in capsys.readouterr().err
-    ran(member, "digits-ddp-0001", "ok", 0.9)
-    leave_results(Run(member.directory / "runs" / "digits-ddp-0001"))
-    told = capsys.readouterr().err
-    assert "result left in" not in told
-    assert "does not count: it is none of the exercises 01-ddp, 02-own" in told
-
-
 @pytest.mark.parametrize(
     ("launcher", "kind", "state"),
     [
@@ -501,33 +476,6 @@ def test_the_texts_of_exercises_name_the_folders_that_participants_have(
     assert (mine / "02-own" / "README.md").read_text() == wanted
     page = pack.pages(folder, workshop, "first.tar")["index.html"]
     assert "not jobs/digits-ddp-srun; then 01-ddp." in page
-
-
-def test_what_participants_will_miss_is_told_by_show_and_pack(folder: Path) -> None:
-    (folder / "nb").mkdir()
-    (folder / "nb" / "a.ipynb").write_text("{}")
-    (folder / "own" / "job.toml").write_text('image = "mine"\nlauncher = "none"\n')
-    path = folder / "workshop.toml"
-    path.write_text(f'{path.read_text()}[[exercises]]\nname = "03-nb"\nfolder = "nb"\n')
-    for words in (["show", str(folder)], ["pack", str(folder), "--no-images"]):
-        told = CliRunner().invoke(command, words).output
-        assert "mine of 02-own is not in [images]" in told
-        assert "03-nb is a notebook" in told
-        assert "ko: 01-ddp, 03-nb in the language of README.md" in told
-    said: list[tuple[str, str]] = []
-    progress = SimpleNamespace(say=lambda *words: said.append(words))
-    options = rehearse.Options(1, 1, 1.0, ())
-    names = rehearse._exercises(folder, reading.load(folder), options, progress)
-    assert names == ("01-ddp", "02-own")
-    assert [(subject, text[:6]) for subject, text in said] == [("left out", "03-nb:")]
-
-
-def test_a_notebook_that_is_run_as_a_job_is_told_how_to_open_it(tmp_path: Path) -> None:
-    (tmp_path / "04-nb").mkdir()
-    (tmp_path / "04-nb" / "a.ipynb").touch()
-    with pytest.raises(ScriptMissingError) as caught:
-        resolve("04-nb", tmp_path)
-    assert "toolkit notebook 04-nb" in str(caught.value.next_step)
 
 
 def test_without_consent_nothing_is_left(
