@@ -6,7 +6,7 @@ import json
 import os
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,10 +20,12 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Bind, Plan
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
-from toolkit.runs.run import Run
 from toolkit.slurm.patience import PATIENCE, VARIABLE, Wait, patiently
 from toolkit.text import HIDDEN
 from toolkit.units import counted, human_size
+
+if TYPE_CHECKING:
+    from toolkit.runs.run import Run
 
 
 class _RunCommand(click.Command):

@@ -17,10 +17,9 @@ from toolkit.model.source import Shown, Source
 from toolkit.units import megabytes, minutes
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from toolkit.errors import ToolkitError
     from toolkit.launchers.base import Launcher
+    from toolkit.runs.run import Run
     from toolkit.runtimes.base import Runtime
     from toolkit.slurm.client import Client
 
@@ -40,7 +39,7 @@ class Target(NamedTuple):
         folder: directory of the script, absolute.
         cwd: the working directory of the ranks, absolute.
         is_program: there is no script.
-        repeats: directory of the run that is repeated; None: it is not one.
+        repeats: the run that is repeated; None: there is none.
         is_copy: all of this is in that run's snapshot.
     """
 
@@ -48,7 +47,7 @@ class Target(NamedTuple):
     folder: str = ""
     cwd: str = ""
     is_program: bool = False
-    repeats: Path | None = None
+    repeats: Run | None = None
     is_copy: bool = False
 
     @property

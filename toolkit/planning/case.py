@@ -34,7 +34,6 @@ from toolkit.planning.settings import (
     with_variables,
 )
 from toolkit.planning.target import Run, understand
-from toolkit.runs import run as earlier
 from toolkit.runs.directories import next_directory
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
 from toolkit.sites.rules import comment_example
@@ -67,7 +66,7 @@ def gather(
     known = merge([*files, variables, flags]).job
     run = understand(target_name, flags, cwd, known, is_command=is_command)
     layers = [*files, run.layer, variables, run.flags]
-    recorded = earlier.Run(run.target.repeats).plan if run.target.repeats else None
+    recorded = run.target.repeats.plan if run.target.repeats else None
     if recorded:  # its settings are those of the files and variables of its day
         layers = [run.layer, run.flags]
     cluster, settings = _merge_settings(layers, is_recorded=bool(recorded), dry_run=dry_run)
@@ -214,7 +213,7 @@ def _with_source(case: Case) -> Case:
         return case
     from toolkit.runs.code import change_since
 
-    change = change_since(earlier.Run(target.repeats), case.script_file)
+    change = change_since(target.repeats, case.script_file)
     return _warned(case, change) if change else case
 
 
@@ -303,7 +302,7 @@ def _tree(target: Target, job: Job, cwd: Path) -> Tree | None:
         ToolkitError: a snapshot is asked for, and there is no such tree.
     """
     if target.repeats and target.is_copy:
-        return Tree(root=str(target.repeats / "code"), cwd=str(cwd), is_copy=True)
+        return Tree(root=str(target.repeats.directory / "code"), cwd=str(cwd), is_copy=True)
     if not job.snapshot:
         return None
     from toolkit import git

@@ -15,10 +15,10 @@ from toolkit.errors import ScriptMissingError, UnknownRunError, UsageError
 from toolkit.files import read_bytes, read_json, read_toml
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import INTERPRETERS, SHELLS, Target
+from toolkit.model.code import Snapshot
 from toolkit.model.job import Job
 from toolkit.planning.settings import Layer, layer
 from toolkit.quoting import shell
-from toolkit.runs import run as earlier
 from toolkit.trust import require_trusted
 
 _MOST_SCRIPT = 1 << 20  # bytes
@@ -95,13 +95,17 @@ def resolve(
             path = find(name, cwd / runs).directory
     if (path / "plan.json").is_file() and (path / "job.json").is_file():
         require_trusted(path)
+        from toolkit.runs.run import Run as Earlier
+
+        run = Earlier(path.resolve())
         job = read_json(path / "job.json", Job, searched=True)
-        job = replace(job, env={**job.env, **earlier.Run(path).secrets})
-        snapshot = None if is_live else _snapshot(path.resolve(), job)
+        job = replace(job, env={**job.env, **run.secrets})
+        snapshot = None if is_live else run.read("snapshot.json", Snapshot)
         if snapshot is not None:
-            return snapshot, layer(path.name, job)
+            target = _in_snapshot(run.directory / "code", snapshot, job.script or "")
+            return target._replace(repeats=run), layer(path.name, job)
         target, own = _job(path.name, job, cwd, cwd, is_run=True)
-        return target._replace(repeats=path), own
+        return target._replace(repeats=run), own
     if (path / "job.toml").is_file():
         is_named = not (name.startswith("jobs/") and shipped_job.is_dir())
         settings = read_toml(path / "job.toml", Job, named=is_named)
@@ -136,19 +140,13 @@ def resolve(
     )
 
 
-def _snapshot(run: Path, job: Job) -> Target | None:
-    """Return the target in the snapshot of a run; None if it has none."""
-    from toolkit.runs.code import snapshot_of
-
-    taken = snapshot_of(earlier.Run(run))
-    if taken is None:
-        return None
-    code = run / "code"
+def _in_snapshot(code: Path, taken: Snapshot, script: str) -> Target:
+    """Return the target in the snapshot of a run."""
     folder, cwd = code / taken.folder, code / taken.directory
-    name = Path(job.script or "").name
-    is_program = not (folder / name).is_file()
-    script = (job.script or "") if is_program else _short(folder / name, cwd)
-    return Target(script, str(folder), str(cwd), is_program, run, is_copy=True)
+    file = folder / Path(script).name
+    is_program = not file.is_file()
+    name = script if is_program else _short(file, cwd)
+    return Target(name, str(folder), str(cwd), is_program, is_copy=True)
 
 
 def python_target(name: str, flags: Layer, cwd: Path) -> tuple[str, Layer]:

@@ -21,7 +21,6 @@ from toolkit.errors import (
     ToolkitError,
 )
 from toolkit.files import hash_file, open_regular
-from toolkit.images.host import space as disk
 from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
 from toolkit.model.case import Case
@@ -184,6 +183,8 @@ def purge(case: Case) -> Iterator[ToolkitError]:
 
 def space(case: Case) -> Iterator[ToolkitError]:
     """Require space for what a run writes: its logs and its outcome; and for caches in a home."""
+    from toolkit.images.host import space as disk
+
     cwd, home, scratch = Path.cwd(), Path.home(), case.site.scratch
     room = disk.read_room(cwd)
     for what, left in {"the file system has": room.free, "your quota leaves": room.quota}.items():

@@ -10,10 +10,13 @@ import os
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from toolkit.errors import ConfigError, UnknownRunError
 from toolkit.quoting import shell
-from toolkit.runs.run import Run
+
+if TYPE_CHECKING:
+    from toolkit.runs.run import Run
 
 _NUMBERED = re.compile(r"(?P<name>.+)-(?P<number>\d{4,})\Z")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+=@-]+")
@@ -71,6 +74,8 @@ def all_runs(*places: Path) -> list[Run]:
 
     The name of a run that is being removed begins with a dot.
     """
+    from toolkit.runs.run import Run  # a new run only asks for the next directory
+
     planned = {path: _planned(path) for place in places for path in place.glob("[!.]*")}
     runs = [path for path, when in planned.items() if when >= 0]
     return [Run(path) for path in sorted(runs, key=lambda path: planned[path], reverse=True)]
@@ -91,6 +96,8 @@ def find(name: str | None, runs: Path) -> Run:
     Raises:
         UnknownRunError: with the nearest name.
     """
+    from toolkit.runs.run import Run
+
     own = all_runs(runs)
     if name is None and own:
         return own[0]
