@@ -17,8 +17,9 @@ from toolkit.errors import ConfigError, NoSpaceError, ToolkitError, UsageError
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.model.case import Case, Target
-from toolkit.model.code import Code, ScriptFile, Snapshot, Tree
 from toolkit.model.job import Job
+from toolkit.model.plan import ScriptFile, Tree
+from toolkit.model.run import Code, Snapshot
 from toolkit.planning import case as gathering
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve

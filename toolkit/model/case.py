@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from toolkit.model.code import ScriptFile, Tree
 from toolkit.model.image import Engine, Environment, Manifest, Python
 from toolkit.model.job import Job
-from toolkit.model.plan import Bind, Plan
+from toolkit.model.plan import Bind, Plan, ScriptFile, Tree
 from toolkit.model.site import Facts, Limits, Partition, Site, SitePartition
 from toolkit.model.source import Shown, Source
 from toolkit.units import megabytes, minutes

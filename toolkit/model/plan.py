@@ -9,9 +9,35 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Literal
 
-from toolkit.model.base import Record
-from toolkit.model.code import ScriptFile
+from toolkit.model.base import Model, Record
 from toolkit.model.site import PORTS
+
+
+class ScriptFile(Model, frozen=True, kw_only=True):
+    """A script as it was when its job was submitted.
+
+    Attributes:
+        path: absolute.
+        sha256: of its content.
+    """
+
+    path: str
+    sha256: str
+
+
+class Tree(Model, frozen=True, kw_only=True):
+    """The work tree that a snapshot is taken of.
+
+    Attributes:
+        root: its top directory, absolute.
+        cwd: the directory `toolkit run` was called in; containers mount it, too, since data may be
+            there.
+        is_copy: the tree is the snapshot of an earlier run.
+    """
+
+    root: str
+    cwd: str
+    is_copy: bool = False
 
 
 class Requeue(Record, frozen=True, kw_only=True):
@@ -165,7 +191,6 @@ class Launch(Record, frozen=True, kw_only=True):
         directives: options of sbatch that the launcher needs, after the user's; "" for an option
             without a value.
         init: how the ranks find each other, if the launcher has a choice.
-        exclude: of runs of older versions, to which jobs could join.
     """
 
     launcher: str
@@ -183,7 +208,6 @@ class Launch(Record, frozen=True, kw_only=True):
     template: str | None = None
     directives: tuple[tuple[str, str], ...] = ()
     init: str | None = None
-    exclude: str = ""
 
 
 class Forced(Record, frozen=True, kw_only=True):

@@ -17,8 +17,8 @@ from toolkit.errors import CommandFailedError, ToolkitError, UnknownImageError, 
 from toolkit.images.store import store as images
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import Case, Image, Target
-from toolkit.model.code import Tree
 from toolkit.model.job import Job
+from toolkit.model.plan import Tree
 from toolkit.model.site import Facts, Site
 from toolkit.planning.binds import parse_binds
 from toolkit.planning.cluster import Cluster, find_cluster

@@ -15,8 +15,8 @@ from toolkit.errors import ScriptMissingError, UnknownRunError, UsageError
 from toolkit.files import read_bytes, read_json, read_toml
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import INTERPRETERS, SHELLS, Target
-from toolkit.model.code import Snapshot
 from toolkit.model.job import Job
+from toolkit.model.run import Snapshot
 from toolkit.planning.settings import Layer, layer
 from toolkit.quoting import shell
 from toolkit.trust import require_trusted
