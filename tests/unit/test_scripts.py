@@ -375,7 +375,7 @@ def test_a_directory_that_apptainer_cannot_bind_is_refused(path: str) -> None:
         ),
         (
             "torchrun-elastic",
-            {"options": ("--nnodes=1:4", "--tee=3"), "exclude": ",nid007"},
+            {"options": ("--nnodes=1:4", "--tee=3")},
             ['torchrun --nnodes=1:4 --tee=3 --nnodes="$SLURM_STEP_NUM_NODES"'],
         ),
         ("mpi", {"template": "horovod"}, ["PMIX_SERVER_TMPDIR", "./hello --epochs 12"]),
