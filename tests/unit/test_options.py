@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import fields, replace
 
 from tests.hostile import HOSTILE, MULTILINE
-from tests.unit.samples import FACTS, NEURON, PARTITIONS, findings, make_case
+from tests.unit.samples import FACTS, LOCAL, NEURON, PARTITIONS, findings, make_case
 from toolkit import scripts, sites
 from toolkit.cli.options import flags
 from toolkit.cli.run import command, explanation
@@ -22,6 +22,7 @@ from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts, Site
 from toolkit.model.slurm_options import OPTIONS, OWN
+from toolkit.model.source import Option, Source
 from toolkit.planning import settings
 from toolkit.planning.plan import decide, with_gpus
 from toolkit.planning.settings import Layer, Settings, from_environment, layer, merge
@@ -61,6 +62,7 @@ TYPED = replace(
     FACTS, partitions=tuple(replace(one, gpus_by_type={"v100": one.gpus}) for one in PARTITIONS)
 )
 ON_4 = {"partition": "cas_v100_4", "ntasks_per_node": None}  # its nodes have 4 GPUs
+MANY = ",".join(map(str, range(1000)))
 ONE = {"nodes": 1, "ntasks_per_node": None}
 
 
@@ -96,27 +98,72 @@ def test_every_option_that_a_plan_decides_is_refused_with_the_reason() -> None:
         assert finding.next_step == (option.instead or None)
 
 
-SLURM: list[tuple[dict[str, Any], str, str | None]] = [
-    ({"licences": "a"}, "the sbatch of this cluster has no option --licences", "licenses"),
-    ({"mail-usr": "a"}, "no option --mail-usr", "mail-user"),
-    ({"L": "a"}, "'L' is a short option", None),
-    ({"burst-buffer": "a"}, "no option --burst-buffer", None),
-    ({"reboot": True}, "the sbatch of this cluster has no option --reboot", None),
-    ({"licenses": True}, "sbatch's --licenses needs a value", None),
-    ({"contiguous": "yes"}, "sbatch's --contiguous takes no value", None),
-    ({"auto_mount": True}, "sbatch's --auto_mount needs a value", None),
-    ({"gres": "nvme:1,gpu:2"}, "the plan counts GPUs by node", None),
-    *(({"licenses": value}, "an #SBATCH line cannot carry", None) for value in MULTILINE),
-]
+# What is refused: the settings, the place of the first finding and words of its cause, of a cluster with an sbatch.
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"slurm": {"licences": "a"}}, "--slurm licences", "the sbatch of this cluster has no option --licences"),
+    ({"slurm": {"mail-usr": "a"}}, "--slurm mail-usr", "no option --mail-usr"),
+    ({"slurm": {"L": "a"}}, "--slurm L", "'L' is a short option"),
+    ({"slurm": {"burst-buffer": "a"}}, "--slurm burst-buffer", "no option --burst-buffer"),
+    ({"slurm": {"reboot": True}}, "--slurm reboot", "the sbatch of this cluster has no option --reboot"),
+    ({"slurm": {"licenses": True}}, "--slurm licenses", "sbatch's --licenses needs a value"),
+    ({"slurm": {"contiguous": "yes"}}, "--slurm contiguous", "sbatch's --contiguous takes no value"),
+    ({"slurm": {"auto_mount": True}}, "--slurm auto_mount", "sbatch's --auto_mount needs a value"),
+    ({"slurm": {"gres": "nvme:1,gpu:2"}}, "--slurm gres", "the plan counts GPUs by node"),
+    *(({"slurm": {"licenses": value}}, "--slurm licenses", "an #SBATCH line cannot carry") for value in MULTILINE),
+    # GPUs and memory, at the option that was used
+    (ON_4 | {"gpus_per_node": 8}, "--gpus-per-node", "has 4 GPU"),  # never that for the job
+    (ON_4 | {"gpus": 10}, "--gpus", "has 4 GPU"),  # 5 each are too many as well
+    (ON_4 | {"gpus": 7}, "--gpus", "has 4 GPU"),  # cannot be shared evenly
+    (ON_4 | {"gpus": 8, "nodes": 1}, "--gpus", "has 4 GPU"),
+    (ON_4 | {"gpus": 8, "gpus_per_node": 2}, "--gpus", "gives 4 GPUs, --gpus asks for 8"),
+    (ON_4 | {"gpus": "4,2", "gpus_per_node": 2}, "--gpus", "gives 4 GPUs, --gpus asks for 4,2"),
+    (ON_4 | {"gpus_per_node": "4,0", "nodes": 1}, "--gpus-per-node", "has no GPU"),
+    ({"gpus": "a100:2", "ntasks_per_node": None}, "--gpus", "has no GPUs of type 'a100'"),
+    ({"gpus_per_node": "v100:3", "ntasks_per_node": None}, "--gpus-per-node", "has 2 GPUs (v100), 3 were asked for"),
+    ({"gpus": "v100:4", "gpus_per_node": "a100:2", "ntasks_per_node": None}, "--gpus", "name two types"),
+    ({"mem": "5G"}, "--mem", "has 4000 MB of memory per node, 5120 were asked for"),
+    ({"mem": "4001"}, "--mem", "4001"),
+    ({"mem": "lots"}, "--mem", "not a size"),
+    # what could not go back into the queue
+    ({"requeue": True, "signal": "USR1@60"}, "--signal", "--requeue needs USR1 or USR2"),
+    ({"requeue": True, "signal": "B:TERM@60"}, "--signal", "USR1 or USR2"),
+    ({"requeue": True, "signal": "B:USR1@60", "time": "2"}, "--signal", "as soon as it runs"),
+    ({"max_requeues": 3}, "--max-requeues", "no effect without --requeue"),
+    # what is no sweep, and no array
+    *(({"sweep": (text,)}, "--sweep", "NAME=VALUE") for text in ("lr", "lr=", "lr=1,,2", 'lr="1', "lr=1\n2")),
+    *(({"sweep": texts}, "--sweep", "twice") for texts in (("lr=1,1",), ("lr=1", "lr=2"))),
+    ({"sweep": ("gpus=1,2,4",)}, "--sweep", "the same nodes, GPUs and time"),
+    ({"sweep": ("lr=1,2",), "array": "0,2"}, "--array", "no point 2"),
+    ({"sweep": ("lr=1,2",), "nodes": "1:2"}, "--nodes", "fixed number of nodes"),
+    ({"sweep": tuple(f"{name}={MANY}" for name in "abc")}, "--sweep", "the sweep has 1000000000 points; the limit is 10000"),
+    *(({"array": text}, "--array", f"{text!r} is not a list of the elements") for text in ("1-x", "x", "1-", "-3", "0-4:0", "1;2", "0-9%x", "1 2")),
+    *(
+        ({"array": text, **job}, "--array", f"{text!r} has elements beyond 4000000, the last one that Slurm can have")
+        for text in ("0-999999999", "7,0-4000001:4000001", "4000001") for job in ({}, {"sweep": ("lr=1,2",)})
+    ),
+    ({"array": "9-0"}, "--array", "'9-0' has a range that ends before it begins"),
+    # what does not go with a terminal
+    *(({"interactive": True, **job}, place, "one job") for job, place in (
+        ({"array": "0-3"}, "--array"), ({"requeue": True}, "--requeue"), ({"nodes": "1:2"}, "--nodes"), ({"sweep": ("lr=1,2",)}, "--array"))),
+    ({"launcher": "horovod-elastic", "pty": True}, "--pty", "gives no rank a terminal"),
+    ({"launcher": "shell"}, "--launcher", ""),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("slurm", "says", "close"), SLURM)
-def test_what_the_installed_sbatch_does_not_take_is_refused(
-    slurm: dict[str, Any], says: str, close: str | None
+@pytest.mark.parametrize(("job", "place", "says"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_is_refused_at_the_option_that_was_used(
+    job: dict[str, Any], place: str, says: str
 ) -> None:
-    (finding,) = findings({"slurm": slurm}, facts=WITH_SBATCH)
-    assert says in finding.cause
-    assert close is None or finding.close == close
+    found = findings(job, facts=replace(TYPED, sbatch_options=WITH_SBATCH.sbatch_options))
+    told = [finding for finding in found if finding.place == place]
+    assert told, found
+    assert says in told[0].summary
+    assert len({finding.place for finding in found}) == 1 or "gpu" in str(job) or "launcher" in job
+
+
+@pytest.mark.parametrize("text", ["5", 5, "0-9", "1,4,7", "0-99:5%4", "[1-3]", "1,,2", "3-3"])
+def test_an_array_that_slurm_takes_is_taken(text: str | int) -> None:
+    assert findings({"array": text}) == []
 
 
 @pytest.mark.parametrize("name", [*(text for text in HOSTILE if text != "plain"), *MULTILINE, ""])
@@ -285,34 +332,6 @@ def test_gpus_are_read_as_slurm_does_where_that_can_be_told(
     assert dict(decided.directives).get("gres") == (f"gpu:{on_each}" if on_each else None)
     assert says in " ".join(decided.notes)
     assert bool(decided.notes) == bool(says)
-
-
-@pytest.mark.parametrize(
-    ("job", "place", "says"),
-    [
-        (ON_4 | {"gpus_per_node": 8}, "--gpus-per-node", "has 4 GPU"),  # never that for the job
-        (ON_4 | {"gpus": 10}, "--gpus", "has 4 GPU"),  # 5 each are too many as well
-        (ON_4 | {"gpus": 7}, "--gpus", "has 4 GPU"),  # cannot be shared evenly
-        (ON_4 | {"gpus": 8, "nodes": 1}, "--gpus", "has 4 GPU"),
-        (ON_4 | {"gpus": 8, "gpus_per_node": 2}, "--gpus", "gives 4 GPUs, --gpus asks for 8"),
-        (ON_4 | {"gpus": "4,2", "gpus_per_node": 2}, "--gpus", "gives 4 GPUs, --gpus asks for 4,2"),
-        (ON_4 | {"gpus_per_node": "4,0", "nodes": 1}, "--gpus-per-node", "has no GPU"),
-        ({"gpus": "a100:2"}, "--gpus", "has no GPUs of type 'a100'"),
-        ({"gpus_per_node": "v100:3"}, "--gpus-per-node", "has 2 GPUs (v100), 3 were asked for"),
-        ({"gpus": "v100:4", "gpus_per_node": "a100:2"}, "--gpus", "name two types"),
-        ({"mem": "5G"}, "--mem", "has 4000 MB of memory per node, 5120 were asked for"),
-        ({"mem": "4001"}, "--mem", "4001"),
-        ({"mem": "lots"}, "--mem", "not a size"),
-    ],
-)
-def test_what_no_node_has_is_refused_at_the_option_that_was_used(
-    job: dict[str, Any], place: str, says: str
-) -> None:
-    facts = TYPED if "100:" in str(job) else FACTS
-    found = findings({"ntasks_per_node": None, **job}, facts=facts)
-    assert found[0].place == place
-    assert says in found[0].cause
-    assert len(found) == 1 or facts is TYPED
 
 
 def test_a_reading_never_gives_a_node_more_than_was_said_nor_a_job_something_else() -> None:
@@ -487,3 +506,68 @@ def test_a_value_that_was_passed_on_is_kept_with_the_run(tmp_path: Path) -> None
     assert (kept.env, kept.pass_env) == ({"OPTION_A": "then"}, ()), "a secret is not written down"
     assert decided.origins["env OPTION_A"] == "this shell"
     assert "MY_TOKEN" in decided.secrets
+
+
+@pytest.mark.parametrize(
+    ("job", "signal", "wait"),
+    [
+        ({"requeue": True}, "B:USR1@120", 100),
+        ({"requeue": True, "time": "4:00"}, "B:USR1@60", 40),
+        ({"requeue": True, "signal": "RB:12@600"}, "B:USR2@600", 580),
+        ({"requeue": True, "signal": "B:SIGUSR1@10"}, "B:USR1@10", 5),
+        ({"signal": "USR1@60"}, "USR1@60", None),
+    ],
+)
+def test_a_job_that_goes_back_is_told_to_stop_in_time(
+    job: dict[str, Any], signal: str, wait: int | None
+) -> None:
+    decided = planned(job)
+    directives = dict(decided.directives)
+    assert directives["signal"] == signal
+    assert ("requeue" in directives, "no-requeue" in directives) == (bool(wait), not wait)
+    assert (decided.requeue and decided.requeue.wait) == wait
+
+
+def test_a_sweep_is_an_array_with_a_point_for_each_value_with_each() -> None:
+    decided = planned({"sweep": ("lr=0.1,-0.01", 'tag="a,b",c', "-x=1")})
+    assert dict(decided.directives)["array"] == "0-3"
+    assert [point.arguments for point in decided.points] == [
+        ("--lr", "0.1", "--tag", "a,b", "-x", "1"),
+        ("--lr", "0.1", "--tag", "c", "-x", "1"),
+        ("--lr=-0.01", "--tag", "a,b", "-x", "1"),
+        ("--lr=-0.01", "--tag", "c", "-x", "1"),
+    ]
+    assert decided.points[3].values == (("lr", "-0.01"), ("tag", "c"), ("x", "1"))
+    assert dict(planned({"sweep": ("lr=1",)}).directives)["array"] == "0"
+
+
+def test_a_sweep_is_compared_with_the_arguments_that_the_script_has() -> None:
+    source = Source(python=True, options=(Option(flag="--gpus"), Option(flag="--lr")))
+    assert planned({"sweep": ("gpus=1,2",)}, source=source).warnings == ()
+    (warning,) = planned({"sweep": ("lrr=1,2",)}, source=source).warnings
+    assert warning == "--sweep lrr: the script has no option --lrr; close: --lr"
+
+
+def test_salloc_gets_the_options_that_it_has_within_the_sites_limit() -> None:
+    site = replace(LOCAL, interactive_minutes=60)
+    (finding,) = findings({"interactive": True, "time": "2:00:00"}, site=site)
+    assert "60 minutes at most" in finding.cause
+    job = {
+        **{"interactive": True, "time": "30", "after": ("7",), "dependency": "afterok:7"},
+        "slurm": {"propagate": "ALL", "wckey": "x"},
+    }
+    words = salloc_command(planned(job, site=site), "job.sbatch")
+    assert words[0] == "salloc"
+    assert {"--time=30", "--wckey=x"} < set(words)
+    for name in ("propagate", "kill-on-invalid-dep", "requeue"):
+        assert name not in " ".join(words)
+
+
+def test_a_job_after_others_is_cancelled_where_it_can_never_start() -> None:
+    job = {"after": ("train-0001",), "dependency": "singleton"}
+    decided = dict(planned(job, after=("afterok:7", "afterany:8")).directives)
+    assert decided["dependency"] == "singleton,afterok:7,afterany:8"
+    assert decided["kill-on-invalid-dep"] == "yes"
+    assert "kill-on-invalid-dep" not in dict(planned({"dependency": "afterok:7"}).directives)
+    ended_already = dict(planned({"after": ("train-0001",)}).directives)
+    assert not {"dependency", "kill-on-invalid-dep"} & set(ended_already)

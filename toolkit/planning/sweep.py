@@ -114,7 +114,8 @@ def array(job: Job) -> str | int | None:
         count = math.prod(len(values) for _, values in axes(job.sweep))
     except UsageError:
         return None
-    return f"0-{count - 1}" if count > 1 else "0"
+    last = min(count, _MAX_POINTS) - 1  # more are refused
+    return f"0-{last}" if last else "0"
 
 
 def findings(job: Job, source: Source) -> Iterator[ToolkitError]:
