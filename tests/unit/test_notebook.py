@@ -67,29 +67,51 @@ def test_other_times_are_refused(text: str) -> None:
         idle_seconds(text)
 
 
-def test_an_image_without_jupyterlab_is_refused_with_the_feature_that_adds_it() -> None:
-    bare = replace(MANIFEST, packages=Packages(pip={"torch": "2.13.0"}))
-    assert "--with jupyter" in refusal(notebook(manifest=bare))
-    decide(notebook(manifest=None))  # what is not known is not refused
+CONDA = Environment(name="digits", kind="conda", prefix="/e/it s", python="/e/it s/bin/python3")
+PYTHON = Python(path=CONDA.python, version="3.11", modules=("json", "torch"))
+BARE = replace(MANIFEST, packages=Packages(pip={"torch": "2.13.0"}))
+IN_CONDA = replace(MANIFEST, packages=Packages(), pythons=(PYTHON,))
+ABLE = replace(IN_CONDA, pythons=(replace(PYTHON, modules=("jupyterlab",)),))
+ENTERED = {"runtime": "conda", "conda_env": "digits"}
+NO_GPUS = replace(FACTS, partitions=[replace(each, gpus=0, gpu_type="") for each in PARTITIONS])
+DAYS = {"partition": "cas_v100_4", "gpus": "1", "time": "2-0:00:00"}
+SHORT = replace(LOCAL, notebook_minutes=600)
+ONE_DAY = "site neuron gives notebooks 1440 minutes at most"
 
 
-def test_an_environment_without_jupyterlab_is_refused_with_the_command_that_adds_it() -> None:
-    environment = Environment(
-        name="digits", kind="conda", prefix="/e/it s", python="/e/it s/bin/python3"
-    )
-    python = Python(path=environment.python, version="3.11", modules=("json", "torch"))
-    bare = replace(MANIFEST, packages=Packages(), pythons=(python,))
-    job = {"runtime": "conda", "conda_env": "digits"}
-    text = refusal(notebook(job, manifest=bare, environment=environment, image=""))
-    assert "'/e/it s/bin/python3' -m pip install jupyterlab" in text
-    able = replace(bare, pythons=(replace(python, modules=("jupyterlab",)),))
-    decide(notebook(job, manifest=able, environment=environment, image=""))
-
-
-def test_docker_is_refused_with_the_reason_and_what_to_do() -> None:
-    text = refusal(notebook({"runtime": "docker"}, image="mine:latest"))
-    assert "the job's own /tmp" in text
-    assert "toolkit image build --engine docker gives a SIF" in text
+@pytest.mark.parametrize(
+    ("job", "changes", "words"),
+    [
+        ({}, {"manifest": BARE}, "--with jupyter"),
+        ({}, {"manifest": None}, ""),  # what is not known is not refused
+        (ENTERED, {"manifest": IN_CONDA}, "'/e/it s/bin/python3' -m pip install jupyterlab"),
+        (ENTERED, {"manifest": ABLE}, ""),
+        ({"runtime": "docker"}, {"image": "mine:latest"}, "the job's own /tmp"),
+        ({"runtime": "docker"}, {"image": "mine:latest"}, "build --engine docker gives a SIF"),
+        ({"time": "12:00:00"}, {"site": SHORT}, "site local gives notebooks 600 minutes at most"),
+        ({"time": "10:00:00"}, {"site": SHORT}, ""),
+        ({"gpus": "1"}, {"facts": NO_GPUS}, "main has 0 GPUs, 1 was asked for leave --gpus out"),
+        (
+            {"partition": "jupyter"},
+            {"site": "neuron"},
+            "partition jupyter takes no batch jobs one of",
+        ),
+        (DAYS, {"site": "neuron"}, ONE_DAY),
+        ({"array": "0-3"}, {}, "--array"),
+    ],
+)
+def test_what_cannot_be_a_notebook_is_refused(
+    job: dict[str, Any], changes: dict[str, Any], words: str
+) -> None:
+    if job is ENTERED:
+        changes = {"environment": CONDA, "image": "", **changes}
+    if "site" in changes and isinstance(changes["site"], str):
+        changes = {"site": sites.load(changes["site"])}
+    given = notebook(job, **changes)
+    if words:
+        assert words in refusal(given)
+    else:
+        decide(given)
 
 
 def test_pyxis_shows_the_sockets_in_its_one_option_of_mounts() -> None:
@@ -105,32 +127,6 @@ def test_a_directory_that_is_called_as_the_server_is_no_job(
     known, flags = Job(launcher="notebook"), Layer("flag", {})
     target, *_ = understand("jupyter", flags, tmp_path, known, is_command=False)
     assert (target.script, target.is_program) == ("jupyter", True)
-
-
-def test_a_sites_limit_of_notebooks_is_kept() -> None:
-    site = replace(LOCAL, notebook_minutes=600)
-    assert "site local gives notebooks 600 minutes at most" in refusal(
-        notebook({"time": "12:00:00"}, site=site)
-    )
-    decide(notebook({"time": "10:00:00"}, site=site))
-
-
-def test_gpus_that_the_site_does_not_have_are_refused() -> None:
-    partitions = tuple(replace(each, gpus=0, gpu_type="") for each in PARTITIONS)
-    text = refusal(notebook({"gpus": "1"}, facts=replace(FACTS, partitions=partitions)))
-    assert "main has 0 GPUs, 1 was asked for leave --gpus out" in text
-
-
-def test_neuron_refuses_its_partition_of_notebooks_and_more_than_a_day() -> None:
-    site = sites.load("neuron")
-    closed = refusal(notebook({"partition": "jupyter"}, site=site))
-    assert "partition jupyter takes no batch jobs one of cas_v100nv_8, cas_v100nv_4" in closed
-    days = {"partition": "cas_v100_4", "gpus": "1", "time": "2-0:00:00"}
-    assert "site neuron gives notebooks 1440 minutes at most" in refusal(notebook(days, site=site))
-
-
-def test_a_job_array_of_notebooks_is_refused() -> None:
-    assert "--array" in refusal(notebook({"array": "0-3"}))
 
 
 def test_the_script_holds_no_token_and_no_port() -> None:
