@@ -233,15 +233,17 @@ def test_every_value_of_a_template_goes_through_a_quoting() -> None:
 
 
 # Stand-ins for the programs that a script calls: srun runs the task here with what Slurm would set;
-# the container command writes down its arguments and the variables meant for the inside, and stands
-# for a server that gives its port. The real ones run in tests/cluster.
+# what starts the program writes down its arguments and variables, and stands for a server that
+# gives its port. The real ones run in tests/cluster.
 SRUN = """#!/bin/bash
+printf '%s\\0' "$@" > "$CAPTURE/options"
 for word in "$@"; do case $word in --*) shift ;; *) break ;; esac; done
-SLURM_NODEID=0 SLURM_PROCID=0 exec "$@"
+export SLURM_NODEID=0 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_NUM_NODES=1
+exec "$@"
 """
 MPIRUN = """#!/bin/bash
 while [[ $1 != bash ]]; do shift; done
-OMPI_COMM_WORLD_RANK=0 SLURMD_NODENAME=localhost exec "$@"
+OMPI_COMM_WORLD_RANK=0 exec "$@"
 """
 SCONTROL = "#!/bin/bash\necho localhost\n"
 CONTAINER = """#!/bin/bash
@@ -251,48 +253,61 @@ case "$*" in
     *ray\\ start*) until [[ -s $CAPTURE/variables ]]; do sleep 0.05; done; sleep 1; exit ;;
 esac
 printf '%s\\0' "$@" > "$CAPTURE/arguments"
-env -0 | grep -z '^APPTAINERENV_' > "$CAPTURE/variables"
+env -0 > "$CAPTURE/variables"
 """
+_OUTSIDE = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_CLUSTER_NAME": "c",
+    "SLURM_JOB_NODELIST": "localhost",
+    "SLURMD_NODENAME": "localhost",
+    "SLURM_NNODES": "2",
+    "SLURM_ARRAY_JOB_ID": "7",
+    "SLURM_ARRAY_TASK_ID": "1",
+    "APPTAINERENV_LEAK": "from the user's shell",
+    "TOOLKITENV_LEAK": "from the user's shell",
+    "RANK": "of the user's shell",
+    "PYTHONPATH": "/host/python",
+    "NCCL_DEBUG": "INFO",
+}
 
 
 def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]:
-    """Run the plan's script with the stand-ins; what the container command was given."""
+    """Run the plan's script with the stand-ins.
+
+    Returns:
+        The words of the program that starts the rank, and the variables that the rank gets.
+    """
     programs = directory / "bin"
     programs.mkdir()
     Path(decided.run_directory, "logs").mkdir(parents=True, exist_ok=True)
-    for name, text in (
-        ("srun", SRUN),
-        ("scontrol", SCONTROL),
-        ("mpirun", MPIRUN),
-        ("apptainer", CONTAINER),
-        ("scancel", "#!/bin/bash\n"),
-    ):
+    started = dict.fromkeys(("apptainer", "docker", "python3", "torchrun"), CONTAINER)
+    asked = {"srun": SRUN, "scontrol": SCONTROL, "mpirun": MPIRUN, "scancel": "#!/bin/bash\n"}
+    for name, text in {**started, **asked}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    environment = {
+    places = {
         "PATH": f"{programs}:/usr/bin:/bin",
         "HOME": str(directory),
         "CAPTURE": str(directory),
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "localhost",
-        "SLURM_NNODES": "2",
-        "SLURM_ARRAY_JOB_ID": "7",
-        "SLURM_ARRAY_TASK_ID": "1",
-        "APPTAINERENV_LEAK": "from the user's shell",
-        "PYTHONPATH": "/host/python",
-        "NCCL_DEBUG": "INFO",
     }
     subprocess.run(
         ["bash"],
         input=scripts.script(decided),
-        env=environment,
+        env=places | _OUTSIDE,
         text=True,
         check=True,
         cwd=directory,
     )
-    arguments = (directory / "arguments").read_bytes().decode().split("\0")[:-1]
-    rows = (directory / "variables").read_bytes().decode().split("\0")[:-1]
-    return arguments, dict(row.removeprefix("APPTAINERENV_").split("=", 1) for row in rows)
+    arguments, rows = (
+        (directory / name).read_bytes().decode().split("\0")[:-1]
+        for name in ("arguments", "variables")
+    )
+    variables = dict(row.split("=", 1) for row in rows)
+    if decided.container.runtime == "apptainer":
+        prefix = decided.container.prefix
+        inside = {name: value for name, value in variables.items() if name.startswith(prefix)}
+        variables = {name.removeprefix(prefix): value for name, value in inside.items()}
+    return arguments, variables
 
 
 @pytest.mark.parametrize(
