@@ -142,7 +142,7 @@ def test_a_kernel_that_floods_output_and_several_browsers(served: Served) -> Non
 def test_a_cell_that_prints_for_ever_is_interrupted_while_others_work(served: Served) -> None:
     page = served.page("endless.ipynb")
     run_all_cells(page)
-    page.get_by_text("more").first.wait_for(timeout=MINUTES)
+    page.locator(".jp-OutputArea-output", has_text="more").first.wait_for(timeout=MINUTES)
 
     other = served.page("after.ipynb")
     run_all_cells(other)
