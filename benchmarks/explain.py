@@ -101,18 +101,10 @@ def _captured(directory: Path) -> Iterator[_Log]:
 def _examples(known: Mapping[str, Rule]) -> Iterator[_Log]:
     for name, rule in known.items():
         for number, example in enumerate(rule.examples):
-            yield _Log(
-                f"{name} {number + 1}",
-                Evidence(
-                    labelled(example.log.rstrip("\n").split("\n")),
-                    example.state,
-                    example.exit_code,
-                    example.launcher,
-                    example.nodes_down,
-                    unrecorded=example.unrecorded,
-                ),
-                name,
-            )
+            facts = {"state": "FAILED", "exit_code": 1, **example}
+            facts = {key: facts[key] for key in Evidence._fields if key in facts}
+            entries = labelled(example.get("log", "").rstrip("\n").split("\n"))
+            yield _Log(f"{name} {number + 1}", Evidence(entries, **facts), name)
 
 
 def _later(directory: Path) -> Iterator[_Log]:

@@ -61,10 +61,11 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
         console.note("this run succeeded; there is nothing to explain")
         show_attempts(outcome.attempts)
         return
-    explanation = explain(evidence, known)
+    explanation, forced = explain(evidence, known), run.plan.forced if run is not None else None
+    overruled = [*forced.findings, f"because: {forced.reason}"] if forced else []
     if as_json:
-        forced = {"forced": list(evidence.forced)} if evidence.forced else {}
-        console.out_json(msgspec.to_builtins(explanation) | forced)
+        by_force = {"forced": overruled} if overruled else {}
+        console.out_json(msgspec.to_builtins(explanation) | by_force)
         return
     lines = lines_of(explanation)
     if run is not None and outcome is None:
@@ -72,7 +73,7 @@ def command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> No
         lines.append(console.subject("", "the run has not ended"))
         lines += [console.subject("silent", silence)] if silence else []
     console.out("\n".join(lines))
-    for number, text in enumerate(evidence.forced):
+    for number, text in enumerate(overruled):
         console.fact("" if number else "forced", text)
     if outcome is not None:
         show_attempts(outcome.attempts)

@@ -54,11 +54,10 @@ def of_run(run: Run) -> Evidence:
     entries = entries_of(
         (line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text)
     )
-    plan, outcome, forced = run.plan, run.outcome, run.plan.forced
+    plan, outcome = run.plan, run.outcome
     evidence = Evidence(
         entries,
         launcher=plan.launch.launcher,
-        forced=(*forced.findings, f"because: {forced.reason}") if forced else (),
         names=_names(run, plan, job_id) | {"unbound": _unbound(plan, entries)},
     )
     if outcome is None or outcome.kind in _MAY_HANG:

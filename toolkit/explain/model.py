@@ -4,37 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from toolkit.model.base import BadDataError, Model
 from toolkit.model.run import Failure
 
 Certainty = Literal["certain", "likely", "possible"]
-
-
-class Example(Model, frozen=True, kw_only=True):
-    """A log that a rule must recognize.
-
-    Attributes:
-        origin: ``captured``: the log of a failure on the local cluster; ``published``: quoted from
-            ``url``; ``composed``: written by hand, as the rule's source documents it.
-        url: where it was published.
-        log: lines as `toolkit logs` prints them: ``3| text``, ``nid001| text``, ``batch| text``.
-        state: Slurm's final state, if the rule has a condition on it.
-        exit_code: of the run, likewise.
-        launcher: of the run, likewise.
-        nodes_down: unhealthy nodes, and their states.
-        unrecorded: the outcome could not be written.
-    """
-
-    origin: Literal["captured", "published", "composed"]
-    url: str = ""
-    log: str = ""
-    state: str = "FAILED"
-    exit_code: int = 1
-    launcher: str = ""
-    nodes_down: dict[str, str] = {}
-    unrecorded: bool = False
 
 
 class Rule(Model, frozen=True, kw_only=True):
@@ -63,7 +38,9 @@ class Rule(Model, frozen=True, kw_only=True):
         role: a ``consequence`` is what other ranks print when a rank is lost; it is only named if
             no cause is found.
         sure: the confidence in the cause when the rule matches.
-        examples: logs that it must recognize.
+        examples: logs that it must recognize. ``origin`` is ``captured`` on the local cluster,
+            ``published`` at ``url``, or ``composed`` by hand, as the rule's source documents it;
+            ``log`` has lines as `toolkit logs` prints them; further keys are of ``Evidence``.
     """
 
     summary: str
@@ -85,7 +62,7 @@ class Rule(Model, frozen=True, kw_only=True):
     weight: int = 50
     role: Literal["cause", "consequence"] = "cause"
     sure: Certainty = "likely"
-    examples: tuple[Example, ...] = ()
+    examples: tuple[dict[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         """Check the patterns, and that there is a condition."""
@@ -136,7 +113,6 @@ class Evidence(NamedTuple):
         first_rank, first_host: the rank that failed first; None and "" if unknown.
         first_text: the first failure as text.
         reported: the rank that failed first according to its launcher, in a log without a run.
-        forced: rules that refused the job before submission, and the user's reason to force it.
         failure: the first failing rank by its record or its launcher; None if only lines tell.
         names: values of placeholders in fixes: ``run``, ``image``, ``job``.
         unrecorded: the outcome found no room in the run's directory; logs may be cut off as well.
@@ -152,7 +128,6 @@ class Evidence(NamedTuple):
     first_host: str = ""
     first_text: str = ""
     reported: str = ""
-    forced: tuple[str, ...] = ()
     failure: Failure | None = None
     names: dict[str, str] = {}
     unrecorded: bool = False

@@ -13,7 +13,6 @@ from toolkit.config import shipped
 from toolkit.doctor.items import ITEMS
 from toolkit.exercises import exercises
 from toolkit.explain.gather import rules
-from toolkit.explain.model import Example
 from toolkit.files import read_toml
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
@@ -200,10 +199,11 @@ def _failures() -> str:
     return _page(parts)
 
 
-def _example(example: Example) -> str:
-    if example.log.strip():
-        return _fence(example.log)
-    return f"Example: Slurm reports `{example.state}`, exit code {example.exit_code}."
+def _example(example: dict[str, Any]) -> str:
+    if log := example.get("log", "").strip("\n"):
+        return _fence(log)
+    code = example.get("exit_code", 1)
+    return f"Example: Slurm reports `{example.get('state', 'FAILED')}`, exit code {code}."
 
 
 def _plain(text: str) -> str:
