@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 
@@ -18,51 +19,51 @@ _UNFULFILLED = re.compile(r"\b(?P<kind>[a-z]{1,30}):(?P<job>\d{1,12})")
 _OUT = re.compile(r"down|drain|fail|maint|reserved|not_responding", re.IGNORECASE)
 
 _OTHER_NODES = "a time limit (--time) that ends before that, or other nodes (no --nodelist)"
-# Reason -> why the job waits, and what would change that. From job_reason_codes of Slurm's
-# documentation; * stands for any letters.
+# Reason -> why the job waits, and what would change that, with the fields of `scontrol show job`.
+# From job_reason_codes of Slurm's documentation; * stands for any letters.
 _REASONS: dict[str, tuple[str, str]] = {
     "None": ("Slurm has not considered it yet", "nothing: it takes some seconds"),
     "Dependency": (
         "it waits for {jobs}",
         "it starts after that; to start it without them: "
-        "{slurm}scontrol update job={job} dependency=",
+        "{slurm}scontrol update job={JobId} dependency=",
     ),
     "Reservation": ("{unavailable}", _OTHER_NODES),
     "ReqNodeNotAvail*": ("{unavailable}", _OTHER_NODES),
     "JobHeldUser": (
         "you, or your script, hold it back",
-        "{slurm}scontrol release {job} lets it go",
+        "{slurm}scontrol release {JobId} lets it go",
     ),
     "JobHeldAdmin": (
         "an administrator holds it back",
         "ask the administrator; only they can release it",
     ),
     "BeginTime": (
-        "it is not to start before {eligible}",
+        "it is not to start before {EligibleTime}",
         "nothing: it starts then; or submit it without --begin",
     ),
     "DependencyNeverSatisfied": (
-        "it waits for a job that did not end as it had to: {dependency}",
+        "it waits for a job that did not end as it had to: {Dependency}",
         "it will never start: toolkit cancel {run}, and submit it again when that job is right",
     ),
     "PartitionTimeLimit": (
-        "its time limit of {time} is longer than partition {partition} allows",
+        "its time limit of {TimeLimit} is longer than partition {Partition} allows",
         "a shorter --time, or another --partition",
     ),
     "PartitionNodeLimit": (
-        "its {count} are more than partition {partition} allows, or fewer",
+        "its {count} are more than partition {Partition} allows, or fewer",
         "other --nodes, or another --partition",
     ),
     "PartitionDown": (
-        "partition {partition} is down",
+        "partition {Partition} is down",
         "another --partition; else it starts when the administrator brings it back",
     ),
     "PartitionInactive": (
-        "partition {partition} starts no jobs now",
+        "partition {Partition} starts no jobs now",
         "another --partition; else wait",
     ),
     "PartitionConfig": (
-        "partition {partition} cannot give what it asks for",
+        "partition {Partition} cannot give what it asks for",
         "compare it with `toolkit cluster show` and change nodes, GPUs or memory",
     ),
     "NodeDown": (
@@ -70,7 +71,7 @@ _REASONS: dict[str, tuple[str, str]] = {
         "leave out --nodelist, or wait until the node is back",
     ),
     "BadConstraints": (
-        "no node has what it asks for: {features}",
+        "no node has what it asks for: {Features}",
         "another --constraint, or fewer GPUs or less memory for a node",
     ),
     "Licenses": (
@@ -82,58 +83,58 @@ _REASONS: dict[str, tuple[str, str]] = {
         "a larger number behind the % of --array",
     ),
     "InvalidAccount": (
-        "Slurm does not know its account {account}",
+        "Slurm does not know its account {Account}",
         "another --account: {slurm}sacctmgr show associations user=$USER",
     ),
-    "InvalidQOS": ("Slurm does not know its QOS {qos}", "another --qos"),
+    "InvalidQOS": ("Slurm does not know its QOS {QOS}", "another --qos"),
     "ReservationDeleted": (
-        "its reservation {reservation} does not exist any more",
+        "its reservation {Reservation} does not exist any more",
         "submit it again without --reservation",
     ),
     "Cleaning": ("Slurm is still clearing up what ran before", "nothing: it takes some seconds"),
     "Prolog": ("its nodes are being prepared", "nothing: it takes some seconds"),
     "AssocGrpGRESMinutes*": (
-        "account {account} has used up its GPU time",
+        "account {Account} has used up its GPU time",
         "another --account, or ask for more time",
     ),
     "AssocGrpCPUMinutes*": (
-        "account {account} has used up its CPU time",
+        "account {Account} has used up its CPU time",
         "another --account, or ask for more time",
     ),
     "AssocMaxJobs*": (
-        "account {account} allows you no more jobs at a time",
+        "account {Account} allows you no more jobs at a time",
         "nothing: it starts when one of yours ends",
     ),
     "AssocGrp*": (
-        "account {account} has reached its limit ({reason})",
+        "account {Account} has reached its limit ({Reason})",
         "it starts when jobs of the account end; or ask for less",
     ),
     "AssocMax*": (
-        "it asks for more than account {account} allows ({reason})",
+        "it asks for more than account {Account} allows ({Reason})",
         "fewer nodes, GPUs or minutes",
     ),
     "QOSMaxJobsPerUser*": (
-        "QOS {qos} allows you no more jobs at a time",
+        "QOS {QOS} allows you no more jobs at a time",
         "nothing: it starts when one of yours ends",
     ),
     "QOSMaxWallDuration*": (
-        "its time limit of {time} is longer than QOS {qos} allows",
+        "its time limit of {TimeLimit} is longer than QOS {QOS} allows",
         "a shorter --time, or another --qos",
     ),
     "QOSMax*PerUser*": (
-        "your jobs together have reached what QOS {qos} allows ({reason})",
+        "your jobs together have reached what QOS {QOS} allows ({Reason})",
         "it starts when some of yours end; or ask for less",
     ),
     "QOSMax*": (
-        "it asks for more than QOS {qos} allows ({reason})",
+        "it asks for more than QOS {QOS} allows ({Reason})",
         "fewer nodes, GPUs or minutes, or another --qos",
     ),
     "QOSGrp*": (
-        "all jobs of QOS {qos} together have reached their limit ({reason})",
+        "all jobs of QOS {QOS} together have reached their limit ({Reason})",
         "it starts when some of them end",
     ),
     "QOSMin*": (
-        "it asks for less than QOS {qos} wants ({reason})",
+        "it asks for less than QOS {QOS} wants ({Reason})",
         "more GPUs or nodes, or another --qos",
     ),
 }
@@ -146,7 +147,7 @@ _AFTER = {
     "aftercorr": "to end with 0, element by element",
 }
 _UNKNOWN = (
-    "Slurm's reason is {reason}",
+    "Slurm's reason is {Reason}",
     "squeue's manual explains it: man squeue, JOB REASON CODES",
 )
 
@@ -167,11 +168,15 @@ def explain(run: Run) -> list[tuple[str, str]]:
         rows = list(_busy(client, job, nodes))
     else:
         named = "" if cluster == default_name() else f" --cluster {cluster}"
-        names = _names(job) | {
-            "run": run.name,
-            "slurm": f"toolkit cluster exec{named} -- " if cluster else "",
-            "unavailable": _unavailable(client, reason, nodes),
-        }
+        names = defaultdict(
+            lambda: "?",
+            job,
+            run=run.name,
+            slurm=f"toolkit cluster exec{named} -- " if cluster else "",
+            count=_count(job),
+            jobs=_jobs(job.get("Dependency", "")),
+            unavailable=_unavailable(client, reason, nodes),
+        )
         known = (text for name, text in _REASONS.items() if fnmatchcase(reason, name))
         why, change = next(known, _UNKNOWN)
         rows = [("waits", why.format_map(names)), ("change", change.format_map(names))]
@@ -181,27 +186,13 @@ def explain(run: Run) -> list[tuple[str, str]]:
     return rows
 
 
-def _names(job: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of the placeholders in the table of reasons that the job itself has."""
-    dependency = job.get("Dependency", "")
+def _jobs(dependency: str) -> str:
+    """Return the jobs that a job waits for."""
     jobs = [
         f"job {match['job']} {_AFTER.get(match['kind'], 'to end')}"
         for match in _UNFULFILLED.finditer(dependency)
     ]
-    return {
-        "job": job.get("JobId", "?"),
-        "reason": job.get("Reason", ""),
-        "partition": job.get("Partition", "?"),
-        "count": _count(job),
-        "time": job.get("TimeLimit", "?"),
-        "eligible": job.get("EligibleTime", "?"),
-        "dependency": dependency,
-        "jobs": " and ".join(jobs) or f"other jobs: {dependency or 'Slurm does not tell which'}",
-        "features": job.get("Features", "?"),
-        "account": job.get("Account", "?"),
-        "qos": job.get("QOS", "?"),
-        "reservation": job.get("Reservation", "?"),
-    }
+    return " and ".join(jobs) or f"other jobs: {dependency or 'Slurm does not tell which'}"
 
 
 def _count(job: Mapping[str, str]) -> str:
