@@ -162,7 +162,8 @@ def test_the_job_and_a_repetition_tell_that_the_script_has_changed(
     path = tmp_path / "it's $(train).py"
     path.write_text("print(1)\n")
     source = read_script(tmp_path, path.name)
-    text = scripts.script(decide(make_case(script=path.name, folder=str(tmp_path), source=source)))
+    decided = decide(make_case(script=path.name, folder=str(tmp_path), source=source))
+    text = scripts.script(decided)
     start = text.index("# The script is not copied")
     part = "set -euo pipefail\n" + text[start : text.index("\n\n", start)] + "\necho end\n"
 
@@ -177,10 +178,11 @@ def test_the_job_and_a_repetition_tell_that_the_script_has_changed(
     assert said() == f"{changed}end\n"
     path.unlink()
     assert said() == "end\n"
-    script, other = recorded(tree)[0].script, ScriptFile(path="/x/train.py", sha256="0")
-    assert code.change_since(Run(tree.parent / "run"), script) == ""
-    assert "train.py has changed since run" in code.change_since(Run(tree.parent / "run"), other)
-    assert code.change_since(Run(tree.parent / "none"), other) == ""
+    other, run = ScriptFile(path="/x/train.py", sha256="0"), Run(tree.parent / "run")
+    assert code.change_since(run, other) == "", "there is no plan"
+    run.plan = decided
+    assert code.change_since(run, decided.script_file) == ""
+    assert "train.py has changed since run" in code.change_since(run, other)
 
 
 # The copy of the work tree.

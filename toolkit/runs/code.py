@@ -101,11 +101,10 @@ def repeat(before: Path, run: Run) -> None:
 
 def change_since(run: Run, script: ScriptFile | None) -> str:
     """Return a warning if a script is not the one that an earlier run had; else nothing."""
-    try:
-        code = run.read("code.json", Code) or Code()
-    except ConfigError:
-        return ""
-    if script is None or code.script is None or code.script.sha256 == script.sha256:
+    before = None
+    with suppress(ConfigError):
+        before = run.plan.script_file
+    if script is None or before is None or before.sha256 == script.sha256:
         return ""
     name = Path(script.path).name
     return f"{name} has changed since {run.name}; it runs as it is now (--snapshot keeps a copy)"

@@ -142,12 +142,15 @@ def first_failure(
         processes: of the job, with their failures.
         hosts: the ranks on each host.
     """
+    by_host = defaultdict[str, list[str]](list)
+    for line in lines:
+        by_host[line.host].append(line.text)
     host_of = {rank: host for host, ranks in hosts.items() for rank in ranks}
     reported = [
         rank_failure(failure.exit_code, failure.rank, host_of[failure.rank])
         if failure.rank in host_of and not failure.host
         else failure
-        for failure in launchers.get(launcher).failures(_by_host(lines))
+        for failure in launchers.get(launcher).failures([*by_host.items()])
     ]
     failure = blame.first(launcher, processes, reported) or next(iter(reported), None)
     if failure is None or failure.words or not signal_of(failure.exit_code):
@@ -171,13 +174,6 @@ def lost_nodes(
         with suppress(ValueError):  # it is no list of hosts
             nodes |= dict.fromkeys(expand(match["nodes"] or ""), "failed while the job ran")
     return {**nodes, **unhealthy} or {"": f"a node of {state.nodes} failed"}
-
-
-def _by_host(lines: Iterable[Line]) -> list[tuple[str, list[str]]]:
-    by_host: dict[str, list[str]] = {}
-    for entry in lines:
-        by_host.setdefault(entry.host, []).append(entry.text)
-    return list(by_host.items())
 
 
 def is_over_memory(text: str) -> bool:
@@ -213,11 +209,11 @@ def _verdict(
     if state.state == "CANCELLED":
         return CANCELLED, "cancelled", "the job was cancelled"
     if lost:
-        return (
-            JobLostError.exit_code,
-            "lost",
-            "; ".join(_describe_node(name, text) for name, text in sorted(lost.items())),
-        )
+        texts = [
+            f"node {name} {'' if text.startswith('failed') else 'is '}{text}" if name else text
+            for name, text in sorted(lost.items())
+        ]
+        return JobLostError.exit_code, "lost", "; ".join(texts)
     if over_memory is not None:
         where = f" on {over_memory}" if over_memory else ""
         step = "more --cpus-per-task brings more memory"
@@ -231,9 +227,3 @@ def _verdict(
         "failed",
         f"the batch script ended with exit code {state.exit_code}",
     )
-
-
-def _describe_node(name: str, text: str) -> str:
-    if not name:
-        return text
-    return f"node {name} {text}" if text.startswith("failed") else f"node {name} is {text}"

@@ -94,11 +94,8 @@ class Run:
     @property
     def word(self) -> str:
         """The name of the run, or its path where that is not below ./runs, for commands."""
-        try:
-            is_in_runs = self.directory.parent.samefile("runs")
-        except OSError:
-            is_in_runs = False
-        is_plain = is_in_runs and not self.name.startswith("-")
+        above = os.path.realpath(self.directory.parent)
+        is_plain = above == os.path.realpath("runs") and not self.name.startswith("-")
         return shlex.quote(self.name if is_plain else os.path.relpath(self.directory))
 
     @property
