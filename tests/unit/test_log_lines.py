@@ -18,8 +18,8 @@ from tests.unit.samples import make_case
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
 from toolkit.runs import logs
-from toolkit.runs.finish import MOST, History, excerpt, fair_shares
-from toolkit.runs.logs import LONGEST, Splitter, ends, find_lines
+from toolkit.runs.finish import MOST, History, excerpt
+from toolkit.runs.logs import LONGEST, Splitter, ends
 from toolkit.runs.outcome import outcome
 from toolkit.runs.run import Log
 
@@ -85,27 +85,6 @@ def test_a_log_that_is_one_line_has_an_end(tmp_path: Path) -> None:
         rows = list(ends(file, 1 << 20))
     assert rows[0].startswith("Traceback ")
     assert len(rows) == 2
-
-
-@given(st.lists(st.sampled_from(["MARK", "other", "", "x" * 70_000, "x MARK y"]), max_size=12))
-def test_lines_are_found_with_their_offsets(words: list[str]) -> None:
-    import tempfile
-
-    data = "\n".join(words).encode()
-    with tempfile.TemporaryDirectory() as name:
-        log = Log(Path(name, "7.log"), 7, None, "")
-        log.path.write_bytes(data)
-        found = list(find_lines(log, b"MARK"))
-    assert [text for _, text in found] == [word for word in words if "MARK" in word]
-    assert all(data[offset:].startswith(text.encode()) for offset, text in found)
-
-
-@given(st.lists(st.integers(0, 1 << 34), max_size=60), st.integers(1 << 12, 1 << 24))
-def test_memory_is_divided_fairly(sizes: list[int], most: int) -> None:
-    shares = fair_shares(sizes, most)
-    assert sum(map(min, sizes, shares)) <= max(most, 4096 * len(sizes))
-    if sum(sizes) <= most:
-        assert all(share >= size for share, size in zip(shares, sizes, strict=True))
 
 
 def sparse_log(path: Path, size: int, end: str) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -283,21 +281,6 @@ def test_any_name_of_a_directory_is_kept(home: Path, name: str) -> None:
     with directories.index().open("ab") as index:
         index.write(b'\0\xed{"x": 3}\n"/nowhere"\n3\n"torn')
     assert directories.known() in ((), (home / f"d{name}\n" / "runs",))
-
-
-def test_many_processes_write_the_index_at_once(home: Path) -> None:
-    """Each adds directories of its own and all add one; nothing is lost and nothing is half there."""
-    code = (
-        "import sys; from pathlib import Path; from toolkit.runs import directories\n"
-        "for number in range(10):\n"
-        "    for name in (f'{sys.argv[1]}-{number}', 'shared'):\n"
-        "        runs = Path(name) / 'runs'; runs.mkdir(parents=True, exist_ok=True)\n"
-        "        directories.remember(runs)\n"
-    )
-    argv = [sys.executable, "-c", code]
-    started = [subprocess.Popen([*argv, str(number)], cwd=home) for number in range(4)]
-    assert [process.wait() for process in started] == [0] * 4
-    assert len(directories.known()) == 41
 
 
 @pytest.mark.parametrize("error", [OSError(28, "full"), RuntimeError("no home directory")])

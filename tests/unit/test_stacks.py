@@ -169,12 +169,6 @@ def test_what_has_moved_since_the_last_time_is_reported() -> None:
     assert silent.position.kind == "silent"
 
 
-def test_many_ranks_are_ranges() -> None:
-    assert records.numbers_text([0, 1, 3]) == "0, 1, 3"
-    assert records.numbers_text([*range(7), *range(8, 64)]) == "0-6, 8-63"
-    assert records.numbers_text(range(0, 200, 2)).endswith(", 38, ...")
-
-
 @pytest.mark.parametrize(
     ("worlds", "settings", "expected"),
     [
