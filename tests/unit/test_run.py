@@ -56,8 +56,6 @@ NO_FILES: dict[str, Make] = {
     "folder": lambda path, _: path.mkdir(),
     "dangling": lambda path, _: path.symlink_to("none"),
 }
-# As version 0.1 wrote it.
-OLD_RUN = '{"job_id":4,"site":"local","submitted":"2026-11-21T00:00:00+00:00","mark":"x/../../home","is_doubtful":true}'
 
 
 @pytest.fixture(autouse=True)
@@ -329,14 +327,6 @@ def test_the_job_of_another_run_with_the_same_number_is_not_the_run_s(
     slurm.add(run.script, 7)
     moved = Run(run.directory.rename(home / "kept"))
     assert status.rows([moved])[0].state == "RUNNING"
-
-
-def test_runs_of_earlier_versions_are_read(home: Path, slurm: Slurm) -> None:
-    run = new_run(home / "x-0001")
-    (run.directory / "run.json").write_text(OLD_RUN)
-    slurm.add(run.script, 4)
-    slurm.add(run.script, 9)
-    assert status.rows([run])[0][1:3] == (4, "RUNNING")
 
 
 def test_each_file_is_read_once_for_a_row(

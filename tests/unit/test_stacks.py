@@ -144,18 +144,6 @@ def test_mixed_states_are_reported_together(
     assert stacks.summary(stacks.ranks_of(stands), plan) == expected
 
 
-def test_equal_stacks_are_shown_once() -> None:
-    stands = standings([process(0), process(2, NAMED), process(1), AGENT], decided(), {})
-    groups = stacks.equal_stacks(stands, stacks.ranks_of(stands))
-    assert [(row["ranks"], len(row["others"]), row["is_main"]) for row in groups] == [
-        (["0", "1"], 0, True),
-        (["2"], 0, True),
-        (["0", "1"], 1, False),
-        (["2"], 0, False),
-        ([], 1, True),
-    ]
-
-
 def test_what_has_moved_since_the_last_time_is_reported() -> None:
     asked = {"1": len(NAMED)}
     both = [process(0, REDUCE + REDUCE), process(1, NAMED + REDUCE)]

@@ -30,8 +30,6 @@ from toolkit.slurm.patience import Wait, patiently
 pytestmark = pytest.mark.usefixtures("clock")
 SINCE = "2026-11-21T00:00:00+00:00"
 ATTEMPT = to_json(Submission(site="local", submitted=SINCE))
-# As version 0.1 wrote it.
-OLD_ATTEMPT = '{"mark":"toolkit-0123456789abcdef","site":"local","submitted":"2026-11-21T00:00:00+00:00","host":"x","pid":7,"process_start":9}'
 
 
 def attempt_of(run: Run) -> Path:
@@ -101,14 +99,11 @@ def _silent() -> int:
     raise SlurmSilentError("away")
 
 
-@pytest.mark.parametrize("text", [ATTEMPT, OLD_ATTEMPT])
-def test_a_job_that_surfaces_late_is_found_by_whoever_looks(
-    text: str, tmp_path: Path, slurm: Slurm
-) -> None:
+def test_a_job_that_surfaces_late_is_found_by_whoever_looks(tmp_path: Path, slurm: Slurm) -> None:
     run = new_run(tmp_path / "x-0001")
     assert status.rows([run])[0].state == "NOT SUBMITTED"
     assert slurm.queries == 0, "nothing was submitted"
-    attempt_of(run).write_text(text)
+    attempt_of(run).write_text(ATTEMPT)
     run = Run(run.directory)
     assert status.rows([run])[0].state == "NOT SUBMITTED", "it is too long ago"
     slurm.add(run.script, 5)
@@ -122,7 +117,7 @@ def test_nothing_is_recorded_in_the_run_of_another_user(
 ) -> None:
     """Whoever reads it neither writes, removes, cancels nor asks Slurm for what it names."""
     lost, ended = new_run(tmp_path / "x-0001"), new_run(tmp_path / "x-0002", 4)
-    attempt_of(lost).write_text(OLD_ATTEMPT)
+    attempt_of(lost).write_text(ATTEMPT)
     slurm.add(lost.script, 5)
     slurm.add(ended.script, 4, "COMPLETED")
     before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}

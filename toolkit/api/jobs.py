@@ -106,7 +106,3 @@ class Job(core.Job[Any]):
             raise SubmissionError(
                 f"job {self.job_id} could not be signaled", place="scancel", details=answer.tail()
             )
-
-    def __repr__(self) -> str:
-        """Return run, number and state."""
-        return f"Job(run={self.run.name!r}, job_id={self.job_id}, state={self.state!r})"
