@@ -299,6 +299,28 @@ def tiny(tiny_base: str) -> Iterator[Tiny]:
         yield from tidied(Tiny(Path(name), tiny_base))
 
 
+@pytest.fixture(scope="session")
+def built_store(tiny_base: str) -> Iterator[Tiny]:
+    """A store in which `tiny` is built, to be copied."""
+    with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/var/tmp") as name:
+        store = Tiny(Path(name), tiny_base)
+        store.images.mkdir()
+        recipe = store.recipe(
+            "echo hello > /hello", "echo old > /greeting", checks='greeting = "true"'
+        )
+        done = store.run("build", recipe)
+        assert done.returncode == 0, done.stderr
+        yield store
+
+
+@pytest.fixture
+def built(tiny: Tiny, built_store: Tiny) -> Tiny:
+    """A store of its own with one image, `tiny`, whose greeting is `old`, and its caches."""
+    shutil.copytree(built_store.images, tiny.images, symlinks=True, dirs_exist_ok=True)
+    shutil.copy(built_store.place / "tiny.toml", tiny.place)
+    return tiny
+
+
 def tidied(store: Tiny) -> Iterator[Tiny]:
     store.images.mkdir(parents=True)
     try:

@@ -22,13 +22,9 @@ HOLDER = r"being {} by process {} on \S+, for \d:\d\d"
 IMAGE = {"tiny.sif", "tiny.json", "tiny.cdx.json", "tiny.log"}
 
 
-@pytest.fixture
-def built(tiny: Tiny) -> Tiny:
-    """A store with one image, whose greeting is `old`, and a key."""
-    done = tiny.run("build", tiny.recipe("echo old > /greeting", checks='greeting = "true"'))
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(autouse=True)
+def own_key(tiny: Tiny) -> None:
     key(tiny.place, "ec")
-    return tiny
 
 
 @pytest.fixture

@@ -17,14 +17,6 @@ from tests.cluster.image_fixtures import Tiny
 from tests.cluster.ssh import own_sshd
 
 
-@pytest.fixture
-def built(tiny: Tiny) -> Tiny:
-    """A store with one image, `tiny`."""
-    done = tiny.run("build", tiny.recipe("echo hello > /hello"))
-    assert done.returncode == 0, done.stderr
-    return tiny
-
-
 def test_an_image_comes_back_from_a_registry_with_all_that_is_known_of_it(
     built: Tiny, registry: TestRegistry
 ) -> None:
@@ -169,20 +161,3 @@ def test_an_imported_definition_builds_what_it_built(built: Tiny) -> None:
     built.images.joinpath("old.sif").rename(built.images / "tiny.sif")
     assert built.inside("/bin/cat", "/data/file") == "one two\n"
     assert "GREETING=hello there" in built.inside("/bin/env").splitlines()
-
-
-def test_a_disk_that_fills_up_in_the_middle_leaves_nothing_half_built(tiny: Tiny) -> None:
-    """A real file system of 60 MB, which has room when it is looked at."""
-    small = tiny.place / "small"
-    small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", small], check=True)
-    try:
-        tiny.extra |= {"TOOLKIT_BUILD_TMP": str(small), "TMPDIR": str(tiny.place)}
-        done = tiny.run("build", tiny.recipe("cat /dev/zero > /filler"))
-        assert done.returncode == 73, done.stderr
-        assert "a disk was full" in done.stderr
-        assert "is in memory" in done.stderr, "a temporary directory that is memory is warned of"
-        assert not (tiny.images / "tiny.sif").exists()
-        assert [path for path in small.iterdir() if path.name != "lost+found"] == []
-    finally:
-        subprocess.run(["umount", "-l", small], check=True)

@@ -93,26 +93,26 @@ def store(request: pytest.FixtureRequest) -> Tiny:
     return found
 
 
-def test_only_the_steps_from_the_first_changed_one_run_again(store: Tiny) -> None:
+def test_only_the_steps_from_the_first_changed_one_run_again(tiny: Tiny) -> None:
     def recipe(third: str) -> Path:
         more = steps(
             ("second", "echo 2 > /second"), ("third", third), ("fourth", "cat /third > /fourth")
         )
-        return store.recipe("echo 1 > /first", more=more)
+        return tiny.recipe("echo 1 > /first", more=more)
 
-    first = built(store, recipe("echo 3 > /third"))
+    first = built(tiny, recipe("echo 3 > /third"))
     assert first == dict.fromkeys(
         ("base", "act", "second", "third", "fourth", "clean", "pack", "checks"), "done"
     )
-    again = built(store, recipe("echo three > /third"))
+    again = built(tiny, recipe("echo three > /third"))
     assert again == {**first, **dict.fromkeys(("base", "act", "second"), "kept")}
     assert (
-        store.inside("/bin/cat", "/first", "/second", "/third", "/fourth") == "1\n2\nthree\nthree\n"
+        tiny.inside("/bin/cat", "/first", "/second", "/third", "/fourth") == "1\n2\nthree\nthree\n"
     )
-    back = built(store, recipe("echo 3 > /third"))
+    back = built(tiny, recipe("echo 3 > /third"))
     assert back == {**dict.fromkeys(first, "kept"), "pack": "done", "checks": "done"}
-    assert store.inside("/bin/cat", "/fourth") == "3\n"
-    assert set(built(store, recipe("echo 3 > /third"), "--force").values()) == {"done"}
+    assert tiny.inside("/bin/cat", "/fourth") == "3\n"
+    assert set(built(tiny, recipe("echo 3 > /third"), "--force").values()) == {"done"}
 
 
 def test_the_image_in_layers_is_what_the_flat_one_is(store: Tiny) -> None:

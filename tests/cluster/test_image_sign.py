@@ -38,12 +38,11 @@ def key(directory: Path, kind: str, *, passphrase: str = "") -> Path:
 
 
 @pytest.fixture
-def signed(tiny: Tiny) -> Tiny:
+def signed(built: Tiny) -> Tiny:
     """A store with an image that is signed by ``ec.pem``."""
-    assert tiny.run("build", tiny.recipe("echo hello > /greeting")).returncode == 0
-    done = tiny.run("sign", "tiny", "--key", key(tiny.place, "ec"))
+    done = built.run("sign", "tiny", "--key", key(built.place, "ec"))
     assert done.returncode == 0, done.stderr
-    return tiny
+    return built
 
 
 def verify(
@@ -149,22 +148,20 @@ def test_an_image_that_was_changed_or_added_to_is_refused(signed: Tiny) -> None:
     assert verify(signed, image=str(copy)).returncode == 0
 
 
-def test_an_image_of_nobody_is_refused_and_so_is_a_key_that_is_none(tiny: Tiny) -> None:
-    assert tiny.run("build", tiny.recipe("true")).returncode == 0
-    key(tiny.place, "ec")
-    unsigned = verify(tiny)
+def test_an_image_of_nobody_is_refused_and_so_is_a_key_that_is_none(built: Tiny) -> None:
+    key(built.place, "ec")
+    unsigned = verify(built)
     assert unsigned.returncode == 88
     assert "is not signed" in unsigned.stderr
-    (tiny.place / "no.pub").write_text("hello\n")
-    assert verify(tiny, "no.pub").returncode == 78
-    assert verify(tiny, "missing.pub").returncode == 78
-    assert tiny.run("sign", "tiny", "--key", tiny.place / "no.pub").returncode == 78
-    assert tiny.run("sign", "tiny").returncode == 64
+    (built.place / "no.pub").write_text("hello\n")
+    assert verify(built, "no.pub").returncode == 78
+    assert verify(built, "missing.pub").returncode == 78
+    assert built.run("sign", "tiny", "--key", built.place / "no.pub").returncode == 78
+    assert built.run("sign", "tiny").returncode == 64
 
 
-def test_a_key_of_the_pgp_keyring_signs_and_is_told_by_its_fingerprint(tiny: Tiny) -> None:
-    assert tiny.run("build", tiny.recipe("true")).returncode == 0
-    environment = {**tiny.environment()}
+def test_a_key_of_the_pgp_keyring_signs_and_is_told_by_its_fingerprint(built: Tiny) -> None:
+    environment = {**built.environment()}
     made = [
         *"apptainer key newpair --name".split(),
         "A Tester",
@@ -173,15 +170,15 @@ def test_a_key_of_the_pgp_keyring_signs_and_is_told_by_its_fingerprint(tiny: Tin
         *"--push=false -b 2048".split(),
     ]
     subprocess.run(made, env=environment, stdin=subprocess.DEVNULL, check=True, capture_output=True)
-    done = tiny.run("sign", "tiny", "--pgp", "0", "--json")
+    done = built.run("sign", "tiny", "--pgp", "0", "--json")
     assert done.returncode == 0, done.stderr
     signature = json.loads(done.stdout)["signature"]
     assert "A Tester" in signature["signer"]
     assert (
-        tiny.run("verify-signature", "tiny", "--key", signature["fingerprint"].upper()).returncode
+        built.run("verify-signature", "tiny", "--key", signature["fingerprint"].upper()).returncode
         == 0
     )
-    other = tiny.run("verify-signature", "tiny", "--key", "0" * 40)
+    other = built.run("verify-signature", "tiny", "--key", "0" * 40)
     assert other.returncode == 88
     assert "signed by another key" in other.stderr
 
