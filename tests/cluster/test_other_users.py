@@ -227,7 +227,8 @@ def test_an_instructors_exercise_runs_in_a_directory_that_students_only_read(
 ) -> None:
     exercise = public / "exercise"
     exercise.mkdir()
-    (exercise / "job.toml").write_text('script = "train.py"\nlauncher = "none"\nruntime = "none"\n')
+    text = 'script = "train.py"\nlauncher = "none"\nimage = "pytorch_22.03"\n'
+    (exercise / "job.toml").write_text(text)
     (exercise / "train.py").write_text("print('hello')\n")
     for path in (exercise, exercise / "job.toml", exercise / "train.py"):
         shutil.chown(path, USERS[0])
