@@ -79,8 +79,14 @@ class Engine:
         return f"localhost/{name}" if self.is_podman else name
 
 
-def find_engine() -> Engine:
+def find_engine(
+    place: str | None = None, instead: str = "build with: --engine apptainer"
+) -> Engine:
     """Return the engine that the user's settings name, or the first at a usual place.
+
+    Args:
+        place: the option that asks for an engine.
+        instead: what to do without one.
 
     Raises:
         NeedsInstallError: none answers; the error names the addresses.
@@ -93,26 +99,23 @@ def find_engine() -> Engine:
         try:
             return _connected(address, settings)
         except (DockerException, OSError, ValueError) as error:
-            refused.append(f"{address}: {_reason(error)}")
+            text = str(error)
+            known = (reason for mark, reason in _REASONS.items() if mark in text)
+            refused.append(f"{address}: {next(known, text[:200])}")
     if any(text.endswith(_FORBIDDEN) for text in refused):
         raise ForbiddenError(
             "this user may not talk to the Docker engine",
+            place=place,
             details=refused,
-            next_step="ask the administrator for it (usually the group docker), "
-            "or build with: --engine apptainer",
+            next_step=f"ask the administrator for it (usually the group docker), or {instead}",
         )
     raise NeedsInstallError(
         "no Docker engine answers",
+        place=place,
         details=refused or ("no socket is at any of the usual places",),
         next_step="start one (Debian: apt-get install docker.io), or set DOCKER_HOST, "
-        "or build with: --engine apptainer",
+        f"or {instead}",
     )
-
-
-def _reason(error: Exception) -> str:
-    """Return the reason in the text of an error of the SDK."""
-    text = str(error)
-    return next((reason for mark, reason in _REASONS.items() if mark in text), text[:200])
 
 
 def _candidates() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -147,8 +150,8 @@ def _context() -> tuple[str, dict[str, Any]] | None:
     from docker.errors import DockerException
 
     try:
-        name = os.environ.get("DOCKER_CONTEXT")  # which the SDK leaves out
-        context = ContextAPI.get_context(name) if name else ContextAPI.get_current_context()
+        # The SDK leaves DOCKER_CONTEXT out; without a name it takes the current context.
+        context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT") or None)
     except (DockerException, OSError, ValueError, KeyError, TypeError):
         return None
     if context is None or context.name == "default" or not context.Host:
@@ -186,22 +189,26 @@ def discover(image: str) -> tuple[model.Engine, Manifest | None]:
         ForbiddenError: this user may not talk to it.
         ImageMissingError: it has no such image; the error names the nearest one.
     """
-    try:
-        connection = find_engine()
-    except (NeedsInstallError, ForbiddenError) as error:
-        error.place = "--runtime docker"
-        error.next_step = (
-            "start one (Debian: apt-get install docker.io), or set DOCKER_HOST, "
-            "or --runtime apptainer"
-        )
-        raise
+    from docker.errors import APIError, ImageNotFound
+
+    connection = find_engine("--runtime docker", "--runtime apptainer")
     client = "podman" if connection.is_podman else "docker"
     if shell.which(client) is None:
         raise NeedsInstallError(
             f"an engine answers at {connection.address}, and its client {client} is not on PATH",
             place="--runtime docker",
         )
-    _require_image(connection, image, client)
+    try:
+        connection.client.images.get(image)
+    except (ImageNotFound, APIError):
+        tags = {tag for item in connection.client.images.list() for tag in item.tags}
+        raise ImageMissingError(
+            f"{connection} has no image {image}",
+            place="--image",
+            choices=tags,
+            value=image,
+            next_step=f"{client} pull {image}",
+        ) from None
     info = connection.client.info()
     address = address_for_client(connection)
     engine = model.Engine(
@@ -224,22 +231,6 @@ def address_for_client(connection: Engine) -> str:
     return (
         chosen if chosen or not connection.is_podman or connection.is_ours else connection.address
     )
-
-
-def _require_image(connection: Engine, image: str, client: str) -> None:
-    from docker.errors import APIError, ImageNotFound
-
-    try:
-        connection.client.images.get(image)
-    except (ImageNotFound, APIError):
-        tags = {tag for item in connection.client.images.list() for tag in item.tags}
-        raise ImageMissingError(
-            f"{connection} has no image {image}",
-            place="--image",
-            choices=tags,
-            value=image,
-            next_step=f"{client} pull {image}",
-        ) from None
 
 
 def _contents(image: str, engine: model.Engine) -> Manifest | None:
