@@ -135,11 +135,7 @@ _GL = "ImportError: libGL.so.1: cannot open shared object file: No such file or 
         (
             "\n".join([*_NOISE, _OWN, *_NOISE]),
             {},
-            {
-                "rule": "python-exception",
-                "rank": 37,
-                "cause": "KeyError: 'weights' (/scratch/u/train.py, line 9)",
-            },
+            {"rule": "python-exception", "rank": 37, "cause": "KeyError: 'weights' (/scratch/u/train.py, line 9)"},
         ),
         # What Slurm says of the first rank has weight.
         (_TWO, {"first_rank": 5}, {"line": "ValueError: five", "ranks": (1, 5)}),
@@ -147,19 +143,11 @@ _GL = "ImportError: libGL.so.1: cannot open shared object file: No such file or 
         (_CUDA, {}, {"rule": "cpu-torch", "line": _CUDA.splitlines()[-1]}),
         (_STATE, {}, {"rule": "checkpoint", "line": _STATE.splitlines()[-2]}),
         # What Slurm writes into the log of a task blames no task.
-        (
-            _STEP,
-            {},
-            {
-                "rank": None,
-                "cause": "the step on nid002 used more memory than the job was given",
-                "ranks": (),
-            },
-        ),
+        (_STEP, {}, {"rank": None, "cause": "the step on nid002 used more memory than the job was given", "ranks": ()}),
         # What OpenCV lacks is no matter of NVIDIA's image.
         (_GL, {}, {"rule": "library-display"}),
     ],
-)
+)  # fmt: skip
 def test_the_cause_is_chosen(log: str, facts: dict[str, Any], expected: dict[str, Any]) -> None:
     match = match_of(explain(Evidence(pasted(log), "FAILED", 1, **facts), RULES))
     assert {name: getattr(match, name) for name in expected} == expected
@@ -174,14 +162,8 @@ def test_an_unknown_failure_says_so_and_shows_the_earliest_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("log", "launcher", "is_matched"),
-    [
-        ("boom", "ray", True),
-        ("boom", "", True),
-        ("boom", "torchrun", False),
-        ("boom\nfine", "ray", False),
-    ],
-)
+    ("log", "launcher", "is_matched"), [("boom", "ray", True), ("boom", "", True), ("boom", "torchrun", False), ("boom\nfine", "ray", False)]
+)  # fmt: skip
 def test_conditions_hold(log: str, launcher: str, is_matched: bool) -> None:
     rule = Rule(
         summary="s",

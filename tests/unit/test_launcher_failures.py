@@ -32,45 +32,17 @@ FAILURES = (
     *((name, {"": _SRUN}, (2, "nid002", 3)) for name in ("tensorflow", "ray")),
     ("accelerate", {"nid002": _SUMMARY.splitlines()}, (3, "nid002", 7)),
     ("mpirun", {"": ["  Process name: [[20446,1],2]", "  Exit code:    3"]}, (2, None, 3)),
-    (
-        "mpirun",
-        {"": ["Process name: [prterun-nid001-681@1,1]", "   Exit code:    1"]},
-        (1, None, 1),
-    ),
-    (
-        "mpirun",
-        {"": ["mpirun noticed that process rank 1 with PID 13 on node nid002 exited on signal 9"]},
-        (1, "nid002", 137),
-    ),
-    (
-        "mpirun",
-        {
-            "": [
-                "prterun noticed that process rank 1 with PID 60 on node nid001 exited on",
-                "signal 9",
-            ]
-        },
-        (1, "nid001", 137),
-    ),
-    (
-        "mpirun",
-        {"": ["MPI_ABORT was invoked on rank 3 in communicator X", "with errorcode 7."]},
-        (3, None, 7),
-    ),
+    ("mpirun", {"": ["Process name: [prterun-nid001-681@1,1]", "   Exit code:    1"]}, (1, None, 1)),
+    ("mpirun", {"": ["mpirun noticed that process rank 1 with PID 13 on node nid002 exited on signal 9"]}, (1, "nid002", 137)),
+    ("mpirun", {"": ["prterun noticed that process rank 1 with PID 60 on node nid001 exited on", "signal 9"]}, (1, "nid001", 137)),
+    ("mpirun", {"": ["MPI_ABORT was invoked on rank 3 in communicator X", "with errorcode 7."]}, (3, None, 7)),
     ("mpirun", {"": ["all is well"], "nid001": ["Process name: [[1,1],2]", "Exit code: 3"]}, None),
-    (
-        "spawn",
-        {
-            "nid001": [_SPAWNED.format(0, "signal SIGTERM")],
-            "nid002": [_SPAWNED.format(1, "exit code 3")],
-        },
-        (None, "nid002", 3),
-    ),
+    ("spawn", {"nid001": [_SPAWNED.format(0, "signal SIGTERM")], "nid002": [_SPAWNED.format(1, "exit code 3")]}, (None, "nid002", 3)),
     ("spawn", {"nid001": [_SPAWNED.format(0, "signal SIGKILL")]}, (None, "nid001", 137)),
     ("spawn", {"": ["srun: error: nid001: task 0: Exited with exit code 1"]}, (0, "nid001", 1)),
     ("horovod-elastic", {"": [*_SURVIVED, *_ENDED]}, (1, "nid001", 4)),
     ("horovod-elastic", {"": _SURVIVED}, None),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("launcher", "logs", "expected"), FAILURES)

@@ -21,7 +21,6 @@ from toolkit import scripts
 from toolkit.errors import LauncherMismatchError, ShapeError, UsageError
 from toolkit.model.image import Check, Manifest, Verdict
 from toolkit.model.plan import Plan
-from toolkit.model.site import OptionRule
 from toolkit.model.source import Option, Source
 from toolkit.planning.plan import decide
 
@@ -64,25 +63,12 @@ NO_PMIX = replace(FACTS, mpi=("none", "pmi2"))
 
 # The launcher, what is refused with words of the cause, and the same that is not.
 MISMATCHES: tuple[tuple[str, dict[str, Any], str, dict[str, Any]], ...] = (
-    *(
-        (name, {"manifest": image("tensorflow")}, f"{name} needs torch", {"manifest": None})
-        for name in ("torchrun", "srun", "spawn")
-    ),
-    *(
-        (name, {"manifest": image("torch")}, f"{name} needs horovod", {"manifest": None})
-        for name in ("horovod", "horovod-gloo", "horovod-elastic")
-    ),
-    *(
-        (name, {"manifest": MANIFEST}, f"{name} needs {name}", {"manifest": HOLDS_ALL})
-        for name in ("tensorflow", "ray", "accelerate")
-    ),
+    *((name, {"manifest": image("tensorflow")}, f"{name} needs torch", {"manifest": None}) for name in ("torchrun", "srun", "spawn")),
+    *((name, {"manifest": image("torch")}, f"{name} needs horovod", {"manifest": None}) for name in ("horovod", "horovod-gloo", "horovod-elastic")),
+    *((name, {"manifest": MANIFEST}, f"{name} needs {name}", {"manifest": HOLDS_ALL}) for name in ("tensorflow", "ray", "accelerate")),
     *(
         (name, {"manifest": horovod(lacks)}, f"built with {needs}", {"manifest": horovod()})
-        for name, lacks, needs in (
-            ("horovod", "gloo", "MPI"),
-            ("horovod-gloo", "mpi", "Gloo"),
-            ("horovod-elastic", "mpi", "Gloo"),
-        )
+        for name, lacks, needs in (("horovod", "gloo", "MPI"), ("horovod-gloo", "mpi", "Gloo"), ("horovod-elastic", "mpi", "Gloo"))
     ),
     *(
         (
@@ -96,22 +82,9 @@ MISMATCHES: tuple[tuple[str, dict[str, Any], str, dict[str, Any]], ...] = (
     # What a build said is read from old manifests, too; of some builds nothing was recorded.
     ("horovod-gloo", {"manifest": OLD_BUILD}, "this image's has MPI", {"manifest": MANIFEST}),
     ("horovod", {"facts": NO_PMIX}, "offers none, pmi2, the image's MPI speaks pmix", {}),
-    *(
-        (name, {"manifest": image(mpi=())}, f"{name} needs an MPI", {"manifest": image()})
-        for name in ("mpi", "mpirun")
-    ),
-    (
-        "mpi",
-        {"manifest": image(), "source": MPI4PY},
-        "needs mpi4py",
-        {"manifest": image("mpi4py"), "source": MPI4PY},
-    ),
-    (
-        "mpirun",
-        {"manifest": image(), "source": HOROVOD_OF_TORCH},
-        "needs horovod",
-        {"manifest": horovod(), "source": HOROVOD_OF_TORCH},
-    ),
+    *((name, {"manifest": image(mpi=())}, f"{name} needs an MPI", {"manifest": image()}) for name in ("mpi", "mpirun")),
+    ("mpi", {"manifest": image(), "source": MPI4PY}, "needs mpi4py", {"manifest": image("mpi4py"), "source": MPI4PY}),
+    ("mpirun", {"manifest": image(), "source": HOROVOD_OF_TORCH}, "needs horovod", {"manifest": horovod(), "source": HOROVOD_OF_TORCH}),
     ("mpirun", {"facts": replace(FACTS, mpirun="HYDRA build details:")}, "not Open MPI", {}),
     ("horovod-elastic", {"source": HOROVOD_OF_TORCH}, "elastic.run", {"source": HOROVOD_ELASTIC}),
     (
@@ -120,7 +93,7 @@ MISMATCHES: tuple[tuple[str, dict[str, Any], str, dict[str, Any]], ...] = (
         "no parameter servers",
         {"manifest": HOLDS_ALL, "source": of_tensorflow("MultiWorkerMirroredStrategy")},
     ),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("launcher", "bad", "words", "good"), MISMATCHES)
@@ -181,32 +154,14 @@ def test_accelerate_starts_no_other_program() -> None:
     assert other.next_step == "--launcher none, or: -- accelerate launch SCRIPT"
 
 
-def test_a_site_forbids_and_requires_options() -> None:
-    site = replace(
-        make_case().site,
-        forbidden={"mem": OptionRule(why="nodes are whole")},
-        required={"account": OptionRule(why="hours are counted")},
-    )
-    assert [found.place for found in findings({"mem": "1G"}, site=site)] == ["--mem", "--account"]
-    assert of({"account": "a"}, site=site)
-
-
 # The job, and what is decided beside what golden scripts show: options, and directives.
 DECIDED: tuple[tuple[dict[str, Any], tuple[str, ...] | None, dict[str, str | None]], ...] = (
-    (
-        {"max_restarts": 2},
-        ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=2", "--tee=3"),
-        {"no-requeue": ""},
-    ),
+    ({"max_restarts": 2}, ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=2", "--tee=3"), {"no-requeue": ""}),
     ({"nodes": "1:9"}, None, {"nodes": "1-9"}),  # more than there are: it takes what there is
     ({"launcher": "none", **TWO_GPUS}, (), {"ntasks-per-node": "1", "cpus-per-task": "4"}),
     ({"launcher": "horovod-elastic"}, ("4", "4", ""), {"no-kill": ""}),
-    (
-        {"launcher": "ray", "gpus": 2, "ntasks_per_node": 4, "cpus_per_task": 1},
-        ("4", "2", "eth0"),
-        {"ntasks-per-node": "1", "cpus-per-task": "4"},
-    ),
-)
+    ({"launcher": "ray", "gpus": 2, "ntasks_per_node": 4, "cpus_per_task": 1}, ("4", "2", "eth0"), {"ntasks-per-node": "1", "cpus-per-task": "4"}),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("job", "options", "directives"), DECIDED)
@@ -323,11 +278,7 @@ TWO_SHAPES = {"gpus": 2, "ntasks_per_node": None}
         ("L.Trainer()", {"nodes": 1, "ntasks_per_node": 1}, []),
         ("L.Trainer(num_nodes=2)", TWO_GPUS, []),
         ("L.Trainer(num_nodes=2, devices=-1)", TWO_GPUS, []),
-        (
-            "L.Trainer(num_nodes=2, devices='auto', accelerator='cpu')",
-            TWO_GPUS,
-            ["--ntasks-per-node"],
-        ),
+        ("L.Trainer(num_nodes=2, devices='auto', accelerator='cpu')", TWO_GPUS, ["--ntasks-per-node"]),
         ("L.Fabric(devices=1, num_nodes=2)", {}, ["--ntasks-per-node"]),
         ("L.Fabric()", {}, []),
         ("L.Trainer(devices=args.devices, num_nodes=args.nodes)", {}, []),
@@ -340,18 +291,10 @@ TWO_SHAPES = {"gpus": 2, "ntasks_per_node": None}
         ("LightningCLI(Model)", {}, ["--nodes", "--ntasks-per-node"]),
         ("LightningCLI(Model)", {"arguments": ("fit", "--config=x.yaml")}, []),
         ("LightningCLI(Model, trainer_defaults={'devices': 2})", {}, []),
-        (
-            "LightningCLI(Model)",
-            {"arguments": ("--trainer.devices", "2", "--trainer.num_nodes=2")},
-            [],
-        ),
-        (
-            "LightningCLI(Model)",
-            {"arguments": ("-c", "x", "--trainer.devices=4", "--trainer.num_nodes", "2")},
-            ["--ntasks-per-node"],
-        ),
+        ("LightningCLI(Model)", {"arguments": ("--trainer.devices", "2", "--trainer.num_nodes=2")}, []),
+        ("LightningCLI(Model)", {"arguments": ("-c", "x", "--trainer.devices=4", "--trainer.num_nodes", "2")}, ["--ntasks-per-node"]),
     ],
-)
+)  # fmt: skip
 def test_a_trainer_of_another_shape_than_the_jobs_does_not_queue(
     call: str, job: dict[str, Any], places: list[str]
 ) -> None:
@@ -381,13 +324,9 @@ def test_a_trainer_of_another_shape_than_the_jobs_does_not_queue(
         ("from transformers import Trainer", {}, {"ACCELERATE_USE_CPU": "true"}),
         ("import torch.distributed", {}, {}),
         ("import accelerate", TWO_GPUS, {}),
-        (
-            "import accelerate",
-            {"env": {"ACCELERATE_USE_CPU": "false"}},
-            {"ACCELERATE_USE_CPU": "false"},
-        ),
+        ("import accelerate", {"env": {"ACCELERATE_USE_CPU": "false"}}, {"ACCELERATE_USE_CPU": "false"}),
     ],
-)
+)  # fmt: skip
 def test_trainers_are_told_what_the_script_leaves_out(
     text: str, job: dict[str, Any], variables: dict[str, str], launcher: str
 ) -> None:

@@ -36,11 +36,7 @@ VENV = Environment(
     torchrun=True,
 )
 HOST = Environment(
-    name="/usr/bin/python3",
-    kind="host",
-    prefix="/usr",
-    python="/usr/bin/python3",
-    torchrun=True,
+    name="/usr/bin/python3", kind="host", prefix="/usr", python="/usr/bin/python3", torchrun=True
 )
 CONDA = Environment(
     name="torch",
@@ -74,22 +70,13 @@ def cases() -> dict[str, Case]:
     mpirun = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
     bound = {"bind": ("/data/a b:/data:ro",)}
     return {
-        "docker-torchrun": on(
-            "docker",
-            {"gpus": 2, "ntasks_per_node": None} | bound,
-            engine=replace(ENGINE, nvidia=True),
-        ),
+        "docker-torchrun": on("docker", {"gpus": 2, "ntasks_per_node": None} | bound, engine=replace(ENGINE, nvidia=True)),
         "docker-srun": on("docker", {"launcher": "srun"}),
         "docker-horovod-gloo": on("docker", {"launcher": "horovod-gloo"}),
         "podman-none": on(
             "docker",
             {"launcher": "none", "gpus": 2},
-            engine=Engine(
-                program="podman",
-                address="unix:///run/user/1000/podman.sock",
-                rootless=True,
-                nvidia=True,
-            ),
+            engine=Engine(program="podman", address="unix:///run/user/1000/podman.sock", rootless=True, nvidia=True),
             site=SITE,
         ),
         "pyxis-torchrun": on("pyxis", bound),
@@ -102,7 +89,7 @@ def cases() -> dict[str, Case]:
         "none-torchrun": on("none"),
         "none-srun": on("none", {"launcher": "srun"}, environment=HOST, site=SITE),
         "none-none": on("none", {"launcher": "none", "array": "0-3"}, environment=HOST),
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", cases())
@@ -184,21 +171,11 @@ OPEN_MPI = {"facts": replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")}
 REFUSED: tuple[tuple[str, dict[str, Any], dict[str, Any], str, tuple[str, str]], ...] = (
     ("docker", {"nodes": 2}, {}, "--nodes", ("an engine does not know", "--runtime apptainer")),
     ("docker", {"pty": True, "launcher": "none"}, {}, "--pty", ("no terminal", "leave it out")),
-    (
-        "docker",
-        GPUS,
-        {"site": replace(LOCAL, access="path")},
-        "--gpus",
-        ("gives containers no GPUs", "container toolkit"),
-    ),
+    ("docker", GPUS, {"site": replace(LOCAL, access="path")}, "--gpus", ("gives containers no GPUs", "container toolkit")),
     ("docker", {"env": {"DOCKER_HOST": "x"}}, {}, "--env", ("docker itself reads", "leave it out")),
     *(
         (name, {"launcher": launcher}, OPEN_MPI, "--launcher", (f"{launcher} cannot start", other))
-        for name, launcher, other in (
-            ("docker", "mpirun", "horovod-gloo"),
-            ("docker", "horovod", "torchrun"),
-            ("pyxis", "mpirun", "mpi"),
-        )
+        for name, launcher, other in (("docker", "mpirun", "horovod-gloo"), ("docker", "horovod", "torchrun"), ("pyxis", "mpirun", "mpi"))
     ),
     *(
         (name, {"conda_env": "torch"}, {}, "--env", ("cannot use", "--runtime conda --env torch"))
@@ -213,30 +190,15 @@ REFUSED: tuple[tuple[str, dict[str, Any], dict[str, Any], str, tuple[str, str]],
             (name, {"bind": ("/x",)}, {"origins": {"bind": "--bind"}}, "--bind", ("no cont", "")),
         )
     ),
+    *((name, {"require_signed": True}, {}, "--runtime", ("signed", "--runtime apptainer")) for name in ("docker", "pyxis", "conda", "none")),
     *(
-        (name, {"require_signed": True}, {}, "--runtime", ("signed", "--runtime apptainer"))
-        for name in ("docker", "pyxis", "conda", "none")
-    ),
-    *(
-        (
-            name,
-            {},
-            {"environment": replace(found, prefix="/home/a:b")},
-            place,
-            ("cannot be on PATH", "elsewhere"),
-        )
+        (name, {}, {"environment": replace(found, prefix="/home/a:b")}, place, ("cannot be on PATH", "elsewhere"))
         for name, found, place in (("conda", CONDA, "--env"), ("none", VENV, "--runtime"))
     ),
     ("conda", {"launcher": "horovod"}, LACKING, "--launcher", ("environment does not hold", "")),
-    (
-        "none",
-        {},
-        {"environment": replace(HOST, torchrun=False)},
-        "--launcher",
-        ("no program torchrun", "--launcher srun"),
-    ),
+    ("none", {}, {"environment": replace(HOST, torchrun=False)}, "--launcher", ("no program torchrun", "--launcher srun")),
     ("conda", {"modules": ("cuda/11.5",)}, MODULES, "--module", ("cuda/11.5", "")),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("runtime", "job", "changes", "place", "words"), REFUSED)
@@ -401,14 +363,8 @@ def test_a_python_says_what_it_could_import_without_importing_it(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("said", "types"),
-    [
-        ("mpirun (Open MPI) 4.1.4", ("pmix",)),
-        ("HYDRA build details:", ("pmi2",)),
-        ("", ()),
-        ("something", ("pmix", "pmi2")),
-    ],
-)
+    ("said", "types"), [("mpirun (Open MPI) 4.1.4", ("pmix",)), ("HYDRA build details:", ("pmi2",)), ("", ()), ("something", ("pmix", "pmi2"))]
+)  # fmt: skip
 def test_an_mpi_is_known_by_how_it_introduces_itself(said: str, types: tuple[str, ...]) -> None:
     assert pmi_types(said) == types
 

@@ -37,12 +37,9 @@ IMAGENET = Source(
     calls=("torch.multiprocessing.spawn",),
     options=tuple(
         Option(flag=flag, takes_value=flag != "--multiprocessing-distributed")
-        for flag in (
-            *"--epochs --world-size --rank --dist-url --dist-backend --gpu".split(),
-            "--multiprocessing-distributed",
-        )
+        for flag in (*"--epochs --world-size --rank --dist-url --dist-backend --gpu".split(), "--multiprocessing-distributed")
     ),
-)
+)  # fmt: skip
 HOLDS_ALL = replace(
     MANIFEST,
     frameworks={
@@ -67,51 +64,27 @@ def cases() -> dict[str, Case]:
     return {
         "torchrun": make_case(),
         "torchrun-elastic": make_case({"nodes": "1:4"}),
-        "shell": make_case(
-            {"launcher": "shell", "interactive": True, "pty": True, "arguments": (), "gpus": 2},
-            script="bash",
-            is_program=True,
-        ),
+        "shell": make_case({"launcher": "shell", "interactive": True, "pty": True, "arguments": (), "gpus": 2}, script="bash", is_program=True),
         "notebook": make_case(
-            {
-                "launcher": "notebook",
-                "arguments": ("1800", "it's $(touch pwned)"),
-                "ntasks_per_node": None,
-                "gpus": 1,
-            },
+            {"launcher": "notebook", "arguments": ("1800", "it's $(touch pwned)"), "ntasks_per_node": None, "gpus": 1},
             script="jupyter",
             is_program=True,
         ),
-        "srun-interactive": make_case(
-            {"launcher": "srun", "interactive": True, "time": "30", "comment": "it's\u2028me"}
-        ),
+        "srun-interactive": make_case({"launcher": "srun", "interactive": True, "time": "30", "comment": "it's\u2028me"}),
         "none-pty": make_case({"launcher": "none", "pty": True}),
         "sweep": make_case({"sweep": ("lr=0.1,-1", 'name="a,b",it\'s $(x)'), "array": "0-3%2"}),
-        "mpirun-sweep": make_case(
-            {"launcher": "mpirun", "sweep": ("-x=1,2",)},
-            facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
-        ),
+        "mpirun-sweep": make_case({"launcher": "mpirun", "sweep": ("-x=1,2",)}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")),
         "torchrun-requeue": make_case({"requeue": True, "time": "1:00:00"}),
-        "torchrun-elastic-requeue": make_case(
-            {"nodes": "1:4", "requeue": True, "signal": "B:USR2@300", "max_requeues": 3}
-        ),
+        "torchrun-elastic-requeue": make_case({"nodes": "1:4", "requeue": True, "signal": "B:USR2@300", "max_requeues": 3}),
         "mpirun-requeue": make_case(
-            {"launcher": "mpirun", "requeue": True, "array": "0-3"},
-            facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"),
+            {"launcher": "mpirun", "requeue": True, "array": "0-3"}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
         ),
         "torchrun-unequal": make_case({"nodes": None, "gpus": "2,1", "ntasks_per_node": None}),
         "srun": make_case({"launcher": "srun", "gpus": 2, "ntasks_per_node": None}),
         "srun-file": make_case({"launcher": "srun", "init": "file"}),
-        "spawn": make_case(
-            {"launcher": "spawn", "arguments": ("data", "--epochs", "3")},
-            source=IMAGENET,
-            script="main.py",
-        ),
+        "spawn": make_case({"launcher": "spawn", "arguments": ("data", "--epochs", "3")}, source=IMAGENET, script="main.py"),
         "accelerate": make_case(
-            {
-                "launcher": "accelerate",
-                "arguments": ("launch", "--config_file", "fsdp.yaml", "a.py"),
-            },
+            {"launcher": "accelerate", "arguments": ("launch", "--config_file", "fsdp.yaml", "a.py")},
             script="accelerate",
             is_program=True,
             manifest=HOLDS_ALL,
@@ -131,30 +104,16 @@ def cases() -> dict[str, Case]:
         ),
         "horovod": make_case({"launcher": "horovod", "gpus": 2, "ntasks_per_node": None}),
         "horovod-gloo": make_case({"launcher": "horovod-gloo"}),
-        "horovod-elastic": make_case(
-            {"launcher": "horovod-elastic", "nodes": "1:3", "max_restarts": 5}
-        ),
-        "mpirun": make_case(
-            {"launcher": "mpirun"}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
-        ),
+        "horovod-elastic": make_case({"launcher": "horovod-elastic", "nodes": "1:3", "max_restarts": 5}),
+        "mpirun": make_case({"launcher": "mpirun"}, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")),
         "mpi": make_case({"launcher": "mpi"}, script="hello"),
         "slurm-options": make_case(
             {
                 "gpus": "v100:2",
                 "ntasks_per_node": None,
-                "slurm": {
-                    "licenses": "matlab:1,fluent:2",
-                    "mail-user": "me@site",
-                    "hold": True,
-                    "nice": 5,
-                    "gres": "nvme:100",
-                    "mcs-label": "",
-                },
+                "slurm": {"licenses": "matlab:1,fluent:2", "mail-user": "me@site", "hold": True, "nice": 5, "gres": "nvme:100", "mcs-label": ""},
             },
-            facts=replace(
-                FACTS,
-                partitions=[replace(one, gpus_by_type={"v100": one.gpus}) for one in PARTITIONS],
-            ),
+            facts=replace(FACTS, partitions=[replace(one, gpus_by_type={"v100": one.gpus}) for one in PARTITIONS]),
         ),
         "submitit": make_case(
             {"launcher": "submitit", "arguments": (), "job_name": "add", "time": "1:00:00"},
@@ -162,23 +121,17 @@ def cases() -> dict[str, Case]:
             script="toolkit.submit",
             is_program=True,
         ),
-        "ray": make_case(
-            {"launcher": "ray", "gpus": 2, "ntasks_per_node": None}, manifest=HOLDS_ALL
-        ),
-        "tensorflow": make_case(
-            {"launcher": "tensorflow", "ntasks_per_node": None}, manifest=HOLDS_ALL
-        ),
+        "ray": make_case({"launcher": "ray", "gpus": 2, "ntasks_per_node": None}, manifest=HOLDS_ALL),
+        "tensorflow": make_case({"launcher": "tensorflow", "ntasks_per_node": None}, manifest=HOLDS_ALL),
         "tensorflow-gpus": make_case({"launcher": "tensorflow", "gpus": 2}, manifest=HOLDS_ALL),
         "neuron": make_case(
             neuron_job,
             site=NEURON,
-            facts=Facts(
-                partitions=PARTITIONS, mpi=("none", "pmi2", "pmix_v3"), container="singularity"
-            ),
+            facts=Facts(partitions=PARTITIONS, mpi=("none", "pmi2", "pmix_v3"), container="singularity"),
             manifest=None,
             image="/apps/images/ngc/pytorch:25.12-py3.sif",
         ),
-    }
+    }  # fmt: skip
 
 
 WHOLE = ("torchrun", "torchrun-elastic")
@@ -383,19 +336,12 @@ def test_a_directory_that_apptainer_cannot_bind_is_refused(path: str) -> None:
         (
             "spawn",
             {"program": ("sh", "-c", 'exec main.py --rank "$NODE_RANK" "$@"', "main.py", "x y")},
-            [
-                "export APPTAINERENV_NODE_RANK=$SLURM_NODEID",
-                """sh -c 'exec main.py --rank "$NODE_RANK" "$@"' main.py 'x y'""",
-            ],
+            ["export APPTAINERENV_NODE_RANK=$SLURM_NODEID", """sh -c 'exec main.py --rank "$NODE_RANK" "$@"' main.py 'x y'"""],
         ),
-        (
-            "torchrun-elastic",
-            {"options": ("--nnodes=1:4", "--tee=3")},
-            ['torchrun --nnodes=1:4 --tee=3 --nnodes="$SLURM_STEP_NUM_NODES"'],
-        ),
+        ("torchrun-elastic", {"options": ("--nnodes=1:4", "--tee=3")}, ['torchrun --nnodes=1:4 --tee=3 --nnodes="$SLURM_STEP_NUM_NODES"']),
         ("mpi", {"template": "horovod"}, ["PMIX_SERVER_TMPDIR", "./hello --epochs 12"]),
     ],
-)
+)  # fmt: skip
 def test_a_run_of_an_older_version_is_repeated(
     name: str, launch: dict[str, Any], lines: list[str]
 ) -> None:
