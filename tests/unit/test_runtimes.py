@@ -235,8 +235,8 @@ def test_messages_name_the_environment_and_leave_names_that_users_gave(runtime: 
         wrong = ("this image", "environmentnet", "environment list", "environments/")
         assert not any(word in text for text in texts for word in wrong)
     plain = script_case("train_imagenet.py", Source(python=True), frameworks={"numpy"})
-    choice = launchers.choose(plain._replace(runtime=runtimes.get(runtime)))
-    assert choice.reason.endswith("nothing that spreads it, and the environment holds no torch")
+    _, reason = launchers.choose(plain._replace(runtime=runtimes.get(runtime)))
+    assert reason.endswith("nothing that spreads it, and the environment holds no torch")
 
 
 def test_frameworks_that_an_environment_lacks_are_warned_of() -> None:

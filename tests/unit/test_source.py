@@ -62,7 +62,7 @@ SCRIPTS = [
 
 def choice(
     text: str, tmp_path: Path, frameworks: set[str] | None = None, **job: object
-) -> launchers.Choice:
+) -> tuple[str, str]:
     write_files(tmp_path, {"train.py": text})
     settings = Job(**{"nodes": 2, **job})  # type: ignore[arg-type]
     case = script_case("train.py", read_script(tmp_path), frameworks=frameworks, job=settings)
@@ -110,7 +110,7 @@ def test_copies_that_never_meet_are_refused_where_the_script_tells(
         (Job(nodes=2, ntasks_per_node=2, sweep=("lr=1,2",)), False),
     ):
         case = script_case("train.py", read_script(tmp_path), job=job)
-        error = launchers.copies(case, launchers.choose(case))
+        error = launchers.copies(case, launchers.choose(case)[0], is_auto=True)
         assert (error is not None) == bool(refused and is_many)
         assert error is None or refused in error.cause
 
@@ -144,7 +144,7 @@ def test_a_package_chooses_the_launcher_and_is_named(tmp_path: Path) -> None:
 def test_the_launcher_follows_from_the_job_and_the_image_too(
     text: str, frameworks: set[str] | None, job: dict[str, Any], launcher: str, tmp_path: Path
 ) -> None:
-    assert choice(text, tmp_path, frameworks, **job).launcher == launcher
+    assert choice(text, tmp_path, frameworks, **job)[0] == launcher
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_the_launcher_follows_from_the_job_and_the_image_too(
 )
 def test_a_program_is_run_as_it_is(name: str, arguments: tuple[str, ...], launcher: str) -> None:
     job = Job(nodes=4, arguments=arguments)
-    assert launchers.choose(script_case(name, job=job)).launcher == launcher
+    assert launchers.choose(script_case(name, job=job))[0] == launcher
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_file_without_an_ending_is_read_by_its_first_bytes(
 ) -> None:
     (tmp_path / "train").write_bytes(content)
     case = script_case("train", read_script(tmp_path, "train"), job=Job(nodes=2))
-    assert launchers.choose(case).launcher == launcher
+    assert launchers.choose(case)[0] == launcher
 
 
 @pytest.mark.parametrize(

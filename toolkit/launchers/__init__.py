@@ -7,7 +7,6 @@ A launcher is a row in ``LAUNCHERS``, and ``scripts/templates/<name>.sbatch.j2``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UnknownLauncherError
 from toolkit.launchers import mpi, others, torch, trainers
@@ -143,15 +142,8 @@ CLAIMS: tuple[tuple[str, Callable[[Case], str]], ...] = (
 )
 
 
-class Choice(NamedTuple):
-    """A launcher, and why it was chosen."""
-
-    launcher: str
-    reason: str
-
-
-def choose(case: Case) -> Choice:
-    """Return the launcher of the first claim to a script.
+def choose(case: Case) -> tuple[str, str]:
+    """Return the launcher of the first claim to a script, and why it was chosen.
 
     This is ``--launcher auto``, the default. A plan names the launcher that was chosen.
     """
@@ -161,7 +153,7 @@ def choose(case: Case) -> Choice:
     # The user's module that imports what a claim names, if the script itself does not.
     where = case.source.where.items() if module else ()
     files = (f" (in {file})" for each, file in where if f"{each}.".startswith(f"{module}."))
-    return Choice(name, f"{case.target.name} {reason}{next(files, '')}")
+    return name, f"{case.target.name} {reason}{next(files, '')}"
 
 
 # Packages that spread no work over ranks by themselves.
@@ -179,28 +171,28 @@ _STARTS_OTHERS = (
 _BUILTINS = {"exec", "eval", "__import__"}  # model.eval() is none of them
 
 
-def copies(case: Case, choice: Choice) -> LauncherMismatchError | None:
+def copies(case: Case, name: str, *, is_auto: bool) -> LauncherMismatchError | None:
     """Return an error if each rank would do the whole work alone, as far as the script tells.
 
     A script that imports packages of which that is not known, starts other programs or looks for
     its rank is left alone, and so are the elements of an array.
     """
-    source, job, launcher = case.source, case.job, LAUNCHERS[choice.launcher]
+    source, job, launcher = case.source, case.job, LAUNCHERS[name]
     submits = source.calls_any("submitit.AutoExecutor", "submitit.SlurmExecutor")
     is_own = "submitit" not in source.where  # A module that does may only be able to.
-    if submits and is_own and choice.reason:
+    if submits and is_own and is_auto:
         return LauncherMismatchError(
             f"{case.target.name} submits jobs of its own, and a job's container has no sbatch",
             place="SCRIPT",
             next_step=f"python3 {case.target.script} here; or run the script that its jobs run; "
-            f"if it does not submit today: --launcher {choice.launcher}",
+            f"if it does not submit today: --launcher {name}",
         )
     case = case._replace(launcher=launcher)
     per_node, nodes = case.ranks_per_node, case.nodes
     meets_alone = "MASTER_ADDR=localhost" in source.texts and nodes > 1
     if not source.python or job.array is not None or job.sweep or nodes * per_node == 1:
         return None
-    if choice.launcher == "spawn" and meets_alone:
+    if name == "spawn" and meets_alone:
         return LauncherMismatchError(
             f"the ranks of {case.target.name} meet at localhost: "
             f"each of {counted(nodes, 'node')} would train alone",
@@ -213,7 +205,7 @@ def copies(case: Case, choice: Choice) -> LauncherMismatchError | None:
         or source.texts
         or _BUILTINS.intersection(source.calls)
         or source.imports_any("torch.distributed", "torch.multiprocessing")
-        or any(".distributed." in f".{name}" for name in source.calls)
+        or any(".distributed." in f".{call}" for call in source.calls)
         or source.calls_any("DistributedDataParallel", *_STARTS_OTHERS)
         or source.option("rank", "local-rank", "world-size", "node-rank")
     )
@@ -240,7 +232,7 @@ def check(case: Case) -> Iterator[ToolkitError]:
     yield from launcher.check(case)
     if not launcher.framework or not source.python or launcher.is_used_by(source):
         return
-    better = LAUNCHERS[choose(case._replace(launcher=None)).launcher]
+    better = LAUNCHERS[choose(case._replace(launcher=None))[0]]
     if better.is_used_by(source):
         yield LauncherMismatchError(
             f"{case.target.name} uses {better.framework}, which the launcher {launcher.name} does "

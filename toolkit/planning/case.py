@@ -222,14 +222,14 @@ def _with_launcher(case: Case) -> Case:
     name, launcher = case.job.launcher or "", LAUNCHERS.get(case.job.launcher or "")
     alone = None
     if name == "auto":
-        chosen = launchers.choose(case)
-        alone = launchers.copies(case, chosen)
-        launcher = compatible_launcher(case.runtime, LAUNCHERS[chosen.launcher])
-        origins = {**case.origins, "launcher": chosen.reason}
+        chosen, reason = launchers.choose(case)
+        alone = launchers.copies(case, chosen, is_auto=True)
+        launcher = compatible_launcher(case.runtime, LAUNCHERS[chosen])
+        origins = {**case.origins, "launcher": reason}
         case = case._replace(job=replace(case.job, launcher=launcher.name), origins=origins)
     elif name in ("torchrun", "spawn") and case.source.imports_any("torch"):
         # Their ranks are there to meet; by srun and none, copies are started on purpose.
-        alone = launchers.copies(case, launchers.Choice(name, ""))
+        alone = launchers.copies(case, name, is_auto=False)
     case = case._replace(launcher=launcher)
     return case.with_findings(alone) if alone else case
 
