@@ -145,7 +145,7 @@ def test_ranks_that_save_and_end_with_0_are_warned_of_where_the_run_ends(
     tell_to_stop(toolkit, shared_dir, "saving-0001")
     followed = toolkit("logs", "-f", "saving-0001", cwd=shared_dir, timeout=120)
     assert followed.returncode == 0, followed.stderr
-    assert "the ranks ended with 0 right after USR1" in followed.stderr
+    assert "batch| toolkit: warning: the ranks ended with 0 after USR1" in followed.stdout
     (log,) = (
         path
         for path in (shared_dir / "runs/saving-0001/logs").glob("*.log")

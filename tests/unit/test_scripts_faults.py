@@ -177,8 +177,6 @@ def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path: Path) ->
         "warning: the ranks ended",
     ):
         assert words in printed
-    found = finish.read((0, Line(text, "", None)) for text in printed.splitlines()).attempts
-    assert "must end with another exit code" in (finish.warning(found) or "")
 
 
 @pytest.mark.parametrize("code", [0, 75])
@@ -191,7 +189,6 @@ def test_an_end_without_a_signal_is_not_warned_of(code: int, tmp_path: Path) -> 
     assert "toolkit: warning" not in printed
     found = finish.read((0, Line(text, "", None)) for text in printed.splitlines()).attempts
     assert [attempt.how for attempt in found] == [f"exit code {code}"]
-    assert finish.warning(found) is None
 
 
 @pytest.mark.parametrize(("script", "warned"), [("train.sh", True), ("train.py", False)])

@@ -21,7 +21,7 @@ from toolkit.model.job import JOINED
 from toolkit.model.run import JobAttempt, Outcome
 from toolkit.runs import follow as events
 from toolkit.runs import logs
-from toolkit.runs.finish import describe, warning
+from toolkit.runs.finish import describe
 from toolkit.runs.outcome import headline
 from toolkit.runs.run import Run
 from toolkit.slurm.hostlist import expand
@@ -175,8 +175,6 @@ def show_attempts(attempts: Sequence[JobAttempt]) -> None:
     """Print the attempts of a run that was requeued."""
     for index, line in enumerate(describe(attempts) if len(attempts) > 1 else ()):
         console.say("" if index else "attempts", line)
-    if text := warning(attempts):
-        console.say("warning", text)
 
 
 def show_explanation(run: Run) -> None:

@@ -31,7 +31,6 @@ _LINE = re.compile(
     re.escape(MARK) + r" (?P<number>\d{1,6}) of at most \d{1,6} (?P<what>begins|ends) "
     r"(?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)(?: on (?P<nodes>\S+))?(?:: (?P<how>.+))?$"
 )
-_FINISHED = re.compile(r"exit code 0 after (?P<signal>USR[12]), taken as finished")
 _MOST_ELEMENTS = 100_000  # of an array
 
 
@@ -85,22 +84,6 @@ def read(marked: Iterable[tuple[int, Line]]) -> History:
         elif key in attempts:
             attempts[key] = replace(attempts[key], ended=when, how=match["how"] or "")
     return History(tuple(attempts[key] for key in sorted(attempts)), starts)
-
-
-def warning(attempts: Sequence[JobAttempt]) -> str | None:
-    """Return a warning for a job whose ranks ended with 0 right after the signal, else None.
-
-    They may have finished just then. More often a script saves, ends with 0, and so is never
-    continued.
-    """
-    signals = [match["signal"] for each in attempts if (match := _FINISHED.fullmatch(each.how))]
-    if not signals:
-        return None
-    return (
-        f"the ranks ended with 0 right after {signals[-1]}, so the job counts as finished and "
-        "was not queued again; a script that saves in order to continue "
-        "must end with another exit code, such as 75"
-    )
 
 
 def describe(attempts: Sequence[JobAttempt]) -> list[str]:

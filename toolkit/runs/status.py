@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.model.job import Job
-from toolkit.model.run import JobAttempt, JobState, PointOutcome
+from toolkit.model.run import JobState, PointOutcome
 from toolkit.runs import records
 from toolkit.runs.directories import find
 from toolkit.runs.finish import finish, history, read_elements
@@ -98,7 +98,9 @@ def _row(run: Run, answers: Answers) -> Row:
     try:
         row = row._replace(shape=run.plan.shape)
         values = _values(run, query(run, answers))
-        attempts = max((attempt.number for attempt in _attempts(run)), default=1)
+        # Those of a run that may be requeued.
+        past = run.outcome.attempts if run.outcome else history(run).attempts if run.number else ()
+        attempts = max((attempt.number for attempt in past), default=1)
         if attempts > 1:
             more = f"; {values['message']}" if values["message"] else ""
             values |= {"attempts": attempts, "message": f"attempt {attempts}{more}"}
@@ -131,13 +133,6 @@ def _values(run: Run, state: JobState | None) -> dict[str, Any]:
         "nodes": state.nodes,
         "message": (is_running and records.ended_text(run)) or state.reason,
     }
-
-
-def _attempts(run: Run) -> tuple[JobAttempt, ...]:
-    """Return the attempts of a run that may be requeued; empty for any other run."""
-    if run.outcome is not None:
-        return run.outcome.attempts
-    return history(run).attempts if run.number else ()
 
 
 def was_never_submitted(run: Run) -> bool:
