@@ -15,8 +15,8 @@ from tests.unit.run_fixtures import new_run
 from tests.unit.samples import MANIFEST, make_case
 from toolkit.cli import follow as shown
 from toolkit.cli.explain import command as explain_command
-from toolkit.cli.ps import command as ps_command
-from toolkit.cli.stacks import command
+from toolkit.cli.live import stacks as command
+from toolkit.cli.show import ps as ps_command
 from toolkit.errors import ForbiddenError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Process

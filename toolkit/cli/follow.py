@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from toolkit.cli import console
-from toolkit.cli.results import table
 from toolkit.cli.shared import DETACHED, INTERRUPTED
+from toolkit.cli.show import table
 from toolkit.errors import ToolkitError
 from toolkit.explain.explanation import NO_FAILURE, explain
 from toolkit.explain.gather import of_run, rules

@@ -25,7 +25,7 @@ _ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
 # start-up import nothing that is not used.
 COMMANDS: Commands = {
     "Start and learn": {
-        "demo": ("demo:command", "Run everything once: image, cluster, training on two nodes."),
+        "demo": ("learn:demo", "Run everything once: image, cluster, training on two nodes."),
         "docs": ("learn:docs", "Print a page of the documentation, or list the pages."),
         "jobs": ("groups:jobs", "List and copy the exercises that come with the toolkit."),
         "setup": ("setup:command", "Install what this machine lacks, such as Apptainer or Slurm."),
@@ -39,14 +39,14 @@ COMMANDS: Commands = {
     "Follow runs": {
         "explain": ("explain:command", "Explain why a run failed or waits, and what to do."),
         "forward": ("forward:command", "Reach a server in a running job, such as TensorBoard."),
-        "logs": ("logs:command", "Show or follow what the ranks of a run printed."),
-        "ps": ("ps:command", "List the runs of this directory and their states, the newest first."),
-        "results": ("results:command", "Show the results of a run, or of each point of a sweep."),
+        "logs": ("show:show_logs", "Show or follow what the ranks of a run printed."),
+        "ps": ("show:ps", "List the runs of this directory and their states, the newest first."),
+        "results": ("show:results", "Show the results of a run, or of each point of a sweep."),
         "stacks": (
-            "stacks:command",
+            "live:stacks",
             "Ask the ranks of a running job where they are, such as one that hangs.",
         ),
-        "top": ("top:command", "Show what a running job uses: CPU, memory, GPUs."),
+        "top": ("live:top", "Show what a running job uses: CPU, memory, GPUs."),
     },
     "End and remove runs": {
         "cancel": ("cleanup:cancel", "Cancel runs, by name or job id; their logs are kept."),

@@ -1,4 +1,4 @@
-"""`toolkit stacks`."""
+"""`toolkit top` and `stacks`: what a running job uses, and where its ranks are."""
 
 from __future__ import annotations
 
@@ -14,10 +14,99 @@ from toolkit.cli.shared import json_option, run_argument, runs_option
 from toolkit.errors import JobLostError, LauncherMismatchError
 from toolkit.model.plan import Plan
 from toolkit.model.run import Process
-from toolkit.runs import records, stacks, status
+from toolkit.runs import processes, records, status
+from toolkit.runs import stacks as answers
 from toolkit.runs.directories import find
 from toolkit.runs.run import Run
 from toolkit.runs.stacks import Frame, Sizes, source_of
+from toolkit.units import human_size
+
+
+@click.command("top")
+@run_argument
+@click.option(
+    "--all",
+    "-a",
+    "show_all",
+    is_flag=True,
+    help="Show also processes that only start others and wait for them.",
+)
+@click.option(
+    "--every",
+    metavar="SECONDS",
+    type=click.IntRange(1),
+    help="Repeat after so many seconds, until Ctrl-C or the end of the job.",
+)
+@json_option
+@runs_option
+@cluster_option()
+def top(run: str | None, show_all: bool, every: int | None, as_json: bool, runs: Path) -> None:
+    """Show what a running job uses: CPU, memory, GPUs.
+
+    The processes of RUN (default: the newest run) are listed with their CPU use over a second. The
+    command runs in the job's own allocation, so it needs no ssh to the nodes.
+
+    \b
+    Examples:
+      toolkit top
+      toolkit top --every 5 train-0007
+      toolkit top --json train-0007
+    """
+    chosen = find(run, runs)
+    usage = _usage(chosen)
+    if usage is None:
+        raise JobLostError(
+            f"{chosen.name} is not running",
+            place="RUN",
+            next_step=f"toolkit ps; toolkit logs -f {chosen.word}",
+        )
+    while usage is not None:
+        shown, gpus = usage
+        shown = shown if show_all else processes.working(shown)
+        if as_json:
+            console.out_json(
+                {
+                    "processes": [process._asdict() for process in shown],
+                    "gpus": [gpu._asdict() for gpu in gpus],
+                }
+            )
+        else:
+            _show_usage(shown, gpus)
+            if not shown:
+                console.note("no process works yet; next: toolkit top --all, or --every 5")
+        if every is None:
+            return
+        time.sleep(every)
+        console.out()
+        usage = _usage(chosen)
+    console.note(f"{chosen.name} has ended")
+
+
+def _usage(run: Run) -> tuple[list[processes.Process], list[processes.Gpu]] | None:
+    """Return the processes and GPUs of a run on all nodes; None if it is not running."""
+    running = status.running(run)
+    return processes.query(run, running) if running else None
+
+
+def _show_usage(processes: list[processes.Process], gpus: list[processes.Gpu]) -> None:
+    rows = [
+        (
+            process.host,
+            "-" if process.rank is None else process.rank,
+            process.pid,
+            f"{process.cpu}%",
+            human_size(process.memory),
+            human_size(process.gpu_memory) if process.gpu_memory else "-",
+            process.command[:80],
+        )
+        for process in processes
+    ]
+    console.out(
+        console.table(("NODE", "RANK", "PID", "CPU", "MEMORY", "GPU MEMORY", "COMMAND"), rows)
+    )
+    for gpu in gpus:
+        memory = f"{human_size(gpu.used)} of {human_size(gpu.total)}"
+        console.out(f"{gpu.host}  GPU {gpu.number}  {gpu.busy}% busy, {memory}")
 
 
 @click.command("stacks")
@@ -39,7 +128,7 @@ from toolkit.runs.stacks import Frame, Sizes, source_of
 @json_option
 @runs_option
 @cluster_option()
-def command(run: str | None, twice: int | None, wait: int, as_json: bool, runs: Path) -> int:
+def stacks(run: str | None, twice: int | None, wait: int, as_json: bool, runs: Path) -> int:
     """Ask the ranks of a running job where they are, such as one that hangs.
 
     Each process of Python writes the stacks of its threads, and goes on. The stacks stay in the
@@ -60,12 +149,12 @@ def command(run: str | None, twice: int | None, wait: int, as_json: bool, runs: 
             answer = _ask(chosen, wait)
         except JobLostError:
             console.note(f"{chosen.name} has ended meanwhile")
-    return _show(chosen, *answer, as_json=as_json)
+    return _show_stacks(chosen, *answer, as_json=as_json)
 
 
 def _ask(run: Run, wait: int) -> tuple[Sequence[Process], Sizes]:
     run.require_own()
-    if not stacks.can_answer(run.plan):
+    if not answers.can_answer(run.plan):
         cause = "the ranks run in containers of an engine, which Slurm's signals do not reach"
         raise LauncherMismatchError(
             cause if run.plan.reports else "what this run starts is not known to be Python",
@@ -79,20 +168,20 @@ def _ask(run: Run, wait: int) -> tuple[Sequence[Process], Sizes]:
             place="RUN",
             next_step=f"toolkit explain {run.word}",
         )
-    return stacks.ask(run, state, wait)
+    return answers.ask(run, state, wait)
 
 
-def _show(run: Run, processes: Sequence[Process], asked: Sizes, *, as_json: bool) -> int:
+def _show_stacks(run: Run, processes: Sequence[Process], asked: Sizes, *, as_json: bool) -> int:
     plan = run.plan
-    stands = [stacks.standing(process, plan, asked) for process in processes]
-    ranks = stacks.ranks_of(stands)
-    groups = stacks.equal_stacks(stands, ranks)
-    text = stacks.summary(ranks, plan)
+    stands = [answers.standing(process, plan, asked) for process in processes]
+    ranks = answers.ranks_of(stands)
+    groups = answers.equal_stacks(stands, ranks)
+    text = answers.summary(ranks, plan)
     if as_json:
         data = {
             "run": run.name,
             "summary": text,
-            "written": stacks.written(stands),
+            "written": answers.written(stands),
             "ranks": [
                 {
                     "rank": stand.process.rank,
@@ -108,7 +197,7 @@ def _show(run: Run, processes: Sequence[Process], asked: Sizes, *, as_json: bool
                 }
                 for stand in ranks
             ],
-            "missing": stacks.without_file(ranks, plan),
+            "missing": answers.without_file(ranks, plan),
             "stacks": groups,
         }
         console.out_json(data)
@@ -117,7 +206,7 @@ def _show(run: Run, processes: Sequence[Process], asked: Sizes, *, as_json: bool
     if not groups:
         console.say("", f"toolkit top {run.word} shows the processes; --wait SECONDS is longer")
         return 1
-    if moved := stacks.moved_text(ranks, plan):
+    if moved := answers.moved_text(ranks, plan):
         console.fact("since", f"the last answer: {moved}")
     for group in groups:
         owners = [records.subject(group["ranks"], plan)] if group["ranks"] else []
