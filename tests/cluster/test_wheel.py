@@ -98,5 +98,5 @@ def test_the_demo_trains_on_a_cluster_of_its_own(
     outcome = json.loads((shared_dir / "runs/digits-ddp-0001/outcome.json").read_text())
     assert outcome["results"]["accuracy"] >= 0.93
     assert outcome["ranks"] == {"nid001": [0, 1], "nid002": [2, 3]}
-    assert f"accuracy   {outcome['results']['accuracy']} on the test images" in shown
+    assert str(outcome["results"]["accuracy"]) in shown
     assert not Path(toolkit_env["TOOLKIT_CLUSTER_DIR"], "demo/run/slurmctld.pid").exists()

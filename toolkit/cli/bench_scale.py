@@ -244,22 +244,21 @@ def _show_plan(planned: Sequence[PlannedPoint], options: Options, *, as_json: bo
     if as_json:
         console.out_json(rows)
         return
-    console.out(_plan_table(rows))
+    header = ("POINT", "NODES", "RANKS", "LAUNCHER", "RUNS", "AT MOST", "COMMAND")
+    cells = [
+        (
+            *(row[name] for name in ("point", "nodes", "ranks", "launcher", "runs")),
+            f"{row['hours']:g} {row['unit']} h" if row["hours"] else "no limit",
+            row["arguments"],
+        )
+        for row in rows
+    ]
+    console.out(console.table(header, cells))
     runs, unit = len(planned) * options.runs, planned[0].unit
     total = sum(entry.hours for entry in planned)
     console.fact("jobs", f"{runs}, one after the other, in turns over the points")
     limit = f"{total:.3g} {unit} hours, by the time limits (--time)" if total else "no limit known"
     console.fact("at most", limit)
-
-
-def _plan_table(rows: Sequence[dict[str, Any]]) -> str:
-    names = ("point", "nodes", "ranks", "launcher", "runs", "at most", "command")
-    lines = []
-    for row in rows:
-        limit = f"{row['hours']:g} {row['unit']} h" if row["hours"] else "no limit"
-        cells = {**row, "at most": limit, "command": row["arguments"]}
-        lines.append([cells[name] for name in names])
-    return console.table([name.upper() for name in names], lines)
 
 
 def _show(study: Study, folder: StudyDirectory, *, as_json: bool) -> None:

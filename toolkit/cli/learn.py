@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -13,9 +13,7 @@ from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
 from toolkit.cli.main import cli
 from toolkit.cli.shared import completion, json_option
-from toolkit.planning.settings import chosen
 from toolkit.quoting import shell, shell_words
-from toolkit.runs.directories import find
 
 
 @completion
@@ -79,11 +77,6 @@ def copy(name: str, directory: Path | None) -> None:
     console.fact("next", f"toolkit run {shell(word)}")
 
 
-CLUSTER = "demo"
-_UP = ("cluster", "up", "--name", CLUSTER, "--nodes", "2")
-_DOWN = ("cluster", "down", "--name", CLUSTER)
-
-
 @click.command("demo")
 @click.option(
     "--image", default="pytorch_cpu", show_default=True, help="Recipe to build and to train in."
@@ -102,40 +95,23 @@ def demo(image: str, keep: bool) -> int:
       toolkit demo
       toolkit demo --keep     and then: TOOLKIT_CLUSTER=demo toolkit run jobs/digits-horovod
     """
-    os.environ["TOOLKIT_CLUSTER"] = (
-        CLUSTER  # the runs of this process go there, whatever else is up
-    )
-    _type(("image", "build", image))
+    os.environ["TOOLKIT_CLUSTER"] = "demo"  # where all runs of this process go
+    _type("image", "build", image)
     try:
-        _type(_UP)
-        code = _type(("run", "--image", image, "jobs/digits-ddp"))
+        _type("cluster", "up", "--name", "demo", "--nodes", "2")
+        code = _type("run", "--image", image, "jobs/digits-ddp")
+        _type("results")
     finally:
         if not keep:
-            _type(_DOWN)
-    _summary()
+            _type("cluster", "down", "--name", "demo")
+    then = "toolkit run --image pytorch_cpu --nodes 2 your-script.py"
+    console.fact("next", f"toolkit cluster up, then {then}")
     return code
 
 
-def _type(arguments: Sequence[str]) -> int:
+def _type(*words: str) -> int:
     """Show a command and run it, as if it had been typed."""
     console.note("")
-    console.note("$ toolkit " + shell_words(arguments))
-    result = cli.main(list(arguments), prog_name="toolkit", standalone_mode=False)
+    console.note("$ toolkit " + shell_words(words))
+    result = cli.main(list(words), prog_name="toolkit", standalone_mode=False)
     return result if isinstance(result, int) else 0
-
-
-def _summary() -> None:
-    run = find(None, Path(chosen(Path.cwd()).runs or "runs"))
-    outcome = run.outcome
-    if outcome is None:
-        return
-    console.out("")
-    console.fact(
-        "accuracy", f"{outcome.results.get('accuracy', 'not reported')} on the test images"
-    )
-    for host, ranks in outcome.ranks.items():
-        console.fact("ranks", f"{','.join(map(str, ranks))} on {host}")
-    console.fact("run", os.path.relpath(run.directory))
-    console.fact(
-        "next", "toolkit cluster up, then toolkit run --image pytorch_cpu --nodes 2 your-script.py"
-    )

@@ -193,13 +193,14 @@ def list_sites(as_json: bool) -> None:
         entry = {"name": name, "summary": "", "date": "", "file": str(sites.path_of(name))}
         try:
             site = sites.load(name)
+            entry |= {"summary": site.summary, "date": site.date}
+            rows.append(
+                (name, site.summary, site.date or "-", len(site.partitions) or "from Slurm")
+            )
         except ToolkitError as error:
-            listed.append({**entry, "error": f"{error.place}: {error.cause}"})
+            entry["error"] = f"{error.place}: {error.cause}"
             rows.append((name, f"broken: {error.cause}; next: toolkit site check {name}", "-", "-"))
-            continue
-        listed.append({**entry, "summary": site.summary, "date": site.date})
-        count = len(site.partitions) or "from Slurm"
-        rows.append((name, site.summary, site.date or "-", count))
+        listed.append(entry)
     table = console.table(("NAME", "WHAT", "AS OF", "PARTITIONS"), rows)
     console.result(listed, table, as_json=as_json)
 

@@ -27,7 +27,9 @@ FOLDER = click.Path(path_type=Path)
 folder_argument = click.argument("folder", metavar="[WORKSHOP]", default=".", type=FOLDER)
 key_option = click.option(
     "--key",
+    "verify",
     type=FOLDER,
+    callback=lambda _ctx, _param, key: verifier(key) if key else None,
     metavar="PUBLIC.pem",
     help="Accept only a workshop that is signed by this key.",
 )
@@ -146,7 +148,7 @@ def _ask(name: str) -> str:
 @click.argument("packed", metavar="FILE", type=FOLDER)
 @click.argument("directory", type=FOLDER)
 @key_option
-def unpack(packed: Path, directory: Path, key: Path | None) -> None:
+def unpack(packed: Path, directory: Path, verify: Verify | None) -> None:
     """Unpack a workshop for all participants of a cluster.
 
     \b
@@ -167,17 +169,9 @@ def unpack(packed: Path, directory: Path, key: Path | None) -> None:
         )
     with interrupted_by_signals(), console.Steps() as steps:
         steps.begin("unpack", str(packed))
-        contents = archive.unpack(packed, directory, verifier_of(key))
+        contents = archive.unpack(packed, directory, verify)
     console.fact("unpacked", f"{contents.name}: {counted(len(contents.files), 'file')}")
     console.fact("next", f"toolkit workshop join {shell(str(directory))}")
-
-
-def verifier_of(key: Path | None) -> Verify | None:
-    """Return the function that verifies signatures by a key; None without a key."""
-    if key is None:
-        return None
-
-    return verifier(key)
 
 
 @click.command("join")
@@ -192,7 +186,7 @@ def verifier_of(key: Path | None) -> Verify | None:
 @key_option
 @json_option
 def join(
-    source: str, directory: Path | None, share: bool | None, key: Path | None, as_json: bool
+    source: str, directory: Path | None, share: bool | None, verify: Verify | None, as_json: bool
 ) -> None:
     """Copy the exercises of a workshop, and check that they can run here.
 
@@ -206,7 +200,6 @@ def join(
       toolkit workshop join first-steps.tar ~/course --key instructor.pem
     """
     with interrupted_by_signals(), console.Steps() as steps:
-        verify = verifier_of(key)
         member = join_workshop(source, directory, share=share, verify=verify, progress=steps)
         is_open = share is None and not member.joined.results
         if is_open and member.contents.workshop.results and console.on_terminal():
