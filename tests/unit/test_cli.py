@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from pkgutil import walk_packages
+from unittest.mock import patch
 
 import click
 import pytest
@@ -19,14 +22,17 @@ from toolkit.errors import ToolkitError, UsageError
 from toolkit.launchers import LAUNCHERS, get, offered
 
 
-def said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["toolkit", *arguments])
-    with pytest.raises(SystemExit) as caught:
+def said(*arguments: str) -> tuple[int, str, str]:
+    """Return the exit code of a command line, and what it prints."""
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        patch.object(sys, "argv", ["toolkit", *arguments]),
+        redirect_stdout(output),
+        redirect_stderr(errors),
+        pytest.raises(SystemExit) as caught,
+    ):
         cli.main()
-    output = capsys.readouterr()
-    return int(caught.value.code or 0), output.out, output.err
+    return int(caught.value.code or 0), output.getvalue(), errors.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -67,14 +73,8 @@ def said(
         (("run", "--env", "", "jobs/digits-ddp"), 64, ("NAME=VALUE",)),
     ],
 )
-def test_mistakes(
-    arguments: tuple[str, ...],
-    code: int,
-    words: tuple[str, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    got, _, error = said(monkeypatch, capsys, *arguments)
+def test_mistakes(arguments: tuple[str, ...], code: int, words: tuple[str, ...]) -> None:
+    got, _, error = said(*arguments)
     assert got == code
     for word in words:
         assert word in error
@@ -95,14 +95,12 @@ def test_every_error_has_an_exit_code_of_its_own() -> None:
     )
 
 
-def test_a_bug_has_its_traceback_and_an_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bug_has_its_traceback_and_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down() -> None:
         raise KeyError("token \x1b[2J of another program")
 
     monkeypatch.setattr(cli.cli, "main", lambda **_: break_down())
-    code, _, err = said(monkeypatch, capsys)
+    code, _, err = said()
     assert code == 70
     for part in ("has a bug: KeyError", "in break_down", "docs: run/errors   exit 70: internal"):
         assert part in err
@@ -118,10 +116,8 @@ def test_usage_in_a_plan_keeps_the_page_of_refusals() -> None:
 
 
 @pytest.mark.parametrize("verb", cli.cli.entries)
-def test_every_verb_has_help_with_examples(
-    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = said(monkeypatch, capsys, verb, "--help")
+def test_every_verb_has_help_with_examples(verb: str) -> None:
+    code, out, _ = said(verb, "--help")
     assert code == 0
     assert "Examples:" in out
     assert f"toolkit {verb}" in out
@@ -134,14 +130,12 @@ def test_nothing_heavy_is_imported_at_the_start() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_only_launchers_that_users_choose_are_proposed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_launchers_that_users_choose_are_proposed() -> None:
     """A launcher itself says that only a command of the toolkit starts it."""
     internal = {name for name, launcher in LAUNCHERS.items() if launcher.is_internal}
     assert internal == {"notebook", "shell", "submitit"}
     for command in (("run",), ("bench", "scale")):
-        text = said(monkeypatch, capsys, *command, "--help")[1]
+        text = said(*command, "--help")[1]
         named = re.search(r"--launcher NAME.*?\.", text, re.DOTALL)
         assert named
         words = set(re.findall(r"[\w-]+", named[0]))
@@ -183,16 +177,12 @@ def test_every_command_has_a_short_summary_and_an_example() -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("image",), ("jobs",), ("site",), ("bench",)])
-def test_a_group_without_a_command_shows_its_help(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert said(monkeypatch, capsys, *words) == said(monkeypatch, capsys, *words, "--help")
+def test_a_group_without_a_command_shows_its_help(words: tuple[str, ...]) -> None:
+    assert said(*words) == said(*words, "--help")
 
 
-def test_help_groups_commands_by_what_users_want(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = said(monkeypatch, capsys, "--help")
+def test_help_groups_commands_by_what_users_want() -> None:
+    code, out, _ = said("--help")
     headings = [line[:-1] for line in out.splitlines() if re.match(r"\w.*:$", line)]
     assert (code, headings) == (0, ["Options", *cli.COMMANDS])
 

@@ -52,21 +52,14 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "words", [("--cluster", "nu", "cluster", "status"), ("cluster", "status", "--cluster", "nu")]
 )
-def test_the_name_is_meant_by_everything(
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-) -> None:
+def test_the_name_is_meant_by_everything(here: Path, words: tuple[str, ...]) -> None:
     del here
-    code, _, error = said(monkeypatch, capsys, *words)
+    code, _, error = said(*words)
     assert (code, "the local cluster 'nu' is not up" in error) == (69, True)
 
 
-def test_what_cannot_be_a_name_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, error = said(monkeypatch, capsys, "ps", "--cluster", "../x")
+def test_what_cannot_be_a_name_is_refused() -> None:
+    code, _, error = said("ps", "--cluster", "../x")
     assert (code, "cannot be the name of a cluster" in error) == (64, True)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.readers import READERS
-from toolkit import config, sites
+from toolkit import sites
 from toolkit.cli.site import use
-from toolkit.errors import ConfigError, UnknownImageError, UntrustedError
+from toolkit.errors import UnknownImageError, UntrustedError
 from toolkit.explain.gather import rules
 from toolkit.images.registry.source import read_mirrors
 from toolkit.images.store import listing, store
@@ -91,14 +91,6 @@ def test_what_others_can_write_is_not_obeyed(machine: Path, tmp_path: Path, file
         settings.chosen(tmp_path).site if file == "toolkit.toml" else sites.load("ours")
 
 
-def test_a_broken_file_of_the_machine_is_named(machine: Path, tmp_path: Path) -> None:
-    (machine / "toolkit.toml").write_text("imagse = []\n")
-    with pytest.raises(ConfigError) as caught:
-        settings.chosen(tmp_path)
-    assert str(machine) in str(caught.value.place)
-    assert caught.value.close in ("image", "images")
-
-
 def test_images_of_others_are_found_and_listed(
     machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +134,3 @@ def test_a_user_can_have_no_site_where_the_machine_has_one(machine: Path, tmp_pa
     assert use.callback
     use.callback("auto")
     assert settings.chosen(tmp_path).site == "auto"
-
-
-def test_without_a_machine_directory_nothing_is_said() -> None:
-    assert not config.machine_directory().exists()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit import errors, files
+from toolkit import files
 from toolkit.cli.main import main
 from toolkit.errors import LimitError, NoSpaceError, UsageError, of_system
 
@@ -129,16 +129,6 @@ def test_only_what_the_system_refuses_is_its_fault(
     assert type(found) is (kind or type(None))
     if found is not None:
         assert found.next_step
-
-
-def test_no_error_has_the_code_of_another() -> None:
-    kinds = [
-        kind
-        for kind in vars(errors).values()
-        if isinstance(kind, type) and issubclass(kind, errors.ToolkitError)
-    ]
-    codes = [kind.exit_code for kind in kinds if kind is not errors.InternalError]
-    assert len(codes) == len(set(codes))
 
 
 def test_a_text_that_is_too_long_is_no_limit_of_the_shell(tmp_path: Path) -> None:

@@ -77,10 +77,8 @@ def test_every_meaning_is_a_name_that_exists() -> None:
 @pytest.mark.parametrize(
     "option", ["--output", "--chdir", "--wrap", "--nv", "--licenses", "-L", "--gpus-per-task"]
 )
-def test_what_has_no_counterpart_says_what_there_is(
-    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, error = said(monkeypatch, capsys, "run", option, "x", "train.py")
+def test_what_has_no_counterpart_says_what_there_is(option: str) -> None:
+    code, _, error = said("run", option, "x", "train.py")
     assert code == 64
     assert instead_of(option) in error
     assert "close" not in error

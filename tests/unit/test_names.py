@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -142,102 +142,69 @@ def manifest(**changes: object) -> str:
     return to_json(msgspec.structs.replace(MANIFEST, **known))
 
 
+Pull = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
 def pull(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
-) -> tuple[int, str]:
-    monkeypatch.setattr(
-        sys, "argv", ["toolkit", "image", "pull", "oras://127.0.0.1:1/a/b:1", *words]
-    )
-    with pytest.raises(SystemExit) as raised:
-        cli.main()
-    output = capsys.readouterr()
-    return int(raised.value.code or 0), output.out + output.err
-
-
-def test_an_image_is_pulled_by_its_manifest(
     images: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
-    apptainer(tmp_path, monkeypatch, {".json": manifest(name="x"), ".cdx.json": "{}"})
-    assert pull(monkeypatch, capsys)[0] == 0
-    assert sorted(path.name for path in images.iterdir()) == [
-        ".x.lock",
-        "x.cdx.json",
-        "x.json",
-        "x.sif",
-    ]
+) -> Pull:
+    """Pull the only image of a registry, of which a bundle tells: the exit code and the output."""
+
+    def pull(bundle: object, *words: str) -> tuple[int, str]:
+        assert images.is_dir()
+        apptainer(tmp_path, monkeypatch, bundle)
+        argv = ["toolkit", "image", "pull", "oras://127.0.0.1:1/a/b:1", *words]
+        monkeypatch.setattr(sys, "argv", argv)
+        with pytest.raises(SystemExit) as raised:
+            cli.main()
+        output = capsys.readouterr()
+        return int(raised.value.code or 0), output.out + output.err
+
+    return pull
 
 
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_an_image_is_pulled_by_its_manifest(images: Path, pull: Pull) -> None:
+    assert pull({".json": manifest(name="x"), ".cdx.json": "{}"})[0] == 0
+    names = sorted(path.name for path in images.iterdir())
+    assert names == [".x.lock", "x.cdx.json", "x.json", "x.sif"]
+
+
+@pytest.mark.parametrize(
+    ("bundle", "words", "code"),
+    [
+        *(({".json": manifest(name=name)}, ["--force"], 95) for name in HOSTILE.values()),
+        # Nor by an accident of the user.
+        *(
+            ({".json": manifest(name="x")}, [f"--name={name}"], 64)
+            for name in HOSTILE.values()
+            if "\0" not in name
+        ),
+        # What is said of an image is read with care, and of another image it is refused.
+        *((said, [], 95) for said in ([], 1, {".json": 1}, {".json": "{}"}, {"x": "y"}, None)),
+        ({".json": "[" * 5000}, [], 95),
+        ({".json": manifest(name="x", sif_id="f" * 32)}, [], 74),
+    ],
+)
 def test_a_registry_cannot_choose_a_path(
-    images: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
+    images: Path, pull: Pull, bundle: object, words: list[str], code: int
 ) -> None:
-    apptainer(tmp_path, monkeypatch, {".json": manifest(name=name)})
-    code, output = pull(monkeypatch, capsys, "--force")
-    assert (code, "cannot be the name of an image" in output) == (95, True)
-    assert list(images.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", [name for name in HOSTILE.values() if "\0" not in name])
-def test_nor_can_a_user_by_accident(
-    images: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-) -> None:
-    apptainer(tmp_path, monkeypatch, {".json": manifest(name="x")})
-    assert pull(monkeypatch, capsys, f"--name={name}")[0] == 64
+    ended, output = pull(bundle, *words)
+    assert ended == code, output
+    assert ("cannot be the name of an image" in output) == (code == 64 or words == ["--force"])
     assert list(images.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     "ending", [".sif", ".log", "/../../x.sif", ".json/../../x", "", ".failed.log", ".lock"]
 )
-def test_a_registry_cannot_choose_further_files(
-    images: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    ending: str,
-) -> None:
-    apptainer(tmp_path, monkeypatch, {".json": manifest(name="x"), ending: "hostile"})
-    pull(monkeypatch, capsys)
+def test_a_registry_cannot_choose_further_files(images: Path, pull: Pull, ending: str) -> None:
+    pull({".json": manifest(name="x"), ending: "hostile"})
     assert set(images.iterdir()) <= {images / name for name in (".x.lock", "x.sif", "x.json")}
     assert (images / "x.sif").read_bytes() == READERS["sif"].seeds[0]
-
-
-@pytest.mark.parametrize(
-    "bundle", [[], 1, {".json": 1}, {".json": "{}"}, {"x": "y"}, None, {".json": "[" * 5000}]
-)
-def test_what_is_said_of_an_image_is_read_with_care(
-    images: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    bundle: object,
-) -> None:
-    apptainer(tmp_path, monkeypatch, bundle)
-    code, output = pull(monkeypatch, capsys)
-    assert code == 95, output
-    assert list(images.iterdir()) == []
-
-
-def test_an_image_that_is_another_is_refused(
-    images: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    apptainer(tmp_path, monkeypatch, {".json": manifest(name="x", sif_id="f" * 32)})
-    assert pull(monkeypatch, capsys)[0] == 74
-    assert list(images.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
@@ -305,22 +272,13 @@ def test_an_index_cannot_choose_a_path(tmp_path: Path, name: str) -> None:
 def test_an_index_cannot_name_files_of_this_machine() -> None:
     page = json.dumps({"files": [{"filename": "a-1.tar.gz", "url": "file:///etc/shadow"}]})
     assert parse_page(page, "https://index.site/a/", is_json=True) == ()
-    assert (
-        parse_page('<a href="file:///etc/a-1.tar.gz">a</a>', "https://index.site/a/", is_json=False)
-        == ()
-    )
-    assert (
-        parse_page(
-            '<base href="file:///etc/"><a href="a-1.tar.gz">a</a>',
-            "https://index.site/",
-            is_json=False,
-        )
-        == ()
-    )
-    assert (
-        len(parse_page('<a href="a-1.tar.gz">a</a>', "file:///mirror/a/index.html", is_json=False))
-        == 1
-    )
+    link = '<a href="a-1.tar.gz">a</a>'
+    for html, address, count in (
+        ('<a href="file:///etc/a-1.tar.gz">a</a>', "https://index.site/a/", 0),
+        (f'<base href="file:///etc/">{link}', "https://index.site/", 0),
+        (link, "file:///mirror/a/index.html", 1),
+    ):
+        assert len(parse_page(html, address, is_json=False)) == count
 
 
 @pytest.mark.parametrize("name", ["../../x", "a/b", "", "a\nb", "a b", "?", "#"])

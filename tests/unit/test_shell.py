@@ -46,18 +46,6 @@ def test_what_is_found_is_also_started(program: Path) -> None:
     assert shell.run(["debootstrap", "x"], env={"PATH": "/bin"}).ok
 
 
-def test_a_program_on_path_comes_first(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = tmp_path / "bin" / "debootstrap"
-    own.parent.mkdir()
-    own.write_text("#!/bin/sh\necho own\n")
-    own.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{own.parent}:/bin")
-    assert shell.run(["debootstrap"]).stdout == "own\n"
-    assert program.exists()
-
-
 def test_a_manifest_tells_tools_of_administrators(program: Path) -> None:
     assert tool_versions("apptainer 1.4.5")["debootstrap"] == "9.8.7"
     program.write_text("#!/bin/sh\nexit 1\n")

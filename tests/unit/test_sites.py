@@ -47,16 +47,6 @@ def test_a_shipped_site_has_its_name_and_does_not_contradict_itself(name: str) -
     assert [*compare.within(sites.load(name))] == []
 
 
-def test_neuron_is_as_its_guide_has_it() -> None:
-    site = sites.load("neuron")
-    partition = site.partitions["cas_v100_4"]
-    assert (partition.nodes, partition.gpus, partition.cpus) == ("gpu[10-20]", 4, 40)
-    assert (partition.gpus_per_user, site.partitions["gh200_1"].arch) == (44, "aarch64")
-    assert not site.partitions["jupyter"].batch
-    assert site.submit_directory == "/scratch/$USER"
-    assert "mem" in site.forbidden
-
-
 def test_a_site_says_only_what_is_different(own: Path) -> None:
     (own / "mine.toml").write_text(
         'name = "mine"\nextends = "neuron"\nmax_minutes = 60\n[partitions.cas_v100_4]\ngpus = 2\n[datasets]\ndigits = "/data/digits"\n'

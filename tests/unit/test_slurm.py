@@ -155,14 +155,6 @@ def test_states(state: str, meant: str) -> None:
     assert (node.state, node.gpus, node.gpu_type) == (meant, 0, "")
 
 
-def test_a_node_that_is_down_has_no_free_gpu() -> None:
-    nodes = cluster.nodes(
-        "NodeName=a Partitions=main Gres=gpu:a100:8(S:0-1) GresUsed=gpu:a100:1(IDX:0) State=DOWN"
-    )
-    found = cluster.partition_state(Queue(name="main"), nodes, SITE, Limits(), Use())
-    assert (found.gpus, found.gpus_free, found.gpus_per_node, found.down) == (0, 0, 8, 1)
-
-
 def test_limits_of_slurm_go_before_those_that_are_written() -> None:
     neuron, queue = sites.load("neuron"), Queue(name="cas_v100_4", qos="v100")
     written = cluster.limits(queue, neuron, {}, {})
@@ -178,14 +170,6 @@ def test_limits_of_slurm_go_before_those_that_are_written() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (
-            "sbatch: Job 1 to start at 2026-11-21T07:41:02 using 2 processors on nodes nid[001-002] in partition all\n",
-            Start(at="2026-11-21T07:41:02", nodes="nid[001-002]"),
-        ),
-        (
-            "allocation failure: Node count specification invalid\n",
-            Start(refused="Node count specification invalid"),
-        ),
         (
             "sbatch: error: this site wants a comment\nsbatch: error: Batch job submission failed: Unspecified error\n",
             Start(
@@ -343,13 +327,4 @@ def test_sinfo_lists_a_node_once_for_each_partition() -> None:
     assert parse.nodes(text) == {
         "nid001": NodeFacts(partitions=("main", "debug"), features=("intel", "rack1")),
         "nid002": NodeFacts(partitions=("main",)),
-    }
-
-
-def test_what_squeue_says_is_counted_by_partition() -> None:
-    text = "main|R|2|gres/gpu:2|1\nmain|PD|4|gres:gpu:8|2\nmain,big|PD|1|N/A|3\nbig|R|2|N/A|4\nbig|CG|1|gres/gpu:1|5\n"
-    details = "   Nodes=nid001 CPU_IDs=0-3 Mem=0 GRES=gpu:v100:3(IDX:0-2)\n   Nodes=nid002 CPU_IDs=0 Mem=0 GRES=gpu:v100:1(IDX:0)\n"
-    assert cluster.usage(text, lambda job: details if job == "4" else "") == {
-        "main": Use(submitted=3, running=1, gpus=4),
-        "big": Use(submitted=2, running=1, gpus=4),
     }

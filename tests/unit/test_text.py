@@ -357,15 +357,10 @@ Said = Callable[..., tuple[int, str, str]]
     ids=lambda value: " ".join(value) if isinstance(value, list) and _WORD not in value else None,
 )
 def test_what_is_hostile_is_shown_by_every_command(
-    fixture: str,
-    words: list[str],
-    code: int,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    fixture: str, words: list[str], code: int, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(fixture)
-    ended, out, error = said(monkeypatch, capsys, *words)
+    ended, out, error = said(*words)
     assert ended == code, error
     assert not obeyed(out + error)
     assert "\nfake row" not in out
@@ -384,9 +379,7 @@ def strings(value: object) -> list[str]:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_rank_that_has_printed_nothing_is_told_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, error = said(monkeypatch, capsys, "logs", "--rank", "7")
+def test_a_rank_that_has_printed_nothing_is_told_so() -> None:
+    code, out, error = said("logs", "--rank", "7")
     assert code == 0
     assert "rank 7 of train-0001 has printed nothing; ranks 0 to 1 have" in out + error

@@ -347,7 +347,7 @@ def test_a_run_of_another_user_is_not_repeated(
 
 
 def test_a_project_file_of_another_user_stops_what_would_obey_it(
-    tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
@@ -361,7 +361,7 @@ def test_a_project_file_of_another_user_stops_what_would_obey_it(
         with pytest.raises(UntrustedError, match="belongs to user"):
             read()
     (below / "train.py").touch()
-    code, _, error = said(monkeypatch, capsys, "run", "--dry-run", "train.py")
+    code, _, error = said("run", "--dry-run", "train.py")
     assert code == 94
     assert f"{tmp_path / 'toolkit.toml'}" in error
 
