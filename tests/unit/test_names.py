@@ -143,6 +143,7 @@ def manifest(**changes: object) -> str:
 
 
 Pull = Callable[..., tuple[int, str]]
+BUNDLES: list[object] = [[], 1, {".json": 1}, {".json": "{}"}, {"x": "y"}, None]
 
 
 @pytest.fixture
@@ -184,7 +185,7 @@ def test_an_image_is_pulled_by_its_manifest(images: Path, pull: Pull) -> None:
             if "\0" not in name
         ),
         # What is said of an image is read with care, and of another image it is refused.
-        *((said, [], 95) for said in ([], 1, {".json": 1}, {".json": "{}"}, {"x": "y"}, None)),
+        *((text, [], 95) for text in BUNDLES),
         ({".json": "[" * 5000}, [], 95),
         ({".json": manifest(name="x", sif_id="f" * 32)}, [], 74),
     ],
