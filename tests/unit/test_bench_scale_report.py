@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.test_bench_scale import OPTIONS, measured, study
-from toolkit.bench.scale import analysis, fits, page, published
+from toolkit.bench.scale import analysis, fits, page
 from toolkit.bench.scale.charts import Axis, Curve, Mark, chart
 from toolkit.bench.scale.directory import StudyDirectory, read_study
 from toolkit.bench.scale.model import Communication, Origin, Straggler, Study
@@ -125,16 +125,12 @@ def full() -> Study:
     weak = [
         measured(size, 100.0 * size, 104.0 * size, oversubscribed=size > 2) for size in (1, 2, 4)
     ]
-    options = replace(STRONG, modes=("strong", "weak"), beside=("horovod-2018",))
+    options = replace(STRONG, modes=("strong", "weak"))
     one = study(*groups, options=options, mode="strong")
     two = study(*weak)
     return replace(
         one, points=(*one.points, *two.points), samples=(*one.samples, *two.samples), origin=ORIGIN
     )
-
-
-def beside(*names: str) -> dict[str, published.Published]:
-    return {name: published.read(name) for name in names}
 
 
 class Tags(HTMLParser):
@@ -176,7 +172,7 @@ def charts(text: str) -> Iterator[ElementTree.Element]:
 
 
 def test_every_chart_is_one_and_differs_without_color() -> None:
-    text = page.page(full(), beside("horovod-2018"))
+    text = page.page(full())
     drawn = list(charts(text))
     titles = [drawing.get("aria-label") for drawing in drawn]
     assert titles == [

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import click
 
-from toolkit.bench.scale.published import names
 from toolkit.cli.bench_measure import size
 from toolkit.cli.options import LauncherOption
-from toolkit.cli.shared import Decorator, completion, options
-
-
-@completion
-def _published() -> Iterable[str]:
-    """Return the published results that --beside shows."""
-    return names()
+from toolkit.cli.shared import Decorator, options
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -112,12 +104,5 @@ study_options: Decorator[Any] = options(
         "--no-hook",
         is_flag=True,
         help="Record no steps in the ranks: no communication share, stragglers and start-up.",
-    ),
-    click.option(
-        "--beside",
-        metavar="NAME",
-        multiple=True,
-        shell_complete=_published,
-        help="Show a published result in the report, such as horovod-2018; repeatable.",
     ),
 )

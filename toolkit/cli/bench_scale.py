@@ -12,7 +12,7 @@ import click
 from msgspec.structs import replace
 
 from toolkit.bench.jobs import FailedRunError
-from toolkit.bench.scale import against, analysis, fits, published, text
+from toolkit.bench.scale import against, analysis, fits, text
 from toolkit.bench.scale import study as studies
 from toolkit.bench.scale.directory import StudyDirectory, read_study
 from toolkit.bench.scale.model import Options, Study
@@ -97,8 +97,6 @@ def scale(
     The same command goes on after an interruption: no finished run is lost.
     """
     options = _chosen(job, again, values)
-    for name in options.beside:
-        published.read(name)
     before = read_study(against) if against else None
     folder = StudyDirectory(directory or Path("scale") / (Path(options.target).stem or "study"))
     planned, origin = studies.plan_points(options, Path.cwd(), console.say)
@@ -187,7 +185,6 @@ def _options(job: str, values: dict[str, Any]) -> Options:
         "gradient_size": values.pop("gradient_size") or 0,
         "samples_per_epoch": values.pop("samples_per_epoch") or 0,
         "count_oversubscribed": values.pop("count_oversubscribed") or "",
-        "beside": tuple(dict.fromkeys(values.pop("beside"))),
     }
     modes = [mode for mode in ("strong", "weak") if own[mode]] or ["weak"]
     return Options(

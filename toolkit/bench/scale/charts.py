@@ -37,14 +37,12 @@ class Curve(NamedTuple):
 
     Attributes:
         band: (x, low, high): an area behind the curve.
-        is_line: connect the marks.
         is_plain: a thin line without marks, such as the ideal.
     """
 
     name: str
     marks: tuple[Mark, ...]
     band: tuple[tuple[float, float, float], ...] = ()
-    is_line: bool = True
     is_plain: bool = False
 
 
@@ -207,7 +205,7 @@ def _curve(
             f'<polygon points="{" ".join(upper + lower)}" fill="{color}" fill-opacity="0.15" '
             f'stroke="{color}" stroke-width="0.7" stroke-dasharray="2 3"/>'
         )
-    if curve.is_line and len(marks) > 1:
+    if len(marks) > 1:
         line = " ".join(f"{x_place(mark.x):.1f},{y_place(mark.y):.1f}" for mark in marks)
         width = 1.4 if curve.is_plain else 2.4
         parts.append(
@@ -250,10 +248,8 @@ def _legend(curve: Curve, number: int) -> list[str]:
     color, dash = _style(curve, number)
     y = _HEIGHT + _LEGEND * number + 6
     width = 1.4 if curve.is_plain else 2.4
-    parts = []
-    if curve.is_line:
-        ends = f'x1="{_LEFT}" y1="{y}" x2="{_LEFT + 48}" y2="{y}"'
-        parts.append(f'<line {ends} stroke="{color}" stroke-width="{width}"{dash}/>')
+    ends = f'x1="{_LEFT}" y1="{y}" x2="{_LEFT + 48}" y2="{y}"'
+    parts = [f'<line {ends} stroke="{color}" stroke-width="{width}"{dash}/>']
     if not curve.is_plain:
         is_hollow = bool(curve.marks) and all(mark.is_hollow for mark in curve.marks)
         parts.append(_marker(number, _LEFT + 24, y, color, is_hollow=is_hollow))

@@ -29,7 +29,7 @@ _SCRIPT = '<script type="application/json" id="study">'
 # Options that may change while a study goes on: they add points, or are about the report only.
 _MAY_GROW = (
     *("nodes", "ntasks_per_node", "modes", "launchers", "runs"),
-    *("count_oversubscribed", "beside"),
+    "count_oversubscribed",
 )
 
 

@@ -34,7 +34,6 @@ class Options(Model, frozen=True, kw_only=True):
         count_oversubscribed: the reason why points with more ranks than cores count; empty: they
             do not.
         hook: record the time of each step in the ranks.
-        beside: names of published results that the report shows.
     """
 
     target: str
@@ -52,7 +51,6 @@ class Options(Model, frozen=True, kw_only=True):
     samples_per_epoch: int = 0
     count_oversubscribed: str = ""
     hook: bool = True
-    beside: tuple[str, ...] = ()
 
     @property
     def is_time(self) -> bool:

@@ -7,7 +7,7 @@ reports of other users, which `--again` reads.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from toolkit.bench.scale import analysis, fits
 from toolkit.bench.scale.analysis import Row, Series
@@ -15,7 +15,6 @@ from toolkit.bench.scale.charts import escape
 from toolkit.bench.scale.fits import Fit
 from toolkit.bench.scale.model import Study
 from toolkit.bench.scale.pictures import Picture, pictures
-from toolkit.bench.scale.published import Published
 from toolkit.bench.scale.text import median_of
 from toolkit.model.base import to_json
 from toolkit.text import redacted
@@ -43,23 +42,17 @@ figcaption, .small { font-size: .875rem; color: #333; }
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(study: Study, beside: Mapping[str, Published] | None = None) -> str:
-    """Return the report of a study.
-
-    Args:
-        study: what is measured so far.
-        beside: published results to draw beside it.
-    """
+def page(study: Study) -> str:
+    """Return the report of what is measured of a study so far."""
     entries = analysis.series(study)
     fitted = {entry.name: fits.fit(entry) for entry in entries}
-    drawn = pictures(study, entries, fitted, beside or {})
+    drawn = pictures(study, entries, fitted)
     title = f"Scaling of {study.options.target}"
     body = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{_summary(study)}</p>",
         *(line for entry in entries for line in _series(study, entry, fitted[entry.name])),
         *_figures(drawn),
-        *_published(study, beside or {}),
         *_method(),
         *_origin(study),
     ]
@@ -183,22 +176,6 @@ def _figures(drawn: Sequence[Picture]) -> list[str]:
         for picture in drawn
     ]
     return ["<h2>Charts</h2>", f'<div class="pictures">{"".join(figures)}</div>'] if figures else []
-
-
-def _published(study: Study, beside: Mapping[str, Published]) -> list[str]:
-    if not beside:
-        return []
-    devices = "GPUs" if any(sample.gpus_per_node for sample in study.samples) else "CPU cores"
-    ours = f"This study ran {study.options.target} on {devices} of site {study.origin.site}."
-    lines = [
-        f"<li><strong>{escape(entry.title)}</strong> ({entry.year}): {escape(entry.statement)}. "
-        f"Hardware: {escape(entry.hardware)}. Differs: {escape(entry.differs)}. "
-        f'<span class="small">Source: {escape(entry.source)}; {escape(entry.url)}</span></li>'
-        for entry in beside.values()
-    ]
-    return [
-        f"<h2>Published results beside it</h2><p>{escape(ours)}</p><ul>{''.join(lines)}</ul>",
-    ]
 
 
 _METHOD = """\

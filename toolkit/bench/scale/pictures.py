@@ -10,7 +10,6 @@ from toolkit.bench.scale.analysis import Row, Series
 from toolkit.bench.scale.charts import Axis, Curve, Mark, chart
 from toolkit.bench.scale.fits import Fit
 from toolkit.bench.scale.model import Study
-from toolkit.bench.scale.published import Published
 from toolkit.bench.scale.spread import Spread
 
 _HOLLOW = "Hollow marks are oversubscribed: they say nothing of scaling."
@@ -28,14 +27,13 @@ def pictures(
     study: Study,
     entries: Sequence[Series],
     fitted: Mapping[str, Fit | None],
-    beside: Mapping[str, Published],
 ) -> list[Picture]:
     """Return the charts that a study has values for."""
     if not entries:
         return []
     drawn = [_metric(study, entries)]
     if any(len(entry.counting) > 1 for entry in entries):
-        drawn += [_speedup(entries, fitted), _efficiency(entries, beside)]
+        drawn += [_speedup(entries, fitted), _efficiency(entries)]
     if any(row.communication_share for entry in entries for row in entry.rows):
         drawn.append(_communication(entries))
     drawn += [
@@ -88,7 +86,7 @@ def _speedup(entries: Sequence[Series], fitted: Mapping[str, Fit | None]) -> Pic
     return Picture(svg, f"Against the smallest size. {_BARS}")
 
 
-def _efficiency(entries: Sequence[Series], beside: Mapping[str, Published]) -> Picture:
+def _efficiency(entries: Sequence[Series]) -> Picture:
     curves = [
         Curve(
             entry.name,
@@ -96,19 +94,9 @@ def _efficiency(entries: Sequence[Series], beside: Mapping[str, Published]) -> P
         )
         for entry in entries
     ]
-    curves += [
-        Curve(
-            f"{name}: {point.name}",
-            (Mark(point.ranks, point.efficiency, point.efficiency, point.efficiency),),
-            is_line=False,
-        )
-        for name, result in beside.items()
-        for point in result.points
-    ]
     axis = Axis("efficiency", least=1.0, write="{:.0%}".format)
     svg = chart("Efficiency", [*curves, _ideal(entries, 1.0)], axis)
-    note = " Published points are of other hardware and models." if beside else ""
-    return Picture(svg, f"Speed-up divided by the factor of the ranks. {_BARS}{note}")
+    return Picture(svg, f"Speed-up divided by the factor of the ranks. {_BARS}")
 
 
 def _communication(entries: Sequence[Series]) -> Picture:

@@ -6,7 +6,6 @@ from toolkit.bench.scale.analysis import series
 from toolkit.bench.scale.directory import StudyDirectory
 from toolkit.bench.scale.model import Study
 from toolkit.bench.scale.page import page
-from toolkit.bench.scale.published import read
 from toolkit.bench.scale.text import as_csv
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
@@ -17,5 +16,4 @@ def write_reports(study: Study, directory: StudyDirectory) -> None:
     entries = series(study)
     write_atomically(directory.json, to_json(study))
     write_atomically(directory.csv, as_csv(study, entries))
-    beside = {name: read(name) for name in study.options.beside}
-    write_atomically(directory.html, page(study, beside))
+    write_atomically(directory.html, page(study))
