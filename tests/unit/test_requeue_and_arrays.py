@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from tests.unit.run_fixtures import new_run
 from tests.unit.samples import FACTS, make_case
 from tests.unit.test_scripts import captured
+from toolkit.cli.shared import points_table
 from toolkit.cli.shell import command as shell_command
-from toolkit.cli.show import table
 from toolkit.errors import PlanError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.plan import Plan
@@ -149,7 +149,7 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
     ]
     assert finish.failed_points(found) == [1]
     assert finish.summary(found, "point") == "3 points: 1 done, 1 to come, 1 failed (1)"
-    assert [row.split() for row in table(decided.points, found).splitlines()] == [
+    assert [row.split() for row in points_table(decided.points, found).splitlines()] == [
         ["POINT", "lr", "STATE", "EXIT", "loss"],
         ["0", "1", "COMPLETED", "0", "0.5"],
         ["1", "2", "FAILED", "3", "-"],

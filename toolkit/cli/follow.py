@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from toolkit.cli import console
-from toolkit.cli.shared import DETACHED, INTERRUPTED
-from toolkit.cli.show import table
+from toolkit.cli.shared import DETACHED, INTERRUPTED, points_table
 from toolkit.errors import ToolkitError
 from toolkit.explain.explanation import NO_FAILURE, explain
 from toolkit.explain.gather import of_run, rules
@@ -97,7 +96,7 @@ def show(run: Run, *, as_json: bool, wanted: Callable[[logs.Line], bool] = is_wo
 def _show_end(run: Run, outcome: Outcome, *, as_json: bool) -> None:
     """Print how a run came out, and why if it failed."""
     if run.plan.points and not as_json:
-        console.out(table(run.plan.points, outcome.points))
+        console.out(points_table(run.plan.points, outcome.points))
     show_outcome(outcome, run)
     if run.is_own and not run.has_ended:
         console.say("", "the outcome could not be recorded; make room there, and see ls -ld")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +13,8 @@ from toolkit.cli import console
 
 if TYPE_CHECKING:
     from toolkit.model.case import Case
+    from toolkit.model.plan import Point
+    from toolkit.model.run import PointOutcome
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 Decorator = Callable[[AnyFunction], AnyFunction]
@@ -133,3 +135,34 @@ def node_job_options(*, minutes: int) -> Decorator[Any]:
         click.option("--comment", help="Slurm's comment, if the site requires one."),
         click.option("--account", "-A", help="Account of these jobs."),
     )
+
+
+def points_table(planned: Sequence[Point], outcomes: Sequence[PointOutcome]) -> str:
+    """Return a table with a row for each point.
+
+    A row has the point's number, its values, its state, its exit code, and the results that are
+    not lists or mappings.
+    """
+    values = {point.number: dict(point.values) for point in planned}
+    names = list(dict.fromkeys(name for point in planned for name, _ in point.values))
+    scalars = dict.fromkeys(
+        key
+        for point in outcomes
+        for key, value in point.results.items()
+        if not isinstance(value, dict | list)
+    )
+    results = [key for key in scalars if key not in names]
+    rows = [
+        [
+            point.number,
+            *(values.get(point.number, {}).get(name, "-") for name in names),
+            point.state,
+            "-" if point.exit_code is None else point.exit_code,
+            *(
+                f"{value:.4g}" if isinstance(value, float) else "-" if value is None else value
+                for value in map(point.results.get, results)
+            ),
+        ]
+        for point in outcomes
+    ]
+    return console.table(["POINT", *names, "STATE", "EXIT", *results], rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -11,9 +10,7 @@ import msgspec
 
 from toolkit.cli import console
 from toolkit.cli.lazy import cluster_option
-from toolkit.cli.shared import json_option, run_argument, runs_option
-from toolkit.model.plan import Point
-from toolkit.model.run import PointOutcome
+from toolkit.cli.shared import json_option, points_table, run_argument, runs_option
 from toolkit.runs import directories, logs, status
 from toolkit.runs.directories import find
 from toolkit.runs.run import Run
@@ -115,7 +112,7 @@ def show_logs(run: str | None, following: bool, rank: int | None, raw: bool, run
         return (rank is None or line.rank == rank) and (raw or not logs.is_noise(line.text))
 
     if following and not chosen.has_ended:
-        from toolkit.cli.follow import follow_run  # which shows results of a sweep as here
+        from toolkit.cli.follow import follow_run  # with the explanation of failures
 
         return follow_run(chosen, wanted=is_wanted)
     printed, ranks = False, set[int]()
@@ -174,7 +171,7 @@ def results(run: str | None, as_json: bool, runs: Path) -> None:
             ],
         )
         return
-    console.out(table(chosen.plan.points, [point for _, point in points]))
+    console.out(points_table(chosen.plan.points, [point for _, point in points]))
     for name in dict.fromkeys(name for name, _ in points if name != chosen.name):
         numbers = ",".join(str(point.number) for other, point in points if other == name)
         console.note(f"from {name}: {numbers}")
@@ -190,34 +187,3 @@ def _show_one(run: Run, *, as_json: bool) -> None:
         yet = "" if run.outcome else " yet"
         where = "a script prints them as one line of JSON, at its end"
         console.note(f"{run.name} has no results{yet}: {where}")
-
-
-def table(planned: Sequence[Point], outcomes: Sequence[PointOutcome]) -> str:
-    """Return a table with a row for each point.
-
-    A row has the point's number, its values, its state, its exit code, and the results that are
-    not lists or mappings.
-    """
-    values = {point.number: dict(point.values) for point in planned}
-    names = list(dict.fromkeys(name for point in planned for name, _ in point.values))
-    scalars = dict.fromkeys(
-        key
-        for point in outcomes
-        for key, value in point.results.items()
-        if not isinstance(value, dict | list)
-    )
-    results = [key for key in scalars if key not in names]
-    rows = [
-        [
-            point.number,
-            *(values.get(point.number, {}).get(name, "-") for name in names),
-            point.state,
-            "-" if point.exit_code is None else point.exit_code,
-            *(
-                f"{value:.4g}" if isinstance(value, float) else "-" if value is None else value
-                for value in map(point.results.get, results)
-            ),
-        ]
-        for point in outcomes
-    ]
-    return console.table(["POINT", *names, "STATE", "EXIT", *results], rows)
