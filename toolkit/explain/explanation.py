@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from toolkit.explain.match import (
     GENERAL,
     Hit,
-    filled,
     find,
+    fixes,
     is_plain,
     matches,
     placeholders,
@@ -209,8 +209,8 @@ def _printed(evidence: Evidence) -> tuple[Entry, ...]:
 def _recorded(failure: Failure, evidence: Evidence, rules: Mapping[str, Rule]) -> Match:
     """Return a cause in the words of the script itself, or of a rank that failed without any."""
     name = _RULES.get(failure.kind, "python-exception") if failure.words else "exit-code"
-    rule, groups = rules[name], placeholders(evidence)
-    fix = tuple(filled(text, groups) for text in rule.fix)
+    rule = rules[name]
+    fix = fixes(rule, evidence, placeholders(evidence))
     if failure.words:
         cause = failure.words + (f" ({failure.place})" if failure.place else "")
         source = "a record that the rank has written"

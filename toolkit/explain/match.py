@@ -104,7 +104,6 @@ def matches(
     # Lines that only report the loss of another rank.
     consequences = positions_of("consequence", hits, rules)
     past = frozenset[int]() if evidence.state else survived(evidence.entries)
-    quoted = _quoted_code(evidence.entries)
     for name, rule in rules.items():
         is_general = rule.role == "cause" and rule.weight < GENERAL
         shown = [hit for hit in hits[name] if not (is_general and hit.position in consequences)]
@@ -113,7 +112,8 @@ def matches(
         present = [hit for hit in shown if hit.position not in past]
         is_past = bool(shown) and not present
         shown = present or shown
-        shown = [hit for hit in shown if hit.position not in quoted] or shown
+        # The code in a traceback is indented; the message of an exception comes before it.
+        shown = [hit for hit in shown if not hit.entry.text[:1].isspace()] or shown
         yield _match(name, rule, evidence, shown, is_past=is_past)
 
 
@@ -205,29 +205,16 @@ def is_plain(evidence: Evidence) -> bool:
     return all(entry.rank is None and not entry.host for entry in evidence.entries)
 
 
-def _quoted_code(entries: Sequence[Entry]) -> frozenset[int]:
-    """Return the positions of the lines of code in tracebacks, each below its frame in its log."""
-    below_frame: dict[str, bool] = {}
-    positions = []
-    for position, entry in enumerate(entries):
-        is_indented = entry.text[:1].isspace()
-        if is_indented and below_frame.get(entry.label):
-            positions.append(position)
-        below_frame[entry.label] = is_indented and bool(_FRAME.match(entry.text.lstrip()))
-    return frozenset(positions)
-
-
 def _best(hits: Sequence[Hit], first_rank: int | None) -> Hit:
     """Return the line of the rank that failed first, else the earliest in its own log.
 
     A line that fills more of the groups comes before one that fills fewer.
     """
     own = [hit for hit in hits if hit.entry.rank is not None and hit.entry.rank == first_rank]
-
-    def order(hit: Hit) -> tuple[int, int]:
-        return sum(not text for text in hit.groups.values()), hit.entry.number
-
-    return min(own or hits, key=order)
+    return min(
+        own or hits,
+        key=lambda hit: (list(hit.groups.values()).count(""), hit.entry.number),
+    )
 
 
 def _where(evidence: Evidence, hit: Hit) -> str:
