@@ -234,6 +234,7 @@ def test_a_run_is_found_by_name_path_job_or_as_the_newest(home: Path) -> None:
     for name, close, step in (
         ("x-001", "x-0001", "toolkit ps"),
         ("y-0001", "x-0001", str(there.directory)),
+        ("x-001\0", "x-0001", "toolkit ps"),
         ("9", None, "toolkit ps"),
     ):
         with pytest.raises(UnknownRunError, match="job 9" if name == "9" else "no run") as caught:

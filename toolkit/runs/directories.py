@@ -83,7 +83,7 @@ def all_runs(*places: Path) -> list[Run]:
 
 def _planned(directory: Path) -> float:
     """Return when a run was planned; -1 if the directory is none, or is another user's own."""
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # a name may hold any character
         return (directory / "plan.json").stat().st_mtime
     return -1.0
 
