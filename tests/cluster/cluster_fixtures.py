@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,3 +118,16 @@ def user() -> Iterator[User]:
     """An ordinary user of this machine: a new one if we are root, else ourselves."""
     with ordinary_user() as found:
         yield found
+
+
+@pytest.fixture
+def launch(toolkit: Toolkit, shared_dir: Path) -> Toolkit:
+    """``launch(image, "--nodes 2 train.py", "a b")`` runs in the directory of the test; the first text is several words."""
+
+    def call(
+        image: Path, words: str, *more: str, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        argv = ("run", "--image", str(image), *words.split(), *more)
+        return toolkit(*argv, **{"cwd": shared_dir, **options})
+
+    return call

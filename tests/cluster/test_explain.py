@@ -136,14 +136,9 @@ def test_what_is_gone_when_the_job_starts(
 
 
 def test_a_healthy_run_has_nothing_to_explain(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
+    toolkit: Any, launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "well.py").write_text(RANK + "print('loss 0.3, 0 errors')\n")
-    done = toolkit(
-        *"run --image".split(),
-        str(pytorch_image),
-        *"--launcher srun --ntasks-per-node 2 well.py".split(),
-        cwd=shared_dir,
-    )
+    done = launch(pytorch_image, "--launcher srun --ntasks-per-node 2 well.py")
     assert done.returncode == 0, done.stderr
     assert "succeeded" in toolkit("explain", cwd=shared_dir).stderr

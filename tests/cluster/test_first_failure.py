@@ -37,20 +37,11 @@ _CASES = [
 
 @pytest.mark.parametrize("case", _CASES)
 def test_the_rank_that_failed_first_is_named_with_its_own_words(
-    case: Case, pytorch_image: Path, toolkit: Any, shared_dir: Path
+    case: Case, pytorch_image: Path, toolkit: Any, launch: Any, shared_dir: Path
 ) -> None:
     (shared_dir / "study.py").write_text(script(case))
     shape = ("--nodes", "2", "--ntasks-per-node", "2", "--nodelist", "nid[001-002]", "--time", "3")
-    done = toolkit(
-        *"run --image".split(),
-        str(pytorch_image),
-        "--launcher",
-        case.launcher,
-        *shape,
-        "study.py",
-        cwd=shared_dir,
-        timeout=240,
-    )
+    done = launch(pytorch_image, "--launcher", case.launcher, *shape, "study.py", timeout=240)
     outcome = json.loads((shared_dir / "runs/study-0001/outcome.json").read_text())
     said = json.loads(toolkit("explain", "--json", cwd=shared_dir).stdout)
     assert done.returncode == outcome["exit_code"] != 0

@@ -105,34 +105,20 @@ def test_srun_tells_each_rank_who_it_is_but_for_what_is_set(
 
 @pytest.mark.parametrize("init", ["tcp", "file"])
 def test_ranks_of_srun_meet_without_the_environment(
-    init: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+    init: str, launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "meet.py").write_text(MEET)
-    done = toolkit(
-        *"run --image".split(),
-        str(pytorch_image),
-        *"--launcher srun --init".split(),
-        init,
-        *"--nodes 2 meet.py".split(),
-        cwd=shared_dir,
-        timeout=120,
-    )
+    done = launch(pytorch_image, f"--launcher srun --init {init} --nodes 2 meet.py", timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(f"sum 3 by {init}, MASTER_ADDR None") == 2
     assert not list((shared_dir / "runs/meet-0001").glob("init.*")), "the file is gone with the run"
 
 
 def test_a_script_that_forks_gets_its_arguments_and_its_first_failure_is_the_runs(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
+    launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "forking.py").write_text(FORKING)
-    done = toolkit(
-        *"run --image".split(),
-        str(pytorch_image),
-        *"--nodes 2 --ntasks-per-node 2 forking.py".split(),
-        cwd=shared_dir,
-        timeout=150,
-    )
+    done = launch(pytorch_image, "--nodes 2 --ntasks-per-node 2 forking.py", timeout=150)
     assert "spawn (forking.py calls mp.spawn)" in done.stderr
     assert done.returncode == 3, done.stdout + done.stderr
     for rank in range(4):
@@ -164,15 +150,10 @@ def test_an_array_is_followed_as_one_run(
 
 
 def test_each_node_starts_as_many_ranks_as_it_has_gpus(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
+    launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "tell.py").write_text(TELL)
-    done = toolkit(
-        *"run --image".split(),
-        str(pytorch_image),
-        *"--launcher torchrun --gpus 2,1 tell.py".split(),
-        cwd=shared_dir,
-    )
+    done = launch(pytorch_image, "--launcher torchrun --gpus 2,1 tell.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 nodes with 2 and 1 GPUs" in done.stderr
     ranks = told(shared_dir, "tell-0001")
@@ -217,16 +198,11 @@ def test_two_jobs_on_one_node_meet_at_two_ports_and_a_port_that_is_taken_is_pass
 
 
 def test_a_killed_rank_starts_again_from_the_snapshot(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
+    toolkit: Any, launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     job = ("jobs/digits-ddp-elastic", "--epochs", "14", "--pause", "0.5")
     options = ("--nodes", "2", "--ntasks-per-node", "1", "--max-restarts", "2")
-    assert (
-        toolkit(
-            "run", "--detach", "--image", str(pytorch_image), *options, *job, cwd=shared_dir
-        ).returncode
-        == 0
-    )
+    assert launch(pytorch_image, "--detach", *options, *job).returncode == 0
     name = "digits-ddp-elastic-0001"
     wait_for(lambda: "epoch  3" in logs_of(shared_dir, name), "the third epoch", seconds=120)
     subprocess.run(["kill", "-KILL", str(rank_process(shared_dir, 1))], check=True)
@@ -241,16 +217,11 @@ def test_a_killed_rank_starts_again_from_the_snapshot(
 
 @pytest.mark.long  # beside it: a killed rank that starts again
 def test_an_elastic_run_outlives_a_node(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
+    toolkit: Any, launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     job = ("jobs/digits-ddp-elastic", "--epochs", "300", "--pause", "0.4")
     options = ("--nodes", "1:2", "--ntasks-per-node", "1")
-    assert (
-        toolkit(
-            "run", "--detach", "--image", str(pytorch_image), *options, *job, cwd=shared_dir
-        ).returncode
-        == 0
-    )
+    assert launch(pytorch_image, "--detach", *options, *job).returncode == 0
     name = "digits-ddp-elastic-0001"
 
     def log() -> str:

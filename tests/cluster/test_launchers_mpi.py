@@ -122,14 +122,8 @@ def test_a_program_in_c(
     none_left(shared_dir)
 
 
-def test_a_script_of_mpi4py(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
-    done = toolkit(
-        *"run --image".split(),
-        str(pytorch_image),
-        *"--launcher mpi".split(),
-        "jobs/mpi-hello",
-        cwd=shared_dir,
-    )
+def test_a_script_of_mpi4py(launch: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    done = launch(pytorch_image, "--launcher mpi jobs/mpi-hello")
     assert done.returncode == 0, done.stdout + done.stderr
     results = outcome(shared_dir, "mpi-hello-0001")["results"]
     assert (results["world_size"], results["sum"]) == (4, 6)
@@ -168,13 +162,11 @@ def test_one_sided_communication(
 
 
 def test_a_script_of_mpirun_runs_without_us(
-    hello: Path, toolkit: Any, pytorch_image: Path, shared_dir: Path
+    hello: Path, toolkit: Any, launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     shutil.copy(hello, shared_dir / "hello")
     options = ("--launcher", "mpirun", "--nodes", "2", "--ntasks-per-node", "2")
-    dry = toolkit(
-        "run", "--dry-run", "--image", str(pytorch_image), *options, "hello", cwd=shared_dir
-    )
+    dry = launch(pytorch_image, "--dry-run", *options, "hello")
     (shared_dir / "job.sbatch").write_text(dry.stdout)
     (shared_dir / "runs/hello-0001/logs").mkdir(parents=True)
     submitted = toolkit("cluster", "exec", "--", "sbatch", "job.sbatch", cwd=shared_dir)
@@ -191,16 +183,11 @@ def test_a_script_of_mpirun_runs_without_us(
 
 @pytest.mark.parametrize("launcher", ["horovod-gloo", "horovod-elastic", "mpirun"])
 def test_nothing_is_left_of_a_cancelled_job(
-    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+    launcher: str, toolkit: Any, launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
     options = ("--launcher", launcher, "--nodes", "2")
-    assert (
-        toolkit(
-            "run", "--detach", "--image", str(pytorch_image), *options, "wait.py", cwd=shared_dir
-        ).returncode
-        == 0
-    )
+    assert launch(pytorch_image, "--detach", *options, "wait.py").returncode == 0
     wait_for(
         lambda: logs_of(shared_dir, "wait-0001").count("here") == 2,
         "two ranks",
@@ -297,17 +284,10 @@ def _runs(worlds: list[str]) -> list[str]:
 
 
 def test_an_elastic_run_whose_ranks_all_fail_ends_with_the_code_of_the_first(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
+    launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "count.py").write_text(COUNTING)
-    done = toolkit(
-        *"run --image".split(),
-        str(pytorch_image),
-        *"--nodes 2".split(),
-        *ELASTIC,
-        *"count.py 9 fail".split(),
-        cwd=shared_dir,
-    )
+    done = launch(pytorch_image, "--nodes 2", *ELASTIC, *"count.py 9 fail".split())
     assert done.returncode == 3, done.stdout + done.stderr
     failure = outcome(shared_dir, "count-0001")["failure"]
     assert (failure["rank"], failure["host"]) == (0, "nid001")

@@ -111,14 +111,10 @@ def test_a_rank_goes_on_when_the_others_ended_long_ago_and_the_job_says_so(
 
 
 def test_a_rank_that_fails_ends_the_others_at_once(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
+    launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "fail.py").write_text(FAILING)
-    done = toolkit(
-        *("run", "--image", str(pytorch_image), "--launcher", "srun", "--ntasks-per-node", "2"),
-        "fail.py",
-        cwd=shared_dir,
-    )
+    done = launch(pytorch_image, "--launcher srun --ntasks-per-node 2 fail.py")
     assert done.returncode == 3, done.stdout + done.stderr
 
 
@@ -136,7 +132,7 @@ def test_copies_that_never_meet_are_refused_before_the_queue(
 
 
 def test_a_package_that_meets_through_mpi_is_started_by_mpi(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
+    launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     """As in public diffusion models: the script itself names neither MPI nor torch.distributed."""
     for folder in ("scripts", "diffusion"):
@@ -146,10 +142,11 @@ def test_a_package_that_meets_through_mpi_is_started_by_mpi(
     )
     (shared_dir / "diffusion/__init__.py").touch()
     (shared_dir / "diffusion/dist_util.py").write_text(DIST_UTIL)
-    done = toolkit(
-        *("run", "--image", str(pytorch_image), *"--nodes 2 --ntasks-per-node 2".split()),
-        *("--env", f"PYTHONPATH={shared_dir}", "scripts/train.py"),
-        cwd=shared_dir,
+    done = launch(
+        pytorch_image,
+        "--nodes 2 --ntasks-per-node 2 --env",
+        f"PYTHONPATH={shared_dir}",
+        "scripts/train.py",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "mpi (train.py imports mpi4py (in diffusion/dist_util.py))" in done.stderr
@@ -157,16 +154,14 @@ def test_a_package_that_meets_through_mpi_is_started_by_mpi(
 
 
 def test_a_pasted_command_starts_the_ranks_that_it_names(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
+    launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "tell.py").write_text(
         "import os, sys, torch.distributed\n"
         "print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], sys.argv[1:])\n"
     )
     command = "torchrun --nnodes 2 --nproc-per-node 2 --rdzv-endpoint other:1 tell.py --x"
-    done = toolkit(
-        "run", "--image", str(pytorch_image), "--", *command.split(), "a b", cwd=shared_dir
-    )
+    done = launch(pytorch_image, "--", *command.split(), "a b")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "understood as --nodes 2 --ntasks-per-node 2 --launcher torchrun" in done.stderr
     said = sorted(re.findall(r"\| (rank \d of .*)", done.stdout))  # torchrun may warn, too

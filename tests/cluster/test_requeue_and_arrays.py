@@ -277,18 +277,10 @@ def test_the_first_rank_of_an_interactive_run_has_the_users_terminal(
 
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
 def test_ranks_of_a_batch_job_have_a_terminal_where_they_want_one(
-    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+    launcher: str, launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "terminal.py").write_text(TERMINAL)
-    done = toolkit(
-        *"run --pty --image".split(),
-        str(pytorch_image),
-        "--launcher",
-        launcher,
-        "terminal.py",
-        "5",
-        cwd=shared_dir,
-    )
+    done = launch(pytorch_image, f"--pty --launcher {launcher} terminal.py 5")
     assert done.returncode == 5, done.stdout + done.stderr
     # torchrun itself reads what its ranks print.
     assert f"0| terminal [True, {launcher == 'srun'}] 40 120" in done.stdout

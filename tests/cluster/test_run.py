@@ -51,12 +51,8 @@ def jobs_known(toolkit: Callable[..., Any]) -> int:
 
 
 # digits-ddp is what the demo trains, in test_wheel.py.
-def test_digits_are_learnt_on_two_nodes(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    done = toolkit(
-        "run", "--image", str(pytorch_image), "jobs/digits-horovod", cwd=shared_dir, timeout=300
-    )
+def test_digits_are_learnt_on_two_nodes(launch: Any, pytorch_image: Path, shared_dir: Path) -> None:
+    done = launch(pytorch_image, "jobs/digits-horovod", timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     came_out = outcome(shared_dir, "digits-horovod-0001")
     assert came_out["results"]["accuracy"] >= 0.93
@@ -108,17 +104,12 @@ def test_a_script_runs_without_us(toolkit: Any, pytorch_image: Path, shared_dir:
     ],
 )
 def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
-    launcher: str, how: str, code: int, toolkit: Any, pytorch_image: Path, shared_dir: Path
+    launcher: str, how: str, code: int, launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     (shared_dir / "failing.py").write_text(FAILING)
-    done = toolkit(
-        *"run --image".split(),
-        str(pytorch_image),
-        "--launcher",
-        launcher,
-        *"--nodes 2 --ntasks-per-node 2 failing.py".split(),
-        how,
-        cwd=shared_dir,
+    done = launch(
+        pytorch_image,
+        f"--launcher {launcher} --nodes 2 --ntasks-per-node 2 failing.py {how}",
         timeout=150,
     )
     assert done.returncode == code, done.stdout + done.stderr
@@ -130,7 +121,7 @@ def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
 
 
 def test_nothing_of_the_users_shell_or_home_leaks_in(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
+    launch: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
 ) -> None:
     (shared_dir / "tell.py").write_text(TELLING)
     leaks = {
@@ -140,13 +131,7 @@ def test_nothing_of_the_users_shell_or_home_leaks_in(
         "APPTAINERENV_LEAK": "1",
         "SBATCH_PARTITION": "no",
     }
-    done = toolkit(
-        *"run --image".split(),
-        str(pytorch_image),
-        *"--launcher horovod tell.py".split(),
-        env={**toolkit_env, **leaks},
-        cwd=shared_dir,
-    )
+    done = launch(pytorch_image, "--launcher horovod tell.py", env={**toolkit_env, **leaks})
     assert done.returncode == 0, done.stderr
     told = outcome(shared_dir, "tell-0001")["results"]
     assert not {"CONDA_PREFIX", "LEAK"} & set(told["environment"])

@@ -56,7 +56,7 @@ print(json.dumps({"length": len(token), "begins": token[:3], "seen": seen}), flu
     "launcher", "srun spawn torchrun horovod horovod-gloo horovod-elastic mpi mpirun".split()
 )
 def test_words_reach_the_rank_byte_for_byte(
-    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
+    launcher: str, launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
     """Through real sbatch, srun and Apptainer; other runtimes are in test_runtimes.py."""
     work = shared_dir / "it's $(touch pwned) `x` 한글"
@@ -67,9 +67,15 @@ def test_words_reach_the_rank_byte_for_byte(
         option for index, word in enumerate(words) for option in ("--env", f"V{index}={word}")
     ]
     named = ("--job-name", "a 'b' $(c) # d", "--comment", 'e "f" \\ ; #g')
-    done = toolkit(
-        *("run", "--image", str(pytorch_image), "--launcher", launcher, "--nodes", "2", *named),
-        *("--bind", "my data:/mnt/my data:ro", *options, "tell me;.py", *words),
+    done = launch(
+        pytorch_image,
+        f"--launcher {launcher} --nodes 2",
+        *named,
+        "--bind",
+        "my data:/mnt/my data:ro",
+        *options,
+        "tell me;.py",
+        *words,
         cwd=work,
     )
     assert done.returncode == 0, done.stderr

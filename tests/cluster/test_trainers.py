@@ -97,15 +97,13 @@ def test_ranks_of_accelerate_meet_without_gpus(
     words: list[str],
     launcher: str,
     precision: str,
-    toolkit: Any,
+    launch: Any,
     trainers_image: Path,
     shared_dir: Path,
 ) -> None:
     (shared_dir / "train.py").write_text(ACCELERATE)
     (shared_dir / "my.yaml").write_text(CONFIGURATION)
-    done = toolkit(
-        "run", *SHAPE, "--image", str(trainers_image), *words, cwd=shared_dir, timeout=300
-    )
+    done = launch(trainers_image, *SHAPE, *words, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert launcher in done.stdout + done.stderr
     (run,) = (shared_dir / "runs").glob("*-0001")
