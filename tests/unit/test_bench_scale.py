@@ -130,13 +130,6 @@ def test_no_line_and_no_key_breaks_the_reader(line: str, metric: str) -> None:
     assert all(map(math.isfinite, steady.printed_values([line, metric + " 5"], metric)))
 
 
-def test_the_mean_in_the_result_is_not_one_of_the_values_over_time() -> None:
-    assert steady.metric_of([1.0, 3.0, 3.0, 3.0, 3.0, 3.0, 2.7], 2.7) == (3.0, 6, 1)
-    assert steady.metric_of([2.7], 2.7) == (2.7, 1, 0)
-    assert steady.metric_of([], 2.7) == (2.7, 1, 0)
-    assert steady.metric_of([], None) is None
-
-
 def test_a_spread_is_the_median_and_the_range() -> None:
     assert spread.spread([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0, 3)
     assert spread.spread([1.0, 2.0]).overlaps(spread.spread([2.0, 3.0]))
@@ -166,26 +159,6 @@ def test_large_samples_are_tested_by_the_normal_distribution() -> None:
     # 410, variance 400 / 12 * (41 - 12 * 6 / 1560) = 1365.13; z = (282 - 410 + 0.5) / 36.948 = -3.451.
     assert spread.p_lower(new, old) == pytest.approx(0.000279, abs=2e-6)
     assert spread.p_lower([1.0] * 20, [1.0] * 20) == 1.0
-
-
-def test_points_are_sorted_by_ranks_and_measured_in_turns() -> None:
-    options = replace(OPTIONS, nodes=(4, 1), ntasks_per_node=(2, 1), launchers=("srun", "torchrun"))
-    planned = points.points(options)
-    assert [(entry.nodes, entry.ntasks_per_node) for entry in planned[:4]] == [
-        (1, 1),
-        (1, 2),
-        (4, 1),
-        (4, 2),
-    ]
-    assert [entry.launcher for entry in planned] == ["srun"] * 4 + ["torchrun"] * 4
-    assert len({entry.key for entry in planned}) == 8
-    taken = list(points.turns(planned[:2], 2))
-    assert [(entry.ntasks_per_node, number) for entry, number in taken] == [
-        (1, 1),
-        (2, 1),
-        (1, 2),
-        (2, 2),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -384,27 +357,6 @@ def test_a_time_is_better_if_it_is_less() -> None:
     _, two = analysis.series(study(measured(1, 10.0), measured(2, 4.0), options=options))[0].rows
     assert two.speedup is not None
     assert two.speedup.median == pytest.approx(2.5)
-
-
-def test_remarks_name_what_the_numbers_do_not_show() -> None:
-    slow = Straggler(ranks=(1,), hosts=("nid002",), busy_seconds=0.2, others_seconds=0.1)
-    whole = study(
-        measured(1, 90.0, 100.0, 110.0),
-        measured(2, 105.0, 106.0, 107.0, straggler=slow),
-        measured(4, 200.0, 220.0, 240.0, oversubscribed=True),
-    )
-    remarks = "\n".join(analysis.remarks(analysis.series(whole)[0], whole))
-    assert "4 nodes x 1 rank: oversubscribed, more ranks than cores or GPUs" in remarks
-    assert "says nothing of scaling" in remarks
-    assert "1 node x 1 rank and 2 nodes x 1 rank: the difference is within the spread" in remarks
-    assert "straggler rank 1 on nid002: does 200 ms of its own work in each step" in remarks
-    counted = replace(whole, options=replace(OPTIONS, count_oversubscribed="the ranks sleep"))
-    remarks = "\n".join(analysis.remarks(analysis.series(counted)[0], counted))
-    assert "counted all the same, because: the ranks sleep" in remarks
-    single = study(measured(1, 90.0), measured(2, 180.0))
-    assert "1 node x 1 rank, 2 nodes x 1 rank: one run does not show the spread" in "\n".join(
-        analysis.remarks(analysis.series(single)[0], single)
-    )
 
 
 def test_a_straggler_of_one_run_of_three_is_chance() -> None:

@@ -324,35 +324,6 @@ def test_a_build_without_locks_is_known_by_its_marker(
     assert list(tmp_path.iterdir()) == []
 
 
-WORKING = """\
-import sys, time
-from pathlib import Path
-from toolkit.images.host.workspace import workspace
-until, lost = time.monotonic() + 1.5, 0
-while time.monotonic() < until:
-    with workspace(Path(sys.argv[1])) as place:
-        (place.scratch / "file").touch()
-        time.sleep(0.001)
-        lost += not (place.scratch / "file").exists()
-sys.exit(lost)
-"""
-
-
-def test_two_stores_with_one_directory_for_builds_leave_each_other_alone(tmp_path: Path) -> None:
-    stores = [tmp_path / "a", tmp_path / "b"]
-    scratch = tmp_path / "scratch"
-    for directory in (*stores, scratch):
-        directory.mkdir()
-    environment = {**os.environ, workspace.TMP_VARIABLE: str(scratch)}
-    command = [sys.executable, "-c", WORKING]
-    running = [
-        subprocess.Popen([*command, str(store)], env=environment, stderr=subprocess.PIPE)
-        for store in stores * 2
-    ]
-    assert [(process.communicate()[1], process.returncode) for process in running] == [(b"", 0)] * 4
-    assert list(scratch.iterdir()) == []
-
-
 def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
@@ -401,13 +372,6 @@ FULL, LAST = "000001ffffffffff", 40
 )
 def test_all_capabilities_are_all_that_the_kernel_knows(mask: str, full: bool) -> None:
     assert privilege.has_all_capabilities(f"Name:\tx\nCapInh:\t0\nCapEff:\t{mask}\n", LAST) is full
-
-
-def test_without_apptainer_the_setup_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shell, "which", lambda _: None)
-    with pytest.raises(NeedsInstallError) as caught:
-        privilege.build_command()
-    assert caught.value.next_step == "toolkit setup"
 
 
 @pytest.mark.parametrize(

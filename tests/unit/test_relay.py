@@ -285,16 +285,6 @@ def test_without_a_descriptor_for_a_connection_it_does_not_spin(tmp_path: Path) 
         os.close(descriptor)
 
 
-def test_runs_of_one_name_have_sockets_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    paths = [Run(tmp_path / project / "runs/train-0001") for project in ("a", "b")]
-    names = [forward.socket_path(each, "6006").name for each in (*paths, paths[0])]
-    assert names[0] == names[2] != names[1]
-    assert all(name.startswith("train-0001-") and name.endswith("-6006") for name in names)
-
-
 def test_the_way_from_ones_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "alice")
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50022 198.51.100.1 22")

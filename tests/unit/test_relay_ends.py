@@ -144,19 +144,6 @@ def received(sock: socket.socket, count: int | None = None) -> bytes:
     return bytes(data)
 
 
-def test_several_connections_at_once(pair: Pair) -> None:
-    connections = [pair.both() for _ in range(20)]
-    for number, (client, server) in enumerate(connections):
-        question = b"question %d" % number
-        client.sendall(question)
-        assert received(server, len(question)) == question
-        server.sendall(b"answer %d" % number)
-    for number, (client, server) in enumerate(connections):
-        server.close()
-        assert received(client) == b"answer %d" % number
-        client.close()
-
-
 def test_a_direction_ends_alone(pair: Pair) -> None:
     client, server = pair.both()
     client.sendall(b"all that I say")
@@ -447,20 +434,6 @@ def test_a_flood_for_a_client_that_is_gone_stops(pair: Pair) -> None:
 @given(st.binary(max_size=wire.PIECE))
 def test_content_is_compressed_without_loss(data: bytes) -> None:
     assert wire.unpack(wire.pack(data)) == data
-
-
-def test_content_that_does_not_shrink_is_sent_as_it_is(far: Far) -> None:
-    far.relay.packs = True
-    opened(far, 2)
-    far.servers[0].send(os.urandom(wire.PIECE))
-    far.turn()
-    far.servers[0].send(b"text " * 1000)
-    far.servers[1].send(b"text " * 1000)
-    far.turn()
-    sent = [(kind, number, len(content)) for kind, number, content in far.frames()]
-    assert sent[:2] == [(wire.DATA, 1, wire.PIECE), (wire.DATA, 1, 5000)]  # no second attempt soon
-    assert sent[2][:2] == (wire.PACKED, 2)
-    assert sent[2][2] < 500
 
 
 def test_a_frame_that_unpacks_to_more_than_a_frame_is_refused() -> None:
