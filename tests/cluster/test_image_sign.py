@@ -57,7 +57,7 @@ def test_a_signed_image_is_verified_by_the_key_and_by_no_other(signed: Tiny) -> 
     done = verify(signed)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == known["signatures"][0]["fingerprint"]
-    assert signed.inside("/bin/cat", "/greeting") == "hello\n"
+    assert signed.inside("/bin/cat", "/hello") == "hello\n"
     key(signed.place, "ed")
     other = verify(signed, "ed.pub")
     assert other.returncode == 88
