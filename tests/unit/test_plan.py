@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.unit.samples import LOCAL, findings, make_case
 from toolkit.errors import (
@@ -22,30 +24,47 @@ from toolkit.model.plan import Container, Plan
 from toolkit.planning.plan import decide
 
 
-def test_torchrun_starts_one_agent_with_the_cpus_of_all_its_ranks() -> None:
-    decided = decide(make_case({"cpus_per_task": 2}))
-    assert dict(decided.directives)["ntasks-per-node"] == "1"
-    assert dict(decided.directives)["cpus-per-task"] == "4"
-    assert decided.ranks_per_node == 2
-    assert decided.environment["OMP_NUM_THREADS"] == "2"
+def sources(plan: Plan) -> list[str]:
+    return [str(bind) for bind in plan.container.binds]
 
 
-def test_ranks_and_cpus_follow_the_gpus() -> None:
-    decided = decide(make_case({"gpus": 4, "ntasks_per_node": None, "partition": "cas_v100_4"}))
-    assert (decided.ranks_per_node, decided.cpus_per_rank) == (4, 10)
-    assert dict(decided.directives)["gres"] == "gpu:4"
-    assert decided.origins["ntasks_per_node"] == "one per GPU"
-    assert decided.shape == "2 nodes x 4 GPUs"
+PROJECT, DATA = "/home/user/project", replace(LOCAL, datasets={"imagenet": "/apps/imagenet"})
+ON_GPUS = {"gpus": 4, "ntasks_per_node": None, "partition": "cas_v100_4"}
+MINE = {"datasets": ("imagenet",), "bind": ("/mine:/data/imagenet",)}
+# The settings, the rest of the case, and what is decided.
+DECIDED: list[tuple[dict[str, Any], dict[str, Any], Callable[[Plan], Any], Any]] = [
+    # torchrun starts one agent with the CPUs of all its ranks
+    ({"cpus_per_task": 2}, {}, lambda plan: dict(plan.directives)["ntasks-per-node"], "1"),
+    ({"cpus_per_task": 2}, {}, lambda plan: dict(plan.directives)["cpus-per-task"], "4"),
+    ({"cpus_per_task": 2}, {}, lambda plan: plan.ranks_per_node, 2),
+    ({"cpus_per_task": 2}, {}, lambda plan: plan.environment["OMP_NUM_THREADS"], "2"),
+    # ranks and CPUs follow the GPUs
+    (ON_GPUS, {}, lambda plan: (plan.ranks_per_node, plan.cpus_per_rank), (4, 10)),
+    (ON_GPUS, {}, lambda plan: dict(plan.directives)["gres"], "gpu:4"),
+    (ON_GPUS, {}, lambda plan: plan.origins["ntasks_per_node"], "one per GPU"),
+    (ON_GPUS, {}, lambda plan: plan.shape, "2 nodes x 4 GPUs"),
+    # a foreign image is entered by exec, and ours by run
+    ({}, {}, lambda plan: plan.container.action, "run"),
+    ({}, {"manifest": None}, lambda plan: plan.container.action, "exec"),
+    # the site and the user have their say over the environment
+    ({"env": {"OMP_NUM_THREADS": "7"}}, {}, lambda plan: plan.environment["OMP_NUM_THREADS"], "7"),
+    ({}, {}, lambda plan: plan.environment["OMPI_MCA_mpi_yield_when_idle"], "1"),
+    # a source above the directory is seen at its own place, and no directory is bound twice
+    ({"bind": ("../data", "x/../y:/y")}, {"cwd": "/home/me/project"}, lambda plan: sources(plan)[-2:],
+     ["/home/me/project/../data:/home/me/data", "/home/me/project/x/../y:/y"]),
+    ({}, {"folder": f"{PROJECT}/src", "run": "/scratch/runs/x-0001"}, sources, [PROJECT, "/scratch/runs/x-0001"]),
+    # data of the site is bound where it has it, and the user does not bind it
+    ({"datasets": ("imagenet",)}, {"site": DATA}, lambda plan: sources(plan)[-1], "/apps/imagenet:/data/imagenet:ro"),
+    ({"datasets": ("imagenet",)}, {}, sources, [PROJECT]),
+    (MINE, {"site": DATA}, lambda plan: sources(plan)[1:], ["/mine:/data/imagenet"]),
+]  # fmt: skip
 
 
-def test_a_foreign_image_is_entered_by_exec_and_ours_by_run() -> None:
-    assert decide(make_case()).container.action == "run"
-    assert decide(make_case(manifest=None)).container.action == "exec"
-
-
-def test_a_plan_survives_being_written() -> None:
-    decided = decide(make_case({"gpus": 2, "bind": ("/data:/d:ro",), "env": {"A": "b"}}))
-    assert from_json(to_json(decided), Plan) == decided
+@pytest.mark.parametrize(("job", "given", "value", "expected"), DECIDED, ids=range(len(DECIDED)))
+def test_what_is_decided(
+    job: dict[str, Any], given: dict[str, Any], value: Callable[[Plan], Any], expected: Any
+) -> None:
+    assert value(decide(make_case(job, **given))) == expected
 
 
 @pytest.mark.parametrize(
@@ -56,8 +75,8 @@ def test_a_plan_survives_being_written() -> None:
         ({"cpus_per_task": 9}, ShapeError, "CPU"),
         ({"time": "2-00:00:00"}, ShapeError, "1440 minutes"),
         ({"time": "soon"}, UsageError, "not a time"),
-        ({"partition": "mian"}, UnknownPartitionError, "no partition"),
-        ({"launcher": "torchrn"}, UnknownLauncherError, "no launcher"),
+        ({"partition": "mian"}, UnknownPartitionError, "close: main"),
+        ({"launcher": "torchrn"}, UnknownLauncherError, "close: torchrun"),
         ({"env": {"A B": "c"}}, UsageError, "variable"),
         ({"bind": ("/a:b",)}, UsageError, "absolute"),
         ({"bind": ("/a:/b:rx",)}, UsageError, "SRC:DST"),
@@ -71,79 +90,35 @@ def test_what_cannot_run_is_refused(
 ) -> None:
     found = findings(job)
     assert [type(finding) for finding in found] == [kind]
-    assert words in f"{found[0].cause} {found[0].next_step}"
+    assert words in f"{found[0].cause} {found[0].next_step} close: {found[0].close}"
     assert found[0].place
     assert found[0].next_step
 
 
-def test_a_source_above_the_directory_is_seen_at_its_own_place() -> None:
-    bind = decide(
-        make_case({"bind": ("../data", "x/../y:/y")}, cwd="/home/me/project")
-    ).container.binds
-    assert [(one.source, one.target) for one in bind[-2:]] == [
-        ("/home/me/project/../data", "/home/me/data"),
-        ("/home/me/project/x/../y", "/y"),
-    ]
-
-
-def test_the_nearest_partition_and_launcher_are_named() -> None:
-    assert findings({"partition": "mian"})[0].close == "main"
-    assert findings({"launcher": "torchrn"})[0].close == "torchrun"
-
-
 def test_everything_wrong_is_said_at_once_with_the_code_for_several() -> None:
     missing = ImageMissingError("not built", place="--image")
-    with pytest.raises(PlanError) as caught:
-        decide(make_case({"nodes": 9, "gpus": 8, "launcher": "mpirum"}, findings=[missing]))
-    kinds = {type(finding) for finding in caught.value.findings}
-    assert kinds == {ImageMissingError, ShapeError, UnknownLauncherError}
-    assert caught.value.exit_code == PlanError.exit_code
+    for job, given, kinds in (
+        ({"nodes": 9, "gpus": 8}, [], {ShapeError}),
+        ({"nodes": 9, "launcher": "mpirum"}, [missing], {ImageMissingError, ShapeError, UnknownLauncherError}),
+    ):  # fmt: skip
+        with pytest.raises(PlanError) as caught:
+            decide(make_case(job, findings=given))
+        assert {type(finding) for finding in caught.value.findings} == kinds
+        alone = next(iter(kinds)) if len(kinds) == 1 else PlanError
+        assert caught.value.exit_code == alone.exit_code
 
 
-def test_findings_of_one_kind_keep_its_exit_code() -> None:
-    with pytest.raises(PlanError) as caught:
-        decide(make_case({"nodes": 9, "gpus": 8}))
-    assert caught.value.exit_code == ShapeError.exit_code
-
-
-def test_no_directory_is_bound_twice() -> None:
-    decided = decide(make_case(folder="/home/user/project/src", run="/scratch/runs/x-0001"))
-    assert [bind.source for bind in decided.container.binds] == [
-        "/home/user/project",
-        "/scratch/runs/x-0001",
-    ]
-
-
-def test_the_site_and_the_user_have_their_say_over_the_environment() -> None:
-    decided = decide(make_case({"env": {"OMP_NUM_THREADS": "7"}}))
-    assert decided.environment["OMP_NUM_THREADS"] == "7"
-    assert (
-        decided.environment["OMPI_MCA_mpi_yield_when_idle"]
-        == LOCAL.environment["OMPI_MCA_mpi_yield_when_idle"]
-    )
-
-
-def test_data_of_the_site_is_bound_where_it_has_it() -> None:
-    from msgspec.structs import replace
-
-    site = replace(LOCAL, datasets={"imagenet": "/apps/imagenet"})
-    assert (
-        str(decide(make_case({"datasets": ("imagenet",)}, site=site)).container.binds[-1])
-        == "/apps/imagenet:/data/imagenet:ro"
-    )
-    assert len(decide(make_case({"datasets": ("imagenet",)})).container.binds) == 1, (
-        "a site without it"
-    )
-    own = decide(
-        make_case({"datasets": ("imagenet",), "bind": ("/mine:/data/imagenet",)}, site=site)
-    ).container.binds
-    assert [str(bind) for bind in own[1:]] == ["/mine:/data/imagenet"]
+def test_a_plan_survives_being_written() -> None:
+    decided = decide(make_case({"gpus": 2, "bind": ("/data:/d:ro",), "env": {"A": "b"}}))
+    assert from_json(to_json(decided), Plan) == decided
 
 
 def test_a_plan_of_an_older_version_shows_the_file_of_its_image() -> None:
     old = {"name": "pytorch", "where": "in pytorch", "prefix": "APPTAINERENV_"}
-    shown = [
-        from_json(json.dumps(old | more).encode(), Container).shown
-        for more in ({"image": "/images/pytorch.sif"}, {"image": "docker.io/pytorch:2"}, {})
-    ]
+    images: tuple[dict[str, str], ...] = (
+        {"image": "/images/pytorch.sif"},
+        {"image": "docker.io/pytorch:2"},
+        {},
+    )
+    shown = [from_json(json.dumps(old | more).encode(), Container).shown for more in images]
     assert shown == ["pytorch.sif", "pytorch", "pytorch"]
