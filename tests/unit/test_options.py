@@ -24,7 +24,8 @@ from toolkit.model.site import Facts, Site
 from toolkit.model.slurm_options import OPTIONS, OWN
 from toolkit.model.source import Option, Source
 from toolkit.planning import settings
-from toolkit.planning.plan import decide, with_gpus
+from toolkit.planning.options import with_gpus
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer, Settings, from_environment, layer, merge
 from toolkit.quoting import sbatch_option
 from toolkit.rules import judge

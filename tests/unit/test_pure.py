@@ -27,7 +27,6 @@ PURE = (
     "planning/binds.py",
     "planning/options.py",
     "planning/plan.py",
-    "planning/repeat.py",
     "planning/sweep.py",
     "scripts/render.py",
     "slurm/parse.py",

@@ -25,8 +25,7 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
 from toolkit.model.source import Option, Source
-from toolkit.planning.plan import decide
-from toolkit.planning.repeat import as_recorded
+from toolkit.planning.plan import as_recorded, decide
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import python_target, resolve
 

@@ -75,7 +75,7 @@ def gather(
     case = _with_facts(_with_launcher(case))
     case = _with_host(case, cwd)
     if recorded:
-        from toolkit.planning.repeat import not_taken
+        from toolkit.planning.plan import not_taken
 
         today = merge([_site_layer(cluster.site), *files, variables])
         is_alike = recorded.site == case.site.name  # another has other values

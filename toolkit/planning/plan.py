@@ -5,23 +5,29 @@ All errors are collected before one is raised, so that the user can fix them at 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from toolkit import __version__, launchers, runtimes
 from toolkit.errors import PlanError, ToolkitError, UnknownPartitionError, UsageError
 from toolkit.launchers.torch import flight_recorder
+from toolkit.model.base import convert
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.plan import Bind, Forced, Launch, Plan
-from toolkit.model.site import Partition, Site
 from toolkit.planning import binds, options, sweep
+from toolkit.planning.settings import Settings
 from toolkit.rules import judge
 from toolkit.rules.options import contradictions
 from toolkit.text import is_secret, shows
-from toolkit.units import counted
+
+# What the site's file, the image and the machine decide without a setting.
+_FROM_OUTSIDE = ("container", "environment", "launch", "modules", "ports")
 
 
 def decide(case: Case) -> Plan:
@@ -82,25 +88,21 @@ def decide(case: Case) -> Plan:
         ports=case.site.ports,
         reports=reports,
     )
-    if case.repeats is None:
-        return fresh
-    from toolkit.planning.repeat import as_recorded
-
-    return as_recorded(case.repeats, fresh)
+    return fresh if case.repeats is None else as_recorded(case.repeats, fresh)
 
 
 def _resolved(case: Case) -> tuple[Case, tuple[str, ...]]:
     """Return the case with all that its job leaves to be decided, and notes for the user."""
     job, partition = case.job, case.partition
-    has = _gpus_on_a_node(case.site, partition, job.partition, job.gpu_type)
-    job, notes = with_gpus(job, has)
+    has = options.gpus_on_a_node(case.site, partition, job.partition, job.gpu_type)
+    job, notes = options.with_gpus(job, has)
     origins = {key: value for key, value in case.origins.items() if key != "gpus"}
     if "gpus" in case.origins:
         origins["gpus_per_node"] = case.origins["gpus"]
     if case.after:
         dependencies = (*((job.dependency,) if job.dependency else ()), *case.after)
         job = replace(job, dependency=",".join(dependencies))
-    wrong = _gpu_findings(case.job)
+    wrong = options.gpu_findings(case.job)
     job = replace(job, array=sweep.array(job))
     return case.with_findings(*wrong)._replace(job=job, origins=origins), notes
 
@@ -225,70 +227,77 @@ def _secret_names(job: Job) -> tuple[str, ...]:
     )
 
 
-def _gpus_on_a_node(
-    site: Site, partition: Partition | None, name: str | None, gpu_type: str = ""
-) -> int | None:
-    """Return how many GPUs a node of a partition has, at most; None: not known.
+def as_recorded(recorded: Plan, fresh: Plan) -> Plan:
+    """Return the recorded plan of a run, for the directory of its repetition.
 
     Args:
-        site: whose file is read if Slurm was not called.
-        partition: as Slurm describes it; None: Slurm was not called.
-        name: of the partition; None: unset, and then the site's largest node counts.
-        gpu_type: the type that is asked for; empty: any.
+        recorded: the plan of the run.
+        fresh: a plan of the same settings, made now. It is only compared; the warnings, the hash of
+            the script and the absence of dependencies on other runs come from it.
     """
-    if partition is not None:
-        by_type = {key.lower(): count for key, count in partition.gpus_by_type.items()}
-        return by_type.get(gpu_type.lower(), partition.gpus)
-    if name is not None:
-        return site.partitions[name].gpus if name in site.partitions else None
-    return max((entry.gpus for entry in site.partitions.values() if entry.batch), default=None)
-
-
-def with_gpus(job: Job, has: int | None) -> tuple[Job, tuple[str, ...]]:
-    """Return the job with its GPUs on each node, and a note for the user on what `--gpus` means.
-
-    If no node has as many GPUs as `--gpus` says and the nodes can share them evenly, it is the
-    number for the job, as in Slurm. Otherwise it is the number for each node.
-
-    Args:
-        job: the merged settings.
-        has: how many GPUs a node has; None: not known.
-    """
-    if job.gpus is None or job.gpus_per_node is not None or job.gpus_by_node:
-        return job, ()
-    total, (least, nodes) = job.most_gpus, job.node_range
-    share, rest = divmod(total, nodes)
-    if has is not None and total > has >= share and rest == 0 and least == nodes > 1:
-        per_node = f"{job.gpu_type}:{share}" if job.gpu_type else share
-        note = (
-            f"--gpus {job.gpus} is the number for the job, as in Slurm: "
-            f"{share} on each of {nodes} nodes (--gpus-per-node {per_node})"
-        )
-        return replace(job, gpus_per_node=per_node), (note,)
-    if nodes == 1 or not total:
-        return replace(job, gpus_per_node=job.gpus), ()
-    where = f"each of {nodes} nodes, {total * nodes} in all" if least == nodes else "each node"
-    note = (
-        f"--gpus {job.gpus} gives {total} on {where}; "
-        f"Slurm's --gpus counts per job, --gpus-per-node {job.gpus} has one meaning in both"
+    data = _moved(msgspec.to_builtins(recorded), recorded.run_directory, fresh.run_directory)
+    again = convert(data, Plan)
+    # How a variable gets to the ranks is the template's business, which is that of today.
+    container = replace(again.container, prefix=fresh.container.prefix)
+    again = replace(again, container=container)
+    now = dict(fresh.directives)
+    after = ("dependency", "kill-on-invalid-dep")
+    # Why the launcher was chosen is no difference: now it is a recorded setting.
+    alike = replace(fresh, launch=replace(fresh.launch, reason=again.launch.reason))
+    changed = [name for name in _FROM_OUTSIDE if getattr(again, name) != getattr(alike, name)]
+    notes = (
+        (f"the site, the image or the toolkit has changed; as recorded: {', '.join(changed)}",)
+        if changed
+        else ()
     )
-    return replace(job, gpus_per_node=job.gpus), (note,)
+    return replace(
+        again,
+        toolkit=fresh.toolkit,
+        directives=tuple(row for row in again.directives if row[0] not in after or row[0] in now),
+        script_file=fresh.script_file,
+        forced=fresh.forced,
+        notes=(*fresh.notes, *notes),
+        warnings=fresh.warnings,
+    )
 
 
-def _gpu_findings(job: Job) -> Iterator[ToolkitError]:
-    """Yield an error if `--gpus` and `--gpus-per-node` contradict each other."""
-    if job.gpus is None or job.gpus_per_node is None:
-        return
-    _, nodes = job.node_range
-    total = sum(job.gpus_by_node) or job.most_gpus * nodes
-    per_node, all_gpus = str(job.gpus_per_node), str(job.gpus)
-    types = {text.rpartition(":")[0] for text in (all_gpus, per_node) if ":" in text}
-    if len(types) > 1:
-        cause = f"--gpus-per-node {per_node} and --gpus {all_gpus} name two types of GPU"
-        yield UsageError(cause, place="--gpus", next_step="leave --gpus out")
-    elif all_gpus.rpartition(":")[2] != str(total):
-        cause = (
-            f"--gpus-per-node {per_node} on {counted(nodes, 'node')} gives {total} GPUs, "
-            f"--gpus asks for {all_gpus}"
-        )
-        yield UsageError(cause, place="--gpus", next_step="leave --gpus out")
+def _moved(value: Any, old: str, new: str) -> Any:
+    """Return plain data with one directory in place of another in all of its texts."""
+    if isinstance(value, str):
+        return re.sub(re.escape(old) + r"(?=/|\Z)", lambda _: new, value)
+    if isinstance(value, dict):
+        return {key: _moved(item, old, new) for key, item in value.items()}
+    return [_moved(item, old, new) for item in value] if isinstance(value, list | tuple) else value
+
+
+def not_taken(recorded: Plan, job: Job, now: Settings) -> tuple[str, ...]:
+    """Return a note on the settings of today that a repeated run does not take.
+
+    Args:
+        recorded: the plan of the run.
+        job: the settings of the run, with the options of this command.
+        now: the settings of the site, the files and the environment of today.
+    """
+    texts = [
+        f"{name} {value} ({now.origins[key]})"
+        for key in now.origins
+        for mine in (getattr(now.job, key, None),)
+        if isinstance(mine, tuple) or not recorded.origins.get(key, "").startswith("--")
+        for name, value in _differences(key, mine, getattr(job, key, None))
+    ]
+    if not texts:
+        return ()
+    listed = ", ".join(texts)
+    return (f"planned as recorded; not taken: {listed}. An option with the value takes it",)
+
+
+def _differences(key: str, now: Any, recorded: Any) -> Iterator[tuple[str, object]]:
+    if isinstance(now, dict):
+        for name, value in now.items():
+            yield from _differences(f"{key} {name}", value, (recorded or {}).get(name))
+    elif isinstance(now, tuple):  # it was joined with what the options gave
+        for word in now:
+            if word not in (recorded or ()):
+                yield key, word
+    elif now != recorded:
+        yield key, now
