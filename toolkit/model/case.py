@@ -172,9 +172,10 @@ class Case(NamedTuple):
     @property
     def partition(self) -> Partition | None:
         """The partition of the job as Slurm describes it; None: not known."""
-        name = self.job.partition
-        named = (each for each in self.facts.partitions if each.name == name)
-        return self.facts.default_partition if name is None else next(named, None)
+        name, known = self.job.partition, self.facts.partitions
+        return next(
+            (each for each in known if each.name == name or (not name and each.default)), None
+        )
 
     @property
     def partition_name(self) -> str:

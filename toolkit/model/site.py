@@ -262,7 +262,6 @@ class Facts(Model, frozen=True, kw_only=True):
     """The answers of a cluster: the facts of a site that are not in its file.
 
     Attributes:
-        slurm: its version.
         sbatch_options: option -> whether it takes a value, from ``sbatch --help``; empty if not
             queried.
         mpi: types of ``srun --mpi=list``; None if not queried.
@@ -275,7 +274,6 @@ class Facts(Model, frozen=True, kw_only=True):
             not queried.
     """
 
-    slurm: str = ""
     sbatch_options: dict[str, Takes] = {}
     partitions: tuple[Partition, ...] = ()
     mpi: tuple[str, ...] | None = None
@@ -284,8 +282,3 @@ class Facts(Model, frozen=True, kw_only=True):
     mine: dict[str, Use] = {}
     nodes: dict[str, NodeFacts] = {}
     limits: dict[str, Limits] = {}
-
-    @property
-    def default_partition(self) -> Partition | None:
-        """Return the cluster's default partition."""
-        return next((partition for partition in self.partitions if partition.default), None)

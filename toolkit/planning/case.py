@@ -33,7 +33,7 @@ from toolkit.planning.settings import (
     project_layers,
     with_variables,
 )
-from toolkit.planning.target import Run, understand
+from toolkit.planning.target import understand
 from toolkit.runs.directories import next_directory
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
 from toolkit.sites.rules import comment_example
@@ -64,13 +64,13 @@ def gather(
     """
     files, variables = project_layers(cwd), from_environment(os.environ)
     known = merge([*files, variables, flags]).job
-    run = understand(target_name, flags, cwd, known, is_command=is_command)
-    layers = [*files, run.layer, variables, run.flags]
-    recorded = run.target.repeats.plan if run.target.repeats else None
+    target, own, flags, note = understand(target_name, flags, cwd, known, is_command=is_command)
+    layers = [*files, own, variables, flags]
+    recorded = target.repeats.plan if target.repeats else None
     if recorded:  # its settings are those of the files and variables of its day
-        layers = [run.layer, run.flags]
+        layers = [own, flags]
     cluster, settings = _merge_settings(layers, is_recorded=bool(recorded), dry_run=dry_run)
-    case = _settled(run, cluster, settings, cwd)
+    case = _settled(target, note, cluster, settings, cwd)
     case = _with_source(_with_image(case))
     case = _with_facts(_with_launcher(case))
     case = _with_host(case, cwd)
@@ -79,7 +79,7 @@ def gather(
 
         today = merge([_site_layer(cluster.site), *files, variables])
         is_alike = recorded.site == case.site.name  # another has other values
-        repeats = recorded if is_alike and not run.flags.values else None
+        repeats = recorded if is_alike and not flags.values else None
         case = case._replace(repeats=repeats)
         case = _warned(case, *not_taken(recorded, settings.job, today))
     if case.job.after:
@@ -118,7 +118,7 @@ def _site_layer(site: Site) -> Layer:
     return Layer(f"site {site.name}", {**site.defaults, "slurm": site.slurm})
 
 
-def _settled(run: Run, cluster: Cluster, settings: Settings, cwd: Path) -> Case:
+def _settled(target: Target, note: str, cluster: Cluster, settings: Settings, cwd: Path) -> Case:
     """Return the case as far as the settings tell."""
     settings, unset = with_variables(settings)
     job, origins = settings.job, dict(settings.origins)
@@ -129,11 +129,11 @@ def _settled(run: Run, cluster: Cluster, settings: Settings, cwd: Path) -> Case:
         job=job,
         site=cluster.site,
         origins=origins,
-        target=run.target,
+        target=target,
         runtime=runtime,
         cluster=Client(cluster.access) if cluster.is_reachable else None,
         findings=tuple(unset),
-        notes=(run.note,) if run.note else (),
+        notes=(note,) if note else (),
     )
     case = case._replace(run=str(next_directory(cwd / (job.runs or "runs"), case.name)))
     binds, wrong = parse_binds(job.bind, str(cwd))

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from toolkit import quoting
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.case import Case
-from toolkit.model.job import Job, SlurmValue
+from toolkit.model.job import Job
 from toolkit.model.plan import Launch, Requeue
 from toolkit.model.site import Partition, Site
 from toolkit.model.slurm_options import OPTIONS, SHORT, Takes
@@ -101,8 +101,32 @@ def findings(job: Job, installed: Mapping[str, Takes]) -> Iterator[ToolkitError]
         job: the merged settings.
         installed: the options that ``sbatch --help`` lists; empty if there is no sbatch.
     """
-    errors = (_finding(name, value, installed) for name, value in job.slurm.items())
-    yield from (error for error in errors if error is not None)
+    gpus = OPTIONS["gpus-per-node"]
+    for name, value in job.slurm.items():
+        place, option = f"--slurm {name}", OPTIONS.get(name)
+        takes = option.takes if option is not None else installed.get(name, "maybe")
+        asks_gpus = any(entry.strip().startswith("gpu") for entry in str(value).split(","))
+        is_missing = name not in installed and (option is None or option.in_help)
+        try:
+            quoting.sbatch_option(name)
+            quoting.sbatch(value)
+        except UsageError as error:
+            yield UsageError(error.cause, place=place, next_step=error.next_step)
+            continue
+        if option is not None and option.refusal:
+            cause = f"--{name} cannot be passed to sbatch: {option.refusal}"
+            yield UsageError(cause, place=place, next_step=option.instead or None)
+        elif name == "gres" and asks_gpus:
+            cause = f"GPUs cannot be passed to sbatch: {gpus.refusal}"
+            yield UsageError(cause, place=place, next_step=gpus.instead)
+        elif is_missing and (installed or name in SHORT):
+            yield _unknown(name, installed)
+        elif takes == "flag" and value is not True:
+            cause = f"sbatch's --{name} takes no value, got {value!r}"
+            yield UsageError(cause, place=place, next_step=place)
+        elif takes == "value" and value is True:
+            cause = f"sbatch's --{name} needs a value"
+            yield UsageError(cause, place=place, next_step=f"{place}=VALUE")
 
 
 def notes(job: Job, installed: Mapping[str, Takes]) -> tuple[str, ...]:
@@ -113,38 +137,6 @@ def notes(job: Job, installed: Mapping[str, Takes]) -> tuple[str, ...]:
         "check it with; the script has it unchanged"
         for name in unknown
     )
-
-
-def _finding(name: str, value: SlurmValue, installed: Mapping[str, Takes]) -> UsageError | None:
-    place, option = f"--slurm {name}", OPTIONS.get(name)
-    try:
-        quoting.sbatch_option(name)
-        quoting.sbatch(value)
-    except UsageError as error:
-        return UsageError(error.cause, place=place, next_step=error.next_step)
-    if option is not None and option.refusal:
-        return UsageError(
-            f"--{name} cannot be passed to sbatch: {option.refusal}",
-            place=place,
-            next_step=option.instead or None,
-        )
-    if name == "gres" and any(entry.strip().startswith("gpu") for entry in str(value).split(",")):
-        gpus = OPTIONS["gpus-per-node"]
-        cause = f"GPUs cannot be passed to sbatch: {gpus.refusal}"
-        return UsageError(cause, place=place, next_step=gpus.instead)
-    if installed and name not in installed and (option is None or option.in_help):
-        return _unknown(name, installed)
-    if not installed and option is None and name in SHORT:
-        return _unknown(name, {})
-    takes = option.takes if option is not None else installed.get(name, "maybe")
-    if takes == "flag" and value is not True:
-        return UsageError(
-            f"sbatch's --{name} takes no value, got {value!r}", place=place, next_step=place
-        )
-    if takes == "value" and value is True:
-        cause = f"sbatch's --{name} needs a value"
-        return UsageError(cause, place=place, next_step=f"{place}=VALUE")
-    return None
 
 
 def _unknown(name: str, installed: Mapping[str, Takes]) -> UsageError:

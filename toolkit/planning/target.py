@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,24 +23,15 @@ from toolkit.trust import require_trusted
 _MOST_SCRIPT = 1 << 20  # bytes
 
 
-class Run(NamedTuple):
-    """The run that the words of a command mean.
+def understand(
+    name: str, flags: Layer, cwd: Path, known: Job, *, is_command: bool
+) -> tuple[Target, Layer, Layer, str]:
+    """Resolve the words of a command with the settings that are ``known`` before the target's.
 
-    Attributes:
-        target: what is run.
-        layer: the target's own settings.
-        flags: the options, with those that another launcher's command amounts to.
-        note: what was understood of that command; empty: there is none.
+    Returns:
+        What is run, its own settings, the options with those that another launcher's command
+        amounts to, and what was understood of that command; empty: there is none.
     """
-
-    target: Target
-    layer: Layer
-    flags: Layer
-    note: str = ""
-
-
-def understand(name: str, flags: Layer, cwd: Path, known: Job, *, is_command: bool) -> Run:
-    """Resolve the words of a command with the settings that are ``known`` before the target's."""
     words, note = (name, *flags.values.get("arguments", ())), ""
     is_file = (cwd / name).is_file() if is_command else (cwd / name).exists()
     if "launcher" not in flags.values and not is_file:
@@ -50,7 +40,8 @@ def understand(name: str, flags: Layer, cwd: Path, known: Job, *, is_command: bo
         name, flags, note = commands.translate(words, flags) or (name, flags, "")
     launcher = LAUNCHERS.get(flags.values.get("launcher") or known.launcher or "")
     if launcher is not None and launcher.is_server:
-        return Run(Target(name, str(cwd), str(cwd), is_program=True), Layer("program", {}), flags)
+        target = Target(name, str(cwd), str(cwd), is_program=True)
+        return target, Layer("program", {}), flags, note
     is_other = any(name in other.commands for other in LAUNCHERS.values())
     is_program = is_other if launcher is None else launcher.takes_programs
     # A launcher of programs runs "python -m pkg.train" as it is written, but -m asks for a module.
@@ -62,7 +53,7 @@ def understand(name: str, flags: Layer, cwd: Path, known: Job, *, is_command: bo
     is_live = flags.values.get("snapshot") is False
     runs = known.runs or "runs"
     target, own = resolve(name, cwd, runs=runs, program=is_program, is_live=is_live)
-    return Run(target, own, flags, note)
+    return target, own, flags, note
 
 
 def resolve(
