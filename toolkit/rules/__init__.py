@@ -24,7 +24,7 @@ HOST = (
     files.architecture,
     files.locked,
 )
-# In the order in which findings are shown, after those of the machine.
+# In the order in which findings are shown, before those of the machine.
 PURE = (
     partition.partition,
     partition.size,
@@ -62,7 +62,7 @@ def judge(case: Case) -> list[ToolkitError]:
     ``--force`` with a reason lets a job pass that a rule would have stopped: tables of sites
     change, and a person may know better.
     """
-    return [*case.host, *(finding for rule in PURE for finding in rule(case))]
+    return [*(finding for rule in PURE for finding in rule(case)), *case.host]
 
 
 def described() -> dict[str, str]:
