@@ -37,7 +37,6 @@ from toolkit.planning.target import understand
 from toolkit.runs.directories import next_directory
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
 from toolkit.sites.rules import comment_example
-from toolkit.slurm.client import Client
 
 
 def gather(
@@ -131,10 +130,13 @@ def _settled(target: Target, note: str, cluster: Cluster, settings: Settings, cw
         origins=origins,
         target=target,
         runtime=runtime,
-        cluster=Client(cluster.access) if cluster.is_reachable else None,
         findings=tuple(unset),
         notes=(note,) if note else (),
     )
+    if cluster.is_reachable:
+        from toolkit.slurm.client import Client
+
+        case = case._replace(cluster=Client(cluster.access))
     case = case._replace(run=str(next_directory(cwd / (job.runs or "runs"), case.name)))
     binds, wrong = parse_binds(job.bind, str(cwd))
     return case._replace(binds=binds).with_findings(*(wrong if case.noun == "image" else ()))
@@ -319,23 +321,21 @@ def _unchecked(case: Case) -> tuple[str, ...]:
     """Return the warning that lists what was not checked, and what the script assumes."""
     image, job = case.image, case.job
     if case.cluster is not None:
-        if not image.to_fetch:
-            return ()
-        return (f"{image.to_fetch} has not been fetched: its content was not checked",)
-    unknown = ["its partitions and limits as they are now", "your jobs there"]
-    if image.path and image.manifest is None:
-        unknown.append(f"the image ({image.path})")
-    if job.require_signed:
-        unknown.append("the image's signature")
-    unknown += [
-        f"the paths of {option}"
-        for option, given in (("--bind", job.bind), ("datasets", job.datasets))
-        if given
-    ]
-    unknown.append("directories, which the script has as they are on this machine")
+        text = f"{image.to_fetch} has not been fetched: its content was not checked"
+        return (text,) if image.to_fetch else ()
+    unknown = {
+        "its partitions and limits as they are now": True,
+        "your jobs there": True,
+        f"the image ({image.path})": image.path and image.manifest is None,
+        "the image's signature": job.require_signed,
+        "the paths of --bind": job.bind,
+        "the paths of datasets": job.datasets,
+        "directories, which the script has as they are on this machine": True,
+    }
+    listed = "; ".join(what for what, is_unknown in unknown.items() if is_unknown)
     origin = case.origins.get("comment", "")
     comment = f"; the job's comment is {origin}" if origin.startswith("the example") else ""
     return (
         f"planned without the cluster, from the file of {case.site.cited}. "
-        f"Not checked: {'; '.join(unknown)}{comment}",
+        f"Not checked: {listed}{comment}",
     )

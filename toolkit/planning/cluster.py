@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,16 +91,19 @@ def cluster_of(site: Site) -> Cluster:
     """
     if site.access == "local-cluster":
         return _local(site, local_access(default_name()), site.name)
-    imitated = _imitated(site)
-    if imitated is None and not _has_slurm():
-        raise SlurmUnreachableError(
-            f"this machine has no Slurm, and site {site.name} can only be reached from its own "
-            "machines",
-            place=f"--site {site.name}",
-            next_step="log in to its login node; or write the script on this machine: "
-            "toolkit run --dry-run",
-        )
-    return imitated or Cluster(site, Access(), site.name)
+    if _has_slurm():
+        return Cluster(site, Access(), site.name)
+    with suppress(*_NOT_UP):
+        access = local_access(default_name())
+        if access.like == site.name:
+            return _local(site, access, site.name)
+    raise SlurmUnreachableError(
+        f"this machine has no Slurm, and site {site.name} can only be reached from its own "
+        "machines",
+        place=f"--site {site.name}",
+        next_step="log in to its login node; or write the script on this machine: "
+        "toolkit run --dry-run",
+    )
 
 
 def _local(site: Site, access: Access, origin: str) -> Cluster:
@@ -110,17 +114,6 @@ def _local(site: Site, access: Access, origin: str) -> Cluster:
 
     imitation = adapt_site(sites.load(access.like), sites.load("local"), os.path.expandvars)
     return Cluster(imitation, access, f"{origin}, like {access.like}")
-
-
-def _imitated(site: Site) -> Cluster | None:
-    """Return the local cluster if it imitates a site and no other Slurm is on PATH."""
-    if _has_slurm():
-        return None
-    try:
-        access = local_access(default_name())
-    except _NOT_UP:
-        return None
-    return _local(site, access, site.name) if access.like == site.name else None
 
 
 def _has_slurm() -> bool:
