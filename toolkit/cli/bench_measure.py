@@ -106,7 +106,9 @@ def allreduce(
     say = _show_buffer if show_buffers and not as_json else console.say
     done: list[Measured] = []
     for name in chosen:
-        target, adapt = _target(name), measuring.refusing(name)
+        script = BACKENDS[name].script  # another one of the job's folder
+        target = str(shipped("jobs") / JOB / script) if script else f"jobs/{JOB}"
+        adapt = measuring.refusing(name)
         layer = measuring.settings(
             name, given, (min_size, max_size, factor), show_buffers=show_buffers
         )
@@ -159,12 +161,6 @@ def _refuse(backends: tuple[str, ...], sizes: tuple[int, int], *, show_buffers: 
     if show_buffers and "nccl-tests" in backends:
         others = "--backend gloo, or leave --show-buffers out"
         raise UsageError("nccl-tests shows no buffers", place="--backend", next_step=others)
-
-
-def _target(backend: str) -> str:
-    """Return the target of a backend: the job, or another script of its folder."""
-    script = BACKENDS[backend].script
-    return str(shipped("jobs") / JOB / script) if script else f"jobs/{JOB}"
 
 
 def show_failed_run(ran: CompletedRun) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from toolkit.cli.bench_measure import size
-from toolkit.cli.options import LauncherOption
 from toolkit.cli.shared import Decorator, options
+from toolkit.launchers import offered
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -44,9 +44,8 @@ study_options: Decorator[Any] = options(
     ),
     click.option(
         "--launcher",
-        cls=LauncherOption,
         metavar="NAME,NAME",
-        help="Launchers to measure (default: the job's):",
+        help=f"Launchers to measure (default: the job's): {', '.join(offered())}.",
     ),
     click.option(
         "--weak", is_flag=True, help="The same work for each rank at all sizes (default)."

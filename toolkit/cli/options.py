@@ -39,19 +39,6 @@ def pattern(name: str, form: str, example: str) -> Callable[[str], int | str]:
     return convert
 
 
-class LauncherOption(click.Option):
-    """An option whose help ends with the launchers, which are imported only to print it."""
-
-    @property
-    def help(self) -> str | None:
-        """The help, with the launchers that users choose."""
-        return f"{self._help} {', '.join(offered())}."
-
-    @help.setter
-    def help(self, text: str | None) -> None:
-        self._help = text
-
-
 NODES = pattern("number of nodes", r"[1-9]\d*([:-][1-9]\d*)?", "2, or 1:4 for an elastic run")
 GPUS = pattern(
     "number of GPUs",
@@ -110,10 +97,10 @@ _OWN_OPTIONS: dict[str, Decorator[Any]] = {
     ),
     "launcher": click.option(
         "--launcher",
-        cls=LauncherOption,
         metavar="NAME",
         shell_complete=completion(offered),
-        help="How ranks are started (default auto, by what the script imports):",
+        help="How ranks are started (default auto, by what the script imports): "
+        f"{', '.join(offered())}.",
     ),
     "bind": click.option(
         "--bind",

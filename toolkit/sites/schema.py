@@ -9,11 +9,8 @@ from typing import Any
 
 import msgspec
 
-from toolkit.config import package_directory
 from toolkit.model import site as models
 from toolkit.model.base import Model
-
-FILE = "site.schema.json"
 
 
 def text() -> str:
@@ -42,11 +39,6 @@ def described(model: type[Model]) -> dict[str, Any]:
             if key in descriptions:
                 rule["description"] = descriptions[key]
     return schema
-
-
-def shipped() -> str:
-    """Return the schema that is shipped with the toolkit."""
-    return (package_directory("sites") / FILE).read_text(encoding="utf-8")
 
 
 def _attributes(model: type[Model]) -> dict[str, str]:

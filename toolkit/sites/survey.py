@@ -137,16 +137,11 @@ def modules(text: str) -> tuple[str, ...]:
 
     Headings end in a colon.
     """
-    lines = map(str.strip, text.splitlines())
-    names = (_unmarked(line) for line in lines if not line.endswith(":"))
+    # A mark is written behind a name: gcc/12.2(default), gcc/13.2 <L>.
+    lines = (re.sub(r"\s*[(<].*[)>]$", "", line.strip()) for line in text.splitlines())
     return tuple(
-        sorted({name for name in names if name and " " not in name and not name.endswith("/")})
+        sorted({line for line in lines if line and " " not in line and line[-1] not in ":/"})
     )
-
-
-def _unmarked(line: str) -> str:
-    """Return a module's name without its mark: ``gcc/12.2`` of ``gcc/12.2(default)``."""
-    return re.split(r"[(<]", line, maxsplit=1)[0].rstrip() if line.endswith((")", ">")) else line
 
 
 def _scratch(environment: Mapping[str, str]) -> str:
