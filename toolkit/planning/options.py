@@ -36,7 +36,7 @@ def directives(
     job = case.job
     least, most = job.node_range
     is_equal, is_fixed = not job.gpus_by_node, least == most
-    gpu_type = resolve_gpu_type(case).name
+    gpu_type, _ = resolve_gpu_type(case)
     kind = f"{gpu_type}:" if gpu_type else ""
     gres = [
         *([f"gpu:{kind}{job.most_gpus}"] if job.most_gpus and is_equal else []),

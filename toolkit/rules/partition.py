@@ -154,8 +154,8 @@ def gpus(case: Case) -> Iterator[ToolkitError]:
     """
     job, requested, live, written = case.job, case.job.most_gpus, case.partition, case.written
     if live is not None:
-        wanted = resolve_gpu_type(case)
-        kind = wanted.name if wanted.error is None and wanted.name else live.gpu_type
+        name, error = resolve_gpu_type(case)
+        kind = name if error is None and name else live.gpu_type
         has = live.gpus_by_type.get(kind or "", live.gpus)
         others = [each.name for each in case.facts.partitions if each.gpus >= requested]
     elif written is not None:
@@ -179,7 +179,7 @@ def gpus(case: Case) -> Iterator[ToolkitError]:
 
 def gpu_types(case: Case) -> Iterator[ToolkitError]:
     """Require GPUs of the requested type in the partition."""
-    error = resolve_gpu_type(case).error
+    _, error = resolve_gpu_type(case)
     if error is not None:
         error.source = case.site.cited if case.partition is None else "sinfo"
         yield error

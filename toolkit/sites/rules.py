@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from toolkit.errors import UsageError, nearest
 from toolkit.model.case import Case
@@ -60,57 +59,49 @@ def comment_example(rule: CommentRule) -> str:
     return ";".join(first) or next(iter(rule.words), "toolkit")
 
 
-class GpuType(NamedTuple):
-    """A type of GPU as in ``--gres=gpu:TYPE:N``.
-
-    Attributes:
-        name: as Slurm writes it; empty if any GPU will do, or Slurm has no types there.
-        error: the error if the cluster is known not to have the type.
-    """
-
-    name: str
-    error: UsageError | None = None
-
-
 def short_name(gpu: str | None) -> str:
     """Return the type in a description of GPUs: ``v100`` of ``V100 NVLink``."""
     return re.sub(r"[^a-z0-9_.-]", "", (gpu or "").split(" ")[0].lower())
 
 
-def resolve_gpu_type(case: Case) -> GpuType:
+def resolve_gpu_type(case: Case) -> tuple[str, UsageError | None]:
     """Return the type of a job's GPUs as Slurm names it.
 
     Slurm's own answer takes precedence over the site file. If Slurm has no types for the GPUs, but
     the file says that all of the partition are of the type that the job requests, the partition
     decides.
+
+    Returns:
+        The type, empty if any GPU will do or Slurm has no types there; and the error if the cluster
+        is known not to have it.
     """
     job, site, partition = case.job, case.site, case.partition
     wanted = job.gpu_type
     if not wanted:
-        return GpuType("")
+        return "", None
     in_slurm = {key.lower(): value for key, value in site.gpu_types.items()}
     named = in_slurm.get(wanted.lower(), wanted)
     type_in_file = short_name(case.written.gpu) if case.written else ""
     if partition is not None and partition.gpus_by_type:
         for name in partition.gpus_by_type:
             if name.lower() in (wanted.lower(), named.lower()):
-                return GpuType(name)
+                return name, None
         known = list(partition.gpus_by_type)
     elif type_in_file == wanted.lower():
-        return GpuType("" if partition is not None and partition.gpus else named)
+        return "" if partition is not None and partition.gpus else named, None
     elif type_in_file:
         known = [type_in_file]
     elif partition is not None and partition.gpus:
         if not named:
-            return GpuType("")
+            return "", None
         cause = f"Slurm has no types for the GPUs of partition {partition.name}"
         step = f"{job.gpu_option} without the type"
-        return GpuType(wanted, UsageError(cause, place=job.gpu_option, next_step=step))
+        return wanted, UsageError(cause, place=job.gpu_option, next_step=step)
     else:
         known = known_types(site, case.facts)
         if not known or wanted.lower() in map(str.lower, known):
-            return GpuType(named)
-    return GpuType(named, _unknown(case, known))
+            return named, None
+    return named, _unknown(case, known)
 
 
 def known_types(site: Site, facts: Facts) -> list[str]:
