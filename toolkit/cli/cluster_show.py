@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -145,9 +146,7 @@ def _limit(partition: PartitionState) -> str:
     minutes = partition.queue.max_minutes
     if minutes is None:
         return "no limit"
-    days, rest = divmod(minutes, 1440)
-    clock = f"{rest // 60}:{rest % 60:02d}:00"
-    return f"{days}-{clock}" if days else clock
+    return re.sub(" days?, ", "-", str(timedelta(minutes=minutes)))  # as Slurm writes it
 
 
 def _starts(partitions: Sequence[PartitionState], shape: str) -> Iterator[str]:
