@@ -102,28 +102,6 @@ def test_who_got_what_and_why_not_is_reported(toolkit: Any, light: Path) -> None
     assert accounts(process_of(report)) == places(process_of(report)) == []
 
 
-def test_on_a_site_every_participant_is_this_user_and_ctrl_c_leaves_no_job(
-    toolkit_env: dict[str, str], toolkit: Any, cluster: str, light: Path, shared_dir: Path
-) -> None:
-    """Two participants, one at a time; then an exercise without an end is interrupted."""
-    del cluster
-    words = ("workshop", "rehearse", str(light), "--on-site", "--people", "2")
-    done = toolkit(*words, "--only", "good", "--json", cwd=shared_dir, timeout=200)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
-    assert [each["exercise"] for each in found["attempts"]] == ["join", "good"] * 2
-    assert found["attempts"][2]["began"] >= found["attempts"][1]["after"]
-    assert list(shared_dir.iterdir()) == []
-    with started(toolkit_env, (*words, "--only", "endless"), shared_dir) as (process, log):
-        wait_for(lambda: "endless RUNNING" in jobs(toolkit), "job of the exercise", seconds=120)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 130, log.read_text()
-    assert "interrupted" in log.read_text().split("first accuracy")[0]
-    # Other tests' jobs may still end on this cluster.
-    assert [job for job in jobs(toolkit) if job.startswith("endless ")] == []
-    assert list(shared_dir.iterdir()) == []
-
-
 @pytest.fixture
 def intruder() -> Iterator[Any]:
     """A function that runs a line of a shell as a second user."""
@@ -198,12 +176,6 @@ def test_a_second_user_neither_reads_nor_replaces_results_and_nothing_of_theirs_
         done = toolkit("workshop", "close", str(light), "--unpacked", str(unpacked))
         assert done.returncode == 0, done.stderr
         assert sorted(path.name for path in place.iterdir()) == ["light.tar"]
-
-
-def jobs(toolkit: Any) -> list[str]:
-    """The names and states of the jobs that have not ended."""
-    words = ("squeue", "--noheader", "--format=%j %T")
-    return list(toolkit("cluster", "exec", "--", *words).stdout.splitlines())
 
 
 @contextlib.contextmanager

@@ -237,20 +237,6 @@ def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
     assert left == {abroad.name, "toolkit-rehearsal-link", "toolkit-rehearsal-file"}
 
 
-def test_root_obeys_no_runs_that_others_put_among_the_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cancelled: list[list[Path]] = []
-    monkeypatch.setattr(places, "cancel_jobs", cancelled.append)
-    for name, homes in (("users", True), ("on-site", False)):
-        place = tmp_path / f"toolkit-rehearsal-{name}"
-        (place / "results/mine/runs").mkdir(parents=True)
-        if homes:
-            (place / places.HOME).mkdir()
-    places.clean(tmp_path, Silent())
-    assert cancelled == [[tmp_path / "toolkit-rehearsal-on-site/results/mine/runs"]]
-
-
 def test_a_directory_that_a_process_of_another_user_made_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,7 +328,7 @@ def test_the_crew_runs_jobs_starts_notebooks_and_ends_what_takes_too_long(tmp_pa
         return ("env", "-C", str(cwd), sys.executable, str(tmp_path / "tool.py"), *words)
 
     crew = Crew(("01", "02", "03"), frozenset({"03"}), argv, 2.0)
-    crew.participate(accounts.Person("a", tmp_path), tmp_path, ())
+    crew.participate(accounts.Person("a", tmp_path), tmp_path)
     done = {each.exercise: each for each in crew.attempts}
     assert [each.ok for each in crew.attempts] == [True, True, False, True]
     assert done["01"].accuracy == 0.5

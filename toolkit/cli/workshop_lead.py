@@ -154,7 +154,6 @@ def reset(name: str, folder: Path) -> None:
     help="Nodes of each partition of the local cluster.",
 )
 @click.option("--only", multiple=True, metavar="EXERCISE", help="Run only this one; repeatable.")
-@click.option("--on-site", is_flag=True, help="On the workshop's site, as you, without root.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -171,7 +170,6 @@ def rehearse(
     people: int | None,
     nodes: int,
     only: tuple[str, ...],
-    on_site: bool,
     limit: int,
     html: Path | None,
     clean: bool,
@@ -187,7 +185,6 @@ def rehearse(
     Examples:
       toolkit workshop rehearse first-steps --people 6
       toolkit workshop rehearse first-steps --people 40 --only 01-ddp --html report.html
-      toolkit workshop rehearse first-steps --on-site --people 4
       toolkit workshop rehearse --clean
     """
     if clean:
@@ -201,8 +198,7 @@ def rehearse(
     count = people or load(folder).people
     options = acts.Options(count, nodes, limit * 60.0, only)
     with console.Steps() as steps:
-        act = acts.rehearse_on_site if on_site else acts.rehearse
-        report = act(folder, options, steps)
+        report = acts.rehearse(folder, options, steps)
     if html is not None:
         write_atomically(html, reports.to_html(report))
     if as_json:

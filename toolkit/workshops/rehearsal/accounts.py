@@ -52,7 +52,7 @@ def require_root() -> None:
         raise ForbiddenError(
             "only root can create the users of a rehearsal",
             place="toolkit workshop rehearse",
-            next_step="run it as root, or on a cluster as one user: --on-site",
+            next_step="run it as root, on a machine of your own",
         )
 
 

@@ -43,13 +43,13 @@ class Crew:
         self._lock, self.stopped = threading.Lock(), False
         self.began = time.monotonic()
 
-    def participate(self, person: Person, source: Path, join_options: tuple[str, ...]) -> None:
+    def participate(self, person: Person, source: Path) -> None:
         """Join as one participant, and run every exercise."""
-        words = ("workshop", "join", str(source), MINE, "--json", *join_options)
-        if not self._attempt(person, person.home, JOIN, words):
+        join = ("workshop", "join", str(source), MINE, "--json", "--share-results")
+        if not self._attempt(person, person.home, JOIN, join):
             return
         for name in self.exercises:
-            words = ("run", "--json", name)
+            words: tuple[str, ...] = ("run", "--json", name)
             if name in self._notebooks:
                 words = ("notebook", "--json", "--job-name", name, name)
             self._attempt(person, person.home / MINE, name, words)

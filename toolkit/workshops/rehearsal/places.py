@@ -16,13 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.errors import ToolkitError
 from toolkit.files import lock_new_directory
-from toolkit.runs import removal
-from toolkit.runs.directories import all_runs
 from toolkit.shell import Progress
 from toolkit.workshops.rehearsal import accounts
-from toolkit.workshops.rehearsal.crew import MINE
 from toolkit.workshops.rehearsal.stage import take_down
 
 _PREFIX = "toolkit-rehearsal-"
@@ -104,34 +100,13 @@ def _is_of_this_host(place: Path) -> bool:
 
 
 def _remove(place: Path, progress: Progress) -> None:
-    """Remove the cluster, the jobs, the users, the mounts and the files of a rehearsal."""
+    """Remove the cluster with its jobs, the users, the mounts and the files of a rehearsal."""
     if (place / "c").is_dir():
         take_down(place, progress)
-    elif not (place / HOME).is_dir():  # jobs of real users end with their cluster
-        cancel_jobs(sorted(place.glob(f"*/{MINE}/runs")))
     accounts.remove_below(place / HOME)
     for point in mounts_below(place):
         shell.run(["umount", "--lazy", str(point)])
     shutil.rmtree(place)
-
-
-def cancel_jobs(directories: list[Path]) -> None:
-    """Cancel the jobs whose `toolkit run` was ended before they were, wait, and remove their runs.
-
-    A job is found by its script, too, if `toolkit run` was ended before it recorded the number.
-    """
-    left = [
-        run
-        for directory in directories
-        for run in all_runs(directory)
-        if run.is_own and not run.has_ended
-    ]
-    for run in left:
-        with contextlib.suppress(ToolkitError):
-            removal.cancel(run)
-    for run in left:  # all have their signal by now
-        with contextlib.suppress(ToolkitError):
-            removal.remove([run], cancel=True, force=True)
 
 
 def mounts_below(place: Path) -> list[Path]:

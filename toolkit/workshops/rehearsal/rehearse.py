@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -16,19 +14,16 @@ from msgspec.structs import replace
 
 from toolkit import shell, sites
 from toolkit.errors import CommandFailedError, UsageError
-from toolkit.model.job import Job
-from toolkit.planning.cluster import find_cluster
 from toolkit.shell import Progress, interrupted_by_signals
-from toolkit.slurm.client import Client
 from toolkit.units import counted, megabytes
 from toolkit.workshops import archive, pack, results
 from toolkit.workshops.model import WORKSHOP, Workshop
 from toolkit.workshops.reading import job_of, load, source_of
 from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.accounts import Person
-from toolkit.workshops.rehearsal.crew import MINE, Crew
+from toolkit.workshops.rehearsal.crew import Crew
 from toolkit.workshops.rehearsal.measure import Measures, measuring, size_of
-from toolkit.workshops.rehearsal.places import HOME, cancel_jobs, clean, temporary_place
+from toolkit.workshops.rehearsal.places import HOME, clean, temporary_place
 from toolkit.workshops.rehearsal.report import Report
 from toolkit.workshops.rehearsal.stage import Stage, site_of, stage
 
@@ -90,63 +85,13 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
 
             crew = Crew(exercises, _notebooks(folder, workshop), argv, options.limit)
             with measuring(cluster.controller()) as measures:
-                _run(crew, people, source, ("--share-results",), options.people, progress)
-            return _report(folder, crew, people, source, cluster.about, measures, cluster)
+                _run(crew, people, source, progress)
+            return _report(folder, crew, people, source, measures, cluster)
 
 
 def clean_up(progress: Progress) -> list[Path]:
     """Remove what killed rehearsals have left here; return their directories."""
-    return [*(clean(_PARENT, progress) if os.geteuid() == 0 else ()), *clean(Path.cwd(), progress)]
-
-
-def rehearse_on_site(folder: Path, options: Options, progress: Progress) -> Report:
-    """Rehearse on the workshop's site as this user, with as many jobs as the reservation holds.
-
-    Raises:
-        SlurmUnreachableError: the site's Slurm cannot be reached.
-        UsageError: no exercise of the workshop has a job.
-    """
-    workshop = load(folder)
-    exercises = _exercises(folder, workshop, options, progress)
-    client = Client(find_cluster(workshop.site or "auto").access)
-    at_once = _at_once(folder, workshop, client)
-    clean(Path.cwd(), progress)
-    with interrupted_by_signals(), temporary_place(Path.cwd()) as place:
-        source = _packed(folder, place, options.only, "", progress)
-        people = [
-            Person(f"{number:02d}", place / f"{number:02d}")
-            for number in range(1, options.people + 1)
-        ]
-        for person in people:
-            person.home.mkdir()
-
-        def argv(person: Person, cwd: Path, words: tuple[str, ...]) -> tuple[str, ...]:
-            del person
-            return ("env", "-C", str(cwd), sys.executable, "-m", "toolkit", *words)
-
-        crew = Crew(exercises, _notebooks(folder, workshop), argv, options.limit)
-        try:
-            with measuring(None) as measures:
-                _run(crew, people, source, ("--no-share-results",), at_once, progress)
-        finally:
-            cancel_jobs([person.home / MINE / "runs" for person in people])
-        about = f"site {workshop.site or 'auto'}, {at_once} at once"
-        return _report(folder, crew, people, source, about, measures, None)
-
-
-def _at_once(folder: Path, workshop: Workshop, client: Client) -> int:
-    """Return how many jobs of the largest exercise the reservation holds; 1 without one."""
-    if not workshop.reservation:
-        return 1
-    answer = client.ask("scontrol", "show", "--oneliner", "reservation", workshop.reservation)
-    match = re.search(r"\bNodeCnt=(\d{1,6})\b", answer.stdout)
-    jobs = (job_of(source_of(folder, each)) or Job() for each in workshop.exercises)
-    largest = max(_nodes(job) for job in jobs)
-    return max(1, int(match[1]) // largest) if match else 1
-
-
-def _nodes(job: Job) -> int:
-    return int(re.split("[:-]", str(job.nodes or 1))[-1])
+    return clean(_PARENT, progress) if os.geteuid() == 0 else []
 
 
 def _home_quota(workshop: Workshop) -> int | None:
@@ -204,21 +149,14 @@ def _packed(
     return unpacked
 
 
-def _run(
-    crew: Crew,
-    people: list[Person],
-    source: Path,
-    join_options: tuple[str, ...],
-    at_once: int,
-    progress: Progress,
-) -> None:
+def _run(crew: Crew, people: list[Person], source: Path, progress: Progress) -> None:
     """Let all participants work; an interrupt ends their commands."""
     progress.begin(
         "rehearsal", f"{counted(len(people), 'participant')}, {', '.join(crew.exercises)}"
     )
     crew.began = time.monotonic()
-    with ThreadPoolExecutor(at_once) as pool:
-        futures = [pool.submit(crew.participate, each, source, join_options) for each in people]
+    with ThreadPoolExecutor(len(people)) as pool:
+        futures = [pool.submit(crew.participate, each, source) for each in people]
         try:
             for future in futures:
                 future.result()
@@ -235,11 +173,10 @@ def _report(
     crew: Crew,
     people: list[Person],
     source: Path,
-    about: str,
     measures: Measures,
-    cluster: Stage | None,
+    cluster: Stage,
 ) -> Report:
-    queued = _queued(cluster) if cluster else {}
+    queued = _queued(cluster)
     attempts = [
         replace(each, queued=queued.get((each.person, each.exercise)))
         for each in sorted(crew.attempts, key=lambda each: each.after)
@@ -249,12 +186,12 @@ def _report(
         people=len(people),
         interrupted=crew.stopped,
         exercises=crew.exercises,
-        cluster=about,
+        cluster=cluster.about,
         seconds=round(time.monotonic() - crew.began, 1),
         attempts=tuple(attempts),
         controller_cpu=measures.controller_cpu,
         controller_memory=measures.controller_memory,
-        cpus=(os.cpu_count() or 1) if cluster else 0,
+        cpus=os.cpu_count() or 1,
         cpu_seconds=measures.cpu,
         memory=measures.memory,
         disk=tuple(size_of(person.home) for person in people),
