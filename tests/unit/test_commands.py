@@ -28,6 +28,8 @@ PASTED = [
     ("fabric run --num-nodes=2 --devices=4 train.py", (2, 4, "srun", ["python3", "train.py"])),
     ("ray job submit --address http://h:8265 --working-dir . -- python ray_train.py", (1, 1, "ray", ["python3", "ray_train.py"])),
     ("mpirun -np 2 -x PATH -x LD_LIBRARY_PATH python hvd.py", (1, 2, "mpi", ["python3", "hvd.py"])),
+    ("mpirun -np 16 -N 8 --hostfile hosts ./train.py", (2, 8, "mpi", ["python3", "train.py"])),
+    ("composer --world_size 4 -n 2 train.py", (2, 2, "torchrun", ["train.py"])),
     ("srun -N2 -n4 python train.py", (2, 2, "srun", ["python3", "train.py"])),
     ("deepspeed --bind_cores_to_rank --num_gpus 2 train.py --deepspeed", (1, 2, "torchrun", ["train.py", "--deepspeed"])),
     ("fabric run train.py --devices 2 --accelerator=cpu --lr 1", (1, 2, "srun", ["python3", "train.py", "--lr", "1"])),
@@ -49,6 +51,9 @@ REFUSED = [
     ("-- torchrun --nproc-per-nodes 2 train.py", "--nproc-per-nodes is not known here"),
     ("--nodes 1 -- accelerate launch --num_machines 2 train.py", "accelerate launch says --nodes 2"),
     ("-- torchrun --nproc-per-node 2", "nothing to start"),
+    ("-- mpirun -np 5 -N 2 python hvd.py", "5 ranks, which 2 nodes cannot have in equal numbers"),
+    ("--time 5 -- srun -t 10 -n 2 python train.py", "srun says --time 10, and the command line says --time 5"),
+    ("-- srun -n 2 --gpus-per-task 1 python train.py", "--gpus-per-task is not known here"),
     ("--nodes 2 -- mpirun -np 3 python hvd.py", "3 ranks, which 2 nodes cannot have in equal numbers"),
     ("-- python -m pkg.trian", "no module pkg.trian"),
     ("digits-dpp", "no script or job digits-dpp"),
@@ -97,6 +102,14 @@ def test_options_of_fabric_become_its_variables() -> None:
     environment |= json.loads(done.stdout)["plan"]["environment"]
     assert environment["LT_STRATEGY"] == "ddp"
     assert environment["LT_PRECISION"] == "32"
+
+
+def test_options_of_srun_are_those_of_the_job() -> None:
+    """As PrincetonUniversity/multi_gpu_training and BIGBALLON/distribuuuu write it."""
+    text = "-- srun -t 10 -c 4 -J x --gres=gpu:2 -n 2 python train.py"
+    directives = dict(json.loads(dry_run(text.split()).stdout)["plan"]["directives"])
+    said = {"time": "10", "job-name": "x", "gres": "gpu:2", "cpus-per-task": "4"}
+    assert directives.items() >= said.items()
 
 
 def test_variables_before_a_command_are_those_of_the_ranks() -> None:

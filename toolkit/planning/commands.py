@@ -16,7 +16,10 @@ from toolkit.planning.settings import Layer
 from toolkit.source import is_python
 
 NODES, PER_NODE, RANKS, RESTARTS = "nodes", "ntasks_per_node", "ranks", "max_restarts"
-HOSTS, ENV, MCA, MODULE = "hosts", "env", "mca", "module"
+CPUS = "cpus_per_task"
+HOSTS, ENV, MCA, MODULE, GRES = "hosts", "env", "mca", "module", "gres"
+# Settings of the job that srun's options may say, too.
+_OF_JOB = ("account", "comment", "gpus_per_node", "job_name", "mem", "partition", "time")
 # Options that take a value and say how ranks meet, what is logged, and where ranks are placed.
 _LEFT_OUT = ""
 
@@ -108,13 +111,20 @@ _MPIRUN = Command(
 _SRUN = Command(
     "srun",
     _options(
-        "cpu-bind mpi label output o error e gpu-bind kill-on-bad-exit export gres gpus-per-task "
-        "cpus-per-task c partition p time t account A job-name J",
+        "cpu-bind mpi label output o error e gpu-bind kill-on-bad-exit export",
         nodes=NODES,
         N=NODES,
         ntasks=RANKS,
         n=RANKS,
         ntasks_per_node=PER_NODE,
+        gres=GRES,
+        c=CPUS,
+        cpus_per_task=CPUS,
+        p="partition",
+        t="time",
+        A="account",
+        J="job_name",
+        **{name: name for name in _OF_JOB},
     ),
     _options("l u unbuffered exclusive overlap"),
 )
@@ -308,16 +318,22 @@ def _take(place: str, command: Command, rest: list[str], given: dict[str, list[s
 
 def _settings(place: str, given: Mapping[str, Sequence[str]], flags: Layer) -> dict[str, Any]:
     """Return the settings that a command's options amount to."""
-    settings: dict[str, Any] = {}
-    for key in (NODES, PER_NODE, RESTARTS):
+    settings: dict[str, Any] = {key: given[key][-1] for key in _OF_JOB if key in given}
+    for key in (NODES, PER_NODE, RESTARTS, CPUS):
         text = given.get(key, [""])[-1]
         if re.fullmatch(r"\d+(?::\d+)?", text):  # "auto" and "gpu" are the plan's to decide
             settings[key] = int(text) if text.isdigit() else text
     hosts = [host for text in given.get(HOSTS, ()) for host in text.split(",") if host]
     if hosts:
         settings.setdefault(NODES, len(hosts))
+    kind, _, gpus = given.get(GRES, [""])[-1].partition(":")
+    if kind == "gpu":
+        settings["gpus_per_node"] = gpus or "1"
     ranks = given.get(RANKS, [""])[-1]
     if ranks.isdigit():
+        per_node = settings.get(PER_NODE)
+        if isinstance(per_node, int) and NODES not in {*settings, *flags.values}:
+            settings[NODES] = int(ranks) // per_node
         nodes = settings.get(NODES) or flags.values.get(NODES) or 1
         nodes = nodes if isinstance(nodes, int) else 0  # a range has no equal numbers
         if nodes and int(ranks) % nodes == 0:
