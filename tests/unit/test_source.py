@@ -53,6 +53,8 @@ SCRIPTS = [
     ("import deepspeed\ndeepspeed.init_distributed()", "torchrun", "imports deepspeed"),
     ("import deepspeed, torch.distributed\np.add_argument('--local_rank', type=int)", "srun", "imports deepspeed and has --local_rank, which torchrun does not fill in"),
     ("import lightning, deepspeed\nlightning.Trainer(strategy='deepspeed')", "srun", f"imports lightning{LIGHTNING}"),
+    ("import torch.distributed\nrank = os.environ['SLURM_PROCID']", "srun", "reads SLURM_PROCID"),
+    ("import torch.distributed\ng('RANK') or g('SLURM_PROCID')", "torchrun", "imports torch.distributed"),
     ("import torch", "torchrun", "imports nothing that says otherwise"),
     ("from .ray import x", "torchrun", "imports nothing that says otherwise"),
     ("import subprocess\nsubprocess.spawn()", "torchrun", "imports nothing that says otherwise"),

@@ -100,6 +100,13 @@ def _spawns(case: Case) -> str:
     return "starts processes that meet at localhost" if is_many else ""
 
 
+def _reads_slurm(case: Case) -> str:
+    # Below an agent of torchrun these are the agent's numbers.
+    read = {"SLURM_PROCID", "SLURM_LOCALID"}.intersection(case.source.texts)
+    is_given = {"RANK", "LOCAL_RANK"}.intersection(case.source.texts)
+    return f"reads {min(read)}" if read and not is_given else ""
+
+
 def _data_parallel(case: Case) -> str:
     least, most = case.job.node_range
     is_one = case.source.calls_any("DataParallel") and least == most
@@ -131,6 +138,7 @@ CLAIMS: tuple[tuple[str, Callable[[Case], str]], ...] = (
     ("srun", trainers.wants_task_per_device),
     # torch.distributed may meet by mpi4py: under torchrun each of its ranks would be alone in MPI.
     ("mpi", lambda case: "imports mpi4py" if case.source.certainly_imports("mpi4py") else ""),
+    ("srun", _reads_slurm),
     ("torchrun", _imports("torch.distributed")),
     ("torchrun", _calls("uses DistributedDataParallel", "DistributedDataParallel")),
     ("tensorflow", _calls("uses a strategy of tf.distribute", *others.STRATEGIES)),
