@@ -171,10 +171,12 @@ class _Reader:
             name = statement.module.partition(".")[0]
             place = None if name in self.known else modules.find_package(name, places)
             if place is not None:
-                self.nearby[name] = place
                 self.unread.discard(name)
                 strength = statement.strength if self.doubt else Strength.ABSENT
-                self.enqueue(path, statement._replace(strength=strength), place)
+                files = self.enqueue(path, statement._replace(strength=strength), place)
+                # A directory may only be called like a package: tensorflow/, with scripts for it.
+                if files or place.is_file():
+                    self.nearby[name] = place
         self.follow()
 
     def add(self, path: Path, file: PythonFile | None, strength: Strength) -> None:
@@ -195,8 +197,8 @@ class _Reader:
                 self.unread.add(top)
                 self.missing.append((path, statement))
 
-    def enqueue(self, path: Path, statement: ImportStatement, place: Path | None) -> None:
-        """Have the files read that Python runs for an import of a file.
+    def enqueue(self, path: Path, statement: ImportStatement, place: Path | None) -> list[Path]:
+        """Have the files read, and return them, that Python runs for an import of a file.
 
         Args:
             path: of the file.
@@ -211,7 +213,7 @@ class _Reader:
         elif statement.level <= len(path.parents):
             directory = path.parents[statement.level - 1]
         else:
-            return
+            return []
         files = modules.files(directory, above)
         for name in statement.names:
             files += modules.files(directory, (*above, name))
@@ -220,6 +222,7 @@ class _Reader:
         for file in files:
             if file not in self.files:
                 self.queue[file] = max(strength, self.queue.get(file, strength))
+        return files
 
     def show(self, place: Path, reason: str) -> None:
         """Note the directory of a module if the ranks would not see it."""

@@ -106,10 +106,12 @@ def test_code_that_the_ranks_do_not_search_is_named_with_the_option_that_adds_it
         assert stops
         assert f"(imported in train.py, line 1) is in {where}" in message
         assert message.endswith(f"; --env PYTHONPATH={where}")
-    write_files(root, {"jobs/train.py": "import einops, data"})
+    # A directory of scripts for a package is none either: hwang2006/KISTI-DL-tutorial-using-horovod.
+    write_files(root, {"jobs/train.py": "import einops, data, jobs\nfrom jobs.keras import layers"})
     [(_, message)] = findings(read_script(root / "jobs", known=HAS))
     assert f"your {site} has einops; the ranks do not see it" in message
     assert "has data;" not in message
+    assert f"is in {root}" not in message
 
 
 def test_a_plan_is_refused_and_can_be_forced(tmp_path: Path) -> None:
