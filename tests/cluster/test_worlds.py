@@ -77,3 +77,28 @@ def test_the_outcome_says_in_how_many_groups_the_ranks_trained(
         assert "rule alone" in explained.stdout
     else:
         assert "succeeded" in explained.stderr
+
+
+CHILDREN = """\
+import multiprocessing
+def work():
+    raise KeyError("label")
+if __name__ == "__main__":
+    child = multiprocessing.Process(target=work)
+    child.start()
+    child.join()
+"""
+
+
+def test_a_script_that_ends_well_although_its_ranks_failed_is_not_done(
+    toolkit: Any, pytorch_image: Path, shared_dir: Path
+) -> None:
+    """As facebookresearch/ijepa, which does not look at the end of the processes that it forks."""
+    (shared_dir / "train.py").write_text(CHILDREN)
+    words = ("--image", str(pytorch_image), "--launcher", "spawn", "--time", "5", "train.py")
+    done = toolkit("run", *words, cwd=shared_dir, timeout=240)
+    assert done.returncode == 0
+    assert "KeyError: 'label' (train.py, line 3, in work); it exited with 0" in done.stderr
+    (row,) = json.loads(toolkit("ps", "--json", cwd=shared_dir).stdout)
+    assert "KeyError" in row["message"]
+    assert "KeyError: 'label'" in toolkit("explain", cwd=shared_dir).stdout

@@ -15,8 +15,10 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from toolkit.errors import ConfigError
+from toolkit.launchers.torch import SPAWN
+from toolkit.model.plan import Plan
 from toolkit.model.run import JobAttempt, JobState, Outcome, PointOutcome, Process
-from toolkit.runs import logs, records
+from toolkit.runs import blame, logs, records
 from toolkit.runs.logs import Line
 from toolkit.runs.outcome import CANCELLED, outcome, results
 from toolkit.runs.run import Log, Run
@@ -147,11 +149,23 @@ def finish(run: Run, state: JobState) -> Outcome:
     else:
         last = records.latest(processes, plan, past.last.get(None))
         came_out = _of_job(run, state, run.logs_of(run.job_id), past, last)
-        text = records.apart_text(last, plan) if came_out.kind == "ok" else ""
-        came_out = replace(came_out, message=text, kind="apart") if text else came_out
+        if came_out.kind == "ok":
+            text = records.apart_text(last, plan)
+            came_out = replace(came_out, message=text, kind="apart") if text else came_out
+            came_out = _with_children(came_out, plan, last)
     run.outcome = replace(came_out, attempts=past.attempts)
     run.keep("outcome.json", run.outcome)
     return run.outcome
+
+
+def _with_children(came_out: Outcome, plan: Plan, processes: Sequence[Process]) -> Outcome:
+    """Return the outcome of a script that exits with 0 although ranks failed that it forked."""
+    failed = [each for each in processes if any(record.kind == "child" for record in each.records)]
+    failure = blame.first(plan.launch.launcher, failed, ())
+    if failure is None or plan.launch.launcher != SPAWN.name:
+        return came_out
+    text = f"{failure.text}; it exited with 0 all the same"
+    return replace(came_out, kind="failed", failure=failure, message=text)
 
 
 def _of_job(
