@@ -364,7 +364,7 @@ def test_ranks_that_slurm_ends_at_the_limit_are_no_failures(state: str) -> None:
 
 def test_an_outcome_has_the_ranks_that_printed_nothing() -> None:
     plan = decide(make_case({"launcher": "srun"}))
-    logs = [Log(Path(), 7, task, f"nid00{task // 2 + 1}") for task in range(3)]
+    logs = [Log(Path(), task, f"nid00{task // 2 + 1}") for task in range(3)]
     lines = [Line("hello", "nid001", 1), Line("batch", "", None)]
     ranks = outcome(plan, JobState(job_id=7, state="COMPLETED"), lines, {}, [process(3, 0.0)], logs)
     assert ranks.ranks == {"nid001": (0, 1), "nid002": (2, 3)}

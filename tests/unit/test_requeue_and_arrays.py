@@ -72,7 +72,7 @@ def parsed(name: str) -> Log:
     assert match
     element = int(match["element"]) if match["element"] else None
     task = int(match["task"]) if match["task"] else None
-    return Log(Path(name), 7, task, match["host"] or "", element, int(match["restart"] or 0) + 1)
+    return Log(Path(name), task, match["host"] or "", element, int(match["restart"] or 0) + 1)
 
 
 def test_the_history_of_a_job_is_read_from_what_its_script_says() -> None:

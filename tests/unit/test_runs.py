@@ -52,7 +52,7 @@ slurmstepd-nid001: error: *** JOB 2 ON nid001 CANCELLED AT 2026-11-22T01:42:16 D
 def log_lines(
     host: str, text: str, task: int | None = 0, launcher: str = "torchrun"
 ) -> list[logs.Line]:
-    log = Log(Path(f"7-{task}-{host}.log"), 7, task, host)
+    log = Log(Path(f"7-{task}-{host}.log"), task, host)
     launch = decide(make_case({"launcher": launcher})).launch
     return [logs.line(row, log, launch) for row in text.splitlines()]
 

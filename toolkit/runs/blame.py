@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import dropwhile
 from pathlib import PurePosixPath
 
 from msgspec.structs import replace
@@ -328,13 +329,10 @@ def details_of(record: Record) -> tuple[str, ...]:
 
 def place_of_crash(lines: Iterable[str]) -> str:
     """Return the last frame in the user's code from the output of Python's faulthandler."""
-    has_crashed = False
-    for text in lines:
-        has_crashed = has_crashed or text.startswith("Fatal Python error: ")
-        frame = FRAME.match(text) if has_crashed else None
-        if frame and not PACKAGED.search(frame["file"]):
-            function = frame["function"] or ""
-            return place_of(
-                Error(type="", file=frame["file"], line=int(frame["line"]), function=function)
-            )
-    return ""
+    rest = dropwhile(lambda text: not text.startswith("Fatal Python error: "), lines)
+    frames = filter(None, map(FRAME.match, rest))
+    frame = next((frame for frame in frames if not PACKAGED.search(frame["file"])), None)
+    if frame is None:
+        return ""
+    function = frame["function"] or ""
+    return place_of(Error(type="", file=frame["file"], line=int(frame["line"]), function=function))

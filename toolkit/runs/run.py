@@ -49,7 +49,6 @@ class Log(NamedTuple):
     """
 
     path: Path
-    job_id: int
     task: int | None
     host: str
     element: int | None = None
@@ -263,7 +262,6 @@ class Run:
         logs = [
             Log(
                 self.logs / match.string,
-                job_id,
                 int(match["task"]) if match["task"] else None,
                 match["host"] or "",
                 int(match["element"]) if match["element"] else None,
