@@ -81,14 +81,12 @@ class Submission(Model, frozen=True, kw_only=True, forbid_unknown_fields=False):
         submitted: when the submission began: UTC, ISO 8601.
         cluster: name of the local cluster, if the site is one.
         job_id: Slurm's number; None: not known.
-        script: that sbatch got, if it is not the run's own.
     """
 
     site: str
     submitted: str
     cluster: ClusterName | None = None
     job_id: JobNumber | None = None
-    script: str = ""
 
     @property
     def began(self) -> float:

@@ -22,10 +22,10 @@ from toolkit.errors import (
 )
 from toolkit.images.store import usage
 from toolkit.model.base import Model
-from toolkit.model.run import Submission
 from toolkit.runs import status
 from toolkit.runs.run import Run, client_of
 from toolkit.runs.submit import is_over
+from toolkit.slurm import queue
 
 _PAUSE = 0.5  # seconds between two questions to Slurm
 # Seconds for a canceled job to end; Slurm kills its processes after KillWait, 30 s.
@@ -260,15 +260,11 @@ def holds_image(use: usage.Use) -> bool:
     """
     run = Run(use.run)
     try:
-        client_of(use.cluster)
+        client = client_of(use.cluster)
         if (use.run / "plan.json").is_file():
             return reason_to_stay(run) is not None
-        if not use.job_id:
-            return use.run.exists()
-        run.job = Submission(
-            job_id=use.job_id, site="", submitted="", cluster=use.cluster, script=str(run.script)
-        )
-        state = run.state()
-        return state is not None and not state.ended
+        state = client.jobs([use.job_id]).get(use.job_id)
     except SlurmUnreachableError:
         return use.cluster is None
+    is_its_own = state is not None and queue.is_command_of(state.command, str(run.script))
+    return state is not None and not state.ended and (is_its_own or not state.command)

@@ -334,5 +334,4 @@ class Run:
     @property
     def _submitted(self) -> str:
         """The script as sbatch got it: the directory may have been moved since."""
-        assert self.job is not None
-        return self.job.script or f"{self.plan.run_directory}/job.sbatch"
+        return f"{self.plan.run_directory}/job.sbatch"
