@@ -80,15 +80,20 @@ def client_of(cluster: str | None) -> Client:
 
 
 class Run:
-    """The directory of a run, of which each file is read at most once."""
+    """The directory of a run, of which each file is read at most once.
+
+    Attributes:
+        directory: of the run.
+        name: of the run and its directory.
+        script: what sbatch gets.
+        logs: folder of the logs.
+        reports: folder of what the ranks' Pythons write, and of the module that writes it.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    @property
-    def name(self) -> str:
-        """The name of the run."""
-        return self.directory.name
+        self.directory, self.name = directory, directory.name
+        self.script = directory / "job.sbatch"
+        self.logs, self.reports = directory / "logs", directory / "report"
 
     @property
     def word(self) -> str:
@@ -96,21 +101,6 @@ class Run:
         above = os.path.realpath(self.directory.parent)
         is_plain = above == os.path.realpath("runs") and not self.name.startswith("-")
         return shlex.quote(self.name if is_plain else os.path.relpath(self.directory))
-
-    @property
-    def script(self) -> Path:
-        """The script that sbatch gets."""
-        return self.directory / "job.sbatch"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of the logs."""
-        return self.directory / "logs"
-
-    @property
-    def reports(self) -> Path:
-        """The folder of what the ranks' Pythons write, and of the module that writes it."""
-        return self.directory / "report"
 
     @cached_property
     def plan(self) -> Plan:
