@@ -67,7 +67,7 @@ def parse(lines: Iterable[str], *, task_is_rank: bool) -> tuple[list[Process], l
     """
     names = _RANKS if task_is_rank else _RANKS[:-1]
     processes = list[Process]()
-    used = dict[tuple[str, int], int]()
+    used = dict[tuple[str, str], int]()
     gpus = dict[tuple[str, int], Gpu]()
     for line in lines:
         match line.split("\t"):
@@ -86,12 +86,14 @@ def parse(lines: Iterable[str], *, task_is_rank: bool) -> tuple[list[Process], l
                     )
                 )
             case ["memory", host, pid, size]:
-                used[host, int(pid)] = _bytes(size)
+                used[host, pid] = _bytes(size)
             case ["gpu", host, number, busy, size, total]:
                 percent = int(busy) if busy.isdigit() else 0
                 gpu = Gpu(host, int(number), percent, _bytes(size), _bytes(total))
                 gpus[host, gpu.number] = gpu  # also of two elements of an array, once
-    listed = [each._replace(gpu_memory=used.get((each.host, each.pid), 0)) for each in processes]
+    listed = [
+        each._replace(gpu_memory=used.get((each.host, str(each.pid)), 0)) for each in processes
+    ]
     listed.sort(key=lambda each: (each.host, -1 if each.rank is None else each.rank, each.pid))
     return listed, sorted(gpus.values())
 
