@@ -12,7 +12,6 @@ from itertools import islice
 from pathlib import Path
 
 from toolkit import git
-from toolkit.model.source import Shown
 
 _MOST_ENTRIES = 5000  # of a directory that is listed
 _COMPILED = (".so", ".pyc", ".pyx")
@@ -37,11 +36,10 @@ def module_file(name: str, directory: Path) -> Path | None:
     return file if file in files(directory, parts) else None
 
 
-def work_trees(folder: Path, directory: Path) -> tuple[Shown, ...]:
-    """Return the git work trees of the script's directory and of the working directory."""
+def work_trees(folder: Path, directory: Path) -> dict[str, str]:
+    """Return the git work trees of the script's directory and of the working directory -> why."""
     trees = {_work_tree(folder): "the script", _work_tree(directory): "the working directory"}
-    named = {str(tree): f"the git work tree of {name}" for tree, name in trees.items() if tree}
-    return tuple(Shown(path, reason) for path, reason in named.items())
+    return {str(tree): f"the git work tree of {name}" for tree, name in trees.items() if tree}
 
 
 def files(directory: Path, parts: Iterable[str]) -> list[Path]:

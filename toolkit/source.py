@@ -19,7 +19,7 @@ from typing import NamedTuple
 from toolkit import module_search as modules
 from toolkit.files import open_regular
 from toolkit.model.case import Case
-from toolkit.model.source import Import, Shown, Source
+from toolkit.model.source import Import, Source
 from toolkit.python_file import ImportStatement, PythonFile, Strength
 
 _MOST_SCRIPT = 16 << 20  # bytes of a script that is hashed
@@ -131,7 +131,7 @@ class _Reader:
         self.known = {*(case.python.modules if case.python else ()), *sys.stdlib_module_names}
         trees = modules.work_trees(Path(case.target.folder), self.directory)
         own = (case.target.cwd, case.target.folder, case.run)
-        paths = (*own, *(tree.path for tree in trees), *(bind.source for bind in case.binds))
+        paths = (*own, *trees, *(bind.source for bind in case.binds))
         self.visible = [*map(Path, paths)]
         self.directories = [root]
         self.queue: dict[Path, Strength] = {}
@@ -276,7 +276,7 @@ class _Reader:
             texts=_sorted(text for file in files.values() for text in file.texts),
             where={name: path for name, path, _ in imports if name not in own},
             needed=self.needed(),
-            directories=tuple(Shown(str(path), reason) for path, reason in self.shown.items()),
+            directories={str(path): reason for path, reason in self.shown.items()},
             doubt=self.doubt,
         )
 

@@ -14,7 +14,7 @@ from tests.unit.samples import MANIFEST, make_case, read_script, write_files
 from toolkit.config import package_directory
 from toolkit.errors import PlanError
 from toolkit.model.image import Manifest, Python
-from toolkit.model.source import Import, Shown, Source
+from toolkit.model.source import Import, Source
 from toolkit.planning import case as gathering
 from toolkit.planning import target as targets
 from toolkit.planning.plan import decide
@@ -124,12 +124,11 @@ def test_a_plan_is_refused_and_can_be_forced(tmp_path: Path) -> None:
 
 
 def test_a_directory_is_bound_and_the_plan_says_why() -> None:
-    library = Shown(path="/home/user/lib", reason="train.py imports helper")
-    tree = Shown(path="/home/user", reason="the git work tree")
-    decided = decide(make_case(shown=(library,)))
+    library = {"/home/user/lib": "train.py imports helper"}
+    decided = decide(make_case(shown=library))
     assert "/home/user/lib" in [bind.source for bind in decided.container.binds]
     assert decided.origins["bind /home/user/lib"] == "train.py imports helper"
-    whole = decide(make_case(shown=(library, tree)))
+    whole = decide(make_case(shown={**library, "/home/user": "the git work tree"}))
     assert [bind.source for bind in whole.container.binds] == ["/home/user"]
     assert whole.origins["bind /home/user"] == "the git work tree"
 

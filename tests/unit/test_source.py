@@ -381,7 +381,7 @@ def test_a_directory_that_the_script_searches_is_read_and_bound(
     root = write_files(tmp_path, files)
     job = Job(env={"PYTHONPATH": path.format(root)})
     read = read_script(root / "job", job=job)
-    assert [each.path for each in read.directories] == [str(root / "lib")]
+    assert [*read.directories] == [str(root / "lib")]
     assert "helper" not in {each.name for each in read.needed}
     assert bool(read.doubt) is doubted, "whether it is found there, only a run shows"
     bound = replace(job, bind=(f"{root}/lib:{root}/lib:ro",))
@@ -417,7 +417,7 @@ def test_what_is_a_link_is_bound_where_it_really_is(
         (root / "job/train.py").write_text(script)
     read = read_script(root / "job")
     assert not read.needed
-    assert [each.path for each in read.directories] == [str(root / "real")]
+    assert [*read.directories] == [str(root / "real")]
 
 
 COMMANDS: list[tuple[str, set[str]]] = [
@@ -458,7 +458,7 @@ def test_the_git_work_tree_is_shown_unless_it_is_the_home(
         (root.parent / ".git" if marker == "home" else root / ".git").mkdir()
     trees = module_search.work_trees(root / "src", root / "src")
     reason = "the git work tree of the working directory"
-    assert list(trees) == ([] if marker == "home" else [(str(root), reason)])
+    assert trees == ({} if marker == "home" else {str(root): reason})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from toolkit.model.image import Engine, Environment, Manifest, Python
 from toolkit.model.job import Job
 from toolkit.model.plan import Bind, Plan, ScriptFile, Tree
 from toolkit.model.site import Facts, Limits, Partition, Site, SitePartition
-from toolkit.model.source import Shown, Source
+from toolkit.model.source import Source
 from toolkit.units import megabytes, minutes
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Case(NamedTuple):
         source: imports, calls and options of the script.
         host: what the rules about this machine found.
         binds: what the user names to be shown in the container.
-        shown: further directories that the ranks must see, such as the git work tree.
+        shown: further directories that the ranks must see, such as the git work tree -> why.
         run: the directory of the run's files, absolute.
         tree: the tree that a snapshot is taken of; None: the job runs in the work tree itself.
         findings: the errors of what was gathered, and the warnings.
@@ -121,7 +121,7 @@ class Case(NamedTuple):
     source: Source = Source()
     host: tuple[ToolkitError, ...] = ()
     binds: tuple[Bind, ...] = ()
-    shown: tuple[Shown, ...] = ()
+    shown: dict[str, str] = {}
     run: str = ""
     tree: Tree | None = None
     findings: tuple[ToolkitError, ...] = ()

@@ -55,13 +55,6 @@ class Import(NamedTuple):
     within: str = ""
 
 
-class Shown(NamedTuple):
-    """A directory that the ranks must be able to read, and the reason."""
-
-    path: str
-    reason: str
-
-
 def _has_any(names: Iterable[str], modules: Iterable[str]) -> bool:
     starts = tuple(f"{module}." for module in modules)
     return any(f"{name}.".startswith(starts) for name in names)
@@ -86,7 +79,7 @@ class Source(NamedTuple):
             that.
         where: module or member -> the file that imports it, if the script itself does not.
         needed: modules that the Python of the ranks must have.
-        directories: directories of local modules that the ranks would not see.
+        directories: those of local modules that the ranks would not see -> why they are needed.
         doubt: why a module that is missing may be available all the same; empty: no reason.
         sha256: of the script; empty: it cannot be read, or is too large for a script.
     """
@@ -101,7 +94,7 @@ class Source(NamedTuple):
     texts: tuple[str, ...] = ()
     where: dict[str, str] = {}
     needed: tuple[Import, ...] = ()
-    directories: tuple[Shown, ...] = ()
+    directories: dict[str, str] = {}
     doubt: str = ""
     sha256: str = ""
 

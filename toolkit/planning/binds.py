@@ -22,7 +22,7 @@ def binds(case: Case) -> tuple[Bind, ...]:
 def _own(case: Case) -> Iterator[Bind]:
     """Yield the working directory, the run's own, and that of the script; none within another."""
     target = case.target
-    paths = [target.cwd, case.run, target.folder, *(directory.path for directory in case.shown)]
+    paths = [target.cwd, case.run, target.folder, *case.shown]
     if case.tree is not None:
         paths = [case.tree.cwd, case.run, *paths]
     if case.shown:

@@ -210,7 +210,7 @@ def _with_source(case: Case) -> Case:
     if case.cluster is None:
         read = read._replace(needed=())  # What a cluster's directories hold is not known here.
     trees = module_search.work_trees(Path(target.folder), Path(target.cwd))
-    case = case._replace(source=read, shown=(*trees, *read.directories))
+    case = case._replace(source=read, shown={**trees, **read.directories})
     if target.is_program or target.repeats is None or target.is_copy:
         return case
     from toolkit.runs.code import change_since

@@ -63,32 +63,6 @@ _TORCHRUN = Command(
     _options("standalone run-path use-env", m=MODULE, module=MODULE),
 )
 _LAUNCH = _TORCHRUN._replace(switches=_options("standalone use-env", m=MODULE, module=MODULE))
-_DEEPSPEED = Command(
-    "",
-    _options(
-        "hostfile H include i exclude e master-port master-addr launcher launcher-args ssh-port "
-        "bind-core-list elastic-training",
-        num_nodes=NODES,
-        num_gpus=PER_NODE,
-    ),
-    _options(
-        "force-multi no-ssh no-ssh-check save-pid no-local-rank bind-cores-to-rank "
-        "enable-each-rank-log",
-        module=MODULE,
-    ),
-)
-_HOROVODRUN = Command(
-    "horovod",
-    _options(
-        "hostfile network-interface ssh-port p start-timeout output-filename mpi-args fusion-"
-        "threshold-mb cycle-time-ms cache-capacity log-level gloo-timeout-seconds nics",
-        np=RANKS,
-        num_proc=RANKS,
-        H=HOSTS,
-        hosts=HOSTS,
-    ),
-    _options("mpi gloo verbose disable-cache autotune mpi-threads-disable"),
-)
 _MPIRUN = Command(
     "mpi",
     _options(
@@ -140,31 +114,6 @@ _LIGHTNING = Command(
     ),
     is_mixed=True,
 )
-_COMPOSER = Command(
-    "torchrun",
-    _options(
-        "base-rank node-rank master-addr master-port stdout stderr",
-        nproc=PER_NODE,
-        n=PER_NODE,
-        world_size=RANKS,
-    ),
-    _options("verbose v", m=MODULE, module_mode=MODULE),
-)
-_RAY = Command(
-    "ray",
-    _options("address working-dir runtime-env runtime-env-json submission-id"),
-    _options("no-wait"),
-)
-_COLOSSALAI = Command(
-    "torchrun",
-    _options(
-        "hostfile H include exclude master-addr master-port ssh-port extra-launch-args",
-        nproc_per_node=PER_NODE,
-        num_nodes=NODES,
-        host=HOSTS,
-    ),
-    _options("", m=MODULE),
-)
 _ACCELERATE = Command(
     "",
     _options(
@@ -187,8 +136,32 @@ COMMANDS: dict[tuple[str, ...], Command] = {
     ("torchrun",): _TORCHRUN,
     ("python", "-m", "torch.distributed.run"): _TORCHRUN,
     ("python", "-m", "torch.distributed.launch"): _LAUNCH,
-    ("deepspeed",): _DEEPSPEED,
-    ("horovodrun",): _HOROVODRUN,
+    ("deepspeed",): Command(
+        "",
+        _options(
+            "hostfile H include i exclude e master-port master-addr launcher launcher-args "
+            "ssh-port bind-core-list elastic-training",
+            num_nodes=NODES,
+            num_gpus=PER_NODE,
+        ),
+        _options(
+            "force-multi no-ssh no-ssh-check save-pid no-local-rank bind-cores-to-rank "
+            "enable-each-rank-log",
+            module=MODULE,
+        ),
+    ),
+    ("horovodrun",): Command(
+        "horovod",
+        _options(
+            "hostfile network-interface ssh-port p start-timeout output-filename mpi-args fusion-"
+            "threshold-mb cycle-time-ms cache-capacity log-level gloo-timeout-seconds nics",
+            np=RANKS,
+            num_proc=RANKS,
+            H=HOSTS,
+            hosts=HOSTS,
+        ),
+        _options("mpi gloo verbose disable-cache autotune mpi-threads-disable"),
+    ),
     ("mpirun",): _MPIRUN,
     ("mpiexec",): _MPIRUN,
     ("srun",): _SRUN,
@@ -196,10 +169,32 @@ COMMANDS: dict[tuple[str, ...], Command] = {
     ("lightning", "run"): _LIGHTNING,
     ("fabric", "run", "model"): _LIGHTNING,
     ("fabric", "run"): _LIGHTNING,
-    ("composer",): _COMPOSER,
-    ("ray", "job", "submit"): _RAY,
+    ("composer",): Command(
+        "torchrun",
+        _options(
+            "base-rank node-rank master-addr master-port stdout stderr",
+            nproc=PER_NODE,
+            n=PER_NODE,
+            world_size=RANKS,
+        ),
+        _options("verbose v", m=MODULE, module_mode=MODULE),
+    ),
+    ("ray", "job", "submit"): Command(
+        "ray",
+        _options("address working-dir runtime-env runtime-env-json submission-id"),
+        _options("no-wait"),
+    ),
     ("accelerate", "launch"): _ACCELERATE,
-    ("colossalai", "run"): _COLOSSALAI,
+    ("colossalai", "run"): Command(
+        "torchrun",
+        _options(
+            "hostfile H include exclude master-addr master-port ssh-port extra-launch-args",
+            nproc_per_node=PER_NODE,
+            num_nodes=NODES,
+            host=HOSTS,
+        ),
+        _options("", m=MODULE),
+    ),
     **_TRL,
 }
 # Those of the host are not for the image's programs.

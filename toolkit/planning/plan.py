@@ -184,10 +184,9 @@ def _origins(case: Case) -> dict[str, str]:
 
 def _binds(case: Case, origins: dict[str, str]) -> tuple[Bind, ...]:
     """Return the binds of a job, and note the source of each."""
-    reasons = {directory.path: directory.reason for directory in case.shown}
     mounts = binds.binds(case)
     for bind in mounts:
-        reason = reasons.get(bind.target, "the run needs it")
+        reason = case.shown.get(bind.target, "the run needs it")
         is_named = bind in case.binds
         origins[f"bind {bind.target}"] = case.origins.get("bind", "job") if is_named else reason
     return mounts

@@ -68,7 +68,7 @@ def hidden(case: Case) -> Iterator[ToolkitError]:
     if case.environment and case.runtime:
         option = "--env" if case.runtime.environments else "--runtime"
         named[option] = [case.environment.prefix]
-    named["imports"] = [directory.path for directory in case.source.directories]
+    named["imports"] = [*case.source.directories]
     for option, paths in named.items():
         findings = (finding for path in paths for finding in unseen(case, option, path))
         yield from islice(findings, 1)
