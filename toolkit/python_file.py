@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from toolkit.model.source import Construction, Option
+from toolkit.model.source import Construction
 
 
 class Strength(IntEnum):
@@ -76,7 +75,7 @@ class PythonFile:
         is_main: it is the program itself.
         imports: its import statements.
         calls: the functions and classes that it calls, by their full names.
-        options: that its argparse defines.
+        options: that its argparse defines -> whether a value follows.
         constructions: objects of imported classes that it makes.
         texts: texts that name a rank's variable.
         doubt: why its imports may find modules that cannot be foreseen; empty: there is no reason.
@@ -86,7 +85,7 @@ class PythonFile:
     is_main: bool
     imports: list[ImportStatement] = field(default_factory=list)
     calls: set[str] = field(default_factory=set)
-    options: list[Option] = field(default_factory=list)
+    options: dict[str, bool] = field(default_factory=dict)
     constructions: list[Construction] = field(default_factory=list)
     texts: set[str] = field(default_factory=set)
     doubt: str = ""
@@ -173,7 +172,7 @@ class PythonFile:
         name = self._full_name(node.func)
         head, _, last = name.rpartition(".")
         if last == "add_argument":
-            self.options += _option(node)
+            self.options |= _option(node)
         elif head and last[:1].isupper():
             self.constructions.append(_construction(name, node))
 
@@ -188,13 +187,12 @@ class PythonFile:
         return ".".join([self.meaning.get(node.id, node.id), *parts])
 
 
-def _option(call: ast.Call) -> Iterator[Option]:
-    """Yield the option that a call of ``add_argument`` defines, if it has one."""
+def _option(call: ast.Call) -> dict[str, bool]:
+    """Return the option that a call of ``add_argument`` defines -> whether a value follows it."""
     words = [word.value for word in call.args if isinstance(word, ast.Constant)]
     flags = [word for word in words if isinstance(word, str) and word.startswith("--")]
     actions = {_constant(key.value) for key in call.keywords if key.arg == "action"}
-    if flags:
-        yield Option(flag=flags[0], takes_value=actions.isdisjoint(_SWITCHES))
+    return dict.fromkeys(flags[:1], actions.isdisjoint(_SWITCHES))
 
 
 def _construction(name: str, call: ast.Call) -> Construction:

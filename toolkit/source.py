@@ -264,12 +264,13 @@ class _Reader:
             for name in statement.members
         ]
         own = {name for name, path, _ in imports if path == self.name(self.script)}
-        options = {option.flag: option for file in files.values() for option in file.options}
         return Source(
             python=True,
             imports=_sorted(name for name, _, _ in imports),
             calls=_sorted(name for file in files.values() for name in file.calls),
-            options=tuple(options.values()),
+            options={
+                name: takes for file in files.values() for name, takes in file.options.items()
+            },
             constructions=tuple(made for file in files.values() for made in file.constructions),
             certain=_sorted(name for name, _, how in imports if how is Strength.CERTAIN),
             packages=_sorted(self.unread - sys.stdlib_module_names),

@@ -21,7 +21,7 @@ from toolkit import scripts
 from toolkit.errors import LauncherMismatchError, ShapeError, UsageError
 from toolkit.model.image import Check, Manifest, Verdict
 from toolkit.model.plan import Plan
-from toolkit.model.source import Option, Source
+from toolkit.model.source import Source
 from toolkit.planning.plan import decide
 
 OPEN_MPI = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
@@ -233,7 +233,7 @@ def test_a_strategy_that_would_train_on_each_node_alone_is_warned_of() -> None:
     assert of(job, manifest=HOLDS_ALL, source=spread).warnings == ()
 
 
-WORLD = Source(python=True, options=(Option(flag="--world_size"), Option(flag="--backend")))
+WORLD = Source(python=True, options={"--world_size": True, "--backend": True})
 _IMAGENET = (
     '--multiprocessing-distributed --world-size "$SLURM_STEP_NUM_NODES" --rank "$SLURM_NODEID" '
     "--dist-backend gloo "

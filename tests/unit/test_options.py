@@ -22,7 +22,7 @@ from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts, Site
 from toolkit.model.slurm_options import OPTIONS, OWN
-from toolkit.model.source import Option, Source
+from toolkit.model.source import Source
 from toolkit.planning import settings
 from toolkit.planning.options import with_gpus
 from toolkit.planning.plan import decide
@@ -517,7 +517,7 @@ def test_a_sweep_is_an_array_with_a_point_for_each_value_with_each() -> None:
 
 
 def test_a_sweep_is_compared_with_the_arguments_that_the_script_has() -> None:
-    source = Source(python=True, options=(Option(flag="--gpus"), Option(flag="--lr")))
+    source = Source(python=True, options={"--gpus": True, "--lr": True})
     assert planned({"sweep": ("gpus=1,2",)}, source=source).warnings == ()
     (warning,) = planned({"sweep": ("lrr=1,2",)}, source=source).warnings
     assert warning == "--sweep lrr: the script has no option --lrr; close: --lr"

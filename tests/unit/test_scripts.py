@@ -24,7 +24,7 @@ from toolkit.model.base import from_json, to_json
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
-from toolkit.model.source import Option, Source
+from toolkit.model.source import Source
 from toolkit.planning.plan import as_recorded, decide
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import python_target, resolve
@@ -34,10 +34,10 @@ IMAGENET = Source(
     python=True,
     imports=("torch.distributed",),
     calls=("torch.multiprocessing.spawn",),
-    options=tuple(
-        Option(flag=flag, takes_value=flag != "--multiprocessing-distributed")
-        for flag in (*"--epochs --world-size --rank --dist-url --dist-backend --gpu".split(), "--multiprocessing-distributed")
-    ),
+    options={
+        **dict.fromkeys("--epochs --world-size --rank --dist-url --dist-backend --gpu".split(), True),
+        "--multiprocessing-distributed": False,
+    },
 )  # fmt: skip
 HOLDS_ALL = replace(
     MANIFEST,

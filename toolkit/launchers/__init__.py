@@ -93,7 +93,7 @@ def _trainer_program(case: Case) -> str:
 def _spawns(case: Case) -> str:
     if case.source.calls_any("multiprocessing.spawn", "multiprocessing.start_processes"):
         return "calls mp.spawn"
-    if case.source.option("multiprocessing-distributed") is not None:
+    if case.source.option("multiprocessing-distributed"):
         return "has --multiprocessing-distributed"
     meets_itself = "MASTER_ADDR=localhost" in case.source.texts
     is_many = meets_itself and case.source.calls_any("multiprocessing.Process")

@@ -155,14 +155,12 @@ def _filled(case: Case, *arguments: Argument) -> dict[str, Any]:
 def _fill(case: Case, argument: Argument) -> tuple[str, ...]:
     """Return the words of an argument; none if it is not filled in."""
     option = case.source.option(*argument.names)
-    if option is None or option.takes_value != (argument.value is not None):
+    if not option or case.source.options[option] != (argument.value is not None):
         return ()
-    is_given = any(
-        word == option.flag or word.startswith(f"{option.flag}=") for word in case.job.arguments
-    )
+    is_given = any(word == option or word.startswith(f"{option}=") for word in case.job.arguments)
     if is_given:
         return ()
-    return (option.flag,) if argument.value is None else (option.flag, argument.value)
+    return (option,) if argument.value is None else (option, argument.value)
 
 
 def _check_srun(case: Case) -> Iterator[ToolkitError]:

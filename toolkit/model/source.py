@@ -6,18 +6,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 
-class Option(NamedTuple):
-    """An option that the script's argparse defines.
-
-    Attributes:
-        flag: as it is typed: ``--dist-url``.
-        takes_value: a value follows it; else it is a switch.
-    """
-
-    flag: str
-    takes_value: bool = True
-
-
 class Construction(NamedTuple):
     """A call of a class with keyword arguments, or with no arguments.
 
@@ -70,7 +58,8 @@ class Source(NamedTuple):
             with it.
         calls: every function or class that is called, by its full name:
             ``torch.multiprocessing.spawn``, also if the script writes ``mp.spawn``.
-        options: the options that its argparse defines.
+        options: of its argparse, as they are typed: ``--dist-url`` -> a value follows; else it is a
+            switch.
         constructions: the objects of imported classes that it makes.
         certain: imports by statements of the modules themselves, which every run executes.
         packages: imported packages that are not Python's own, but for files of the user that were
@@ -87,7 +76,7 @@ class Source(NamedTuple):
     python: bool = False
     imports: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
-    options: tuple[Option, ...] = ()
+    options: dict[str, bool] = {}
     constructions: tuple[Construction, ...] = ()
     certain: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
@@ -115,13 +104,7 @@ class Source(NamedTuple):
             call == name or call.endswith("." + name) for call in self.calls for name in names
         )
 
-    def option(self, *names: str) -> Option | None:
-        """Return the option of one of these names, in which ``-`` and ``_`` are equal."""
-        return next(
-            (
-                option
-                for option in self.options
-                if option.flag.lstrip("-").replace("_", "-") in names
-            ),
-            None,
-        )
+    def option(self, *names: str) -> str:
+        """Return the option of one of these names, in which ``-`` and ``_`` are equal, or empty."""
+        flags = (flag for flag in self.options if flag.lstrip("-").replace("_", "-") in names)
+        return next(flags, "")

@@ -136,7 +136,7 @@ def _sweep_findings(
 ) -> Iterator[ToolkitError]:
     count = math.prod(len(values) for _, values in parsed)
     for name, values in parsed:
-        if name in _RESOURCES and source.option(name) is None:
+        if name in _RESOURCES and not source.option(name):
             yield _resource_error(name, values)
     if count > _MAX_POINTS:
         cause = f"the sweep has {count} points; the limit is {_MAX_POINTS}"
@@ -150,7 +150,7 @@ def _sweep_findings(
     if beyond is not None:
         cause = f"the sweep has the points 0 to {count - 1}; it has no point {beyond}"
         yield UsageError(cause, place="--array", next_step=f"--array 0-{count - 1}")
-    known = [option.flag for option in source.options]
+    known = source.options
     for name, _ in parsed:
         flag = name if name.startswith("-") else f"--{name}"
         if known and flag not in known:
