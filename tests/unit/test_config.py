@@ -82,15 +82,6 @@ def test_sites_of_the_machine_are_known(machine: Path, tmp_path: Path) -> None:
     assert machine.exists()
 
 
-@pytest.mark.parametrize("file", ["toolkit.toml", "sites/ours.toml"])
-def test_what_others_can_write_is_not_obeyed(machine: Path, tmp_path: Path, file: str) -> None:
-    path = machine / file
-    path.touch()
-    path.chmod(0o666)
-    with pytest.raises(UntrustedError, match=r"not trusted"):
-        settings.chosen(tmp_path).site if file == "toolkit.toml" else sites.load("ours")
-
-
 def test_images_of_others_are_found_and_listed(
     machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

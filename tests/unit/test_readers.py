@@ -141,13 +141,6 @@ def test_numbers_of_a_sif_are_compared_with_its_size(tmp_path: Path, at: int, va
             read(path)
 
 
-def test_a_negative_end_is_no_whole_image(tmp_path: Path) -> None:
-    path = tmp_path / "x.sif"
-    path.write_bytes(patched(SIF, DATA, "<qq", -5, 4))
-    with pytest.raises(MalformedInputError):
-        store.whole_header(path)
-
-
 # Of the superblock: what it says of sizes and places of tables, and the position of each.
 FIELDS = {
     "inodes": (4, "<I"),
@@ -224,10 +217,6 @@ def directories(*levels: tuple[int, ...]) -> Tables:
 def test_directories_have_an_end(levels: tuple[tuple[int, ...], ...], error: str) -> None:
     with pytest.raises(SquashfsError, match=error):
         graft(tables(BASE), directories(*levels), 96)
-
-
-def test_directories_that_are_whole_are_grafted() -> None:
-    graft(tables(BASE), directories((1, 2), (), ()), 96)
 
 
 @pytest.mark.parametrize("name", [b"..", b".", b"a/b", b"a\0b"])

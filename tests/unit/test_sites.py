@@ -70,40 +70,30 @@ def test_circles_and_unknown_names_are_refused(own: Path) -> None:
     assert raised.value.close == "neuron"
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("field=nlp;appl=pytorch", None),
-        ("appl=pytorch;field=nlp", None),
-        (None, "requires a comment"),
-        ("", "requires a comment"),
-        ("pytorch", "is not <key>=<value>"),
-        ("field=nlp", "appl= is missing"),
-        ("field=nlpp;appl=pytorch", "close: nlp"),
-        ("field=nlp;appl=pytorch;x=y", "'x' is no key"),
-    ],
-)
-def test_a_comment_of_fields(value: str | None, said: str | None) -> None:
-    rule = sites.load("neuron").comment
-    assert rule is not None
-    found = comment_problem(rule, value)
-    assert (found is None) if said is None else (found is not None and said in found)
+FIELDS = CommentRule(fields={"field": ("nlp", "cv"), "appl": ("pytorch", "etc")})
+WORDS = CommentRule(words=("pytorch", "etc"))
 
 
 @pytest.mark.parametrize(
     ("rule", "value", "problem"),
     [
-        (CommentRule(words=("pytorch", "etc")), "etc", None),
-        (CommentRule(required=False, words=("etc",)), None, None),
-        (
-            CommentRule(words=("pytorch", "etc")),
-            "pytroch",
-            "'pytroch' is not among this site's comments; close: pytorch",
-        ),
+        (FIELDS, "field=nlp;appl=pytorch", ""),
+        (FIELDS, "appl=pytorch;field=nlp", ""),
+        (FIELDS, None, "requires a comment"),
+        (FIELDS, "", "requires a comment"),
+        (FIELDS, "pytorch", "is not <key>=<value>"),
+        (FIELDS, "field=nlp", "appl= is missing"),
+        (FIELDS, "field=nlpp;appl=pytorch", "close: nlp"),
+        (FIELDS, "field=nlp;appl=pytorch;x=y", "'x' is no key"),
+        (WORDS, "etc", ""),
+        (CommentRule(required=False, words=("etc",)), None, ""),
+        (WORDS, "pytroch", "'pytroch' is not among this site's comments; close: pytorch"),
     ],
 )
-def test_a_comment_of_one_word(rule: CommentRule, value: str | None, problem: str | None) -> None:
-    assert comment_problem(rule, value) == problem
+def test_a_comment_is_held_to_the_rule(rule: CommentRule, value: str | None, problem: str) -> None:
+    given = comment_problem(rule, value) or ""
+    assert problem in given
+    assert bool(given) == bool(problem)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.test_cli import said
 from toolkit import sites, trust
-from toolkit.errors import ConfigError, ScriptMissingError, UntrustedError, UsageError
+from toolkit.errors import ScriptMissingError, UntrustedError, UsageError
 from toolkit.files import read_toml
 from toolkit.images.registry import source as registry_source
 from toolkit.images.store.signatures import signature
@@ -211,20 +211,6 @@ def nodes(path: Path) -> object:
     return read_toml(path, Job).nodes
 
 
-def test_files_are_read_through_links_and_parents(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "file").write_text("nodes = 2\n")
-    (tmp_path / "a" / "b" / "link").symlink_to("../file")
-    (tmp_path / "absolute").symlink_to(tmp_path / "a" / "b" / "link")
-    (tmp_path / "directory").symlink_to("a")
-    for way in (
-        *"a/file a/b/link absolute directory/b/../file".split(),
-        f"a/../../{tmp_path.name}/a/file",
-    ):
-        assert nodes(tmp_path / way) == 2
-    require_trusted(Path("/"))
-
-
 @pytest.mark.parametrize("which", ["file", "directory", "link", "place", "first", "between", "way"])
 def test_each_step_of_the_way_counts(which: str, tmp_path: Path, give: Give) -> None:
     """As written and as it leads: a job hours later goes it again."""
@@ -309,15 +295,6 @@ def test_what_another_user_links_to_a_trusted_directory_is_refused(
         monkeypatch.setattr(Path, "stat", refuse)
     with pytest.raises(UntrustedError, match="symbolic link"):
         reserve(tmp_path / "runs" / "a-0001")
-
-
-def test_what_is_no_file_is_not_read_and_does_not_block(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "loop").symlink_to("loop")
-    (tmp_path / "file").touch()
-    for name in ("pipe", ".", "loop", "missing", "file/below"):
-        with pytest.raises(ConfigError, match="cannot be read"):
-            nodes(tmp_path / name)
 
 
 def prepared(runs: Path) -> Path:

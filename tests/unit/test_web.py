@@ -183,20 +183,6 @@ def test_a_token_that_no_header_can_hold_is_refused(
 
 
 @pytest.mark.parametrize(
-    "body",
-    [b"[]", b'{"tags": 5}', b'{"tags": [1]}', b"[" * 100_000, b"\xff", b'{"tags": {"a": 1}}', b""],
-)
-def test_tags_that_are_none_are_malformed(servers: tuple[StandIn, StandIn], body: bytes) -> None:
-    one, _ = servers
-    one.answers["/v2/a/b/tags/list"] = lambda _: (200, {}, body)
-    with pytest.raises(
-        MalformedInputError, match="does not follow the registry protocol"
-    ) as raised:
-        registry.Session(parse(f"{one.name}/a/b:1"), None).tags()
-    assert raised.value.place == f"http://{one.name}/v2/a/b/tags/list"
-
-
-@pytest.mark.parametrize(
     "body", [b'{"files": 1}', b'{"files": [{}]}', b"[]", b"[" * 100_000, b"\xff"]
 )
 def test_pages_that_are_none_are_malformed(servers: tuple[StandIn, StandIn], body: bytes) -> None:
