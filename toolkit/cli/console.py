@@ -7,7 +7,7 @@ is printed that a terminal would obey but our own drawing (``text``).
 from __future__ import annotations
 
 import functools
-import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -87,14 +87,6 @@ def out_json(data: Any) -> None:
     print(json_safe(json.dumps(plain, indent=2, ensure_ascii=False)), flush=True)
 
 
-def columns() -> int:
-    """Return the columns of the terminal that standard error is; 80 where it is none."""
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
-
-
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Format columns as wide as they need to be; the last one is not padded."""
     cells = [[one_line(str(cell)[:_WIDEST]) for cell in row] for row in (header, *rows)]
@@ -109,27 +101,23 @@ def show_error(error: ToolkitError) -> None:
     """Print what is wrong, where, what is close, and what to do next; its exit code last."""
     from toolkit.text import redacted
 
-    def note(text: str) -> None:  # a command in it may hold a secret; a line break may fake a line
-        print(one_line(redacted(text)), file=sys.stderr, flush=True)
-
-    note(f"error: {error.cause}")
+    lines = [f"error: {error.cause}"]
     if isinstance(error, PlanError):
         width = max((len(finding.place or finding.kind) for finding in error.findings), default=0)
         for finding in error.findings:
-            note(f"  {finding.place or finding.kind:<{width}}  {_sentence(finding)}")
-            _details(finding, note, indent=width + 4)
+            lines.append(f"  {finding.place or finding.kind:<{width}}  {_sentence(finding)}")
+            lines += _details(finding, width + 4)
     else:
-        if error.place:
-            note(f"  at        {error.place}")
-        if error.close:
-            note(f"  close     {error.close}")
-        elif error.choices and not error.next_step:
-            note(f"  valid     {', '.join(error.choices)}")
-        _details(error, note, indent=2)
-    if error.next_step:
-        note(f"  next      {error.next_step}")
+        has_choices = error.choices and not error.close and not error.next_step
+        valid = ", ".join(error.choices) if has_choices else ""
+        rows = (("at", error.place), ("close", error.close), ("valid", valid))
+        lines += [f"  {name:<9} {text}" for name, text in rows if text]
+        lines += _details(error, 2)
+    lines += [f"  next      {error.next_step}"] if error.next_step else []
     last = f"docs: {error.page}   exit {error.exit_code}: {error.kind}"
-    note(last.rjust(min(columns(), 100)))
+    lines.append(last.rjust(min(shutil.get_terminal_size().columns, 100)))
+    for line in lines:  # a command in it may hold a secret; a line break may fake a line
+        print(one_line(redacted(line)), file=sys.stderr, flush=True)
 
 
 def json_too(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -172,9 +160,9 @@ def _sentence(finding: ToolkitError) -> str:
     return ". ".join(parts)
 
 
-def _details(error: ToolkitError, note: Callable[[str], None], *, indent: int) -> None:
-    for line in "\n".join(error.details).split("\n") if error.details else ():
-        note(" " * indent + "| " + line.expandtabs())
+def _details(error: ToolkitError, indent: int) -> list[str]:
+    rows = "\n".join(error.details).split("\n") if error.details else ()
+    return [" " * indent + "| " + row.expandtabs() for row in rows]
 
 
 class Steps:
@@ -202,7 +190,12 @@ class Steps:
         about = f" of about {human_time(expected)}" if expected else ""
         line = one_line(subject(step, f"{detail} ...{about}"))
         if self._is_live:
-            print(f"{_ERASE}{line[: columns() - 1]}", end="", file=sys.stderr, flush=True)
+            print(
+                f"{_ERASE}{line[: shutil.get_terminal_size().columns - 1]}",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
         elif (expected or 0) > _LONG:
             note(line)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def docs(topic: str | None) -> None:
         return
     text = pages.text(topic)
     if console.on_terminal():
-        click.echo_via_pager(pages.wrapped(text, min(console.columns(), 100)))
+        click.echo_via_pager(pages.wrapped(text, min(shutil.get_terminal_size().columns, 100)))
     else:
         console.document(text)
 
