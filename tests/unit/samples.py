@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from toolkit import launchers
 from toolkit import source as reader
 from toolkit.errors import PlanError, ToolkitError
-from toolkit.launchers import LAUNCHERS
+from toolkit.launchers import INTERPRETERS, LAUNCHERS
 from toolkit.model.case import Case, Image, Target
 from toolkit.model.image import Manifest, Python
 from toolkit.model.job import Job
@@ -83,6 +83,7 @@ def make_case(job: dict[str, Any] | None = None, **changes: Any) -> Case:
         "cwd": "/home/user/project",
     }
     target |= {name: changes.pop(name) for name in Target._fields if name in changes}
+    target["interpreter"] = INTERPRETERS.get(Path(target["script"]).suffix, "")
     manifest = changes.pop("manifest", MANIFEST)
     path = changes.pop("image", "/home/user/.local/share/toolkit/images/pytorch_cpu.sif")
     image = Image(path, manifest, is_here=changes.pop("is_here", False))

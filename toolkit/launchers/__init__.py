@@ -149,6 +149,9 @@ CLAIMS: tuple[tuple[str, Callable[[Case], str]], ...] = (
     ("torchrun", lambda _: "imports nothing that says otherwise"),
 )
 
+# The suffix of a file -> the program that runs it; empty: the file is a program itself.
+INTERPRETERS = {".py": "python3", ".sh": ""}
+
 
 def choose(case: Case) -> tuple[str, str]:
     """Return the launcher of the first claim to a script, and why it was chosen.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from toolkit.slurm.client import Client
 
 
-# The suffix of a file -> the program that runs it; empty: the file is a program itself.
-INTERPRETERS = {".py": "python3", ".sh": ""}
 # Programs whose arguments say what they start: that is the user's, and is not spread over ranks.
 SHELLS = ("bash", "sh")
 
@@ -38,6 +36,7 @@ class Target(NamedTuple):
         folder: directory of the script, absolute.
         cwd: the working directory of the ranks, absolute.
         is_program: there is no script.
+        interpreter: the program that runs the script; empty: the script is a program itself.
         repeats: the run that is repeated; None: there is none.
         is_copy: all of this is in that run's snapshot.
     """
@@ -46,6 +45,7 @@ class Target(NamedTuple):
     folder: str = ""
     cwd: str = ""
     is_program: bool = False
+    interpreter: str = ""
     repeats: Run | None = None
     is_copy: bool = False
 
@@ -269,8 +269,8 @@ class Case(NamedTuple):
             return (script,)
         if self.job.python_module:
             return ("python3", "-m", self.job.python_module)
-        if program := INTERPRETERS.get(PurePosixPath(script).suffix):
-            return (program, script)
+        if self.target.interpreter:
+            return (self.target.interpreter, script)
         return (script if "/" in script else f"./{script}",)
 
     @property

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from toolkit import launchers, module_search, rules, shell, source
 from toolkit.errors import CommandFailedError, ToolkitError, UnknownImageError, UsageError
 from toolkit.images.store import store as images
-from toolkit.launchers import LAUNCHERS
+from toolkit.launchers import INTERPRETERS, LAUNCHERS
 from toolkit.model.case import Case, Image, Target
 from toolkit.model.job import Job
 from toolkit.model.plan import Tree
@@ -124,11 +124,12 @@ def _settled(target: Target, note: str, cluster: Cluster, settings: Settings, cw
     if job.site == "auto" or "site" not in origins:
         origins["site"] = cluster.origin if job.site == "auto" else "default"
     runtime = RUNTIMES.get(job.runtime or DEFAULT)
+    suffix = Path(target.script).suffix
     case = Case(
         job=job,
         site=cluster.site,
         origins=origins,
-        target=target,
+        target=target._replace(interpreter=INTERPRETERS.get(suffix, "")),
         runtime=runtime,
         findings=tuple(unset),
         notes=(note,) if note else (),

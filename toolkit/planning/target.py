@@ -12,8 +12,8 @@ from toolkit import module_search, source
 from toolkit.config import shipped
 from toolkit.errors import ScriptMissingError, UnknownRunError, UsageError
 from toolkit.files import read_bytes, read_json, read_toml
-from toolkit.launchers import LAUNCHERS
-from toolkit.model.case import INTERPRETERS, SHELLS, Target
+from toolkit.launchers import INTERPRETERS, LAUNCHERS
+from toolkit.model.case import SHELLS, Target
 from toolkit.model.job import Job
 from toolkit.model.run import Snapshot
 from toolkit.planning.settings import Layer, layer
