@@ -7,7 +7,7 @@ It is pure, but for ``discover``: it refuses or warns (``check``), and decides h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 from toolkit.errors import ImportsMissingError, ToolkitError
 from toolkit.launchers.base import Capability
@@ -28,7 +28,8 @@ class Runtime(NamedTuple):
             runtimes.
         discover: the case with what the runtime needs to know of this machine or of the cluster;
             it raises a ToolkitError if that is not there.
-        image: the kind of image that it starts; empty: it starts none.
+        image: the kind of image that it starts, such as ``sif`` or ``docker``; empty: it starts
+            none.
         offers: what it has of all that a launcher may need.
         interface: the network interface that ranks use; None for that of the site.
         environments: the environments of this machine that ``--env NAME`` may name; None: it
@@ -41,7 +42,7 @@ class Runtime(NamedTuple):
     container: Callable[[Case], Container]
     check: Callable[[Case], Iterable[ToolkitError]] = lambda _: ()
     discover: Callable[[Case], Case] = lambda case: case
-    image: Literal["sif", "docker", "enroot", ""] = ""
+    image: str = ""
     offers: frozenset[Capability] = ALL_CAPABILITIES
     interface: str | None = None
     environments: Callable[[], list[str]] | None = None
