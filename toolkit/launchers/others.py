@@ -240,13 +240,12 @@ SHELL = Launcher(
     failures=failures.of_tasks,
 )
 
-_NOTEBOOK_RUNTIMES = ("apptainer", "conda", "none", "pyxis")
 _JUPYTER = "jupyterlab"
 
 
 def _check_notebook(case: Case) -> Iterator[ToolkitError]:
     """Require JupyterLab, a runtime that shows the node's files, and a single plain job."""
-    if case.runtime is not None and case.runtime.name not in _NOTEBOOK_RUNTIMES:
+    if case.runtime is not None and case.runtime.image == "docker":
         yield UsageError(
             f"notebooks do not run in the runtime {case.runtime.name}: its engine starts "
             "containers outside of the job, where the job's own /tmp, with the server's socket, "
