@@ -197,6 +197,9 @@ _OOM = """epoch 3
 slurmstepd: error: Detected 1 oom_kill event in StepId=88123.0. Some of the step tasks were killed.
 srun: error: gpu07: task 5: Out Of Memory
 """
+_LIMIT = """slurmstepd: error: *** STEP 13.0 ON nid001 CANCELLED AT 2026-11-25T16:08:21 DUE TO TIME LIMIT ***
+srun: error: nid002: task 1: Killed
+"""
 _KEY = "Traceback (most recent call last):\n  File \"a.py\", line 2, in f\nKeyError: 'x'"
 
 
@@ -205,6 +208,7 @@ _KEY = "Traceback (most recent call last):\n  File \"a.py\", line 2, in f\nKeyEr
     [
         (_OOM, "a process of the job used more memory", "batch script"),
         ("sbatch: error: invalid account", "sbatch: error: invalid account", "batch|"),
+        (_LIMIT, "the job reached its time limit", "a rank was killed"),
         (_KEY, "the log shows the whole traceback", "RUN"),
         ("srun: error: nid1: task 2: Segmentation fault", "the log shows where", "RUN"),
     ],

@@ -144,6 +144,14 @@ def test_mixed_states_are_reported_together(
     assert stacks.summary(stacks.ranks_of(stands), plan) == expected
 
 
+def test_threads_of_a_process_that_are_alike_name_it_once() -> None:
+    """As those of a torchrun agent, one for each log that it copies."""
+    wait = REDUCE.splitlines()[1]
+    text = "".join(f"Thread 0x{number} (most recent call first):\n{wait}\n\n" for number in "12")
+    stands = standings([process(0, text)], decided(), {})
+    assert [row["ranks"] for row in stacks.equal_stacks(stands, stands)] == [["0"]]
+
+
 def test_what_has_moved_since_the_last_time_is_reported() -> None:
     asked = {"1": len(NAMED)}
     both = [process(0, REDUCE + REDUCE), process(1, NAMED + REDUCE)]

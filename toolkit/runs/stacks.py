@@ -333,11 +333,13 @@ def equal_stacks(stands: Iterable[Standing], ranks: Sequence[Standing]) -> list[
     for stand in (*chosen.values(), *others):
         process, key = stand.process, "ranks" if id(stand) in chosen else "others"
         name = f"process {process.pid} on {process.host} ({process.name or process.program})"
+        name = stand.label if key == "ranks" else name
         for ident, frames in stand.stacks.items():
             is_main = ident == process.main
             row = {"ranks": [], "others": [], "frames": frames, "is_main": is_main}
             names = rows.setdefault((is_main, frames), row)[key]
-            names.append(stand.label if key == "ranks" else name)
+            if names[-1:] != [name]:  # of threads that are alike one is enough
+                names.append(name)
     return sorted(rows.values(), key=lambda row: (not row["ranks"], not row["is_main"]))
 
 
