@@ -26,7 +26,6 @@ from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
 from toolkit.runs.run import Run
 
-_MAY_HANG = ("timeout", "cancelled")
 _MOST_TRACES = 100_000
 # What a rank looks for, or creates, where it is shown no such directory.
 _LOST = re.compile(
@@ -46,7 +45,8 @@ def of_run(run: Run) -> Evidence:
     Raises:
         SlurmUnreachableError: it was never submitted.
     """
-    if run.outcome is not None and run.outcome.kind == "refused":
+    plan, outcome = run.plan, run.outcome
+    if outcome is not None and outcome.kind == "refused":
         job_id, printed = 0, []
     else:
         job_id = run.job_id
@@ -54,17 +54,13 @@ def of_run(run: Run) -> Evidence:
     entries = entries_of(
         (line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text)
     )
-    plan, outcome = run.plan, run.outcome
+    may_hang = outcome is None or outcome.kind in ("timeout", "cancelled")
     evidence = Evidence(
         entries,
         launcher=plan.launch.launcher,
         names=_names(run, plan, job_id) | {"unbound": _unbound(plan, entries)},
+        stacks=(*(_stacks(run) if may_hang else ()), *_recorded(run)),
     )
-    if outcome is None or outcome.kind in _MAY_HANG:
-        stacks = (*_stacks(run), *_recorded(run))
-        evidence = evidence._replace(stacks=stacks)
-    elif outcome.kind != "ok":
-        evidence = evidence._replace(stacks=_recorded(run))
     if outcome is None:
         return evidence
     if outcome.kind in ("apart", "refused"):  # what it is seen by is no line of a log
@@ -88,14 +84,14 @@ def _stacks(run: Run) -> tuple[str, ...]:
     processes = records.latest(records.read(run), run.plan)
     stands = [stacks.standing(process, run.plan, {}) for process in processes]
     written = stacks.written(stands)
-    at = datetime.fromtimestamp(written).strftime("%Y-%m-%d %H:%M:%S")
-    summary = stacks.summary(stacks.ranks_of(stands), run.plan)
-    ended = "" if run.outcome else records.ended_text(run)
-    where = f": toolkit stacks {run.word}" if stacks.can_answer(run.plan) else ""
-    return (
-        *((f"at {at}: {summary}",) if written else ()),
-        *((f"{ended}{where}",) if ended else ()),
-    )
+    rows = []
+    if written:
+        at = datetime.fromtimestamp(written).strftime("%Y-%m-%d %H:%M:%S")
+        rows.append(f"at {at}: {stacks.summary(stacks.ranks_of(stands), run.plan)}")
+    if ended := "" if run.outcome else records.ended_text(run):
+        can_answer = stacks.can_answer(run.plan)
+        rows.append(ended + (f": toolkit stacks {run.word}" if can_answer else ""))
+    return tuple(rows)
 
 
 def _recorded(run: Run) -> tuple[str, ...]:
