@@ -333,24 +333,23 @@ def _wrap(module: "Any") -> None:
 
 
 def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-    """Return the spec of a module of ``_WORLDS`` that other finders find; this module is a finder.
+    """Return the spec of a module of ``_WORLDS``; this module is a finder.
 
     When the module is loaded, the function that joins a world is wrapped.
     """
     if name not in _WORLDS:
         return None
-    finds = [finder.find_spec for finder in sys.meta_path if hasattr(finder, "find_spec")]
-    specs = (find(name, path, target) for find in finds if find is not find_spec)
-    spec = next(filter(None, specs), None)
-    loader = spec and spec.loader  # type: Any
-    execute = loader and loader.exec_module
+    from importlib.machinery import PathFinder
 
-    def exec_module(module: "Any") -> None:
-        execute(module)
-        _wrap(module)
+    spec = PathFinder.find_spec(name, path, target)  # type: Any
+    if spec and spec.loader:
+        execute = spec.loader.exec_module
 
-    if loader:
-        loader.exec_module = exec_module
+        def exec_module(module: "Any") -> None:
+            execute(module)
+            _wrap(module)
+
+        spec.loader.exec_module = exec_module
     return spec
 
 
