@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
 from toolkit.launchers import failures
@@ -46,7 +46,7 @@ def _torchrun(case: Case) -> Launch:
     torchrun itself always exits with 1 and reports the code in its summary.
     """
     job, (least, most) = case.job, case.job.node_range
-    own = [word for argument in _openmmlab(case, "pytorch") for word in _fill(case, argument)]
+    own = _fill(case, _openmmlab(case, "pytorch"))
     is_elastic, is_unequal = least != most, bool(job.gpus_by_node)
     restarts = job.max_restarts
     if restarts is None:
@@ -101,66 +101,55 @@ TORCHRUN = Launcher(
 )
 
 
-class Argument(NamedTuple):
-    """An argument that a launcher fills in where the script defines it and the user has not.
+# Arguments that a launcher fills in where the script defines them and the user has not: the names
+# that scripts give an option, and its value. What a task learns when it starts (its number, where
+# the others are) is a variable, which the job's script expands; None is for a switch.
+Arguments = dict[tuple[str, ...], str | None]
 
-    What a task learns when it starts (its number, where the others are) is a variable, which the
-    job's script expands.
-
-    Attributes:
-        names: names that scripts give the option, with ``-``: ``("dist-url", "init-method")``.
-        value: a word in which variables are expanded: ``$INIT_METHOD``; None for a switch.
-    """
-
-    names: tuple[str, ...]
-    value: str | None
-
-
-_MEETING = (
-    Argument(("dist-url", "init-method", "dist-init"), "$INIT_METHOD"),
-    Argument(("master-addr", "master-ip"), "$MASTER_ADDR"),
-    Argument(("master-port",), "$MASTER_PORT"),
-)
-_RANKS = (
-    Argument(("rank",), "$SLURM_PROCID"),
-    Argument(("local-rank",), "$SLURM_LOCALID"),
-    Argument(("world-size",), "$SLURM_STEP_NUM_TASKS"),
-)
+_INIT: Arguments = {("dist-url", "init-method", "dist-init"): "$INIT_METHOD"}
+_ADDRESS: Arguments = {
+    ("master-addr", "master-ip"): "$MASTER_ADDR",
+    ("master-port",): "$MASTER_PORT",
+}
+_RANKS: Arguments = {
+    ("rank",): "$SLURM_PROCID",
+    ("local-rank",): "$SLURM_LOCALID",
+    ("world-size",): "$SLURM_STEP_NUM_TASKS",
+}
 
 
-def _backend(case: Case) -> tuple[Argument, ...]:
+def _backend(case: Case) -> Arguments:
     """Return the argument for Gloo in a job without GPUs: the default of most scripts is NCCL."""
-    return () if case.job.most_gpus else (Argument(("dist-backend", "backend"), "gloo"),)
+    return {} if case.job.most_gpus else {("dist-backend", "backend"): "gloo"}
 
 
-def _openmmlab(case: Case, name: str) -> tuple[Argument, ...]:
+def _openmmlab(case: Case, name: str) -> Arguments:
     """Return the argument that tells scripts of OpenMMLab what starts their ranks.
 
     Without it each of them trains alone.
     """
-    is_openmmlab = case.source.imports_any("mmengine", "mmcv")
-    return (Argument(("launcher",), name),) if is_openmmlab else ()
+    return {("launcher",): name} if case.source.imports_any("mmengine", "mmcv") else {}
 
 
-def _filled(case: Case, *arguments: Argument) -> dict[str, Any]:
+def _filled(case: Case, arguments: Arguments) -> dict[str, Any]:
     """Return the words of the program: the script, what is filled in, the user's own arguments."""
-    filled = [word for argument in arguments for word in _fill(case, argument)]
-    first = len(case.command)
+    filled, first = _fill(case, arguments), len(case.command)
     return {
         "program": (*case.command, *filled, *case.job.arguments),
         "filled": tuple(range(first, first + len(filled))),
     }
 
 
-def _fill(case: Case, argument: Argument) -> tuple[str, ...]:
-    """Return the words of an argument; none if it is not filled in."""
-    option = case.source.option(*argument.names)
-    if not option or case.source.options[option] != (argument.value is not None):
-        return ()
-    is_given = any(word == option or word.startswith(f"{option}=") for word in case.job.arguments)
-    if is_given:
-        return ()
-    return (option,) if argument.value is None else (option, argument.value)
+def _fill(case: Case, arguments: Arguments) -> list[str]:
+    """Return the words of the arguments that are filled in."""
+    words, given = [], {word.partition("=")[0] for word in case.job.arguments}
+    for names, value in arguments.items():
+        option = case.source.option(*names)
+        takes_value = case.source.options.get(option)
+        if not option or takes_value != (value is not None) or option in given:
+            continue
+        words += [option] if value is None else [option, value]
+    return words
 
 
 def _check_srun(case: Case) -> Iterator[ToolkitError]:
@@ -184,12 +173,12 @@ def _srun(case: Case) -> Launch:
     MASTER_PORT, ``tcp`` and ``file`` do not. INIT_METHOD has the address in all three.
     """
     init = case.job.init or "env"
-    meeting = _MEETING if init == "env" else _MEETING[:1]
+    meeting = _INIT | _ADDRESS if init == "env" else _INIT
     return default(
         case,
         {**trainer_environment(case), **sockets(case, "GLOO", "NCCL")},
         init=init,
-        **_filled(case, *meeting, *_RANKS, *_backend(case), *_openmmlab(case, "slurm")),
+        **_filled(case, meeting | _RANKS | _backend(case) | _openmmlab(case, "slurm")),
     )
 
 
@@ -204,10 +193,10 @@ SRUN = Launcher(
     rank_of=failures.ranked_by("RANK", "SLURM_PROCID"),
 )
 
-_NODES = Argument(("nodes", "nnodes", "num-nodes", "num-machines"), "$SLURM_STEP_NUM_NODES")
-_NODE_RANK = Argument(("rank", "node-rank", "machine-rank", "nr"), "$SLURM_NODEID")
+_NODES = ("nodes", "nnodes", "num-nodes", "num-machines")
+_NODE_RANK = ("rank", "node-rank", "machine-rank", "nr")
 _RANKS_PER_NODE = ("nprocs", "nproc-per-node", "num-gpus", "gpus-per-node", "ngpus-per-node")
-_SWITCH = Argument(("multiprocessing-distributed",), None)
+_SWITCH = ("multiprocessing-distributed",)
 
 
 def _spawn(case: Case) -> Launch:
@@ -217,26 +206,29 @@ def _spawn(case: Case) -> Launch:
     number of ranks to fork. Other scripts read NODE_RANK, NNODES, MASTER_ADDR, MASTER_PORT or
     INIT_METHOD.
     """
-    ranks = Argument(_RANKS_PER_NODE, str(case.ranks_per_node))
-    arguments = (_SWITCH, *_MEETING, *_world(case), _NODES, _NODE_RANK, ranks)
+    node: Arguments = {
+        _NODES: "$SLURM_STEP_NUM_NODES",
+        _NODE_RANK: "$SLURM_NODEID",
+        _RANKS_PER_NODE: str(case.ranks_per_node),
+    }
     return default(
         case,
         sockets(case, "GLOO", "NCCL"),
         task_is_rank=False,
         init="tcp",
-        **_filled(case, *arguments, *_backend(case)),
+        **_filled(case, {_SWITCH: None} | _INIT | _ADDRESS | _world(case) | node | _backend(case)),
     )
 
 
-def _world(case: Case) -> Sequence[Argument]:
+def _world(case: Case) -> Arguments:
     """Return the argument for the size of the world.
 
     Scripts that are given their node's number multiply the world by their ranks; the others run on
     one node only.
     """
-    if case.source.option(*_NODE_RANK.names) or case.source.option(*_SWITCH.names):
-        return (Argument(("world-size",), "$SLURM_STEP_NUM_NODES"),)
-    return (Argument(("world-size",), str(case.ranks_per_node)),) if case.nodes == 1 else ()
+    if case.source.option(*_NODE_RANK) or case.source.option(*_SWITCH):
+        return {("world-size",): "$SLURM_STEP_NUM_NODES"}
+    return {("world-size",): str(case.ranks_per_node)} if case.nodes == 1 else {}
 
 
 SPAWN = Launcher(
