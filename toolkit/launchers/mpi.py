@@ -8,7 +8,7 @@ and the only sign would be a wrong result.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from toolkit.errors import (
     LauncherMismatchError,
@@ -132,31 +132,26 @@ _PARTS = {
 _BUILD = re.compile(r"built for (?P<frameworks>.+), with (?P<operations>.+)")
 
 
-def _check_horovod(operation: str) -> Callable[[Case], Iterator[ToolkitError]]:
-    """Return the check that Horovod, built with an operation, is in the image.
+def _check_horovod(case: Case, operation: str) -> Iterator[ToolkitError]:
+    """Require Horovod in the image, built with an operation.
 
     An image whose contents are not known, and a build that was not checked, is not refused.
     """
-    name, other = _OPERATIONS[operation]
-
-    def check(case: Case) -> Iterator[ToolkitError]:
-        lacking = list(require("horovod", case))
-        yield from lacking
-        build = _BUILD.match(case.manifest.detail_of("horovod-build") if case.manifest else "")
-        if build is None:
-            return
-        has = build["operations"].split(", ")
-        if not lacking and operation not in has:
-            names = ", ".join(_OPERATIONS[each][0] if each in _OPERATIONS else each for each in has)
-            yield LauncherMismatchError(
-                f"the launcher {case.job.launcher} needs a Horovod that was built with "
-                f"{name}, this {case.noun}'s has {names}",
-                place="--launcher",
-                next_step=other,
-            )
-        yield from _unbuilt(case, build["frameworks"])
-
-    return check
+    lacking = list(require("horovod", case))
+    yield from lacking
+    build = _BUILD.match(case.manifest.detail_of("horovod-build") if case.manifest else "")
+    if build is None:
+        return
+    has, (name, other) = build["operations"].split(", "), _OPERATIONS[operation]
+    if not lacking and operation not in has:
+        names = ", ".join(_OPERATIONS[each][0] if each in _OPERATIONS else each for each in has)
+        yield LauncherMismatchError(
+            f"the launcher {case.job.launcher} needs a Horovod that was built with "
+            f"{name}, this {case.noun}'s has {names}",
+            place="--launcher",
+            next_step=other,
+        )
+    yield from _unbuilt(case, build["frameworks"])
 
 
 def _unbuilt(case: Case, frameworks: str) -> Iterator[ToolkitError]:
@@ -178,14 +173,11 @@ def _unbuilt(case: Case, frameworks: str) -> Iterator[ToolkitError]:
         return
 
 
-_check_horovod_mpi, _check_horovod_gloo = map(_check_horovod, ("mpi", "gloo"))
-
-
 HOROVOD = Launcher(
     "horovod",
     "Slurm starts every rank and PMIx tells it who it is; for Horovod over MPI",
     launch=lambda case: _by_pmi(case, sockets(case, "NCCL")),
-    check=lambda case: (*_check_horovod_mpi(case), *_check_pmi(case)),
+    check=lambda case: (*_check_horovod(case, "mpi"), *_check_pmi(case)),
     facts=("mpi",),
     needs=frozenset(("pmi",)),
     substitute="horovod-gloo",
@@ -210,14 +202,14 @@ HOROVOD_GLOO = Launcher(
     # other's addresses. Horovod waits half a minute for ranks that come late, less than a cold
     # start from a busy file system may take; the user can set another time.
     launch=lambda case: default(case, {**_gloo(case), "HOROVOD_GLOO_TIMEOUT_SECONDS": "300"}),
-    check=_check_horovod_gloo,
+    check=lambda case: _check_horovod(case, "gloo"),
     framework="horovod",
 )
 
 
 def _check_horovod_elastic(case: Case) -> Iterator[ToolkitError]:
     """Require Horovod with Gloo in the image, and a script that calls ``hvd.elastic.run``."""
-    yield from _check_horovod_gloo(case)
+    yield from _check_horovod(case, "gloo")
     if case.source.imports_any("horovod") and not case.source.calls_any("elastic.run"):
         yield LauncherMismatchError(
             "the script uses Horovod and never its elastic.run: it could not go on after a change",
@@ -268,7 +260,7 @@ _TRIED = (("5", "4"),)  # of the host, of the image: ranks of 4.1.4 under mpirun
 def _check_mpirun(case: Case) -> Iterator[ToolkitError]:
     """Require an Open MPI on the nodes, and an MPI in the image, or Horovod built with it."""
     is_horovod = case.source.imports_any("horovod")
-    yield from _check_horovod_mpi(case) if is_horovod else _require_mpi(case)
+    yield from _check_horovod(case, "mpi") if is_horovod else _require_mpi(case)
     version = case.facts.mpirun
     if version is None and not case.site.modules:
         yield NeedsInstallError(
