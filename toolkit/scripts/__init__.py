@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -39,7 +39,9 @@ def script(plan: Plan) -> str:
         UsageError: a value cannot be carried by a script: a newline in a comment, a NUL.
     """
     templates, container, launch = _templates(), plan.container, plan.launch
-    options = list(_step_options(plan))
+    options, steps = list(_step_options(plan)), list(_first_steps(plan))
+    inner_shell = quoting.shell("; ".join((*steps, 'exec "$@"')))
+    reasons = "; ".join(f"{option.partition('=')[0]}: {reason}" for option, reason in options)
     known = {
         "plan": plan,
         "container": container,
@@ -48,11 +50,12 @@ def script(plan: Plan) -> str:
         "directives": [] if plan.interactive else _directives(plan),
         "salloc": quoting.comment(" ".join(_options(plan, quoting.shell))),
         "home": _home(container),
-        "first_steps": (steps := list(_first_steps(plan))),
-        "inner_shell": _inner_shell(steps),
+        "first_steps": steps,
+        # A shell in the container that takes the steps before the program.
+        "inner_shell": f'sh -c {inner_shell} "$run/report" ' if steps else "",
         "point": "point " if plan.points else "",
         "step": " ".join(option for option, _ in options),
-        "reasons": _reasons(options),
+        "reasons": textwrap.wrap(reasons, _WIDTH - 2, break_on_hyphens=False),
         "command": _command(plan),
         "ending": "requeue.j2" if plan.requeue else "launch.j2",
         "job": _ELEMENT if plan.array else "$SLURM_JOB_ID",
@@ -158,12 +161,6 @@ def _first_steps(plan: Plan) -> Iterator[str]:
         yield f'trap "" {plan.requeue.signal}'
 
 
-def _inner_shell(steps: Sequence[str]) -> str:
-    """Return the words that have a shell in the container take steps before the program."""
-    text = "; ".join((*steps, 'exec "$@"'))
-    return f'sh -c {quoting.shell(text)} "$run/report" ' if steps else ""
-
-
 def _step_options(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the options of srun, each with its reason."""
     launch = plan.launch
@@ -189,12 +186,6 @@ def _command(plan: Plan) -> str:
         return "bash -c task"
     terminal = "SHELL=/bin/bash script --quiet --return --flush --command"
     return f"env {terminal} 'stty rows 40 cols 120; task' /dev/null"
-
-
-def _reasons(options: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the lines of a comment that gives the reason of each option."""
-    reasons = (f"{option.partition('=')[0]}: {reason}" for option, reason in options)
-    return textwrap.wrap("; ".join(reasons), _WIDTH - 2, break_on_hyphens=False)
 
 
 def _exports(values: Mapping[str, str], prefix: str = "") -> list[str]:
