@@ -20,7 +20,6 @@ class Rule(Model, frozen=True, kw_only=True):
         cause: the same as a sentence; ``{name}`` is replaced by a group of the matching signature.
         fix: what to do about it, the best first; groups are replaced as well.
         source: the documentation or report that it is based on.
-        pitfall: its number in the list of pitfalls.
         signatures: regular expressions; a line that one of them matches shows the cause.
         words: in small letters; a line that a signature matches has one of them, so that others
             need not be tried. Empty: all lines are.
@@ -47,7 +46,6 @@ class Rule(Model, frozen=True, kw_only=True):
     cause: str
     fix: tuple[str, ...]
     source: str
-    pitfall: int | None = None
     signatures: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
