@@ -14,7 +14,6 @@ import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from toolkit import module_search as modules
 from toolkit.files import open_regular
@@ -34,17 +33,13 @@ _LIBMPI = re.compile(rb"\0lib(?:mpi|mpich|mpi_cxx|mpicxx|mpi_mpifh)\.so(?:\.\d+)
 _OPTIONS = {**dict.fromkeys(("-u", "-B", "-O", "-s", "-E"), 1), "-W": 2, "-X": 2}
 
 
-class PythonCommand(NamedTuple):
-    """The parts of a command ``python [OPTION...] SCRIPT|-m MODULE [ARGUMENT...]``."""
+def python_command(
+    words: Sequence[str],
+) -> tuple[tuple[str, ...], str, str, tuple[str, ...]] | None:
+    """Return the options, the script, the module and the arguments of a command.
 
-    options: tuple[str, ...]
-    script: str
-    module: str
-    arguments: tuple[str, ...]
-
-
-def python_command(words: Sequence[str]) -> PythonCommand | None:
-    """Return the parts of a command that runs Python; None if it runs no script or module."""
+    It is ``python [OPTION...] SCRIPT|-m MODULE [ARGUMENT...]``; return None for any other.
+    """
     if not words or not is_python(words[0]):
         return None
     start = 1
@@ -52,9 +47,9 @@ def python_command(words: Sequence[str]) -> PythonCommand | None:
         start += _OPTIONS[words[start]]
     options, rest = tuple(words[1:start]), tuple(words[start:])
     if len(rest) > 1 and rest[0] == "-m":
-        return PythonCommand(options, "", rest[1], rest[2:])
+        return options, "", rest[1], rest[2:]
     is_script = bool(rest) and rest[0].endswith(".py") and not rest[0].startswith("-")
-    return PythonCommand(options, rest[0], "", rest[1:]) if is_script else None
+    return (options, rest[0], "", rest[1:]) if is_script else None
 
 
 def is_python(word: str) -> bool:
@@ -76,11 +71,12 @@ def read(case: Case) -> Source:
     command = python_command((target.script, *case.job.arguments))
     if command is None:
         return Source()
-    if command.module:
-        file = modules.module_file(command.module, directory)
+    _, name, module, _ = command
+    if module:
+        file = modules.module_file(module, directory)
         source = _read(case, file, directory) if file else Source()
     else:
-        script = directory / command.script
+        script = directory / name
         source = _read(case, script, _root(script))
     # No launcher is chosen by what a program runs.
     return Source(needed=source.needed, directories=source.directories, doubt=source.doubt)

@@ -34,13 +34,13 @@ _RESOURCES = (
 )
 
 
-def axes(texts: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
+def axes(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Parse ``lr=0.1,0.01`` into a name and its values; a value with a comma is in double quotes.
 
     Raises:
         UsageError: a text has another form, has no value, or names something twice.
     """
-    parsed: list[tuple[str, tuple[str, ...]]] = []
+    parsed: dict[str, tuple[str, ...]] = {}
     for text in texts:
         match = _AXIS.match(text)
         values = _values(match["values"]) if match else ()
@@ -50,7 +50,7 @@ def axes(texts: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
                 place="--sweep",
                 next_step="--sweep lr=0.1,0.01",
             )
-        if match["name"] in dict(parsed):
+        if match["name"] in parsed:
             raise UsageError(
                 f"{match['name']} is given twice",
                 place="--sweep",
@@ -62,7 +62,7 @@ def axes(texts: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
                 place="--sweep",
                 next_step="give each value once",
             )
-        parsed.append((match["name"], values))
+        parsed[match["name"]] = values
     return parsed
 
 
@@ -84,17 +84,14 @@ def points(job: Job) -> tuple[Point, ...]:
     if not job.sweep:
         return ()
     parsed = axes(job.sweep)
-    names = [name for name, _ in parsed]
-    combinations = itertools.product(*(values for _, values in parsed))
+    rows = (tuple(zip(parsed, row, strict=True)) for row in itertools.product(*parsed.values()))
     return tuple(
         Point(
             number=number,
-            values=tuple((name.lstrip("-"), value) for name, value in zip(names, row, strict=True)),
-            arguments=tuple(
-                word for name, value in zip(names, row, strict=True) for word in _words(name, value)
-            ),
+            values=tuple((name.lstrip("-"), value) for name, value in row),
+            arguments=tuple(word for name, value in row for word in _words(name, value)),
         )
-        for number, row in enumerate(combinations)
+        for number, row in enumerate(rows)
     )
 
 
@@ -111,7 +108,7 @@ def array(job: Job) -> str | int | None:
     if not job.sweep or job.array is not None:
         return job.array
     try:
-        count = math.prod(len(values) for _, values in axes(job.sweep))
+        count = math.prod(map(len, axes(job.sweep).values()))
     except UsageError:
         return None
     last = min(count, _MAX_POINTS) - 1  # more are refused
@@ -132,10 +129,10 @@ def findings(job: Job, source: Source) -> Iterator[ToolkitError]:
 
 
 def _sweep_findings(
-    job: Job, parsed: Sequence[tuple[str, tuple[str, ...]]], source: Source
+    job: Job, parsed: dict[str, tuple[str, ...]], source: Source
 ) -> Iterator[ToolkitError]:
-    count = math.prod(len(values) for _, values in parsed)
-    for name, values in parsed:
+    count = math.prod(map(len, parsed.values()))
+    for name, values in parsed.items():
         if name in _RESOURCES and not source.option(name):
             yield _resource_error(name, values)
     if count > _MAX_POINTS:
@@ -150,14 +147,13 @@ def _sweep_findings(
     if beyond is not None:
         cause = f"the sweep has the points 0 to {count - 1}; it has no point {beyond}"
         yield UsageError(cause, place="--array", next_step=f"--array 0-{count - 1}")
-    known = source.options
-    for name, _ in parsed:
+    for name in parsed:
         flag = name if name.startswith("-") else f"--{name}"
-        if known and flag not in known:
+        if source.options and flag not in source.options:
             yield UsageError(
                 f"the script has no option {flag}",
                 place=f"--sweep {flag.lstrip('-')}",
-                choices=known,
+                choices=source.options,
                 value=flag,
                 is_warning=True,
             )

@@ -150,7 +150,7 @@ def python_target(name: str, flags: Layer, cwd: Path) -> tuple[str, Layer]:
     script, module = name, values.get("python_module") or ""
     if not module:
         command = source.python_command((name, *values.get("arguments", ())))
-        if command is None or set(command.options) - {"-u"} or "/" in name or (cwd / name).exists():
+        if command is None or set(command[0]) - {"-u"} or "/" in name or (cwd / name).exists():
             return name, flags
         script, module, values["arguments"] = command[1:]
         top = module.partition(".")[0]
