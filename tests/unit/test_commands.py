@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from toolkit.cli.main import cli
+from toolkit.errors import ScriptMissingError
 
 NEURON = ["--site", "neuron", "--image", "pytorch_22.03", "--partition", "amd_a100nv_8"]
 
@@ -41,6 +42,12 @@ PASTED = [
     ("python -u -m torch.distributed.run --nproc_per_node=2 train.py", (1, 2, "torchrun", ["train.py"])),
     ("python -W ignore -m torch.distributed.launch --nproc_per_node=2 train.py", (1, 2, "torchrun", ["train.py"])),
     ("accelerate launch --mixed_precision no --num_processes=4 --num_machines 2 train.py --num_processes 9", (2, 2, "accelerate", ["--mixed_precision", "no", "train.py", "--num_processes", "9"])),
+    ("python -m pkg.train --lr 1", (1, 1, "torchrun", ["-m", "pkg.train", "--lr", "1"])),
+    ("python3 -u -m pkg", (1, 1, "torchrun", ["-m", "pkg"])),
+    ("python train.py -m x", (1, 1, "torchrun", ["train.py", "-m", "x"])),
+    ("python -W error train.py", (1, 1, "none", ["python", "-W", "error", "train.py"])),
+    ("python -m mpi4py.futures train.py", (1, 1, "mpi", ["python", "-m", "mpi4py.futures", "train.py"])),
+    ("/usr/bin/python3 train.py", (1, 1, "none", ["/usr/bin/python3", "train.py"])),
     ("bash train.sh 1", (1, 1, "none", ["bash", "train.sh", "1"])),
     ("mytool fit --x 1", (1, 1, "none", ["mytool", "fit", "--x", "1"])),
     ("python -m mytool.cli fit", (1, 1, "none", ["python", "-m", "mytool.cli", "fit"])),
@@ -65,7 +72,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pkg").mkdir()
     for name, framework in {
-        **dict.fromkeys(("train.py", "pkg/train.py", "pkg/__init__.py"), "torch.distributed"),
+        **dict.fromkeys(
+            ("train.py", "pkg/train.py", "pkg/__init__.py", "pkg/__main__.py"), "torch.distributed"
+        ),
         **{"hvd.py": "horovod.torch", "ray_train.py": "ray"},
     }.items():
         (tmp_path / name).write_text(f"import {framework}\n")
@@ -87,6 +96,22 @@ def test_a_pasted_command_becomes_the_launcher_that_does_the_same(
     launcher = plan["launch"]["launcher"]
     assert (nodes, plan["ranks_per_node"], launcher) == (str(expected[0]), *expected[1:3])
     assert program[-len(expected[3]) :] == expected[3]
+
+
+@pytest.mark.parametrize("name", ["torch.distributed.launcher", "pkg.missing", "pkg.", "a/b"])
+def test_a_module_that_is_not_here_is_refused_with_the_way_to_run_one_of_the_image(
+    name: str,
+) -> None:
+    error = dry_run(["-m", name]).exception
+    assert isinstance(error, ScriptMissingError)
+    assert f"-- python -m {name}" in (error.next_step or "")
+
+
+def test_a_module_is_named_by_its_last_part_unless_the_user_names_it() -> None:
+    for words, name in (("", "train"), ("--job-name mine", "mine"), ("--launcher none", "train")):
+        plan = json.loads(dry_run([*words.split(), "-m", "pkg.train"]).stdout)["plan"]
+        assert plan["name"] == name
+        assert plan["launch"]["program"][-2:] == ["-m", "pkg.train"]
 
 
 def test_a_folder_hides_no_launcher_after_two_dashes() -> None:

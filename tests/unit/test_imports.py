@@ -15,10 +15,7 @@ from toolkit.config import package_directory
 from toolkit.errors import PlanError
 from toolkit.model.image import Manifest, Python
 from toolkit.model.source import Import, Source
-from toolkit.planning import case as gathering
-from toolkit.planning import target as targets
 from toolkit.planning.plan import decide
-from toolkit.planning.settings import Layer
 from toolkit.rules import judge
 from toolkit.rules.image import explain_standard, find_package, read_packages
 
@@ -208,25 +205,3 @@ def test_every_launcher_runs_a_module_by_its_name(launcher: str) -> None:
     assert "-m pkg.train" in words
     assert "pkg/train.py" not in words
     assert words.endswith("--epochs 12")
-
-
-def test_a_module_is_run_as_one_by_the_launcher_of_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its name would be taken for that of a program of the image."""
-    root = write_files(tmp_path, {"pkg/train.py": ""})
-    seen: list[tuple[str, bool]] = []
-
-    class StopError(Exception):
-        pass
-
-    def resolve(name: str, _: Path, *, program: bool, **__: bool) -> object:
-        seen.append((name, program))
-        raise StopError
-
-    monkeypatch.setattr(targets, "resolve", resolve)
-    values = {"python_module": "pkg.train", "launcher": "none"}
-    for flags, name in ((values, "pkg.train"), ({"launcher": "none"}, "hostname")):
-        with pytest.raises(StopError):
-            gathering.gather(name, Layer("flag", flags), root)
-    assert seen == [("pkg/train.py", True), ("hostname", True)]

@@ -16,13 +16,10 @@ from msgspec.structs import replace
 from tests.unit.samples import read_script, script_case, warned, write_files
 from toolkit import launchers, module_search, source
 from toolkit.config import shipped
-from toolkit.errors import ScriptMissingError
 from toolkit.model.case import Case, Target
 from toolkit.model.job import Job
 from toolkit.model.site import Site
 from toolkit.model.source import Construction, Source
-from toolkit.planning import target as targets
-from toolkit.planning.settings import Layer
 
 # The heads of scripts as they are found: which launcher they need, and the words that say why.
 LIGHTNING = ", which takes each task of Slurm for a rank"
@@ -523,58 +520,3 @@ def test_the_shipped_jobs_import_only_what_their_images_have() -> None:
     for script in sorted(scripts):
         needed = read_script(script.parent, script.name).needed
         assert {each.name for each in needed if each.is_certain} <= known, script
-
-
-MODULES = [
-    (("python", "-m", "pkg.train", "--lr", "1"), ("pkg/train.py", "pkg.train", ("--lr", "1"))),
-    (("python3", "-u", "-m", "pkg"), ("pkg/__main__.py", "pkg", ())),
-    (("python", "train.py", "-m", "x"), ("train.py", "", ("-m", "x"))),
-    (("python", "-W", "error", "train.py"), None),
-    (("python", "-c", "1"), None),
-    (("python", "-m"), None),
-    (("python", "-m", "mpi4py.futures", "train.py"), None),
-    (("python",), None),
-    (("/usr/bin/python3", "train.py"), None),
-    (("train.py", "-m", "x"), None),
-    (("python3.9", "train.py"), None),  # a file of that name is there
-]
-
-
-@pytest.mark.parametrize(("words", "expected"), MODULES)
-def test_a_command_of_python_is_a_script_or_a_module(
-    words: tuple[str, ...], expected: object, tmp_path: Path
-) -> None:
-    names = ("pkg/__init__.py", "pkg/__main__.py", "pkg/train.py", "train.py", "python3.9")
-    given = Layer("flag", {"arguments": words[1:]})
-    script, flags = targets.python_target(
-        words[0], given, write_files(tmp_path, dict.fromkeys(names, ""))
-    )
-    module = flags.values.get("python_module", "")
-    assert (
-        flags is given
-        if expected is None
-        else (script, module, flags.values["arguments"]) == expected
-    )
-
-
-@pytest.mark.parametrize("name", ["torch.distributed.run", "pkg.missing", "pkg", "", "..", "a/b"])
-def test_a_module_that_is_not_here_is_refused_with_the_way_to_run_one_of_the_image(
-    name: str, tmp_path: Path
-) -> None:
-    root = write_files(tmp_path, {"pkg/__init__.py": ""})
-    with pytest.raises(ScriptMissingError) as caught:
-        targets.module_file(name, root)
-    assert f"-- python -m {name}" in (caught.value.next_step or "")
-
-
-def test_a_module_is_taken_from_flags_and_keeps_its_name(tmp_path: Path) -> None:
-    root = write_files(tmp_path, {"pkg/train.py": ""})
-    module = {"python_module": "pkg.train"}
-    target, flags = targets.python_target("pkg.train", Layer("flag", module), root)
-    assert (target, flags.values) == ("pkg/train.py", {**module, "job_name": "train"})
-    arguments = ("-m", "pkg.train", "--lr", "1")
-    layer = Layer("flag", {"arguments": arguments, "job_name": "mine"})
-    _, flags = targets.python_target("python", layer, root)
-    assert flags.values == {**module, "job_name": "mine", "arguments": ("--lr", "1")}
-    untouched = Layer("flag", {"arguments": ("-m", "pkg.train")})
-    assert targets.python_target("train.py", untouched, root) == ("train.py", untouched)
