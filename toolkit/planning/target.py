@@ -85,18 +85,7 @@ def resolve(
         with suppress(UnknownRunError):
             path = find(name, cwd / runs).directory
     if (path / "plan.json").is_file() and (path / "job.json").is_file():
-        require_trusted(path)
-        from toolkit.runs.run import Run as Earlier
-
-        run = Earlier(path.resolve())
-        job = read_json(path / "job.json", Job, searched=True)
-        job = replace(job, env={**job.env, **run.secrets})
-        snapshot = None if is_live else run.read("snapshot.json", Snapshot)
-        if snapshot is not None:
-            target = _in_snapshot(run.directory / "code", snapshot, job.script or "")
-            return target._replace(repeats=run), layer(path.name, job)
-        target, own = _job(path.name, job, cwd, cwd, is_run=True)
-        return target._replace(repeats=run), own
+        return _repeated(path, cwd, is_live=is_live)
     if (path / "job.toml").is_file():
         is_named = not (name.startswith("jobs/") and shipped_job.is_dir())
         settings = read_toml(path / "job.toml", Job, named=is_named)
@@ -131,13 +120,25 @@ def resolve(
     )
 
 
-def _in_snapshot(code: Path, taken: Snapshot, script: str) -> Target:
-    """Return the target in the snapshot of a run."""
-    folder, cwd = code / taken.folder, code / taken.directory
+def _repeated(path: Path, cwd: Path, *, is_live: bool) -> tuple[Target, Layer]:
+    """Return the target of a run, in its snapshot if it has one, and its own settings."""
+    from toolkit.runs.run import Run
+
+    require_trusted(path)
+    run = Run(path.resolve())
+    job = read_json(path / "job.json", Job, searched=True)
+    job = replace(job, env={**job.env, **run.secrets})
+    taken = None if is_live else run.read("snapshot.json", Snapshot)
+    if taken is None:
+        target, own = _job(path.name, job, cwd, cwd, is_run=True)
+        return target._replace(repeats=run), own
+    code, script = run.directory / "code", job.script or ""
+    folder, directory = code / taken.folder, code / taken.directory
     file = folder / Path(script).name
     is_program = not file.is_file()
-    name = script if is_program else _short(file, cwd)
-    return Target(name, str(folder), str(cwd), is_program, is_copy=True)
+    name = script if is_program else _short(file, directory)
+    target = Target(name, str(folder), str(directory), is_program, run, is_copy=True)
+    return target, layer(path.name, job)
 
 
 def python_target(name: str, flags: Layer, cwd: Path) -> tuple[str, Layer]:
