@@ -158,10 +158,13 @@ def purge(case: Case) -> Iterator[ToolkitError]:
     files = {"--image": case.image.path if case.image.is_here else "", "SCRIPT": case.script_path}
     for option, text in files.items():
         path = Path(text)
-        if not path.is_file() or not any(map(path.resolve().is_relative_to, places)):
+        if not text or not any(map(path.resolve().is_relative_to, places)):
+            continue
+        try:
+            status = path.stat()
+        except OSError:
             continue
         # If the file system notes that we read the image's head, its time starts again.
-        status = path.stat()
         days = (time.time() - max(status.st_atime, status.st_mtime)) / _DAY
         if path.name.startswith(CONDEMNED):
             yield BindMissingError(
