@@ -137,7 +137,7 @@ def _repeated(path: Path, cwd: Path, *, is_live: bool) -> tuple[Target, Layer]:
     file = folder / Path(script).name
     is_program = not file.is_file()
     name = script if is_program else _short(file, directory)
-    target = Target(name, str(folder), str(directory), is_program, run, is_copy=True)
+    target = Target(name, str(folder), str(directory), is_program, repeats=run, is_copy=True)
     return target, layer(path.name, job)
 
 
