@@ -19,7 +19,6 @@ from toolkit.launchers import failures
 from toolkit.launchers.base import Launcher, default, require, sockets
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch
-from toolkit.slurm.parse import common_mpi_type
 
 # Default for an image whose MPI is not known: recent Open MPI supports PMIx, MPICH PMI2.
 _DEFAULT = ("pmix", "pmi2")
@@ -33,6 +32,8 @@ def _spoken(case: Case) -> tuple[str, ...]:
 
 
 def _common_pmi(case: Case) -> str | None:
+    from toolkit.slurm.parse import common_mpi_type  # most jobs start no ranks by PMI
+
     return common_mpi_type(_spoken(case), case.facts.mpi or ())
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from toolkit.errors import BindMissingError, ConfigError, SlurmUnreachableError
 from toolkit.files import read_json
-from toolkit.localcluster import processes
 from toolkit.localcluster.paths import (
     PRIVATE,
     Paths,
@@ -79,6 +78,8 @@ def running(paths: Paths) -> Started | None:
         started = read_json(paths.started, Started)
     except ConfigError:
         return None
+    from toolkit.localcluster import processes  # only for a cluster that was started
+
     return (
         started
         if processes.is_supervisor(started.pid, paths) or processes.is_within(paths)
@@ -139,6 +140,8 @@ def up_command(paths: Paths) -> str:
 def prefix(paths: Paths, pid: int, cwd: str | None = None) -> tuple[str, ...]:
     """Return the prefix of a command that runs it in the namespaces of a process of the cluster."""
     settings = ("env", "-C", cwd or current_directory(), f"SLURM_CONF={paths.conf}", *_path())
+    from toolkit.localcluster import processes
+
     if processes.is_within(paths):
         return settings
     as_user = () if os.geteuid() == 0 else ("-U", "--preserve-credentials")
