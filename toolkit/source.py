@@ -67,7 +67,7 @@ def read(case: Case) -> Source:
     target, directory = case.target, Path(case.target.cwd)
     if not target.is_program:
         script = Path(target.folder) / target.name
-        return _read(case, script, directory if case.job.python_module else _root(script))
+        return _read(case, script, directory if case.job.python_module else None)
     command = python_command((target.script, *case.job.arguments))
     if command is None:
         return Source()
@@ -77,18 +77,17 @@ def read(case: Case) -> Source:
         source = _read(case, file, directory) if file else Source()
     else:
         script = directory / name
-        source = _read(case, script, _root(script))
+        source = _read(case, script)
     # No launcher is chosen by what a program runs.
     return Source(needed=source.needed, directories=source.directories, doubt=source.doubt)
 
 
-def _root(script: Path) -> Path:
-    """Return the directory that Python searches first: where a script really is, behind links."""
-    return Path(os.path.realpath(script)).parent
+def _read(case: Case, script: Path, root: Path | None = None) -> Source:
+    """Read a program, whose modules Python searches first in one directory.
 
-
-def _read(case: Case, script: Path, root: Path) -> Source:
-    """Read a program whose modules Python searches first in one directory."""
+    It is where the script really is, behind links, or for a module the working directory.
+    """
+    root = root or Path(os.path.realpath(script)).parent
     data = _bytes(script, _MOST_SCRIPT + 1)
     if data is None:
         return Source()

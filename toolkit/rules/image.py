@@ -202,12 +202,11 @@ def is_known(name: str) -> bool:
 
 def explain_standard(name: str, version: str) -> str:
     """Return why a version of Python lacks a module of the standard library; empty: not known."""
-    if name not in read_packages().standard:
+    known = read_packages().standard.get(name)
+    if known is None:
         is_standard = name in sys.stdlib_module_names
         return f"{name} is of the standard library, and this Python lacks it" if is_standard else ""
-    known = read_packages().standard[name]
-    if "since" in known and numbers(version) < numbers(known["since"]):
-        return f"Python has {name} since {known['since']}"
-    if "until" in known and numbers(version) >= numbers(known["until"]):
-        return f"Python has no {name} since {known['until']}"
-    return ""
+    since, until, own = known.get("since", ""), known.get("until", ""), numbers(version)
+    if since and own < numbers(since):
+        return f"Python has {name} since {since}"
+    return f"Python has no {name} since {until}" if until and own >= numbers(until) else ""
