@@ -1,4 +1,4 @@
-"""The fits and the page of a scaling study. A browser opens the page in tests/cluster/test_bench_scale_page.py."""
+"""The fits and the page of a scaling study."""
 
 from __future__ import annotations
 
