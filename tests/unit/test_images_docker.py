@@ -21,11 +21,12 @@ from toolkit.images.build.docker.archives import (
 from toolkit.images.build.docker.docker import engine_image_name
 from toolkit.images.build.docker.host_secrets import add_mounts, mount_host_config
 from toolkit.images.build.docker.log import BuildKitLog as Reader
+from toolkit.images.build.docker.log import PodmanLog
 from toolkit.images.build.remote_base import resolve_base
 from toolkit.images.host.host_mounts import Bind, HostConfig
 from toolkit.images.recipe.bases import Docker
 
-GOLDEN = Path(__file__).parents[1] / "golden/docker"
+GOLDEN = Path(__file__).parents[1] / "golden"
 DOCKERFILE = """\
 # x
 ARG BASE=debian:bookworm-slim
@@ -132,29 +133,35 @@ def test_a_mirror_in_a_directory_is_served(tmp_path: Path) -> None:
         assert lends.files["sources.list"].read_text().startswith("deb http://127.0.0.1:")
 
 
-def fed(name: str) -> tuple[Reader, list[tuple[str, str, str]]]:
-    reader = Reader()
+# How each engine tells of its steps, and of which version the examples are.
+LOGS: dict[str, tuple[type[Reader | PodmanLog], str]] = {
+    "docker": (Reader, "20.10"),
+    "podman": (PodmanLog, "4.3"),
+}
+
+
+def fed(engine: str, name: str) -> tuple[Reader | PodmanLog, list[tuple[str, str, str]]]:
+    log, version = LOGS[engine]
+    reader = log()
     events: list[tuple[str, str, str]] = []
-    for line in (GOLDEN / name).read_text().splitlines():
+    for line in (GOLDEN / engine / f"{name}-{version}.txt").read_text().splitlines():
         event = reader.feed(line)
         if event:
             events.append((event, reader.step, reader.shown.detail))
     return reader, events
 
 
-def test_steps_are_followed() -> None:
-    reader, events = fed("built-20.10.txt")
+@pytest.mark.parametrize("engine", LOGS)
+def test_steps_are_followed_and_told_apart_from_those_that_were_kept(engine: str) -> None:
+    """Also where one ends without a line; the one that failed is named."""
+    reader, events = fed(engine, "built")
     assert events == [
         ("step", "apt", "python3"),
         ("step", "torch", "torch 2.13.0+cpu"),
         ("step", "act", "2 commands"),
     ]
-    assert not reader.gone
-    assert not reader.no_space
-
-
-def test_steps_that_were_kept_are_told_and_the_one_that_failed_is_named() -> None:
-    reader, events = fed("failed-20.10.txt")
+    assert (reader.gone, reader.no_space) == (False, False)
+    reader, events = fed(engine, "failed")
     assert events == [
         ("kept", "apt", "python3"),
         ("kept", "torch", "torch 2.13.0+cpu"),
@@ -165,10 +172,20 @@ def test_steps_that_were_kept_are_told_and_the_one_that_failed_is_named() -> Non
     assert not reader.gone
 
 
-def test_an_engine_that_stopped_is_told_from_a_step_that_failed() -> None:
-    reader, _ = fed("stopped-20.10.txt")
+@pytest.mark.parametrize(
+    ("engine", "command", "last"),
+    [
+        ("docker", "cat /dev/zero", ""),
+        ("podman", "sleep 311", "Error: server probably quit: unexpected EOF"),
+    ],
+)
+def test_an_engine_that_stopped_is_told_from_a_step_that_failed(
+    engine: str, command: str, last: str
+) -> None:
+    reader, _ = fed(engine, "stopped")
     assert reader.gone
-    assert (reader.step, reader.shown.command, reader.code) == ("act", "cat /dev/zero", None)
+    assert (reader.step, reader.shown.command, reader.code) == ("act", command, None)
+    assert not last or reader.shown.tail[-1] == last
 
 
 @pytest.mark.parametrize(

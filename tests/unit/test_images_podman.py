@@ -1,4 +1,4 @@
-"""The pure parts of building by podman: what is lent to a Dockerfile, its stages, what podman is told, and what it printed."""
+"""The pure parts of building by podman: what is lent to a Dockerfile, its stages, what podman is told, and how it fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from toolkit.images.build.docker.log import PodmanLog as Reader
 from toolkit.images.host.host_mounts import HostConfig
 from toolkit.runtimes.docker import Engine
 
-GOLDEN = Path(__file__).parents[1] / "golden/podman"
 CLIENT = PodmanClient("/usr/bin/podman", mark="toolkit-x.invalid")
 IMAGES = SimpleNamespace(get=lambda name: SimpleNamespace(id=f"id of {name}"))
 ENGINE = Engine(cast(Any, SimpleNamespace(images=IMAGES)), "unix:///p", "Podman", "4")
@@ -87,47 +86,6 @@ def test_nothing_lent_is_an_argument_or_a_variable_of_the_client(
     assert environment["no_proxy"] == "toolkit-x.invalid"
     assert not {"http_proxy", "CONTAINER_HOST", "NO_PROXY"} & set(environment)
     assert "secret@" not in repr(command) + repr(environment)
-
-
-def fed(*names: str) -> tuple[Reader, list[tuple[str, str, str]]]:
-    reader = Reader()
-    events: list[tuple[str, str, str]] = []
-    for name in names:
-        for line in (GOLDEN / name).read_text().splitlines():
-            event = reader.feed(line)
-            if event:
-                events.append((event, reader.step, reader.shown.detail))
-    return reader, events
-
-
-def test_steps_are_followed_also_where_one_ends_without_a_line() -> None:
-    reader, events = fed("built-4.3.txt")
-    assert events == [
-        ("step", "apt", "python3"),
-        ("step", "torch", "torch 2.13.0+cpu"),
-        ("step", "act", "2 commands"),
-    ]
-    assert not reader.gone
-    assert not reader.no_space
-
-
-def test_steps_that_were_kept_are_told_and_the_one_that_failed_is_named() -> None:
-    reader, events = fed("failed-4.3.txt")
-    assert events == [
-        ("kept", "apt", "python3"),
-        ("kept", "torch", "torch 2.13.0+cpu"),
-        ("step", "act", "2 commands"),
-    ]
-    assert (reader.step, reader.shown.command, reader.code) == ("act", "cat /missing/file", 1)
-    assert list(reader.shown.tail) == ["before", "cat: /missing/file: No such file or directory"]
-    assert not reader.gone
-
-
-def test_a_service_that_stopped_is_told_from_a_step_that_failed() -> None:
-    reader, _ = fed("stopped-4.3.txt")
-    assert reader.gone
-    assert (reader.step, reader.shown.command, reader.code) == ("act", "sleep 311", None)
-    assert list(reader.shown.tail) == ["before", "Error: server probably quit: unexpected EOF"]
 
 
 @pytest.mark.parametrize(
