@@ -209,6 +209,16 @@ def test_the_tests_that_the_security_policy_names_are_there() -> None:
     assert len(text.splitlines()) < 220, "with the table of files"
 
 
+@pytest.mark.parametrize(
+    "page", [*PAGES[1:3], *DOCS.glob("contributing/*.md")], ids=lambda path: path.name
+)
+def test_the_files_that_pages_for_developers_name_are_there(page: Path) -> None:
+    named = re.findall(r"`((?:toolkit|tests|tools|docs)/[\w/.-]+)`", page.read_text())
+    own = ("NAME", "toy")  # what a contributor writes
+    ours = [name for name in named if not any(word in name for word in own)]
+    assert [name for name in ours if not (ROOT / name).exists()] == []
+
+
 def anchors(text: str) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     return {
