@@ -169,10 +169,8 @@ def _connected(address: str, settings: dict[str, Any]) -> Engine:
     version, root = client.version(), Path(str(client.info().get("DockerRootDir") or "/-"))
     components = [str(component.get("Name", "")) for component in version.get("Components") or ()]
     name = "Podman" if any("podman" in component.lower() for component in components) else "Docker"
-    try:
-        is_here = address.startswith("unix://") and root.is_dir()
-    except OSError:  # where only root may look
-        is_here = False
+    # Where only root may look, is_dir raises.
+    is_here = address.startswith("unix://") and os.path.isdir(root)  # noqa: PTH112
     return Engine(
         client, address, name, str(version.get("Version", "?")), root if is_here else None
     )
@@ -219,7 +217,16 @@ def discover(image: str) -> tuple[model.Engine, Manifest | None]:
         nvidia="nvidia" in (info.get("Runtimes") or {})
         or (connection.is_podman and any(Path(place).is_dir() for place in _CDI)),
     )
-    return engine, _contents(image, engine)
+    options = ("--rm", "--pull", "never", "--network", "none", "--entrypoint", "python3")
+    is_remote = engine.address and engine.program == "podman"
+    done = shell.run(
+        [engine.program, "run", *options, image, "-c", program(), *FRAMEWORKS],
+        env={**os.environ, "CONTAINER_HOST": engine.address} if is_remote else None,
+        timeout=PROBE_SECONDS,
+        check=False,
+    )
+    environment = parse(done.stdout, image)  # None: it has no Python that answers
+    return engine, environment.manifest if environment else None
 
 
 def address_for_client(connection: Engine) -> str:
@@ -231,17 +238,3 @@ def address_for_client(connection: Engine) -> str:
     return (
         chosen if chosen or not connection.is_podman or connection.is_ours else connection.address
     )
-
-
-def _contents(image: str, engine: model.Engine) -> Manifest | None:
-    """Return what the image's Python can import; None if it has no Python that answers."""
-    options = ("--rm", "--pull", "never", "--network", "none", "--entrypoint", "python3")
-    is_remote = engine.address and engine.program == "podman"
-    done = shell.run(
-        [engine.program, "run", *options, image, "-c", program(), *FRAMEWORKS],
-        env={**os.environ, "CONTAINER_HOST": engine.address} if is_remote else None,
-        timeout=PROBE_SECONDS,
-        check=False,
-    )
-    environment = parse(done.stdout, image)
-    return environment.manifest if environment else None
