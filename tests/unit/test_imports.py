@@ -46,6 +46,7 @@ FINDINGS = [
         'packages = ["opencv-python-headless", "PyYAML"]',
     ]),
     ("import einops", OWN, {}, True, ["add the step below to mine.toml, then toolkit image build mine.toml"]),
+    ("import evaluate, opentelemetry.trace", IMAGE, {}, True, ["--pip evaluate", "--pip opentelemetry-sdk"]),
     ("import sklearn", IMAGE, {"runtime": "conda"}, True, ["/opt/venv/bin/python3 -m pip install scikit-learn"]),
     ("import mine_own", IMAGE, {}, True, ["if mine_own is your own code: --env PYTHONPATH=DIRECTORY"]),
     ("import tomllib", OLD, {}, True, ["Python has tomllib since 3.11", "--pip tomli"]),
