@@ -266,7 +266,7 @@ def test_differences_from_the_cluster() -> None:
         **dict.fromkeys((f"partitions.gpu.{key}" for key in keys), True),
         **dict.fromkeys(("partitions.gpu.nodes", "partitions.big.mem"), False),
     }
-    assert found["partitions.gpu.max_minutes"].text == "1440 minutes in Slurm, 2880 in the file"
+    assert found["partitions.gpu.max_minutes"].text == "1440 in Slurm, 2880 in the file"
 
 
 def test_what_a_site_says_against_itself() -> None:

@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from toolkit.model.base import field_names
 from toolkit.model.job import Job
-from toolkit.model.site import Site, SitePartition
+from toolkit.model.site import Limits, Site, SitePartition
 from toolkit.sites.rules import comment_problem
 from toolkit.sites.survey import Survey
 from toolkit.slurm import hostlist
-from toolkit.units import counted
 
 
 class Difference(NamedTuple):
@@ -84,29 +83,26 @@ def _partition(
     name: str, written: SitePartition, site: Site, survey: Survey
 ) -> Iterator[Difference]:
     queue = next(queue for queue in survey.queues if queue.name == name)
-    members, limits = survey.members(queue), survey.limits.get(name)
-    where = f"partitions.{name}"
-    for key, in_file in (("gpus", written.gpus), ("cpus", written.cpus)):
-        in_slurm = max((getattr(node, key) for node in members), default=0)
-        if in_file is not None and in_file != in_slurm:
-            text = f"a node has {in_slurm} in Slurm, {in_file} in the file"
-            yield Difference(f"{where}.{key}", text)
-    limit = written.max_minutes or site.max_minutes
-    if limit is not None and queue.max_minutes != limit:
-        says = counted(queue.max_minutes, "minute") if queue.max_minutes is not None else "no limit"
-        yield Difference(f"{where}.max_minutes", f"{says} in Slurm, {limit} in the file")
-    nodes = hostlist.count(written.nodes)
-    if nodes is not None and nodes != len(members):
-        text = f"{counted(len(members), 'node')} in Slurm, {nodes} in the file"
-        yield Difference(f"{where}.nodes", text, wrong=False)
+    members, limits = survey.members(queue), survey.limits.get(name, Limits())
+    minutes = queue.max_minutes
+    rows: tuple[tuple[str, object, object], ...] = (
+        ("gpus", max((node.gpus for node in members), default=0), written.gpus),
+        ("cpus", max((node.cpus for node in members), default=0), written.cpus),
+        (
+            "max_minutes",
+            "no limit" if minutes is None else minutes,
+            written.max_minutes or site.max_minutes,
+        ),
+        ("nodes", len(members), hostlist.count(written.nodes)),
+        ("jobs_submitted", limits.jobs_submitted, written.jobs_submitted),
+        ("jobs_running", limits.jobs_running, written.jobs_running),
+        ("gpus_per_user", limits.gpus, written.gpus_per_user),
+    )
+    for key, now, then in rows:
+        if now is not None and then is not None and now != then:
+            text = f"{now} in Slurm, {then} in the file"
+            yield Difference(f"partitions.{name}.{key}", text, wrong=key != "nodes")
     arches = {node.arch for node in members if node.arch}
     if arches and written.arch not in arches:
         text = f"the nodes are {', '.join(sorted(arches))}, the file has {written.arch}"
-        yield Difference(f"{where}.arch", text)
-    for key, now, then in (
-        ("jobs_submitted", limits and limits.jobs_submitted, written.jobs_submitted),
-        ("jobs_running", limits and limits.jobs_running, written.jobs_running),
-        ("gpus_per_user", limits and limits.gpus, written.gpus_per_user),
-    ):
-        if now is not None and then is not None and now != then:
-            yield Difference(f"{where}.{key}", f"{now} in Slurm, {then} in the file")
+        yield Difference(f"partitions.{name}.arch", text)
