@@ -74,12 +74,11 @@ test-jobs: setup ## every exercise and every command of published guides, on a l
 fuzz: .venv/.ready-dev ## break the inputs of every reader of others' files and answers for SECONDS (default: 300)
 	.venv/bin/python -m tests.fuzz $(or $(SECONDS),300)
 
-lint: .venv/.ready-dev ## ruff, mypy, layers, rendered definitions, shellcheck
+lint: .venv/.ready-dev ## ruff, mypy, layers, shellcheck
 	.venv/bin/ruff check -q .
 	.venv/bin/ruff format -q --check .
 	.venv/bin/mypy --no-error-summary
 	.venv/bin/lint-imports --no-logo
-	$(TOOLKIT) image render --all --check
 	@command -v shellcheck >/dev/null || { echo 'shellcheck is missing: $(TOOLKIT) setup --with tests'; exit 72; }
 	shellcheck -x $(SHELLS)
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from difflib import unified_diff
 from pathlib import Path
 
 import click
 
 from toolkit.cli import console
-from toolkit.errors import ConfigError, UnknownImageError, UsageError
+from toolkit.errors import UnknownImageError, UsageError
 from toolkit.files import write_atomically
 from toolkit.images.recipe import catalogue, library
 from toolkit.images.recipe.definitions import FORMATS
@@ -151,7 +149,7 @@ def _write_recipe(path: Path, text: str) -> Resolved:
     "--format",
     "form",
     type=click.Choice(tuple(FORMATS)),
-    help="Format of the definition (default: apptainer; for --check and --write, both).",
+    help="Format of the definition (default: apptainer; for --write, both).",
 )
 @click.option(
     "--with",
@@ -161,19 +159,12 @@ def _write_recipe(path: Path, text: str) -> Resolved:
     help="Add a feature; repeatable.",
 )
 @click.option("--all", "every", is_flag=True, help="All recipes that come with the toolkit.")
-@click.option(
-    "--check",
-    is_flag=True,
-    help="Only check: if a committed definition differs, show the differences and exit "
-    "with code 78.",
-)
 @click.option("--write", is_flag=True, help="Write the committed definitions again.")
 def render(
     name: str | None,
     form: str | None,
     features: tuple[str, ...],
     every: bool,
-    check: bool,
     write: bool,
 ) -> None:
     """Show the definition that a recipe becomes.
@@ -186,7 +177,7 @@ def render(
     Examples:
       toolkit image render pytorch_cpu
       toolkit image render pytorch_cpu --format docker --with jupyter
-      toolkit image render --all --check
+      toolkit image render --all --write
     """
     if every == (name is not None):
         raise UsageError(
@@ -195,47 +186,16 @@ def render(
             choices=list_recipes(),
             next_step="toolkit image render --help",
         )
-    if check and write:
-        cause = "--check and --write do not go together"
-        raise UsageError(cause, place="--check", next_step="toolkit image render --help")
-    if features and (check or write or every):
-        raise UsageError(
-            "--with shows a definition; it does not go with --check, --write, --all", place="--with"
-        )
-    named: Sequence[str] = list_recipes() if name is None else (name,)
-    if not check and not write:
-        for recipe in named:
+    if features and (write or every):
+        cause = "--with shows a definition; it does not go with --write, --all"
+        raise UsageError(cause, place="--with")
+    for recipe in list_recipes() if name is None else (name,):
+        if not write:
             console.document(library.render(library.load(recipe, features), form or "apptainer"))
-        return
-    stale = [(recipe, *each) for recipe in named for each in _stale(recipe, form)]
-    if check and stale:
-        raise _stale_error(stale)
-    for _, path, _, text in stale:
-        write_atomically(path, text)
-        console.say("written", str(path))
-
-
-def _stale(recipe: str, form: str | None) -> Iterator[tuple[Path, str, str]]:
-    """Yield the definitions on disk that differ from the recipe: path, present and new text."""
-    resolved = library.load(recipe)
-    for each in (form,) if form else FORMATS:
-        path = library.definition_path(recipe, each)
-        committed = path.read_text(encoding="utf-8") if path.is_file() else ""
-        wanted = library.render(resolved, each)
-        if committed != wanted:
-            yield path, committed, wanted
-
-
-def _stale_error(stale: Sequence[tuple[str, Path, str, str]]) -> ConfigError:
-    """Return the error about definitions that differ from their recipes, with the differences."""
-    names = dict.fromkeys(recipe for recipe, *_ in stale)
-    again = stale[0][0] if len(names) == 1 else "--all"
-    details: list[str] = []
-    for _, path, *texts in stale:
-        before, after = (text.splitlines() for text in texts)
-        details += unified_diff(before, after, str(path), "as rendered", lineterm="", n=1)
-    return ConfigError(
-        f"not what its recipe renders to: the definition of {', '.join(names)}",
-        details=details[:200],
-        next_step=f"toolkit image render {again} --write",
-    )
+            continue
+        resolved = library.load(recipe)
+        for each in (form,) if form else FORMATS:
+            path, text = library.definition_path(recipe, each), library.render(resolved, each)
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                write_atomically(path, text)
+                console.say("written", str(path))
