@@ -10,31 +10,13 @@ from pathlib import Path
 from toolkit.config import shipped
 from toolkit.errors import EXHAUSTED, ForbiddenError, ScriptMissingError, UsageError
 from toolkit.files import read_toml, temporary_beside
-from toolkit.model.base import Model
 from toolkit.model.job import Job
 
 
-class Exercise(Model, frozen=True, kw_only=True):
-    """A folder with a job.toml that came with the tool.
-
-    Attributes:
-        name: of the folder.
-        image: that it runs in; empty if it needs none.
-        summary: what it shows.
-    """
-
-    name: str
-    image: str
-    summary: str
-
-
-def exercises() -> tuple[Exercise, ...]:
-    """Return all exercises, sorted by name."""
-    jobs = {path.parent.name: read_toml(path, Job) for path in shipped("jobs").glob("*/job.toml")}
-    return tuple(
-        Exercise(name=name, image=job.image or "", summary=job.summary or "")
-        for name, job in sorted(jobs.items())
-    )
+def exercises() -> dict[str, Job]:
+    """Return the job of each exercise, sorted by its name."""
+    files = sorted(shipped("jobs").glob("*/job.toml"))
+    return {path.parent.name: read_toml(path, Job) for path in files}
 
 
 def copy(name: str, target: Path) -> None:
@@ -47,12 +29,12 @@ def copy(name: str, target: Path) -> None:
     """
     name = name.removeprefix("jobs/").strip("/")
     source = shipped("jobs") / name
-    names = [exercise.name for exercise in exercises()]
-    if name not in names:
+    known = exercises()
+    if name not in known:
         raise ScriptMissingError(
             f"no exercise is called {name}",
             place="NAME",
-            choices=names,
+            choices=known,
             value=name,
             next_step="toolkit jobs list",
         )

@@ -35,7 +35,7 @@ def test_all_are_listed_with_what_they_show() -> None:
     assert "digits-ddp" in CliRunner().invoke(command, ["list"]).stdout
 
 
-@pytest.mark.parametrize("name", [one.name for one in exercises()])
+@pytest.mark.parametrize("name", exercises())
 def test_each_can_be_copied_and_run(here: Path, name: str) -> None:
     done = CliRunner().invoke(command, ["copy", name])
     assert done.exit_code == 0

@@ -19,7 +19,7 @@ from toolkit.quoting import shell, shell_words
 
 @completion
 def _exercises() -> Iterable[str]:
-    return [exercise.name for exercise in exercises.exercises()]
+    return exercises.exercises()
 
 
 @click.command("docs")
@@ -55,8 +55,11 @@ def list_jobs(as_json: bool) -> None:
     Example:
       toolkit jobs list
     """
-    listed = exercises.exercises()
-    rows = [(exercise.name, exercise.image or "-", exercise.summary) for exercise in listed]
+    listed = [
+        {"name": name, "image": job.image or "", "summary": job.summary or ""}
+        for name, job in exercises.exercises().items()
+    ]
+    rows = [(each["name"], each["image"] or "-", each["summary"]) for each in listed]
     console.result(listed, console.table(("NAME", "IMAGE", "SHOWS"), rows), as_json=as_json)
 
 

@@ -9,11 +9,9 @@ import msgspec
 
 from toolkit import errors
 from toolkit.cli import main as cli
-from toolkit.config import shipped
 from toolkit.doctor.items import ITEMS
 from toolkit.exercises import exercises
 from toolkit.explain.gather import rules
-from toolkit.files import read_toml
 from toolkit.images.recipe import library
 from toolkit.images.recipe.names import list_recipes
 from toolkit.images.recipe.recipe import Recipe
@@ -275,14 +273,13 @@ def _recipes() -> str:
 def _exercises() -> str:
     """Return a page with each exercise and its options."""
     parts = ["# Exercises", _ABOUT["exercises"]]
-    for exercise in exercises():
-        job = read_toml(shipped("jobs") / exercise.name / "job.toml", Job)
+    for name, job in exercises().items():
         launcher = job.launcher or "chosen by the script's imports"
         parts += [
-            f"## {exercise.name}",
+            f"## {name}",
             f"{_plain(job.summary or '')}.",
-            f"Image: `{exercise.image or 'none'}`. Launcher: {launcher}.",
-            _fence(f"$ toolkit run jobs/{exercise.name}", "console"),
+            f"Image: `{job.image or 'none'}`. Launcher: {launcher}.",
+            _fence(f"$ toolkit run jobs/{name}", "console"),
         ]
     rows = (f"| `{name}` | {_plain(LAUNCHERS[name].about)} |" for name in offered())
     return _page([*parts, "## Launchers", _table("Launcher", "Starts", rows)])
