@@ -92,13 +92,6 @@ def _of_tree(script: ScriptFile | None, folder: Path, runs: Path) -> tuple[Code,
     return code, diff or ""
 
 
-def repeat(before: Path, run: Run) -> None:
-    """Give a run the record of an earlier one whose code it runs again."""
-    for name in ("code.json", "code.diff"):
-        with suppress(OSError):
-            shutil.copy(before / name, run.directory / name)
-
-
 def change_since(run: Run, script: ScriptFile | None) -> str:
     """Return a warning if a script is not the one that an earlier run had; else nothing."""
     before = None
@@ -131,8 +124,8 @@ def snapshot_of(run: Run) -> Snapshot | None:
     return run.read("snapshot.json", Snapshot)
 
 
-def copy(run: Run, tree: Tree, directory: str, folder: str) -> Snapshot:
-    """Copy a work tree into a run's directory.
+def copy(run: Run, tree: Tree, directory: str, folder: str) -> None:
+    """Copy a work tree into a run's directory; with a snapshot also the record of its code.
 
     Args:
         run: that gets the copy.
@@ -170,7 +163,9 @@ def copy(run: Run, tree: Tree, directory: str, folder: str) -> Snapshot:
         if not place.startswith("/"):
             (target / place).mkdir(parents=True, exist_ok=True)
     write_atomically(run.directory / "snapshot.json", to_json(taken))
-    return taken
+    for name in ("code.json", "code.diff") if before else ():
+        with suppress(OSError):
+            shutil.copy(root.parent / name, run.directory / name)
 
 
 def _within(root: Path, path: str) -> str:

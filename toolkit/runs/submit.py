@@ -90,9 +90,7 @@ def fill(plan: Plan, case: Case) -> Run:
         tree, folder = case.tree, case.target.folder
         if tree is not None:
             code.copy(run, tree, case.target.cwd, folder)
-        if tree is not None and tree.is_copy:
-            code.repeat(Path(tree.root).parent, run)
-        else:
+        if tree is None or not tree.is_copy:
             code.record(run, case.script_file, Path(folder), values.values())
     except BaseException:
         shutil.rmtree(run.directory)
