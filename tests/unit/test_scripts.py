@@ -229,7 +229,8 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
     Path(decided.run_directory, "logs").mkdir(parents=True, exist_ok=True)
     command = decided.container.command or "python3"
     started = dict.fromkeys((command, "python3", "torchrun"), CONTAINER)
-    asked = {"srun": SRUN, "scontrol": SCONTROL, "mpirun": MPIRUN, "scancel": "#!/bin/bash\n"}
+    asked = {"srun": SRUN, "scontrol": SCONTROL, "squeue": SCONTROL, "mpirun": MPIRUN}
+    asked["scancel"] = "#!/bin/bash\n"
     for name, text in {**started, **asked}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
