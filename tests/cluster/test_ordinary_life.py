@@ -206,3 +206,15 @@ def test_a_run_that_is_repeated_stays_the_same(
         *"run --time 0:20:00 --dry-run --json runs/echo-0003".split(), cwd=shared_dir, env=env
     )
     assert "--time=0:20:00" in json.loads(changed.stdout)["script"], changed.stderr
+
+
+def test_a_run_that_is_repeated_on_more_nodes_is_no_set_of_copies(
+    toolkit: Any, shared_dir: Path
+) -> None:
+    """The launcher was chosen for one rank."""
+    (shared_dir / "alone.py").write_text("print(1)\n")
+    done = toolkit(*"run --runtime none alone.py".split(), cwd=shared_dir)
+    assert done.returncode == 0, done.stderr
+    again = toolkit(*"run --nodes 2 runs/alone-0001".split(), cwd=shared_dir)
+    assert again.returncode == 86
+    assert "2 nodes x 1 would be 2 copies" in again.stderr

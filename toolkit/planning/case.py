@@ -38,6 +38,8 @@ from toolkit.runs.directories import next_directory
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
 from toolkit.sites.rules import comment_example
 
+_RANKS = {"nodes", "ntasks_per_node", "gpus", "gpus_per_node"}
+
 
 def gather(
     target_name: str,
@@ -68,6 +70,9 @@ def gather(
     recorded = target.repeats.plan if target.repeats else None
     if recorded:  # its settings are those of the files and variables of its day
         layers = [own, flags]
+        was_chosen = recorded.launch.reason.startswith(f"{target.name} ")
+        if was_chosen and _RANKS.intersection(flags.values):  # on which the choice depends
+            layers.insert(1, Layer("default", {"launcher": "auto"}))
     cluster, settings = _merge_settings(layers, is_recorded=bool(recorded), dry_run=dry_run)
     case = _settled(target, note, cluster, settings, cwd)
     case = _with_source(_with_image(case))
