@@ -287,15 +287,21 @@ batch| srun: error: nid001: tasks 0-1: Killed"""
     assert match.cause == "the step on nid001 used more memory than the job was given"
 
 
+_PIP = "Retry(total=4) after connection broken by NewConnectionError(Failed to establish a new connection: [Errno -3] Temporary failure in name resolution): /simple/einops/"
+_CALLED = "CalledProcessError: Command 'x' returned non-zero exit status"
+
+
 @pytest.mark.parametrize(
-    ("words", "source", "rule"),
+    ("words", "source", "before", "rule"),
     [
-        ("ValueError: not enough values to unpack (expected 2, got 0)", "_, width = os.popen('stty size').read().split()", "no-terminal"),
-        ("ZeroDivisionError: integer modulo by zero", "local_rank = rank % torch.cuda.device_count()", "no-gpu"),
+        ("ValueError: not enough values to unpack (expected 2, got 0)", "_, width = os.popen('stty size').read().split()", "", "no-terminal"),
+        ("ZeroDivisionError: integer modulo by zero", "local_rank = rank % torch.cuda.device_count()", "", "no-gpu"),
+        (f"{_CALLED} 1.", "check_call(pip)", _PIP, "pip-at-run-time"),
+        (f"{_CALLED} 127.", "check_output('sinfo')", "/bin/sh: 1: sinfo: not found", "host-program"),
     ],
 )  # fmt: skip
-def test_the_line_that_raised_may_tell_more_than_the_exception(
-    words: str, source: str, rule: str
+def test_other_lines_may_tell_more_than_the_exception(
+    words: str, source: str, before: str, rule: str
 ) -> None:
     failure = Failure(
         exit_code=1,
@@ -307,7 +313,8 @@ def test_the_line_that_raised_may_tell_more_than_the_exception(
         details=(words,),
         certainty="certain",
     )
-    facts = Evidence(pasted(f"0| {words}"), "FAILED", 1, first_rank=0, first_host="nid001")
+    log = pasted(f"0| {before}\n0| {words}")
+    facts = Evidence(log, "FAILED", 1, first_rank=0, first_host="nid001")
     assert match_of(explain(facts._replace(failure=failure), RULES)).rule == rule
 
 

@@ -162,7 +162,8 @@ def _of_first_rank(evidence: Evidence, rules: Mapping[str, Rule]) -> list[Match]
     ]
     if not special and failure.kind != "argparse":
         early = {name: rule for name, rule in causes.items() if rule.early}
-        special = list(matches(evidence._replace(entries=_printed(evidence)), early))
+        printed = matches(evidence._replace(entries=_printed(evidence)), early)
+        special = sorted(printed, key=lambda match: -match.weight)
     certainty = min((failure.certainty or "likely"), "likely", key=_CERTAINTIES.index)
     special = [
         replace(match, sure=max(match.sure, certainty, key=_CERTAINTIES.index)) for match in special
