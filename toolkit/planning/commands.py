@@ -260,8 +260,20 @@ def _read(words: Sequence[str], flags: Layer) -> tuple[list[str], dict[str, Any]
     if command.stays and not settings:
         return None
     is_python = MODULE in given or rest[0].endswith(".py") or _is_on_path(rest[0])
-    if command.launcher and (is_python or command is not _SRUN):  # srun may start a program
+    outer = {key: value for key, value in settings.items() if key != PER_NODE}
+    known = flags._replace(values={**outer, **flags.values})
+    within = None if command.starts else _read(rest, known)
+    if within is not None and command is not _SRUN:
+        raise UsageError(
+            f"{place} would start {rest[0]}, which starts ranks, too",
+            place=place,
+            next_step="leave one of them out",
+        )
+    if within is not None:  # srun torchrun ...: its tasks are agents
+        place, rest, settings = f"{place} {rest[0]}", within[0], {**outer, **within[1]}
+    elif command.launcher and (is_python or command is not _SRUN):  # srun may start a program
         settings["launcher"] = command.launcher
+    _compare(place, settings, flags)
     if MODULE in given:
         rest = ["python", "-m", *rest]
     variables = (*settings.get("pass_env", ()), *settings.get("env", ()))
@@ -270,6 +282,19 @@ def _read(words: Sequence[str], flags: Layer) -> tuple[list[str], dict[str, Any]
         *(f"--env {variable}" for variable in variables),
     ]
     return rest, settings, f"{place} is understood as {' '.join(options) or rest[0]}"
+
+
+def _compare(place: str, settings: Mapping[str, Any], flags: Layer) -> None:
+    """Refuse a command that says something else than the flags."""
+    for key, value in settings.items():
+        if "env" not in key and str(flags.values.get(key, value)) not in (str(value), "auto"):
+            option = f"--{key.replace('_', '-')}"
+            raise UsageError(
+                f"{place} says {option} {value}, and the command line says {option} "
+                f"{flags.values[key]}",
+                place=option,
+                next_step="leave one of them out",
+            )
 
 
 def _is_on_path(word: str) -> bool:
@@ -330,15 +355,6 @@ def _settings(place: str, given: Mapping[str, Sequence[str]], flags: Layer) -> d
                 f"{place} asks for {ranks} ranks, which {nodes} nodes cannot have in equal numbers",
                 place=place,
                 next_step="--nodes N with as many ranks on each",
-            )
-    for key, value in settings.items():
-        if str(flags.values.get(key, value)) != str(value):
-            option = f"--{key.replace('_', '-')}"
-            raise UsageError(
-                f"{place} says {option} {value}, and the command line says {option} "
-                f"{flags.values[key]}",
-                place=option,
-                next_step="leave one of them out",
             )
     variables = [*given.get(ENV, ()), *(f"OMPI_MCA_{text}" for text in given.get(MCA, ()))]
     variables += [f"{name}={texts[-1]}" for name, texts in given.items() if name.isupper()]

@@ -34,7 +34,9 @@ def understand(
     """
     words, note = (name, *flags.values.get("arguments", ())), ""
     is_file = (cwd / name).is_file() if is_command else (cwd / name).exists()
-    if "launcher" not in flags.values and not is_file:
+    given = LAUNCHERS.get(flags.values.get("launcher", ""))
+    as_it_is = given is not None and (given.is_internal or given.name == "none")
+    if not as_it_is and not is_file:
         from toolkit.planning import commands
 
         name, flags, note = commands.translate(words, flags) or (name, flags, "")
