@@ -48,6 +48,7 @@ def decide(case: Case) -> Plan:
     requeue = options.requeueing(job, case.minutes)
     reports = _writes_reports(case)
     origins = _origins(case)
+    forced_texts = [f"forced: {text}" for text in (forced.findings if forced else ())]
     if runtime.image:
         container = replace(container, binds=_binds(case, origins))
     fresh = Plan(
@@ -79,10 +80,7 @@ def decide(case: Case) -> Plan:
         pty=bool(job.pty),
         points=sweep.points(job),
         notes=(*case.notes, *gpu_notes, *options.notes(job, case.facts.sbatch_options)),
-        warnings=(
-            *(f"forced: {text}" for text in (forced.findings if forced else ())),
-            *(finding.summary for finding in findings),
-        ),
+        warnings=(*forced_texts, *(finding.summary for finding in findings)),
         forced=forced,
         script_file=None if job.interactive else case.script_file,
         ports=case.site.ports,

@@ -93,18 +93,7 @@ def resolve(
         settings = read_toml(path / "job.toml", Job, named=is_named)
         return _job("job.toml", settings, path.resolve(), cwd)
     if path.is_file():
-        has_options = False
-        with suppress(OSError):  # The rules say so, or it is a large program.
-            has_options = b"\n#SBATCH" in read_bytes(path, _MOST_SCRIPT)
-        if has_options and path.suffix != ".py":
-            raise UsageError(
-                f"{name} is a batch script: its #SBATCH lines would not be read",
-                place="SCRIPT",
-                next_step=f"sbatch {shell(name)} submits it, toolkit lint {shell(name)} checks it; "
-                "or toolkit run ... -- what its srun starts",
-            )
-        folder = str(path.parent.resolve())
-        return Target(_short(path, cwd), folder, str(cwd)), Layer("script", {})
+        return _script(name, path, cwd), Layer("script", {})
     # A folder does not hide a program: a clone of huggingface/accelerate is called accelerate.
     if program and _is_program(name) and (path.is_dir() or not path.exists()):
         return Target(name, str(cwd), str(cwd), is_program=True), Layer("program", {})
@@ -120,6 +109,20 @@ def resolve(
         value=name,
         next_step=step,
     )
+
+
+def _script(name: str, path: Path, cwd: Path) -> Target:
+    has_options = False
+    with suppress(OSError):  # The rules say so, or it is a large program.
+        has_options = b"\n#SBATCH" in read_bytes(path, _MOST_SCRIPT)
+    if has_options and path.suffix != ".py":
+        raise UsageError(
+            f"{name} is a batch script: its #SBATCH lines would not be read",
+            place="SCRIPT",
+            next_step=f"sbatch {shell(name)} submits it, toolkit lint {shell(name)} checks it; "
+            "or toolkit run ... -- what its srun starts",
+        )
+    return Target(_short(path, cwd), str(path.parent.resolve()), str(cwd))
 
 
 def _repeated(path: Path, cwd: Path, *, is_live: bool) -> tuple[Target, Layer]:
