@@ -8,6 +8,7 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import msgspec
 import pytest
@@ -233,6 +234,25 @@ def test_steps_on_a_terminal_still_draw(
     with console.Steps() as steps:
         steps.begin("pull", "\x1b[31mx")
     assert capsys.readouterr().err.startswith("\r\033[Kpull       \\x1b[31mx")
+
+
+def test_a_long_step_is_announced_where_no_terminal_shows_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    announced = Event()
+
+    def note(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+        announced.set()
+
+    monkeypatch.setattr(console, "_LONG", 0.0)
+    monkeypatch.setattr(console, "note", note)
+    with console.Steps() as steps:
+        steps.begin("rehearsal", "2 participants", expected=60.0)
+        assert announced.wait(10)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "rehearsal  2 participants ... of about 1:00"
+    assert second.split()[:4] == ["rehearsal", "2", "participants", "done"]
 
 
 def test_a_document_is_exact_for_programs_and_shown_to_people(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from toolkit.model.plan import Plan
 
 SUBJECT = 11  # width of the first column: "plan", "script", "queued", "controller"
-_LONG = 3.0  # seconds of a step that is announced where no terminal shows it
+_LONG = 3.0  # seconds after which a step is announced where no terminal shows it
 _WIDEST = 4096  # characters of a cell: all cells of its column are as wide
 
 _OF_FINDINGS = [
@@ -168,13 +169,14 @@ def _details(error: ToolkitError, indent: int) -> list[str]:
 class Steps:
     """The display of the steps of long work, a line each, with its time.
 
-    A terminal shows the current one; elsewhere one that is known to be long is announced.
+    A terminal shows the current one; elsewhere a long one is announced.
     """
 
     def __init__(self) -> None:
         self._is_live = sys.stderr.isatty()
         self._name = self._detail = ""
         self._began = 0.0
+        self._announcement = threading.Timer(_LONG, bool)
 
     def __enter__(self) -> Steps:
         return self
@@ -190,17 +192,16 @@ class Steps:
         about = f" of about {human_time(expected)}" if expected else ""
         line = one_line(subject(step, f"{detail} ...{about}"))
         if self._is_live:
-            print(
-                f"{_ERASE}{line[: shutil.get_terminal_size().columns - 1]}",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
-        elif (expected or 0) > _LONG:
-            note(line)
+            shown = line[: shutil.get_terminal_size().columns - 1]
+            print(f"{_ERASE}{shown}", end="", file=sys.stderr, flush=True)
+        else:
+            self._announcement = threading.Timer(_LONG, note, (line,))
+            self._announcement.daemon = True
+            self._announcement.start()
 
     def end(self, outcome: str = "done") -> None:
         """Print the current step with its outcome and time."""
+        self._announcement.cancel()
         name, self._name = self._name, ""
         if name:
             passed = human_time(time.monotonic() - self._began)
