@@ -72,11 +72,11 @@ def test_a_job_whose_imports_fail_does_not_queue_and_would_have_failed(
     toolkit: Any, shared_dir: Path, pytorch_image: Path
 ) -> None:
     """What is refused fails indeed: with a reason it is submitted all the same."""
-    work = project(shared_dir, TRAIN + "import cv2, einops\n")
+    work = project(shared_dir, "import torch\nimport cv2, einops\n")
     options = ("--image", str(pytorch_image), *"--launcher none train.py".split())
     refused = toolkit("run", *options, cwd=work)
     assert refused.returncode == 97, refused.stderr
-    assert "no cv2 (train.py, line 12), einops (train.py, line 12)" in refused.stderr
+    assert "no cv2 (train.py, line 2), einops (train.py, line 2)" in refused.stderr
     assert "--pip opencv-python-headless --pip einops" in refused.stderr
     assert not list(work.glob("runs/*/job.sbatch"))
     forced = toolkit("run", "--force", "see whether it is true", *options, cwd=work, timeout=300)
