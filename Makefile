@@ -142,7 +142,7 @@ workshop-rehearsal: setup ## the workshop of workshops/neuron-2022 with 40 users
 	@for name in $(or $(IMAGES),pytorch_cpu tensorflow_cpu ray_cpu); do $(TOOLKIT) image build $$name || exit; done
 	@$(TOOLKIT) workshop rehearse workshops/neuron-2022 --people $(or $(PEOPLE),40) $(addprefix --only ,$(EXERCISES)) --html rehearsal.html
 
-house: .venv/.ready-dev ## sizes, function lengths, imports that run upward, words left: per room
+house: .venv/.ready-dev ## hold each room to its budget in benchmarks/house.tsv; the longest functions, imports that run upward
 	@.venv/bin/python -m benchmarks.house
 
 layers: .venv/.ready-dev ## draw the layers into ARCHITECTURE.md from the import graph

@@ -1,125 +1,124 @@
-"""Measure the code itself: `make house` prints sizes, functions, layers and words per room."""
+"""Measure the code itself: `make house` holds each room of the package to its budget.
+
+The budgets are in house.tsv: statements (Python's ``ast``) and modules of each room. To raise one
+is a line in a diff, with its reason. It also prints the longest functions and the imports that run
+upward.
+"""
 
 from __future__ import annotations
 
 import ast
 import statistics
+import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks import layers
-from tests.unit import test_english
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "toolkit"
-LONG_FILE, SHORT_MODULE = 300, 25
-
-# The files that each kind of addition takes, and the page or test that shows it.
-ADDITIONS = (
-    ("recipe", "recipes/NAME.toml; then `toolkit image render`", "CONTRIBUTING.md"),
-    ("exercise", "jobs/NAME/{job.toml,train.py,README.md}", "CONTRIBUTING.md"),
-    ("site", "toolkit/sites/NAME.toml", "CONTRIBUTING.md"),
-    ("rule of explain", "toolkit/explain/rules/NAME.toml", "CONTRIBUTING.md"),
-    ("launcher", "its module, its row and its template", "docs/contributing/adding-a-launcher.md"),
-    ("runtime", "its module, its row and its template", "docs/contributing/adding-a-runtime.md"),
-    ("lint rule", "its module", "CONTRIBUTING.md"),
-    ("rule of jobs", "a generator in toolkit/rules/ and its line in RULES", "CONTRIBUTING.md"),
-    ("doctor item", "its module", "CONTRIBUTING.md"),
-    ("Slurm option", "none: --slurm NAME=VALUE passes it through", "docs/running.md"),
-)
+BUDGETS = Path(__file__).with_suffix(".tsv")
+LONGEST_FUNCTION = 71  # lines
 
 
-def modules() -> list[Path]:
-    """Return the modules of the package."""
-    return sorted(PACKAGE.rglob("*.py"))
+class Room(NamedTuple):
+    """A room of the package: its name, and the most statements and modules that it may have."""
 
+    name: str
+    statements: int
+    modules: int
+    folders: tuple[str, ...]
 
-def room_of(path: Path) -> str:
-    """Return the room of a module; `toolkit` for the modules at its top."""
-    parts = path.relative_to(PACKAGE).with_suffix("").parts
-    if len(parts) == 1:
-        return "toolkit"
-    return f"images.{parts[1]}" if parts[0] == "images" and len(parts) > 2 else parts[0]
+    def holds(self, module: str) -> bool:
+        """Return whether a module, named by its path, is in one of the room's folders.
 
-
-def sizes() -> list[tuple[str, int, int, int]]:
-    """Return room, modules, statements and lines, the largest room first."""
-    counts: dict[str, Counter[str]] = {}
-    for path in modules():
-        text = path.read_text(encoding="utf-8")
-        statements = sum(isinstance(node, ast.stmt) for node in ast.walk(ast.parse(text)))
-        counts.setdefault(room_of(path), Counter()).update(
-            modules=1, statements=statements, lines=text.count("\n")
+        The folder ``toolkit`` stands for the modules at the top of the package.
+        """
+        folder = module.rpartition("/")[0]
+        return any(
+            folder == own or (own != "toolkit" and module.startswith(f"{own}/"))
+            for own in self.folders
         )
-    rows = [
-        (room, count["modules"], count["statements"], count["lines"])
-        for room, count in counts.items()
+
+
+def rooms() -> list[Room]:
+    """Return the rooms in the table of budgets."""
+    rows = [line.split("\t") for line in BUDGETS.read_text(encoding="utf-8").splitlines()[1:]]
+    return [
+        Room(name, int(statements), int(modules), tuple(folders.split()))
+        for name, statements, modules, folders in rows
     ]
-    return sorted(rows, key=lambda row: -row[2])
 
 
-def functions() -> list[tuple[int, str]]:
+def tracked(folder: str) -> list[str]:
+    """Return the files of a folder that git knows and that are there."""
+    command = ["git", "ls-files", "-z", folder]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+def parse_modules() -> dict[str, ast.Module]:
+    """Return the modules of the package by their paths, parsed."""
+    return {
+        name: ast.parse((ROOT / name).read_bytes())
+        for name in tracked("toolkit")
+        if name.endswith(".py")
+    }
+
+
+def statements(module: ast.Module) -> int:
+    """Return how many statements a module has."""
+    return sum(isinstance(node, ast.stmt) for node in ast.walk(module))
+
+
+def functions(modules: dict[str, ast.Module]) -> list[tuple[int, str]]:
     """Return the length in lines and the place of each function, the longest first."""
-    lengths = []
-    for path in modules():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = (node.end_lineno or node.lineno) - node.lineno + 1
-                lengths.append((length, f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"))
+    lengths = [
+        ((node.end_lineno or node.lineno) - node.lineno + 1, f"{name}:{node.lineno} {node.name}")
+        for name, module in modules.items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     return sorted(lengths, reverse=True)
 
 
-def section(title: str, lines: Iterable[str]) -> None:
-    """Print a title and indented lines."""
-    print(title)
-    for line in lines:
-        print(f"  {line}")
+def over_budget(modules: dict[str, ast.Module]) -> list[str]:
+    """Print each room beside its budget, and return what is over it."""
+    counts = {name: statements(module) for name, module in modules.items()}
+    over = []
+    print(f"{'room':14}{'statements':>11}{'budget':>8}{'modules':>9}{'budget':>8}")
+    for room in rooms():
+        own = [count for name, count in counts.items() if room.holds(name)]
+        print(f"{room.name:14}{sum(own):11}{room.statements:8}{len(own):9}{room.modules:8}")
+        if sum(own) > room.statements or len(own) > room.modules:
+            over.append(f"{room.name} is over its budget in {BUDGETS.relative_to(ROOT)}")
+    print(f"{'toolkit':14}{sum(counts.values()):11}{'':8}{len(counts):9}")
+    unknown = [name for name in counts if not any(room.holds(name) for room in rooms())]
+    return over + [f"{name} is in no room of {BUDGETS.relative_to(ROOT)}" for name in unknown]
 
 
 def main() -> int:
-    """Print all figures."""
-    rows = sizes()
-    print(f"{'room':20}{'modules':>8}{'statements':>12}{'lines':>8}")
-    total = (
-        "all",
-        sum(row[1] for row in rows),
-        sum(row[2] for row in rows),
-        sum(row[3] for row in rows),
-    )
-    for room, count, statements, lines in [*rows, total]:
-        print(f"{room:20}{count:8}{statements:12}{lines:8}")
+    """Print all figures; return 1 if one is over its budget."""
+    modules = parse_modules()
+    over = over_budget(modules)
+    tests = sum((ROOT / name).read_bytes().count(b"\n") for name in tracked("tests"))
+    print(f"{'tests':14}{tests:11} lines")
 
-    lengths = functions()
+    lengths = functions(modules)
     values = sorted(length for length, _ in lengths)
-    median, ninth = statistics.median(values), values[int(len(values) * 0.9)]
-    print(f"functions            {len(values)}: median {median:g} lines, p90 {ninth}")
-    section("longest functions", (f"{length:4} {place}" for length, place in lengths[:5]))
-
-    sizes_of = {path: path.read_text(encoding="utf-8").count("\n") for path in modules()}
-    long_files = sorted(((count, path) for path, count in sizes_of.items() if count > LONG_FILE))
-    section(
-        f"files over {LONG_FILE} lines: {len(long_files)}",
-        (f"{count:4} {path.relative_to(ROOT)}" for count, path in reversed(long_files)),
-    )
-    print(f"modules under {SHORT_MODULE} lines: {sum(n < SHORT_MODULE for n in sizes_of.values())}")
+    ninth = values[int(len(values) * 0.9)]
+    print(f"functions {len(values)}: median {statistics.median(values):g} lines, p90 {ninth}")
+    for length, place in lengths[:5]:
+        print(f"  {length:4} {place}")
+    over += [
+        f"{place} has {length} lines" for length, place in lengths if length > LONGEST_FUNCTION
+    ]
 
     rising = layers.upward(layers.edges(layers.graph()))
-    section(
-        f"imports that run upward: {sum(rising.values())}",
-        (f"{importer} -> {imported}: {count}" for (importer, imported), count in rising.items()),
-    )
-    words = Counter(
-        room_of(ROOT / finding.split(":")[0])
-        for finding in test_english.all_findings(test_english.modules())
-        if finding.startswith("toolkit/")
-    )
-    section(
-        f"words of the list: {words.total()}", (f"{n:4} {room}" for room, n in words.most_common())
-    )
-    section("to add a ...", (f"{kind:16} {files}  ({page})" for kind, files, page in ADDITIONS))
-    return 0
+    over += [f"{importer} imports {imported}, a higher layer" for importer, imported in rising]
+    for line in over:
+        print(f"over       {line}")
+    return 1 if over else 0
 
 
 if __name__ == "__main__":
