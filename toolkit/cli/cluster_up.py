@@ -169,8 +169,12 @@ def up(
         for text in differences:
             steps.say("differs", text)
         started = bring_up(name, shape, steps, share=share)
-    named = "" if name == default_name() else f" --name {name}"
     console.fact("cluster", f"{name} is up" if started else f"{name} is up already")
+    _say_how_to_use(name)
+
+
+def _say_how_to_use(name: str) -> None:
+    named = "" if name == default_name() else f" --name {name}"
     if named:
         each = f"or with each command: --cluster {name}"
         console.fact("use it", f"export TOOLKIT_CLUSTER={name}     {each}")

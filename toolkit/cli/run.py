@@ -133,12 +133,7 @@ def command(
 
     Ctrl-C detaches and leaves the job running; a second one cancels it.
     """
-    if force is not None and not force.strip():
-        raise UsageError(
-            "--force needs a reason, which is recorded with the run",
-            place="--force",
-            next_step='--force "the limit was raised for us"',
-        )
+    _require_reason(force)
     if failed:
         options |= _failed_points(script)
     if as_module:
@@ -157,15 +152,7 @@ def command(
         return 0
     case = with_image(case, lambda: patiently(gathered, wait))
     if case.job.interactive:
-        from toolkit.cli.shell import run_interactively
-
-        if detach:
-            raise UsageError(
-                "an interactive run cannot be detached",
-                place="--detach",
-                next_step="leave out --detach or --interactive",
-            )
-        return run_interactively(case, as_json=as_json)
+        return _run_interactively(case, detach=detach, as_json=as_json)
     run = _submitted(case, wait, explain=explain)
     console.say("script", os.path.relpath(run.script))
     if detach:
@@ -174,6 +161,27 @@ def command(
     from toolkit.cli.follow import follow_run
 
     return follow_run(run, as_json=as_json)
+
+
+def _require_reason(force: str | None) -> None:
+    if force is not None and not force.strip():
+        raise UsageError(
+            "--force needs a reason, which is recorded with the run",
+            place="--force",
+            next_step='--force "the limit was raised for us"',
+        )
+
+
+def _run_interactively(case: Case, *, detach: bool, as_json: bool) -> int:
+    from toolkit.cli.shell import run_interactively
+
+    if detach:
+        raise UsageError(
+            "an interactive run cannot be detached",
+            place="--detach",
+            next_step="leave out --detach or --interactive",
+        )
+    return run_interactively(case, as_json=as_json)
 
 
 def _print_queued(run: Run, *, as_json: bool) -> None:
