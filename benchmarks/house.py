@@ -18,7 +18,7 @@ from benchmarks import layers
 
 ROOT = Path(__file__).parent.parent
 BUDGETS = Path(__file__).with_suffix(".tsv")
-LONGEST_FUNCTION = 71  # lines
+LONGEST_FUNCTION = 74  # lines
 
 
 class Room(NamedTuple):
