@@ -28,6 +28,7 @@ PASTED = [
     ("composer -n 2 train.py", (1, 2, "torchrun", ["train.py"])),
     ("fabric run --num-nodes=2 --devices=4 train.py", (2, 4, "srun", ["python3", "train.py"])),
     ("ray job submit --address http://h:8265 --working-dir . -- python ray_train.py", (1, 1, "ray", ["python3", "ray_train.py"])),
+    ("horovodrun -np 2 -H a:4 python hvd.py", (1, 2, "horovod", ["python3", "hvd.py"])),
     ("mpirun -np 2 -x PATH -x LD_LIBRARY_PATH python hvd.py", (1, 2, "mpi", ["python3", "hvd.py"])),
     ("mpirun -np 16 -N 8 --hostfile hosts ./train.py", (2, 8, "mpi", ["python3", "train.py"])),
     ("composer --world_size 4 -n 2 train.py", (2, 2, "torchrun", ["train.py"])),
@@ -67,6 +68,9 @@ REFUSED = [
     ("--time 5 -- srun -t 10 -n 2 python train.py", "srun says --time 10, and the command line says --time 5"),
     ("-- srun -n 2 --gpus-per-task 1 python train.py", "--gpus-per-task is not known here"),
     ("--nodes 2 -- mpirun -np 3 python hvd.py", "3 ranks, which 2 nodes cannot have in equal numbers"),
+    ("-- horovodrun -np 4 -H a:2 python hvd.py", "4 ranks, which a:2 cannot have in equal numbers"),
+    ("-- mpirun -np 4 -H a:3,b:1 python hvd.py", "4 ranks, which a:3,b:1 cannot have in equal numbers"),
+    ("-- torchrun --nproc-per-node 2 -m torch.distributed.run train.py", "would start torch.distributed.run, which starts ranks, too"),
     ("-- python -m pkg.trian", "no module pkg.trian"),
     ("digits-dpp", "no script or job digits-dpp"),
 ]  # fmt: skip

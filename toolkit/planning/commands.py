@@ -262,7 +262,8 @@ def _read(words: Sequence[str], flags: Layer) -> tuple[list[str], dict[str, Any]
     is_python = MODULE in given or rest[0].endswith(".py") or _is_on_path(rest[0])
     outer = {key: value for key, value in settings.items() if key != PER_NODE}
     known = flags._replace(values={**outer, **flags.values})
-    within = None if command.starts else _read(rest, known)
+    started = ["python", "-m", *rest] if MODULE in given else rest
+    within = None if command.starts else _read(started, known)
     if within is not None and command is not _SRUN:
         raise UsageError(
             f"{place} would start {rest[0]}, which starts ranks, too",
@@ -350,9 +351,12 @@ def _settings(place: str, given: Mapping[str, Sequence[str]], flags: Layer) -> d
         if nodes and int(ranks) % nodes == 0:
             settings.setdefault(PER_NODE, int(ranks) // nodes)
         per_node = settings.get(PER_NODE)
-        if not (isinstance(per_node, int) and str(nodes * per_node) == ranks):
+        slots = [int(text) for host in hosts if (text := host.partition(":")[2]).isdigit()]
+        count = per_node if isinstance(per_node, int) else 0
+        if str(nodes * count) != ranks or count > min(slots, default=count):
+            named = ",".join(hosts) or f"{nodes} nodes"
             raise UsageError(
-                f"{place} asks for {ranks} ranks, which {nodes} nodes cannot have in equal numbers",
+                f"{place} asks for {ranks} ranks, which {named} cannot have in equal numbers",
                 place=place,
                 next_step="--nodes N with as many ranks on each",
             )
