@@ -132,6 +132,8 @@ def test_a_package_chooses_the_launcher_and_is_named(tmp_path: Path) -> None:
 TRAINER = "import lightning\nlightning.Trainer()"
 BY_JOB: list[tuple[str, set[str] | None, dict[str, Any], str]] = [
     ("import json", {"tensorflow"}, {}, "none"),
+    ("import os\nos.environ['SLURM_PROCID']", {"tensorflow"}, {}, "none"),
+    ("import os\nos.environ['SLURM_PROCID']", {"torch"}, {}, "srun"),
     ("import torch", None, {"nodes": 1}, "none"),
     ("import torch", None, {"nodes": 1, "gpus": 4}, "torchrun"),
     *((TRAINER, None, job, "torchrun") for job in ({"nodes": "1:2"}, {"gpus": "2,1"}, {"max_restarts": 2})),

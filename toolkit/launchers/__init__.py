@@ -104,7 +104,8 @@ def _reads_slurm(case: Case) -> str:
     # Below an agent of torchrun these are the agent's numbers.
     read = {"SLURM_PROCID", "SLURM_LOCALID"}.intersection(case.source.texts)
     is_given = {"RANK", "LOCAL_RANK"}.intersection(case.source.texts)
-    return f"reads {min(read)}" if read and not is_given else ""
+    lacks_torch = case.manifest is not None and "torch" not in case.manifest.frameworks
+    return f"reads {min(read)}" if read and not (is_given or lacks_torch) else ""
 
 
 def _data_parallel(case: Case) -> str:
