@@ -97,6 +97,8 @@ def resume(case: Case, wait: Wait) -> Run | None:
                 place=str(run.directory),
                 next_step="wait for it: toolkit ps",
             )
+        if not file.exists():  # another process has submitted it meanwhile
+            continue
         if search(run, wait):
             return run
         if was_never_submitted(run):  # it is not looked for any more
