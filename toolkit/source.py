@@ -136,7 +136,8 @@ class _Reader:
         self.nearby: dict[str, Path] = {}
         self.unread: set[str] = set()
         self.shown: dict[Path, str] = {}
-        self.doubt = ""
+        is_packages = any("-packages" in f"{bind.source}:{bind.target}" for bind in case.binds)
+        self.doubt = "a directory of packages is bound by --bind" if is_packages else ""
         search = case.job.env.get("PYTHONPATH", case.site.environment.get("PYTHONPATH", ""))
         for text in filter(None, search.split(":")):
             path = Path(os.path.normpath(self.directory / text))

@@ -101,6 +101,7 @@ def make_case(job: dict[str, Any] | None = None, **changes: Any) -> Case:
         "image": image,
         "binds": binds,
         "run": "/home/user/project/runs/train-0001",
+        "directory": str(Path.cwd()),
         "findings": tuple(wrong),
     }
     return Case(**(given | changes))

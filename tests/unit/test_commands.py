@@ -64,6 +64,7 @@ REFUSED = [
     ("-- srun -N 3 torchrun --nnodes 2 train.py", "torchrun says --nodes 2, and the command line says --nodes 3"),
     ("-- mpirun -np 4 torchrun --nproc-per-node 2 train.py", "mpirun would start torchrun, which starts ranks, too"),
     ("--launcher srun -- torchrun train.py", "torchrun says --launcher torchrun, and the command line says --launcher srun"),
+    ("-- mpirun -np 4 -ppn 0 ./train.py", "4 ranks, which 1 nodes cannot have in equal numbers"),
     ("-- mpirun -np 5 -N 2 python hvd.py", "5 ranks, which 2 nodes cannot have in equal numbers"),
     ("--time 5 -- srun -t 10 -n 2 python train.py", "srun says --time 10, and the command line says --time 5"),
     ("-- srun -n 2 --gpus-per-task 1 python train.py", "--gpus-per-task is not known here"),

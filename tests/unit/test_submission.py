@@ -172,7 +172,9 @@ def test_a_repeated_command_takes_up_the_job_and_never_runs_ahead_of_sbatch(
     tmp_path: Path, slurm: Slurm
 ) -> None:
     """The same settings and script; another run of the directory is none of its business."""
-    case = make_case(run=str(tmp_path / "x-0002"))
+    (tmp_path / "train.py").touch()
+    os.utime(tmp_path / "train.py", (0, 0))
+    case = make_case(run=str(tmp_path / "x-0002"), folder=str(tmp_path), cwd=str(tmp_path))
     settings = repeatable(case, decide(case))
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     for name, job in (("a-0001", settings), ("b-0001", make_case({"nodes": 1}).job)):
@@ -196,6 +198,9 @@ def test_a_repeated_command_takes_up_the_job_and_never_runs_ahead_of_sbatch(
     put(run, "attempt.json", Submission(site="local", submitted=SINCE))
     (run.directory / "run.json").unlink()
     assert resume(changed, Wait()) is None
+    (tmp_path / "train.py").touch()
+    assert resume(case, Wait()) is None, "the script was edited since"
+    os.utime(tmp_path / "train.py", (0, 0))
     assert attempt_of(run).exists()
     slurm.jobs_known.clear()
     assert resume(case, Wait()) is None

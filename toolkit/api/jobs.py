@@ -13,7 +13,7 @@ from submitit.core import core, utils
 
 from toolkit.errors import SlurmUnreachableError, SubmissionError
 from toolkit.launchers.others import SUBMITIT_FOLDER, SUBMITIT_SIGNAL
-from toolkit.runs.run import Run, client_of
+from toolkit.runs.run import Run
 from toolkit.slurm.client import Client
 
 _MISSES = 3  # queries in a row without a job, until it counts as lost
@@ -52,9 +52,9 @@ class Watcher(core.InfoWatcher):
 
 
 @cache
-def watcher_of(cluster: str | None) -> Watcher:
-    """Return the watcher of a cluster; one query serves all of its jobs."""
-    return Watcher(client_of(cluster))
+def watcher_of(client: Client) -> Watcher:
+    """Return the watcher of a cluster that is up; one query serves all of its jobs."""
+    return Watcher(client)
 
 
 class Paths(utils.JobPaths):
@@ -89,7 +89,7 @@ class Job(core.Job[Any]):
         """Find the files of a job by its folder in its run's directory."""
         run = Run(Path(folder).parent)
         self.run = run.directory
-        self.watcher = watcher_of(run.job.cluster if run.job else None)
+        self.watcher = watcher_of(run.client)
         super().__init__(folder, job_id, tasks)
         self._paths = Paths(run, job_id, self.task_id)
 

@@ -119,7 +119,7 @@ def run_interactively(case: Case, *, as_json: bool = False) -> int:
 
 def _cancelled(run: Run) -> int:
     """Report what became of a run that was interrupted, and write down how it came out."""
-    if interactive.allocated(run) is None:
+    if not (run.directory / "allocation").is_file():
         shutil.rmtree(run.directory)
         console.say("cancelled", "the request for nodes; nothing was started")
         return INTERRUPTED

@@ -99,6 +99,7 @@ class Case(NamedTuple):
         binds: what the user names to be shown in the container.
         shown: further directories that the ranks must see, such as the git work tree -> why.
         run: the directory of the run's files, absolute.
+        directory: where the command is called, absolute.
         tree: the tree that a snapshot is taken of; None: the job runs in the work tree itself.
         findings: the errors of what was gathered, and the warnings.
         notes: how the command was understood.
@@ -123,6 +124,7 @@ class Case(NamedTuple):
     binds: tuple[Bind, ...] = ()
     shown: dict[str, str] = {}
     run: str = ""
+    directory: str = ""
     tree: Tree | None = None
     findings: tuple[ToolkitError, ...] = ()
     notes: tuple[str, ...] = ()

@@ -133,6 +133,7 @@ def _settled(target: Target, note: str, cluster: Cluster, settings: Settings, cw
     case = Case(
         job=job,
         site=cluster.site,
+        directory=str(cwd),
         origins=origins,
         target=target._replace(interpreter=INTERPRETERS.get(suffix, "")),
         runtime=runtime,

@@ -344,7 +344,7 @@ def _settings(place: str, given: Mapping[str, Sequence[str]], flags: Layer) -> d
     ranks = given.get(RANKS, [""])[-1]
     if ranks.isdigit():
         per_node = settings.get(PER_NODE)
-        if isinstance(per_node, int) and NODES not in {*settings, *flags.values}:
+        if isinstance(per_node, int) and per_node and NODES not in {*settings, *flags.values}:
             settings[NODES] = int(ranks) // per_node
         nodes = settings.get(NODES) or flags.values.get(NODES) or 1
         nodes = nodes if isinstance(nodes, int) else 0  # a range has no equal numbers

@@ -24,6 +24,7 @@ from toolkit.files import hash_file, open_regular
 from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
 from toolkit.model.case import Case
+from toolkit.model.image import Manifest
 from toolkit.units import human_size
 
 _LEAST = 100 * 10**6  # bytes: logs of a short run
@@ -42,7 +43,7 @@ _CACHES = (
 
 def directory(case: Case) -> Iterator[ToolkitError]:
     """Require a directory that the site takes jobs from, and that can hold run directories."""
-    cwd = Path.cwd()
+    cwd = Path(case.directory)
     only = case.site.submit_directory and Path(os.path.expandvars(case.site.submit_directory))
     if only and not cwd.is_relative_to(only.resolve()):
         yield BindMissingError(
@@ -62,7 +63,7 @@ def directory(case: Case) -> Iterator[ToolkitError]:
 
 def hidden(case: Case) -> Iterator[ToolkitError]:
     """Require paths that nodes see: each may have a directory of its own in that place."""
-    named = {"directory": [str(Path.cwd()), case.target.folder]}
+    named = {"directory": [case.directory, case.target.folder]}
     if case.image.is_here:
         named["--image"] = [case.image.path]
     if case.environment and case.runtime:
@@ -188,7 +189,7 @@ def space(case: Case) -> Iterator[ToolkitError]:
     """Require space for what a run writes: its logs and its outcome; and for caches in a home."""
     from toolkit.images.host import space as disk
 
-    cwd, home, scratch = Path.cwd(), Path.home(), case.site.scratch
+    cwd, home, scratch = Path(case.directory), Path.home(), case.site.scratch
     room = disk.read_room(cwd)
     for what, left in {"the file system has": room.free, "your quota leaves": room.quota}.items():
         if left is not None and left < _LITTLE:
@@ -282,7 +283,7 @@ def locked(case: Case) -> Iterator[ToolkitError]:
             next_step="build or pull it again, or remove the manifest",
             source="its manifest",
         )
-    elif manifest and manifest.locked and _lock(manifest.name) not in ("", manifest.locked):
+    elif manifest and manifest.locked and _lock(case, manifest) not in ("", manifest.locked):
         name = manifest.name
         yield ImageMissingError(
             f"{name} was built from another lock than recipes/{name}.lock is today",
@@ -293,11 +294,11 @@ def locked(case: Case) -> Iterator[ToolkitError]:
         )
 
 
-def _lock(name: str) -> str:
+def _lock(case: Case, manifest: Manifest) -> str:
     """Return the SHA-256 of a recipe's lock as it is today; empty: there is none."""
-    for place in (Path.cwd() / "recipes", shipped("recipes")):
+    for place in (Path(case.directory) / "recipes", shipped("recipes")):
         try:
-            return hash_file(place / f"{name}.lock")
+            return hash_file(place / f"{manifest.name}.lock")
         except OSError:
             continue
     return ""

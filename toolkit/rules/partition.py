@@ -271,16 +271,20 @@ def time(case: Case) -> Iterator[ToolkitError]:
     """
     gives = f"site {case.site.name} gives"
     is_notebook = case.launcher is not None and case.launcher.is_server
+    site, of_partition = case.site, case.written
     written = (
-        (f"partition {case.partition_name} gives", case.written and case.written.max_minutes),
-        (gives, case.site.max_minutes),
-        (f"{gives} interactive jobs", case.job.interactive and case.site.interactive_minutes),
-        (f"{gives} notebooks", is_notebook and case.site.notebook_minutes),
+        (
+            f"partition {case.partition_name} gives",
+            of_partition.max_minutes if of_partition else None,
+        ),
+        (gives, site.max_minutes),
+        (f"{gives} interactive jobs", site.interactive_minutes if case.job.interactive else None),
+        (f"{gives} notebooks", site.notebook_minutes if is_notebook else None),
     )
     live = case.partition.max_minutes if case.partition else None
     limits = [(written[0][0], live, "sinfo"), *((*each, case.site.cited) for each in written)]
     for who, limit, source in limits:
-        if limit and case.minutes is not None and case.minutes > limit:
+        if limit is not None and case.minutes is not None and case.minutes > limit:
             yield ShapeError(
                 f"{who} {counted(limit, 'minute')} at most, {case.minutes} were asked for",
                 place="--time",

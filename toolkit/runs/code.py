@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from toolkit import git
 from toolkit.errors import ConfigError, NoSpaceError, UsageError
@@ -237,6 +238,11 @@ def _check_size(root: Path, files: dict[str, int]) -> None:
     )
 
 
+def _created(path: Path) -> IO[bytes]:
+    """Create a file that only the caller may read, until it has its mode."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
 def _copy_file(root: Path, name: str, target: Path) -> str:
     """Copy a file or a symbolic link, and return the hash of its content."""
     source, copy = root / name, target / name
@@ -251,7 +257,7 @@ def _copy_file(root: Path, name: str, target: Path) -> str:
         copy.symlink_to(text)
         return hashlib.sha256(os.fsencode(text)).hexdigest()
     # It may be exchanged for a pipe or a link meanwhile.
-    with open_regular(source, below=source.parent) as reading, copy.open("xb") as writing:
+    with open_regular(source, below=source.parent) as reading, _created(copy) as writing:
         shutil.copyfileobj(reading, writing)
         mode = stat.S_IMODE(os.fstat(reading.fileno()).st_mode)
         os.fchmod(writing.fileno(), (mode & 0o555) | stat.S_IRUSR)

@@ -63,7 +63,7 @@ def next_directory(runs: Path, name: str) -> Path:
     safe = _UNSAFE.sub("-", name).strip("-.") or "run"
     numbers = [
         int(match["number"])
-        for path in runs.glob("*")
+        for path in (runs.iterdir() if runs.is_dir() else ())
         if (match := _NUMBERED.match(path.name)) and match["name"] == safe
     ]
     return runs / f"{safe}-{max(numbers, default=0) + 1:04d}"

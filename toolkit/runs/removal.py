@@ -85,6 +85,8 @@ def reason_to_stay(run: Run, answers: status.Answers | None = None) -> Reason | 
         return Reason(f"Slurm does not know job {run.job.job_id}: {ended}", is_certain=False)
     if not is_over(run):
         return Reason("it is being submitted, or waits for an allocation")
+    if Run(run.directory).number:
+        return Reason("it was submitted meanwhile")
     if not status.was_never_submitted(run):
         return Reason("it is not known whether Slurm has its job: toolkit ps", is_certain=False)
     is_new = run.job is None and _age(run) < _BEING_WRITTEN
@@ -130,7 +132,7 @@ def remove(runs: Sequence[Run], *, cancel: bool = False, force: bool = False) ->
         run.client.cancel(run.job_id)
     while cancel and time.monotonic() < until and any(each.has_job for each in reasons.values()):
         time.sleep(_PAUSE)
-        reasons = _reasons([*reasons])
+        reasons = _reasons([Run(run.directory) for run in reasons])
     staying = {run: reason for run, reason in reasons.items() if reason.is_certain or not force}
     if staying:
         first = next(iter(staying.values()))
@@ -188,8 +190,9 @@ def _remove(run: Run) -> int:
     targets stay, also if a link is created meanwhile.
     """
     size, runs = size_of(run.directory), run.directory.parent
+    image = None
     with suppress(ConfigError):  # the user is sure that it is a run
-        usage.release(Path(run.plan.container.image), run.directory)
+        image = Path(run.plan.container.image)
     aside = runs / f".{run.name}{_MARK}{secrets.token_hex(4)}"
     try:
         run.directory.rename(aside)
@@ -202,6 +205,8 @@ def _remove(run: Run) -> int:
             place=str(error.filename or aside),
             next_step=f"see who owns it: ls -l {aside if aside.exists() else run.directory}",
         ) from error
+    if image is not None:
+        usage.release(image, run.directory)
     with suppress(OSError):
         for rest in runs.glob(f".*{_MARK}*"):  # of a removal that was interrupted
             shutil.rmtree(rest, ignore_errors=True)
@@ -230,8 +235,9 @@ def candidates(
     """
     ages = {run: _age(run) for run in runs[keep or 0 :]}
     old = [run for run, age in ages.items() if older_than is None or age > older_than]
-    reasons = {run: reason.text for run, reason in _reasons(old).items()}
-    reasons |= {run: "it belongs to another user" for run in old if not run.is_own}
+    own = [run for run in old if run.is_own]
+    reasons = {run: reason.text for run, reason in _reasons(own).items()}
+    reasons |= {run: "it belongs to another user" for run in old if run not in own}
     return tuple(
         Removal(
             run=run.name,

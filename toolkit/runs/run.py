@@ -109,8 +109,14 @@ class Run:
 
     @cached_property
     def job(self) -> Submission | None:
-        """The job; without a number where it is not known whether Slurm has it. None: no job."""
-        return self.read("run.json", Submission) or self.read("attempt.json", Submission)
+        """The job; without a number where it is not known whether Slurm has it. None: no job.
+
+        An attempt of another user may not be read.
+        """
+        submitted = self.read("run.json", Submission)
+        if submitted is None and self.is_own:
+            return self.read("attempt.json", Submission)
+        return submitted
 
     @cached_property
     def outcome(self) -> Outcome | None:

@@ -78,7 +78,7 @@ def query(run: Run, answers: Answers | None = None) -> JobState | None:
     """
     if run.outcome is not None or run.job is None:
         return None
-    known = answers[run.job.cluster] if answers is not None else None
+    known = answers.get(run.job.cluster) if answers is not None else None
     if isinstance(known, SlurmUnreachableError):
         raise known
     state = run.state(known)
@@ -140,10 +140,10 @@ def was_never_submitted(run: Run) -> bool:
 
     The caller knows that Slurm has no job of the run's script.
     """
-    if run.job is None:
-        return True
+    if not run.is_own or run.job is None:
+        return run.is_own
     is_settled = not run.number and time.time() - run.job.began > _LATEST
-    return run.is_own and is_settled and not any(run.logs.glob("*.log"))
+    return is_settled and not any(run.logs.glob("*.log"))
 
 
 def running(run: Run) -> list[JobState]:

@@ -123,11 +123,8 @@ def _candidates() -> Iterator[tuple[str, dict[str, Any]]]:
 
     An address that the user has chosen is the only one.
     """
-    from docker.utils import kwargs_from_env
-
-    settings = kwargs_from_env()
-    if chosen := settings.pop("base_url", None):
-        yield chosen, settings
+    if chosen := os.environ.get("DOCKER_HOST"):
+        yield chosen, {}
         return
     if context := _context():
         yield context
@@ -163,6 +160,8 @@ def _connected(address: str, settings: dict[str, Any]) -> Engine:
     """Return the engine at an address; the SDK's errors are of one that does not answer."""
     import docker
 
+    if os.environ.get("DOCKER_TLS_VERIFY") and address == os.environ.get("DOCKER_HOST"):
+        settings = {"tls": docker.utils.kwargs_from_env().get("tls", False)}
     if address.startswith("ssh://"):
         settings = {**settings, "use_ssh_client": True}
     client = docker.DockerClient(base_url=address, version="auto", timeout=_PATIENCE, **settings)

@@ -238,7 +238,7 @@ def usage(text: str, details: Callable[[str], str]) -> dict[str, Use]:
     """
     uses: dict[str, Use] = {}
     for partitions, state, count, gres, job in rows(text, USAGE_FORMAT):
-        if state in _ENDING:
+        if state in _ENDING or not count.isdigit():
             continue
         runs = state != "PD"
         gpus = gpus_in(gres) * int(count) if runs else 0
