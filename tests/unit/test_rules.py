@@ -389,6 +389,11 @@ def test_space_of_the_directory_and_of_a_home_without_scratch(
         assert words in finding.cause
 
 
+def test_the_directory_of_the_case_is_judged_and_not_that_of_the_process() -> None:
+    (found,) = files.directory(make_case(directory="/gone"))
+    assert found.cause.startswith("/gone cannot be written to")
+
+
 def test_of_a_cluster_that_is_not_reached_only_the_script_is_looked_at(here: Path) -> None:
     told = check_host(looking(here, {}, {"submit_directory": "/x"}, cluster=None)).host
     assert [finding.place for finding in told] == ["SCRIPT"]
