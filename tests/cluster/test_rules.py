@@ -129,9 +129,7 @@ def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(place: Pla
     assert ours == slurm
 
 
-def test_jobs_are_taken_from_one_directory(
-    place: Place, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_are_taken_from_one_directory(place: Place, shared_dir: Path) -> None:
     inside, beside = place.directory / "project", place.directory.with_name("scratch-of-another")
     for directory in (inside, beside):
         directory.mkdir(exist_ok=True)
@@ -141,8 +139,8 @@ def test_jobs_are_taken_from_one_directory(
     assert [bool(one) for one in said] == [False, True, True], said
     assert f"jobs are taken from {place.directory} only" in said[2]
     for path, is_refused in ((inside, False), (beside, True), (shared_dir, True)):
-        monkeypatch.chdir(path)
-        assert bool([*files.directory(Case(Job(), place.site))]) is is_refused
+        case = Case(Job(), place.site, directory=str(path))
+        assert bool([*files.directory(case)]) is is_refused
 
 
 def test_a_user_may_have_so_many_jobs(place: Place) -> None:
