@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.errors import ConfigError, ImageMissingError, ToolkitError, UntrustedError
+from toolkit.errors import ConfigError, ImageMissingError, ToolkitError
 from toolkit.localcluster.access import local_name
 from toolkit.model.case import Case
 from toolkit.model.job import Job
@@ -27,7 +27,6 @@ from toolkit.runs.submit import fill, is_over, repeatable, reserve, search, subm
 from toolkit.shell import Progress
 from toolkit.slurm.failures import AnswerLostError
 from toolkit.slurm.patience import Wait
-from toolkit.trust import require_trusted
 
 Adapt = Callable[[Case], Case]
 _SBATCH_SECONDS = 70.0  # sbatch itself gives up earlier
@@ -109,14 +108,15 @@ def resume(case: Case, wait: Wait) -> Run | None:
 def _is_same(run: Run, case: Case) -> bool:
     """Return whether a run is of the same settings and of a script that has not changed since."""
     try:
-        require_trusted(run.directory)
-        plan, job = decide(case), run.read("job.json", Job)
-        if not run.is_own or run.job is None or run.number or job != repeatable(case, plan):
+        if not run.is_own or run.job is None or run.number:
+            return False
+        plan = decide(case)
+        if run.read("job.json", Job) != repeatable(case, plan):
             return False
         # The hash tells nothing of a script that was copied, or is too large for one.
         changed = 0.0 if case.target.is_program else Path(case.script_path).stat().st_mtime
         return run.plan.script_file == plan.script_file and changed <= run.job.began + 1
-    except (ConfigError, UntrustedError, OSError):
+    except (ConfigError, OSError):
         return False
 
 

@@ -235,9 +235,9 @@ def candidates(
     """
     ages = {run: _age(run) for run in runs[keep or 0 :]}
     old = [run for run, age in ages.items() if older_than is None or age > older_than]
-    own = [run for run in old if run.is_own]
-    reasons = {run: reason.text for run, reason in _reasons(own).items()}
-    reasons |= {run: "it belongs to another user" for run in old if run not in own}
+    reasons = {run: "it belongs to another user" for run in old if not run.is_own}
+    own = [run for run in old if run not in reasons]
+    reasons |= {run: reason.text for run, reason in _reasons(own).items()}
     return tuple(
         Removal(
             run=run.name,

@@ -140,8 +140,10 @@ def was_never_submitted(run: Run) -> bool:
 
     The caller knows that Slurm has no job of the run's script.
     """
-    if not run.is_own or run.job is None:
-        return run.is_own
+    if not run.is_own:  # who reads another user's record does not reckon with it
+        return False
+    if run.job is None:
+        return True
     is_settled = not run.number and time.time() - run.job.began > _LATEST
     return is_settled and not any(run.logs.glob("*.log"))
 
