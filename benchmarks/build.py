@@ -33,7 +33,7 @@ from toolkit import shell
 from toolkit.cli import console
 from toolkit.cli.main import main
 from toolkit.errors import CommandFailedError
-from toolkit.images.build.apptainer.programs import COMPRESSION, program_version
+from toolkit.images.builder.apptainer.programs import COMPRESSION, program_version
 from toolkit.images.host.privilege import build_command
 from toolkit.images.recipe import library
 from toolkit.shell import Progress

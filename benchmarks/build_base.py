@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ImageMissingError
-from toolkit.images.build.apptainer.compose import open_squashfs
+from toolkit.images.builder.apptainer.compose import open_squashfs
 from toolkit.images.store import store
 
 BASE = "pytorch_cpu"  # whose contents are the first part of the base

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
 from toolkit.files import read_json, read_toml
-from toolkit.images.build.apptainer import compose
-from toolkit.images.build.docker.archives import as_docker_archive, write_layout
+from toolkit.images.builder.apptainer import compose
+from toolkit.images.builder.docker.archives import as_docker_archive, write_layout
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import parse_page
 from toolkit.images.recipe.lock import Lock, Pinned, to_toml

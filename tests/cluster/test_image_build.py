@@ -193,7 +193,7 @@ def test_a_step_ends_when_all_that_could_end_it_is_killed_at_once(tiny: Tiny) ->
     builders = [
         int(entry.parent.name)
         for entry in Path("/proc").glob("[0-9]*/cmdline")
-        if _guards(entry, tiny) or _guards(entry, tiny, b"images.build.apptainer.sandbox\0")
+        if _guards(entry, tiny) or _guards(entry, tiny, b"images.builder.apptainer.sandbox\0")
     ]
     assert len(builders) >= 2
     wait_for(tiny.sleeps, "the sleep")
@@ -204,7 +204,7 @@ def test_a_step_ends_when_all_that_could_end_it_is_killed_at_once(tiny: Tiny) ->
     nothing_runs(tiny)
 
 
-def _guards(path: Path, store: Tiny, module: bytes = b"images.build.guard\0") -> bool:
+def _guards(path: Path, store: Tiny, module: bytes = b"images.builder.guard\0") -> bool:
     try:
         line = path.read_bytes()
     except OSError:

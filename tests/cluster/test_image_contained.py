@@ -18,7 +18,7 @@ import pytest
 
 from tests.cluster.attack import Attack
 from tests.cluster.image_fixtures import Tiny, copy_program
-from toolkit.images.build.apptainer.protocol import Lower, SandboxTasks, Task
+from toolkit.images.builder.apptainer.protocol import Lower, SandboxTasks, Task
 from toolkit.images.host.host_mounts import Bind
 from toolkit.model.base import to_json
 
@@ -257,7 +257,7 @@ def test_a_step_is_furnished_within_its_root(
             *store.become,
             sys.executable,
             "-m",
-            "toolkit.images.build.apptainer.sandbox",
+            "toolkit.images.builder.apptainer.sandbox",
             str(store.place / "work.json"),
         ],
         env={**store.environment(), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},

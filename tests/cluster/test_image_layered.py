@@ -16,8 +16,8 @@ import pytest
 from tests.cluster.image_fixtures import Tiny
 from tests.cluster.ranks import wait_for
 from tests.progress import Silent
-from toolkit.images.build.apptainer import layered
-from toolkit.images.build.follow import BuildContext
+from toolkit.images.builder.apptainer import layered
+from toolkit.images.builder.follow import BuildContext
 from toolkit.images.host.workspace import workspace
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import CHECKS, WHEELS

@@ -17,7 +17,7 @@ from tests.cluster.engine_fixtures import REGISTRY_PASSWORD, REGISTRY_USER, Test
 from tests.cluster.image_fixtures import Tiny, command_lines
 from tests.cluster.ranks import wait_for
 from tests.unit.test_images_registry import standing_in
-from toolkit.images.build.docker.archives import write_layout
+from toolkit.images.builder.docker.archives import write_layout
 
 ENGINES = ("docker", "apptainer")
 

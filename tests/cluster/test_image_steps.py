@@ -19,7 +19,7 @@ from tests.cluster.test_image_layered import outcomes, steps
 DRIVER = """\
 import json, os, pathlib, sys, threading
 from toolkit.errors import ToolkitError
-from toolkit.images.build.build import build
+from toolkit.images.builder.build import build
 from tests.progress import Silent
 
 class Said(Silent):

@@ -20,10 +20,10 @@ from tests.cluster.podman_fixtures import TestPodman
 from tests.cluster.ranks import wait_for
 from tests.cluster.test_image_docker import BUILT
 from tests.progress import Silent
-from toolkit.images.build.docker import docker
-from toolkit.images.build.docker.clients import BuildRequest, find_client
-from toolkit.images.build.docker.host_secrets import MountedSecrets, add_mounts
-from toolkit.images.build.follow import Follower
+from toolkit.images.builder.docker import docker
+from toolkit.images.builder.docker.clients import BuildRequest, find_client
+from toolkit.images.builder.docker.host_secrets import MountedSecrets, add_mounts
+from toolkit.images.builder.follow import Follower
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.store.settings import inspect
 from toolkit.runtimes.docker import find_engine

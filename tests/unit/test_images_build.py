@@ -23,10 +23,10 @@ from msgspec.structs import replace
 from tests.progress import Silent
 from toolkit import shell
 from toolkit.errors import BuildError, BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
-from toolkit.images.build import methods
-from toolkit.images.build.buildlog import Reader
-from toolkit.images.build.follow import Follower
-from toolkit.images.build.guard import descendants
+from toolkit.images.builder import methods
+from toolkit.images.builder.buildlog import Reader
+from toolkit.images.builder.follow import Follower
+from toolkit.images.builder.guard import descendants
 from toolkit.images.host import host_config as host
 from toolkit.images.host import privilege, sharing, workspace
 from toolkit.images.host.mutex import hold_image
@@ -472,7 +472,7 @@ def guarded(script: str, tmp_path: Path, *arguments: Path | str) -> subprocess.P
     argv = [
         sys.executable,
         "-m",
-        "toolkit.images.build.guard",
+        "toolkit.images.builder.guard",
         *map(str, arguments),
         *"-- sh -c".split(),
         script,

@@ -14,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from toolkit.config import package_directory
-from toolkit.images.build.apptainer import carry, side_by_side
-from toolkit.images.build.apptainer.protocol import CARRIED, Added, CheckTask, CheckTasks, Reach
+from toolkit.images.builder.apptainer import carry, side_by_side
+from toolkit.images.builder.apptainer.protocol import CARRIED, Added, CheckTask, CheckTasks, Reach
 from toolkit.images.recipe.block import CHECKS, CheckCall, Needs
 from toolkit.images.recipe.stages import runner
 from toolkit.model.image import Check, Layer, Manifest

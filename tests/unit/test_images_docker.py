@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ConfigError, ImageMissingError
-from toolkit.images.build.docker.archives import (
+from toolkit.images.builder.docker.archives import (
     as_docker_archive,
     write_docker_archive,
     write_layout,
 )
-from toolkit.images.build.docker.docker import engine_image_name
-from toolkit.images.build.docker.host_secrets import add_mounts, mount_host_config
-from toolkit.images.build.docker.log import BuildKitLog as Reader
-from toolkit.images.build.docker.log import PodmanLog
-from toolkit.images.build.remote_base import resolve_base
+from toolkit.images.builder.docker.docker import engine_image_name
+from toolkit.images.builder.docker.host_secrets import add_mounts, mount_host_config
+from toolkit.images.builder.docker.log import BuildKitLog as Reader
+from toolkit.images.builder.docker.log import PodmanLog
+from toolkit.images.builder.remote_base import resolve_base
 from toolkit.images.host.host_mounts import Bind, HostConfig
 from toolkit.images.recipe.bases import Docker
 

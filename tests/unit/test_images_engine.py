@@ -16,8 +16,8 @@ import pytest
 
 from tests.progress import Silent
 from toolkit.errors import ForbiddenError, NeedsInstallError
-from toolkit.images.build import methods
-from toolkit.images.build.docker import clients as docker_clients
+from toolkit.images.builder import methods
+from toolkit.images.builder.docker import clients as docker_clients
 from toolkit.runtimes import docker as docker_engine
 from toolkit.runtimes.docker import find_engine
 

@@ -398,7 +398,7 @@ def test_what_is_taken_away_again_is_not_checked(tmp_path: Path) -> None:
 
 
 def test_a_dollar_sign_of_an_image_that_docker_built_reaches_the_sif() -> None:
-    from toolkit.images.build.docker.convert import definition
+    from toolkit.images.builder.docker.convert import definition
 
     text = definition("x", "docker", {"A": "$X 'y'", "B": "plain"})
     settings = [line.strip() for line in text.splitlines() if "export" in line]

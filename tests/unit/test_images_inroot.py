@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolkit.images.build.apptainer.inroot import is_below, resolve
+from toolkit.images.builder.apptainer.inroot import is_below, resolve
 
 
 @pytest.mark.parametrize(

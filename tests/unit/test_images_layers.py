@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import BusyError
-from toolkit.images.build.apptainer.tasks import needs_products, plan_tasks
+from toolkit.images.builder.apptainer.tasks import needs_products, plan_tasks
 from toolkit.images.host.host_config import read_pip_settings, write_host_config
 from toolkit.images.host.host_mounts import HostConfig, pip_settings
 from toolkit.images.recipe.bases import LocalImage

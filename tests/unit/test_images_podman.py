@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.test_images_docker import DOCKERFILE
-from toolkit.images.build.docker.clients import (
+from toolkit.images.builder.docker.clients import (
     BuildRequest,
     PodmanClient,
     first_mounted_stage,
     replace_stage,
 )
-from toolkit.images.build.docker.host_secrets import add_mounts, mount_host_config
-from toolkit.images.build.docker.log import PodmanLog as Reader
+from toolkit.images.builder.docker.host_secrets import add_mounts, mount_host_config
+from toolkit.images.builder.docker.log import PodmanLog as Reader
 from toolkit.images.host.host_mounts import HostConfig
 from toolkit.runtimes.docker import Engine
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from toolkit.config import package_directory
-from toolkit.images.build.follow import Follower
+from toolkit.images.builder.follow import Follower
 from toolkit.images.recipe import library
 from toolkit.images.recipe.block import BlockOutput
 from toolkit.images.recipe.chain import build_chain

@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.test_images_layers import stages
 from tests.unit.test_images_squashfs import Image
-from toolkit.images.build.apptainer.entries import DamagedError, Entries
+from toolkit.images.builder.apptainer.entries import DamagedError, Entries
 from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.reproducible import BYTE_CODE, is_dropped

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.images.build.apptainer import seeds
-from toolkit.images.build.apptainer.protocol import Task
+from toolkit.images.builder.apptainer import seeds
+from toolkit.images.builder.apptainer.protocol import Task
 from toolkit.images.recipe.chain import Link
 from toolkit.images.store.cache import CacheEntry, Note
 

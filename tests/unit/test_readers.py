@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from tests.readers import READERS, broken, check, tables, tarred
 from toolkit.errors import ImageMissingError, MalformedInputError, ToolkitError
 from toolkit.files import read_text
-from toolkit.images.build.apptainer import compose
-from toolkit.images.build.docker.archives import as_docker_archive, write_layout
+from toolkit.images.builder.apptainer import compose
+from toolkit.images.builder.docker.archives import as_docker_archive, write_layout
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif.header import LABELS
 from toolkit.images.sif.squashfs.format import Reader, decode, reference_to
@@ -302,7 +302,7 @@ ARCHIVES = {
 def test_hostile_archives_end_with_one_class_of_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("toolkit.images.build.docker.tar_reader._MAX_MEMBERS", 800)
+    monkeypatch.setattr("toolkit.images.builder.docker.tar_reader._MAX_MEMBERS", 800)
     path, scratch = tmp_path / "x.tar", tmp_path / "scratch"
     path.write_bytes(ARCHIVES[name])
     scratch.mkdir()
@@ -343,7 +343,7 @@ def test_compressed_archives_are_read(tmp_path: Path, compressed: Callable[[byte
 def test_an_archive_that_unpacks_to_everything_has_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit.images.build.docker.tar_reader._FREE", 1 << 20)
+    monkeypatch.setattr("toolkit.images.builder.docker.tar_reader._FREE", 1 << 20)
     path = tmp_path / "x.tar"
     path.write_bytes(
         gzip.compress(header("manifest.json", 64 << 20) + bytes(64 << 20) + bytes(1024))

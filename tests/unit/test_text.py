@@ -270,8 +270,8 @@ PRINTS: tuple[str, ...] = (
     *"scripts/ doctor/scripts/".split(),
 )
 PRINTS += (
-    *"runtimes/probe.py images/build/apptainer/sandbox.py images/build/apptainer/fence.py".split(),
-    *"images/build/apptainer/side_by_side.py localcluster/supervisor.py".split(),
+    *"runtimes/probe.py images/builder/apptainer/sandbox.py images/builder/apptainer/fence.py".split(),
+    *"images/builder/apptainer/side_by_side.py localcluster/supervisor.py".split(),
 )
 
 

@@ -11,10 +11,10 @@ from toolkit.cli import console
 from toolkit.doctor.node_jobs import find_site
 from toolkit.errors import EXHAUSTED, ForbiddenError, UnknownImageError, UsageError
 from toolkit.files import write_atomically
-from toolkit.images.build.apptainer.flatten import flatten as flatten_image
-from toolkit.images.build.build import BuildResult
-from toolkit.images.build.build import build as build_image
-from toolkit.images.build.methods import BuildOptions, Engine
+from toolkit.images.builder.apptainer.flatten import flatten as flatten_image
+from toolkit.images.builder.build import BuildResult
+from toolkit.images.builder.build import build as build_image
+from toolkit.images.builder.methods import BuildOptions, Engine
 from toolkit.images.lockfile.files import lock_path
 from toolkit.images.lockfile.make import make
 from toolkit.images.recipe.lock import to_toml

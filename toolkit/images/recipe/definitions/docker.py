@@ -2,7 +2,7 @@
 
 BuildKit is that of Docker 18.09 or later with DOCKER_BUILDKIT=1, or 23 as it is. No heredocs and no
 ``# syntax=`` line: older engines know neither, and the second needs a network. Mounts of the host's
-configuration are put into this text by the builder (``images/build/docker``), so that a reader's
+configuration are put into this text by the builder (``images/builder/docker``), so that a reader's
 Dockerfile is clean.
 """
 

@@ -16,7 +16,7 @@ from typing import IO
 
 from toolkit import shell
 from toolkit.errors import BuildError, NoSpaceError, ToolkitError
-from toolkit.images.build.buildlog import Reader, pin_fitting
+from toolkit.images.builder.buildlog import Reader, pin_fitting
 from toolkit.images.host.host_mounts import mask_secrets
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.definitions import STEP
@@ -106,7 +106,7 @@ class Follower:
                 end when the program is stopped. Empty if there are none.
         """
         self.reader.steps = list(steps)
-        guard = [sys.executable, "-m", "toolkit.images.build.guard"]
+        guard = [sys.executable, "-m", "toolkit.images.builder.guard"]
         guard += ["--mark", mark] if mark else []
         process = shell.start(
             [*guard, *map(str, place.directories), "--", *command],

@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from toolkit.images.build.apptainer.inroot import is_below, walk
-from toolkit.images.build.apptainer.protocol import Lower, Task
+from toolkit.images.builder.apptainer.inroot import is_below, walk
+from toolkit.images.builder.apptainer.protocol import Lower, Task
 from toolkit.images.host.kernel import NODEV, CannotError, in_user_namespace, mount
 
 # All that a directory or file is must be in the upper directory itself; ``userxattr`` implies

@@ -25,20 +25,20 @@ from toolkit.errors import (
     NoSpaceError,
     ToolkitError,
 )
-from toolkit.images.build.apptainer.apptainer import BuildOutcome
-from toolkit.images.build.docker.base import prepare_base
-from toolkit.images.build.docker.clients import (
+from toolkit.images.builder.apptainer.apptainer import BuildOutcome
+from toolkit.images.builder.docker.base import prepare_base
+from toolkit.images.builder.docker.clients import (
     BuildRequest,
     Client,
     find_client,
     first_mounted_stage,
     replace_stage,
 )
-from toolkit.images.build.docker.convert import convert
-from toolkit.images.build.docker.host_secrets import WHEELS, add_mounts, mount_host_config
-from toolkit.images.build.docker.log import BuildKitLog, PodmanLog
-from toolkit.images.build.follow import LAST_STEPS, BuildContext, Follower
-from toolkit.images.build.remote_base import RemoteBase
+from toolkit.images.builder.docker.convert import convert
+from toolkit.images.builder.docker.host_secrets import WHEELS, add_mounts, mount_host_config
+from toolkit.images.builder.docker.log import BuildKitLog, PodmanLog
+from toolkit.images.builder.follow import LAST_STEPS, BuildContext, Follower
+from toolkit.images.builder.remote_base import RemoteBase
 from toolkit.images.host import host_config
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Debootstrap

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NO_SPACE, ToolkitError
-from toolkit.images.build.apptainer import compose, identity, image_checks
-from toolkit.images.build.apptainer.apptainer import BuildOutcome, build_base
-from toolkit.images.build.apptainer.collector import Collector
-from toolkit.images.build.apptainer.entries import Entries
-from toolkit.images.build.apptainer.programs import (
+from toolkit.images.builder.apptainer import compose, identity, image_checks
+from toolkit.images.builder.apptainer.apptainer import BuildOutcome, build_base
+from toolkit.images.builder.apptainer.collector import Collector
+from toolkit.images.builder.apptainer.entries import Entries
+from toolkit.images.builder.apptainer.programs import (
     LAYER_PACKING,
     PASSING,
     SKIPPED,
@@ -35,9 +35,9 @@ from toolkit.images.build.apptainer.programs import (
     run_sandbox,
     write_step_config,
 )
-from toolkit.images.build.apptainer.protocol import Lower, SandboxTasks
-from toolkit.images.build.apptainer.tasks import SCRIPTS, TaskPlan, needs_products, plan_tasks
-from toolkit.images.build.follow import LAST_STEPS, BuildContext
+from toolkit.images.builder.apptainer.protocol import Lower, SandboxTasks
+from toolkit.images.builder.apptainer.tasks import SCRIPTS, TaskPlan, needs_products, plan_tasks
+from toolkit.images.builder.follow import LAST_STEPS, BuildContext
 from toolkit.images.host import host_config
 from toolkit.images.host.host_mounts import Bind, HostConfig
 from toolkit.images.host.privilege import build_command

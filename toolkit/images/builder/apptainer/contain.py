@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from toolkit.images.build.apptainer.inroot import resolve
+from toolkit.images.builder.apptainer.inroot import resolve
 from toolkit.images.host.host_mounts import Bind
 from toolkit.images.host.kernel import (
     BIND,

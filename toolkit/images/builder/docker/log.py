@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolkit.images.build.buildlog import TAIL
+from toolkit.images.builder.buildlog import TAIL
 from toolkit.images.recipe.definitions import STEP
 
 _NO_SPACE = "no space left on device"

@@ -26,7 +26,7 @@ import msgspec
 
 from toolkit.errors import MalformedInputError
 from toolkit.files import hash_file
-from toolkit.images.build.docker.tar_reader import (
+from toolkit.images.builder.docker.tar_reader import (
     Archive,
     open_archive,
     read_stream,

@@ -1,6 +1,6 @@
 """Run a program so that none of its processes outlives the tool.
 
-``python -m toolkit.images.build.guard [--mark WORD] DIRECTORY... -- PROGRAM ARGUMENT...``
+``python -m toolkit.images.builder.guard [--mark WORD] DIRECTORY... -- PROGRAM ARGUMENT...``
 
 Apptainer starts helpers in sessions and namespaces of their own, and none of them ends when the
 tool is killed with -9. This process is between them: its standard input is a pipe without data,

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from toolkit.config import package_directory
 from toolkit.errors import ToolkitError
-from toolkit.images.build.apptainer import carry, compose
-from toolkit.images.build.apptainer.entries import Entries
-from toolkit.images.build.apptainer.identity import sections
-from toolkit.images.build.apptainer.programs import clean_environment
-from toolkit.images.build.apptainer.protocol import CARRIED, Added, CheckTask, CheckTasks
-from toolkit.images.build.follow import Follower
+from toolkit.images.builder.apptainer import carry, compose
+from toolkit.images.builder.apptainer.entries import Entries
+from toolkit.images.builder.apptainer.identity import sections
+from toolkit.images.builder.apptainer.programs import clean_environment
+from toolkit.images.builder.apptainer.protocol import CARRIED, Added, CheckTask, CheckTasks
+from toolkit.images.builder.follow import Follower
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.block import CheckCall
 from toolkit.images.recipe.chain import Chain
@@ -34,7 +34,7 @@ from toolkit.model.base import to_json
 from toolkit.model.image import Check, Manifest
 from toolkit.quoting import shell_words
 
-_MODULE = "toolkit.images.build.apptainer.side_by_side"
+_MODULE = "toolkit.images.builder.apptainer.side_by_side"
 _SCRIPTS = "/mnt/toolkit"  # where the image sees the script that asks it
 _IMPORTS = "python3 imports.py "
 _MOST_AT_ONCE = 4

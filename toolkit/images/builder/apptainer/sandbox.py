@@ -1,10 +1,10 @@
 """Run the steps of a build, each on an overlay of its own, and pack what each changed.
 
-Started as ``python -m toolkit.images.build.apptainer.sandbox TASKS``. This process and all below it
-live in namespaces: root's own mounts, or, for an ordinary user (``users`` is set), a user namespace
-in which the user's subordinate ids are the image's. It works in one directory, in which lower file
-systems are ``l0``, ``l1``, ... and the changes of a task are ``u0``, ``u1``, ...; the names are
-short, so that neither an unusual path nor many layers exceed the options of the mount.
+Started as ``python -m toolkit.images.builder.apptainer.sandbox TASKS``. This process and all below
+it live in namespaces: root's own mounts, or, for an ordinary user (``users`` is set), a user
+namespace in which the user's subordinate ids are the image's. It works in one directory, in which
+lower file systems are ``l0``, ``l1``, ... and the changes of a task are ``u0``, ``u1``, ...; the
+names are short, so that neither an unusual path nor many layers exceed the options of the mount.
 
 Why not ``apptainer exec --overlay``: it hides parts of the image behind mounts of the machine's,
 shows the environment of a run and not of a build, chooses between overlayfs and FUSE by itself
@@ -27,11 +27,11 @@ from typing import NoReturn
 
 import msgspec
 
-from toolkit.images.build.apptainer import seeds
-from toolkit.images.build.apptainer.contain import confine
-from toolkit.images.build.apptainer.inroot import resolve, walk
-from toolkit.images.build.apptainer.overlays import overlay, show, tidy
-from toolkit.images.build.apptainer.protocol import (
+from toolkit.images.builder.apptainer import seeds
+from toolkit.images.builder.apptainer.contain import confine
+from toolkit.images.builder.apptainer.inroot import resolve, walk
+from toolkit.images.builder.apptainer.overlays import overlay, show, tidy
+from toolkit.images.builder.apptainer.protocol import (
     PACKED,
     STEP_BEGINS,
     WHOLE,

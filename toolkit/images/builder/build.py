@@ -11,10 +11,10 @@ import msgspec
 
 from toolkit.errors import BuildError, UsageError
 from toolkit.files import write_atomically
-from toolkit.images.build import methods
-from toolkit.images.build.apptainer.apptainer import BuildOutcome
-from toolkit.images.build.methods import BuildOptions, BuildTask, Engine
-from toolkit.images.build.remote_base import RemoteBase
+from toolkit.images.builder import methods
+from toolkit.images.builder.apptainer.apptainer import BuildOutcome
+from toolkit.images.builder.methods import BuildOptions, BuildTask, Engine
+from toolkit.images.builder.remote_base import RemoteBase
 from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.workspace import Workspace, make_directories, require_space, sweep
 from toolkit.images.lockfile import files as lockfile

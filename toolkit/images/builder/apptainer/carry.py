@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from toolkit.images.build.apptainer.protocol import Added, CheckTask, Reach
+from toolkit.images.builder.apptainer.protocol import Added, CheckTask, Reach
 from toolkit.images.recipe.block import CHECKS, CheckCall
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.names import normalize_name

@@ -1,6 +1,6 @@
 """Run the checks of an image, several at a time, and print what each printed as a whole.
 
-Started as ``python -m toolkit.images.build.apptainer.side_by_side TASKS``, so that the guard of a
+Started as ``python -m toolkit.images.builder.apptainer.side_by_side TASKS``, so that the guard of a
 build ends all of them together. A check of an earlier image is carried over if the image itself,
 asked first, shows that nothing that was added can change it.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit.images.build.apptainer.carry import is_unaffected
-from toolkit.images.build.apptainer.protocol import CARRIED, CheckTask, CheckTasks, Reach
+from toolkit.images.builder.apptainer.carry import is_unaffected
+from toolkit.images.builder.apptainer.protocol import CARRIED, CheckTask, CheckTasks, Reach
 from toolkit.model.base import from_json
 
 _MARK = "toolkit-json: "

@@ -15,10 +15,16 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError, NeedsInstallError
-from toolkit.images.build.apptainer.protocol import PACKED, STEP_BEGINS, Fence, Lower, SandboxTasks
-from toolkit.images.build.apptainer.seeds import COMPILEALL
-from toolkit.images.build.apptainer.tasks import SCRIPTS
-from toolkit.images.build.follow import Follower
+from toolkit.images.builder.apptainer.protocol import (
+    PACKED,
+    STEP_BEGINS,
+    Fence,
+    Lower,
+    SandboxTasks,
+)
+from toolkit.images.builder.apptainer.seeds import COMPILEALL
+from toolkit.images.builder.apptainer.tasks import SCRIPTS
+from toolkit.images.builder.follow import Follower
 from toolkit.images.host.host_config import write_host_config
 from toolkit.images.host.host_mounts import ROOT, Bind, HostConfig
 from toolkit.images.host.privilege import may_mount, namespace_ids
@@ -91,7 +97,7 @@ def run_sandbox(
         f"PYTHONPATH={SOURCE}",
         sys.executable,
         "-m",
-        "toolkit.images.build.apptainer.sandbox",
+        "toolkit.images.builder.apptainer.sandbox",
         str(file),
     ]
 
@@ -158,7 +164,7 @@ def _fence_words(place: Workspace, readable: Iterable[str]) -> tuple[str, ...]:
     )
     file = directory / "fence.json"
     file.write_text(to_json(fence), encoding="utf-8")
-    module = "toolkit.images.build.apptainer.fence"
+    module = "toolkit.images.builder.apptainer.fence"
     return ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", module, str(file), "--")
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolkit.images.build.apptainer import seeds
-from toolkit.images.build.apptainer.protocol import WHOLE
-from toolkit.images.build.apptainer.tasks import TaskPlan
+from toolkit.images.builder.apptainer import seeds
+from toolkit.images.builder.apptainer.protocol import WHOLE
+from toolkit.images.builder.apptainer.tasks import TaskPlan
 
 if TYPE_CHECKING:
-    from toolkit.images.build.apptainer.layered import LayeredBuild
+    from toolkit.images.builder.apptainer.layered import LayeredBuild
 
 
 @dataclass

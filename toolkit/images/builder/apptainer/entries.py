@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
-from toolkit.images.build.apptainer import seeds
+from toolkit.images.builder.apptainer import seeds
 from toolkit.images.recipe.chain import Chain
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.lock import Lock

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from toolkit.images.build.apptainer.protocol import Task
+from toolkit.images.builder.apptainer.protocol import Task
 from toolkit.images.host.host_mounts import ROOT, Bind
 from toolkit.images.recipe.block import WHEELS
 from toolkit.images.recipe.chain import Chain, Link

@@ -18,9 +18,9 @@ from toolkit.errors import (
     ImageMissingError,
     MalformedInputError,
 )
-from toolkit.images.build.docker.archives import as_docker_archive, write_docker_archive
-from toolkit.images.build.follow import Follower
-from toolkit.images.build.remote_base import RemoteBase
+from toolkit.images.builder.docker.archives import as_docker_archive, write_docker_archive
+from toolkit.images.builder.follow import Follower
+from toolkit.images.builder.remote_base import RemoteBase
 from toolkit.images.host import host_config
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap

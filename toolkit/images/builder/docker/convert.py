@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit.errors import BuildError, MalformedInputError, NoSpaceError
-from toolkit.images.build.apptainer import apptainer
-from toolkit.images.build.docker.archives import write_layout
-from toolkit.images.build.follow import Follower
+from toolkit.images.builder.apptainer import apptainer
+from toolkit.images.builder.docker.archives import write_layout
+from toolkit.images.builder.follow import Follower
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, BaseOutput
 from toolkit.images.recipe.block import CHECKS

@@ -1,6 +1,6 @@
 """Run Apptainer so that it cannot write to the host's files.
 
-``python -m toolkit.images.build.apptainer.fence FENCE -- PROGRAM ARGUMENT...``
+``python -m toolkit.images.builder.apptainer.fence FENCE -- PROGRAM ARGUMENT...``
 
 Apptainer follows the symbolic links of a base. If ``/etc/hosts`` of a base leads to a file of the
 host, Apptainer makes that file, or gives it the mode 0644 (seen with 1.4.5, ``Bootstrap:
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from toolkit.images.build.apptainer.protocol import Fence
+from toolkit.images.builder.apptainer.protocol import Fence
 from toolkit.images.host.kernel import CannotError, enter, make_read_only, replace
 from toolkit.model.base import from_json
 

@@ -17,8 +17,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from toolkit.images.build.apptainer.inroot import is_below, walk_leaves
-from toolkit.images.build.apptainer.protocol import Task
+from toolkit.images.builder.apptainer.inroot import is_below, walk_leaves
+from toolkit.images.builder.apptainer.protocol import Task
 from toolkit.images.recipe.digests import hash_texts
 
 if TYPE_CHECKING:

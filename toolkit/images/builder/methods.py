@@ -11,14 +11,14 @@ from typing import Literal, TypeVar
 import msgspec
 
 from toolkit.errors import BuildError, ForbiddenError, NeedsInstallError, ToolkitError
-from toolkit.images.build.apptainer import apptainer, layered
-from toolkit.images.build.apptainer.apptainer import BuildOutcome
-from toolkit.images.build.apptainer.entries import DamagedError
-from toolkit.images.build.apptainer.programs import why_no_layers
-from toolkit.images.build.docker import docker
-from toolkit.images.build.docker.clients import find_client
-from toolkit.images.build.follow import BuildContext
-from toolkit.images.build.remote_base import RemoteBase, resolve_base
+from toolkit.images.builder.apptainer import apptainer, layered
+from toolkit.images.builder.apptainer.apptainer import BuildOutcome
+from toolkit.images.builder.apptainer.entries import DamagedError
+from toolkit.images.builder.apptainer.programs import why_no_layers
+from toolkit.images.builder.docker import docker
+from toolkit.images.builder.docker.clients import find_client
+from toolkit.images.builder.follow import BuildContext
+from toolkit.images.builder.remote_base import RemoteBase, resolve_base
 from toolkit.images.host.privilege import build_command
 from toolkit.images.host.workspace import Workspace, workspace
 from toolkit.images.lockfile import files as lockfile

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
-from toolkit.images.build.docker.host_secrets import (
+from toolkit.images.builder.docker.host_secrets import (
     BUILDKIT,
     SECRETS,
     VARIABLES,
@@ -22,7 +22,7 @@ from toolkit.images.build.docker.host_secrets import (
     MountForm,
     secret_mount,
 )
-from toolkit.images.build.docker.log import BuildKitLog, PodmanLog
+from toolkit.images.builder.docker.log import BuildKitLog, PodmanLog
 from toolkit.images.host import host_config
 from toolkit.images.host.host_mounts import ROOT
 from toolkit.runtimes.docker import Engine

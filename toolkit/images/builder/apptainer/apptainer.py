@@ -26,15 +26,15 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError
-from toolkit.images.build.apptainer.programs import (
+from toolkit.images.builder.apptainer.programs import (
     COMPRESSION,
     clean_environment,
     fence_command,
     program_version,
     run_image_checks,
 )
-from toolkit.images.build.follow import LAST_STEPS, BuildContext, Follower
-from toolkit.images.build.guard import descendants
+from toolkit.images.builder.follow import LAST_STEPS, BuildContext, Follower
+from toolkit.images.builder.guard import descendants
 from toolkit.images.host import host_config
 from toolkit.images.host.host_mounts import Bind, HostConfig, mount_options
 from toolkit.images.host.privilege import BuildCommand, build_command, may_mount

@@ -13,14 +13,14 @@ from pathlib import Path
 import msgspec
 
 from toolkit.errors import ImageMissingError
-from toolkit.images.build.apptainer import compose
-from toolkit.images.build.apptainer.programs import (
+from toolkit.images.builder.apptainer import compose
+from toolkit.images.builder.apptainer.programs import (
     COMPRESSION,
     run_image_checks,
     run_sandbox,
 )
-from toolkit.images.build.apptainer.protocol import Lower, SandboxTasks
-from toolkit.images.build.follow import Follower
+from toolkit.images.builder.apptainer.protocol import Lower, SandboxTasks
+from toolkit.images.builder.follow import Follower
 from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.privilege import build_command
 from toolkit.images.host.workspace import workspace
