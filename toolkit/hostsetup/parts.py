@@ -63,6 +63,9 @@ BUILD = Part(
     name="image builds",
     purpose="build images from a Debian base",
     needs=(
+        # Steps of a build are confined by bubblewrap, and registries are asked by skopeo.
+        Need(program="bwrap", package="bubblewrap"),
+        Need(program="skopeo", package="skopeo"),
         Need(program="debootstrap", package="debootstrap"),
         # Without Debian's keys, a Debian base cannot be verified. Since Debian 13 the file has
         # another ending.
