@@ -51,7 +51,7 @@ ACTING = frozenset(
         *("demo", "doctor", "forward", "run", "setup", "shell", "notebook connect"),
         *("bench allreduce", "bench compare", "bench scale", "jobs copy", "notebook start"),
         *(f"cluster {name}" for name in "cut down exec join kill shell start up".split()),
-        *(f"image {name}" for name in "build check copy flatten import lock new".split()),
+        *(f"image {name}" for name in "build check copy import lock new".split()),
         *(f"image {name}" for name in "prune pull push remove sign verify".split()),
         *("image verify-signature", "site init", "site use"),
         *(f"workshop {name}" for name in "close join new open pack rehearse reset unpack".split()),

@@ -120,7 +120,7 @@ def _verifies(built: Tiny) -> bool:
 @pytest.mark.parametrize(
     ("action", "killed"),
     [
-        *((action, False) for action in "sign pull flatten copy check push".split()),
+        *((action, False) for action in "sign pull copy check push".split()),
         *((action, True) for action in ("pull", "copy")),
     ],
 )
@@ -139,7 +139,6 @@ def test_who_works_on_an_image_waits_for_its_build(
     words = {
         "sign": ("sign", "tiny", "--key", built.place / "ec.pem"),
         "pull": ("pull", place, "--name", "tiny", "--force"),
-        "flatten": ("flatten", "tiny"),
         "copy": ("copy", "tiny", there),
         "check": ("check", "tiny"),
         "push": ("push", "tiny", place),

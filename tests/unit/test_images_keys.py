@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.errors import ConfigError
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.header import PARTITION
 from toolkit.images.store.sif_files import is_signed, normalize, partition_digest, read_descriptors
-from toolkit.images.store.signatures import fingerprint, is_guarded, pgp_fingerprint
+from toolkit.images.store.sign import read_private
+from toolkit.images.store.signatures import fingerprint, pgp_fingerprint
 
 PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n"
 
@@ -38,27 +40,30 @@ def test_what_is_no_public_key_is_refused(text: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "body", "guarded"),
+    ("kind", "body", "why"),
     [
-        ("PRIVATE KEY", "AAAA", False),
-        ("EC PRIVATE KEY", "AAAA", False),
-        ("ENCRYPTED PRIVATE KEY", "AAAA", True),
-        ("RSA PRIVATE KEY", "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nAAAA", True),
+        ("PRIVATE KEY", "AAAA", ""),
+        ("EC PRIVATE KEY", "AAAA", ""),
+        ("ENCRYPTED PRIVATE KEY", "AAAA", "passphrase"),
+        (
+            "RSA PRIVATE KEY",
+            "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\nAAAA",
+            "passphrase",
+        ),
+        ("ENCRYPTED SIGSTORE PRIVATE KEY", "AAAA", "cosign"),
+        ("PUBLIC KEY", "AAAA", "no private key, but a PUBLIC KEY"),
     ],
 )
-def test_a_guarded_private_key_is_told_from_an_open_one(
-    head: str, body: str, guarded: bool
+def test_a_key_that_apptainer_does_not_read_is_refused(
+    kind: str, body: str, why: str, tmp_path: Path
 ) -> None:
-    assert is_guarded(f"-----BEGIN {head}-----\n{body}\n-----END {head}-----\n") is guarded
-
-
-def test_a_key_that_openssl_does_not_read_is_refused() -> None:
-    with pytest.raises(ValueError, match="cosign"):
-        is_guarded(
-            "-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n"
-        )
-    with pytest.raises(ValueError, match="no private key"):
-        is_guarded(PUBLIC)
+    key = tmp_path / "key.pem"
+    key.write_text(f"-----BEGIN {kind}-----\n{body}\n-----END {kind}-----\n")
+    if why:
+        with pytest.raises(ConfigError, match=why):
+            read_private(key)
+    else:
+        assert read_private(key) == key.read_text()
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_no_command_waits_for_a_pipe(line: str, place: Path) -> None:
 READERS: dict[str, Callable[[Path], object]] = {
     "read_text": files.read_text,
     "hash_file": files.hash_file,
-    "a private key": lambda path: read_private(path, str),
+    "a private key": read_private,
     "a Dockerfile": lambda path: import_file(path, "x"),
     "a recipe": lambda path: library.load(str(path.with_suffix(".toml"))),
 }

@@ -71,10 +71,6 @@ IMAGE: Commands = {
     },
     "Build": {
         "build": ("image_build:build", "Build the image of a recipe."),
-        "flatten": (
-            "image_build:flatten",
-            "Pack an image of layers again as one, without deleted files.",
-        ),
         "import": (
             "image_recipes:import_recipe",
             "Convert a Dockerfile or a Singularity definition to a recipe.",

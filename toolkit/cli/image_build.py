@@ -1,4 +1,4 @@
-"""The commands that make images: `toolkit image build`, `lock` and `flatten`."""
+"""The commands that make images: `toolkit image build` and `lock`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from toolkit.cli import console
 from toolkit.doctor.node_jobs import find_site
 from toolkit.errors import EXHAUSTED, ForbiddenError, UnknownImageError, UsageError
 from toolkit.files import write_atomically
-from toolkit.images.builder.apptainer.flatten import flatten as flatten_image
 from toolkit.images.builder.build import BuildResult
 from toolkit.images.builder.build import build as build_image
 from toolkit.images.builder.methods import BuildOptions, Engine
@@ -190,21 +189,3 @@ def _without_recipe(name: str, error: UnknownImageError) -> UnknownImageError:
         f"{name} is an image, and a lock is made of the recipe that it was built from",
         next_step=f"toolkit image lock RECIPE; {name} was built by: {manifest.command}",
     )
-
-
-@click.command("flatten")
-@click.argument("name")
-def flatten(name: str) -> None:
-    """Pack an image of layers again as one, without deleted files.
-
-    An image that was built in layers starts as fast as a flat one, but its file still holds what
-    later steps deleted or replaced.
-
-    \b
-    Example:
-      toolkit image flatten pytorch_cpu
-    """
-    with console.Steps() as progress:
-        flat = flatten_image(name, progress)
-    console.say("packed", f"{human_size(flat.before)} became {human_size(flat.after)}")
-    console.document(flat.path)

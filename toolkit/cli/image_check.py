@@ -10,7 +10,7 @@ import click
 from toolkit.cli import console
 from toolkit.cli.shared import gpus_option, json_option, node_job_options, site_option
 from toolkit.doctor.node_jobs import find_site, rank_runner
-from toolkit.errors import BuildError, ConfigError, UsageError
+from toolkit.errors import BuildError, UsageError
 from toolkit.images.store.sign import sign as sign_image
 from toolkit.images.store.signatures import verify as verify_signed
 from toolkit.images.store.store import find
@@ -123,7 +123,7 @@ def _show_and_judge(
     "--key",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A private key in PEM: RSA, ECDSA or Ed25519.",
+    help="A private key in PEM, without a passphrase: RSA, ECDSA or Ed25519.",
 )
 @click.option(
     "--pgp",
@@ -131,19 +131,12 @@ def _show_and_judge(
     type=click.IntRange(0),
     help="A key of your PGP keyring, by its number in `apptainer key list --secret`.",
 )
-@click.option(
-    "--passphrase-file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="File with the key's passphrase (default: you are asked).",
-)
 @click.option("--replace", is_flag=True, help="Replace the signatures that the image has already.")
 @json_option
 def sign(
     name: str,
     key: Path | None,
     pgp: int | None,
-    passphrase_file: Path | None,
     replace: bool,
     as_json: bool,
 ) -> None:
@@ -153,7 +146,7 @@ def sign(
 
     \b
     Examples: a key, and its public part, which is all that others need:
-      openssl ecparam -name prime256v1 -genkey -noout | openssl pkcs8 -topk8 -out key.pem
+      openssl ecparam -name prime256v1 -genkey -noout -out key.pem
       openssl pkey -in key.pem -pubout -out key.pub
       toolkit image sign pytorch_cpu --key key.pem
       toolkit image verify-signature pytorch_cpu --key key.pub
@@ -165,18 +158,8 @@ def sign(
         raise UsageError(cause, place="--key", next_step="toolkit image sign --help")
     image = find(name)
 
-    def ask(what: str) -> str:
-        if passphrase_file is None:
-            return str(click.prompt(f"passphrase of {what}", hide_input=True, err=True))
-        try:
-            return passphrase_file.read_text(encoding="utf-8").rstrip("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"the passphrase cannot be read: {error}", place=str(passphrase_file)
-            ) from None
-
     with console.Steps() as progress:
-        made = sign_image(image, key, pgp or 0, ask, progress, replace=replace)
+        made = sign_image(image, key, pgp or 0, progress, replace=replace)
     if as_json:
         console.out_json({"path": image.path, "signature": made})
         return

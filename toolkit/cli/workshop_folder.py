@@ -121,7 +121,7 @@ def pack(
       toolkit workshop pack first-steps --pages public --address https://example.org/course
     """
     target = output or Path(f"{folder.resolve().name}.tar")
-    options = packing.Options(images=not no_images, key=sign, ask=_ask)
+    options = packing.Options(images=not no_images, key=sign)
     with interrupted_by_signals(), console.Steps() as steps:
         contents = packing.pack(folder, target, options, steps)
     size = human_size(target.stat().st_size)
@@ -137,11 +137,6 @@ def pack(
     is_open = not results or Path(results).exists()
     first = "" if is_open else f"toolkit workshop open {shell(str(folder))}; "
     console.fact("next", f"{first}toolkit workshop join {shell(str(target))}")
-
-
-def _ask(name: str) -> str:
-    answer: str = click.prompt(f"passphrase of {name}", hide_input=True, err=True)
-    return answer
 
 
 @click.command("unpack")

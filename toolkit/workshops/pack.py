@@ -17,7 +17,6 @@ from toolkit.files import read_text, read_toml, temporary_beside, write_atomical
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
-from toolkit.images.store.sign import Ask
 from toolkit.model.base import to_json
 from toolkit.shell import Progress
 from toolkit.units import counted
@@ -38,14 +37,12 @@ class Options(NamedTuple):
     Attributes:
         images: the images are packed, not only their locks.
         key: a private key that signs it.
-        ask: returns the passphrase of the key.
         results: the directory of results, in place of the workshop's own; None: that one.
         only: the exercises to pack, with the images that they use; empty: all.
     """
 
     images: bool = True
     key: Path | None = None
-    ask: Ask = lambda _: ""
     results: str | None = None
     only: tuple[str, ...] = ()
 
@@ -85,7 +82,7 @@ def pack(folder: Path, target: Path, options: Options, progress: Progress) -> Co
         if options.key is not None:
             from toolkit.workshops.signing import sign
 
-            head[SIGNATURE] = sign(to_json(contents).encode(), options.key, options.ask)
+            head[SIGNATURE] = sign(to_json(contents).encode(), options.key)
         progress.begin("pack", str(target))
         archive.write(target, head | {path: sources[path] for path in described}, described)
         progress.end()

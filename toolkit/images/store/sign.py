@@ -1,15 +1,8 @@
-"""Signatures of images, made by Apptainer with a key in PEM or one of the user's PGP keyring.
-
-Apptainer does not read keys that OpenSSL guards with a passphrase. So OpenSSL reads them: the
-passphrase goes there through a pipe, and the key from there to Apptainer in a file that has no name
-and is only in memory. Neither is in an argument, an environment, a log, or on a disk.
-"""
+"""Signatures of images, made by Apptainer with a key in PEM or one of the user's PGP keyring."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -33,8 +26,7 @@ from toolkit.images.store.sif_files import is_signed, normalize, partition_diges
 from toolkit.images.store.signatures import (
     PATIENCE,
     check_pem,
-    is_guarded,
-    memory_file,
+    find_block,
     pgp_signers,
     run_apptainer,
     run_verify,
@@ -43,17 +35,9 @@ from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Manifest, Signature
 from toolkit.shell import Progress
 
-Ask = Callable[[str], str]  # returns the passphrase of the named key
-
 
 def sign(
-    image: StoredImage,
-    key: Path | None,
-    pgp: int,
-    ask: Ask,
-    progress: Progress,
-    *,
-    replace: bool = False,
+    image: StoredImage, key: Path | None, pgp: int, progress: Progress, *, replace: bool = False
 ) -> Signature:
     """Sign an image; a signed copy takes its place, so that no reader gets half a signature.
 
@@ -61,20 +45,19 @@ def sign(
         image: the image.
         key: a private key in PEM; None: the user's PGP keyring.
         pgp: the number of the key there.
-        ask: for the passphrase of a guarded key.
         progress: reports a wait for the image's lock.
         replace: drop the signatures that are there already.
 
     Raises:
         SignatureError: the image is signed already, or the result does not verify.
-        ConfigError: the key cannot be read, or its passphrase is wrong.
+        ConfigError: the key cannot be read, or it is guarded by a passphrase.
         NeedsInstallError, ForbiddenError, NoSpaceError, BuildError: this machine cannot sign it.
     """
     path = Path(image.path).resolve()
     _require_unsigned(path, replace=replace)
     if not os.access(path.parent, os.W_OK):
         raise ForbiddenError(f"the directory of the image cannot be written to: {path.parent}")
-    private = None if key is None else read_private(key, ask)
+    private = None if key is None else read_private(key)
     with hold_image(path, "signed", wait=progress):
         image = store.find(str(path))  # as it is now
         _require_unsigned(path, replace=replace)
@@ -137,73 +120,57 @@ def _publish(
     )
 
 
-def read_private(key: Path, ask: Ask) -> str:
-    """Read a private key, and remove its passphrase.
+def read_private(key: Path) -> str:
+    """Read a private key.
 
     Raises:
-        ConfigError: it cannot be read, or the passphrase is wrong.
-        NeedsInstallError: OpenSSL is not installed.
+        ConfigError: it cannot be read, or it is guarded by a passphrase.
     """
+    reason, step = "", "openssl ecparam -name prime256v1 -genkey -noout -out KEY.pem"
     try:
-        guarded = is_guarded(read_text(key))
+        text = read_text(key)
+        kind, body = find_block(text)
+        if not kind.endswith("PRIVATE KEY"):
+            reason = "it holds no private key" + (f", but a {kind}" if kind else "")
+        elif "COSIGN" in kind or "SIGSTORE" in kind:
+            reason = "it is a key of cosign's, which Apptainer does not read"
+        elif "ENCRYPTED" in kind or "Proc-Type: 4,ENCRYPTED" in body:
+            reason = "it is guarded by a passphrase, with which Apptainer does not read it"
+            step = "umask 077; openssl pkey -in KEY -out PLAIN; remove PLAIN after signing"
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(
-            f"the key cannot be used: {reason}",
-            place=str(key),
-            next_step="openssl ecparam -name prime256v1 -genkey -noout -out KEY.pem",
-        ) from None
-    private, complaint = _openssl(["-in", str(key)], ask(str(key)) if guarded else "")
-    if not private:
-        cause = (
-            "the passphrase is wrong, or the key is damaged" if guarded else "the key is damaged"
-        )
-        raise ConfigError(cause, place=str(key), details=complaint.splitlines()[-2:])
-    return private
+        reason = getattr(error, "strerror", None) or str(error)
+    if reason:
+        raise ConfigError(f"the key cannot be used: {reason}", place=str(key), next_step=step)
+    return text
 
 
-def _openssl(arguments: Sequence[str], passphrase: str, given: str = "") -> tuple[str, str]:
-    """Run ``openssl pkey``; return its output, empty if it fails, and its error output."""
+def _sign_pem(path: Path, private: str) -> Signature:
     program = shell.which("openssl")
     if program is None:
         raise NeedsInstallError(
             "OpenSSL is not installed here, which reads keys", next_step="apt-get install openssl"
         )
-    reading, writing = os.pipe()
-    os.write(writing, passphrase.encode() + b"\n")
-    os.close(writing)
-    try:
-        command = [program, "pkey", *arguments, "-passin", f"fd:{reading}"]
-        done = shell.run(command, input=given, pass_fds=(reading,), timeout=PATIENCE, check=False)
-    finally:
-        os.close(reading)
-    return done.stdout if done.ok else "", done.stderr
-
-
-def _sign_pem(path: Path, private: str) -> Signature:
-    public, complaint = _openssl(["-pubout"], "", private)
-    if not public:
-        raise ConfigError("the key has no public part", details=complaint.splitlines()[-2:])
-    with ExitStack() as stack:
-        handle = memory_file(private.encode(), stack)
-        arguments = ["sign", "--key", f"/proc/self/fd/{handle}", str(path)]
-        done = run_apptainer(arguments, pass_fds=(handle,))
-    if done.returncode != 0:
+    # Through pipes: the key is in no argument, and on no other disk than the user's own.
+    public = shell.run([program, "pkey", "-pubout"], input=private, timeout=PATIENCE, check=False)
+    if not public.ok:
+        raise ConfigError("the key is damaged", details=public.tail(2))
+    done = run_apptainer(["sign", "--key", "/dev/stdin", str(path)], text=private)
+    if not done.ok:
         raise BuildError(
             "Apptainer could not sign with this key",
-            details=done.stderr.splitlines()[-3:],
+            details=done.tail(3),
             next_step="it takes RSA, ECDSA and Ed25519",
         )
-    return msgspec.structs.replace(check_pem(path, public), when=_now())
+    return msgspec.structs.replace(check_pem(path, public.stdout), when=_now())
 
 
 def _sign_pgp(path: Path, number: int) -> Signature:
     done = run_apptainer(["sign", "--keyidx", str(number), str(path)], terminal=True)
-    if done.returncode != 0:
+    if not done.ok:
         raise ConfigError(
             "Apptainer could not sign with this PGP key",
             place=f"--pgp {number}",
-            details=done.stderr.splitlines()[-3:],
+            details=done.tail(3),
             next_step="apptainer key list --secret; apptainer key newpair; "
             "apptainer key import FILE",
         )

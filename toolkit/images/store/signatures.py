@@ -16,7 +16,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from toolkit import shell
@@ -42,6 +41,15 @@ _KEYRING = (
     "TERM",
 )
 PATIENCE = 3600.0  # seconds: it hashes the whole file
+# What Apptainer's messages mean; the first that fits counts.
+_MEANINGS = (
+    ("integrity compromised", "was changed after it was signed"),
+    (
+        "object not signed|not associated with|signature not found for object group",
+        "holds something that was put into it after it was signed",
+    ),
+    ("envelope failed|signature object|unknown entity|(?i:key)", "is not signed by this key"),
+)
 
 
 def verify(path: Path, key: str) -> Signature:
@@ -94,54 +102,24 @@ def check_pem(path: Path, public: str) -> Signature:
     """Verify a file with a public key. Raise ValueError if the text is not a public key."""
     digest = fingerprint(public)
     _require_signed(path)
-    with ExitStack() as stack:
-        handle = memory_file(public.encode(), stack)
-        run_verify(path, ["--key", f"/proc/self/fd/{handle}"], pass_fds=(handle,))
+    run_verify(path, ["--key", "/dev/stdin"], text=public)
     return Signature(kind="pem", fingerprint=digest)
 
 
-def memory_file(data: bytes, stack: ExitStack) -> int:
-    """Create a file that is in memory only; return its descriptor."""
-    handle = os.memfd_create("toolkit")
-    stack.callback(os.close, handle)
-    os.write(handle, data)
-    os.lseek(handle, 0, os.SEEK_SET)
-    return handle
-
-
-def run_verify(path: Path, options: Sequence[str], pass_fds: Sequence[int] = ()) -> str:
+def run_verify(path: Path, options: Sequence[str], text: str | None = None) -> str:
     """Run ``apptainer verify``; return its JSON if every object is signed and none has changed."""
-    done = run_apptainer(["verify", "--all", "--json", *options, str(path)], pass_fds=pass_fds)
-    if done.returncode == 0:
+    done = run_apptainer(["verify", "--all", "--json", *options, str(path)], text=text)
+    if done.ok:
         return done.stdout
-    reason = (
-        next((line for line in reversed(done.stderr.splitlines()) if line.startswith("FATAL")), "")
-        .removeprefix("FATAL:")
-        .strip()
+    fatal = [line for line in done.stderr.splitlines() if line.startswith("FATAL")]
+    reason = fatal[-1].removeprefix("FATAL:").strip() if fatal else ""
+    meaning = next(
+        (meaning for pattern, meaning in _MEANINGS if re.search(pattern, reason)),
+        "could not be verified",
     )
     raise SignatureError(
-        f"{path.name} {_meaning(reason)}", place=str(path), details=(reason,) if reason else ()
+        f"{path.name} {meaning}", place=str(path), details=(reason,) if reason else ()
     )
-
-
-def _meaning(reason: str) -> str:
-    """Translate Apptainer's message into the end of ours."""
-    if "integrity compromised" in reason:
-        return "was changed after it was signed"
-    if (
-        "object not signed" in reason
-        or "not associated with" in reason
-        or "signature not found for object group" in reason
-    ):
-        return "holds something that was put into it after it was signed"
-    if (
-        "envelope failed" in reason
-        or "signature object" in reason
-        or "unknown entity" in reason
-        or "key" in reason.lower()
-    ):
-        return "is not signed by this key"
-    return "could not be verified"
 
 
 def pgp_signers(answer: str) -> dict[tuple[str, str], int]:
@@ -156,9 +134,15 @@ def pgp_signers(answer: str) -> dict[tuple[str, str], int]:
 
 
 def run_apptainer(
-    arguments: Sequence[str], *, pass_fds: Sequence[int] = (), terminal: bool = False
+    arguments: Sequence[str], *, text: str | None = None, terminal: bool = False
 ) -> shell.Result:
-    """Run Apptainer with the user's keyring and nothing else of the environment."""
+    """Run Apptainer with the user's keyring and nothing else of the environment.
+
+    Args:
+        arguments: its arguments.
+        text: its standard input.
+        terminal: let it ask the user for a passphrase.
+    """
     environment = {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(Path.home()),
@@ -167,15 +151,19 @@ def run_apptainer(
     }
     argv = (shell.require_apptainer(), *arguments)
     stdin = None if terminal and sys.stdin.isatty() else subprocess.DEVNULL
-    return shell.run(
-        argv, env=environment, stdin=stdin, pass_fds=pass_fds, timeout=PATIENCE, check=False
-    )
+    return shell.run(argv, env=environment, stdin=stdin, input=text, timeout=PATIENCE, check=False)
 
 
 def pgp_fingerprint(text: str) -> str | None:
     """Return a PGP key's fingerprint in its usual form; None if the text is not a fingerprint."""
     match = _FINGERPRINT.match(text.replace(" ", ""))
     return match["digits"].lower() if match else None
+
+
+def find_block(text: str) -> tuple[str, str]:
+    """Return the kind and the body of the first block of a text in PEM; empty if it has none."""
+    block = _BLOCK.search(text.replace("\r\n", "\n"))
+    return (block["kind"], block["body"]) if block else ("", "")
 
 
 def fingerprint(public: str) -> str:
@@ -186,29 +174,13 @@ def fingerprint(public: str) -> str:
     Raises:
         ValueError: the text is not a public key in PEM.
     """
-    block = _BLOCK.search(public.replace("\r\n", "\n"))
-    if block is None or block["kind"] != PUBLIC:
-        raise ValueError(f"it holds no {PUBLIC}" + (f", but a {block['kind']}" if block else ""))
+    kind, body = find_block(public)
+    if kind != PUBLIC:
+        raise ValueError(f"it holds no {PUBLIC}" + (f", but a {kind}" if kind else ""))
     try:
-        return hashlib.sha256(
-            base64.b64decode("".join(block["body"].split()), validate=True)
-        ).hexdigest()
+        return hashlib.sha256(base64.b64decode("".join(body.split()), validate=True)).hexdigest()
     except binascii.Error:
         raise ValueError(f"its {PUBLIC} is damaged") from None
-
-
-def is_guarded(private: str) -> bool:
-    """Return whether a private key can be used only with its passphrase.
-
-    Raises:
-        ValueError: the text is not a private key that OpenSSL reads.
-    """
-    block = _BLOCK.search(private.replace("\r\n", "\n"))
-    if block is None or not block["kind"].endswith("PRIVATE KEY"):
-        raise ValueError("it holds no private key" + (f", but a {block['kind']}" if block else ""))
-    if "COSIGN" in block["kind"] or "SIGSTORE" in block["kind"]:
-        raise ValueError("it is a key of cosign's, which OpenSSL does not read")
-    return "ENCRYPTED" in block["kind"] or "Proc-Type: 4,ENCRYPTED" in block["body"]
 
 
 def signature(job: Job, image: str, cwd: Path, folder: Path, origin: str) -> list[ToolkitError]:

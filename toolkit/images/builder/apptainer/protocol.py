@@ -60,7 +60,6 @@ class SandboxTasks(Model, frozen=True, kw_only=True):
         directory: The empty directory in which it works.
         token: Begins its messages.
         lowers: By their place they are ``l0``, ``l1``, ... in the directory.
-        repack: A file that ``l0`` is packed into, unchanged.
         users: The arguments of ``newuidmap`` that follow the process; empty for root, who needs no
             user namespace.
         groups: The arguments of ``newgidmap``.
@@ -79,7 +78,6 @@ class SandboxTasks(Model, frozen=True, kw_only=True):
     token: str = ""
     lowers: tuple[Lower, ...] = ()
     tasks: tuple[Task, ...] = ()
-    repack: str = ""
     users: tuple[int, ...] = ()
     groups: tuple[int, ...] = ()
     binds: tuple[Bind, ...] = ()

@@ -269,9 +269,6 @@ def main(arguments: Sequence[str]) -> int:
     except CannotError as error:
         print(f"toolkit: {error}", flush=True)
         return 1
-    if tasks.repack:
-        argv = [*tasks.pack, "l0", tasks.repack, *tasks.packing]
-        return subprocess.run(argv, check=False).returncode
     Path("root").mkdir()
     if not tasks.tasks:
         probe = Task(name="probe", detail="", script="", lowers=("l0",), upper="u0")
