@@ -82,32 +82,19 @@ def entries(directory: Path) -> list[str]:
         return []
 
 
-def find_package(name: str, directories: Iterable[Path]) -> Path | None:
-    """Return the place of a module; a directory of data is no package."""
-    for directory in directories:
-        place = find(name, [directory])
-        if place and (
-            os.path.isfile(place) or any(each.endswith(".py") for each in entries(place))
-        ):
-            return place
-    return None
-
-
 def nearby(folder: Path, directory: Path) -> Iterator[Path]:
-    """Yield where people keep modules that the ranks do not search.
+    """Yield where people keep modules that the ranks do not search by themselves.
 
     Args:
         folder: the directory of the script.
         directory: the working directory of the ranks.
     """
     home = Path.home()
-    yield from (directory / text for text in os.environ.get("PYTHONPATH", "").split(":") if text)
     for start in (directory, folder):
         top = _work_tree(start) or Path("/")
         for place in (start, *start.parents)[:_LEVELS]:
             if place.is_relative_to(top) and not (home.is_relative_to(place) or is_system(place)):
                 yield from (place / name for name in _BESIDE)
-    yield from home.glob(".local/lib/python3*/site-packages")
 
 
 def _work_tree(folder: Path) -> Path | None:

@@ -6,33 +6,24 @@ import ast
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import NamedTuple
 
 from toolkit.model.source import Construction
-
-
-class Strength(IntEnum):
-    """The strength of an import: how surely it runs, and if its failure ends the program."""
-
-    ABSENT = 0  # it is in a file that the ranks do not find
-    OPTIONAL = 1  # its failure may be handled, or a condition asks for the module first
-    POSSIBLE = 2  # it is in a function, a loop or a condition
-    CERTAIN = 3
 
 
 class ImportStatement(NamedTuple):
     """An import statement, or one name of ``import a, b``.
 
     Attributes:
-        strength: how surely it runs where the file is imported.
+        is_certain: it runs whenever the file is imported, and its failure ends the program: it is
+            in no function, ``try``, condition or loop.
         line: of the statement.
         module: that it names, with dots; empty in ``from . import x``.
         names: what is taken from it; empty for ``import module``.
         level: dots before the name.
     """
 
-    strength: Strength
+    is_certain: bool
     line: int
     module: str
     names: tuple[str, ...] = ()
@@ -52,18 +43,12 @@ _RANK_TEXT = re.compile(
 )
 _LOCALHOST = ("localhost", "127.0.0.1", "tcp://localhost:", "tcp://127.0.0.1:")
 _SWITCHES = ("store_true", "store_false", "store_const", "count", "help", "version", "append_const")
-# Context managers that swallow no exception.
-_HARMLESS = {
-    *("catch_warnings", "device", "inference_mode", "no_grad", "nullcontext", "open"),
-    *("redirect_stderr", "redirect_stdout"),
-}
-# Conditions that ask whether a module is there.
-_ASKS = re.compile(r"TYPE_CHECKING|find_spec|available|installed|has_|have_", re.IGNORECASE)
 _BLOCKS = (ast.mod, ast.stmt, ast.ExceptHandler)
 # What may make a module available whose place cannot be foreseen.
 _CHANGES = {
-    *("sys.path", "sys.modules", "sys.meta_path", "sys.path_hooks"),
-    *("site.addsitedir", "pyximport.install"),
+    *("sys.path", "sys.modules", "sys.meta_path", "sys.path_hooks", "exec"),
+    *("site.addsitedir", "pyximport.install", "importlib.import_module"),
+    "importlib.util.spec_from_file_location",
 }
 
 
@@ -98,13 +83,13 @@ class PythonFile:
             RecursionError: an expression is nested too deeply.
         """
         called: list[ast.expr] = []
-        nodes: list[tuple[ast.AST, Strength]] = [(tree, Strength.CERTAIN)]
+        nodes: list[tuple[ast.AST, bool]] = [(tree, True)]
         while nodes:
-            node, strength = nodes.pop()
-            within = min(strength, self._within(node)) if isinstance(node, _BLOCKS) else strength
+            node, is_certain = nodes.pop()
+            within = is_certain and (not isinstance(node, _BLOCKS) or self._is_always_run(node))
             children = [child for child in ast.iter_child_nodes(node) if child._fields]
             nodes += [(child, within) for child in reversed(children)]
-            self._visit(node, strength)
+            self._visit(node, is_certain)
             if isinstance(node, ast.Call):
                 called.append(node.func)
                 self._call(node)
@@ -112,35 +97,22 @@ class PythonFile:
         # A name may be imported below the function that uses it.
         self.calls = {name for each in called if (name := self._full_name(each))}
 
-    def _within(self, node: ast.AST) -> Strength:
-        """Return how surely an import runs that stands directly in a node."""
-        match node:
-            case ast.Module() | ast.ClassDef():
-                return Strength.CERTAIN
-            case ast.If(test=test, orelse=orelse):
-                condition = ast.unparse(test)
-                if condition == "__name__ == '__main__'" and not orelse:
-                    return Strength.CERTAIN if self.is_main else Strength.OPTIONAL
-                return Strength.OPTIONAL if _ASKS.search(condition) else Strength.POSSIBLE
-            case ast.With(items=items) | ast.AsyncWith(items=items):
-                words = [ast.unparse(item.context_expr).partition("(")[0] for item in items]
-                managers = {word.rpartition(".")[2] for word in words}
-                if "suppress" in managers:
-                    return Strength.OPTIONAL
-                return Strength.CERTAIN if managers <= _HARMLESS else Strength.POSSIBLE
-        is_try = type(node).__name__ in ("Try", "TryStar")  # Python has the latter since 3.11.
-        return Strength.OPTIONAL if is_try else Strength.POSSIBLE
+    def _is_always_run(self, node: ast.AST) -> bool:
+        """Return whether what stands directly in a node runs whenever the node does."""
+        if isinstance(node, ast.If) and not node.orelse:
+            return self.is_main and ast.unparse(node.test) == "__name__ == '__main__'"
+        return isinstance(node, ast.Module | ast.ClassDef)
 
-    def _visit(self, node: ast.AST, strength: Strength) -> None:
+    def _visit(self, node: ast.AST, is_certain: bool) -> None:
         """Note what one node imports, assigns or names."""
         match node:
             case ast.Import(names=names):
                 for alias in names:
-                    self.imports.append(ImportStatement(strength, node.lineno, alias.name))
+                    self.imports.append(ImportStatement(is_certain, node.lineno, alias.name))
                     self.meaning[alias.asname or alias.name] = alias.name
             case ast.ImportFrom(module=module, names=names, level=level):
                 taken = tuple(alias.name for alias in names)
-                statement = ImportStatement(strength, node.lineno, module or "", taken, level)
+                statement = ImportStatement(is_certain, node.lineno, module or "", taken, level)
                 self.imports.append(statement)
                 for alias in names:
                     name = f"{module}.{alias.name}" if module else alias.name

@@ -19,7 +19,7 @@ from toolkit import module_search as modules
 from toolkit.files import open_regular
 from toolkit.model.case import Case
 from toolkit.model.source import Import, Source
-from toolkit.python_file import ImportStatement, PythonFile, Strength
+from toolkit.python_file import ImportStatement, PythonFile
 
 _MOST_SCRIPT = 16 << 20  # bytes of a script that is hashed
 _MOST_FILE = 1 << 20  # bytes of a file that is parsed; larger ones are generated
@@ -99,8 +99,8 @@ def _read(case: Case, script: Path, root: Path | None = None) -> Source:
     modules.entries.cache_clear()
     reader = _Reader(case, script, root)
     packages = script.relative_to(root).parts[:-1] if script.is_relative_to(root) else ()
-    reader.queue = dict.fromkeys(modules.files(root, packages), Strength.CERTAIN)
-    reader.add(script, file, Strength.CERTAIN)
+    reader.queue = dict.fromkeys(modules.files(root, packages), True)
+    reader.add(script, file, is_certain=True)
     reader.follow()
     reader.follow_nearby()
     return reader.source()._replace(sha256=sha256)
@@ -111,11 +111,11 @@ class _Reader:
 
     Attributes:
         directories: that the ranks search, in their order.
-        queue: files that are still to be read, and how surely they are imported.
+        queue: files that are still to be read, and whether every run imports them.
         files: what each file shows; None: it cannot be read.
         size: bytes of the files.
         missing: the imports that no file of the ranks satisfies, and their files.
-        nearby: where modules are that the ranks do not find.
+        nearby: modules that are only where a changed search path may lead.
         unread: packages and modules that are imported, and of which no file was read.
         shown: directories that the ranks would not see, and what for.
         doubt: why imports may find modules that cannot be foreseen; empty: there is no reason.
@@ -129,11 +129,11 @@ class _Reader:
         paths = (*own, *trees, *(bind.source for bind in case.binds))
         self.visible = [*map(Path, paths)]
         self.directories = [root]
-        self.queue: dict[Path, Strength] = {}
+        self.queue: dict[Path, bool] = {}
         self.files: dict[Path, PythonFile | None] = {}
         self.size = 0
         self.missing: list[tuple[Path, ImportStatement]] = []
-        self.nearby: dict[str, Path] = {}
+        self.nearby: set[str] = set()
         self.unread: set[str] = set()
         self.shown: dict[Path, str] = {}
         is_packages = any("-packages" in f"{bind.source}:{bind.target}" for bind in case.binds)
@@ -147,44 +147,42 @@ class _Reader:
                 self.doubt = f"what {path} holds for the ranks is not known here"
 
     def follow(self) -> None:
-        """Read what is imported, the surest first, so that each file is read once."""
+        """Read what is imported, the certain first, so that each file is read once."""
         while self.queue and len(self.files) < _MOST_FILES and self.size <= _MOST_BYTES:
             path = max(self.queue, key=self.queue.__getitem__)
-            strength = self.queue.pop(path)
+            is_certain = self.queue.pop(path)
             data = _bytes(path, _MOST_FILE + 1) or b""
             self.size += len(data)
-            self.add(path, _parse(path, data), strength)
+            self.add(path, _parse(path, data), is_certain=is_certain)
         self.unread |= {path.stem for path in self.queue}
 
     def follow_nearby(self) -> None:
-        """Search for what is missing where the ranks do not search.
+        """Search for what is missing where a program that changes the search path may find it.
 
-        There they may find it all the same if the program changes where Python searches. Otherwise
-        it only tells how the program is started.
+        Of any other program, its modules there only tell how it is started.
         """
+        doubt, shown = self.doubt, dict(self.shown)
         places = [*modules.nearby(self.script.parent, self.directory)]
         for path, statement in self.missing[:_MOST_NAMES]:
             name = statement.module.partition(".")[0]
-            place = None if name in self.known else modules.find_package(name, places)
-            if place is not None:
+            place = None if name in self.known else modules.find(name, places)
+            statement = statement._replace(is_certain=statement.is_certain and bool(doubt))
+            if place is not None and self.enqueue(path, statement, place):
                 self.unread.discard(name)
-                strength = statement.strength if self.doubt else Strength.ABSENT
-                files = self.enqueue(path, statement._replace(strength=strength), place)
-                # A directory may only be called like a package: tensorflow/, with scripts for it.
-                if files or place.is_file():
-                    self.nearby[name] = place
+                self.nearby.add(name)
         self.follow()
+        if not doubt:
+            self.doubt, self.shown, self.nearby = doubt, shown, set()
 
-    def add(self, path: Path, file: PythonFile | None, strength: Strength) -> None:
+    def add(self, path: Path, file: PythonFile | None, *, is_certain: bool) -> None:
         """Add a file that was read, and follow its imports."""
         self.files[path] = file
         if file is None:
             self.unread.add(path.stem)
             return
-        if strength > Strength.ABSENT:
-            self.doubt = self.doubt or file.doubt
+        self.doubt = self.doubt or file.doubt
         for each in file.imports:
-            statement = each._replace(strength=min(strength, each.strength))
+            statement = each._replace(is_certain=is_certain and each.is_certain)
             top = each.module.partition(".")[0]
             place = modules.find(top, self.directories) if top and not each.level else None
             if each.level or place:
@@ -193,32 +191,34 @@ class _Reader:
                 self.unread.add(top)
                 self.missing.append((path, statement))
 
-    def enqueue(self, path: Path, statement: ImportStatement, place: Path | None) -> list[Path]:
-        """Have the files read, and return them, that Python runs for an import of a file.
+    def enqueue(self, path: Path, statement: ImportStatement, place: Path | None) -> bool:
+        """Have the files read that Python runs for an import of a file; return whether it has code.
 
         Args:
             path: of the file.
             statement: the import.
             place: of the module that it names first; None: it is relative to the file.
         """
-        strength, above = statement.strength, [*filter(None, statement.module.split("."))]
+        above = [*filter(None, statement.module.split("."))]
         if place is not None:
             directory = place.parent
-            if strength > Strength.ABSENT:
-                self.show(place, f"{self.name(path)} imports {above[0]}")
         elif statement.level <= len(path.parents):
             directory = path.parents[statement.level - 1]
         else:
-            return []
+            return False
         files = modules.files(directory, above)
         for name in statement.names:
             files += modules.files(directory, (*above, name))
         if place and not files:
             self.unread.add(above[0])
+        # A directory may only be called like a package: tensorflow/, with scripts for it.
+        is_code = bool(files) or (place is not None and place.is_file())
+        if place and is_code:
+            self.show(place, f"{self.name(path)} imports {above[0]}")
         for file in files:
             if file not in self.files:
-                self.queue[file] = max(strength, self.queue.get(file, strength))
-        return files
+                self.queue[file] = statement.is_certain or self.queue.get(file, False)
+        return is_code
 
     def show(self, place: Path, reason: str) -> None:
         """Note the directory of a module if the ranks would not see it."""
@@ -233,28 +233,20 @@ class _Reader:
         return str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path)
 
     def needed(self) -> tuple[Import, ...]:
-        """Return the modules that the Python of the ranks must have, each by its surest import."""
+        """Return the modules that the Python of the ranks must have, each by its first import."""
         needed: dict[str, Import] = {}
-        for path, statement in sorted(self.missing, key=lambda each: -each[1].strength):
+        for path, statement in self.missing:
             name = statement.module.partition(".")[0]
-            place = self.nearby.get(name)
-            is_there = place is not None and self.doubt
-            if name not in needed and statement.strength > Strength.OPTIONAL and not is_there:
-                needed[name] = Import(
-                    name=name,
-                    file=self.name(path),
-                    line=statement.line,
-                    is_certain=statement.strength is Strength.CERTAIN,
-                    elsewhere=str(place.parent) if place else "",
-                    within=".".join((statement.module, *statement.names[:1])),
-                )
+            if statement.is_certain and name not in needed and name not in self.nearby:
+                within = ".".join((statement.module, *statement.names[:1]))
+                needed[name] = Import(name, self.name(path), statement.line, within)
         return tuple(needed.values())
 
     def source(self) -> Source:
         """Return what was read, of all files together."""
         files = {self.name(path): file for path, file in self.files.items() if file}
         imports = [
-            (name, path, statement.strength)
+            (name, path, statement.is_certain)
             for path, file in files.items()
             for statement in file.imports
             for name in statement.members
@@ -268,7 +260,7 @@ class _Reader:
                 name: takes for file in files.values() for name, takes in file.options.items()
             },
             constructions=tuple(made for file in files.values() for made in file.constructions),
-            certain=_sorted(name for name, _, how in imports if how is Strength.CERTAIN),
+            certain=_sorted(name for name, _, is_certain in imports if is_certain),
             packages=_sorted(self.unread - sys.stdlib_module_names),
             texts=_sorted(text for file in files.values() for text in file.texts),
             where={name: path for name, path, _ in imports if name not in own},

@@ -29,7 +29,7 @@ from toolkit.model.run import JobState, Outcome
 from toolkit.runs import finish, follow, interactive
 from toolkit.runs.logs import Line
 from toolkit.runs.run import Run
-from toolkit.slurm.patience import Wait
+from toolkit.slurm.failures import Wait
 
 LINES = (
     Line("first of rank 0", "nid001", 0),

@@ -45,7 +45,7 @@ from toolkit.runs import (
 )
 from toolkit.runs.run import SECRETS, Run
 from toolkit.runs.submit import reserve
-from toolkit.slurm import hostlist, queue
+from toolkit.slurm import hostlist
 
 PRIVATE = '{"private": "what only the caller may read"}\n'
 Make = Callable[[Path, Path], object]
@@ -171,8 +171,8 @@ def test_no_line_and_no_field_makes_a_reader_huge_slow_or_fail() -> None:
     for hosts in ("n[0-999999999]", "n" + "[0-999]" * 9, f"n[1-{nines}]", f"n[{nines}]"):
         with pytest.raises(ValueError, match=r"host|limit|range"):
             hostlist.expand(hosts)
-    assert len(queue.task_ids("0-999999999,0-999999999:0,5-1")) <= 4_000_003
-    assert queue.task_ids(f"{nines}-1") == set()
+    assert len(hostlist.task_ids("0-999999999,0-999999999:0,5-1")) <= 4_000_003
+    assert hostlist.task_ids(f"{nines}-1") == set()
     line = f"srun: error: nid001: task {nines},0-{nines}: Exited with exit code {nines}"
     assert failures.of_step([("", [line])]) is not None
     mark = "toolkit: attempt 1 of at most 2 begins 2026-99-99T99:99:99Z"

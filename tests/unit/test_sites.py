@@ -20,14 +20,20 @@ from toolkit.lint.script import Context
 from toolkit.model.base import from_toml
 from toolkit.model.case import Case
 from toolkit.model.job import Job
-from toolkit.model.overview import ClusterNode, Queue
-from toolkit.model.site import CommentRule, Limits, OptionRule, Site, SitePartition
+from toolkit.model.site import (
+    ClusterNode,
+    CommentRule,
+    Limits,
+    OptionRule,
+    Queue,
+    Site,
+    SitePartition,
+)
 from toolkit.planning import settings
 from toolkit.rules.options import comment
 from toolkit.sites import chosen, compare, schema
-from toolkit.sites.draft import draft
 from toolkit.sites.rules import comment_problem
-from toolkit.sites.survey import NodeProbe, Survey, configuration, modules, parse_probe
+from toolkit.sites.survey import NodeProbe, Survey, configuration, draft, modules, parse_probe
 
 SHIPPED = ("generic", "local", "neuron", "neuron-2022", "perlmutter-like")
 

@@ -10,9 +10,18 @@ from msgspec.structs import replace
 from tests.slurm_answers import answer
 from toolkit import sites, units
 from toolkit.errors import SlurmSilentError, SubmissionError
-from toolkit.model.overview import PartitionState, Queue, Start
 from toolkit.model.run import JobState
-from toolkit.model.site import Access, Limits, NodeFacts, Partition, Site, Use
+from toolkit.model.site import (
+    Access,
+    Limits,
+    NodeFacts,
+    Partition,
+    PartitionState,
+    Queue,
+    Site,
+    Start,
+    Use,
+)
 from toolkit.shell import Result
 from toolkit.slurm import cluster, failures, parse, queue
 from toolkit.slurm.client import Client, without_slurm_defaults

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolkit.model.run import JobState
-from toolkit.slurm import queue
+from toolkit.slurm import hostlist, queue
 
 END = "<1f2e3d4c>"
 HOSTILE = "a | b\n7<S>8\t%s <1f2e3d4> \x1f é"
@@ -93,7 +93,7 @@ def test_salloc_has_no_script() -> None:
     ],
 )
 def test_task_ids(text: str, expected: list[int]) -> None:
-    assert queue.task_ids(text) == set(expected)
+    assert hostlist.task_ids(text) == set(expected)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ from functools import partial
 import pytest
 
 from tests.slurm_answers import JOBS, NAME, SCRIPT, SEPARATOR, answer, versions
-from toolkit.model.overview import Queue
 from toolkit.model.run import JobState
-from toolkit.model.site import Limits, Use
+from toolkit.model.site import Limits, Queue, Use
 from toolkit.slurm import TESTED, cluster, parse, queue
 
 VERSIONS = versions()

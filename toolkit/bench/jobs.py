@@ -11,7 +11,7 @@ from toolkit.planning.case import gather
 from toolkit.planning.settings import Layer
 from toolkit.runs.follow import Changed, Event
 from toolkit.runs.logs import Line, is_noise
-from toolkit.slurm.patience import configured_wait, patiently
+from toolkit.slurm.failures import configured_wait, patiently
 
 Inform = Callable[[str, str], None]
 

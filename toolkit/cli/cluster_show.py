@@ -16,7 +16,7 @@ from toolkit.cli.lazy import cluster_option
 from toolkit.cli.options import NODES
 from toolkit.cli.shared import gpus_option, json_option, site_option
 from toolkit.model.base import Model
-from toolkit.model.overview import PartitionState
+from toolkit.model.site import PartitionState
 from toolkit.planning.cluster import find_cluster
 from toolkit.planning.settings import chosen
 from toolkit.slurm.client import Client

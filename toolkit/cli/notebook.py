@@ -32,7 +32,7 @@ from toolkit.runs.directories import find
 from toolkit.runs.removal import cancel
 from toolkit.runs.run import Run
 from toolkit.runs.submit import submit
-from toolkit.slurm.patience import Wait, configured_wait, patiently
+from toolkit.slurm.failures import Wait, configured_wait, patiently
 from toolkit.units import human_time
 
 _END_SECONDS = 60.0  # for Slurm to say how a job ended

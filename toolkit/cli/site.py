@@ -21,7 +21,7 @@ from toolkit.rules import described
 from toolkit.sites import compare
 from toolkit.sites.rules import comment_example, comment_form
 from toolkit.sites.schema import text
-from toolkit.sites.survey import survey
+from toolkit.sites.survey import draft, survey
 from toolkit.slurm.client import Client
 from toolkit.trust import require_trusted
 from toolkit.units import counted
@@ -60,8 +60,6 @@ def init(
       toolkit site init ours --dry-run
       toolkit site init ours --probe --comment "field=misc;appl=misc"
     """
-    from toolkit.sites.draft import draft  # with Jinja2, which no other command about sites needs
-
     if not _NAME.match(name) or name == "auto":
         raise UsageError(
             f"{name!r} cannot be the name of a site: letters, digits, . _ -",

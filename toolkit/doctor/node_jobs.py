@@ -26,7 +26,7 @@ from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.settings import Layer
 from toolkit.runs.run import Run
 from toolkit.slurm.client import Client
-from toolkit.slurm.patience import configured_wait, patiently
+from toolkit.slurm.failures import configured_wait, patiently
 
 _PATIENCE = 1800.0  # seconds: the job may have to wait in a queue
 _LOG = logging.getLogger("toolkit")

@@ -23,23 +23,18 @@ class Construction(NamedTuple):
 
 
 class Import(NamedTuple):
-    """An imported top-level module that none of the searched directories has.
+    """A top-level module that every run imports and none of the searched directories has.
 
     Attributes:
         name: of the module: ``cv2``.
         file: the file with the import, as messages show it.
         line: of the import.
-        is_certain: every run executes the import; else it may never be executed.
-        elsewhere: a directory that has such a module and that the ranks do not search; empty: there
-            is none.
         within: the import in full, since several packages share ``google``: ``google.protobuf``.
     """
 
     name: str
     file: str
     line: int
-    is_certain: bool = True
-    elsewhere: str = ""
     within: str = ""
 
 

@@ -15,7 +15,7 @@ from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.job import Job
 from toolkit.model.plan import Point
 from toolkit.model.source import Source
-from toolkit.slurm import queue
+from toolkit.slurm.hostlist import LAST_TASK, task_ranges
 
 _AXIS = re.compile(r"(?P<name>-{0,2}[A-Za-z_][A-Za-z0-9_.-]*)=(?P<values>.*)\Z", re.DOTALL)
 _ARRAY_PART = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9})(?::0*[1-9]\d{0,8})?)?")
@@ -142,7 +142,7 @@ def _sweep_findings(
     if least < most:
         cause = "a sweep needs a fixed number of nodes"
         yield UsageError(cause, place="--nodes", next_step=f"--nodes {most}")
-    ranges = queue.task_ranges(str(job.array)) if job.array is not None else []
+    ranges = task_ranges(str(job.array)) if job.array is not None else []
     beyond = next((number for ids in ranges for number in ids if number >= count), None)
     if beyond is not None:
         cause = f"the sweep has the points 0 to {count - 1}; it has no point {beyond}"
@@ -168,8 +168,8 @@ def _array_error(text: str) -> UsageError | None:
         cause = f"{text!r} is not a list of the elements of a job array"
     elif any(int(match["last"] or match["first"]) < int(match["first"]) for match in matches):
         cause = f"{text!r} has a range that ends before it begins"
-    elif any(int(match["last"] or match["first"]) > queue.LAST_TASK for match in matches):
-        cause = f"{text!r} has elements beyond {queue.LAST_TASK}, the last one that Slurm can have"
+    elif any(int(match["last"] or match["first"]) > LAST_TASK for match in matches):
+        cause = f"{text!r} has elements beyond {LAST_TASK}, the last one that Slurm can have"
     else:
         return None
     return UsageError(

@@ -67,54 +67,35 @@ def driver(case: Case) -> Iterator[ToolkitError]:
 
 
 def imports(case: Case) -> Iterator[ToolkitError]:
-    """Require every module that each run of the script imports, and warn of the others."""
+    """Require every module that each run of the script imports."""
     manifest, python, doubt = case.manifest, case.python, case.source.doubt
     noun = f"{case.noun} {manifest.name}" if manifest else case.noun
     there = {*(manifest.frameworks if manifest else ())}
     there |= {*python.modules} if python and python.modules else {*sys.stdlib_module_names}
     missing = [each for each in case.source.needed if each.name not in there]
-    certain = [each for each in missing if each.is_certain]
+    if not missing:
+        return
     if python is None or not python.modules:
         name = manifest.name if manifest and case.is_sif else ""
-        if certain:
-            yield ImportsMissingError(
-                f"it is not known whether the {noun} has {_listed(each.name for each in certain)}: "
-                "its modules were never recorded",
-                place="imports",
-                next_step=f"toolkit image verify {name} records them" if name else None,
-                source=_READ,
-                is_warning=True,
-            )
-        return
-    own = [each for each in certain if each.elsewhere and "/site-packages" not in each.elsewhere]
-    for each in own:
-        variable = shell_words([f"PYTHONPATH={each.elsewhere}"])
         yield ImportsMissingError(
-            f"{each.name} (imported in {each.file}, line {each.line}) is in {each.elsewhere}, "
-            "which the ranks do not search",
+            f"it is not known whether the {noun} has {_listed(each.name for each in missing)}: "
+            "its modules were never recorded",
             place="imports",
-            next_step=f"--env {variable}",
-            source=doubt or _READ,
-            is_warning=bool(doubt),
-        )
-    if lacking := [each for each in certain if each not in own]:
-        packages = list(dict.fromkeys(filter(None, map(find_package, lacking))))
-        yield ImportsMissingError(
-            f"the {noun} has no {_listed(map(_placed, lacking))}",
-            place="imports",
-            next_step=_installation(case, packages, python) if packages else None,
-            details=_notes(case, lacking, packages, python),
-            source=doubt or _READ,
-            is_warning=bool(doubt),
-        )
-    if possible := [each for each in missing if not each.is_certain]:
-        yield ImportsMissingError(
-            f"some runs of the script import what the {noun} does not have: "
-            f"{_listed(map(_placed, possible))}",
-            place="imports",
+            next_step=f"toolkit image verify {name} records them" if name else None,
             source=_READ,
             is_warning=True,
         )
+        return
+    packages = list(dict.fromkeys(filter(None, map(find_package, missing))))
+    places = (f"{each.name} ({each.file}, line {each.line})" for each in missing)
+    yield ImportsMissingError(
+        f"the {noun} has no {_listed(places)}",
+        place="imports",
+        next_step=_installation(case, packages, python) if packages else None,
+        details=_notes(case, missing, packages, python),
+        source=doubt or _READ,
+        is_warning=bool(doubt),
+    )
 
 
 def _notes(
@@ -122,11 +103,6 @@ def _notes(
 ) -> list[str]:
     """Return notes on modules that have to be installed."""
     notes = [note for each in missing if (note := explain_standard(each.name, python.version))]
-    notes += [
-        f"your {each.elsewhere} has {each.name}; the ranks do not see it"
-        for each in missing
-        if each.elsewhere
-    ]
     if unsure := [each.name for each in missing if not is_known(each.name)]:
         verb = "is" if len(unsure) == 1 else "are"
         advice = "--env PYTHONPATH=DIRECTORY says where it is"
@@ -148,10 +124,6 @@ def _installation(case: Case, packages: Sequence[str], python: Python) -> str:
     words = [word for package in packages for word in ("--pip", package)]
     made = shell_words(["toolkit", "image", "new", f"{name}-more", "--from", name, *words])
     return f"{made}; toolkit image build {name}-more.toml; then --image {name}-more"
-
-
-def _placed(needed: Import) -> str:
-    return f"{needed.name} ({needed.file}, line {needed.line})"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from toolkit.model.site import SitePartition, Use
 from toolkit.quoting import alternatives
 from toolkit.sites.rules import resolve_gpu_type
 from toolkit.slurm import hostlist
-from toolkit.slurm.queue import task_ids
+from toolkit.slurm.hostlist import task_ids
 from toolkit.units import counted
 
 _LIST = "sinfo --Node --format='%N %P %f' lists nodes, their partitions and their features"

@@ -22,7 +22,7 @@ from toolkit.runs import blame, logs, records
 from toolkit.runs.logs import Line
 from toolkit.runs.outcome import CANCELLED, outcome, results
 from toolkit.runs.run import Log, Run
-from toolkit.slurm import queue
+from toolkit.slurm.hostlist import task_ids
 from toolkit.units import counted, human_time
 
 MARK = "toolkit: attempt"
@@ -221,7 +221,7 @@ def read_elements(
         _logs_by_element(run),
         records.by_element(processes),
     )
-    numbers = sorted({*states, *queue.task_ids(dict(run.plan.directives).get("array", ""))})
+    numbers = sorted({*states, *task_ids(dict(run.plan.directives).get("array", ""))})
     if len(numbers) > _MOST_ELEMENTS:
         raise ConfigError(
             f"the array has {len(numbers)} elements; at most {_MOST_ELEMENTS} are read",

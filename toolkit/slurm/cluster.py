@@ -8,8 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from toolkit.model.overview import ClusterNode, PartitionState, Queue, Start
-from toolkit.model.site import Limits, Site, Use
+from toolkit.model.site import ClusterNode, Limits, PartitionState, Queue, Site, Start, Use
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import no_slurm
 from toolkit.slurm.parse import gpu_counts, gpus_in, rows

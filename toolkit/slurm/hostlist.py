@@ -1,4 +1,4 @@
-"""Host lists as Slurm writes them: ``nid[001-002,007]``. Pure."""
+"""Lists as Slurm writes them: hosts, ``nid[001-002,007]``, and tasks of an array. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import itertools
 import math
 import re
 
+LAST_TASK = 4_000_000  # slurm.conf(5), MaxArraySize
+_TASK_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 _MOST = 100_000  # hosts; text that a few bytes of a log make huge is no host list
 
 
@@ -47,3 +49,23 @@ def _numbers(ranges: str) -> list[str]:
 def count(nodes: str | int | None) -> int | None:
     """Return the number of nodes of a host list; a number stands for itself, None for unset."""
     return len(expand(nodes)) if isinstance(nodes, str) else nodes
+
+
+def task_ranges(text: str) -> list[range]:
+    """Return the ranges of task ids that a value of ``--array`` or of squeue names.
+
+    The limit of simultaneous tasks after ``%``, brackets around the ids, and ranges beyond what any
+    Slurm has are left out.
+    """
+    parts = text.strip("[]").partition("%")[0].split(",")
+    matches = [match for part in parts if (match := _TASK_RANGE.fullmatch(part))]
+    ranges = [
+        range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1) or 1)
+        for match in matches
+    ]
+    return [ids for ids in ranges if ids and ids[-1] <= LAST_TASK]
+
+
+def task_ids(text: str) -> set[int]:
+    """Return the task ids that a value of ``--array`` or of squeue names."""
+    return set[int]().union(*task_ranges(text))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from toolkit.model.run import JobState
+from toolkit.slurm.hostlist import task_ids
 
 _SQUEUE = (
     *("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "NodeList", "Partition"),
@@ -28,10 +29,8 @@ SACCT_FORMAT = ",".join(_SACCT)
 # Times as seconds since the epoch; task ids in full, which Slurm otherwise cuts after 64
 # characters.
 ENVIRONMENT = ("SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0")
-LAST_TASK = 4_000_000  # slurm.conf(5), MaxArraySize
 # Seconds by which the clocks of two hosts may differ; munge refuses credentials of others.
 _CLOCK_SKEW = 300
-_TASK_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 
 
 class Entry(NamedTuple):
@@ -173,26 +172,6 @@ def _tasks_of(entry: Entry) -> set[tuple[int, int]]:
     if not entry.array:
         return {(entry.state.job_id, 0)}
     return {(entry.array, task) for task in task_ids(entry.tasks)}
-
-
-def task_ranges(text: str) -> list[range]:
-    """Return the ranges of task ids that a value of ``--array`` or of squeue names.
-
-    The limit of simultaneous tasks after ``%``, brackets around the ids, and ranges beyond what any
-    Slurm has are left out.
-    """
-    parts = text.strip("[]").partition("%")[0].split(",")
-    matches = [match for part in parts if (match := _TASK_RANGE.fullmatch(part))]
-    ranges = [
-        range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1) or 1)
-        for match in matches
-    ]
-    return [ids for ids in ranges if ids and ids[-1] <= LAST_TASK]
-
-
-def task_ids(text: str) -> set[int]:
-    """Return the task ids that a value of ``--array`` or of squeue names."""
-    return set[int]().union(*task_ranges(text))
 
 
 def job_states(entries: Iterable[Entry]) -> dict[int, JobState]:

@@ -20,7 +20,7 @@ from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.planning.case import gather as gather_case
 from toolkit.planning.plan import decide
-from toolkit.slurm.patience import configured_wait, patiently
+from toolkit.slurm.failures import configured_wait, patiently
 
 
 class PlannedPoint(NamedTuple):
