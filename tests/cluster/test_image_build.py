@@ -55,7 +55,6 @@ def test_a_build_makes_an_image_its_manifest_and_its_log(tiny: Tiny) -> None:
     known = manifest(tiny)
     check, _ = cast("list[dict[str, object]]", known["checks"])
     assert (check["name"], check["passed"], check["detail"]) == ("greeting", True, "hello")
-    assert set(check) == {"name", "passed", "detail", "key", "when"}, "it was not carried over"
     assert known["size"] == (tiny.images / "tiny.sif").stat().st_size
     assert set(known["seconds"]) == {"base", "act", "clean", "checks", "pack"}  # type: ignore[call-overload]
     for step in ("base", "act", "clean", "checks", "pack"):

@@ -98,11 +98,9 @@ toolkit-fact: framework torch 99
 toolkit-fact: mpi pmix
 toolkit: namespaces: Operation not permitted
 toolkit: a layer is packed
-toolkit-carried: imports
 no fence: x
 packed
 step clean
-carried imports
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from toolkit.model.base import Model
+from toolkit.model.base import Model, Record
 
 
 class Verdict(Model, frozen=True, kw_only=True):
@@ -25,23 +25,16 @@ class Verdict(Model, frozen=True, kw_only=True):
     site: str = ""
 
 
-class Check(Model, frozen=True, kw_only=True):
+class Check(Record, frozen=True, kw_only=True):
     """The result, at build time, of one check that an image carries.
 
     Attributes:
         detail: the result as text for users.
-        key: hash of the check and of what it ran in; empty if it was not recorded.
-        when: time of the check, in UTC, ISO 8601; empty: that of the build.
-        carried: the image that was checked, if the result was carried over from an earlier image,
-            since nothing that the check needs has changed since.
     """
 
     name: str
     passed: bool
     detail: str = ""
-    key: str = ""
-    when: str = ""
-    carried: str = ""
 
 
 class BaseImage(Model, frozen=True, kw_only=True):
@@ -183,9 +176,8 @@ class Manifest(Model, frozen=True, kw_only=True):
             Verdict(
                 name=check.name,
                 outcome="passed" if check.passed else "failed",
-                detail=check.detail
-                + (f"; carried over from {check.carried}" if check.carried else ""),
-                when=check.when or self.built,
+                detail=check.detail,
+                when=self.built,
             )
             for check in self.checks
             if check.name not in {verdict.name for verdict in self.verified}

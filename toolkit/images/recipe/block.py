@@ -25,20 +25,6 @@ SIF_VARIABLES = (
 HOST_WHEELS = "/mnt/wheels"  # where wheels of an earlier build are mounted, if there are any
 
 
-class Needs(Model, frozen=True, kw_only=True):
-    """The needs of a check beside the base, the Debian packages and the variables of an image.
-
-    Attributes:
-        modules: modules of Python that it imports.
-        searched: packages whose code it runs and that import further modules in functions.
-        programs: programs that it looks for on PATH, also those that an image lacks.
-    """
-
-    modules: tuple[str, ...] = ()
-    searched: tuple[str, ...] = ()
-    programs: tuple[str, ...] = ()
-
-
 class CheckCall(Model, frozen=True, kw_only=True):
     """A check of the image, which passes when ``command`` exits with 0.
 
@@ -48,16 +34,11 @@ class CheckCall(Model, frozen=True, kw_only=True):
         name: one word.
         command: for the image's own shell, every value in it quoted already.
         scripts: the files of ``images/checks`` that it runs; they are at ``CHECKS`` in the image.
-        needs: what its result depends on, so that it is carried over from an earlier image where
-            nothing of it changed; None: on anything, and it always runs.
-        is_alone: it may disturb others, or they it, and runs when the others have ended.
     """
 
     name: str
     command: str
     scripts: tuple[str, ...] = ()
-    needs: Needs | None = None
-    is_alone: bool = False
 
 
 class BlockOutput(Model, frozen=True, kw_only=True):
@@ -145,7 +126,7 @@ _STEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 def shell_checks(commands: Mapping[str, str]) -> tuple[CheckCall, ...]:
     """Return the checks of a recipe's own commands, which must exit with 0, by name."""
     return tuple(
-        CheckCall(name=name, command=f"sh -c {quote_word(command)}", is_alone=True)
+        CheckCall(name=name, command=f"sh -c {quote_word(command)}")
         for name, command in sorted(commands.items())
     )
 

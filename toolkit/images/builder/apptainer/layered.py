@@ -19,7 +19,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NO_SPACE, ToolkitError
-from toolkit.images.builder.apptainer import compose, identity, image_checks
+from toolkit.images.builder.apptainer import compose, identity
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome, build_base
 from toolkit.images.builder.apptainer.collector import Collector
 from toolkit.images.builder.apptainer.entries import Entries
@@ -32,6 +32,7 @@ from toolkit.images.builder.apptainer.programs import (
     SYSTEM_PATH,
     prepare_end,
     program_version,
+    run_image_checks,
     run_sandbox,
     write_step_config,
 )
@@ -48,7 +49,7 @@ from toolkit.images.recipe.reproducible import ENVIRONMENT, EPOCH
 from toolkit.images.sif import header as sif
 from toolkit.images.store.cache import Cache, CacheEntry
 from toolkit.images.store.contents import Contents, read_contents
-from toolkit.images.store.settings import image_command, inspect, parse_inspection, read_variables
+from toolkit.images.store.settings import inspect, parse_inspection, read_variables
 from toolkit.images.store.sif_files import read_text_object
 
 
@@ -292,15 +293,7 @@ class LayeredBuild:
         ]
         for thread in threads:
             thread.start()
-        code = image_checks.run(
-            image_command(self.program),
-            self.place,
-            self.follower,
-            self.chain,
-            self.definition,
-            self.entries,
-            self.builder,
-        )
+        code = run_image_checks(self.program, self.place, self.follower)
         for thread in threads:
             thread.join()
         if code != 0:

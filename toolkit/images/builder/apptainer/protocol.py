@@ -8,12 +8,11 @@ print, and whatever code they exit with, is no message.
 from __future__ import annotations
 
 from toolkit.images.host.host_mounts import Bind
-from toolkit.images.recipe.block import Needs
 from toolkit.model.base import Model
 
 WHOLE = ".whole"  # is added to the name of a complete result
-# Messages; a name follows the first and the last.
-STEP_BEGINS, PACKED, CARRIED = "step ", "packed", "carried "
+# Messages; a name follows the first.
+STEP_BEGINS, PACKED = "step ", "packed"
 
 
 class Lower(Model, frozen=True, kw_only=True):
@@ -88,67 +87,6 @@ class SandboxTasks(Model, frozen=True, kw_only=True):
     skipped: str = ""
     pack: tuple[str, ...] = ()
     packing: tuple[str, ...] = ()
-
-
-class CheckTask(Model, frozen=True, kw_only=True):
-    """One check: a shell script for the image; the others as of ``CheckCall``.
-
-    Attributes:
-        asks: the script runs ``reach.py`` and so tells what candidates look for.
-    """
-
-    name: str
-    script: str
-    needs: Needs | None = None
-    is_alone: bool = False
-    asks: bool = False
-
-
-class Added(Model, frozen=True, kw_only=True):
-    """The additions to an earlier image: modules and distributions of Python, and programs."""
-
-    modules: tuple[str, ...] = ()
-    distributions: tuple[str, ...] = ()
-    programs: tuple[str, ...] = ()
-
-
-class Reach(Model, frozen=True, kw_only=True):
-    """The look-ups of modules when they are imported: the output of ``verify/scripts/reach.py``.
-
-    Attributes:
-        modules, distributions: that were looked for, whether they are there or not.
-        mentioned: modules that were added and that the source of a searched package mentions.
-        groups: of the entry points of the distributions that were added.
-    """
-
-    modules: tuple[str, ...]
-    distributions: tuple[str, ...]
-    mentioned: tuple[str, ...]
-    groups: tuple[str, ...]
-
-
-class CheckTasks(Model, frozen=True, kw_only=True):
-    """The checks of one image.
-
-    Attributes:
-        command: runs a program in the image; its words follow.
-        reach: the same in an image that sees ``reach.py``.
-        asked: runs ``reach.py``; empty if no check may be carried over.
-        checks: all of them.
-        candidates: names of those that may be carried over from an earlier image.
-        added: what was added to that image.
-        workers: how many run at once.
-        token: Begins messages.
-    """
-
-    command: tuple[str, ...]
-    reach: tuple[str, ...]
-    asked: tuple[str, ...] = ()
-    checks: tuple[CheckTask, ...]
-    candidates: tuple[str, ...] = ()
-    added: Added | None = None
-    workers: int = 1
-    token: str = ""
 
 
 class Fence(Model, frozen=True, kw_only=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Literal
 
 from toolkit.images.recipe.block import (
@@ -12,7 +11,6 @@ from toolkit.images.recipe.block import (
     Block,
     BlockOutput,
     CheckCall,
-    Needs,
 )
 from toolkit.images.recipe.quoting import quote_word, quote_words
 
@@ -32,25 +30,6 @@ _MPIRUN = (
     "mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3"
 )
 _HASH = re.compile(r"[0-9a-f]{64}")
-
-
-def _needs(frameworks: Iterable[str]) -> Needs:
-    """Return what horovodrun, mpirun and two ranks of the first framework need."""
-    modules = [_MODULE.get(framework, framework) for framework in frameworks]
-    return Needs(
-        modules=(
-            *modules,
-            *(f"horovod.{module}" for module in modules),
-            "horovod.runner.launch",
-            # `horovodrun --check-build` tries all of them.
-            *("horovod.torch", "horovod.tensorflow", "horovod.keras", "horovod.mxnet"),
-        ),
-        searched=("horovod.common", "horovod.runner", *(f"horovod.{module}" for module in modules)),
-        programs=(
-            *("python3", "sh", "env", "timeout", "horovodrun", "mpirun", "orted", "ssh", "rsh"),
-            *("jsrun", "lscpu", "nvidia-smi", "gcc", "cc", "ldconfig", "taskset", "numactl"),
-        ),
-    )
 
 
 class Horovod(Block, frozen=True, kw_only=True):
@@ -207,7 +186,6 @@ class Horovod(Block, frozen=True, kw_only=True):
             command="python3 horovod_build.py "
             + " ".join((*self.frameworks, ",", *self.operations)),
             scripts=("horovod_build.py",),
-            needs=_needs(self.frameworks),
         )
         script = "two_ranks.py" if "pytorch" in self.frameworks else "two_ranks_tensorflow.py"
         starts = {
@@ -222,7 +200,6 @@ class Horovod(Block, frozen=True, kw_only=True):
                 name=f"ranks-{operation}",
                 command=starts[operation],
                 scripts=(script,),
-                needs=_needs(self.frameworks[:1]),
             )
             for operation in self.operations
             if operation in starts
