@@ -12,7 +12,7 @@ from toolkit import sites
 from toolkit.cli.site import use
 from toolkit.errors import UnknownImageError, UntrustedError
 from toolkit.explain.gather import rules
-from toolkit.images.registry.source import read_mirrors
+from toolkit.images.registry.registry import read_mirrors
 from toolkit.images.store import listing, store
 from toolkit.planning import settings
 

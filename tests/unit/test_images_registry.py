@@ -1,31 +1,34 @@
-"""Registries: names, mirrors, logins, and the protocol against a stand-in that speaks it on a loopback address."""
+"""Registries: names, mirrors, whose login is used, and what skopeo's answers mean."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
+import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
 
 import pytest
 
+from toolkit import shell
 from toolkit.errors import (
     BuildError,
     CommandFailedError,
     ConfigError,
     ForbiddenError,
+    NeedsInstallError,
     UnknownImageError,
     UsageError,
 )
-from toolkit.images.registry import client as registry
-from toolkit.images.registry.auth import Credentials, find_credentials
 from toolkit.images.registry.references import Reference, parse, parse_mirrors, redirect
-from toolkit.images.registry.source import Source, read_mirrors, resolve_source
+from toolkit.images.registry.registry import (
+    apptainer_login,
+    proxy_variables,
+    read_mirrors,
+    resolve_source,
+    write_login,
+)
 
 DIGEST = "sha256:" + "ab" * 32
 OTHER = "sha256:" + "cd" * 32
@@ -119,352 +122,224 @@ def test_mirrors_of_the_project_and_of_the_environment(
     assert "toolkit.toml, key registries" in str(raised.value.place)
 
 
-def encoded(user: str, secret: str) -> str:
-    return base64.b64encode(f"{user}:{secret}".encode()).decode()
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without a login, whose programs are those in `bin`."""
+    for name in "REGISTRY_AUTH_FILE DOCKER_CONFIG XDG_RUNTIME_DIR XDG_CONFIG_HOME".split():
+        monkeypatch.delenv(name, raising=False)
+    for name in ("NGC_API_KEY", "TOOLKIT_REGISTRIES"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def helper(directory: Path, name: str, answer: dict[str, str]) -> None:
-    """A credential helper, as Docker calls them: it is asked by `get`, and reads the registry."""
-    program = directory / f"docker-credential-{name}"
-    program.write_text(
-        f'#!/bin/sh\ntest "$1" = get && read -r asked; test -n "$asked" && echo \'{json.dumps(answer)}\'\n'
-    )
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+def program(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
 
 
-def configured(home: Path, data: object, where: str = ".docker/config.json") -> dict[str, str]:
-    path = home / where
+def auth(user: str) -> dict[str, str]:
+    return {"auth": base64.b64encode(f"{user}:one:two".encode()).decode()}
+
+
+def configure(path: Path, data: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(data))
-    return {"HOME": str(home)}
 
 
-def test_the_key_of_ngc_is_for_ngc_alone(tmp_path: Path) -> None:
-    environment = {"HOME": str(tmp_path), "NGC_API_KEY": "t0psecret"}
-    found = find_credentials("nvcr.io", environment)
-    assert found
-    assert (found.user, found.secret, found.origin) == ("$oauthtoken", "t0psecret", "$NGC_API_KEY")
-    assert find_credentials("mirror.site", environment) is None
-    assert "t0psecret" not in repr(found)
+def login(name: str, directory: Path) -> object:
+    path = write_login(name, directory)
+    return json.loads(path.read_text()) if path else None
 
 
-def test_logins_of_docker_and_apptainer(tmp_path: Path) -> None:
-    environment = configured(
-        tmp_path, {"auths": {"a.site": {"auth": encoded("me", "one:two")}, "empty.site": {}}}
+def test_the_key_of_ngc_is_for_ngc_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NGC_API_KEY", "t0psecret")
+    secret = base64.b64encode(b"$oauthtoken:t0psecret").decode()
+    assert login("nvcr.io", home) == {"auths": {"nvcr.io": {"auth": secret}}}
+    assert stat.S_IMODE((home / "docker-config.json").stat().st_mode) == 0o600
+    assert login("mirror.site", home) is None
+    assert apptainer_login("mirror.site", home) == {}
+    variables = apptainer_login("nvcr.io", home)
+    assert variables == dict.fromkeys(
+        ("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR"), str(home / "login")
     )
-    configured(
-        tmp_path,
-        {"auths": {"https://b.site/v1/": {"auth": encoded("you", "three")}}},
-        ".apptainer/docker-config.json",
+    assert stat.S_IMODE((home / "login").stat().st_mode) == 0o700
+
+
+def test_where_logins_are_looked_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The named file first, then the programs' own, as containers-auth.json(5) says."""
+    places: tuple[tuple[str, str, str], ...] = (
+        ("named.json", "REGISTRY_AUTH_FILE", "named.json"),
+        ("own/config.json", "DOCKER_CONFIG", "own"),
+        (".docker/config.json", "", ""),
+        (".apptainer/docker-config.json", "", ""),
+        ("run/containers/auth.json", "XDG_RUNTIME_DIR", "run"),
+        ("config/containers/auth.json", "XDG_CONFIG_HOME", "config"),
+        (".config/containers/auth.json", "", ""),
     )
-    first, second = find_credentials("a.site", environment), find_credentials("b.site", environment)
-    assert first
-    assert second
-    assert (first.user, first.secret) == ("me", "one:two")
-    assert (second.user, second.secret) == ("you", "three")
-    assert find_credentials("empty.site", environment) is None
-    assert find_credentials("c.site", environment) is None
-
-
-def test_where_logins_are_looked_for(tmp_path: Path) -> None:
-    """The named file first, then the engines' own, as containers-auth.json(5) says."""
-    places: tuple[tuple[str, dict[str, str]], ...] = (
-        ("named.json", {"REGISTRY_AUTH_FILE": str(tmp_path / "named.json")}),
-        (".docker/config.json", {}),
-        (".apptainer/docker-config.json", {}),
-        ("run/containers/auth.json", {"XDG_RUNTIME_DIR": str(tmp_path / "run")}),
-        (".config/containers/auth.json", {}),
-    )
-    environment: dict[str, str] = {}
-    for number, (where, variables) in reversed(list(enumerate(places))):
-        data = {"auths": {"a.site": {"auth": encoded(f"user{number}", "one")}}}
-        environment |= configured(tmp_path, data, where) | variables
-        found = find_credentials("a.site", environment)
-        assert (found and found.user, found and found.origin) == (f"user{number}", str(tmp_path / where))  # fmt: skip
-    moved = configured(tmp_path / "other", data, "containers/auth.json")
-    assert find_credentials("a.site", moved) is None
-    assert find_credentials("a.site", {**moved, "XDG_CONFIG_HOME": str(tmp_path / "other")})
-
-
-def test_an_identity_token_reaches_apptainer_by_its_settings(tmp_path: Path) -> None:
-    place = parse("a.site/b:1")
-    source = Source(place, place, Credentials(user="me", secret="one", token="t0ken"))
-    variables = source.environment(tmp_path)
-    assert set(variables) == {"APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR"}
-    file = Path(variables["APPTAINER_CONFIGDIR"], "docker-config.json")
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    found = find_credentials("a.site", {"HOME": "/none", "REGISTRY_AUTH_FILE": str(file)})
-    assert found
-    assert (found.token, found.secret) == ("t0ken", "")
+    for where, variable, value in reversed(places):
+        configure(home / where, {"auths": {"a.site": auth(where)}})
+        if variable:
+            monkeypatch.setenv(variable, str(home / value))
+        assert login("a.site", home) == {"auths": {"a.site": auth(where)}}
+    assert login("b.site", home) is None
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "expected"),
     [
-        [],
-        {"auths": []},
-        {"auths": {"a.site": []}},
-        {"auths": {"a.site": {"auth": "%"}}},
-        {"credHelpers": 1},
+        ({"auths": {"a.site": auth("me")}, "credsStore": "all"}, "auths"),
+        ({"auths": {"a.site": auth("me") | {"identitytoken": "t"}}}, "auths"),
+        ({"auths": {"https://a.site/v1/": auth("me")}}, "auths"),
+        ({"auths": {"a.site": {}}, "credsStore": "all"}, "credHelpers"),
+        ({"credsStore": "all"}, "credHelpers"),
+        ({"credHelpers": {"a.site": "all"}}, "credHelpers"),
+        # Not on this machine, no name of a program, of one namespace, and broken.
+        ({"credHelpers": {"a.site": "missing"}, "credsStore": "missing"}, None),
+        ({"credsStore": "../bin/all"}, None),
+        ({"auths": {"a.site/team": auth("me"), "a.site": {"auth": ""}}}, None),
+        ([], None),
+        ({"auths": [], "credHelpers": 1, "credsStore": 1}, None),
+        ({"auths": {"a.site": []}}, None),
     ],
 )
-def test_a_broken_configuration_holds_no_login(tmp_path: Path, data: object) -> None:
-    assert find_credentials("a.site", configured(tmp_path, data)) is None
+def test_what_is_a_login(home: Path, data: object, expected: str | None) -> None:
+    """Only what is for this registry reaches the file, and no helper's secret."""
+    program(home / "bin/docker-credential-all", "exit 1")
+    configure(home / ".docker/config.json", data)
+    found = login("a.site", home)
+    if expected is None:
+        assert found is None
+    else:
+        assert isinstance(found, dict)
+        assert list(found) == [expected]
+        assert list(found[expected]) == ["a.site"]
 
 
-@pytest.mark.parametrize(
-    ("data", "login"),
-    [
-        ({"auths": {"a.site": {"auth": "ME"}}, "credsStore": "missing"}, ("me", "one", "")),
-        ({"auths": {"a.site": {"auth": "ME", "identitytoken": "t"}}}, ("me", "one", "t")),
-        ({"auths": {"a.site": {"auth": ""}}, "credsStore": "all"}, ("", "", "t0ken")),
-        ({"auths": {"a.site": {"username": "u", "password": "p"}}}, ("u", "p", "")),
-        ({"auths": {"a.site": {"registrytoken": "r"}}}, ("", "", "r")),
-        (
-            {"auths": {"https://a.site": {"auth": "!!"}, "a.site": {"auth": "ME"}}},
-            ("me", "one", ""),
-        ),
-        ({"auths": {"a.site/team": {"auth": "ME"}}}, None),
-        ({"auths": {}, "credsStore": "x/../all"}, None),
-    ],
-)
-def test_entries_are_read_with_and_without_helpers(
-    data: dict[str, object],
-    login: tuple[str, str, str] | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A secret in the file needs no helper; an entry of one namespace is no login elsewhere."""
-    helper(tmp_path, "all", {"Username": "<token>", "Secret": "t0ken"})
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    text = json.dumps(data).replace("ME", encoded("me", "one"))
-    answer = find_credentials("a.site", configured(tmp_path, json.loads(text)))
-    assert (answer and (answer.user, answer.secret, answer.token)) == login
+def test_the_login_of_the_hub_has_the_key_that_docker_knows(home: Path) -> None:
+    configure(home / ".docker/config.json", {"auths": {"docker.io": auth("me")}})
+    assert login("docker.io", home) == {"auths": {"https://index.docker.io/v1/": auth("me")}}
 
 
-def test_credential_helpers_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    helper(tmp_path, "one", {"Username": "me", "Secret": "t0psecret"})
-    helper(tmp_path, "all", {"Username": "<token>", "Secret": "t0ken"})
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    environment = configured(tmp_path, {"credHelpers": {"a.site": "one"}, "credsStore": "all"})
-    named, stored = find_credentials("a.site", environment), find_credentials("b.site", environment)
-    assert named
-    assert stored
-    assert (named.user, named.secret, named.token) == ("me", "t0psecret", "")
-    assert (stored.user, stored.secret, stored.token) == ("", "", "t0ken")
-    assert (
-        find_credentials("d.site", configured(tmp_path, {"credHelpers": {"d.site": "missing"}}))
-        is None
-    )
+def test_a_pipe_in_the_place_of_a_login_is_no_login(home: Path) -> None:
+    (home / ".docker").mkdir()
+    os.mkfifo(home / ".docker/config.json")
+    assert login("a.site", home) is None
 
 
-class StandIn:
-    """A registry that answers what it is told, and knows what it was asked."""
-
-    def __init__(self) -> None:
-        self.answers: dict[
-            str, Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]
-        ] = {}
-        self.asked: list[tuple[str, str, str]] = []
-        self.name = ""
-
-
-@contextmanager
-def standing_in() -> Iterator[StandIn]:
-    it = StandIn()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
-            it.asked.append((self.path, self.headers.get("Authorization", ""), body))
-            found = it.answers.get(self.path.split("?")[0])
-            status, headers, answer = found(self) if found else (404, {}, b"{}")
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(answer)), **headers}.items():
-                for each in value.split("\n"):
-                    self.send_header(name, each)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(answer)
-
-        do_HEAD = do_POST = do_GET  # noqa: N815
-
-        def log_message(self, format: str, *args: object) -> None:
-            del format, args
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    it.name = f"127.0.0.1:{server.server_address[1]}"
-    try:
-        yield it
-    finally:
-        server.shutdown()
-        server.server_close()
+Skopeo = Callable[..., Path]
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StandIn]:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TOOLKIT_REGISTRIES", raising=False)
-    with standing_in() as it:
-        yield it
+def skopeo(home: Path) -> Skopeo:
+    """Make a stand-in for skopeo; return the file with its arguments, and with the login."""
 
-
-def has(digest: str) -> Callable[[BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]:
-    return lambda _: (200, {"Docker-Content-Digest": digest}, b"")
-
-
-def test_a_tag_becomes_its_digest(stand_in: StandIn, tmp_path: Path) -> None:
-    stand_in.answers["/v2/a/b/manifests/1"] = has(DIGEST)
-    found = resolve_source("nvcr.io/a/b:1", known={"nvcr.io": stand_in.name})
-    assert str(found.wanted) == f"nvcr.io/a/b:1@{DIGEST}"
-    assert found.place.pinned == f"{stand_in.name}/a/b@{DIGEST}"
-    assert found.environment(tmp_path) == {}
-
-
-def test_a_registry_that_names_no_digest_is_asked_for_the_manifest(stand_in: StandIn) -> None:
-    """The specification says that a registry SHOULD name it in its answer to HEAD."""
-    stand_in.answers["/v2/a/b/manifests/1"] = lambda _: (200, {}, b'{"schemaVersion": 2}')
-    digest = hashlib.sha256(b'{"schemaVersion": 2}').hexdigest()
-    assert resolve_source(f"{stand_in.name}/a/b:1").place.digest == f"sha256:{digest}"
-    stand_in.answers["/v2/a/b/manifests/1"] = has("sha256:no")
-    with pytest.raises(CommandFailedError, match="has no digest"):
-        resolve_source(f"{stand_in.name}/a/b:1")
-
-
-def test_another_digest_than_the_recipe_pins_is_refused(stand_in: StandIn) -> None:
-    stand_in.answers["/v2/a/b/manifests/1"] = has(DIGEST)
-    with pytest.raises(BuildError, match="is not the image that the recipe pins") as raised:
-        resolve_source(f"{stand_in.name}/a/b:1", OTHER)
-    assert any(OTHER in line for line in raised.value.details)
-    assert any(DIGEST in line for line in raised.value.details)
-    assert resolve_source(f"{stand_in.name}/a/b:1", DIGEST).place.digest == DIGEST
-
-
-def test_an_unknown_tag_names_the_nearest_of_all_pages(stand_in: StandIn) -> None:
-    def listed(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
-        if "last=" in request.path:
-            return 200, {}, json.dumps({"tags": ["22.03-py3", "22.04-py3"]}).encode()
-        return (
-            200,
-            {"Link": '</v2/a/b/tags/list?n=1000&last=21.02-py3>; rel="next"'},
-            json.dumps({"tags": ["21.02-py3"]}).encode(),
+    def make(output: str = DIGEST, *, error: str = "", tags: object = ()) -> Path:
+        (home / "output").write_text(output)
+        (home / "error").write_text(error)
+        (home / "tags").write_text(json.dumps({"Tags": tags}))
+        script = (
+            f'echo "$*" >> {home}/asked\n'
+            f'case "$*" in *--authfile*) file=${{*#*--authfile }}; cat "${{file%% *}}" >> {home}/asked;; esac\n'
+            f'case "$*" in *list-tags*) exec cat {home}/tags;; esac\n'
+            f"test -s {home}/error || exec cat {home}/output\n"
+            f"cat {home}/error >&2; exit 1"
         )
+        program(home / "bin/skopeo", script)
+        return home / "asked"
 
-    stand_in.answers["/v2/a/b/tags/list"] = listed
+    return make
+
+
+def test_a_tag_becomes_its_digest(skopeo: Skopeo, home: Path) -> None:
+    asked = skopeo()
+    found = resolve_source("nvcr.io/a/b:1", known={"nvcr.io": "localhost:5000"})
+    assert str(found.wanted) == f"nvcr.io/a/b:1@{DIGEST}"
+    assert found.place.pinned == f"localhost:5000/a/b@{DIGEST}"
+    assert "--no-creds --tls-verify=false docker://localhost:5000/a/b:1\n" in asked.read_text()
+    configure(home / ".docker/config.json", {"auths": {"a.site": auth("me")}})
+    resolve_source(f"a.site/a/b:1@{DIGEST}")
+    assert f"docker://a.site/a/b@{DIGEST}\n" in asked.read_text()
+    assert auth("me")["auth"] in asked.read_text(), "in the file, which goes away"
+    words = asked.read_text().splitlines()[-2].split()
+    assert not Path(words[words.index("--authfile") + 1]).exists()
+    assert "--tls-verify=false" not in words
+
+
+def test_another_digest_than_the_recipe_pins_is_refused(skopeo: Skopeo) -> None:
+    skopeo()
+    with pytest.raises(BuildError, match="is not the image that the recipe pins") as raised:
+        resolve_source("a.site/a/b:1", OTHER)
+    assert any(OTHER in line for line in raised.value.details)
+    assert resolve_source("a.site/a/b:1", DIGEST).place.digest == DIGEST
+
+
+_FATAL = 'level=fatal msg="Error parsing image name: reading manifest 1 in a.site/a/b: %s"'
+
+
+@pytest.mark.parametrize(
+    ("output", "error", "expected"),
+    [
+        ("", "manifest unknown: manifest unknown", UnknownImageError),
+        ("", "name unknown: repository name not known to registry", UnknownImageError),
+        ("", "unauthorized: authentication required", ForbiddenError),
+        ("", "denied: requested access to the resource is denied", ForbiddenError),
+        ("", "StatusCode: 403, ", ForbiddenError),
+        ("", "dial tcp 127.0.0.1:1: connect: connection refused", CommandFailedError),
+        ("", "received unexpected HTTP status: 500 Internal Server Error", CommandFailedError),
+        ("", 'exec: "docker-credential-x": executable file not found in $PATH', CommandFailedError),
+        ("sha256:no", "", CommandFailedError),
+    ],
+)
+def test_what_an_answer_of_skopeo_means(
+    skopeo: Skopeo, home: Path, output: str, error: str, expected: type[Exception]
+) -> None:
+    skopeo(output, error=error and _FATAL % error)
+    with pytest.raises(expected) as raised:
+        resolve_source("a.site/a/b:1")
+    if expected is ForbiddenError:
+        assert "a.site requires a login" in str(raised.value)
+        configure(home / ".docker/config.json", {"auths": {"a.site": auth("me")}})
+        with pytest.raises(ForbiddenError, match="does not accept the login from"):
+            resolve_source("a.site/a/b:1")
+
+
+def test_an_unknown_tag_names_the_nearest(skopeo: Skopeo) -> None:
+    skopeo(error="manifest unknown", tags=["21.02-py3", "22.04-py3", "22.03-py3"])
     with pytest.raises(UnknownImageError, match=r"has no tag 22\.3-py3") as raised:
-        resolve_source(f"{stand_in.name}/a/b:22.3-py3")
+        resolve_source("a.site/a/b:22.3-py3")
     assert raised.value.close == "22.03-py3"
     assert raised.value.choices == ("21.02-py3", "22.03-py3", "22.04-py3")
 
 
-def test_an_unknown_repository(stand_in: StandIn) -> None:
-    with pytest.raises(UnknownImageError, match=r"has no a/b:1"):
-        resolve_source(f"{stand_in.name}/a/b:1")
-
-
-def test_a_registry_that_wants_a_login(stand_in: StandIn) -> None:
-    stand_in.answers["/v2/a/b/manifests/1"] = lambda _: (
-        401,
-        {"WWW-Authenticate": 'Basic realm="x"'},
-        b"",
-    )
-    with pytest.raises(ForbiddenError, match="requires a login") as raised:
-        resolve_source(f"{stand_in.name}/a/b:1")
-    assert f"docker login {stand_in.name}" in str(raised.value.next_step)
-
-
-def test_basic_authorization(stand_in: StandIn, tmp_path: Path) -> None:
-    def guarded(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
-        right = request.headers.get("Authorization") == f"Basic {encoded('me', 't0psecret')}"
-        return (
-            (200, {"Docker-Content-Digest": DIGEST}, b"")
-            if right
-            else (401, {"WWW-Authenticate": 'Basic realm="x"'}, b"")
-        )
-
-    stand_in.answers["/v2/a/b/manifests/1"] = guarded
-    (tmp_path / "config.json").write_text(
-        json.dumps({"auths": {stand_in.name: {"auth": encoded("me", "t0psecret")}}})
-    )
-    found = resolve_source(f"{stand_in.name}/a/b:1")
-    assert found.environment(tmp_path)["APPTAINER_DOCKER_USERNAME"] == "me"
-    assert stand_in.asked[0][1] == ""  # nobody is told who we are who does not ask
-    (tmp_path / "config.json").write_text(
-        json.dumps({"auths": {stand_in.name: {"auth": encoded("me", "wrong")}}})
-    )
-    with pytest.raises(ForbiddenError, match="does not accept the login") as raised:
-        resolve_source(f"{stand_in.name}/a/b:1")
-    assert "wrong" not in str(raised.value)
+def test_without_skopeo_the_package_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert home
+    monkeypatch.setattr(shell, "which", lambda _: None)
+    with pytest.raises(NeedsInstallError, match="skopeo") as raised:
+        resolve_source("a.site/a/b:1")
+    assert "the package skopeo" in str(raised.value.next_step)
 
 
 @pytest.mark.parametrize(
-    "login", [None, Credentials(user="me", secret="t0psecret"), Credentials(user="", token="t0ken")]
+    ("variables", "expected"),
+    [
+        ({"HTTPS_PROXY": "p", "no_proxy": "x"}, {"HTTPS_PROXY": "p", "no_proxy": "x"}),
+        ({"ALL_PROXY": "p"}, {"ALL_PROXY": "p", "http_proxy": "p", "https_proxy": "p"}),
+        (
+            {"all_proxy": "p", "HTTPS_PROXY": "q"},
+            {"all_proxy": "p", "HTTPS_PROXY": "q", "http_proxy": "p"},
+        ),
+    ],
 )
-def test_authorization_by_token(stand_in: StandIn, login: Credentials | None) -> None:
-    def guarded(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
-        challenge = f'Bearer realm="http://{stand_in.name}/token",service="tests",scope="repository:a/b:pull"'
-        right = request.headers.get("Authorization") == "Bearer given"
-        return (
-            (200, {"Docker-Content-Digest": DIGEST}, b"")
-            if right
-            else (401, {"WWW-Authenticate": challenge}, b"")
-        )
-
-    stand_in.answers["/v2/a/b/manifests/1"] = guarded
-    stand_in.answers["/token"] = lambda _: (200, {}, b'{"token": "given"}')
-    assert registry.find_digest(parse(f"{stand_in.name}/a/b:1"), login) == DIGEST
-    path, authorization, body = next(
-        asked for asked in stand_in.asked if asked[0].startswith("/token")
-    )
-    if login and login.token:
-        assert "refresh_token=t0ken" in body
-    else:
-        assert "service=tests&scope=repository%3Aa%2Fb%3Apull" in path
-        assert authorization == (login.basic if login else "")
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_token_is_asked_for_where_a_password_would_do_too(stand_in: StandIn, order: int) -> None:
-    """Some registries offer both, each in a header of its own, and take only the token."""
-    challenges = ['Basic realm="x"', f'Bearer realm="http://{stand_in.name}/token",service="tests"']
-
-    def guarded(request: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
-        right = request.headers.get("Authorization") == "Bearer given"
-        return (
-            (200, {"Docker-Content-Digest": DIGEST}, b"")
-            if right
-            else (401, {"WWW-Authenticate": "\n".join(challenges[::order])}, b"")
-        )
-
-    stand_in.answers["/v2/a/b/manifests/1"] = guarded
-    stand_in.answers["/token"] = lambda _: (200, {}, b'{"token": "given"}')
-    login = Credentials(user="me", secret="t0psecret")
-    assert registry.find_digest(parse(f"{stand_in.name}/a/b:1"), login) == DIGEST
-
-
-def test_nothing_secret_follows_to_another_host(stand_in: StandIn) -> None:
-    with standing_in() as elsewhere:
-        stand_in.answers["/v2/a/b/manifests/1"] = lambda request: (
-            (302, {"Location": f"http://{elsewhere.name}/x"}, b"")
-            if request.headers.get("Authorization")
-            else (401, {"WWW-Authenticate": "Basic"}, b"")
-        )
-        elsewhere.answers["/x"] = has(DIGEST)
-        registry.find_digest(
-            parse(f"{stand_in.name}/a/b:1"), Credentials(user="me", secret="t0psecret")
-        )
-        assert [asked[1] for asked in elsewhere.asked] == [""]
-
-
-def test_a_registry_that_does_not_answer(stand_in: StandIn) -> None:
-    with standing_in() as gone:
-        name = gone.name
-    with pytest.raises(CommandFailedError, match="no connection"):
-        resolve_source(f"{name}/a/b:1")
-    stand_in.answers["/v2/a/b/manifests/1"] = lambda _: (500, {}, b"")
-    with pytest.raises(CommandFailedError, match="it answers 500"):
-        resolve_source(f"{stand_in.name}/a/b:1")
+def test_programs_in_go_get_every_proxy(
+    variables: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "ftp_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert proxy_variables() == expected

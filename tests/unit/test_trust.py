@@ -13,7 +13,7 @@ from tests.unit.test_cli import said
 from toolkit import sites, trust
 from toolkit.errors import ScriptMissingError, UntrustedError, UsageError
 from toolkit.files import read_toml
-from toolkit.images.registry import source as registry_source
+from toolkit.images.registry import registry
 from toolkit.images.store.signatures import signature
 from toolkit.model.job import Job
 from toolkit.planning.settings import chosen
@@ -332,9 +332,9 @@ def test_a_project_file_of_another_user_stops_what_would_obey_it(
     (tmp_path / "toolkit.toml").write_text(text)
     monkeypatch.chdir(below)
     assert chosen(below).site == "neuron"
-    assert registry_source.read_mirrors() == {"nvcr.io": "evil.example/x"}
+    assert registry.read_mirrors() == {"nvcr.io": "evil.example/x"}
     give(tmp_path / "toolkit.toml")
-    for read in (lambda: chosen(below).site, registry_source.read_mirrors):
+    for read in (lambda: chosen(below).site, registry.read_mirrors):
         with pytest.raises(UntrustedError, match="belongs to user"):
             read()
     (below / "train.py").touch()

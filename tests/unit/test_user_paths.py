@@ -16,7 +16,6 @@ from toolkit import files
 from toolkit.errors import ConfigError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.importers import import_file
-from toolkit.images.registry.auth import _read_login
 from toolkit.images.store.sign import read_private
 from toolkit.rules.files import _lock
 from toolkit.runtimes.environments import _lines, _variables
@@ -100,7 +99,6 @@ def test_a_pipe_in_the_place_of_a_file_that_may_be_missing_is_none(
     assert _lock(make_case(), replace(MANIFEST, name="held")) == ""
     assert _variables(place / "x") == {}
     assert _lines(place / "F") == []
-    assert _read_login(place / "F", "docker.io") is None
 
 
 def test_a_dockerfile_means_the_same_with_the_line_ends_of_windows(tmp_path: Path) -> None:

@@ -16,18 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_images_registry import StandIn, standing_in
-from toolkit.errors import CommandFailedError, ForbiddenError, MalformedInputError, ToolkitError
+from tests.stand_in import StandIn, standing_in
+from toolkit.errors import CommandFailedError, MalformedInputError
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File
-from toolkit.images.registry import client as registry
 from toolkit.images.registry import web
-from toolkit.images.registry.auth import Credentials
-from toolkit.images.registry.references import Reference, parse
 
-LOGIN = Credentials(user="me", secret="hunter22")
 BASIC = "Basic " + base64.b64encode(b"me:hunter22").decode()
-DIGEST = "sha256:" + "ab" * 32
 PAGE = b'<a href="a-1.tar.gz">a</a>'
 
 
@@ -121,67 +116,6 @@ def test_nothing_but_http_is_followed(servers: tuple[StandIn, StandIn], place: s
         index(one).files("a")
 
 
-@pytest.mark.parametrize("login", [LOGIN, Credentials(user="", token="t0ken")])
-def test_the_login_of_a_registry_is_not_for_a_host_that_it_leads_to(
-    servers: tuple[StandIn, StandIn], login: Credentials
-) -> None:
-    """The other host asks for the login, and names a service of its own to send it to."""
-    one, other = servers
-    one.answers["/v2/a/b/manifests/1"] = to(f"http://{other.name}/x")  # type: ignore[assignment]
-    challenge = f'Bearer realm="http://{other.name}/token",service="x"'
-    other.answers["/x"] = lambda _: (401, {"WWW-Authenticate": challenge}, b"")
-    other.answers["/token"] = lambda _: (200, {}, b'{"token": "given"}')
-    with pytest.raises(ForbiddenError):
-        registry.find_digest(parse(f"{one.name}/a/b:1"), login)
-    assert [path.partition("?")[0] for path, _, _ in other.asked] == ["/x"]
-    assert not any(
-        "hunter22" in str(asked) or "t0ken" in str(asked) or asked[1] for asked in other.asked
-    )
-
-
-def test_a_service_of_tokens_that_leads_elsewhere_takes_no_login_along(
-    servers: tuple[StandIn, StandIn],
-) -> None:
-    one, other = servers
-    challenge = f'Bearer realm="http://{one.name}/token"'
-    one.answers["/v2/a/b/manifests/1"] = lambda _: (401, {"WWW-Authenticate": challenge}, b"")
-    one.answers["/token"] = to(f"http://{other.name}/token")  # type: ignore[assignment]
-    other.answers["/token"] = lambda _: (200, {}, b'{"token": "given"}')
-    for login in (LOGIN, Credentials(user="", token="t0ken")):
-        with pytest.raises(ToolkitError):
-            registry.find_digest(parse(f"{one.name}/a/b:1"), login)
-    assert set(logins(other)) == {""}
-    assert not any("t0ken" in body for _, _, body in other.asked)
-
-
-def test_a_registry_elsewhere_cannot_send_a_login_to_this_machine(
-    servers: tuple[StandIn, StandIn],
-) -> None:
-    """Whoever listens on a loopback port here would get it."""
-    one, _ = servers
-    session = registry.Session(
-        Reference(registry="registry.example.org", path="a/b", tag="1"), LOGIN
-    )
-    assert session._authorize(f'Bearer realm="http://{one.name}/token"') == ""
-    assert session._authorize('Bearer realm="http://registry.example.org/token"') == ""
-    assert one.asked == []
-
-
-@pytest.mark.parametrize("token", ["a b", "a\\r\\nX-Evil: 1", "\\u00e9", "x" * 70_000])
-def test_a_token_that_no_header_can_hold_is_refused(
-    servers: tuple[StandIn, StandIn], token: str
-) -> None:
-    one, _ = servers
-    one.answers["/v2/a/b/manifests/1"] = lambda _: (
-        401,
-        {"WWW-Authenticate": f'Bearer realm="http://{one.name}/token"'},
-        b"",
-    )
-    one.answers["/token"] = lambda _: (200, {}, b'{"token": "%s"}' % token.encode())
-    with pytest.raises(MalformedInputError, match="token"):
-        registry.find_digest(parse(f"{one.name}/a/b:1"), LOGIN)
-
-
 @pytest.mark.parametrize(
     "body", [b'{"files": 1}', b'{"files": [{}]}', b"[]", b"[" * 100_000, b"\xff"]
 )
@@ -261,10 +195,9 @@ def test_servers_without_an_end_are_left(
     one, _ = servers
     monkeypatch.setattr("toolkit.images.lockfile.index._MOST_PAGE", 1000)
     monkeypatch.setattr("toolkit.images.lockfile.index._MOST_FILE", 1000)
-    monkeypatch.setattr("toolkit.images.registry.client._MOST", 1000)
     monkeypatch.setattr("toolkit.images.registry.web._MOST_BESIDE", 1000)
     long = b"x" * 5000
-    for path in ("/simple/a/", "/a-1.tar.gz", "/v2/a/b/tags/list"):
+    for path in ("/simple/a/", "/a-1.tar.gz"):
         one.answers[path] = lambda _: (200, {"Content-Type": "text/html"}, long)
     one.answers["/simple/b/"] = lambda _: (302, {"Location": "/simple/c/"}, long)
     file = File(name="a-1.tar.gz", url=f"http://{one.name}/a-1.tar.gz")
@@ -273,7 +206,6 @@ def test_servers_without_an_end_are_left(
         lambda: index(one).files("b"),
         lambda: Index({}).fetch(file, tmp_path / "x"),
         lambda: Index({}).digest(file),
-        lambda: registry.Session(parse(f"{one.name}/a/b:1"), None).tags(),
     ):
         with pytest.raises(MalformedInputError, match="has more than"):
             ask()

@@ -12,7 +12,7 @@ from toolkit.files import hash_file
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, BaseOutput
 from toolkit.images.registry.references import parse
-from toolkit.images.registry.source import Source, resolve_source
+from toolkit.images.registry.registry import Source, apptainer_login, resolve_source
 from toolkit.model.image import BaseImage
 
 _ARCHIVES = ("docker-archive", "oci-archive")
@@ -58,7 +58,7 @@ class RemoteBase:
 
     def environment(self, place: Workspace) -> dict[str, str]:
         """Return the variables that Apptainer needs to fetch it; they hold a login."""
-        return self.source.environment(place.output) if self.source else {}
+        return apptainer_login(self.source.place.registry, place.output) if self.source else {}
 
     def definition(self, text: str, base: Base) -> str:
         """Return a recipe's definition with this base instead of its own."""
@@ -89,7 +89,7 @@ def resolve_base(base: Base, *, digest: str = "") -> RemoteBase | None:
         wanted = parse(reference)
         pinned = resolve_source(str(msgspec.structs.replace(wanted, tag="", digest=digest)))
         named = msgspec.structs.replace(pinned.wanted, tag=wanted.tag)
-        resolved = Source(named, pinned.place, pinned.login)
+        resolved = Source(named, pinned.place)
     else:
         resolved = resolve_source(reference, getattr(base, "digest", None) or None)
     name = str(msgspec.structs.replace(resolved.wanted, digest=""))

@@ -21,14 +21,12 @@ from toolkit.errors import (
     NoSpaceError,
     UsageError,
 )
-from toolkit.images.host.host_config import proxies
 from toolkit.images.host.mutex import hold_for_reading, hold_image
 from toolkit.images.host.workspace import workspace
 from toolkit.images.recipe.names import require_image_name
 from toolkit.images.registry import foreign
-from toolkit.images.registry.auth import find_credentials
 from toolkit.images.registry.references import Reference, is_loopback
-from toolkit.images.registry.source import Source, resolve_source
+from toolkit.images.registry.registry import apptainer_login, proxy_variables, resolve_source
 from toolkit.images.sif import header as sif
 from toolkit.images.store import sbom, store
 from toolkit.images.store.sbom import ENDING
@@ -240,7 +238,6 @@ def _apptainer(
 
 def _environment(place: Reference, directory: Path) -> dict[str, str]:
     """Return Apptainer's environment: caches in a temporary directory, and the user's login."""
-    login = find_credentials(place.registry)
     known = {
         name: os.environ[name] for name in ("PATH", "HOME", "SSL_CERT_FILE") if name in os.environ
     }
@@ -253,8 +250,8 @@ def _environment(place: Reference, directory: Path) -> dict[str, str]:
         Path(path).mkdir(exist_ok=True)
     return {
         **known,
-        **proxies(),
+        **proxy_variables(),
         "LC_ALL": "C.UTF-8",
         **places,
-        **Source(place, place, login).environment(directory),
+        **apptainer_login(place.registry, directory),
     }

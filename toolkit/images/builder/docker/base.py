@@ -25,8 +25,7 @@ from toolkit.images.host import host_config
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.recipe.digests import hash_texts
-from toolkit.images.registry.auth import Credentials
-from toolkit.images.registry.source import Source
+from toolkit.images.registry.registry import Source, write_login
 from toolkit.quoting import shell_words
 from toolkit.runtimes.docker import Engine
 
@@ -77,7 +76,7 @@ def prepare_base(
     if remote and remote.source:
         pinned = remote.source.place.pinned
         if not _has_image(engine, pinned):
-            _pull(engine, remote.source, follower)
+            _pull(engine, remote.source, place, follower)
         return pinned
     raise ConfigError(
         f"Docker cannot use this kind of base: {base.output().detail}",
@@ -160,34 +159,25 @@ def _bootstrap(
         raise follower.error(code)
 
 
-def _pull(engine: Engine, source: Source, follower: Follower) -> None:
+def _pull(engine: Engine, source: Source, place: Workspace, follower: Follower) -> None:
     from docker.errors import DockerException
 
     follower.log_line(f"fetches {source.place.pinned}")
+    login = write_login(source.place.registry, place.output)
     try:
+        # The SDK takes the login from this file; with none it looks for no other.
+        engine.client.api.reload_config(dockercfg_path=str(login or os.devnull))
         messages = engine.client.api.pull(
-            source.place.repository,
-            tag=source.place.digest,
-            stream=True,
-            decode=True,
-            auth_config=_login(source.login),
+            source.place.repository, tag=source.place.digest, stream=True, decode=True
         )
         for message in messages:
             if "error" in message:
                 raise _pull_failed(source, str(message["error"]))
     except (DockerException, OSError) as error:
         raise _pull_failed(source, str(getattr(error, "explanation", None) or error)) from None
-
-
-def _login(login: Credentials | None) -> dict[str, str]:
-    """Return the login for the request; never empty, or the SDK would search logins by itself."""
-    if login is None:
-        return {"username": "", "password": ""}
-    return (
-        {"identitytoken": login.token}
-        if login.token
-        else {"username": login.user, "password": login.secret}
-    )
+    finally:
+        if login:
+            login.unlink()
 
 
 def _pull_failed(source: Source, reason: str) -> BuildError:
