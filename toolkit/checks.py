@@ -7,6 +7,7 @@ they are made and shown.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from toolkit.errors import ToolkitError
@@ -50,24 +51,10 @@ class Result(NamedTuple):
     edits: tuple[Edit, ...] = ()
 
 
-def passed(message: str) -> Result:
-    """Return the result of a check that passed."""
-    return Result("passed", message)
-
-
-def warned(message: str, fix: str = "") -> Result:
-    """Return the result of a check that passed with a warning."""
-    return Result("warning", message, fix)
-
-
-def failed(message: str, fix: str = "") -> Result:
-    """Return the result of a check that failed."""
-    return Result("failed", message, fix)
-
-
-def unchecked(reason: str, fix: str = "") -> Result:
-    """Return the result of a check that could not be made."""
-    return Result("unchecked", reason, fix)
+# Results of a check that passed, did with a warning, failed, or could not be made, by a message and
+# perhaps a fix.
+passed, warned = partial(Result, "passed"), partial(Result, "warning")
+failed, unchecked = partial(Result, "failed"), partial(Result, "unchecked")
 
 
 def at(line: int, message: str, *, edits: Iterable[Edit] = (), fix: str = "") -> Result:

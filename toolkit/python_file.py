@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from toolkit.model.source import Construction
+from toolkit.model.case import Construction
 
 
 class ImportStatement(NamedTuple):

@@ -12,13 +12,14 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
-from toolkit import module_search as modules
+from toolkit import git
 from toolkit.files import open_regular
-from toolkit.model.case import Case
-from toolkit.model.source import Import, Source
+from toolkit.model.case import Case, Import, Source
 from toolkit.python_file import ImportStatement, PythonFile
 
 _MOST_SCRIPT = 16 << 20  # bytes of a script that is hashed
@@ -29,6 +30,15 @@ _MOST_NAMES = 200  # modules that are looked for where the ranks do not search
 _SHEBANG = re.compile(rb"#![^\n]{0,200}python[\d.]*\s")
 # Names of shared objects in an ELF are strings that end with a NUL byte.
 _LIBMPI = re.compile(rb"\0lib(?:mpi|mpich|mpi_cxx|mpicxx|mpi_mpifh)\.so(?:\.\d+)?\0")
+_MOST_ENTRIES = 5000  # of a directory that is listed
+_COMPILED = (".so", ".pyc", ".pyx")
+_BESIDE = ("", "src", "lib", "python")  # where people keep modules of their own
+_LEVELS = 5  # of directories, from that of the script up
+# What an image has itself: nothing of the host is put over it.
+_SYSTEM = (
+    *("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/dev"),
+    *("/run", "/boot", "/var/lib"),
+)
 # Options of Python, and how many words each is.
 _OPTIONS = {**dict.fromkeys(("-u", "-B", "-O", "-s", "-E"), 1), "-W": 2, "-X": 2}
 
@@ -73,7 +83,7 @@ def read(case: Case) -> Source:
         return Source()
     _, name, module, _ = command
     if module:
-        file = modules.module_file(module, directory)
+        file = module_file(module, directory)
         source = _read(case, file, directory) if file else Source()
     else:
         script = directory / name
@@ -96,10 +106,10 @@ def _read(case: Case, script: Path, root: Path | None = None) -> Source:
     if file is None:
         is_mpi = data.startswith(b"\x7fELF") and _LIBMPI.search(data)
         return Source(imports=("libmpi",) if is_mpi else (), sha256=sha256)
-    modules.entries.cache_clear()
+    _entries.cache_clear()
     reader = _Reader(case, script, root)
     packages = script.relative_to(root).parts[:-1] if script.is_relative_to(root) else ()
-    reader.queue = dict.fromkeys(modules.files(root, packages), True)
+    reader.queue = dict.fromkeys(module_files(root, packages), True)
     reader.add(script, file, is_certain=True)
     reader.follow()
     reader.follow_nearby()
@@ -124,7 +134,7 @@ class _Reader:
     def __init__(self, case: Case, script: Path, root: Path) -> None:
         self.script, self.directory = script, Path(case.target.cwd)
         self.known = {*(case.python.modules if case.python else ()), *sys.stdlib_module_names}
-        trees = modules.work_trees(Path(case.target.folder), self.directory)
+        trees = work_trees(Path(case.target.folder), self.directory)
         own = (case.target.cwd, case.target.folder, case.run)
         paths = (*own, *trees, *(bind.source for bind in case.binds))
         self.visible = [*map(Path, paths)]
@@ -141,7 +151,7 @@ class _Reader:
         search = case.job.env.get("PYTHONPATH", case.site.environment.get("PYTHONPATH", ""))
         for text in filter(None, search.split(":")):
             path = Path(os.path.normpath(self.directory / text))
-            if os.path.isdir(path) and not modules.is_system(path):
+            if os.path.isdir(path) and not _is_system(path):
                 self.directories.append(path)
             else:  # An archive, a directory of the image, or one that only the nodes have.
                 self.doubt = f"what {path} holds for the ranks is not known here"
@@ -162,10 +172,10 @@ class _Reader:
         Of any other program, its modules there only tell how it is started.
         """
         doubt, shown = self.doubt, dict(self.shown)
-        places = [*modules.nearby(self.script.parent, self.directory)]
+        places = [*_nearby(self.script.parent, self.directory)]
         for path, statement in self.missing[:_MOST_NAMES]:
             name = statement.module.partition(".")[0]
-            place = None if name in self.known else modules.find(name, places)
+            place = None if name in self.known else find_module(name, places)
             statement = statement._replace(is_certain=statement.is_certain and bool(doubt))
             if place is not None and self.enqueue(path, statement, place):
                 self.unread.discard(name)
@@ -184,7 +194,7 @@ class _Reader:
         for each in file.imports:
             statement = each._replace(is_certain=is_certain and each.is_certain)
             top = each.module.partition(".")[0]
-            place = modules.find(top, self.directories) if top and not each.level else None
+            place = find_module(top, self.directories) if top and not each.level else None
             if each.level or place:
                 self.enqueue(path, statement, place)
             elif top != "__main__":
@@ -206,9 +216,9 @@ class _Reader:
             directory = path.parents[statement.level - 1]
         else:
             return False
-        files = modules.files(directory, above)
+        files = module_files(directory, above)
         for name in statement.names:
-            files += modules.files(directory, (*above, name))
+            files += module_files(directory, (*above, name))
         if place and not files:
             self.unread.add(above[0])
         # A directory may only be called like a package: tensorflow/, with scripts for it.
@@ -296,3 +306,92 @@ def _bytes(path: Path, most: int) -> bytes | None:
             return stream.read(most)
     except OSError:
         return None
+
+
+# Where modules are, as Python finds them; none is imported. A path that cannot be examined is none:
+# ``Path.is_file`` would raise for some of them.
+
+
+def module_file(name: str, directory: Path) -> Path | None:
+    """Return the file that ``python -m NAME`` runs; None if the directory does not have it."""
+    parts = name.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return None
+    path = directory.joinpath(*parts)
+    main, file = path / "__main__.py", path.with_name(f"{path.name}.py")
+    if os.path.isfile(main):
+        return main
+    return file if file in module_files(directory, parts) else None
+
+
+def work_trees(folder: Path, directory: Path) -> dict[str, str]:
+    """Return the git work trees of the script's directory and of the working directory -> why."""
+    trees = {_work_tree(folder): "the script", _work_tree(directory): "the working directory"}
+    return {str(tree): f"the git work tree of {name}" for tree, name in trees.items() if tree}
+
+
+def module_files(directory: Path, parts: Iterable[str]) -> list[Path]:
+    """Return the files that Python runs for the module ``a.b.c`` of a directory, in order."""
+    files = []
+    for part in parts:
+        package, file = directory / part / "__init__.py", directory / f"{part}.py"
+        if os.path.isfile(package):
+            files.append(package)
+        elif os.path.isfile(file):
+            return [*files, file]
+        directory = directory / part
+    return files
+
+
+def find_module(name: str, directories: Iterable[Path]) -> Path | None:
+    """Return the place of a module; a directory without ``__init__.py`` comes last."""
+    bare = None
+    for directory in directories:
+        package, file = directory / name, directory / f"{name}.py"
+        if os.path.isfile(package / "__init__.py"):
+            return package
+        if os.path.isfile(file):
+            return file
+        for entry in _entries(directory):
+            if entry.endswith(_COMPILED) and entry.partition(".")[0] == name:
+                return directory / entry
+        if bare is None and os.path.isdir(package):
+            bare = package
+    return bare
+
+
+@lru_cache
+def _entries(directory: Path) -> list[str]:
+    """Return the names of what is in a directory, as far as it is listed."""
+    try:
+        with os.scandir(directory) as names:
+            return [entry.name for entry in islice(names, _MOST_ENTRIES)]
+    except (OSError, ValueError):
+        return []
+
+
+def _nearby(folder: Path, directory: Path) -> Iterator[Path]:
+    """Yield where people keep modules that the ranks do not search by themselves.
+
+    Args:
+        folder: the directory of the script.
+        directory: the working directory of the ranks.
+    """
+    home = Path.home()
+    for start in (directory, folder):
+        top = _work_tree(start) or Path("/")
+        for place in (start, *start.parents)[:_LEVELS]:
+            if place.is_relative_to(top) and not (home.is_relative_to(place) or _is_system(place)):
+                yield from (place / name for name in _BESIDE)
+
+
+def _work_tree(folder: Path) -> Path | None:
+    """Return the git work tree of a directory; None for one that is broader than a project."""
+    tree = git.top(folder)
+    is_broad = tree is None or Path.home().is_relative_to(tree) or _is_system(tree)
+    return None if is_broad else tree
+
+
+def _is_system(path: Path) -> bool:
+    """Return whether a path is where images have files of their own."""
+    return path == Path("/") or any(path.is_relative_to(place) for place in _SYSTEM)

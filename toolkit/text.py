@@ -131,15 +131,10 @@ def _schemes(url: re.Match[str]) -> frozenset[str]:
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a variable must not be shown, by its name or because of its value."""
-    return is_secret_name(name) or redacted(value) != value
+    return bool(re.search(_SECRET_NAME, name)) or redacted(value) != value
 
 
 def shows(words: Iterable[str]) -> bool:
     """Return whether the words of a command line show a secret."""
     line = " ".join(words)
     return redacted(line) != line
-
-
-def is_secret_name(name: str) -> bool:
-    """Return whether a variable of this name is likely to hold a secret: ``NGC_API_KEY``."""
-    return bool(re.search(_SECRET_NAME, name))

@@ -46,6 +46,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun[:-1]}ies" if has_ies else f"{number} {noun}s"
 
 
+def whole(text: str | None) -> int | None:
+    """Return a number that another program wrote; None for any other text."""
+    is_number = text and text.isascii() and text.isdecimal() and len(text) < 20
+    return int(text) if text and is_number else None
+
+
 def numbers(version: str) -> tuple[int, ...]:
     """Return the numbers that a version begins with: ``(1, 12, 0)`` for ``1.12.0a0+2c916ef``.
 

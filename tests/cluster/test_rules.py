@@ -102,10 +102,9 @@ def place(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Pla
     assert done.returncode == 0, done.stderr
     assert "cas_v100_4 2 of 11" in done.stderr
     said = place.do("cluster exec -- sinfo --noheader --exact", f"--format={parse.SINFO_FORMAT}")
-    nodes = place.do(
-        "cluster exec -- sinfo --all --noheader --Node", f"--format={parse.NODE_FORMAT}"
-    )
-    facts = Facts(partitions=parse.partitions(said.stdout), nodes=parse.nodes(nodes.stdout))
+    shown = place.do("cluster exec -- scontrol --all --oneliner --details show node")
+    nodes = {node.name: node for node in cluster.nodes(shown.stdout)}
+    facts = Facts(partitions=parse.partitions(said.stdout), nodes=nodes)
     yield place._replace(facts=facts)
     done = place.do("cluster down")
     assert done.returncode == 0, done.stderr

@@ -13,12 +13,11 @@ from toolkit import launchers
 from toolkit import source as reader
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.launchers import INTERPRETERS, LAUNCHERS
-from toolkit.model.case import Case, Image, Target
+from toolkit.model.case import Case, Image, Source, Target
 from toolkit.model.image import Manifest, Python
 from toolkit.model.job import Job
 from toolkit.model.run import Failure
 from toolkit.model.site import Facts, Partition, Site
-from toolkit.model.source import Source
 from toolkit.planning.binds import parse_binds
 from toolkit.planning.plan import decide
 from toolkit.runtimes import DEFAULT, RUNTIMES

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from tests.unit.samples import MANIFEST, make_case, read_script, write_files
 from toolkit.config import package_directory
 from toolkit.errors import PlanError
+from toolkit.model.case import Import, Source
 from toolkit.model.image import Manifest, Python
-from toolkit.model.source import Import, Source
 from toolkit.planning.plan import decide
 from toolkit.rules import judge
 from toolkit.rules.image import explain_standard, find_package, read_packages

@@ -19,9 +19,9 @@ from tests.unit.samples import (
 from tests.unit.test_scripts import HOLDS_ALL, IMAGENET
 from toolkit import scripts
 from toolkit.errors import LauncherMismatchError, ShapeError, UsageError
+from toolkit.model.case import Source
 from toolkit.model.image import Check, Manifest, Verdict
 from toolkit.model.plan import Plan
-from toolkit.model.source import Source
 from toolkit.planning.plan import decide
 
 OPEN_MPI = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")

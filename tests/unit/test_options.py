@@ -17,12 +17,11 @@ from toolkit.cli.options import flags
 from toolkit.cli.run import command, explanation
 from toolkit.errors import ConfigError, ToolkitError, UsageError
 from toolkit.model.base import BadDataError, from_json, from_toml, to_json
-from toolkit.model.case import Case
+from toolkit.model.case import Case, Source
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts, Site
 from toolkit.model.slurm_options import OPTIONS, OWN
-from toolkit.model.source import Source
 from toolkit.planning import settings
 from toolkit.planning.options import with_gpus
 from toolkit.planning.plan import decide

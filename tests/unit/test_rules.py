@@ -28,9 +28,9 @@ from toolkit.model.job import Job
 from toolkit.model.site import (
     PORTS,
     Access,
+    ClusterNode,
     Facts,
     Limits,
-    NodeFacts,
     OptionRule,
     Site,
     SitePartition,
@@ -71,9 +71,13 @@ def live(job: dict[str, Any], **changes: Any) -> Case:
 
 def on_nodes(**job: str) -> Case:
     nodes = {
-        "nid001": NodeFacts(partitions=("cas_v100_4", "debug"), features=("intel", "rack1")),
-        "nid002": NodeFacts(partitions=("cas_v100_4",), features=("intel", "rack2")),
-        "gpu7": NodeFacts(partitions=("debug",), features=("amd",)),
+        "nid001": ClusterNode(
+            name="nid001", partitions=("cas_v100_4", "debug"), features=("intel", "rack1")
+        ),
+        "nid002": ClusterNode(
+            name="nid002", partitions=("cas_v100_4",), features=("intel", "rack2")
+        ),
+        "gpu7": ClusterNode(name="gpu7", partitions=("debug",), features=("amd",)),
     }
     return case(job, facts=Facts(nodes=nodes))
 

@@ -19,10 +19,9 @@ from toolkit import launchers, runtimes, scripts
 from toolkit.config import package_directory
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
 from toolkit.launchers import LAUNCHERS
-from toolkit.model.case import Case
+from toolkit.model.case import Case, Source
 from toolkit.model.image import Engine, Environment
 from toolkit.model.plan import Bind
-from toolkit.model.source import Source
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer, merge
 from toolkit.runtimes import containers, environments

@@ -21,10 +21,9 @@ from toolkit.config import package_directory
 from toolkit.errors import ScriptMissingError, UsageError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.base import from_json, to_json
-from toolkit.model.case import Case
+from toolkit.model.case import Case, Source
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
-from toolkit.model.source import Source
 from toolkit.planning.plan import as_recorded, decide
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import python_target, resolve

@@ -14,7 +14,6 @@ from toolkit.model.run import JobState
 from toolkit.model.site import (
     Access,
     Limits,
-    NodeFacts,
     Partition,
     PartitionState,
     Queue,
@@ -119,7 +118,6 @@ def test_lines_of_a_site_s_plugins_are_skipped() -> None:
     assert [one.name for one in parse.partitions(f"{SPOKEN}\n\n{line}\n{SPOKEN}\n")] == ["main"]
     usage = cluster.usage(f"{SPOKEN}\nmain|R|2|gres/gpu:4|7\n{SPOKEN}", lambda _: "")
     assert usage == {"main": Use(submitted=1, running=1, gpus=8)}
-    assert list(parse.nodes(f"{SPOKEN}\nnid001|main|(null)\n")) == ["nid001"]
     assert list(parse.unhealthy_nodes(f"{SPOKEN}*\nnid1|down*|9|x | y\n", 0)) == ["nid1"]
     assert parse.version(f"{SPOKEN}\nslurm-wlm 22.05.8\n{SPOKEN}\n") == "22.05.8"
     assert parse.version(SPOKEN) == ""
@@ -329,11 +327,3 @@ def test_an_accounting_that_is_down_is_not_one_that_has_no_job(
     else:
         assert client.jobs([8]) == {}
         assert client.find("/x/job.sbatch", 0.0) is None
-
-
-def test_sinfo_lists_a_node_once_for_each_partition() -> None:
-    text = "nid001|main*|intel,rack1\nnid001|debug|intel,rack1\nnid002|main*|(null)\n"
-    assert parse.nodes(text) == {
-        "nid001": NodeFacts(partitions=("main", "debug"), features=("intel", "rack1")),
-        "nid002": NodeFacts(partitions=("main",)),
-    }

@@ -14,12 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.samples import read_script, script_case, warned, write_files
-from toolkit import launchers, module_search, source
+from toolkit import launchers, source
 from toolkit.config import shipped
-from toolkit.model.case import Case, Target
+from toolkit.model.case import Case, Construction, Source, Target
 from toolkit.model.job import Job
 from toolkit.model.site import Site
-from toolkit.model.source import Construction, Source
 
 # The heads of scripts as they are found: which launcher they need, and the words that say why.
 LIGHTNING = ", which takes each task of Slurm for a rank"
@@ -424,7 +423,7 @@ def test_the_git_work_tree_is_shown_unless_it_is_the_home(
         (root / ".git").write_text("gitdir: x")
     else:
         (root.parent / ".git" if marker == "home" else root / ".git").mkdir()
-    trees = module_search.work_trees(root / "src", root / "src")
+    trees = source.work_trees(root / "src", root / "src")
     reason = "the git work tree of the working directory"
     assert trees == ({} if marker == "home" else {str(root): reason})
 

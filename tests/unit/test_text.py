@@ -26,7 +26,8 @@ from toolkit.images.sif import header as sif
 from toolkit.model.base import to_json
 from toolkit.model.run import Outcome
 from toolkit.runs.run import Run
-from toolkit.text import HIDDEN, is_secret_name, json_safe, logins, one_line, redacted, visible
+from toolkit.text import HIDDEN, json_safe, logins, one_line, redacted, visible
+from toolkit.text import is_secret as is_secret_variable
 
 HOSTILE = {
     "color": "\x1b[31mred\x1b[0m",
@@ -186,7 +187,7 @@ def test_logins_are_found_for_the_log_of_a_build() -> None:
     ],
 )
 def test_names_of_secrets(names: str, is_secret: bool) -> None:
-    assert {is_secret_name(name) for name in names.split()} == {is_secret}
+    assert {is_secret_variable(name, "") for name in names.split()} == {is_secret}
 
 
 def test_the_console_prints_nothing_that_is_obeyed(capsys: pytest.CaptureFixture[str]) -> None:

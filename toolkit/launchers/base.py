@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
 from toolkit.launchers.failures import Logs, of_step, ranked_by
-from toolkit.model.case import Case
+from toolkit.model.case import Case, Source
 from toolkit.model.plan import Launch
-from toolkit.model.run import Failure, Process
-from toolkit.model.source import Source
+
+if TYPE_CHECKING:
+    from toolkit.model.run import Failure, Process
 
 # What a launcher may need of a runtime:
 #   command    a command enters the container, so that not only srun can start ranks in it

@@ -11,9 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from signal import SIGKILL, SIGTERM, Signals
+from typing import TYPE_CHECKING
 
-from toolkit.model.run import Failure, Process
-from toolkit.units import signal_of
+from toolkit.units import signal_of, whole
+
+if TYPE_CHECKING:
+    from toolkit.model.run import Failure, Process
 
 Logs = Iterable[tuple[str, Sequence[str]]]
 
@@ -50,6 +53,8 @@ def rank_failure(
         host: of the process; None if it is not known.
         task: what messages call it: ``rank``, ``task`` or ``agent``.
     """
+    from toolkit.model.run import Failure  # a new run has none
+
     where = f" on {host}" if host else ""
     number = "?" if rank is None else rank
     return Failure(
@@ -197,8 +202,8 @@ def rank_of_spawned(process: Process) -> int | None:
     messages = [record.chain[0].message for record in process.records if record.chain]
     child = _CHILD.search(messages[0][:200]) if messages and not process.name else None
     local_rank = int(child["local_rank"]) if child else process.local_rank
-    node = _number_of(process.env.get("NODE_RANK"))
-    ranks = _number_of(process.env.get("NPROC_PER_NODE"))
+    node = whole(process.env.get("NODE_RANK"))
+    ranks = whole(process.env.get("NPROC_PER_NODE"))
     if local_rank is None or node is None or ranks is None:
         return None
     return local_rank + node * ranks
@@ -288,12 +293,7 @@ def ranked_by(*names: str) -> Callable[[Process], int | None]:
     """Return the function that reads a rank from the first variable that is a number."""
 
     def rank_of(process: Process) -> int | None:
-        numbers = (_number_of(process.env.get(name)) for name in names)
+        numbers = (whole(process.env.get(name)) for name in names)
         return next((number for number in numbers if number is not None), None)
 
     return rank_of
-
-
-def _number_of(text: str | None) -> int | None:
-    """Return a rank from a variable's value; None if the value is not a number."""
-    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 10 else None

@@ -14,9 +14,8 @@ from itertools import pairwise, takewhile
 from toolkit.errors import LauncherMismatchError, ToolkitError
 from toolkit.launchers import failures
 from toolkit.launchers.base import Launcher, default, require, sockets
-from toolkit.model.case import Case
+from toolkit.model.case import Case, Construction, Source
 from toolkit.model.plan import Launch
-from toolkit.model.source import Construction, Source
 from toolkit.units import counted
 
 TRAINERS = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.errors import ClusterError, UntrustedError, UsageError
-from toolkit.model.run import CLUSTER_NAME
+from toolkit.model.site import CLUSTER_NAME
 
 # The longest path within is <directory>/node/<node>/spool/<node>_<job>.<step>, the socket of a
 # step, and the kernel takes 108 bytes.

@@ -126,7 +126,6 @@ class Container(Record, frozen=True, kw_only=True):
             empty if there is none.
         name: of the image, as shown to users and for its home directory.
         where: for messages: ``in pytorch_cpu``.
-        label: for a line of the plan: file name of the image; empty: ``where`` without "in".
         prefix: prefix of a variable's name that makes it reach the rank and no process before it;
             empty: the task sets the variable itself.
         inherits: the rank gets all of the job's environment; else only the named variables.
@@ -148,7 +147,6 @@ class Container(Record, frozen=True, kw_only=True):
     image: str = ""
     name: str
     where: str = ""
-    label: str = ""
     prefix: str = ""
     inherits: bool = False
     binds: tuple[Bind, ...] = ()
@@ -162,9 +160,8 @@ class Container(Record, frozen=True, kw_only=True):
     @property
     def shown(self) -> str:
         """Return the name for a line of the plan: the file of an image, or another name."""
-        if self.label or not self.image.endswith(".sif"):
-            return self.label or self.where.removeprefix("in ")
-        return PurePosixPath(self.image).name  # of a plan of an older version, without a label
+        is_file = self.image.endswith(".sif")
+        return PurePosixPath(self.image).name if is_file else self.where.removeprefix("in ")
 
 
 class Launch(Record, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ import msgspec
 
 from toolkit.model.base import Model
 from toolkit.model.plan import ScriptFile
+from toolkit.model.site import CLUSTER_NAME as CLUSTER_NAME
 
 # Slurm's final base states: a job does not leave them.
 FINAL_STATES = frozenset(
@@ -32,7 +33,6 @@ FINAL_STATES = frozenset(
 JobNumber = Annotated[int, msgspec.Meta(ge=1, le=(1 << 32) - 2)]
 ElementNumber = Annotated[int, msgspec.Meta(ge=0, le=1 << 32)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1 << 40)]
-CLUSTER_NAME = r"^[a-z0-9][a-z0-9_-]{0,19}\Z"
 ClusterName = Annotated[str, msgspec.Meta(pattern=CLUSTER_NAME)]
 
 

@@ -12,6 +12,7 @@ from toolkit.model.slurm_options import Takes
 # In --gres=gpu:TYPE:N and --gpus TYPE:N, which have no way to quote a blank.
 GpuType = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.+-]*$")]
 Size = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,8}[KMGT]$")]
+CLUSTER_NAME = r"^[a-z0-9][a-z0-9_-]{0,19}\Z"  # of a local cluster
 # Above the ephemeral ports of Linux (ip_local_port_range), so that no process has one by chance.
 PORTS = (61000, 65535)
 
@@ -224,11 +225,27 @@ class Partition(Model, frozen=True, kw_only=True):
     available: bool = True
 
 
-class NodeFacts(Model, frozen=True, kw_only=True):
-    """The partitions of a node, and the features that jobs can require of it."""
+class ClusterNode(Model, frozen=True, kw_only=True):
+    """A node as ``scontrol`` shows it.
 
+    Attributes:
+        state: ``idle``, ``mixed``, ``full``, or ``down`` for every state in which no job can start
+            there.
+        gpus, gpus_used: all GPUs, and those of them that are allocated to jobs.
+        memory: in MB.
+        features: that jobs can require of it.
+    """
+
+    name: str
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    state: str = "idle"
+    cpus: int = 0
+    memory: int = 0
+    gpus: int = 0
+    gpus_used: int = 0
+    gpu_type: str = ""
+    arch: str = ""
 
 
 class Use(Model, frozen=True, kw_only=True):
@@ -280,29 +297,8 @@ class Facts(Model, frozen=True, kw_only=True):
     container: str | None = None
     mpirun: str | None = None
     mine: dict[str, Use] = {}
-    nodes: dict[str, NodeFacts] = {}
+    nodes: dict[str, ClusterNode] = {}
     limits: dict[str, Limits] = {}
-
-
-class ClusterNode(Model, frozen=True, kw_only=True):
-    """A node as ``scontrol`` shows it.
-
-    Attributes:
-        state: ``idle``, ``mixed``, ``full``, or ``down`` for every state in which no job can start
-            there.
-        gpus, gpus_used: all GPUs, and those of them that are allocated to jobs.
-        memory: in MB.
-    """
-
-    name: str
-    partitions: tuple[str, ...]
-    state: str
-    cpus: int = 0
-    memory: int = 0
-    gpus: int = 0
-    gpus_used: int = 0
-    gpu_type: str = ""
-    arch: str = ""
 
 
 class Queue(Model, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit import launchers, module_search, rules, shell, source
+from toolkit import launchers, rules, shell, source
 from toolkit.errors import CommandFailedError, ToolkitError, UnknownImageError, UsageError
 from toolkit.images.store import store as images
 from toolkit.launchers import INTERPRETERS, LAUNCHERS
@@ -216,7 +216,7 @@ def _with_source(case: Case) -> Case:
     read = source.read(case)
     if case.cluster is None:
         read = read._replace(needed=())  # What a cluster's directories hold is not known here.
-    trees = module_search.work_trees(Path(target.folder), Path(target.cwd))
+    trees = source.work_trees(Path(target.folder), Path(target.cwd))
     case = case._replace(source=read, shown={**trees, **read.directories})
     if target.is_program or target.repeats is None or target.is_copy:
         return case
@@ -254,19 +254,20 @@ def _with_facts(case: Case) -> Case:
         container = site.container_command
     facts = Facts(mpi=site.mpi or None, container=container, mpirun="")
     if client is not None:
-        from toolkit.slurm.cluster import ask_limits, ask_usage
+        from toolkit.slurm.cluster import ask_limits, ask_nodes, ask_usage
 
         partitions = client.partitions()
         name = job.partition or next((entry.name for entry in partitions if entry.default), "")
         counts = name and (job.most_gpus or job.array is not None or job.sweep)
         limits = ask_limits(client, name) if counts else {}
         wanted = case.launcher.facts if case.launcher else ()
+        names_nodes = job.nodelist or job.exclude or job.constraint
         facts = Facts(
             partitions=partitions,
             container=container,
             # The user's jobs count only where there are limits.
             mine=ask_usage(client) if site.partitions or limits else {},
-            nodes=client.nodes() if job.nodelist or job.exclude or job.constraint else {},
+            nodes={node.name: node for node in (ask_nodes(client) if names_nodes else ())},
             limits=limits,
             sbatch_options=client.sbatch_options() if job.slurm else {},
             mpi=client.mpi_types() if "mpi" in wanted else None,

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit import module_search, source
+from toolkit import source
 from toolkit.config import shipped
 from toolkit.errors import ScriptMissingError, UnknownRunError, UsageError
 from toolkit.files import read_bytes, read_json, read_toml
 from toolkit.launchers import INTERPRETERS, LAUNCHERS
 from toolkit.model.case import SHELLS, Target
 from toolkit.model.job import Job
-from toolkit.model.run import Snapshot
 from toolkit.planning.settings import Layer, layer
 from toolkit.quoting import shell
 from toolkit.trust import require_trusted
@@ -127,6 +126,7 @@ def _script(name: str, path: Path, cwd: Path) -> Target:
 
 def _repeated(path: Path, cwd: Path, *, is_live: bool) -> tuple[Target, Layer]:
     """Return the target of a run, in its snapshot if it has one, and its own settings."""
+    from toolkit.model.run import Snapshot
     from toolkit.runs.run import Run
 
     require_trusted(path)
@@ -175,7 +175,7 @@ def module_file(name: str, cwd: Path) -> str:
     Raises:
         ScriptMissingError: the working directory does not have the module.
     """
-    module = module_search.module_file(name, cwd)
+    module = source.module_file(name, cwd)
     if module is None:
         raise ScriptMissingError(
             f"no module {name} in {cwd}",

@@ -11,9 +11,8 @@ from toolkit.config import package_directory
 from toolkit.errors import ImportsMissingError, ShapeError, ToolkitError
 from toolkit.files import read_toml
 from toolkit.model.base import Model
-from toolkit.model.case import Case
+from toolkit.model.case import Case, Import
 from toolkit.model.image import Python
-from toolkit.model.source import Import
 from toolkit.quoting import shell_words
 from toolkit.units import compare, numbers
 

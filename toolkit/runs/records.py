@@ -25,6 +25,7 @@ from toolkit.model.run import Process, Record
 from toolkit.runs import logs
 from toolkit.runs.blame import is_starter
 from toolkit.runs.run import Run
+from toolkit.units import whole
 
 RUNNING, ENDED = ".process", ".ended"  # suffixes
 _HEAD, _TAIL = 8 << 10, 256 << 10  # bytes of a file that are read
@@ -64,7 +65,7 @@ def by_element(processes: Iterable[Process]) -> dict[int | None, list[Process]]:
     """Group the processes of a job array by the numbers of its elements; without one by None."""
     groups = defaultdict[int | None, list[Process]](list)
     for process in processes:
-        groups[_number(process.env.get("SLURM_ARRAY_TASK_ID"))].append(process)
+        groups[whole(process.env.get("SLURM_ARRAY_TASK_ID"))].append(process)
     return groups
 
 
@@ -94,7 +95,7 @@ def _read(run: Run, name: str, most: int, hide: Callable[[str], str]) -> Process
     facts = dict(
         line.partition("=")[::2] for line in head.decode("utf-8", "replace").split("\n")[:200]
     )
-    pid = _number(facts.get("pid"))
+    pid = whole(facts.get("pid"))
     if status.st_uid != run.directory.stat().st_uid or not ends or pid is None:
         return None
     worlds = [(int(size), int(rank)) for size, rank in _WORLD.findall(text)]
@@ -102,14 +103,14 @@ def _read(run: Run, name: str, most: int, hide: Callable[[str], str]) -> Process
     return Process(
         host=facts.get("host", ""),
         pid=pid,
-        parent=_number(facts.get("parent")) or 0,
+        parent=whole(facts.get("parent")) or 0,
         main=facts.get("main", ""),
         program=facts.get("program", ""),
         name=facts.get("process", ""),
-        local_rank=_number(facts.get("index")),
+        local_rank=whole(facts.get("index")),
         is_rank=facts.get("is_rank") == "1",
         env={key[4:]: value for key, value in facts.items() if key.startswith("env.")},
-        time_ns=_number(facts.get("time")) or 0,
+        time_ns=whole(facts.get("time")) or 0,
         world=world,
         own_rank=own_rank,
         records=_records(text, hide),
@@ -136,11 +137,6 @@ def _records(text: bytes, hide: Callable[[str], str]) -> tuple[Record, ...]:
     return tuple(records)
 
 
-def _number(text: str | None) -> int | None:
-    is_number = text and text.isascii() and text.isdecimal() and len(text) < 20
-    return int(text) if text and is_number else None
-
-
 def _is_of(process: Process, job_id: int) -> bool:
     # A job that joins an elastic job has its own number; the name of their rendezvous begins with
     # the number of the other.
@@ -150,7 +146,7 @@ def _is_of(process: Process, job_id: int) -> bool:
 
 
 def _attempt_of(process: Process) -> int:
-    return (_number(process.env.get("SLURM_RESTART_COUNT")) or 0) + 1
+    return (whole(process.env.get("SLURM_RESTART_COUNT")) or 0) + 1
 
 
 # Sentences about ranks.

@@ -57,7 +57,6 @@ def _apptainer(case: Case) -> Container:
         image=case.image.path,
         name=name,
         where=f"in {name}",
-        label=file.name,
         prefix="APPTAINERENV_" if command == "apptainer" else "SINGULARITYENV_",
         gpus=bool(case.job.most_gpus),
         **_home(case, name),

@@ -20,7 +20,7 @@ from toolkit.errors import (
     SubmissionError,
 )
 from toolkit.model.run import JobState
-from toolkit.model.site import Access, NodeFacts, Partition
+from toolkit.model.site import Access, Partition
 from toolkit.model.slurm_options import Takes
 from toolkit.slurm import failures, parse, queue
 
@@ -259,11 +259,6 @@ class Client:
         words += [f"--partition={partition}"] if partition else []
         rows = parse.rows(self._run(words).stdout, shape)
         return {name.strip(): (state, reason.strip()) for name, state, reason in rows}
-
-    def nodes(self) -> dict[str, NodeFacts]:
-        """Return all nodes by name, those of hidden partitions too; empty if Slurm hides them."""
-        words = ("sinfo", "--all", "--noheader", "--Node", f"--format={parse.NODE_FORMAT}")
-        return parse.nodes(self._run(words).stdout)
 
     def on_nodes(self, job_id: int, nodes: int, script: str) -> str:
         """Run a bash script once on each node of a running job, and return the output.

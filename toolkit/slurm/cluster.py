@@ -11,7 +11,7 @@ from functools import partial
 from toolkit.model.site import ClusterNode, Limits, PartitionState, Queue, Site, Start, Use
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import no_slurm
-from toolkit.slurm.parse import gpu_counts, gpus_in, rows
+from toolkit.slurm.parse import gpu_counts, gpus_in, number, rows
 from toolkit.units import minutes
 
 QOS_FORMAT = "Name,MaxJobsPU,MaxSubmitPU,MaxTRESPU"
@@ -70,8 +70,9 @@ def ask_queues(client: Client) -> tuple[Queue, ...]:
 
 
 def ask_nodes(client: Client) -> tuple[ClusterNode, ...]:
-    """Return the nodes of all partitions."""
-    return nodes(client.ask("scontrol", "--oneliner", "--details", "show", "node").stdout)
+    """Return all nodes, those of hidden partitions too; none if Slurm hides them."""
+    words = ("scontrol", "--all", "--oneliner", "--details", "show", "node")
+    return nodes(client.ask(*words).stdout)
 
 
 def accounts(client: Client) -> tuple[dict[str, Limits], dict[str, Limits]]:
@@ -138,7 +139,8 @@ def _node(values: Mapping[str, str]) -> ClusterNode:
     is_gone = "*" in state or any(map(_GONE.fullmatch, words))
     return ClusterNode(
         name=values["NodeName"],
-        partitions=tuple(filter(None, values.get("Partitions", "").split(","))),
+        partitions=_words(values.get("Partitions", "")),
+        features=_words(values.get("AvailableFeatures", "")),
         state="down" if is_gone else _STATES.get(words[0], "down"),
         cpus=int(values.get("CPUTot", 0)),
         memory=int(values.get("RealMemory", 0)),
@@ -147,6 +149,10 @@ def _node(values: Mapping[str, str]) -> ClusterNode:
         gpu_type=next(filter(None, counts), ""),
         arch=values.get("Arch", ""),
     )
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.replace("(null)", "").split(",")))
 
 
 def queues(text: str) -> tuple[Queue, ...]:
@@ -163,7 +169,7 @@ def _queue(values: Mapping[str, str]) -> Queue:
         nodes="" if values.get("Nodes") == "(null)" else values.get("Nodes", ""),
         max_minutes=_minutes(values.get("MaxTime", "")),
         default_minutes=_minutes(values.get("DefaultTime", "")),
-        max_nodes=_number(values.get("MaxNodes", "")),
+        max_nodes=number(values.get("MaxNodes", "")),
         qos="" if values.get("QoS") in (None, "N/A") else values["QoS"],
     )
 
@@ -175,18 +181,14 @@ def _minutes(text: str) -> int | None:
         return None
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
-
-
 def limits_of(text: str, source: str) -> dict[str, Limits]:
     """Parse lines of ``sacctmgr --parsable2 show``: a name and its three limits, by that name."""
     by_name = {}
     for line in text.splitlines():
         name, running, submitted, tres = (*line.split("|"), "", "", "")[:4]
         by_name[name] = Limits(
-            jobs_submitted=_number(submitted),
-            jobs_running=_number(running),
+            jobs_submitted=number(submitted),
+            jobs_running=number(running),
             gpus=gpus_in(tres) if "gres/gpu" in tres else None,
             source=source,
         )

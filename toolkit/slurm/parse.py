@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from toolkit.model.site import NodeFacts, Partition
+from toolkit.model.site import Partition
 from toolkit.model.slurm_options import Takes
 from toolkit.units import minutes
 
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
-NODE_FORMAT = "%N|%P|%f"
 UNHEALTHY_FORMAT = "%N|%T|%H|%E"
 _GPU = re.compile(r"gpu(?::(?P<type>[^:,=(\s]+))?[:=](?P<count>\d+)")
 _HELP_OPTION = re.compile(r"^ {2,8}(?:-\w,? +)?--([A-Za-z][\w-]*)(\[=)?(=)?", re.MULTILINE)
@@ -58,36 +57,20 @@ def _partition(name: str, lines: Sequence[Sequence[str]]) -> Partition:
         default=name.endswith("*"),
         available=available == "up",
         max_minutes=minutes(limit),
-        max_nodes=_upper(size),
+        max_nodes=number(size.rpartition("-")[2]),
         nodes=sum(int(count) for _, _, _, count, state, *_ in lines if not state.startswith(_GONE)),
-        cpus=max(_number(cpus) for *_, cpus, _, _ in lines),
-        memory=max(_number(memory) for *_, memory, _ in lines),
+        cpus=max(number(cpus) or 0 for *_, cpus, _, _ in lines),
+        memory=max(number(memory) or 0 for *_, memory, _ in lines),
         gpus=sum(most.values()),
         gpu_type=next(filter(None, most), None),
         gpus_by_type={each: max(types.get(each, 0) for types in counts) for each in types},
     )
 
 
-def nodes(text: str) -> dict[str, NodeFacts]:
-    """Parse the output of ``sinfo --Node --format=NODE_FORMAT``: lines of node and partition."""
-    known: dict[str, NodeFacts] = {}
-    for name, partition, features in rows(text, NODE_FORMAT):
-        before = known.get(name, NodeFacts())
-        known[name] = NodeFacts(
-            partitions=(*before.partitions, partition.rstrip("*")),
-            features=() if features == "(null)" else tuple(features.split(",")),
-        )
-    return known
-
-
-def _upper(size: str) -> int | None:
-    last = size.split("-")[-1]
-    return int(last) if last.isdigit() else None
-
-
-def _number(text: str) -> int:
+def number(text: str) -> int | None:
+    """Return the number that a text begins with; None for Slurm's words for none and unlimited."""
     digits = re.match(r"\d+", text)
-    return int(digits[0]) if digits else 0
+    return int(digits[0]) if digits else None
 
 
 def gpu_counts(gres: str) -> dict[str, int]:
