@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +94,7 @@ def start(
     stderr: int | None = subprocess.PIPE,
     new_session: bool = False,
     pass_fds: Sequence[int] = (),
+    preexec_fn: Callable[[], object] | None = None,
 ) -> subprocess.Popen[str]:
     """Start a program and return at once.
 
@@ -114,6 +115,7 @@ def start(
             errors="replace",
             start_new_session=new_session,
             pass_fds=tuple(pass_fds),
+            preexec_fn=preexec_fn,
         )
     except FileNotFoundError as error:
         if cwd is not None and not Path(cwd).is_dir():

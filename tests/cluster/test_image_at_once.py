@@ -54,7 +54,7 @@ def left_after_prune(images: Tiny) -> set[str]:
 
 
 def kill(images: Tiny, process: subprocess.Popen[str]) -> None:
-    """Kill the toolkit alone, as when a node kills it; its guard ends the rest of a build."""
+    """Kill the toolkit alone, as when a node kills it; the kernel ends the rest of a build."""
     process.kill()
     process.communicate()
     wait_for(lambda: not images.processes(), "what works for the store to end")

@@ -150,65 +150,36 @@ def test_an_image_that_fails_a_check_does_not_appear(tiny: Tiny) -> None:
     assert tiny.left() == ["tiny.failed.log"]
 
 
-# A kill in the base, in a step and while the file is written; the last is the longest of a large
-# image.
-@pytest.mark.parametrize("signal_sent", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_build_leaves_nothing(tiny: Tiny, signal_sent: signal.Signals) -> None:
+def test_a_stopped_build_leaves_nothing(tiny: Tiny) -> None:
+    process = tiny.started(tiny.recipe(*SLOW), until="+ sleep 300")
+    wait_for(tiny.sleeps, "the sleep")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    nothing_runs(tiny)
+    assert tiny.left() == ["tiny.failed.log"]
+
+
+@pytest.mark.parametrize("is_alone", [True, False], ids=["the tool", "all that could end it"])
+def test_a_killed_build_leaves_no_process_and_the_next_removes_the_rest(
+    tiny: Tiny, is_alone: bool
+) -> None:
     recipe = tiny.recipe(*SLOW)
     process = tiny.started(recipe, until="+ sleep 300")
     wait_for(tiny.sleeps, "the sleep")
-    process.send_signal(signal_sent)
-    process.communicate(timeout=120)
-    nothing_runs(tiny)
-    wait_for(lambda: tiny.left() == ["tiny.failed.log"], "the work directory to go")
-    assert tiny.run("path", "tiny").returncode == 67
-    tiny.recipe("true")
-    assert tiny.run("build", recipe).returncode == 0
-    assert tiny.left() == BUILT
-
-
-def test_what_is_left_when_the_guard_is_killed_too_goes_with_the_next_build(tiny: Tiny) -> None:
-    recipe = tiny.recipe(*SLOW)
-    process = tiny.started(recipe, until="+ sleep 300")
-    guards = [
-        int(path.parent.name)
-        for path in Path("/proc").glob("[0-9]*/cmdline")
-        if _guards(path, tiny)
-    ]
-    assert len(guards) == 1
-    os.kill(guards[0], signal.SIGKILL)
+    for entry in Path("/proc").glob("[0-9]*") if not is_alone else ():
+        with contextlib.suppress(OSError):
+            line = (entry / "cmdline").read_bytes()
+            if b"apptainer.sandbox\0" in line and str(tiny.place).encode() in line:
+                os.kill(int(entry.name), signal.SIGKILL)
     process.kill()
     process.communicate(timeout=120)
-    assert any(name.startswith(".toolkit-build-") for name in tiny.left())
     nothing_runs(tiny)
+    assert tiny.mounts() == []
+    assert tiny.run("path", "tiny").returncode == 67
+    assert any(name.startswith(".toolkit-build-") for name in tiny.left())
     tiny.recipe("true")
     assert tiny.run("build", recipe).returncode == 0
     assert tiny.left() == BUILT
-
-
-def test_a_step_ends_when_all_that_could_end_it_is_killed_at_once(tiny: Tiny) -> None:
-    recipe = tiny.recipe(*SLOW)
-    process = tiny.started(recipe, until="+ sleep 300")
-    builders = [
-        int(entry.parent.name)
-        for entry in Path("/proc").glob("[0-9]*/cmdline")
-        if _guards(entry, tiny) or _guards(entry, tiny, b"images.builder.apptainer.sandbox\0")
-    ]
-    assert len(builders) >= 2
-    wait_for(tiny.sleeps, "the sleep")
-    for pid in (*builders, process.pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.communicate(timeout=120)
-    nothing_runs(tiny)
-
-
-def _guards(path: Path, store: Tiny, module: bytes = b"images.builder.guard\0") -> bool:
-    try:
-        line = path.read_bytes()
-    except OSError:
-        return False
-    return module in line and str(store.place).encode() in line
 
 
 def test_an_interrupted_build_says_what_is_left(tiny: Tiny) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.cluster.attack import Attack
 from tests.cluster.image_fixtures import Tiny, copy_program
-from toolkit.images.builder.apptainer.protocol import Lower, SandboxTasks, Task
+from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
 from toolkit.images.host.host_mounts import Bind
 from toolkit.model.base import to_json
 
@@ -221,25 +221,23 @@ def test_a_step_is_furnished_within_its_root(
         "mkdir -p /opt/wheels; echo x > /opt/wheels/made.whl; cat /etc/hosts >&2; echo lent: $(ls /mnt)\n"
     )
     (store.place / "products").mkdir()
-    task = Task(
-        name="act",
-        detail="",
-        script="/mnt/steps/0",
-        lowers=("l0",),
-        upper="u0",
-        product_source="/opt/wheels",
-        products=str(store.place / "products"),
-        binds=(Bind(source=str(lent), target="/opt/only-here"),),
-    )
-    binds = (Bind(source="/etc/hosts", target="/etc/hosts"), Bind(source=str(lent), target="/mnt"))
     users, groups = ((), ()) if not store.become and os.geteuid() == 0 else store.ids()
-    told = SandboxTasks(
-        directory=str(work),
-        lowers=(Lower(path=str(base)),),
-        tasks=(task,),
-        binds=binds,
+    told = SandboxStep(
+        bubblewrap=shutil.which("bwrap") or "bwrap",
         users=users,
         groups=groups,
+        directory=str(work),
+        lowers=(Lower(path=str(base)),),
+        upper="u0",
+        command=("/bin/sh", "-e", "/mnt/steps/0"),
+        environment={"PATH": "/bin"},
+        binds=(
+            Bind(source="/etc/hosts", target="/etc/hosts"),
+            Bind(source=str(lent), target="/mnt"),
+        ),
+        passing_binds=(Bind(source=str(lent), target="/opt/only-here"),),
+        products=str(store.place / "products"),
+        product_source="/opt/wheels",
     )
     (store.place / "work.json").write_text(to_json(told))
     if store.become:

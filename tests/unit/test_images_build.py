@@ -1,4 +1,4 @@
-"""What a build is made of, each part alone: its log, its lock, its directories, its guard."""
+"""What a build is made of, each part alone: its log, its lock, its directories, its programs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from toolkit import shell
 from toolkit.errors import BuildError, BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
 from toolkit.images.builder import methods
 from toolkit.images.builder.buildlog import Reader
+from toolkit.images.builder.docker.clients import end_marked
 from toolkit.images.builder.follow import Follower
-from toolkit.images.builder.guard import descendants
 from toolkit.images.host import host_config as host
 from toolkit.images.host import privilege, sharing, workspace
 from toolkit.images.host.mutex import hold_image
@@ -457,98 +457,39 @@ def test_a_line_without_end_is_kept_short_and_hides_no_message(tmp_path: Path) -
     assert len(log) < 200_000
 
 
-# A build that starts helpers in sessions of their own, which outlive their parents and ignore every
-# polite signal.
-_STUBBORN = """
-trap '' TERM INT HUP
-setsid sh -c 'trap "" TERM INT HUP; (setsid sleep 1000 & echo $! > b); echo $$ > a; sleep 1000' &
-while ! test -s a -a -s b; do sleep 0.01; done
-echo ready
-sleep 1000
+# Starts a program as a build does, says whose it is, and waits.
+_TOOL = """
+import sys, time
+from pathlib import Path
+from toolkit.images.builder.follow import start
+from toolkit.images.host.workspace import Workspace
+place = Workspace(Path(sys.argv[1]), Path(sys.argv[1]), ())
+print(start(["sh", "-c", "trap '' TERM INT HUP; sleep 1000; true"], {"PATH": "/bin"}, place).pid, flush=True)
+time.sleep(1000)
 """
 
 
-def guarded(script: str, tmp_path: Path, *arguments: Path | str) -> subprocess.Popen[str]:
-    argv = [
-        sys.executable,
-        "-m",
-        "toolkit.images.builder.guard",
-        *map(str, arguments),
-        *"-- sh -c".split(),
-        script,
-    ]
-    return subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=tmp_path,
-        text=True,
-        start_new_session=True,
+def test_a_program_ends_when_the_tool_is_killed(tmp_path: Path) -> None:
+    tool = subprocess.Popen(
+        [sys.executable, "-c", _TOOL, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
+    assert tool.stdout
+    pid = int(tool.stdout.readline())
+    tool.kill()
+    tool.communicate()
+    until = time.monotonic() + 10
+    while Path(f"/proc/{pid}/cmdline").exists() and time.monotonic() < until:
+        if not Path(f"/proc/{pid}/cmdline").read_bytes():
+            break  # it waits for its parent to read its exit code
+        time.sleep(0.01)
+    assert time.monotonic() < until
 
 
-@pytest.mark.parametrize("way", ["pipe", "term"])
-def test_the_guard_ends_everything_when_the_tool_is_gone(tmp_path: Path, way: str) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    process = guarded(_STUBBORN, tmp_path, work)
-    assert process.stdout is not None
-    assert process.stdin is not None
-    assert process.stdout.readline() == "ready\n"
-    below = descendants(process.pid)
-    named = [int((tmp_path / name).read_text()) for name in ("a", "b")]
-    assert set(named) <= set(below)
-    if way == "pipe":
-        process.stdin.close()
-    else:
-        process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 137
-    assert [pid for pid in below if Path(f"/proc/{pid}").exists()] == []
-    assert not work.exists()
-    process.stdout.close()
-    process.stdin.close()
-
-
-@pytest.mark.parametrize(
-    ("script", "code"),
-    [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("sleep 1000 & exit 5", 5)],
-)
-def test_the_guard_passes_the_exit_code_on_and_leaves_the_directory(
-    tmp_path: Path, script: str, code: int
-) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    process = guarded(script, tmp_path, work)
-    assert process.stdout is not None
-    assert process.stdout.read() == ""  # ends only when nobody has the pipe any more
-    assert process.wait(20) == code
-    assert work.exists()
-    process.communicate()
-
-
-@pytest.mark.parametrize(
-    ("script", "ends"), [("exit 0", False), ("exit 125", True), ("sleep 1000", True)]
-)
-def test_the_guard_ends_what_a_service_does_for_a_program_that_is_gone(
-    tmp_path: Path, script: str, ends: bool
-) -> None:
+def test_what_a_service_does_for_a_client_is_ended_and_nothing_else() -> None:
     mark = f"mark-{uuid.uuid4().hex}"  # tests on other workers have the same names
     service = subprocess.Popen(["sleep", "1000"], env={**os.environ, "no_proxy": f"a,{mark}"})
     other = subprocess.Popen(["sleep", "1000"])
-    process = guarded(script, tmp_path, "--mark", mark)
-    if script.startswith("exit"):
-        process.wait(20)
-    process.communicate(timeout=20)  # from now on the tool is gone
-    assert process.returncode in (0, 125, 137)
-    assert (service.poll() is not None, other.poll()) == (ends, None)
-    for one in (service, other):
-        one.kill()
-        one.wait()
-
-
-def test_the_guard_misses_nobody_who_begins_while_it_looks(tmp_path: Path) -> None:
-    """The tool is gone before the program has begun, and the program leaves a child behind at once."""
-    for _ in range(10):
-        process = guarded("sleep 1000 & exit 5", tmp_path)
-        process.communicate(timeout=20)
-        assert process.returncode in (5, 137)
+    end_marked(mark)
+    assert (service.wait(10), other.poll()) == (-signal.SIGKILL, None)
+    other.kill()
+    other.wait()

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import BusyError
-from toolkit.images.builder.apptainer.tasks import needs_products, plan_tasks
 from toolkit.images.host.host_config import read_pip_settings, write_host_config
 from toolkit.images.host.host_mounts import HostConfig, pip_settings
 from toolkit.images.recipe.bases import LocalImage
-from toolkit.images.recipe.block import WHEELS as PRODUCTS
 from toolkit.images.recipe.chain import Chain, build_chain
 from toolkit.images.recipe.stages import Stages, Step
 from toolkit.images.store.cache import LAYERS, WHEELS, Cache
@@ -91,54 +89,6 @@ def test_what_is_compiled_otherwise_changes_the_step_that_takes_it() -> None:
         build_chain(stages(final=("first", "take"))),
         build_chain(stages(final=("first", "take"), build=("compile-more",))),
     ) == {"compile-more", "take"}
-
-
-@pytest.mark.parametrize(
-    ("kept", "compiled", "names"),
-    [
-        (0, False, ["a", "b", "compile", "take", "last"]),
-        (1, False, ["b", "compile", "take", "last"]),
-        (2, False, ["compile", "take", "last"]),
-        (2, True, ["take", "last"]),
-        (3, False, ["last"]),
-        (4, False, []),
-    ],
-)
-def test_only_what_is_missing_is_done(kept: int, compiled: bool, names: list[str]) -> None:
-    todo = plan_tasks(build_chain(stages()), kept, directory="/d", products="/p", compiled=compiled)
-    assert [task.name for task in todo.tasks] == names
-    assert needs_products(build_chain(stages()), kept) == (kept < 3)
-    assert todo.compiles == ("compile" in names)
-    assert [link.name for link in todo.layers.values()] == [
-        name for name in names if name != "compile"
-    ]
-
-
-def test_a_step_is_on_all_before_it_but_not_on_the_build_stage() -> None:
-    done = {
-        task.name: task
-        for task in plan_tasks(
-            build_chain(stages()), 1, directory="/d", products="/p", compiled=False
-        ).tasks
-    }
-    assert done["b"].lowers == ("l1", "l0")
-    assert done["compile"].lowers == ("u0", "l1", "l0")
-    assert done["compile"].layer == ""
-    assert (done["compile"].product_source, done["compile"].products) == (PRODUCTS, "/p")
-    assert done["take"].lowers == ("u0", "l1", "l0")
-    assert [(bind.source, bind.target) for bind in done["take"].binds] == [("/p", PRODUCTS)]
-    assert done["last"].lowers == ("u2", "u0", "l1", "l0")
-    assert done["last"].binds == ()
-
-
-def test_the_build_stage_is_on_the_common_steps_also_where_further_ones_are_kept() -> None:
-    made = build_chain(stages(final=("first", "take")))
-    done = {
-        task.name: task
-        for task in plan_tasks(made, 3, directory="/d", products="/p", compiled=False).tasks
-    }
-    assert done["compile"].lowers == ("l2", "l1", "l0")
-    assert done["take"].lowers == ("l3", "l2", "l1", "l0")
 
 
 @pytest.fixture

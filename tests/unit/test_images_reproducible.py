@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import py_compile
 import struct
 import subprocess
@@ -15,14 +14,14 @@ import pytest
 
 from tests.unit.test_images_layers import stages
 from tests.unit.test_images_squashfs import Image
-from toolkit.images.builder.apptainer.entries import DamagedError, Entries
+from toolkit.images.builder.apptainer.entries import Entries
 from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.reproducible import BYTE_CODE, is_dropped
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif.squashfs.format import Reader, position_of
 from toolkit.images.sif.squashfs.tables import read_tables, settle_times
-from toolkit.images.store.cache import BASES, LAYERS, Cache
+from toolkit.images.store.cache import Cache
 from toolkit.model.image import BaseImage, Layer
 
 SOURCE = '''\
@@ -181,7 +180,6 @@ class Builder:
                 file = self.scratch / "made"
                 file.write_text(texts.get(name, name))
                 entries.keep_next(file)
-        entries.check()
         return entries, made
 
 
@@ -247,24 +245,6 @@ def test_a_lock_without_layers_uses_what_its_own_builds_kept(tmp_path: Path) -> 
     assert builder.build({}, lock)[1] == list(NAMES)
     assert builder.build({}, lock)[1] == []
     assert builder.build({}, msgspec.structs.replace(lock, apt={"less": "2"}))[1] == list(NAMES)
-
-
-@pytest.mark.parametrize(("kind", "place"), [(BASES, 0), (LAYERS, 2)])
-def test_a_damaged_entry_is_found_before_the_image_is_there(
-    kind: str, place: int, tmp_path: Path
-) -> None:
-    builder = Builder(tmp_path)
-    first, _ = builder.build({})
-    path = Path(first.used[place].path)
-    state = path.stat()
-    path.write_text("x" * state.st_size)
-    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    with pytest.raises(DamagedError, match=first.used[place].note.about):
-        builder.build({})
-    assert builder.cache.find(kind, first.used[place].key) is None
-    again, made = builder.build({})
-    assert made == [NAMES[place]]
-    assert again.layers == first.layers
 
 
 def test_what_was_compiled_on_the_same_layers_is_used_even_by_force(tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ PRINTS: tuple[str, ...] = (
     *"scripts/ doctor/scripts/".split(),
 )
 PRINTS += (
-    *"runtimes/probe.py images/builder/apptainer/sandbox.py images/builder/apptainer/fence.py".split(),
+    *"runtimes/probe.py images/builder/apptainer/sandbox.py".split(),
     *"images/builder/apptainer/side_by_side.py localcluster/supervisor.py".split(),
 )
 

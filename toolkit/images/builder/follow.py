@@ -1,15 +1,20 @@
-"""Run a build's programs under the guard, and follow their output.
+"""Run a build's programs so that none outlives the tool, and follow their output.
 
 The output becomes a log, progress, the seconds of each step, and an error if a step fails.
+
+When the tool is gone, for whatever reason, the kernel kills each program that it started; what
+runs in namespaces (``kernel``) ends with the namespaces. The next build removes the directories.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -18,6 +23,7 @@ from toolkit import shell
 from toolkit.errors import BuildError, NoSpaceError, ToolkitError
 from toolkit.images.builder.buildlog import Reader, pin_fitting
 from toolkit.images.host.host_mounts import mask_secrets
+from toolkit.images.host.kernel import die_with_parent
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.definitions import STEP
 from toolkit.model.image import Check
@@ -36,7 +42,42 @@ _UNREACHABLE = (
     "Network is unreachable",
 )
 _LONGEST = 1 << 16  # characters of a line
-_CLEANUP = 60.0  # seconds for the guard to clean up after an interruption
+_CLEANUP = 60.0  # seconds for a killed program to end
+
+
+def start(
+    command: Sequence[str], environment: Mapping[str, str], place: Workspace, cwd: Path | str = "/"
+) -> subprocess.Popen[str]:
+    """Start a program that the kernel kills when the calling thread ends.
+
+    It holds the locks of the build's directories until it has ended, so that no other build removes
+    them.
+    """
+    tool = os.getpid()
+
+    def prepare() -> None:
+        die_with_parent()
+        if os.getppid() != tool:  # killed before the kernel was asked
+            os._exit(1)
+
+    return shell.start(
+        command,
+        env=environment,
+        cwd=cwd,
+        stderr=subprocess.STDOUT,
+        new_session=True,
+        pass_fds=place.locks,
+        preexec_fn=prepare,
+    )
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """Kill a program with its session, unless it has ended, and wait for its end."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_CLEANUP)
 
 
 class Follower:
@@ -77,46 +118,30 @@ class Follower:
 
     def follow(
         self,
-        command: list[str],
+        command: Sequence[str],
         environment: Mapping[str, str],
         place: Workspace,
         *,
         steps: Collection[str] = (),
-        on_step: Callable[[str, int], object] | None = None,
         on_line: Callable[[str], object] | None = None,
         token: str = "",
         on_message: Callable[[str], object] | None = None,
         cwd: Path | str = "/",
-        mark: str = "",
     ) -> int:
-        """Run a program under the guard to its end; return its exit code.
+        """Run a program to its end; return its exit code.
 
         Args:
             command: The program and its arguments.
             environment: Its whole environment.
-            place: The guard removes its directories after an interruption, and holds its locks
-                until all processes have ended.
+            place: The directories of the build, whose locks the program holds.
             steps: The steps that the program will announce, in their order.
-            on_step: Called when a step begins, with its name and the guard's process id.
             on_line: Called with every line of the output.
             token: Begins the messages of a program of ours; empty if it has none.
             on_message: Called with every message.
             cwd: The program's current directory.
-            mark: A word in the environment of processes that a service starts for the program; they
-                end when the program is stopped. Empty if there are none.
         """
         self.reader.steps = list(steps)
-        guard = [sys.executable, "-m", "toolkit.images.builder.guard"]
-        guard += ["--mark", mark] if mark else []
-        process = shell.start(
-            [*guard, *map(str, place.directories), "--", *command],
-            env=environment,
-            cwd=cwd,
-            stdin=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            new_session=True,
-            pass_fds=place.locks,
-        )
+        process = start(command, environment, place, cwd)
         try:
             for line in _lines(process.stdout):
                 # What was left of a line without an end is before a message.
@@ -126,38 +151,22 @@ class Follower:
                     self._stream.write(line)
                     if on_line:
                         on_line(line)
-                    if self._take_line(line) and on_step:
-                        on_step(self.reader.step, process.pid)
+                    self._take_line(line)
                 if is_message and on_message:
                     on_message(message.strip())
-            return process.wait()
+            code = process.wait()
+            return code if code >= 0 else 128 - code
         finally:
-            # When this pipe ends, the guard ends everything, whatever happened here.
-            if process.stdin:
-                process.stdin.close()
-            self._await_guard(process)
+            stop(process)
 
-    def _await_guard(self, process: subprocess.Popen[str]) -> None:
-        """Wait a while for the guard to clean up; it continues alone, and holds the locks."""
-        try:
-            process.wait(_CLEANUP)
-        except subprocess.TimeoutExpired:
-            self._progress.say(
-                "cleanup",
-                "processes of the build are still ending;"
-                f" process {process.pid} removes what they leave",
-            )
-
-    def _take_line(self, line: str) -> bool:
+    def _take_line(self, line: str) -> None:
         event = self.reader.feed(line.rstrip("\n"))
         if event == "step":
             self.begin(self.reader.step)
-            return True
         if event == "check":
             check = self.reader.results.checks[-1]
             outcome = "passed" if check.passed else "failed"
             self._progress.say("check", f"{check.name} {outcome}: {check.detail}")
-        return False
 
     def say(self, subject: str, text: str) -> None:
         """Show a fact about the current step."""

@@ -13,7 +13,6 @@ import msgspec
 from toolkit.errors import BuildError, ForbiddenError, NeedsInstallError, ToolkitError
 from toolkit.images.builder.apptainer import apptainer, layered
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome
-from toolkit.images.builder.apptainer.entries import DamagedError
 from toolkit.images.builder.apptainer.programs import why_no_layers
 from toolkit.images.builder.docker import docker
 from toolkit.images.builder.docker.clients import find_client
@@ -134,13 +133,7 @@ def run(
     if not task.lock and choose_engine(task.options.engine, task.progress) == "docker":
         build = _build_by_docker
     elif not task.options.flat and _layers_are_possible(task):
-        while True:
-            try:
-                with workspace(directory) as place:
-                    return finish(_build_layered(task, base, place), base, place)
-            except DamagedError as error:
-                # The entry is removed, so the next attempt makes it again.
-                task.progress.say("damaged", f"in the caches: {error}; it is made again")
+        build = _build_layered
     with workspace(directory) as place:
         return finish(build(task, base, place), base, place)
 

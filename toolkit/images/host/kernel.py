@@ -1,42 +1,39 @@
-"""Namespaces and mounts: the system calls that Python has no functions for, by ctypes.
+"""Namespaces for builds, in which root or an ordinary user may mount and change owners.
 
-No function imports a module late: in a user namespace, the files of Python itself may be
-unreadable.
+``python -m toolkit.images.host.kernel USERS GROUPS PROGRAM ARGUMENT...`` runs a program in them, as
+``unshare --user --map-root-user --map-auto --mount --pid --fork --kill-child`` does; util-linux
+before 2.38 (Red Hat 9) has no ``--map-auto``.
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
-import re
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NoReturn
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID = 0x20000, 0x4000000, 0x8000000, 0x10000000, 0x20000000
-RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
-DETACH = 2  # of umount2
+NOSUID, NODEV = 2, 4
+_NEWNS, _NEWUSER, _NEWPID = 0x20000, 0x10000000, 0x20000000
+_REC, _PRIVATE = 16384, 1 << 18
 _PARENT_DEATH_SIGNAL = 1  # of prctl
-# The flags that a user namespace may not take away from a mount, by the words of mountinfo.
-_LOCKED_FLAGS = {"nosuid": NOSUID, "nodev": NODEV, "noexec": NOEXEC}
-# Of mounts below a directory that is closed to this user, or below another mount.
-_OUT_OF_REACH = (errno.EACCES, errno.ENOENT, errno.EINVAL)
+_SOURCE = Path(__file__).resolve().parents[3]  # the directory of our own package
 
 
-class CannotError(Exception):
-    """This machine does not allow this to this user; nothing has been changed."""
+def module_command(module: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command that runs a module of the toolkit in any current working directory."""
+    return ("env", f"PYTHONPATH={_SOURCE}", sys.executable, "-m", module, *arguments)
 
 
-class Mount(NamedTuple):
-    """A line of ``/proc/self/mountinfo``."""
-
-    place: str
-    options: tuple[str, ...]
+def namespace_command(ids: tuple[Sequence[int], Sequence[int]]) -> tuple[str, ...]:
+    """Return the words before a program that shall run in namespaces; ``ids`` as for ``enter``."""
+    users, groups = (",".join(map(str, numbers)) for numbers in ids)
+    return module_command("toolkit.images.host.kernel", users, groups)
 
 
 def call(name: str, *arguments: object) -> None:
@@ -63,7 +60,7 @@ def mount(source: str, target: str | Path, kind: str, flags: int = 0, options: s
 
 
 def enter(users: Sequence[int], groups: Sequence[int]) -> None:
-    """Enter namespaces in which mounts are private.
+    """Continue as the first process of namespaces, which all end with it or with the caller.
 
     Args:
         users: The arguments of ``newuidmap`` that follow the process; empty for root, who needs no
@@ -71,16 +68,18 @@ def enter(users: Sequence[int], groups: Sequence[int]) -> None:
         groups: The arguments of ``newgidmap``.
 
     Raises:
-        CannotError: The namespaces are not available.
+        OSError: This machine or user has no such namespaces.
     """
-    try:
-        if users:
-            _become_root(users, groups)
-        else:
-            call("unshare", NEWNS)
-        mount("none", "/", "", REC | PRIVATE)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CannotError(f"namespaces: {error}") from None
+    if users:
+        _become_root(users, groups)
+    else:
+        call("unshare", _NEWNS | _NEWPID)
+    mount("none", "/", "", _REC | _PRIVATE)
+    die_with_parent()
+    child = os.fork()
+    if child:
+        os._exit(wait_for(child))
+    die_with_parent()
 
 
 def _become_root(users: Sequence[int], groups: Sequence[int]) -> None:
@@ -101,7 +100,7 @@ def _become_root(users: Sequence[int], groups: Sequence[int]) -> None:
                 code = 0
         os._exit(code)
     os.close(ready)
-    call("unshare", NEWUSER | NEWNS)
+    call("unshare", _NEWUSER | _NEWNS | _NEWPID)
     os.write(go, b"x")
     os.close(go)
     if wait_for(helper) != 0:
@@ -127,94 +126,18 @@ def wait_for(pid: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def mounts() -> Iterator[Mount]:
-    """Yield every mount of this namespace, the oldest first."""
-    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
-        words = line.split(b" ")
-        place = re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), words[4])
-        yield Mount(os.fsdecode(place), tuple(words[5].decode().split(",")))
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Run a program in namespaces."""
+    users, groups = (
+        [int(number) for number in argument.split(",") if number] for argument in arguments[:2]
+    )
+    os.environ.pop("PYTHONPATH", None)
+    try:
+        enter(users, groups)
+        os.execvp(arguments[2], list(arguments[2:]))
+    except OSError as error:
+        sys.exit(f"toolkit: namespaces: {error}")
 
 
-def bind(source: str, target: Path, *, writable: bool = False) -> None:
-    """Show a file or directory, with everything that is mounted below it, at another place.
-
-    It is read-only unless ``writable`` is set.
-
-    Raises:
-        OSError: It failed, or cannot be made read-only.
-    """
-    mount(source, target, "", BIND | REC)
-    if not writable:
-        real = os.path.realpath(target)
-        for below in [below for below in mounts() if is_within(below.place, real)]:
-            _make_read_only(below)
-
-
-def is_within(path: str, directory: str) -> bool:
-    """Return whether a path is a directory or below it; both without links."""
-    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
-
-
-def make_read_only(writable: Sequence[str]) -> None:
-    """Make everything read-only in this namespace except these directories and ``/proc``.
-
-    Ids are mapped through ``/proc``.
-
-    Raises:
-        OSError: A mount cannot be made read-only.
-    """
-    places = [os.path.realpath(directory) for directory in writable]
-    for place in places:
-        mount(place, place, "", BIND | REC)
-    excepted = (*places, "/proc")
-    for other in list(mounts()):
-        if any(is_within(other.place, place) for place in excepted):
-            continue
-        try:
-            _make_read_only(other)
-        except OSError as error:
-            if error.errno not in _OUT_OF_REACH:
-                raise
-
-
-def replace(directory: str, empty: str, visible: Sequence[str]) -> None:
-    """Show an empty directory in place of another, in which only these paths stay visible.
-
-    Raises:
-        OSError: It failed.
-    """
-    paths = [
-        path
-        for name in visible
-        for path in dict.fromkeys((os.path.realpath(name), name))
-        if is_within(path, directory)
-    ]
-    handles = [os.open(path, os.O_PATH) for path in paths]
-    mount(empty, directory, "", BIND)
-    for path, handle in zip(paths, handles, strict=True):
-        place = Path(path)
-        if not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.mkdir() if Path(f"/proc/self/fd/{handle}").is_dir() else place.touch()
-            mount(f"/proc/self/fd/{handle}", path, "", BIND | REC)
-        os.close(handle)
-
-
-def _make_read_only(place: Mount) -> None:
-    flags = sum(flag for word, flag in _LOCKED_FLAGS.items() if word in place.options)
-    mount("none", place.place, "", REMOUNT | BIND | RDONLY | flags)
-
-
-def pivot(root: str) -> None:
-    """Make `root`, a mount point, the root of this mount namespace, and detach everything else.
-
-    The old root is mounted over the new one at ``/`` and detached again, so that the image needs no
-    directory for it.
-
-    Raises:
-        OSError: It failed, for example because the machine's own root is an initramfs.
-    """
-    os.chdir(root)
-    call("pivot_root", b".", b".")
-    call("umount2", b".", DETACH)
-    os.chdir("/")
+if __name__ == "__main__":
+    main(sys.argv[1:])

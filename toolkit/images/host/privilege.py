@@ -64,11 +64,14 @@ def may_mount() -> bool:
 def namespace_ids() -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the arguments of ``newuidmap`` and ``newgidmap`` that follow the process.
 
-    This user becomes root, and the subordinate ids the others.
+    This user becomes root, and the subordinate ids the others. Root with the right to mount needs
+    no user namespace: both are empty.
 
     Raises:
         ForbiddenError: This user has no subordinate ids.
     """
+    if may_mount():
+        return (), ()
     users, groups = subordinate_range(_SUBUID), subordinate_range(_SUBGID)
     if users is None or groups is None:
         raise _not_allowed(os.geteuid() == 0)

@@ -9,8 +9,7 @@ with the processes that they started. It serves where a command is short and onl
   mirror is not given to it: it is made to put ``{{ mirror }}`` where that is written already, and
   the ``debootstrap`` that it finds first is ours, which puts the mirror there.
 - After a bootstrap by ``--fakeroot`` one of its threads keeps a core busy until the end
-  (``prepareFakerootEnv``: its ``break`` leaves a select, not the loop). It may use one core only,
-  and when the steps begin it gets the lowest priority.
+  (``prepareFakerootEnv``: its ``break`` leaves a select, not the loop). It may use one core only.
 - A build sees the machine's own ``/tmp`` and ``/var/tmp``, where a killed build would leave its
   files: it is given others.
 - It takes settings from ``APPTAINER_*`` of the user, keeps caches in the home, and unpacks in
@@ -19,8 +18,7 @@ with the processes that they started. It serves where a command is short and onl
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +32,6 @@ from toolkit.images.builder.apptainer.programs import (
     run_image_checks,
 )
 from toolkit.images.builder.follow import LAST_STEPS, BuildContext, Follower
-from toolkit.images.builder.guard import descendants
 from toolkit.images.host import host_config
 from toolkit.images.host.host_mounts import Bind, HostConfig, mount_options
 from toolkit.images.host.privilege import BuildCommand, build_command, may_mount
@@ -122,12 +119,7 @@ def build(
         environment=environment or {},
         binds=binds,
     )
-
-    def on_step(step: str, guard: int) -> None:
-        if step == next(iter(names), None):
-            _lower_priority(guard)
-
-    _run(task, place, follower, steps=[*names, "pack"], on_step=on_step)
+    _run(task, place, follower, steps=[*names, "pack"])
     _check(task, place, follower)
     follower.end()
     version = program_version(command.program)
@@ -208,7 +200,6 @@ def _run(
     follower: Follower,
     *,
     steps: Collection[str] = (),
-    on_step: Callable[[str, int], object] | None = None,
 ) -> None:
     """Run ``apptainer build`` behind the fence, but for the image's checks.
 
@@ -233,7 +224,6 @@ def _run(
         environment,
         place,
         steps=steps,
-        on_step=on_step,
         cwd=task.cwd,
     )
     if code != 0:
@@ -279,7 +269,7 @@ def _temporary_mounts(place: Workspace) -> tuple[str, ...]:
 
 def _environment(place: Workspace, command: BuildCommand) -> dict[str, str]:
     """Return Apptainer's whole environment."""
-    environment = clean_environment()  # its PYTHONPATH is for the guard, which drops it
+    environment = clean_environment()
     program = str(Path(command.program).parent)
     environment |= {
         "PATH": f"{place.output / 'bin'}:{environment['PATH']}:{program}",
@@ -296,17 +286,3 @@ def _environment(place: Workspace, command: BuildCommand) -> dict[str, str]:
         directory.mkdir()
         environment |= {f"APPTAINER_{name}": str(directory), f"SINGULARITY_{name}": str(directory)}
     return environment
-
-
-def _lower_priority(guard: int) -> None:
-    """Give Apptainer's thread that keeps a core busy the lowest priority."""
-    for pid in descendants(guard):
-        process = Path(f"/proc/{pid}")
-        try:
-            command = (process / "cmdline").read_bytes()
-            name = (process / "comm").read_text()
-            if b"\0build\0" in command and name.startswith(("apptainer", "singularity")):
-                for thread in (process / "task").iterdir():
-                    os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
-        except OSError:
-            continue

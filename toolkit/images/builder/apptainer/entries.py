@@ -5,18 +5,14 @@ lock also names the digest of every layer. So a locked build uses an entry of an
 locked or not, that has exactly these bytes, as long as everything below it has the locked bytes,
 too. What a locked build had to make itself is kept under a key of the lock, and used by it again.
 
-An entry is hashed again before it gets into an image, in parallel with the rest of the build.
+The caches are trusted as the images beside them are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread
 
-from toolkit.images.builder.apptainer import seeds
 from toolkit.images.recipe.chain import Chain
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.lock import Lock
@@ -30,10 +26,6 @@ from toolkit.images.store.cache import (
 )
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.image import Layer
-
-
-class DamagedError(Exception):
-    """A cache entry is damaged; it has been removed."""
 
 
 class Entries:
@@ -53,10 +45,6 @@ class Entries:
         self.unequal: list[str] = []
         self.products = ""
         self._lock_hash = hash_lock(lock)
-        self._checks: list[tuple[CacheEntry, Future[bool]]] = []
-        self._unhashed: SimpleQueue[tuple[CacheEntry, Future[bool]]] = SimpleQueue()
-        # An executor would have an interrupted build wait for the hashes of many gigabytes.
-        Thread(target=self._hash, daemon=True).start()
 
     def take_next(self) -> CacheEntry | None:
         """Take the next entry from the cache, if there is one that may be used."""
@@ -67,19 +55,9 @@ class Entries:
             entry = self.cache.find(kind, candidate)
             if entry and digest in ("", entry.note.digest):
                 self.cache.touch(entry)
-                self._checks.append((entry, Future()))
-                self._unhashed.put(self._checks[-1])
                 self._take(entry)
                 return entry
         return None
-
-    def _hash(self) -> None:
-        while True:
-            entry, check = self._unhashed.get()
-            try:
-                check.set_result(self.cache.is_undamaged(entry))
-            except BaseException as error:
-                check.set_exception(error)
 
     def keep_next(self, made: Path, facts: dict[str, str] | None = None) -> CacheEntry:
         """Keep what was made as the next entry, and take it."""
@@ -183,23 +161,3 @@ class Entries:
 
     def _product_key(self) -> str:
         return hash_texts(self.chain.products_key, self._lock_hash)
-
-    def take_seed(self) -> tuple[CacheEntry, int] | None:
-        """Take what the last step made on the lowest of these layers; also return their number."""
-        if self.fresh or self.lock:
-            return None
-        chosen = seeds.choose(self.cache.entries(), self.chain.links[-1], self.used)
-        return chosen if chosen and self.cache.is_undamaged(chosen[0]) else None
-
-    def check(self) -> None:
-        """Wait until every entry that was taken has been hashed.
-
-        Raises:
-            DamagedError: An entry was damaged; it has been removed from the caches.
-        """
-        damaged = [entry for entry, check in self._checks if not check.result()]
-        self._checks.clear()
-        for entry in damaged:
-            self.cache.drop(entry)
-        if damaged:
-            raise DamagedError(", ".join(entry.note.about for entry in damaged))

@@ -7,11 +7,16 @@ A machine that does not let a user mount overlays builds flat images.
 
 from __future__ import annotations
 
+import errno
+import itertools
 import platform
+import shutil
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
@@ -21,29 +26,28 @@ from toolkit import shell
 from toolkit.errors import NO_SPACE, ToolkitError
 from toolkit.images.builder.apptainer import compose, identity
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome, build_base
-from toolkit.images.builder.apptainer.collector import Collector
 from toolkit.images.builder.apptainer.entries import Entries
 from toolkit.images.builder.apptainer.programs import (
     LAYER_PACKING,
-    PASSING,
-    SKIPPED,
+    SHELL,
     STEP_SCRIPTS,
-    STEPS,
     SYSTEM_PATH,
+    clean_environment,
     prepare_end,
     program_version,
     run_image_checks,
-    run_sandbox,
+    run_step,
     write_step_config,
 )
-from toolkit.images.builder.apptainer.protocol import Lower, SandboxTasks
-from toolkit.images.builder.apptainer.tasks import SCRIPTS, TaskPlan, needs_products, plan_tasks
-from toolkit.images.builder.follow import LAST_STEPS, BuildContext
+from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
+from toolkit.images.builder.follow import LAST_STEPS, BuildContext, start, stop
 from toolkit.images.host import host_config
 from toolkit.images.host.host_mounts import Bind, HostConfig
-from toolkit.images.host.privilege import build_command
+from toolkit.images.host.kernel import namespace_command
+from toolkit.images.host.privilege import build_command, namespace_ids
 from toolkit.images.host.remove import remove
-from toolkit.images.recipe.chain import Chain
+from toolkit.images.recipe.block import WHEELS
+from toolkit.images.recipe.chain import Chain, Link
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.reproducible import ENVIRONMENT, EPOCH
 from toolkit.images.sif import header as sif
@@ -86,28 +90,20 @@ def build(
         fresh: Run every step and replace the cache entries; only what was compiled on exactly the
             same layers is used again.
         locked: Build exactly what a lock says.
-
-    Raises:
-        DamagedError: A cache entry was damaged; it is removed, and the next build makes it again.
     """
-    run = LayeredBuild(context, chain, definition, fresh, locked)
-    try:
-        with run.entries.cache.used():
-            run.prepare_base(login)
-            run.run_steps()
-            run.compose()
-            run.check()
-    except Exception as error:
-        run.entries.check()  # a damaged entry explains any failure
-        if not isinstance(error, OSError):
-            raise
-        run.follower.reader.no_space |= error.errno in NO_SPACE
-        raise run.follower.error(error.errno or 1) from None
-    finally:
-        if run.copier:
-            run.copier.close()
-    run.follower.end()
-    return run.outcome()
+    with closing(LayeredBuild(context, chain, definition, fresh, locked)) as run:
+        try:
+            with run.entries.cache.used():
+                run.prepare_base(login)
+                run.run_steps()
+                run.compose()
+                run.check()
+        except OSError as error:
+            run.follower.reader.no_space |= error.errno in NO_SPACE
+            run.follower.reader.tail.append(str(error))
+            raise run.follower.error(error.errno or 1) from None
+        run.follower.end()
+        return run.outcome()
 
 
 class LayeredBuild:
@@ -136,7 +132,20 @@ class LayeredBuild:
         self.copier: compose.Copier | None = None
         self.contents: Contents | None = None
         self.base_variables: dict[str, str] = {}
+        self._numbers = itertools.count()
+        self._executor = ThreadPoolExecutor(1)  # packs one layer after the other
+        self._packing: list[Future[None]] = []
+        self._packer: subprocess.Popen[str] | None = None
         threading.Thread(target=prepare_end, daemon=True).start()
+
+    def close(self) -> None:
+        """End what still works for this build."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        if self._packer:
+            stop(self._packer)
+        self._executor.shutdown()
+        if self.copier:
+            self.copier.close()
 
     def outcome(self) -> BuildOutcome:
         """Return the outcome."""
@@ -172,82 +181,78 @@ class LayeredBuild:
 
     def run_steps(self) -> None:
         """Take every cached layer, and make the layers from the first that is not cached on."""
-        while len(self.layers) < len(self.chain.links):
+        chain = self.chain
+        while len(self.layers) < len(chain.links):
             name = self.entries.next_name
             entry = self.entries.take_next()
             if entry is None:
                 break
             self._reuse(name)
             self.copy(entry)
-        if needs_products(self.chain, len(self.layers)) and self.entries.may_have_products():
-            # Only on these layers is it known whether what was compiled before fits.
-            self._run(until=len(self.chain.common))
-        self._run(until=len(self.chain.links))
+        lowers = [
+            Lower(path=entry.path, offset=compose.open_squashfs(entry.path)[0])
+            for entry in self.entries.used
+        ]
+        cached, common = len(self.layers), len(chain.common)
+        for link in chain.common[cached:]:
+            self._make_layer(link, lowers)
+        final = chain.links[max(cached, common) :]
+        uses_products = any(link.products for link in final)
+        products = self._take_products(lowers[: common + 1]) if uses_products else ""
+        for link in final:
+            binds = [Bind(source=products, target=WHEELS)] if link.products else []
+            self._make_layer(link, lowers, binds)
+        self._await_packing()
 
     @property
     def layers(self) -> list[CacheEntry]:
         """The layers so far."""
         return self.entries.used[1:]
 
-    def _run(self, until: int) -> None:
-        """Run the steps up to a number, if there are any."""
-        cached = len(self.layers)
-        if cached >= until:
-            return
-        compiled = None
-        if until > len(self.chain.common) and needs_products(self.chain, cached):
-            compiled = self._take_products()
-        products = (
-            compiled.path if compiled else str(_make(self.place.output / f"products-{until}"))
-        )
-        seed = self.entries.take_seed() if until == len(self.chain.links) else None
-        plan = plan_tasks(
-            self.chain,
-            cached,
-            directory=str(_make(self.place.output / f"layers-{until}")),
-            products=products,
-            compiled=compiled is not None,
-            until=until,
-            seed_below=seed[1] if seed else 0,
-        )
-        collector = Collector(self, plan, Path(products))
-        tasks = self._sandbox_tasks(plan, until, seed[0] if seed else None)
-        code = run_sandbox(tasks, self.place, self.follower, collector.collect)
-        collector.collect()
-        if code != 0:
-            raise self.follower.error(code)
+    def _take_products(self, lowers: list[Lower]) -> str:
+        """Return the directory of what was compiled before on the same layers, or compile it."""
+        if self.entries.may_have_products():
+            # Only on these layers is it known whether what was compiled before fits.
+            self._await_packing()
+            if entry := self.entries.take_products():
+                for link in self.chain.build:
+                    self._reuse(link.name)
+                return entry.path
+        made = _make(self.place.output / "products")
+        for link in self.chain.build:
+            is_last = link is self.chain.build[-1]
+            self._run_step(link, lowers, products=str(made) if is_last else "")
+        # When the layers below it are kept.
+        self._packing.append(self._executor.submit(self._keep_products, made))
+        return str(made)
 
-    def _take_products(self) -> CacheEntry | None:
-        """Take what was compiled before on exactly the current layers."""
-        if len(self.layers) < len(self.chain.common):
-            return None  # a step that runs again may install another version to compile against
-        entry = self.entries.take_products()
-        for link in self.chain.build if entry else ():
-            self._reuse(link.name)
-        return entry
+    def _keep_products(self, made: Path) -> None:
+        copy = self.place.output / "products-kept"
+        shutil.copytree(made, copy, symlinks=True)  # later steps see the original
+        self.entries.keep_products(copy)
 
-    def copy(self, entry: CacheEntry) -> None:
-        """Copy the data of the base or of a layer to the image."""
-        assert self.copier
-        self.copier.append(*compose.data_range(entry.path))
+    def _make_layer(self, link: Link, lowers: list[Lower], binds: Iterable[Bind] = ()) -> None:
+        """Run a step, and pack its changes beside the next step.
 
-    @cached_property
-    def _binds(self) -> tuple[Bind, ...]:
-        """The mounts of the host that the steps see."""
-        config = self.locked.fetch() if self.locked else self._host_config
-        return write_step_config(config, self.place, self.chain)
+        Each layer is kept as soon as it is complete, so that a build that fails or is killed later
+        has not been in vain.
+        """
+        upper = self._run_step(link, lowers, binds)
+        self._packing.append(self._executor.submit(self._pack, link, upper))
 
-    def _sandbox_tasks(self, plan: TaskPlan, until: int, seed: CacheEntry | None) -> SandboxTasks:
-        binds, scripts = self._binds, self.place.output / f"host/{SCRIPTS}"
-        for name, text in plan.scripts.items():
-            (scripts / name).write_text(text, encoding="utf-8")
-        paths = [entry.path for entry in (*self.entries.used, *([seed] if seed else []))]
-        lowers = [Lower(path=path, offset=compose.open_squashfs(path)[0]) for path in paths]
-        return SandboxTasks(
-            directory=str(_make(self.place.scratch / f"{STEPS}-{until}")),
+    def _run_step(
+        self, link: Link, lowers: list[Lower], binds: Iterable[Bind] = (), products: str = ""
+    ) -> str:
+        """Run a step on layers, and add its changes to them; return their name in the directory."""
+        host_binds, scripts = self._binds, self.place.output / "host/steps"
+        upper = f"u{next(self._numbers)}"
+        (scripts / upper).write_text(link.script, encoding="utf-8")
+        step = SandboxStep(
+            bubblewrap=shell.which("bwrap") or "bwrap",
+            directory=str(self._directory),
             lowers=tuple(lowers),
-            tasks=tuple(plan.tasks),
-            binds=binds,
+            upper=upper,
+            command=(*SHELL, f"{STEP_SCRIPTS}/{upper}"),
             environment={
                 "PATH": SYSTEM_PATH,
                 "HOME": "/root",
@@ -255,13 +260,65 @@ class LayeredBuild:
                 **ENVIRONMENT,
                 **host_config.proxies(),
             },
-            byte_code=f"{STEP_SCRIPTS}/byte-code",
+            binds=host_binds,
+            passing_binds=tuple(binds),
+            products=products,
+            product_source=WHEELS if products else "",
+            byte_code=(*SHELL, f"{STEP_SCRIPTS}/byte-code"),
             changed=str(scripts / "changed"),
-            passing=f"{STEP_SCRIPTS}/{PASSING}",
-            skipped=str(scripts / SKIPPED),
-            pack=("mksquashfs",),
-            packing=LAYER_PACKING,
         )
+        self.follower.announce(link.name)
+        code = run_step(step, self.place, self.follower)
+        if code != 0:
+            with suppress(OSError):  # the step's failure matters
+                self._await_packing()
+            raise self.follower.error(code)
+        lowers.append(Lower(path=upper))
+        return upper
+
+    def _pack(self, link: Link, upper: str) -> None:
+        """Pack the changes of a step, and keep them as the next layer.
+
+        Raises:
+            OSError: They cannot be packed or kept.
+        """
+        made = self.place.output / f"{upper}.sqfs"
+        words = ("mksquashfs", str(self._directory / upper), str(made), *LAYER_PACKING)
+        self._packer = start(
+            (*namespace_command(namespace_ids()), *words), clean_environment(), self.place
+        )
+        output, _ = self._packer.communicate()
+        if self._packer.returncode != 0:
+            code = errno.ENOSPC if "No space left on device" in output else errno.EIO
+            raise OSError(code, f"the changes of {link.name} could not be packed: {output[-500:]}")
+        facts = {"products": self.entries.products} if link.products else {}
+        self.copy(self.entries.keep_next(made, facts))
+
+    def _await_packing(self) -> None:
+        """Wait until the layers so far are packed.
+
+        Raises:
+            OSError: One could not be packed.
+        """
+        for future in self._packing:
+            future.result()
+        self._packing.clear()
+
+    def copy(self, entry: CacheEntry) -> None:
+        """Copy the data of the base or of a layer to the image."""
+        assert self.copier
+        self.copier.append(*compose.data_range(entry.path))
+
+    @cached_property
+    def _directory(self) -> Path:
+        """The directory of the steps' changes."""
+        return _make(self.place.scratch / "steps")
+
+    @cached_property
+    def _binds(self) -> tuple[Bind, ...]:
+        """The mounts of the host that the steps see."""
+        config = self.locked.fetch() if self.locked else self._host_config
+        return write_step_config(config, self.place, self.chain)
 
     def compose(self) -> None:
         """Compose the image of its layers."""
@@ -283,7 +340,6 @@ class LayeredBuild:
         compose.graft_file(tables, str(layer), only_adds=True)
         self.copier.append(*compose.data_range(str(layer)))
         compose.finish(self.copier, tables, self.definition, metadata, int(now.timestamp()))
-        self.entries.check()
 
     def check(self) -> None:
         """Run the checks of the finished image, beside other work at the end of a build."""
@@ -306,8 +362,7 @@ class LayeredBuild:
 
     def _tidy(self) -> None:
         """Remove what the steps wrote, which is in the image now."""
-        for directory in self.place.scratch.glob(f"{STEPS}-*"):
-            remove(directory)
+        remove(self.place.scratch / "steps")
 
 
 def _make(directory: Path) -> Path:

@@ -1,32 +1,23 @@
-"""Run our sandbox, and prepare what Apptainer and the sandbox's steps see of this machine."""
+"""Run steps in the sandbox, and prepare what Apptainer and the steps see of this machine."""
 
 from __future__ import annotations
 
 import os
-import secrets
-import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError, NeedsInstallError
-from toolkit.images.builder.apptainer.protocol import (
-    PACKED,
-    STEP_BEGINS,
-    Fence,
-    Lower,
-    SandboxTasks,
-)
-from toolkit.images.builder.apptainer.seeds import COMPILEALL
-from toolkit.images.builder.apptainer.tasks import SCRIPTS
+from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
 from toolkit.images.builder.follow import Follower
 from toolkit.images.host.host_config import write_host_config
 from toolkit.images.host.host_mounts import ROOT, Bind, HostConfig
+from toolkit.images.host.kernel import module_command, namespace_command
 from toolkit.images.host.privilege import may_mount, namespace_ids
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.block import CHECKS
@@ -44,15 +35,18 @@ LAYER_PACKING = (
     *("-noappend", "-no-progress", "-quiet", *COMPRESSION, "-b", str(BLOCK_SIZE)),
     *("-mkfs-time", str(EPOCH), *UNCOMPRESSED_TABLES),
 )
-STEPS = "steps"  # begins the names of the steps' scratch directories
-STEP_SCRIPTS = f"{ROOT}/{SCRIPTS}"  # where steps see their scripts
-PASSING, SKIPPED = "passing", "passing/skipped"  # below it: as of ``SandboxTasks``
+STEP_SCRIPTS = f"{ROOT}/steps"  # where steps see their scripts
+SHELL = ("/bin/sh", "-e")
 _BYTE_CODE = (
     "if command -v python3 >/dev/null 2>&1; then"
     f" exec python3 -I -S -B {STEP_SCRIPTS}/byte-code.py {STEP_SCRIPTS}/changed; fi"
 )
+_PROBED = ("/bin", "/lib", "/lib64", "/usr")  # what a shell of this machine needs
 _REPLACED = ("/tmp", "/dev/shm")  # every user may write there
-SOURCE = Path(__file__).resolve().parents[4]  # the directory of our own package
+_OWN_PROC = "mount -t proc proc /proc; "
+# Root could change the modes of the host's devices.
+_READ_ONLY_DEVICES = "mount --rbind /dev /dev; mount -o remount,bind,ro /dev; "
+_NO_BUBBLEWRAP = "bubblewrap is not installed (toolkit setup installs it)"
 
 
 def why_no_layers(place: Workspace, follower: Follower) -> str:
@@ -67,47 +61,36 @@ def why_no_layers(place: Workspace, follower: Follower) -> str:
             "mksquashfs is not installed here",
             next_step="toolkit setup (package squashfs-tools)",
         )
+    bubblewrap = shell.which("bwrap")
+    if bubblewrap is None:
+        return _NO_BUBBLEWRAP
     directory, layer = place.scratch / "probe", place.output / "probe.sqfs"
     directory.mkdir()
     shell.run(["mksquashfs", directory, layer, *LAYER_PACKING])
-    tasks = SandboxTasks(directory=str(directory), lowers=(Lower(path=str(layer), offset=0),))
-    code = run_sandbox(tasks, place, follower)
+    step = SandboxStep(
+        bubblewrap=bubblewrap,
+        directory=str(directory),
+        lowers=(Lower(path=str(layer), offset=0),),
+        upper="u",
+        command=("/bin/sh", "-c", ":"),
+        binds=tuple(Bind(source=path, target=path) for path in _PROBED if Path(path).exists()),
+    )
+    code = run_step(step, place, follower)
     lines = (line.removeprefix("toolkit: ") for line in follower.reader.tail)
     return "; ".join(lines) or f"the test of it ended with {code}" if code else ""
 
 
-def run_sandbox(
-    tasks: SandboxTasks,
-    place: Workspace,
-    follower: Follower,
-    on_packed: Callable[[], object] | None = None,
-) -> int:
-    """Run tasks in the sandbox under the guard; return the first failed step's exit code, or 0.
+def run_step(step: SandboxStep, place: Workspace, follower: Follower) -> int:
+    """Run a step in the sandbox, as the user who builds; return its exit code.
 
     Raises:
         ForbiddenError: This user has no subordinate ids.
     """
-    file = place.output / "tasks.json"
-    users, groups = ((), ()) if may_mount() else namespace_ids()
-    token = secrets.token_hex()
-    tasks = msgspec.structs.replace(tasks, users=users, groups=groups, token=token)
-    file.write_text(to_json(tasks), encoding="utf-8")
-    command = [
-        "env",
-        f"PYTHONPATH={SOURCE}",
-        sys.executable,
-        "-m",
-        "toolkit.images.builder.apptainer.sandbox",
-        str(file),
-    ]
-
-    def hear(message: str) -> None:
-        if message.startswith(STEP_BEGINS):
-            follower.announce(message.removeprefix(STEP_BEGINS))
-        elif message == PACKED and on_packed:
-            on_packed()
-
-    return follower.follow(command, clean_environment(), place, token=token, on_message=hear)
+    users, groups = namespace_ids()
+    file = place.output / "step.json"
+    file.write_text(to_json(replace(step, users=users, groups=groups)), encoding="utf-8")
+    command = module_command("toolkit.images.builder.apptainer.sandbox", str(file))
+    return follower.follow(command, clean_environment(), place)
 
 
 def fence_command(
@@ -115,8 +98,13 @@ def fence_command(
 ) -> tuple[str, ...]:
     """Return the words before Apptainer that let it write to the directories of this build only.
 
-    None if this machine does not let this user have a fence: that is found out before Apptainer
-    starts, and shown.
+    Apptainer follows the symbolic links of a base. If ``/etc/hosts`` of a base leads to a file of
+    the host, Apptainer makes that file, or gives it the mode 0644 (seen with 1.4.5, ``Bootstrap:
+    localimage``). So everything else is read-only. It insists on writing to ``/tmp``, and its
+    programs to ``/dev/shm``, where semaphores are: it gets other directories in their place.
+
+    There are no words if this machine does not let this user have a fence: that is found out
+    before Apptainer starts, and shown.
 
     Args:
         place: The directories of this build.
@@ -127,12 +115,13 @@ def fence_command(
     Raises:
         ForbiddenError: Root has no fence, and could write to every file of this machine.
     """
-    readable = (str(cwd), *readable)
-    words = [*_fence_words(place, readable), "true"]
-    probe = shell.run(words, env=clean_environment(), cwd=cwd, check=False)
-    if probe.ok:
-        return _fence_words(place, readable)
-    reason = " ".join(probe.tail(1))
+    words = _fence_words(place, (str(cwd), *readable), cwd)
+    reason = _NO_BUBBLEWRAP
+    if words:
+        probe = shell.run([*words, "true"], env=clean_environment(), cwd="/", check=False)
+        if probe.ok:
+            return words
+        reason = " ".join(probe.tail(1))
     if may_mount():
         raise ForbiddenError(
             f"Apptainer cannot be kept from writing to this machine's files here: {reason}",
@@ -145,27 +134,30 @@ def fence_command(
     return ()
 
 
-def _fence_words(place: Workspace, readable: Iterable[str]) -> tuple[str, ...]:
-    try:
-        users, groups = ((), ()) if may_mount() else namespace_ids()
-    except ForbiddenError:
-        users, groups = (), ()
+def _fence_words(place: Workspace, readable: Iterable[str], cwd: Path | str) -> tuple[str, ...]:
+    bubblewrap = shell.which("bwrap")
+    if bubblewrap is None:
+        return ()
+    before: tuple[str, ...] = ()
+    with suppress(ForbiddenError):  # bubblewrap itself makes a namespace with one user
+        prepare = _OWN_PROC + (_READ_ONLY_DEVICES if may_mount() else "") + 'exec "$@"'
+        before = (*namespace_command(namespace_ids()), "sh", "-ec", prepare, "sh")
     directory = Path(tempfile.mkdtemp(prefix="fence-", dir=place.scratch))
-    replaced = {name: directory / name.strip("/").replace("/", "-") for name in _REPLACED}
-    for empty in replaced.values():
+    words = ["--die-with-parent", "--new-session", "--ro-bind", "/", "/"]
+    # bubblewrap covers parts of its own /proc; then the kernel lets Apptainer mount no further one.
+    words += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
+    replaced = [os.path.realpath(name) for name in _REPLACED]
+    for number, name in enumerate(replaced):
+        empty = directory / str(number)
         empty.mkdir()
         empty.chmod(0o777)
-    fence = Fence(
-        users=users,
-        groups=groups,
-        replaced={name: str(empty) for name, empty in replaced.items()},
-        readable=tuple(readable),
-        writable=tuple(map(str, place.directories)),
-    )
-    file = directory / "fence.json"
-    file.write_text(to_json(fence), encoding="utf-8")
-    module = "toolkit.images.builder.apptainer.fence"
-    return ("env", f"PYTHONPATH={SOURCE}", sys.executable, "-m", module, str(file), "--")
+        words += ["--bind", str(empty), name]
+    for path in map(os.path.realpath, readable):
+        if any(path.startswith(f"{name}/") for name in replaced):
+            words += ["--ro-bind", path, path]
+    for path in map(os.path.realpath, place.directories):
+        words += ["--bind", path, path]
+    return (*before, bubblewrap, *words, "--chdir", str(cwd), "--")
 
 
 def run_image_checks(program: str, place: Workspace, follower: Follower) -> int:
@@ -182,7 +174,6 @@ def clean_environment() -> dict[str, str]:
         "HOME": str(Path.home()),
         "PATH": ":".join(part for part in path if part),
         "LC_ALL": "C.UTF-8",
-        "PYTHONPATH": str(SOURCE),
     }
 
 
@@ -203,23 +194,17 @@ def program_version(program: str) -> str:
 def write_step_config(config: HostConfig, place: Workspace, chain: Chain) -> tuple[Bind, ...]:
     """Write what the sandbox's steps see of the host; return the mounts.
 
-    These are name resolution, directories for temporary files, the host configuration, and an empty
+    These are name resolution, directories for temporary files, the host configuration, and a
     directory for the steps' scripts.
     """
     files = ("/etc/resolv.conf", "/etc/hosts")  # as in a flat build
     binds = [Bind(source=file, target=file) for file in files if Path(file).exists()]
     targets = () if chain.keeps_temporary else ("/tmp", "/var/tmp")
-    binds += [place.temporary_bind(target, STEPS) for target in targets]
+    binds += [place.temporary_bind(target, "steps") for target in targets]
     binds += write_host_config(config, place.output / "host")
-    scripts = place.output / f"host/{SCRIPTS}"
-    (scripts / PASSING).mkdir(parents=True)
+    scripts = place.output / "host/steps"
+    scripts.mkdir()
     byte_code = "\n".join((*chain.prelude, _BYTE_CODE)) + "\n"
-    for name, text in (
-        ("byte-code", byte_code),
-        ("byte-code.py", BYTE_CODE),
-        ("changed", ""),
-        (f"{PASSING}/compileall.py", COMPILEALL),
-        (SKIPPED, ""),
-    ):
+    for name, text in (("byte-code", byte_code), ("byte-code.py", BYTE_CODE), ("changed", "")):
         (scripts / name).write_text(text, encoding="utf-8")
     return tuple(binds)

@@ -1,10 +1,14 @@
-"""Run the steps of a build, each on an overlay of its own, and pack what each changed.
+"""Run one step of a build on an overlay, confined to the image by bubblewrap.
 
-Started as ``python -m toolkit.images.builder.apptainer.sandbox TASKS``. This process and all below
-it live in namespaces: root's own mounts, or, for an ordinary user (``users`` is set), a user
-namespace in which the user's subordinate ids are the image's. It works in one directory, in which
-lower file systems are ``l0``, ``l1``, ... and the changes of a task are ``u0``, ``u1``, ...; the
-names are short, so that neither an unusual path nor many layers exceed the options of the mount.
+A step runs code of packages, such as a ``setup.py``: it is not trusted. ``python -m
+toolkit.images.builder.apptainer.sandbox FILE`` enters namespaces (``kernel``), mounts the image's
+layers there, and runs the step with bubblewrap: the image is its only root, it sees its own
+processes and few devices, and it has the capabilities that package managers need and no way to
+more. The network is the host's, and so are its abstract sockets and loopback addresses, which have
+no place in the file system.
+
+bubblewrap follows symbolic links of the image when it makes mount points, so it is given paths
+without links, and everything that it mounts upon exists before it starts.
 
 Why not ``apptainer exec --overlay``: it hides parts of the image behind mounts of the machine's,
 shows the environment of a run and not of a build, chooses between overlayfs and FUSE by itself
@@ -14,266 +18,304 @@ configuration. With mounts of our own there is one kind of overlay, whose option
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
-import msgspec
+from toolkit.images.builder.apptainer.inroot import resolve
+from toolkit.images.builder.apptainer.settle import list_byte_code, settle
+from toolkit.images.host.host_mounts import Bind
+from toolkit.images.host.kernel import LIBC, NODEV, NOSUID, call, enter, in_user_namespace, mount
+from toolkit.model.base import Model, from_json
 
-from toolkit.images.builder.apptainer import seeds
-from toolkit.images.builder.apptainer.contain import confine
-from toolkit.images.builder.apptainer.inroot import resolve, walk
-from toolkit.images.builder.apptainer.overlays import overlay, show, tidy
-from toolkit.images.builder.apptainer.protocol import (
-    PACKED,
-    STEP_BEGINS,
-    WHOLE,
-    SandboxTasks,
-    Task,
+# All that a directory or file is must be in the upper directory itself; ``userxattr`` implies
+# the other two options.
+_OVERLAY = {True: "index=off,userxattr", False: "index=off,redirect_dir=off,metacopy=off"}
+_DEVICES = {
+    "null": (1, 3),
+    "zero": (1, 5),
+    "full": (1, 7),
+    "random": (1, 8),
+    "urandom": (1, 9),
+    "tty": (5, 0),
+}
+# The part of sysfs that steps see: processors and memory, which hwloc, torch and others read.
+# Without a mount of sysfs's root, the kernel also refuses to mount another sysfs in a user
+# namespace that the step makes.
+_SYSFS = "devices/system"
+# As the OCI runtime does (opencontainers/runtime-spec, defaults of containerd): root may write to
+# these without any capability.
+_READ_ONLY = ("bus", "fs", "irq", "sys", "sysrq-trigger")
+_MASKED = (
+    *("acpi", "asound", "kcore", "keys", "latency_stats", "scsi"),
+    *("sched_debug", "timer_list", "timer_stats"),
 )
-from toolkit.images.host.kernel import (
-    BIND,
-    NEWIPC,
-    NEWNS,
-    NEWPID,
-    NEWUTS,
-    CannotError,
-    call,
-    die_with_parent,
-    enter,
-    mount,
-    wait_for,
+# Left out of Docker's default set: MKNOD and NET_RAW would reach the host's disks and network (a
+# container of Docker has a device cgroup and a network of its own); no package manager needs
+# NETBIND_SERVICE and SETPCAP.
+_CAPABILITIES = (
+    "CHOWN",  # files of packages belong to their users
+    "DAC_OVERRIDE",  # root writes files that their mode protects
+    "FOWNER",  # modes and times of other users' files
+    "FSETID",  # set-group-id bits stay when dpkg writes a file
+    "KILL",  # maintainer scripts stop daemons of other users
+    "SETGID",
+    "SETUID",  # apt downloads as _apt, scripts call su and runuser
+    "SYS_CHROOT",  # rpm and dpkg with --root
+    "AUDIT_WRITE",  # PAM refuses root's su without it where the kernel audits
+    "SETFCAP",  # packages give programs capabilities instead of set-user-id
 )
-from toolkit.images.host.remove import remove
-from toolkit.images.recipe.reproducible import EPOCH, is_dropped
-from toolkit.model.base import from_json
+# bubblewrap leaves the bounding set as it is. Without more than these, it is still started with the
+# capability to mount if that is inheritable.
+_BOUNDING_SET = ",".join(("-all", *(f"+{name.lower()}" for name in _CAPABILITIES)))
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_JOIN_SESSION = 1
 
-_CHUNK = 1 << 16  # bytes
+
+class Lower(Model, frozen=True, kw_only=True):
+    """An existing file system: a squashfs in a file from ``offset`` on, or a directory (None)."""
+
+    path: str
+    offset: int | None = None
 
 
-def run(task: Task, tasks: SandboxTasks) -> int:
-    """Run a task to its end as root of the image; return the exit code of its shell.
+class SandboxStep(Model, frozen=True, kw_only=True):
+    """One step.
 
-    Processes that it leaves end with it. Its changes are made independent of time
-    (``reproducible``).
+    Attributes:
+        bubblewrap: The path of ``bwrap``.
+        users: The arguments of ``newuidmap`` that follow the process; empty for root.
+        groups: The arguments of ``newgidmap``.
+        directory: The directory of the steps' changes. The names in it are short, so that neither
+            an unusual path nor many layers exceed the options of a mount.
+        lowers: What it runs on, the lowest first; paths may be relative to the directory.
+        upper: What it changes: a name in the directory.
+        command: The program and its arguments, in the image.
+        environment: Its whole environment.
+        binds: What it sees of the machine.
+        passing_binds: The same; an empty directory that was made for one of these does not stay.
+        products: A directory of the machine, for the files that it leaves in ``product_source``.
+        product_source: A directory of the image; empty if it makes no products.
+        byte_code: A command of the image that makes byte code reproducible; empty to leave byte
+            code unchanged.
+        changed: The file, on the host, that tells this command which byte code the step made.
+    """
+
+    bubblewrap: str
+    users: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
+    directory: str
+    lowers: tuple[Lower, ...]
+    upper: str
+    command: tuple[str, ...]
+    environment: dict[str, str] = {}
+    binds: tuple[Bind, ...] = ()
+    passing_binds: tuple[Bind, ...] = ()
+    products: str = ""
+    product_source: str = ""
+    byte_code: tuple[str, ...] = ()
+    changed: str = ""
+
+
+def run(step: SandboxStep) -> int:
+    """Run a step to its end; return its exit code, or that of bubblewrap.
+
+    Processes that it leaves end with it.
+
+    Raises:
+        OSError: It could not be started, or its changes could not be read.
     """
     began = int(time.time()) - 1  # file systems take the time from a coarser clock
-    seeded = _find_seeds(task, tasks) if task.seed else {}
-    code = _run_in_image(task, tasks, task.script)
-    if code == 0:
-        for path in list(walk(task.upper)):
-            if is_dropped(os.path.relpath(path, task.upper)) and _is_regular(path):
-                os.unlink(path)  # noqa: PTH108
-        _rewrite_byte_code(task, tasks)
-        for bind in task.binds:  # remove the empty directories on which these were mounted
-            with suppress(OSError):
-                resolve(task.upper, bind.target).rmdir()
-        tidy(task)
-        whole: list[str] = []
-        if seeded:
-            if not _make_directories(task, seeded):
-                remove(Path(task.upper))
-                return run(msgspec.structs.replace(task, seed=""), tasks)
-            whole = seeds.copy(task.upper, seeded, task.seed)
-            tidy(task)
-        for path in walk(task.upper):  # the same time in every build
-            if os.lstat(path).st_mtime >= began:
-                os.utime(path, (EPOCH, EPOCH), follow_symlinks=False)
-        for directory in whole:  # for the packing; the mounts end with this process's namespace
-            mount(f"{task.seed}/{directory}", f"{task.upper}/{directory}", "", BIND)
-    return code
-
-
-def _find_seeds(task: Task, tasks: SandboxTasks) -> seeds.Seeds:
-    """Return the byte code of an earlier build that a task may take over, and tell the task.
-
-    The mount ends with this process's namespace.
-    """
-    below = task.lowers[-task.seed_below :]
-    if len(below) > 1:
-        Path("below").mkdir()
-        overlay(below, None, "below")
-    seeded = seeds.find(task, "below" if len(below) > 1 else below[0])
-    names = map(os.fsencode, seeded)
-    Path(tasks.skipped).write_bytes(b"".join(b"/" + name + b"\0" for name in names))
-    return seeded
-
-
-def _make_directories(task: Task, seeded: seeds.Seeds) -> bool:
-    """Make the directories of byte code in a completed task's changes.
-
-    Overlayfs copies those above them. Returns False if the byte code does not fit the changes.
-    """
-    if not seeds.is_untouched(task.upper, seeded):
-        return False
-    child = os.fork()
-    if child == 0:
-        code = 1
+    lowers = [_show(lower, Path(f"l{number}")) for number, lower in enumerate(step.lowers)][::-1]
+    _make_devices()
+    code = _run_in_image(step, lowers, step.command)
+    if code != 0:
+        return code
+    for bind in step.passing_binds:
         with suppress(OSError):
-            os.umask(0o022)
-            call("unshare", NEWNS)
-            overlay(task.lowers, task.upper, "root")
-            seeds.make_directories("root", seeded)
-            code = 0
-        os._exit(code)
-    return wait_for(child) == 0
+            resolve(step.upper, bind.target).rmdir()
+    if step.byte_code and (paths := list_byte_code(step.upper)):
+        names = (os.fsencode(path) + b"\0" for path in paths)
+        Path(step.changed).write_bytes(b"".join(names))
+        _run_in_image(step, lowers, step.byte_code)  # if it fails, they are unchanged
+    settle(step.upper, lowers, began)
+    return 0
 
 
-def _rewrite_byte_code(task: Task, tasks: SandboxTasks) -> None:
-    """Let the image's own Python rewrite the task's byte code; if that fails, it is unchanged."""
-    paths = [
-        os.path.relpath(path, task.upper)
-        for path in walk(task.upper)
-        if path.endswith(".pyc") and _is_regular(path)
+def _show(lower: Lower, target: Path) -> str:
+    """Show a file system below this directory: a squashfs by the kernel or FUSE.
+
+    Raises:
+        OSError: Neither works.
+    """
+    if lower.offset is None:
+        return lower.path
+    target.mkdir(exist_ok=True)
+    option, place = f"offset={lower.offset}", (lower.path, str(target))
+    commands = [
+        ["mount", "-t", "squashfs", "-o", f"loop,ro,{option}", *place],
+        ["squashfuse_ll", "-o", option, *place],
+        ["squashfuse", "-o", option, *place],
     ]
-    if paths and tasks.byte_code:
-        names = map(os.fsencode, sorted(paths))
-        Path(tasks.changed).write_bytes(b"".join(b"/" + name + b"\0" for name in names))
-        _run_in_image(task, tasks, tasks.byte_code)
+    reasons: list[str] = []
+    for argv in commands[1 if in_user_namespace() else 0 :]:
+        if shutil.which(argv[0]) is None:
+            continue
+        result = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if result.returncode == 0:
+            return str(target)
+        reasons += result.stderr.strip().splitlines()[-1:]
+    reason = "; ".join(reasons) or "squashfuse is not installed"
+    raise OSError(f"{lower.path} cannot be mounted: {reason}")
 
 
-def _run_in_image(task: Task, tasks: SandboxTasks, script: str) -> int:
-    """Run a script; return its exit code.
-
-    It gets a pipe of its own: through ``/proc/self/fd/1`` it could read what others write to ours,
-    the token of our messages.
-    """
-    output, end = os.pipe()
-    child = os.fork()
-    if child == 0:
-        for number in (1, 2):
-            os.dup2(end, number)
-        _separate(task, tasks, script)
-    os.close(end)
-    with open(output, "rb", buffering=0) as stream:  # noqa: PTH123
-        while data := stream.read(_CHUNK):
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-    return wait_for(child)
-
-
-def _separate(task: Task, tasks: SandboxTasks, script: str) -> NoReturn:
-    """Make namespaces for a script.
-
-    The shell is their first process: when it ends, the kernel ends the others.
-    """
-    code = 126
-    die_with_parent()
+def _mount_image(lowers: Sequence[str], upper: str) -> None:
+    """Mount directories, the highest first, at ``root``, with ``upper`` for changes."""
+    if not Path(upper).exists():
+        Path(upper).mkdir()
+        # The image's root keeps its mode and owner.
+        shutil.copystat(lowers[0], upper)
+        status = Path(lowers[0]).stat()
+        os.chown(upper, status.st_uid, status.st_gid)
+    # A new directory each time: the kernel refuses one that a volatile mount has used.
+    scratch = tempfile.mkdtemp(prefix="w", dir=".")
+    options = f"lowerdir={':'.join(lowers)},{_OVERLAY[in_user_namespace()]}"
+    options += f",upperdir={upper},workdir={scratch}"
+    Path("root").mkdir(exist_ok=True)
     try:
-        call("unshare", NEWPID | NEWNS | NEWIPC | NEWUTS)
-        shell = os.fork()
-        if shell == 0:
-            _become(task, tasks, script)
-        code = wait_for(shell)
-    except OSError as error:
-        print(f"toolkit: {error}", flush=True)
-    os._exit(code)
+        # An upper directory is worthless after a power failure, and apt otherwise waits for the
+        # disk after every file.
+        mount("overlay", "root", "overlay", NODEV, f"{options},volatile")
+    except OSError:
+        mount("overlay", "root", "overlay", NODEV, options)
 
 
-def _become(task: Task, tasks: SandboxTasks, script: str) -> NoReturn:
-    """Become the shell of a script, confined to the image before any of it runs.
+def _run_in_image(step: SandboxStep, lowers: Sequence[str], command: Sequence[str]) -> int:
+    """Run a command in the image; return its exit code, or that of bubblewrap."""
+    _mount_image(lowers, step.upper)
+    words = ["setpriv", "--inh-caps", "+sys_admin", "setpriv", "--bounding-set", _BOUNDING_SET]
+    words += [step.bubblewrap, "--die-with-parent", "--new-session", "--as-pid-1"]
+    words += ["--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    words += ["--hostname", "localhost"]  # resolves everywhere, and is the same in every build
+    words += ["--cap-drop", "ALL"]
+    words += [word for name in _CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
+    words += ["--bind", "root", "/", *_bind_words((*step.binds, *step.passing_binds))]
+    words += [*_kernel_words(), "--chdir", "/", "--", *command]
+    _leave_session_of_keys()
+    # Root of the host could change the mode of the host's device by its standard input.
+    own = Path("dev/null")
+    with (own if own.exists() else Path("/dev/null")).open("rb") as stdin:
+        code = subprocess.run(words, env=step.environment, stdin=stdin, check=False).returncode
+    if code == 0 and step.product_source and command is step.command:
+        _copy_products(resolve("root", step.product_source), Path(step.products))
+    call("umount2", b"root", 0)
+    return code if code >= 0 else 128 - code
 
-    Without a script, end with 0 instead.
+
+def _place(path: Path) -> str:
+    """Return a path below ``root`` as the image sees it."""
+    return f"/{path.relative_to('root')}"
+
+
+def _make_directory(name: str) -> str:
+    path = resolve("root", name)
+    path.mkdir(parents=True, exist_ok=True)
+    return _place(path)
+
+
+def _bind_words(binds: Iterable[Bind]) -> list[str]:
+    """Return the words that show files and directories of the host where the image's links lead."""
+    words: list[str] = []
+    places: dict[str, str] = {}
+    for bind in binds:
+        source, target = Path(bind.source), bind.target
+        if not source.exists():
+            continue
+        above = next((place for place in places if target.startswith(f"{place}/")), "")
+        if above:  # a place in what is mounted already
+            place = places[above] + target.removeprefix(above)
+        else:
+            path = resolve("root", target)
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.mkdir() if source.is_dir() else path.touch()
+            place = places[target] = _place(path)
+        words += ["--bind" if bind.writable else "--ro-bind", str(source), place]
+    return words
+
+
+def _kernel_words() -> list[str]:
+    """Return the words that show the step its processes, few devices, and some of sysfs."""
+    proc, dev, sys_ = (_make_directory(name) for name in ("proc", "dev", "sys"))
+    words = ["--proc", proc]
+    for name in filter(lambda name: Path("/proc", name).exists(), _READ_ONLY):
+        words += ["--ro-bind", f"/proc/{name}", f"{proc}/{name}"]
+    for name in filter(lambda name: Path("/proc", name).exists(), _MASKED):
+        if Path("/proc", name).is_dir():
+            words += ["--tmpfs", f"{proc}/{name}", "--remount-ro", f"{proc}/{name}"]
+        else:
+            words += ["--ro-bind", "/dev/null", f"{proc}/{name}"]
+    words += ["--dev", dev]
+    for path in Path("dev").iterdir():
+        words += ["--bind" if path.is_dir() else "--dev-bind", str(path), f"{dev}/{path.name}"]
+    words += ["--tmpfs", sys_]
+    if Path("/sys", _SYSFS).is_dir():
+        words += ["--ro-bind", f"/sys/{_SYSFS}", f"{sys_}/{_SYSFS}"]
+    return [*words, "--remount-ro", sys_]
+
+
+def _make_devices() -> None:
+    """Make ``dev`` with shared memory and devices of the step's own.
+
+    bubblewrap shows the host's devices, whose modes and times root of the host could change. In a
+    user namespace the step's root cannot, and cannot make devices either.
     """
-    die_with_parent()
-    try:
-        overlay(task.lowers, task.upper, "root")
-        confine("root", (*tasks.binds, *task.binds))
-        if not script:
-            os._exit(0)
-        os.umask(0o022)
-        environment = tasks.environment | ({"PYTHONPATH": tasks.passing} if task.seed else {})
-        os.execve("/bin/sh", ["/bin/sh", "-e", script], environment)
-    except OSError as error:
-        print(f"toolkit: the step cannot be started: {error}", flush=True)
-    os._exit(126)
+    directory = Path("dev")
+    directory.mkdir(exist_ok=True)
+    mount("tmpfs", directory, "tmpfs", NOSUID, "mode=755")
+    (directory / "shm").mkdir()
+    (directory / "shm").chmod(0o1777)
+    for name, numbers in _DEVICES.items() if not in_user_namespace() else ():
+        os.mknod(directory / name, stat.S_IFCHR | 0o666, os.makedev(*numbers))
+        (directory / name).chmod(0o666)
 
 
-def _is_regular(path: str) -> bool:
-    return stat.S_ISREG(os.lstat(path).st_mode)
+def _leave_session_of_keys() -> None:
+    """Leave the inherited session of keys (keyrings(7)), which bubblewrap does not."""
+    if os.uname().machine in _KEYCTL:
+        joined = LIBC.syscall(_KEYCTL[os.uname().machine], _JOIN_SESSION, None)
+        # Where the call is missing or filtered, the step has no way to keys either.
+        if joined < 0 and (code := ctypes.get_errno()) not in (errno.ENOSYS, errno.EPERM):
+            raise OSError(code, f"keyctl: {os.strerror(code)}")
 
 
-def _pack(task: Task, tasks: SandboxTasks) -> subprocess.Popen[bytes]:
-    """Begin to pack a task's changes.
-
-    The packing announces its own end, because the next task may take long.
-    """
-    script = f'"$@" && mv -- "$0" "$0{WHOLE}" && echo "${{TOKEN}}{PACKED}"'
-    argv = ["sh", "-c", script, task.layer, *tasks.pack, task.upper, task.layer, *tasks.packing]
-    environment = {**os.environ, "TOKEN": tasks.token}  # its arguments could be seen by all users
-    return subprocess.Popen(
-        argv, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT
-    )
-
-
-def run_all(tasks: SandboxTasks) -> int:
-    """Run the tasks one after the other, each beside the packing of the one before.
-
-    Returns:
-        The exit code of the first task that failed, or 0.
-    """
-    packing: list[tuple[Task, subprocess.Popen[bytes]]] = []
-    code = 0
-    for task in tasks.tasks:
-        print(f"{tasks.token}{STEP_BEGINS}{task.name}", flush=True)
-        code = run(task, tasks)
-        if code != 0:
-            break
-        if task.products:
-            _copy_products(task)
-        if task.layer:
-            packing.append((task, _pack(task, tasks)))
-    for task, process in packing:
-        if process.wait() != 0:
-            print(f"toolkit: the changes of {task.name} could not be packed", flush=True)
-            code = code or 125
-    return code
-
-
-def _copy_products(task: Task) -> None:
-    """Copy the regular files of a throw-away task's result, wherever the image's links lead."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        with suppress(OSError):
-            call("unshare", NEWNS)
-            overlay((task.upper, *task.lowers), None, "root")
-            source = resolve("root", task.product_source)
-            for path in sorted(source.iterdir()) if source.is_dir() else ():
-                if path.is_file() and not path.is_symlink():
-                    shutil.copy2(path, Path(task.products, path.name), follow_symlinks=False)
-            code = 0
-        os._exit(code)
-    if wait_for(child) == 0:
-        Path(f"{task.products}{WHOLE}").touch()
+def _copy_products(source: Path, target: Path) -> None:
+    """Copy the regular files of a directory; no process of the image is left to exchange them."""
+    for path in sorted(source.iterdir()) if source.is_dir() else ():
+        if path.is_file() and not path.is_symlink():
+            shutil.copy2(path, target / path.name, follow_symlinks=False)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the tasks of a file; return the exit code of the first that failed, 1 if none can run.
-
-    Without tasks there are no steps: the code tells only whether steps can be confined here.
-    """
-    tasks = from_json(Path(arguments[0]).read_text(encoding="utf-8"), SandboxTasks)
-    os.chdir(tasks.directory)
+    """Run the step of a file; return its exit code."""
+    step = from_json(Path(arguments[0]).read_text(encoding="utf-8"), SandboxStep)
+    os.chdir(step.directory)
+    os.umask(0o022)
     try:
-        enter(tasks.users, tasks.groups)
-        for number, lower in enumerate(tasks.lowers):
-            show(lower, Path(f"l{number}"))
-    except CannotError as error:
+        enter(step.users, step.groups)
+        return run(step)
+    except OSError as error:
         print(f"toolkit: {error}", flush=True)
         return 1
-    Path("root").mkdir()
-    if not tasks.tasks:
-        probe = Task(name="probe", detail="", script="", lowers=("l0",), upper="u0")
-        return _run_in_image(probe, tasks, probe.script)
-    return run_all(tasks)
 
 
 if __name__ == "__main__":

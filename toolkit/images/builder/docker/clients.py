@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import signal
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +44,7 @@ _SOURCE_VARIABLES = f"[ ! -f {ROOT}/{VARIABLES} ] || . {ROOT}/{VARIABLES}"
 _PODMAN_FORM = MountForm(
     tuple(map(secret_mount, (*SECRETS, VARIABLES))), f"{_SOURCE_VARIABLES}; exec 2>&1"
 )
+_QUIET = 1.0  # seconds without a process of a service, after which it starts no more of them
 _FROM = re.compile(r"^FROM \S+(?: AS (?P<name>\S+))?", re.MULTILINE)
 _MOUNTED = re.compile(r"(?<=--mount=type=bind,from=)[^,\s]+")
 
@@ -143,8 +147,8 @@ class PodmanClient:
       stage whose files are mounted is first built as an image of its own, and the step names that
       image: a different image changes the key.
     - When the client is gone, the current step goes on, but no further one starts. Each step has a
-      word in its environment, by which ``guard`` finds and ends its processes; podman removes the
-      rest. The word is passed as a variable that is part of no cache key.
+      word in its environment, by which ``end_marked`` ends its processes; podman removes the rest.
+      The word is passed as a variable that is part of no cache key.
     - Through its socket it silently ignores some options: ``--volume``, ``--identity-label``. They
       are not used.
     - It builds from an id, without asking a registry what a name means.
@@ -187,6 +191,23 @@ class PodmanClient:
 
 
 Client = DockerClient | PodmanClient
+
+
+def end_marked(mark: str) -> None:
+    """Kill the processes that a service started for a client, until it starts no more of them.
+
+    Args:
+        mark: The word in their environment; empty if there are none.
+    """
+    until = time.monotonic() + _QUIET
+    while mark and time.monotonic() < until:
+        for process in (entry for entry in Path("/proc").iterdir() if entry.name.isdigit()):
+            with suppress(OSError):  # it belongs to another user, or has ended
+                is_own = process.name == str(os.getpid())
+                if not is_own and mark.encode() in (process / "environ").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
+                    until = time.monotonic() + _QUIET
+        time.sleep(0.02)
 
 
 def _from_environment(names: tuple[str, ...]) -> dict[str, str]:

@@ -30,6 +30,7 @@ from toolkit.images.builder.docker.base import prepare_base
 from toolkit.images.builder.docker.clients import (
     BuildRequest,
     Client,
+    end_marked,
     find_client,
     first_mounted_stage,
     replace_stage,
@@ -191,13 +192,16 @@ class EngineBuild:
     def _run(self, dockerfile: str, request: BuildRequest) -> str:
         (request.context / "Dockerfile").write_text(dockerfile, encoding="utf-8")
         request.result.unlink(missing_ok=True)
-        code = self.follower.follow(
-            self.client.command(self.engine, request),
-            self.client.environment(self.engine, request),
-            self.place,
-            on_line=self._take_line,
-            mark=self.client.mark,
-        )
+        try:
+            code = self.follower.follow(
+                self.client.command(self.engine, request),
+                self.client.environment(self.engine, request),
+                self.place,
+                on_line=self._take_line,
+            )
+        except BaseException:
+            end_marked(self.client.mark)
+            raise
         if code == 0 and request.result.exists():
             return request.result.read_text().strip()
         raise self._error(code)
