@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from toolkit import shell
 from toolkit.errors import BuildError, ForbiddenError, NeedsInstallError, ToolkitError
 from toolkit.images.builder.apptainer import apptainer, layered
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome
@@ -127,14 +128,14 @@ def run(
     task: BuildTask, finish: Callable[[BuildOutcome, RemoteBase | None, Workspace], _Result]
 ) -> _Result:
     """Build the image, and return what ``finish`` makes of it while its workspace exists."""
-    directory = task.log.parent
     base = resolve_base(task.resolved.base, digest=task.lock.base.digest if task.lock else "")
     build = _build_flat
     if not task.lock and choose_engine(task.options.engine, task.progress) == "docker":
         build = _build_by_docker
     elif not task.options.flat and _layers_are_possible(task):
         build = _build_layered
-    with workspace(directory) as place:
+    # A build that is ended politely removes its directories.
+    with shell.interrupted_by_signals(), workspace(task.log.parent) as place:
         return finish(build(task, base, place), base, place)
 
 
