@@ -350,7 +350,9 @@ def test_a_check_has_shared_memory_that_is_not_the_hosts(
     assert not kept.exists()
 
 
-def test_what_a_killed_build_of_an_ordinary_user_leaves_goes_with_the_next(users_tiny: Tiny) -> None:
+def test_what_a_killed_build_of_an_ordinary_user_leaves_goes_with_the_next(
+    users_tiny: Tiny,
+) -> None:
     """Directories of the build belong to subordinate ids, which the user alone could not remove."""
     recipe = users_tiny.recipe("mkdir -p /owned/deep", "chown -R 33:33 /owned", *SLOW)
     process = users_tiny.started(recipe, until="+ sleep 300")

@@ -124,8 +124,6 @@ class Follower:
         *,
         steps: Collection[str] = (),
         on_line: Callable[[str], object] | None = None,
-        token: str = "",
-        on_message: Callable[[str], object] | None = None,
         cwd: Path | str = "/",
     ) -> int:
         """Run a program to its end; return its exit code.
@@ -136,24 +134,17 @@ class Follower:
             place: The directories of the build, whose locks the program holds.
             steps: The steps that the program will announce, in their order.
             on_line: Called with every line of the output.
-            token: Begins the messages of a program of ours; empty if it has none.
-            on_message: Called with every message.
             cwd: The program's current directory.
         """
         self.reader.steps = list(steps)
         process = start(command, environment, place, cwd)
         try:
             for line in _lines(process.stdout):
-                # What was left of a line without an end is before a message.
-                line, is_message, message = line.partition(token) if token else (line, "", "")
-                if line:
-                    line = mask_secrets(self._secrets, f"{line.rstrip(chr(10))}\n")
-                    self._stream.write(line)
-                    if on_line:
-                        on_line(line)
-                    self._take_line(line)
-                if is_message and on_message:
-                    on_message(message.strip())
+                line = mask_secrets(self._secrets, f"{line.rstrip(chr(10))}\n")
+                self._stream.write(line)
+                if on_line:
+                    on_line(line)
+                self._take_line(line)
             code = process.wait()
             return code if code >= 0 else 128 - code
         finally:
