@@ -16,7 +16,6 @@ from click.testing import CliRunner, Result
 from toolkit.cli.groups import image as command
 from toolkit.errors import ConfigError, ToolkitError, UsageError
 from toolkit.images.recipe import library
-from toolkit.images.recipe.importers import installs
 from toolkit.images.recipe.importers.dockerfile_reader import read_instructions
 from toolkit.images.recipe.importers.shell_words import UnknownValueError, expand_word
 from toolkit.images.recipe.importers.steps import encode_command
@@ -107,10 +106,6 @@ def test_a_dockerfile_becomes_a_recipe(tmp_path: Path) -> None:
         "variables": {"A": "1", "B": "two words", "PATH": "1/bin:${PATH}"},
         "expand": ["PATH"],
     }
-    assert found["line-7"]["checks"]["line-7-apt-1"].startswith("for name in gcc; do dpkg-query -W")
-    assert found["line-10"]["checks"]["line-10-pip-1"].startswith(
-        "for name in torch numpy scikit-learn; do pip show -q"
-    )
     assert found["line-7"]["directory"] == "/workspace", "where NVIDIA's images begin"
     assert (found["line-6"]["owner"], found["line-6"]["path"]) == ("a:b", "/y")
     stages = library.build_stages(library.load(str(tmp_path / "mine.toml")))
@@ -169,7 +164,6 @@ def test_a_definition_becomes_a_recipe(tmp_path: Path) -> None:
         {"PATH": "/opt/1/bin:${PATH}"},
     )
     assert stages.base.output().dockerfile == "debian:bookworm"
-    assert [check.name for check in stages.checks] == ["line-7-apt-1"]
     lost = [
         line.split("x.def")[1] for line in done.output.splitlines() if line.startswith("left out")
     ]
@@ -358,43 +352,6 @@ def test_files_that_are_too_large_are_refused_with_what_to_do(tmp_path: Path) ->
     done = taken("FROM debian:12\nCOPY large /\n", tmp_path)
     assert isinstance(done.exception, ConfigError)
     assert "--bind" in (done.exception.next_step or "")
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (
-            "apt-get update && apt-get install -y --no-install-recommends -t stable gcc=12 g++ && rm -rf /x",
-            ["gcc", "g++"],
-        ),
-        ("DEBIAN_FRONTEND=noninteractive apt install curl; echo install vim", ["curl"]),
-        (
-            "python3.8 -m pip install --no-cache-dir -r req.txt -i https://x/y torch==2.0 'numpy>=1,<2'",
-            ["python3.8 -m pip", "torch", "numpy"],
-        ),
-        (
-            "/opt/v/bin/pip3 install a[b]==1 ./local https://x/y.whl git+https://x/y",
-            ["/opt/v/bin/pip3", "a"],
-        ),
-        ("pip install --target /x torch", []),
-        ("pip install $PACKAGES", []),
-        ("make install", []),
-        ("echo 'unclosed", []),
-        ("pip uninstall torch", []),
-    ],
-)
-def test_checks_follow_from_what_is_installed(line: str, words: list[str]) -> None:
-    found = " ".join(installs.derive_checks(line).values())
-    assert bool(found) == bool(words)
-    assert all(word in found for word in words)
-    for never in ("vim", "local", "git", "req", "stable", "$PACKAGES"):
-        assert never not in found
-
-
-def test_what_is_taken_away_again_is_not_checked(tmp_path: Path) -> None:
-    text = "FROM debian:12\nRUN apt-get install -y gcc curl\nRUN apt-get purge -y --auto-remove gcc\nRUN pip install a\n"
-    found = steps(text, tmp_path)
-    assert ["checks" in step for step in found] == [False, False, True]
 
 
 def test_a_dollar_sign_of_an_image_that_docker_built_reaches_the_sif() -> None:

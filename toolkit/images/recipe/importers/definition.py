@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from toolkit.errors import ConfigError, UsageError
-from toolkit.images.recipe.importers import installs, shell_words
+from toolkit.images.recipe.importers import shell_words
 from toolkit.images.recipe.importers.context import pack
 from toolkit.images.recipe.importers.steps import (
     ALTERNATIVES,
@@ -150,18 +150,8 @@ def _post(section: Section) -> dict[str, Any]:
         section.rest.removeprefix("-c").split() if section.rest.startswith("-c") else ["/bin/sh"]
     )
     commands = _simple(section.lines)
-    checks = {
-        f"{name}-{key}": check
-        for line in commands or ()
-        for key, check in installs.derive_checks(line).items()
-    }
     if commands is not None and program == ["/bin/sh"]:
-        return {
-            "block": "run",
-            "name": name,
-            "commands": commands,
-            **({"checks": checks} if checks else {}),
-        }
+        return {"block": "run", "name": name, "commands": commands}
     text = "\n".join(section.lines) + "\n"
     words = [*program, "-ex", "-c"] if program[0].endswith("sh") else [*program, "-c"]
     return {"block": "shell", "name": name, **encode_command(text), "program": words}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.errors import ConfigError
-from toolkit.images.recipe.importers import installs, shell_words
+from toolkit.images.recipe.importers import shell_words
 from toolkit.images.recipe.importers.copies import copy_files
 from toolkit.images.recipe.importers.dockerfile_reader import Instruction, read_instructions
 from toolkit.images.recipe.importers.state import ImportState
@@ -209,7 +209,7 @@ class _Import(ImportState):
         )
 
     def _called(self, instruction: Instruction) -> dict[str, Any]:
-        """Return the program and its command, and the checks that it worked."""
+        """Return the program and its command."""
         program = {} if self.shell == ("/bin/sh", "-c") else {"program": list(self.shell)}
         if instruction.words:
             return {"program": list(instruction.words)}
@@ -231,19 +231,7 @@ class _Import(ImportState):
                 )
         if "\t" in text and not set(text) & set("'\"\\\n"):
             text = text.replace("\t", " ")
-        checks = {
-            f"line-{instruction.line}-{name}": check
-            for name, check in installs.derive_checks(text).items()
-        }
-        if installs.is_removing(text):
-            checks = {}
-            for step in self.steps:
-                step.pop("checks", None)
-        return {
-            **encode_command(text),
-            **program,
-            **({"checks": checks} if checks and not self.user else {}),
-        }
+        return {**encode_command(text), **program}
 
     _copy = copy_files
 
