@@ -63,4 +63,4 @@ def test_what_would_replace_torch_ends_with_what_fits(store: Store) -> None:
         in done.stderr
     )
     assert 'packages = ["torchvision==0.28.0"] fits' in done.stderr
-    assert 'replaces = ["torch"]' in done.stderr
+    assert 'torch = "VERSION" into [overrides]' in done.stderr

@@ -17,7 +17,7 @@ from toolkit.images.recipe.block import BlockOutput
 from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.protection import parse_name, parse_names, protect
 from toolkit.images.recipe.recipe import Recipe
-from toolkit.images.recipe.resolve import resolve
+from toolkit.images.recipe.resolve import extend_recipe, resolve
 from toolkit.model.base import BadDataError
 
 BASE = {"kind": "debootstrap", "release": "bookworm"}
@@ -96,17 +96,6 @@ def test_frameworks_of_a_base_are_kept_from_the_first_step_on(base: dict[str, An
     assert "(torch|torchvision|" in outputs(pip("einops"), base=base)["extra"].lines[2]
 
 
-@pytest.mark.parametrize("name", ["torchvision", "TorchVision==0.28.0", "timm"])
-def test_what_is_built_for_torch_is_asked_of_the_index_that_torch_is_from(name: str) -> None:
-    line = outputs(TORCH, pip(name))["extra"].lines[-1]
-    assert line.startswith(
-        f"pip install --retries 2 --extra-index-url https://x/cpu --no-compile {name} ||"
-    )
-    assert "https://x/cpu" not in outputs(TORCH, pip("einops"))["extra"].lines[-1]
-    own = outputs(TORCH, pip(name, index="https://y"))["extra"].lines[-1]
-    assert "https://x/cpu" not in own
-
-
 def _environment(tmp_path: Path, said: str) -> dict[str, str]:
     """Return an environment whose pip is a stand-in that notes how it was called."""
     (tmp_path / "bin").mkdir()
@@ -164,43 +153,50 @@ def test_a_conflict_becomes_an_error_that_says_what_fits_and_how_to_replace(tmp_
         "The user requested (constraint) torch==2.13.0+cpu",
     )
     assert 'packages = ["torchvision==0.28.0"] fits' in (error.next_step or "")
-    assert 'replaces = ["torch"]' in (error.next_step or "")
+    assert 'torch = "VERSION" into [overrides]' in (error.next_step or "")
 
 
-def test_what_is_replaced_on_purpose_takes_the_place_of_what_was_there() -> None:
-    horovod = {"block": "horovod"}
-    old = resolve(
-        "x",
-        Recipe(
-            summary="x",
-            base=BASE,
-            steps=({"block": "python"}, {"block": "openmpi"}, TORCH, horovod),
-        ),
-    )
-    step = pip("torch==2.14.0+cpu", "torchvision", replaces=["torch"])
-    new = resolve(
-        "x",
-        Recipe(
-            summary="x",
-            base=BASE,
-            steps=({"block": "python"}, {"block": "openmpi"}, TORCH, horovod, step),
-        ),
-    )
-    found = {output.name: output for output in new.outputs}
-    assert found["torch"].requirements == ("torch==2.14.0+cpu", "numpy==2.4.6")
-    assert found["extra"].requirements == ("torchvision",)
-    assert list(found).index("torch") < list(found).index("horovod") < list(found).index("extra")
-    # What was compiled on it has another key, and so is compiled again.
-    assert (
-        build_chain(library.build_stages(old)).products_key
-        != build_chain(library.build_stages(new)).products_key
-    )
+def recipe(*steps: dict[str, Any], **overrides: str) -> Recipe:
+    first = ({"block": "python"}, {"block": "openmpi"}, TORCH, {"block": "horovod"})
+    return Recipe(summary="x", base=BASE, steps=(*first, *steps), overrides=overrides)
 
 
-def test_a_step_of_which_all_is_replaced_is_no_step_any_more() -> None:
-    found = outputs(TORCH, pip("numpy==2.3.5", replaces=["NumPy"]))
-    assert "extra" not in found
-    assert found["torch"].requirements == ("torch==2.13.0+cpu", "numpy==2.3.5")
+def test_an_override_changes_the_step_that_brings_the_package_and_what_is_compiled_on_it() -> None:
+    old, new = resolve("x", recipe()), resolve("x", recipe(Torch="2.14.0+cpu"))
+    found = {output.name: output.requirements for output in new.outputs}
+    assert found["torch"] == ("torch==2.14.0+cpu", "numpy==2.4.6")
+    assert list(found) == [output.name for output in old.outputs]
+    keys = [build_chain(library.build_stages(one)).products_key for one in (old, new)]
+    assert keys[0] != keys[1]
+
+
+def test_an_override_keeps_extras_and_conditions_and_wins_over_the_recipe_that_is_extended() -> (
+    None
+):
+    step = pip("ray[default,train]>=2; python_version < '3.14'")
+    base = recipe(step, ray="2.1", torch="2.14")
+    merged = extend_recipe(base, Recipe(summary="y", overrides={"ray": "2.60.0"}))
+    found = {output.name: output.requirements for output in resolve("x", merged).outputs}
+    assert found["extra"] == ('ray[default,train]==2.60.0; python_version < "3.14"',)
+    assert found["torch"][0] == "torch==2.14"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"trch": "2"}, "no step of pip brings 'trch'"),
+        ({"torch": ">=2"}, "is not a version"),
+        ({"torch": "2.*"}, "is not a version"),
+        ({"torch": "2 --index-url=https://x"}, "is not a version"),
+        ({"torch": ""}, "is not a version"),
+    ],
+)
+def test_an_override_is_the_version_of_a_package_that_a_step_brings(
+    overrides: dict[str, str], message: str
+) -> None:
+    with pytest.raises(BadDataError, match=message) as caught:
+        resolve("x", recipe(**overrides))
+    assert caught.value.key == f"overrides.{next(iter(overrides))}"
 
 
 def test_what_a_base_holds_is_replaced_before_anything_is_compiled_on_it() -> None:
@@ -216,11 +212,16 @@ def test_what_a_base_holds_is_replaced_before_anything_is_compiled_on_it() -> No
     assert found["horovod"].build_lines
 
 
-@pytest.mark.parametrize("names", [["numpy"], ["torch", "numpy"]])
-def test_a_step_replaces_only_what_it_brings(names: list[str]) -> None:
-    with pytest.raises(BadDataError) as caught:
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [(["numpy"], "replaced by nothing"), (["Torch"], "in \\[overrides\\] of the recipe")],
+)
+def test_a_step_replaces_only_what_it_brings_and_the_base_holds(
+    names: list[str], message: str
+) -> None:
+    with pytest.raises(BadDataError, match=message) as caught:
         outputs(TORCH, pip("torch==2.14", replaces=names))
-    assert caught.value.key == "steps[2].replaces"
+    assert str(caught.value.key).startswith("steps[2]")
 
 
 def test_packages_without_imports_are_imported_by_the_modules_that_they_bring() -> None:

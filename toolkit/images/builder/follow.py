@@ -240,10 +240,10 @@ class Follower:
         steps = [f"packages = {json.dumps(list(fitting))} fits"] if fitting else []
         names = [package.partition("==")[0] for package in held]
         if names:
-            versions = ", ".join(f"{name}==VERSION" for name in names)
+            versions = ", ".join(f'{name} = "VERSION"' for name in names)
             steps.append(
-                f"to replace it on purpose, add {versions} to packages and"
-                f" replaces = {json.dumps(names)} to the step: what was built on it is built again"
+                f"to replace it on purpose, write {versions} into [overrides] of the recipe: what"
+                " was built on it is built again (if the base has it, `replaces` of the step)"
             )
         return BuildError(
             f"{reader.conflict} would replace what {self._name} is verified for:"
@@ -289,12 +289,12 @@ def advise_on_checks(failed: Sequence[Check], index: str = "") -> str:
         )
         return (
             f"the package is a build for another torch, such as one with CUDA; {right}: name an"
-            " index that has it in `index` of the step, or replace torch, too (replaces); "
+            " index that has it in `index` of the step, or another torch in [overrides]; "
         )
     if any(check.name == "horovod-build" and "was built for" in check.detail for check in failed):
         return (
-            "a step has replaced the framework: pin its version, or replace it by a step of pip"
-            " with `replaces`; "
+            "a step has replaced the framework: pin its version, or name the new one in [overrides]"
+            " of the recipe; "
         )
     if any(check.name == "imports" for check in failed):
         return "`imports` of a step of pip names the modules to import; imports = [] imports none; "

@@ -38,7 +38,6 @@ _NOT_CONTENTS = (
     "brings",
     "requirements",
     "replaces",
-    "index",
 )  # fields of a block output
 _NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>\d[\w.+!]*)")
 _DEBIAN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~:_-]*\Z")

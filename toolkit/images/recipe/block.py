@@ -66,7 +66,6 @@ class BlockOutput(Model, frozen=True, kw_only=True):
         brings: distributions that later steps must not replace.
         requirements: what the lines have pip install; empty: they are no step of pip.
         replaces: distributions that the step replaces on purpose.
-        index: a further package index that it asks.
         checks: the checks that it worked.
     """
 
@@ -86,7 +85,6 @@ class BlockOutput(Model, frozen=True, kw_only=True):
     brings: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
-    index: str = ""
     checks: tuple[CheckCall, ...] = ()
 
 

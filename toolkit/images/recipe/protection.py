@@ -46,29 +46,6 @@ FRAMEWORKS = (
     ),
     *("horovod", "ray", "mpi4py", "numpy"),
 )
-# Packages that come as builds for one build of torch, or bring such a package. They are taken from
-# where torch is from: elsewhere the build for another CUDA has the same name.
-COMPANIONS = (
-    *(
-        "torchvision",
-        "torchaudio",
-        "torchtext",
-        "torchdata",
-        "torchao",
-        "torchcodec",
-        "torchrec",
-        "fbgemm-gpu",
-    ),
-    *(
-        "timm",
-        "open-clip-torch",
-        "segmentation-models-pytorch",
-        "lpips",
-        "ultralytics",
-        "easyocr",
-        "facexlib",
-    ),
-)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _FILES = (".whl", ".zip", ".tar.gz")
 
@@ -90,6 +67,82 @@ def parse_names(requirements: Iterable[str]) -> tuple[str, ...]:
     )
 
 
+def override(
+    steps: Sequence[Mapping[str, Any]], versions: Mapping[str, str]
+) -> tuple[Mapping[str, Any], ...]:
+    """Return the steps of a recipe, in which packages of pip have these versions.
+
+    What is built on such a package comes later in the recipe, and so is built again.
+
+    Args:
+        steps: valid ones.
+        versions: the recipe's ``[overrides]``, by name of the package.
+
+    Raises:
+        BadDataError: No step brings such a package, or its version is none.
+    """
+    if not versions:
+        return tuple(steps)
+    from packaging.requirements import Requirement  # slow to import, and rarely needed
+    from packaging.specifiers import SpecifierSet
+
+    _require_overridable(steps, versions)
+    exact = {normalize_name(name): f"=={version}" for name, version in versions.items()}
+
+    def pin(package: str) -> str:
+        name = parse_name(package)
+        if name not in exact:
+            return package
+        requirement = Requirement(package)
+        requirement.url, requirement.specifier = None, SpecifierSet(exact[name])
+        return str(requirement)
+
+    return tuple(
+        {**step, "packages": [pin(package) for package in step["packages"]]}
+        if step["block"] == "pip"
+        else step
+        for step in steps
+    )
+
+
+def _require_overridable(steps: Sequence[Mapping[str, Any]], versions: Mapping[str, str]) -> None:
+    from packaging.version import InvalidVersion, Version
+
+    brought = parse_names(
+        package for step in steps if step["block"] == "pip" for package in step["packages"]
+    )
+    for name, version in versions.items():
+        if normalize_name(name) not in brought:
+            text = f"no step of pip brings {name!r}; one of the base is replaced by `replaces`"
+            raise BadDataError(text, f"overrides.{name}", brought, name)
+        try:
+            Version(version)
+        except InvalidVersion:
+            raise BadDataError(f"{version!r} is not a version", f"overrides.{name}") from None
+
+
+def replace_first(steps: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Return the steps, in which those that replace packages of the base come before Horovod.
+
+    Raises:
+        BadDataError: A step replaces what an earlier step brings.
+    """
+    brought = set[str]()
+    for number, step in enumerate(steps):
+        late = next(
+            (name for name in step.get("replaces", ()) if normalize_name(name) in brought), None
+        )
+        if late is not None:
+            text = (
+                f"an earlier step brings {late}: name its new version in [overrides] of the recipe"
+            )
+            raise BadDataError(text, f"steps[{number}].replaces")
+        brought |= set(parse_names(step["packages"])) if step["block"] == "pip" else set()
+    first = next((at for at, step in enumerate(steps) if step["block"] == "horovod"), len(steps))
+    early = [step for step in steps[first:] if step.get("replaces")]
+    return (*steps[:first], *early, *(step for step in steps[first:] if step not in early))
+
+
 def protect(outputs: Sequence[BlockOutput], *, has_python: bool) -> tuple[BlockOutput, ...]:
     """Return the outputs of a recipe, in which steps of pip keep the packages of earlier steps.
 
@@ -98,24 +151,19 @@ def protect(outputs: Sequence[BlockOutput], *, has_python: bool) -> tuple[BlockO
         has_python: the base has a Python of its own, and so perhaps frameworks.
     """
     protected: dict[str, None] = dict.fromkeys(FRAMEWORKS if has_python else ())
-    index, result = "", []
+    result = []
     for output in outputs:
-        result.append(
-            _guarded(output, [name for name in protected if name not in output.replaces], index)
-        )
+        result.append(_guarded(output, [name for name in protected if name not in output.replaces]))
         protected |= dict.fromkeys(output.brings)
-        index = output.index or index
     return tuple(result)
 
 
-def _guarded(output: BlockOutput, protected: Sequence[str], index: str) -> BlockOutput:
+def _guarded(output: BlockOutput, protected: Sequence[str]) -> BlockOutput:
     """Return a step of pip with its constraints; another step, and the first, as it is."""
     if not output.requirements or not protected:
         return output
     pattern = "|".join(re.escape(name).replace(r"\-", "[-_.]") for name in protected)
     others = "" if output.replaces else "${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"
-    is_companion = not set(parse_names(output.requirements)).isdisjoint(COMPANIONS)
-    asked = index if is_companion and not output.index else ""
     return replace(
         output,
         lines=(
@@ -124,16 +172,9 @@ def _guarded(output: BlockOutput, protected: Sequence[str], index: str) -> Block
             f"pip list --format=freeze | grep -iE {quote_word(f'^({pattern})==')} "
             f"> {CONSTRAINTS} || true",
             f'export PIP_CONSTRAINT="{CONSTRAINTS}{others}"',
-            *(("# From where torch is from: elsewhere are builds for another.",) if asked else ()),
-            *(f"{_from(line, asked)} || {_explained(output)}" for line in output.lines),
+            *(f"{line} || {_explained(output)}" for line in output.lines),
         ),
     )
-
-
-def _from(line: str, index: str) -> str:
-    """Return a command of pip that asks a further index, if there is one, with few retries."""
-    options = f"--retries 2 --extra-index-url {quote_word(index)} " if index else ""
-    return line.replace("pip install ", f"pip install {options}", 1)
 
 
 def _explained(output: BlockOutput) -> str:
@@ -145,78 +186,3 @@ def _explained(output: BlockOutput) -> str:
     say = quote_word(f"s/^Would install /{FITS}/p")
     fits = f"pip install --dry-run {free} | sed -n {say}; " if free else ""
     return f"{{ echo {wanted}; {fits}exit 1; }}"
-
-
-def apply_replacements(steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Return the steps of a recipe with replacements in the place of the packages they replace.
-
-    Steps that build on such a package come later in the recipe, and so are built again.
-
-    Raises:
-        BadDataError: A step replaces a package that it does not bring.
-    """
-    done: list[dict[str, Any]] = []
-    for number, step in enumerate(map(dict, steps)):
-        names = step.get("replaces", ())
-        if step.get("block") != "pip" or not isinstance(names, list | tuple) or not names:
-            done.append(step)
-            continue
-        _require_brought(step, number)
-        for name in map(normalize_name, names):
-            _replace(done, step, name)
-        if step["packages"]:
-            done.insert(_before_compiled(done), step) if step["replaces"] else done.append(step)
-    return tuple(done)
-
-
-def _require_brought(step: Mapping[str, Any], number: int) -> None:
-    brought = parse_names(map(str, step.get("packages", ())))
-    wrong = next(
-        (name for name in step["replaces"] if normalize_name(str(name)) not in brought), None
-    )
-    if wrong is not None:
-        text = f"{wrong!r} is replaced by nothing: packages must name it, with its new version"
-        raise BadDataError(text, f"steps[{number}].replaces", brought, str(wrong))
-
-
-def _replace(done: list[dict[str, Any]], step: dict[str, Any], name: str) -> None:
-    """Move a requirement to where an earlier step has the one that it replaces, if one does."""
-    old = next(
-        (
-            earlier
-            for earlier in done
-            if earlier.get("block") == "pip"
-            and name in parse_names(map(str, earlier.get("packages", ())))
-        ),
-        None,
-    )
-    if old is None:
-        return
-    new = next(package for package in step["packages"] if parse_name(str(package)) == name)
-    old["packages"] = [
-        new if parse_name(str(package)) == name else package for package in old["packages"]
-    ]
-    old["replaces"] = [*old.get("replaces", ()), name]
-    if "index" in step:
-        old["index"] = step["index"]
-    step["packages"] = [package for package in step["packages"] if package != new]
-    step["replaces"] = [
-        package for package in step["replaces"] if normalize_name(str(package)) != name
-    ]
-
-
-def _before_compiled(done: Sequence[Mapping[str, Any]]) -> int:
-    """Return the place before the first step that compiles against frameworks, else the end."""
-    return next(
-        (number for number, step in enumerate(done) if step.get("block") == "horovod"), len(done)
-    )
-
-
-def list_replaced(steps: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Return the packages that steps replace, from whatever source these came."""
-    return frozenset(
-        normalize_name(str(name))
-        for step in steps
-        if step.get("block") == "pip"
-        for name in step.get("replaces", ())
-    )

@@ -32,6 +32,8 @@ class Recipe(Model, frozen=True, kw_only=True):
         space: the disk space that a build needs.
         seconds: approximate duration of each step, by its name; a first build shows it, later
             builds show the last build's times.
+        overrides: versions of Python packages that other steps bring, by name, also those of the
+            recipe that it extends: ``torch = "2.14.0+cpu"``. What was built on them is built again.
     """
 
     summary: str
@@ -41,6 +43,7 @@ class Recipe(Model, frozen=True, kw_only=True):
     steps: tuple[dict[str, Any], ...] = ()
     space: Space | None = None
     seconds: dict[str, float] = {}
+    overrides: dict[str, str] = {}
 
 
 class Feature(Model, frozen=True, kw_only=True):

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from toolkit.images.recipe.bases import BASES, Base, LocalImage
 from toolkit.images.recipe.block import BlockOutput
 from toolkit.images.recipe.blocks import BLOCKS
+from toolkit.images.recipe.blocks.pip import Pip
 from toolkit.images.recipe.names import is_image_name
-from toolkit.images.recipe.protection import apply_replacements, list_replaced, protect
+from toolkit.images.recipe.protection import override, protect, replace_first
 from toolkit.images.recipe.recipe import Feature, Recipe, Space
 from toolkit.model.base import AnyModel, BadDataError, Model, convert
 
@@ -49,6 +50,7 @@ def extend_recipe(base: Recipe, recipe: Recipe) -> Recipe:
         steps=(*base.steps, *recipe.steps),
         space=recipe.space or base.space,
         seconds={**base.seconds, **recipe.seconds},
+        overrides={**base.overrides, **recipe.overrides},
     )
 
 
@@ -83,20 +85,26 @@ def resolve(name: str, recipe: Recipe) -> Resolved:
     if not recipe.base:
         raise BadDataError("a recipe needs a base, or another recipe that it extends", "base")
     for key, text in _strings(
-        {"summary": recipe.summary, "base": recipe.base, "steps": recipe.steps}
+        {
+            "summary": recipe.summary,
+            "base": recipe.base,
+            "steps": recipe.steps,
+            "overrides": recipe.overrides,
+        }
     ):
         _require_printable(key, text)
     base = _variant(recipe.base, "base", "kind", BASES)
     for number, step in enumerate(recipe.steps):
         _variant(step, f"steps[{number}]", "block", BLOCKS)
-    steps = apply_replacements(recipe.steps)
+    steps = replace_first(override(recipe.steps, recipe.overrides))
     blocks = [
         _variant(step, f"steps[{number}]", "block", BLOCKS) for number, step in enumerate(steps)
     ]
+    replaced = {name for block in blocks if isinstance(block, Pip) for name in block.replaces}
     wanted = [(str(step["block"]), block) for step, block in zip(steps, blocks, strict=True)]
     # The base's own Horovod was built for the framework that is replaced.
     holds = base.output().holds - (
-        {"horovod"} if list_replaced(steps) & {"torch", "tensorflow", "tensorflow-cpu"} else set()
+        {"horovod"} if replaced & {"torch", "tensorflow", "tensorflow-cpu"} else set()
     )
     needed = tuple(
         block.output_on(holds) for kind, block in wanted if not block.is_held(kind, holds)

@@ -22,8 +22,8 @@ class Pip(Block, frozen=True, kw_only=True):
         imports: modules that a script can import afterwards; the image's checks import them and
             record their versions. Where it is left out, they are those that the packages bring; an
             empty list is for packages that bring none.
-        replaces: distributions among ``packages`` that take the place of those that are there:
-            ``["torch"]``. Later steps that build on these build again.
+        replaces: distributions among ``packages`` that take the place of those of the base:
+            ``["torch"]``. Steps that build on these build again.
         brings: a part that a base may hold already, so that the step is not needed there:
             ``torch``.
         no_deps: install no dependencies of the packages.
@@ -43,6 +43,12 @@ class Pip(Block, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         require_requirements(self.packages)
         require_step_names(self.name)
+        brought = parse_names(self.packages)
+        for name in self.replaces:
+            if normalize_name(name) not in brought:
+                raise ValueError(
+                    f"{name!r} is replaced by nothing: packages must name it, with its new version"
+                )
 
     def is_held(self, kind: str, holds: frozenset[str]) -> bool:
         """Return whether the base has what the step brings and nothing is to be replaced."""
@@ -71,5 +77,4 @@ class Pip(Block, frozen=True, kw_only=True):
             brings=names,
             requirements=self.packages,
             replaces=tuple(map(normalize_name, self.replaces)),
-            index=self.index or "",
         )
