@@ -189,13 +189,14 @@ def test_an_override_keeps_extras_and_conditions_and_wins_over_the_recipe_that_i
         ({"torch": "2.*"}, "is not a version"),
         ({"torch": "2 --index-url=https://x"}, "is not a version"),
         ({"torch": ""}, "is not a version"),
+        ({"odd": "2"}, "cannot get another version"),
     ],
 )
 def test_an_override_is_the_version_of_a_package_that_a_step_brings(
     overrides: dict[str, str], message: str
 ) -> None:
     with pytest.raises(BadDataError, match=message) as caught:
-        resolve("x", recipe(**overrides))
+        resolve("x", recipe(pip("odd ? 1"), **overrides))
     assert caught.value.key == f"overrides.{next(iter(overrides))}"
 
 

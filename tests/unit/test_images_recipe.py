@@ -100,6 +100,13 @@ BROKEN = (
         None,
     ),
     (
+        "the name of a step of the build stage",
+        HEAD + '[[steps]]\nblock = "run"\ncommands = ["true"]\nname = "build.apt"\n',
+        8,
+        "steps[0].name",
+        None,
+    ),
+    (
         "the name of what another step compiles",
         HEAD
         + '[[steps]]\nblock = "run"\ncommands = ["true"]\nname = "horovod-build"\n'

@@ -75,6 +75,16 @@ def test_what_extends_comes_after(tmp_path: Path) -> None:
     assert names(stages)[0] == ["apt", "python", "pip", "submitit"]
 
 
+def test_each_step_has_a_name_of_its_own_by_which_its_time_is_kept(tmp_path: Path) -> None:
+    apt = '[[steps]]\nblock = "apt"\npackages = ["PACKAGE"]\n'
+    pip = '[[steps]]\nblock = "pip"\npackages = ["x"]\n'
+    text = 'summary = "x"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n' + pip
+    stages = staged(
+        tmp_path / "x.toml", text + apt.replace("PACKAGE", "git") + apt.replace("PACKAGE", "vim")
+    )
+    assert names(stages)[0] == ["pip", "apt-more", "apt-more-2"]
+
+
 @pytest.mark.parametrize("feature", list_features())
 @pytest.mark.parametrize("recipe", ["pytorch_cpu", "pytorch_25.06"])
 def test_any_feature_goes_with_any_recipe(recipe: str, feature: str) -> None:

@@ -22,6 +22,7 @@ SIF_VARIABLES = (
     "set +e; for file in /.singularity.d/env/10-docker*.sh /.singularity.d/env/90-environment.sh; "
     'do if [ -f "$file" ]; then . "$file"; fi; done; set -e'
 )
+IN_BUILD = "build."  # begins the names of steps of the build stage that the image repeats
 HOST_WHEELS = "/mnt/wheels"  # where wheels of an earlier build are mounted, if there are any
 
 
@@ -115,6 +116,11 @@ class Block(Model, frozen=True, kw_only=True):
         """
         del holds
         return self.output()
+
+
+def more_suffix(number: int) -> str:
+    """Return the end of the name of a step that adds nothing but Debian packages, from 1 on."""
+    return "-more" if number == 1 else f"-more-{number}"
 
 
 _DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?(=[A-Za-z0-9.+~:-]+)?\Z")

@@ -83,7 +83,8 @@ def override(
     """
     if not versions:
         return tuple(steps)
-    from packaging.requirements import Requirement  # slow to import, and rarely needed
+    # Slow to import, and rarely needed.
+    from packaging.requirements import InvalidRequirement, Requirement
     from packaging.specifiers import SpecifierSet
 
     _require_overridable(steps, versions)
@@ -93,7 +94,11 @@ def override(
         name = parse_name(package)
         if name not in exact:
             return package
-        requirement = Requirement(package)
+        try:
+            requirement = Requirement(package)
+        except InvalidRequirement:
+            text = f"{package!r} cannot get another version: write it into the step"
+            raise BadDataError(text, f"overrides.{name}") from None
         requirement.url, requirement.specifier = None, SpecifierSet(exact[name])
         return str(requirement)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from toolkit.images.recipe.bases import BASES, Base, LocalImage
-from toolkit.images.recipe.block import BlockOutput
+from toolkit.images.recipe.block import IN_BUILD, BlockOutput, more_suffix
 from toolkit.images.recipe.blocks import BLOCKS
 from toolkit.images.recipe.blocks.pip import Pip
 from toolkit.images.recipe.names import is_image_name
@@ -172,10 +173,11 @@ def _require_printable(key: str, text: str) -> None:
 def _require_different_names(outputs: tuple[BlockOutput, ...]) -> None:
     # The steps that `stages` adds to a step are called after it.
     built = {f"{output.name}-build" for output in outputs if output.build_lines}
-    more = {f"{output.name}-more" for output in outputs if output.packages and not output.lines}
+    bare = Counter(output.name for output in outputs if output.packages and not output.lines)
+    more = {f"{name}{more_suffix(number)}" for name in bare for number in range(1, bare[name] + 1)}
     taken = {*RESERVED, *built, *more}
     for number, output in enumerate(outputs):
-        if output.lines and output.name in taken:
+        if output.lines and (output.name in taken or output.name.startswith(IN_BUILD)):
             raise BadDataError(
                 f"the name {output.name!r} is taken; give this step another `name`",
                 f"steps[{number}].name",

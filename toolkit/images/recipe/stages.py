@@ -8,11 +8,12 @@ of that stage stays.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, takewhile
 
 from toolkit.images.recipe.bases import Base
-from toolkit.images.recipe.block import CHECKS, WHEELS, BlockOutput, CheckCall
+from toolkit.images.recipe.block import CHECKS, WHEELS, BlockOutput, CheckCall, more_suffix
 from toolkit.images.recipe.quoting import quote_word, to_plain_text
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.model.base import Model
@@ -115,15 +116,18 @@ def derive_stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
     # Packages of the first steps come together, since starting apt is slow; a later step brings its
     # own, and disturbs none before it.
     together = len(tuple(takewhile(lambda output: output.packages, outputs[:first])))
+    more: Counter[str] = Counter()
     common = (
         *_apt(outputs[:together]),
         *(
             step
             for number in range(first)
-            for step in _steps(outputs[number], number >= together, in_place)
+            for step in _steps(outputs[number], number >= together, in_place, more)
         ),
     )
-    later = tuple(step for output in outputs[first:] for step in _steps(output, True, in_place))
+    later = tuple(
+        step for output in outputs[first:] for step in _steps(output, True, in_place, more)
+    )
     uses_apt = any(output.packages or output.build_packages for output in outputs)
     calls = _checks(outputs)
     keeps_temporary = any(output.keeps_temporary for output in outputs)
@@ -202,8 +206,17 @@ def _apt_lines(packages: Iterable[str]) -> tuple[str, ...]:
     return ("apt-get -qq update", f"{_INSTALL} {' '.join(packages)}", *_CLEAN_APT)
 
 
-def _steps(output: BlockOutput, own_apt: bool, in_place: bool) -> Iterator[Step]:
-    """Yield the step of a block's output in the image itself."""
+def _steps(
+    output: BlockOutput, own_apt: bool, in_place: bool, more: Counter[str]
+) -> Iterator[Step]:
+    """Yield the step of a block's output in the image itself.
+
+    Args:
+        output: of the block.
+        own_apt: its Debian packages are not installed by the first step.
+        in_place: the base has compilers.
+        more: counts the steps that add nothing but Debian packages, by name of the block.
+    """
     before = _apt_lines(sorted(output.packages)) if own_apt and output.packages else ()
     lines = output.lines
     if output.build_packages and not output.build_lines:
@@ -223,7 +236,10 @@ def _steps(output: BlockOutput, own_apt: bool, in_place: bool) -> Iterator[Step]
         lines = (*output.build_lines, *lines, f"rm -rf {WHEELS}")
     if before or lines:
         # What comes later from Debian alone has no name of its own, and "apt" is the first step's.
-        name = output.name if lines else f"{output.name}-more"
+        name = output.name
+        if not lines:
+            more[name] += 1
+            name += more_suffix(more[name])
         yield Step(
             name=name,
             detail=to_plain_text(output.detail or ", ".join(output.packages)),

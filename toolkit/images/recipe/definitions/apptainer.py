@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from toolkit.images.recipe.bases import Debootstrap
-from toolkit.images.recipe.block import CHECKS, WHEELS
+from toolkit.images.recipe.block import CHECKS, IN_BUILD, WHEELS
 from toolkit.images.recipe.definitions import STEP
 from toolkit.images.recipe.quoting import format_exports, quote_word, to_plain_text
 from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.recipe.stages import Stages, Step
 
 _END = "END-OF-FILE"
-_IN_BUILD = (
-    "build."  # begins the names of steps in the build stage, which the image's own stage repeats
-)
 
 
 def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str:
@@ -44,7 +41,7 @@ def list_build_steps(stages: Stages) -> tuple[Step, ...]:
     if not stages.build:
         return ()
     return tuple(
-        replace(step, name=f"{_IN_BUILD}{step.name}") for step in (*stages.common, *stages.build)
+        replace(step, name=f"{IN_BUILD}{step.name}") for step in (*stages.common, *stages.build)
     )
 
 
