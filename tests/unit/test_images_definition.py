@@ -79,15 +79,16 @@ def recipe(*packages: str, summary: str = "x") -> Resolved:
     )
 
 
-def test_the_hash_follows_the_contents_and_not_the_version() -> None:
-    scripts = library.read_check_scripts()
-    one, other = recipe("a"), recipe("b")
-    assert definitions.hash_recipe(one, scripts) == definitions.hash_recipe(one, scripts)
-    assert definitions.hash_recipe(one, scripts) != definitions.hash_recipe(other, scripts)
-    changed = {**scripts, "user_site.py": scripts["user_site.py"] + "# changed\n"}
-    assert definitions.hash_recipe(one, scripts) != definitions.hash_recipe(one, changed)
-    old, new = definitions.render(one, scripts, "1.0"), definitions.render(one, scripts, "2.0")
+def test_the_hash_follows_the_contents_and_not_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, scripts = recipe("a"), recipe("b"), library.read_check_scripts()
+    first = library.hash_recipe(one)
+    assert library.hash_recipe(one) == first != library.hash_recipe(other)
+    stages = library.build_stages(one)
+    old, new = (definitions.render(one, stages, version) for version in ("1.0", "2.0"))
     assert old.replace("toolkit.version 1.0", "toolkit.version 2.0") == new
+    changed = {**scripts, "user_site.py": scripts["user_site.py"] + "# changed\n"}
+    monkeypatch.setattr(library, "read_check_scripts", lambda: changed)
+    assert library.hash_recipe(one) != first
 
 
 def substituted(text: str) -> str:
@@ -108,7 +109,7 @@ def arrives(line: str, tmp_path: Path) -> list[str]:
     [*(text for text in HOSTILE if text not in REFUSED and not text.startswith("-")), *BRACES],
 )
 def test_a_value_reaches_the_shell_byte_for_byte(text: str, tmp_path: Path) -> None:
-    rendered = substituted(definitions.render(recipe(text), library.read_check_scripts(), "1.0"))
+    rendered = substituted(library.render(recipe(text)))
     line = next(line for line in rendered.splitlines() if line.startswith("    pip install"))
     assert arrives(line, tmp_path) == ["install", "--no-compile", text]
     assert not (tmp_path / "pwned").exists()
@@ -124,10 +125,10 @@ def test_or_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", [*(text for text in HOSTILE if text not in REFUSED), *BRACES])
 def test_a_summary_stays_a_comment(text: str) -> None:
-    rendered = definitions.render(recipe("a", summary=text), library.read_check_scripts(), "1.0")
+    rendered = library.render(recipe("a", summary=text))
     assert rendered.startswith("# x: ")
     assert substituted(rendered) == rendered.replace("{{ mirror }}", "REPLACED")
-    calm = definitions.render(recipe("a"), library.read_check_scripts(), "1.0")
+    calm = library.render(recipe("a"))
     hashes = re.compile("recipe-hash .*")
     assert hashes.sub("", rendered).splitlines()[1:] == hashes.sub("", calm).splitlines()[1:]
 

@@ -14,7 +14,7 @@ from toolkit.cli.shared import json_option
 from toolkit.errors import ImageMissingError
 from toolkit.files import write_atomically
 from toolkit.images.recipe import catalogue, library, names
-from toolkit.images.recipe.releases import FACTS, Release
+from toolkit.images.recipe.catalogue import FACTS, Release
 from toolkit.images.store.compare import compare
 from toolkit.images.store.diff import Difference
 from toolkit.images.store.listing import listing

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterable
 
 from toolkit.errors import ToolkitError
+from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.block import (
     DOCKER_VARIABLES,
     SIF_VARIABLES,
     require_debian_packages,
     require_directory,
 )
-from toolkit.images.recipe.releases import Release
+from toolkit.images.recipe.catalogue import Release
 from toolkit.model.base import Model
 
 # What a base may hold, by the names of blocks and of what blocks need.
@@ -223,8 +224,6 @@ class Ngc(RegistryImage, frozen=True, kw_only=True):
         Raises:
             ValueError: The catalogue has none; gives the nearest name.
         """
-        from toolkit.images.recipe import catalogue  # reads a file; most definitions do without
-
         try:
             return catalogue.find(self.framework, self.release)
         except ToolkitError as error:

@@ -5,14 +5,83 @@ Pure, but for reading that file.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from toolkit.config import package_directory
 from toolkit.errors import UnknownImageError
 from toolkit.files import read_toml
-from toolkit.images.recipe.releases import Fact, Release
 from toolkit.model.base import Model
 from toolkit.units import numbers
+
+NONE = "none"  # the value of a fact if the release is known not to have the component
+
+
+class Fact(Model, frozen=True, kw_only=True):
+    """One property of a release.
+
+    Attributes:
+        value: as its source writes it; ``none``: the release is known not to have it.
+        source: title or address of the document that states it.
+        note: a remark for readers.
+    """
+
+    value: str
+    source: str
+    note: str = ""
+
+
+class Release(Model, frozen=True, kw_only=True):
+    """A release of an NGC image.
+
+    A fact that is missing from ``facts`` is unknown.
+
+    Attributes:
+        framework: ``pytorch`` or ``tensorflow``.
+        release: year and month: ``22.03``.
+        facts: by name; the names are those of ``FACTS``.
+    """
+
+    framework: str
+    release: str
+    facts: dict[str, Fact]
+
+    @property
+    def name(self) -> str:
+        """Return the name in the catalogue: ``pytorch:22.03``."""
+        return f"{self.framework}:{self.release}"
+
+    @property
+    def month(self) -> tuple[int, int]:
+        """Return year and month as numbers, for comparing: ``(22, 3)``."""
+        year, _, month = self.release.partition(".")
+        return int(year), int(month)
+
+    @property
+    def reference(self) -> str:
+        """Return the image reference: ``nvcr.io/nvidia/pytorch:22.03-py3``."""
+        return self.facts["reference"].value
+
+    def value(self, fact: str) -> str | None:
+        """Return the value of a fact; None if it is unknown or ``none``."""
+        known = self.facts.get(fact)
+        return None if known is None or known.value == NONE else known.value
+
+
+# The names of all facts, in the order in which they are printed, and their labels.
+FACTS: dict[str, str] = {
+    "reference": "reference",
+    "version": "framework",
+    "python": "Python",
+    "ubuntu": "Ubuntu",
+    "cuda": "CUDA",
+    "nccl": "NCCL",
+    "openmpi": "Open MPI",
+    "hpcx": "HPC-X",
+    "driver": "driver",
+    "horovod": "Horovod",
+    "constraints": "constraints",
+}
 
 
 class StatedFact(Model, frozen=True, kw_only=True):
@@ -23,32 +92,17 @@ class StatedFact(Model, frozen=True, kw_only=True):
     note: str | None = None
 
 
-class ReleaseEntry(Model, frozen=True, kw_only=True):
-    """A release in the file. Its facts come from ``source`` unless they name another one."""
-
-    framework: str
-    release: str
-    source: str = "sheet"
-    version: str | StatedFact | None = None
-    python: str | StatedFact | None = None
-    ubuntu: str | StatedFact | None = None
-    cuda: str | StatedFact | None = None
-    nccl: str | StatedFact | None = None
-    openmpi: str | StatedFact | None = None
-    hpcx: str | StatedFact | None = None
-    driver: str | StatedFact | None = None
-    horovod: str | StatedFact | None = None
-    constraints: str | StatedFact | None = None
-
-
 class CatalogueFile(Model, frozen=True, kw_only=True):
-    """The contents of ``catalogue.toml``."""
+    """The contents of ``catalogue.toml``.
+
+    The facts of a release come from its ``source``, or the sheet, unless they name another one.
+    """
 
     sources: dict[str, str]
     notes: dict[str, str]
     references: dict[str, str]
     drivers: dict[str, str]
-    releases: tuple[ReleaseEntry, ...]
+    releases: tuple[dict[str, str | StatedFact], ...]
 
 
 @lru_cache(maxsize=1)
@@ -68,19 +122,20 @@ def list_releases() -> tuple[Release, ...]:
     )
 
 
-def _release(entry: ReleaseEntry, written: CatalogueFile) -> Release:
-    reference = written.references[entry.framework].format(release=entry.release)
+def _release(entry: Mapping[str, str | StatedFact], written: CatalogueFile) -> Release:
+    framework, release = str(entry["framework"]), str(entry["release"])
+    reference = written.references[framework].format(release=release)
     facts = {"reference": Fact(value=reference, source=written.sources["registry"])}
-    for name in ReleaseEntry.__struct_fields__:
-        stated = getattr(entry, name)
-        if name in ("framework", "release", "source") or stated is None:
+    for name in FACTS:
+        if name not in entry:
             continue
+        stated = entry[name]
         whole = stated if isinstance(stated, StatedFact) else StatedFact(value=stated)
-        source = written.sources[whole.source or entry.source]
+        source = written.sources[whole.source or str(entry.get("source", "sheet"))]
         facts[name] = Fact(
             value=whole.value, source=source, note=written.notes[whole.note] if whole.note else ""
         )
-    return Release(framework=entry.framework, release=entry.release, facts=facts)
+    return Release(framework=framework, release=release, facts=facts)
 
 
 def list_frameworks() -> tuple[str, ...]:

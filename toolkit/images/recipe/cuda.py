@@ -19,8 +19,8 @@ def find_version(manifest: Manifest) -> str:
     from toolkit.images.recipe import catalogue
 
     release = catalogue.find_by_name(manifest.base.reference) if manifest.base else None
-    if release is not None and release.cuda:
-        return release.cuda
+    if release is not None and (version := release.value("cuda")):
+        return version
     match = next(filter(None, map(_TORCH.search, manifest.frameworks.values())), None)
     match = match or next(filter(None, map(_PACKAGE.match, manifest.packages.apt)), None)
     return f"{match['major']}.{match['minor']}" if match else ""

@@ -10,8 +10,8 @@ from pathlib import PurePosixPath
 
 from toolkit.errors import UnknownImageError, UsageError
 from toolkit.images.recipe import catalogue
+from toolkit.images.recipe.catalogue import Release
 from toolkit.images.recipe.names import list_features, list_recipes
-from toolkit.images.recipe.releases import Release
 from toolkit.model.base import toml_value
 
 

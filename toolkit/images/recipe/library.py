@@ -139,12 +139,12 @@ def render(resolved: Resolved, form: str = "apptainer") -> str:
         resolved: the recipe.
         form: one of ``definitions.FORMATS``.
     """
-    return definitions.render(resolved, read_check_scripts(), __version__, form)
+    return definitions.render(resolved, build_stages(resolved), __version__, form)
 
 
 def hash_recipe(resolved: Resolved) -> str:
     """Return a hash that changes when the image would."""
-    return definitions.hash_recipe(resolved, read_check_scripts())
+    return definitions.hash_stages(build_stages(resolved))
 
 
 def definition_path(recipe: str, form: str = "apptainer") -> Path:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from toolkit.errors import UsageError
 from toolkit.images.recipe import catalogue, library
 from toolkit.images.recipe.bases import Ngc
-from toolkit.images.recipe.releases import Release
+from toolkit.images.recipe.catalogue import Release
 from toolkit.images.store import listing
 from toolkit.model.base import Model
 from toolkit.units import compare

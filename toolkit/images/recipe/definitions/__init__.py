@@ -9,13 +9,12 @@ whose lines the blocks have written already.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from toolkit.images.recipe.digests import hash_bytes
 from toolkit.images.recipe.resolve import Resolved
-from toolkit.images.recipe.stages import Stages, derive_stages
+from toolkit.images.recipe.stages import Stages
 
 STEP = "==> "  # begins the line in which a step prints its name: "==> pip: torch 2.13.0+cpu"
 
@@ -38,53 +37,43 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def render(
-    resolved: Resolved, scripts: Mapping[str, str], version: str, form: str = "apptainer"
-) -> str:
+def render(resolved: Resolved, stages: Stages, version: str, form: str = "apptainer") -> str:
     """Return the definition of a recipe.
 
     Args:
         resolved: the recipe.
-        scripts: the text of every file of ``images/checks``, by name.
+        stages: its steps.
         version: of the tool, for a label.
         form: one of ``FORMATS``.
     """
-    image_stages = derive_stages(resolved, scripts)
     labels = {
         "toolkit.recipe": resolved.name,
-        "toolkit.recipe-hash": hash_stages(image_stages),
+        "toolkit.recipe-hash": hash_stages(stages),
         "toolkit.version": version,
     }
     module: Any = import_module(FORMATS[form].module)
-    text: str = module.render(resolved, image_stages, labels)
+    text: str = module.render(resolved, stages, labels)
     return text
 
 
-def hash_recipe(resolved: Resolved, scripts: Mapping[str, str]) -> str:
+def hash_stages(stages: Stages) -> str:
     """Return a hash that changes when the image would.
 
     It is that of all its steps and files, in whatever format they are written.
     """
-    return hash_stages(derive_stages(resolved, scripts))
-
-
-def hash_stages(image_stages: Stages) -> str:
-    """Return the hash of stages."""
     import msgspec
 
     contents = (
-        image_stages.base.output().header,
-        image_stages.base.output().setup,
-        image_stages.prelude,
-        image_stages.common,
-        image_stages.build,
-        image_stages.final,
-        image_stages.files,
-        image_stages.path,
+        stages.base.output().header,
+        stages.base.output().setup,
+        stages.prelude,
+        stages.common,
+        stages.build,
+        stages.final,
+        stages.files,
+        stages.path,
     )
-    expanding = (list(image_stages.expanding.items()),) if image_stages.expanding else ()
+    expanding = (list(stages.expanding.items()),) if stages.expanding else ()
     return hash_bytes(
-        msgspec.json.encode(
-            (*contents, image_stages.environment, *expanding), order="deterministic"
-        )
+        msgspec.json.encode((*contents, stages.environment, *expanding), order="deterministic")
     )

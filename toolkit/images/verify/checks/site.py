@@ -64,7 +64,7 @@ def check_driver(case: ImageCase) -> Result:
 def release_driver(case: ImageCase) -> str | None:
     """Return the driver that the image's NGC release is made for, if the catalogue has it."""
     release = catalogue.find_by_name(case.base)
-    return release.driver if release else None
+    return release.value("driver") if release else None
 
 
 def judge_driver(
