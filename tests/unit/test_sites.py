@@ -25,7 +25,7 @@ from toolkit.model.site import (
     CommentRule,
     Limits,
     OptionRule,
-    Queue,
+    Partition,
     Site,
     SitePartition,
 )
@@ -161,9 +161,9 @@ FOUND = Survey(
     slurm="23.11.4",
     cluster="ada",
     plugins="lua",
-    queues=(
-        Queue(name="gpu", default=True, nodes="g[01-02]", max_minutes=1440),
-        Queue(name="big.mem", nodes="b01"),
+    partitions=(
+        Partition(name="gpu", default=True, hosts="g[01-02]", max_minutes=1440),
+        Partition(name="big.mem", hosts="b01"),
     ),
     nodes=(_GPU, replace(_GPU, name="g02", cpus=32, memory=250000, gpus=2), _BIG),
     mpi=("none", "pmix"),
@@ -234,7 +234,7 @@ def test_hostile_names_stay_names(name: str) -> None:
     node = ClusterNode(name="g01", partitions=(name,), state="idle", cpus=1, gpus=1, gpu_type=name)
     survey = Survey(
         cluster=name,
-        queues=(Queue(name=name, nodes=name),),
+        partitions=(Partition(name=name, hosts=name),),
         nodes=(node,),
         modules=(name,),
         probes={name: NodeProbe(problem=name)},

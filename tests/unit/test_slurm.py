@@ -16,7 +16,6 @@ from toolkit.model.site import (
     Limits,
     Partition,
     PartitionState,
-    Queue,
     Site,
     Start,
     Use,
@@ -125,10 +124,10 @@ def test_lines_of_a_site_s_plugins_are_skipped() -> None:
 
 def test_nodes_of_a_partition_are_counted() -> None:
     nodes = cluster.nodes(answer("22.05.8", "nodes").replace("State=MIXED", "State=IDLE", 1))
-    queue = cluster.queues(answer("22.05.8", "partitions"))[1]
+    queue = cluster.partitions(answer("22.05.8", "partitions"))[1]
     state = cluster.partition_state(queue, nodes, SITE, Limits(), Use(submitted=1))
     assert state == PartitionState(
-        queue=queue,
+        settings=queue,
         gpu="v100",
         gpus_per_node=4,
         cpus_per_node=8,
@@ -163,7 +162,7 @@ def test_states(state: str, meant: str) -> None:
 
 
 def test_limits_of_slurm_go_before_those_that_are_written() -> None:
-    neuron, queue = sites.load("neuron"), Queue(name="cas_v100_4", qos="v100")
+    neuron, queue = sites.load("neuron"), Partition(name="cas_v100_4", qos="v100")
     written = cluster.limits(queue, neuron, {}, {})
     assert written == Limits(jobs_submitted=20, jobs_running=10, gpus=44, source="site neuron")
     qos = cluster.limits_of("normal|||\nv100|5||gres/gpu=16,node=4\n", "Slurm's QOS")
@@ -171,7 +170,7 @@ def test_limits_of_slurm_go_before_those_that_are_written() -> None:
     assert cluster.limits(queue, neuron, qos, own) == Limits(
         jobs_submitted=7, jobs_running=5, gpus=16, source="Slurm's association and Slurm's QOS"
     )
-    assert cluster.limits(Queue(name="other"), SITE, {}, {}) == Limits()
+    assert cluster.limits(Partition(name="other"), SITE, {}, {}) == Limits()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +191,7 @@ def test_when_a_job_would_start(text: str, found: Start) -> None:
 
 def test_the_soonest_is_first_and_who_never_starts_is_missing() -> None:
     def at(name: str, start: Start | None) -> PartitionState:
-        return PartitionState(queue=Queue(name=name), start=start)
+        return PartitionState(settings=Partition(name=name), start=start)
 
     found = (
         at("a", Start(at="2026-11-22T00:00:00")),
@@ -200,7 +199,7 @@ def test_the_soonest_is_first_and_who_never_starts_is_missing() -> None:
         at("c", Start(at="2026-11-21T07:00:00")),
         at("d", None),
     )
-    assert [one.queue.name for one in cluster.soonest(found)] == ["c", "a"]
+    assert [one.settings.name for one in cluster.soonest(found)] == ["c", "a"]
 
 
 def answered(code: int, stderr: str, stdout: str = "") -> Result:

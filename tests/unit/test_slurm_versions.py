@@ -12,7 +12,7 @@ import pytest
 
 from tests.slurm_answers import JOBS, NAME, SCRIPT, SEPARATOR, answer, versions
 from toolkit.model.run import JobState
-from toolkit.model.site import Limits, Queue, Use
+from toolkit.model.site import Limits, Partition, Use
 from toolkit.slurm import TESTED, cluster, parse, queue
 
 VERSIONS = versions()
@@ -117,9 +117,9 @@ def test_nodes_and_limits(answers: Answers) -> None:
         (f"nid00{number}", "mixed", 4, "v100") for number in (1, 2, 3)
     ]
     assert sum(node.gpus_used for node in nodes) == 5
-    debug, main = cluster.queues(answers("partitions"))
-    assert debug == Queue(name="debug", nodes="nid[001-003]", max_minutes=30, max_nodes=1)
-    assert (main.default, main.up, main.max_minutes, main.max_nodes) == (True, True, None, None)
+    debug, main = cluster.partitions(answers("partitions"))
+    assert debug == Partition(name="debug", hosts="nid[001-003]", max_minutes=30, max_nodes=1)
+    assert (main.default, main.available, main.max_minutes, main.max_nodes) == (True, True, None, None)
     limits = cluster.limits_of(answers("qos"), "QOS")
     assert limits == {"normal": Limits(source="QOS")}
 

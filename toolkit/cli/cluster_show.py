@@ -110,9 +110,9 @@ def _lines(partitions: Sequence[PartitionState], shape: str) -> Iterator[str]:
     )
     rows = [
         (
-            partition.queue.name
-            + "*" * partition.queue.default
-            + ("" if partition.queue.up else " (off)"),
+            partition.settings.name
+            + "*" * partition.settings.default
+            + ("" if partition.settings.available else " (off)"),
             f"{partition.gpus_per_node} {partition.gpu}".strip()
             if partition.gpus_per_node
             else "-",
@@ -143,7 +143,7 @@ def _of(used: int, limit: int | None) -> str:
 
 
 def _limit(partition: PartitionState) -> str:
-    minutes = partition.queue.max_minutes
+    minutes = partition.settings.max_minutes
     if minutes is None:
         return "no limit"
     return re.sub(" days?, ", "-", str(timedelta(minutes=minutes)))  # as Slurm writes it
@@ -156,19 +156,19 @@ def _starts(partitions: Sequence[PartitionState], shape: str) -> Iterator[str]:
     """
     able = soonest(partitions)
     rows = [
-        (partition.queue.name, _when(partition.start.at), partition.start.nodes)
+        (partition.settings.name, _when(partition.start.at), partition.start.nodes)
         for partition in able
         if partition.start
     ]
     rows += [
-        (partition.queue.name, "never", partition.start.refused)
+        (partition.settings.name, "never", partition.start.refused)
         for partition in partitions
         if partition.start and not partition.start.at
     ]
     yield f"a job of {shape}, as Slurm guesses now:"
     yield console.table(("PARTITION", "STARTS", "WHERE, OR WHY NOT"), rows)
     if able:
-        yield f"next: toolkit run --partition {able[0].queue.name} ..."
+        yield f"next: toolkit run --partition {able[0].settings.name} ..."
 
 
 def _when(at: str) -> str:

@@ -83,7 +83,7 @@ def init(
         return
     write_atomically(path, text)
     unknown = sum(line.startswith("# ?") for line in text.splitlines())
-    partitions = counted(len(answers.queues), "partition")
+    partitions = counted(len(answers.partitions), "partition")
     console.fact("site", f"{name}: {partitions}, {counted(unknown, 'value')} unknown")
     console.fact("file", str(path))
     then = f"toolkit site check {name}   toolkit site use {name}"

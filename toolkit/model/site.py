@@ -208,8 +208,9 @@ class Access(Model, frozen=True, kw_only=True):
 class Partition(Model, frozen=True, kw_only=True):
     """A partition as Slurm describes it. Memory in MB, time in minutes; None means unlimited.
 
-    ``cpus``, ``memory`` and ``gpus`` are of the largest node, and so are the GPUs of each type;
-    ``nodes`` counts those that are not switched off or down.
+    sinfo counts: ``cpus``, ``memory`` and ``gpus`` are of the largest node, and so are the GPUs of
+    each type; ``nodes`` are those that are not switched off or down. scontrol has the settings:
+    ``hosts`` as Slurm writes them, and ``qos``, whose limits apply to all users of the partition.
     """
 
     name: str
@@ -223,6 +224,8 @@ class Partition(Model, frozen=True, kw_only=True):
     max_nodes: int | None = None
     max_minutes: int | None = None
     available: bool = True
+    hosts: str = ""
+    qos: str = ""
 
 
 class ClusterNode(Model, frozen=True, kw_only=True):
@@ -301,25 +304,6 @@ class Facts(Model, frozen=True, kw_only=True):
     limits: dict[str, Limits] = {}
 
 
-class Queue(Model, frozen=True, kw_only=True):
-    """The settings of a partition.
-
-    Attributes:
-        nodes: as Slurm writes them.
-        max_minutes, default_minutes, max_nodes: None: no limit, or no default.
-        qos: the quality of service whose limits apply to all users of the partition; empty: none.
-    """
-
-    name: str
-    default: bool = False
-    up: bool = True
-    nodes: str = ""
-    max_minutes: int | None = None
-    default_minutes: int | None = None
-    max_nodes: int | None = None
-    qos: str = ""
-
-
 class Start(Model, frozen=True, kw_only=True):
     """Slurm's estimate of a job's start in a partition, or its refusal.
 
@@ -338,6 +322,7 @@ class PartitionState(Model, frozen=True, kw_only=True):
     """A partition now.
 
     Attributes:
+        settings: of the partition.
         gpu: the model of its GPUs; all models if there are several.
         gpus_per_node: of the node with the most.
         idle, mixed, full, down: number of nodes in each state.
@@ -346,7 +331,7 @@ class PartitionState(Model, frozen=True, kw_only=True):
         start: the estimate for a job's shape; None if no shape was given.
     """
 
-    queue: Queue
+    settings: Partition
     gpu: str = ""
     gpus_per_node: int = 0
     cpus_per_node: int = 0

@@ -56,19 +56,18 @@ def within(site: Site) -> Iterator[Difference]:
 
 def against(site: Site, survey: Survey) -> Iterator[Difference]:
     """Yield the differences between the site file and the cluster."""
-    queues = {queue.name for queue in survey.queues}
+    known = {partition.name for partition in survey.partitions}
     for name, written in site.partitions.items():
-        if name in queues and written.batch:
+        if name in known and written.batch:
             yield from _partition(name, written, site, survey)
-        elif name not in queues and written.batch:
+        elif name not in known and written.batch:
             yield Difference(f"partitions.{name}", "the cluster has no such partition")
     default = site.defaults.get("partition")
-    if default is not None and default not in queues:
+    if default is not None and default not in known:
         yield Difference("defaults.partition", f"the cluster has no partition {default!r}")
-    for queue in survey.queues:
-        if queue.name not in site.partitions and site.partitions:
-            text = "the file does not have this partition"
-            yield Difference(f"partitions.{queue.name}", text, wrong=False)
+    for name in sorted(known - {*site.partitions} if site.partitions else ()):
+        text = "the file does not have this partition"
+        yield Difference(f"partitions.{name}", text, wrong=False)
     missing = [kind for kind in site.mpi if kind not in survey.mpi] if survey.mpi else []
     if missing:
         text = f"srun --mpi has no {', '.join(missing)}; it has {', '.join(survey.mpi)}"
@@ -82,9 +81,9 @@ def against(site: Site, survey: Survey) -> Iterator[Difference]:
 def _partition(
     name: str, written: SitePartition, site: Site, survey: Survey
 ) -> Iterator[Difference]:
-    queue = next(queue for queue in survey.queues if queue.name == name)
-    members, limits = survey.members(queue), survey.limits.get(name, Limits())
-    minutes = queue.max_minutes
+    live = next(each for each in survey.partitions if each.name == name)
+    members, limits = survey.members(live), survey.limits.get(name, Limits())
+    minutes = live.max_minutes
     rows: tuple[tuple[str, object, object], ...] = (
         ("gpus", max((node.gpus for node in members), default=0), written.gpus),
         ("cpus", max((node.cpus for node in members), default=0), written.cpus),

@@ -15,7 +15,7 @@ from toolkit import shell
 from toolkit.config import package_directory
 from toolkit.errors import ToolkitError
 from toolkit.model.base import Model, toml_value
-from toolkit.model.site import ClusterNode, Limits, Queue
+from toolkit.model.site import ClusterNode, Limits, Partition
 from toolkit.shell import Progress
 from toolkit.slurm import cluster
 from toolkit.slurm.client import Client
@@ -66,7 +66,7 @@ class Survey(Model, frozen=True, kw_only=True):
     cluster: str = ""
     local: bool = False
     plugins: str = ""
-    queues: tuple[Queue, ...] = ()
+    partitions: tuple[Partition, ...] = ()
     nodes: tuple[ClusterNode, ...] = ()
     mpi: tuple[str, ...] = ()
     containers: tuple[str, ...] = ()
@@ -75,9 +75,9 @@ class Survey(Model, frozen=True, kw_only=True):
     limits: dict[str, Limits] = {}
     probes: dict[str, NodeProbe] = {}
 
-    def members(self, queue: Queue) -> tuple[ClusterNode, ...]:
+    def members(self, partition: Partition) -> tuple[ClusterNode, ...]:
         """Return the nodes of a partition."""
-        return tuple(node for node in self.nodes if queue.name in node.partitions)
+        return tuple(node for node in self.nodes if partition.name in node.partitions)
 
 
 def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = None) -> Survey:
@@ -93,18 +93,18 @@ def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = 
         SlurmUnreachableError: no Slurm answers.
     """
     progress.begin("slurm", "partitions, nodes, limits")
-    queues, nodes = cluster.ask_queues(client), cluster.ask_nodes(client)
+    partitions, nodes = cluster.ask_partitions(client), cluster.ask_nodes(client)
     config = configuration(client.ask("scontrol", "show", "config").stdout)
     qos, own = cluster.accounts(client)
-    limits = {queue.name: cluster.limits(queue, None, qos, own) for queue in queues}
+    limits = {each.name: cluster.limits(each, None, qos, own) for each in partitions}
     with_gpus = {name for node in nodes if node.gpus for name in node.partitions}
-    probed = [queue.name for queue in queues if queue.name in with_gpus]
+    probed = [each.name for each in partitions if each.name in with_gpus]
     return Survey(
         slurm=config.get("SLURM_VERSION", ""),
         cluster=config.get("ClusterName", ""),
         local=bool(client.access.prefix),
         plugins=config.get("JobSubmitPlugins", ""),
-        queues=queues,
+        partitions=partitions,
         nodes=nodes,
         mpi=client.mpi_types(),
         containers=tuple(name for name in _CONTAINERS if shell.which(name)),
@@ -212,23 +212,23 @@ def draft(name: str, survey: Survey, *, date: str) -> str:
         loaded=[module for module in survey.modules or () if _CONTAINER_MODULES.match(module)],
         interfaces=list(dict.fromkeys(each for probe in probes for each in probe.interfaces)),
         driver=min(drivers, key=lambda text: [*map(int, re.findall(r"\d+", text))], default=""),
-        partitions=[_partition(queue, survey) for queue in survey.queues],
+        partitions=[_partition(each, survey) for each in survey.partitions],
     )
 
 
-def _partition(queue: Queue, survey: Survey) -> dict[str, Any]:
-    members, probe = survey.members(queue), survey.probes.get(queue.name)
-    is_bare = re.fullmatch(r"[A-Za-z0-9_-]+", queue.name)
+def _partition(partition: Partition, survey: Survey) -> dict[str, Any]:
+    members, probe = survey.members(partition), survey.probes.get(partition.name)
+    is_bare = re.fullmatch(r"[A-Za-z0-9_-]+", partition.name)
     types = dict.fromkeys(node.gpu_type.upper() for node in members if node.gpu_type)
     hardware = [
         (key, sorted({getattr(node, key) for node in members}))
         for key in ("cpus", "memory", "gpus")
     ]
     return {
-        "queue": queue,
-        "key": queue.name if is_bare else toml_value(queue.name),
+        "partition": partition,
+        "key": partition.name if is_bare else toml_value(partition.name),
         "members": members,
-        "limits": survey.limits.get(queue.name, Limits()),
+        "limits": survey.limits.get(partition.name, Limits()),
         "hardware": [
             (key, values) for key, values in hardware if values and (values[-1] or key != "gpus")
         ],

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from toolkit.model.site import ClusterNode, Limits, PartitionState, Queue, Site, Start, Use
+from toolkit.model.site import ClusterNode, Limits, Partition, PartitionState, Site, Start, Use
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import no_slurm
 from toolkit.slurm.parse import gpu_counts, gpus_in, number, rows
@@ -45,18 +45,18 @@ def partition_states(
     uses, (qos, own) = ask_usage(client), accounts(client)
     return tuple(
         partition_state(
-            queue,
-            [node for node in all_nodes if queue.name in node.partitions],
+            partition,
+            [node for node in all_nodes if partition.name in node.partitions],
             site,
-            limits(queue, site, qos, own),
-            uses.get(queue.name, Use()),
-            None if shape is None else _ask_start(client, queue, site, shape),
+            limits(partition, site, qos, own),
+            uses.get(partition.name, Use()),
+            None if shape is None else _ask_start(client, partition, site, shape),
         )
-        for queue in ask_queues(client)
+        for partition in ask_partitions(client)
     )
 
 
-def ask_queues(client: Client) -> tuple[Queue, ...]:
+def ask_partitions(client: Client) -> tuple[Partition, ...]:
     """Return the settings of the partitions that this user may see.
 
     Raises:
@@ -66,7 +66,7 @@ def ask_queues(client: Client) -> tuple[Queue, ...]:
     if not answer.ok:
         cause = "Slurm does not show its partitions"
         raise no_slurm(cause, "scontrol show partition", answer.tail(3))
-    return queues(answer.stdout)
+    return partitions(answer.stdout)
 
 
 def ask_nodes(client: Client) -> tuple[ClusterNode, ...]:
@@ -97,7 +97,7 @@ def ask_limits(client: Client, partition: str) -> dict[str, Limits]:
     if all(each == Limits(source=each.source) for each in (*qos.values(), *own.values())):
         return {}
     answer = client.ask("scontrol", "--oneliner", "show", "partition", partition)
-    known = {queue.name: limits(queue, None, qos, own) for queue in queues(answer.stdout)}
+    known = {each.name: limits(each, None, qos, own) for each in partitions(answer.stdout)}
     return {name: allowed for name, allowed in known.items() if allowed.source}
 
 
@@ -109,8 +109,8 @@ def ask_usage(client: Client) -> dict[str, Use]:
     return usage(result.stdout, lambda job: details(job).stdout) if result.ok else {}
 
 
-def _ask_start(client: Client, queue: Queue, site: Site, shape: Sequence[str]) -> Start:
-    words = [f"--partition={queue.name}"]
+def _ask_start(client: Client, partition: Partition, site: Site, shape: Sequence[str]) -> Start:
+    words = [f"--partition={partition.name}"]
     words += [f"--comment={site.comment.example}"] if site.comment and site.comment.example else []
     # Of an option that is given twice, sbatch takes the last.
     result = client.ask("sbatch", "--test-only", *words, *shape, "--wrap=true")
@@ -155,30 +155,22 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.replace("(null)", "").split(",")))
 
 
-def queues(text: str) -> tuple[Queue, ...]:
+def partitions(text: str) -> tuple[Partition, ...]:
     """Parse the output of ``scontrol --oneliner show partition``, in Slurm's order."""
     lines = (line for line in text.splitlines() if line.startswith("PartitionName="))
-    return tuple(map(_queue, map(fields_of, lines)))
+    return tuple(map(_partition, map(fields_of, lines)))
 
 
-def _queue(values: Mapping[str, str]) -> Queue:
-    return Queue(
+def _partition(values: Mapping[str, str]) -> Partition:
+    return Partition(
         name=values["PartitionName"],
         default=values.get("Default") == "YES",
-        up=values.get("State", "UP") == "UP",
-        nodes="" if values.get("Nodes") == "(null)" else values.get("Nodes", ""),
-        max_minutes=_minutes(values.get("MaxTime", "")),
-        default_minutes=_minutes(values.get("DefaultTime", "")),
+        available=values.get("State", "UP") == "UP",
+        hosts="" if values.get("Nodes") == "(null)" else values.get("Nodes", ""),
+        max_minutes=minutes(values.get("MaxTime", "UNLIMITED")),
         max_nodes=number(values.get("MaxNodes", "")),
         qos="" if values.get("QoS") in (None, "N/A") else values["QoS"],
     )
-
-
-def _minutes(text: str) -> int | None:
-    try:
-        return minutes(text)
-    except ValueError:  # NONE
-        return None
 
 
 def limits_of(text: str, source: str) -> dict[str, Limits]:
@@ -196,18 +188,18 @@ def limits_of(text: str, source: str) -> dict[str, Limits]:
 
 
 def limits(
-    queue: Queue, site: Site | None, qos: Mapping[str, Limits], own: Mapping[str, Limits]
+    partition: Partition, site: Site | None, qos: Mapping[str, Limits], own: Mapping[str, Limits]
 ) -> Limits:
     """Return the limits of one user in a partition.
 
     Args:
-        queue: the partition.
+        partition: the partition.
         site: the site file, whose limits come last; None: only Slurm's.
         qos: limits by quality of service.
         own: limits of the user by partition.
     """
-    written = site.partitions.get(queue.name) if site else None
-    known = [qos.get(queue.qos), own.get(queue.name), own.get("")]
+    written = site.partitions.get(partition.name) if site else None
+    known = [qos.get(partition.qos), own.get(partition.name), own.get("")]
     if site and written:
         known += [
             Limits(
@@ -254,7 +246,7 @@ def usage(text: str, details: Callable[[str], str]) -> dict[str, Use]:
 
 
 def partition_state(
-    queue: Queue,
+    partition: Partition,
     members: Sequence[ClusterNode],
     site: Site,
     allowed: Limits,
@@ -262,12 +254,12 @@ def partition_state(
     start: Start | None = None,
 ) -> PartitionState:
     """Return the present state of a partition from its nodes, limits and usage."""
-    written = site.partitions.get(queue.name)
+    written = site.partitions.get(partition.name)
     kinds = ", ".join(dict.fromkeys(node.gpu_type for node in members if node.gpu_type))
     alive = [node for node in members if node.state != "down"]
     states = [node.state for node in members]
     return PartitionState(
-        queue=queue,
+        settings=partition,
         gpu=(written.gpu if written and written.gpu else kinds) or "",
         gpus_per_node=max((node.gpus for node in members), default=0),
         cpus_per_node=max((node.cpus for node in members), default=0),
