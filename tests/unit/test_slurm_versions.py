@@ -119,7 +119,12 @@ def test_nodes_and_limits(answers: Answers) -> None:
     assert sum(node.gpus_used for node in nodes) == 5
     debug, main = cluster.partitions(answers("partitions"))
     assert debug == Partition(name="debug", hosts="nid[001-003]", max_minutes=30, max_nodes=1)
-    assert (main.default, main.available, main.max_minutes, main.max_nodes) == (True, True, None, None)
+    assert (main.default, main.available, main.max_minutes, main.max_nodes) == (
+        True,
+        True,
+        None,
+        None,
+    )
     limits = cluster.limits_of(answers("qos"), "QOS")
     assert limits == {"normal": Limits(source="QOS")}
 

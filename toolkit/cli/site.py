@@ -18,10 +18,9 @@ from toolkit.files import read_text, write_atomically
 from toolkit.model.site import Site
 from toolkit.planning.cluster import cluster_of, find_cluster
 from toolkit.rules import described
-from toolkit.sites import compare
 from toolkit.sites.rules import comment_example, comment_form
 from toolkit.sites.schema import text
-from toolkit.sites.survey import draft, survey
+from toolkit.sites.survey import against, draft, survey, within
 from toolkit.slurm.client import Client
 from toolkit.trust import require_trusted
 from toolkit.units import counted
@@ -106,11 +105,11 @@ def check(site: str, as_json: bool) -> int:
     """
     is_file = site.endswith(".toml") or "/" in site
     written = sites.from_file(Path(site)) if is_file else sites.load(site, "NAME")
-    differences = list(compare.within(written))
+    differences = list(within(written))
     try:
         with console.Steps() as steps:
             answers = survey(Client(cluster_of(written).access), steps)
-        differences += compare.against(written, answers)
+        differences += against(written, answers)
         where = f"compared with cluster {answers.cluster}, Slurm {answers.slurm}"
     except SlurmUnreachableError as error:
         where = f"not compared with the cluster: {error.cause}"
