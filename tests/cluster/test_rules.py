@@ -155,7 +155,7 @@ def test_a_user_may_have_so_many_jobs(place: Place) -> None:
     dry = place.do(f"run --dry-run {options}", RIGHT["comment"], "hostname")
     assert f"{full}; you have 2, and this would be 1 more (site like-neuron, 2026-08)" in dry.stderr
     shown = json.loads(place.do("cluster show --json").stdout)["partitions"]
-    assert {one["queue"]["name"]: one["use"]["submitted"] for one in shown}["amd_h100_2"] == 2
+    assert {one["settings"]["name"]: one["use"]["submitted"] for one in shown}["amd_h100_2"] == 2
     assert place.do("cluster exec -- scancel --state=PENDING").returncode == 0
 
 
@@ -185,10 +185,10 @@ def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(
 
 def test_where_a_job_would_start_soonest(place: Place) -> None:
     shown = place.do("cluster show --nodes 2 --gpus 4 --time 1:00:00 --json")
-    found = {one["queue"]["name"]: one for one in json.loads(shown.stdout)["partitions"]}
+    found = {one["settings"]["name"]: one for one in json.loads(shown.stdout)["partitions"]}
     on_path = ("-m", "toolkit", *"cluster show --site generic --json".split())
     seen = json.loads(place.do("cluster exec --", sys.executable, *on_path).stdout)["partitions"]
-    assert [(one["queue"]["name"], one["gpus"]) for one in seen] == [
+    assert [(one["settings"]["name"], one["gpus"]) for one in seen] == [
         (name, one["gpus"]) for name, one in found.items()
     ]
     assert found["cas_v100_4"]["start"]["at"]
