@@ -13,6 +13,7 @@ from toolkit.launchers.base import Launcher, default, require, sockets
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch
 from toolkit.quoting import shell
+from toolkit.units import compare
 
 NONE = Launcher(
     "none",
@@ -78,8 +79,7 @@ TENSORFLOW = Launcher(
 )
 
 
-_RAY_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
-_TOKENS = (2, 52)  # the first version of Ray that asks for a token
+_TOKENS = "2.52"  # the first version of Ray that asks for a token
 
 
 def _ray(case: Case) -> Launch:
@@ -116,10 +116,9 @@ def _check_ray(case: Case) -> Iterator[ToolkitError]:
     """Require Ray; warn of one without tokens on nodes that other users may have, too."""
     yield from require("ray", case)
     version = case.manifest.frameworks.get("ray", "") if case.manifest else ""
-    match = _RAY_VERSION.match(version)
-    if match and (int(match[1]), int(match[2])) < _TOKENS and not case.job.exclusive:
+    if version and compare(version, _TOKENS) < 0 and not case.job.exclusive:
         yield LauncherMismatchError(
-            f"Ray {version} asks for no token, as {'.'.join(map(str, _TOKENS))} does: other users "
+            f"Ray {version} asks for no token, as {_TOKENS} does: other users "
             "of the nodes can run code as you",
             next_step="--exclusive",
             is_warning=True,

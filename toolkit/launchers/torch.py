@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from toolkit.launchers.trainers import (
 )
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch
+from toolkit.units import compare
 
 _RESTARTS = 3  # default of an elastic run
 _FRAMEWORK = "torch.distributed"
@@ -244,8 +244,7 @@ SPAWN = Launcher(
 
 RECORDS = "nccl_trace_rank_"  # the number of the rank follows; below the directory of reports
 _ENTRIES = "2000"  # the default of newer versions
-_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
-_FIRST, _RENAMED = (2, 5), (2, 9)  # torch warns of the older names since it has others
+_FIRST, _RENAMED = "2.5", "2.9"  # torch warns of the older names since it has others
 
 
 def flight_recorder(case: Case) -> dict[str, str]:
@@ -254,12 +253,10 @@ def flight_recorder(case: Case) -> dict[str, str]:
     It keeps NCCL's last collectives of each rank, and writes them down at a timeout. Source:
     docs.pytorch.org, torch_nccl_environment_variables, and getCvarString of c10d.
     """
-    text = case.manifest.frameworks.get("torch", "") if case.manifest else ""
-    match = _VERSION.match(text)
-    version = (int(match[1]), int(match[2])) if match else None
-    if not case.job.most_gpus or (version is not None and version < _FIRST):
+    version = case.manifest.frameworks.get("torch", "") if case.manifest else ""
+    if not case.job.most_gpus or (version and compare(version, _FIRST) < 0):
         return {}
-    is_renamed = version is not None and version >= _RENAMED
+    is_renamed = version and compare(version, _RENAMED) >= 0
     size = "TORCH_FR_BUFFER_SIZE" if is_renamed else "TORCH_NCCL_TRACE_BUFFER_SIZE"
     file = "TORCH_FR_DUMP_TEMP_FILE" if is_renamed else "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
     return {
