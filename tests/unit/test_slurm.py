@@ -161,6 +161,14 @@ def test_states(state: str, meant: str) -> None:
     assert (node.state, node.gpus, node.gpu_type) == (meant, 0, "")
 
 
+def test_a_node_has_its_partitions_and_features() -> None:
+    lines = ("NodeName=a Partitions=main,debug AvailableFeatures=intel,rack1 State=IDLE", SPOKEN)
+    text = "\n".join((*lines, "NodeName=b Partitions=main AvailableFeatures=(null) State=IDLE"))
+    first, second = cluster.nodes(text)
+    assert (first.partitions, first.features) == (("main", "debug"), ("intel", "rack1"))
+    assert (second.partitions, second.features) == (("main",), ())
+
+
 def test_limits_of_slurm_go_before_those_that_are_written() -> None:
     neuron, queue = sites.load("neuron"), Partition(name="cas_v100_4", qos="v100")
     written = cluster.limits(queue, neuron, {}, {})
