@@ -201,43 +201,193 @@ RUN set -ex; \
 RUN set -ex; \
     mkdir -p /opt/toolkit/checks; \
     printf '%s\n' \
-        '"""Horovod has what is named: `horovodrun --check-build` says so, and so does the metadata of the build, since the first can be wrong.' \
-        'The frameworks are in the versions that it was built against.' \
+        '"""Runs checks of Python in forks of one process, which imports their modules once.' \
         '' \
-        'Arguments: frameworks as Horovod'"'"'s metadata calls them, then a comma, then operations: pytorch , mpi gloo' \
+        'Arguments: the modules, then each check as one word for a shell: its name, its script and the script'"'"'s arguments.' \
+        '"""' \
+        '' \
+        'import importlib' \
+        'import os' \
+        'import runpy' \
+        'import shlex' \
+        'import signal' \
+        'import sys' \
+        'import tempfile' \
+        'import traceback' \
+        '' \
+        'PATIENCE = 300  # seconds for one check' \
+        '' \
+        '' \
+        'def run(program: str, *arguments: str) -> int:' \
+        '    """Run a program of Python in this process; return its exit code."""' \
+        '    sys.argv = [program, *arguments]' \
+        '    code = 0' \
+        '    try:' \
+        '        runpy.run_path(program, run_name="__main__")' \
+        '    except SystemExit as error:' \
+        '        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1' \
+        '        if isinstance(error.code, str):' \
+        '            print(error.code, file=sys.stderr)' \
+        '    except BaseException:' \
+        '        traceback.print_exc()' \
+        '        code = 1' \
+        '    sys.stdout.flush()' \
+        '    sys.stderr.flush()' \
+        '    return code' \
+        '' \
+        '' \
+        'def run_forked(program: str, *arguments: str) -> "tuple[int, str]":' \
+        '    """Run a program of Python in a fork of this process; return its exit code and what it printed."""' \
+        '    sys.stdout.flush()' \
+        '    with tempfile.TemporaryFile() as output:' \
+        '        child = os.fork()' \
+        '        if child == 0:' \
+        '            os.dup2(output.fileno(), 1)' \
+        '            os.dup2(output.fileno(), 2)' \
+        '            signal.alarm(PATIENCE)' \
+        '            os._exit(run(program, *arguments))' \
+        '        status = os.waitpid(child, 0)[1]' \
+        '        output.seek(0)' \
+        '        text = output.read().decode(errors="replace").strip()' \
+        '    if os.WIFSIGNALED(status):' \
+        '        return 1, f"{text}\n{program} was ended by signal {os.WTERMSIG(status)}".strip()' \
+        '    return os.WEXITSTATUS(status), text' \
+        '' \
+        '' \
+        'def main(modules: str, *calls: str) -> int:' \
+        '    """Run the checks; return 1 if one failed."""' \
+        '    for module in modules.split():' \
+        '        try:' \
+        '            importlib.import_module(module)' \
+        '        except BaseException:  # also SystemExit; the check that needs it says so' \
+        '            continue' \
+        '    failed = False' \
+        '    for call in calls:' \
+        '        name, *words = shlex.split(call)' \
+        '        code, text = run_forked(*words)' \
+        '        failed = failed or code != 0' \
+        '        print(text)' \
+        '        print(f"toolkit-check: {name} {'"'"'failed'"'"' if code else '"'"'passed'"'"'}: {(text.splitlines() or ['"'"''"'"'])[-1]}", flush=True)' \
+        '    return int(failed)' \
+        '' \
+        '' \
+        'if __name__ == "__main__":' \
+        '    sys.exit(main(*sys.argv[1:]))' \
+        > /opt/toolkit/checks/forked.py; \
+    printf '%s\n' \
+        '"""Compares three witnesses of Horovod'"'"'s build: `horovodrun --check-build`, the metadata of the build, and its modules.' \
+        '' \
+        'One alone is not enough: --check-build was seen to show PyTorch for a build that had been made for TensorFlow only.' \
+        'Arguments: frameworks and operations that it must be built with, a comma between them: pytorch , mpi gloo' \
         '"""' \
         '' \
         'import json' \
         'import re' \
-        'import subprocess' \
+        'import shutil' \
         'import sys' \
         'from importlib import import_module' \
         'from importlib.util import find_spec' \
         'from pathlib import Path' \
+        'from typing import Any' \
         '' \
-        'MODULES = {"pytorch": "torch"}' \
+        'MODULES = {"pytorch": "torch", "tensorflow": "tensorflow", "mxnet": "mxnet"}' \
+        'SECTIONS = {"Frameworks": "frameworks", "Controllers": "controllers", "Tensor Operations": "operations"}' \
         '' \
-        'arguments = sys.argv[1:]' \
-        'frameworks = arguments[: arguments.index(",")]' \
-        'operations = arguments[arguments.index(",") + 1 :]' \
         '' \
-        'said = subprocess.run(["horovodrun", "--check-build"], capture_output=True, text=True, check=True).stdout' \
-        'print(said)' \
-        'marked = {name.lower() for name in re.findall(r"\[X\] (\S+)", said)}' \
-        'missing = [name for name in (*frameworks, *operations) if name not in marked]' \
-        'if missing:' \
-        '    sys.exit(f"horovodrun --check-build does not have {'"'"', '"'"'.join(missing)}")' \
+        'def marked(text: str) -> "dict[str, list[str]]":' \
+        '    """Return what `horovodrun --check-build` marks, by section, in lower case."""' \
+        '    marks: dict[str, list[str]] = {name: [] for name in SECTIONS.values()}' \
+        '    section = ""' \
+        '    for line in text.splitlines():' \
+        '        head = re.match(r"\s*Available (.+):", line)' \
+        '        section = SECTIONS.get(head.group(1), "") if head else section' \
+        '        mark = re.match(r"\s*\[X\] (\S+)", line)' \
+        '        if mark and section:' \
+        '            marks[section].append(mark.group(1).lower())' \
+        '    return marks' \
         '' \
-        'package = find_spec("horovod")' \
-        'metadata = json.loads((Path(package.origin).parent / "metadata.json").read_text()) if package and package.origin else {}' \
-        'missing = [name for name in frameworks if name not in metadata]' \
-        'if missing:' \
-        '    sys.exit(f"Horovod'"'"'s metadata does not have {'"'"', '"'"'.join(missing)}")' \
-        'there = {name: str(getattr(import_module(MODULES.get(name, name)), "__version__", "")) for name in frameworks}' \
-        'wrong = [f"{name} {metadata[name]}, and {there[name]} is in the image" for name in frameworks if there[name] != metadata[name]]' \
-        'if wrong:' \
-        '    sys.exit(f"Horovod was built for {'"'"'; for '"'"'.join(wrong)}")' \
-        'print(f"built for {'"'"', '"'"'.join(f'"'"'{name} {metadata[name]}'"'"' for name in frameworks)}, with {'"'"', '"'"'.join(operations)}")' \
+        '' \
+        'def faults(name: str, marks: Any, metadata: Any, reason: "str | None", version: str, required: bool) -> Any:' \
+        '    """Yield the contradictions about one framework; `reason` is why Horovod'"'"'s module for it fails, None if the framework is not there."""' \
+        '    if reason is None:' \
+        '        if required:' \
+        '            yield f"it should work with {name}, which is not in the image"' \
+        '        return' \
+        '    shown, recorded = name in marks, metadata is None or name in metadata' \
+        '    if shown and not recorded:' \
+        '        yield f"--check-build shows {name}, but the metadata of its build does not have it"' \
+        '    if shown and reason:' \
+        '        yield f"--check-build shows {name}, but horovod.{MODULES[name]} cannot be imported ({reason})"' \
+        '    if required and not shown:' \
+        '        yield f"--check-build does not show {name}"' \
+        '    if not shown and metadata is not None and recorded:' \
+        '        yield f"the metadata of its build has {name}, but --check-build does not show it"' \
+        '    built_for = (metadata or {}).get(name)' \
+        '    if shown and built_for and version and built_for != version:' \
+        '        yield f"Horovod was built for {name} {built_for}, and {version} is in the image"' \
+        '' \
+        '' \
+        'def judge(marks: Any, metadata: Any, reasons: Any, versions: Any, frameworks: Any, operations: Any) -> "tuple[bool, str]":' \
+        '    """Return whether the witnesses agree, and what they say."""' \
+        '    wrong = [' \
+        '        fault' \
+        '        for name in MODULES' \
+        '        for fault in faults(name, marks["frameworks"], metadata, reasons.get(name), versions.get(name, ""), name in frameworks)' \
+        '    ]' \
+        '    built = [name for name in MODULES if name in marks["frameworks"] and reasons.get(name) == ""]' \
+        '    every = {name for names in marks.values() for name in names}' \
+        '    wrong += [f"--check-build does not show {name}" for name in operations if name not in every]' \
+        '    if not wrong and not built:' \
+        '        wrong.append("it is built for no framework that is in the image")' \
+        '    if not marks["controllers"]:' \
+        '        wrong.append("it has neither MPI nor Gloo")' \
+        '    if wrong:' \
+        '        return False, "; ".join(wrong)' \
+        '    names = ", ".join(f"{name} {(metadata or {}).get(name, '"'"''"'"')}".strip() for name in built)' \
+        '    notes = [f"--check-build also shows {name}, which is not in the image" for name in marks["frameworks"] if name not in reasons]' \
+        '    notes += [] if metadata is not None else ["this release keeps no metadata of its build"]' \
+        '    parts = f"with {'"'"', '"'"'.join(marks['"'"'controllers'"'"'])}; operations {'"'"', '"'"'.join(marks['"'"'operations'"'"'])}"' \
+        '    return True, "; ".join((f"built for {names}, {parts}", *notes))' \
+        '' \
+        '' \
+        'def read_metadata() -> Any:' \
+        '    """Return the metadata of Horovod'"'"'s build; None if there is none."""' \
+        '    spec = find_spec("horovod")' \
+        '    try:' \
+        '        return json.loads((Path(spec.origin).parent / "metadata.json").read_text()) if spec and spec.origin else None' \
+        '    except (OSError, ValueError):' \
+        '        return None' \
+        '' \
+        '' \
+        'def reason_of(module: str) -> str:' \
+        '    """Return why a module cannot be imported; empty if it can."""' \
+        '    try:' \
+        '        import_module(module)' \
+        '    except BaseException as error:  # also SystemExit' \
+        '        return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['"'"''"'"'])[-1]}"' \
+        '    return ""' \
+        '' \
+        '' \
+        'def main() -> None:' \
+        '    """Ask the witnesses, and judge what they say."""' \
+        '    split = sys.argv.index(",")' \
+        '    reasons = {name: reason_of(f"horovod.{module}") for name, module in MODULES.items() if find_spec(module)}' \
+        '    versions = {name: str(getattr(sys.modules.get(MODULES[name]), "__version__", "")) for name in reasons}' \
+        '    # In a fork of this process it finds what is imported already: it imports each framework seven times.' \
+        '    code, text = import_module("forked").run_forked(shutil.which("horovodrun") or "horovodrun", "--check-build")' \
+        '    if code:' \
+        '        sys.exit(f"horovodrun --check-build ended with {code}: {(text or '"'"'?'"'"').splitlines()[-1]}")' \
+        '    print(text)' \
+        '    marks = marked(text)' \
+        '    for name in marks["controllers"]:' \
+        '        print(f"toolkit-fact: controller {name}")' \
+        '    right, says = judge(marks, read_metadata(), reasons, versions, sys.argv[1:split], sys.argv[split + 1 :])' \
+        '    print(says)' \
+        '    sys.exit(0 if right else 1)' \
+        '' \
+        '' \
+        'if __name__ == "__main__":' \
+        '    main()' \
         > /opt/toolkit/checks/horovod_build.py; \
     printf '%s\n' \
         '"""Imports each module that is named, and those of the packages that are named after `--of`, and says their versions."""' \
@@ -271,16 +421,20 @@ RUN set -ex; \
         '    modules, number = modules_of(package)' \
         '    wanted.update({name: number for name in modules if name not in wanted})' \
         'versions = []' \
+        'wrong = []' \
         'for name, number in wanted.items():' \
         '    try:' \
         '        module = importlib.import_module(name)' \
-        '    except Exception as error:' \
+        '    except BaseException as error:  # also SystemExit: a module that ends the program is unusable' \
         '        print(f"toolkit-unimportable: {name}")' \
-        '        sys.exit(f"{name} cannot be imported: {type(error).__name__}: {str(error).strip()[:500]}")' \
+        '        wrong.append(f"{name} cannot be imported: {type(error).__name__}: {str(error).strip()[:500]}")' \
+        '        continue' \
         '    version = getattr(module, "__version__", None) or number' \
         '    if version:' \
         '        print(f"toolkit-fact: framework {name} {version}")' \
         '        versions.append(f"{name} {version}")' \
+        'if wrong:' \
+        '    sys.exit("; ".join(" ".join(fault.split()) for fault in wrong))' \
         'print(", ".join(versions))' \
         > /opt/toolkit/checks/imports.py; \
     printf '%s\n' \
@@ -299,30 +453,238 @@ RUN set -ex; \
         'echo "Open MPI $version speaks ${spoken# }"' \
         > /opt/toolkit/checks/openmpi.sh; \
     printf '%s\n' \
-        '"""One of two ranks: sums vectors over both by the controller that is named, and compares with what must come out."""' \
+        '"""Sums vectors over several ranks, of which this is one, and compares with the right sum.' \
         '' \
+        'Arguments: the library that sums (horovod, torch), the backend that carries it (mpi, gloo, nccl), how many ranks and hosts there must be,' \
+        'and `start` if this program starts the ranks itself, in forks on this host. Rank 0 reports: a line of JSON, then the last line in words.' \
+        'With RANKS_SPEED_MB it also measures how fast a vector of that many MB is summed.' \
+        '"""' \
+        '' \
+        'import json' \
+        'import os' \
+        'import re' \
+        'import signal' \
+        'import socket' \
         'import sys' \
+        'import tempfile' \
+        'import time' \
+        'import traceback' \
         'from importlib import import_module' \
+        'from pathlib import Path' \
         'from typing import Any' \
         '' \
-        'hvd: Any = import_module("horovod.torch")' \
-        'torch: Any = import_module("torch")' \
+        'LENGTH = 1000' \
+        'SPEED = int(os.environ.get("RANKS_SPEED_MB", "0")) * 10**6  # bytes' \
+        'PATIENCE = 240  # seconds for a rank that this program starts' \
         '' \
-        'hvd.init()' \
-        'controller = "mpi" if hvd.mpi_enabled() else "gloo" if hvd.gloo_enabled() else "no"' \
-        'if controller != sys.argv[1]:' \
-        '    sys.exit(f"Horovod'"'"'s controller is {controller}, not {sys.argv[1]}")' \
-        'if hvd.size() != 2:' \
-        '    sys.exit(f"{hvd.size()} ranks found each other, not 2")' \
-        'ramp = torch.arange(1000.0)' \
-        'total = hvd.allreduce(ramp + hvd.rank(), op=hvd.Sum)' \
-        'if not torch.equal(total, 2 * ramp + 1):' \
-        '    sys.exit("the sum over both ranks is wrong")' \
-        'hvd.shutdown()' \
-        'print(f"2 ranks by {controller}: the sum of their vectors is right")' \
-        > /opt/toolkit/checks/two_ranks.py; \
+        '' \
+        'def driver() -> str:' \
+        '    """Return the version of this node'"'"'s NVIDIA driver; empty if there is none."""' \
+        '    try:' \
+        '        match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text())' \
+        '    except OSError:' \
+        '        return ""' \
+        '    return match.group(1) if match else ""' \
+        '' \
+        '' \
+        'def expected(ranks: int) -> Any:' \
+        '    """Return the right sum: rank r gives the vector 0, 1, 2, ... with r added to each element."""' \
+        '    return [ranks * index + ranks * (ranks - 1) // 2 for index in range(LENGTH)]' \
+        '' \
+        '' \
+        'def speed(ranks: int, add_up: Any, settle: Any) -> float:' \
+        '    """Return the GB/s that each rank sends and receives while all sum a long vector.' \
+        '' \
+        '    The best of three counts, after one to warm up. A ring moves 2 (n - 1) / n times the vector through each of n ranks.' \
+        '    """' \
+        '    if not SPEED:' \
+        '        return 0.0' \
+        '    times = []' \
+        '    for _ in range(4):' \
+        '        settle()' \
+        '        began = time.perf_counter()' \
+        '        add_up()' \
+        '        times.append(time.perf_counter() - began)' \
+        '    return SPEED * 2 * (ranks - 1) / ranks / min(times[1:]) / 1e9' \
+        '' \
+        '' \
+        'def judge(gathered: Any, controller: str, backend: str, ranks: int, nodes: int) -> str:' \
+        '    """Return what is wrong with a sum; empty if nothing is."""' \
+        '    hosts = sorted({each["host"] for each in gathered})' \
+        '    if len(gathered) != ranks:' \
+        '        return f"{len(gathered)} {'"'"'rank'"'"' if len(gathered) == 1 else '"'"'ranks'"'"'} found each other, not {ranks}"' \
+        '    if len(hosts) != nodes:' \
+        '        return f"the ranks were on {'"'"', '"'"'.join(hosts)}: {len(hosts)} {'"'"'node'"'"' if len(hosts) == 1 else '"'"'nodes'"'"'}, not {nodes}"' \
+        '    if controller != backend:' \
+        '        return f"it went by {controller}, not by {backend}"' \
+        '    if sorted(each["rank"] for each in gathered) != list(range(ranks)) or not all(each["right"] for each in gathered):' \
+        '        return "the sum over all ranks is wrong"' \
+        '    return ""' \
+        '' \
+        '' \
+        'def report(gathered: Any, controller: str, gigabytes_per_second: float = 0.0) -> int:' \
+        '    """Print the report of all ranks; return the exit code."""' \
+        '    backend, ranks, nodes = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])' \
+        '    wrong = judge(gathered, controller, backend, ranks, nodes)' \
+        '    where = f" on {'"'"', '"'"'.join(sorted({each['"'"'host'"'"'] for each in gathered}))}" if nodes > 1 else ""' \
+        '    text = wrong or f"{ranks} ranks by {backend}{where}: the sum of their vectors is right"' \
+        '    drivers = sorted({each["driver"] for each in gathered if each["driver"]})' \
+        '    content = {"passed": not wrong, "detail": text, "drivers": drivers}' \
+        '    if SPEED:' \
+        '        content["gigabytes_per_second"] = round(gigabytes_per_second, 4)' \
+        '    print(json.dumps(content))' \
+        '    print(text, flush=True)' \
+        '    return 1 if wrong else 0' \
+        '' \
+        '' \
+        'def import_horovod() -> "tuple[str, Any]":' \
+        '    """Return the first framework that Horovod is built for, and Horovod'"'"'s module for it."""' \
+        '    try:' \
+        '        return "torch", import_module("horovod.torch")' \
+        '    except ImportError:' \
+        '        return "tensorflow", import_module("horovod.tensorflow")' \
+        '' \
+        '' \
+        'def by_horovod(backend: str) -> int:' \
+        '    """Sum by Horovod; return the exit code."""' \
+        '    name, hvd = import_horovod()' \
+        '    framework = import_module(name)' \
+        '    hvd.init()' \
+        '    controller = "mpi" if hvd.mpi_enabled() else "gloo" if hvd.gloo_enabled() else "none"' \
+        '    rank, ranks = hvd.rank(), hvd.size()' \
+        '    if name == "torch":' \
+        '        device = f"cuda:{hvd.local_rank()}" if backend == "nccl" else "cpu"' \
+        '        total = hvd.allreduce(framework.arange(float(LENGTH), device=device) + rank, op=hvd.Sum).tolist()' \
+        '        long = framework.ones(max(SPEED // 4, 1), device=device)' \
+        '    else:' \
+        '        total = hvd.allreduce(framework.range(float(LENGTH)) + rank, op=hvd.Sum).numpy().tolist()' \
+        '        long = framework.ones([max(SPEED // 4, 1)])' \
+        '    fast = speed(ranks, lambda: hvd.allreduce(long, op=hvd.Sum, name="long"), lambda: hvd.allgather_object(rank))' \
+        '    if backend == "nccl":' \
+        '        controller = "nccl" if hvd.nccl_built() else controller' \
+        '    mine = {"rank": rank, "host": socket.gethostname(), "right": total == expected(ranks), "driver": driver()}' \
+        '    gathered = hvd.allgather_object(mine)' \
+        '    code = report(gathered, controller, fast) if rank == 0 else 0' \
+        '    hvd.shutdown()' \
+        '    return code' \
+        '' \
+        '' \
+        'def by_torch(backend: str) -> int:' \
+        '    """Sum by torch.distributed; return the exit code."""' \
+        '    torch = import_module("torch")' \
+        '    dist = import_module("torch.distributed")' \
+        '    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])' \
+        '    device = f"cuda:{os.environ.get('"'"'LOCAL_RANK'"'"', rank)}" if backend == "nccl" else "cpu"' \
+        '    if backend == "nccl":' \
+        '        torch.cuda.set_device(device)' \
+        '    dist.init_process_group(backend, init_method=os.environ.get("RANKS_MEET_AT", "env://"), rank=rank, world_size=ranks)' \
+        '    total = torch.arange(float(LENGTH), device=device) + rank' \
+        '    dist.all_reduce(total)' \
+        '    long = torch.ones(max(SPEED // 4, 1), device=device)' \
+        '' \
+        '    def add_up() -> None:' \
+        '        dist.all_reduce(long)' \
+        '        if backend == "nccl":' \
+        '            torch.cuda.synchronize()' \
+        '' \
+        '    fast = speed(ranks, add_up, dist.barrier)' \
+        '    right = total.tolist() == expected(ranks)' \
+        '    gathered: Any = [None] * ranks' \
+        '    dist.all_gather_object(gathered, {"rank": rank, "host": socket.gethostname(), "right": right, "driver": driver()})' \
+        '    code = report(gathered, dist.get_backend(), fast) if rank == 0 else 0' \
+        '    dist.barrier()' \
+        '    dist.destroy_process_group()' \
+        '    return code' \
+        '' \
+        '' \
+        'def be_rank() -> int:' \
+        '    """Take part as the rank that the environment says; return the exit code."""' \
+        '    return by_horovod(sys.argv[2]) if sys.argv[1] == "horovod" else by_torch(sys.argv[2])' \
+        '' \
+        '' \
+        'def leave(code: int) -> None:' \
+        '    """End this process at once: while Python shuts down, a thread of Gloo may still hold a tensor, and abort (pytorch#179291)."""' \
+        '    sys.stdout.flush()' \
+        '    sys.stderr.flush()' \
+        '    os._exit(code)' \
+        '' \
+        '' \
+        'def open_meeting(ranks: int) -> Any:' \
+        '    """Return the server at which Horovod'"'"'s ranks meet; it is served by `start`, since a thread would not outlive a fork."""' \
+        '    hosts = import_module("horovod.runner.common.util.hosts")' \
+        '    http = import_module("horovod.runner.http.http_server")' \
+        '    server = http.RendezvousHTTPServer(("127.0.0.1", 0), http.RendezvousHandler, 0)' \
+        '    server.init(hosts.get_host_assignments(hosts.parse_hosts(f"localhost:{ranks}"), ranks))' \
+        '    server.timeout = 0.1' \
+        '    return server' \
+        '' \
+        '' \
+        'def variables(rank: int, ranks: int, port: int, directory: str) -> "dict[str, str]":' \
+        '    """Return the variables of a rank that this program starts."""' \
+        '    counts = {"RANK": rank, "SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_SIZE": ranks, "CROSS_RANK": 0, "CROSS_SIZE": 1}' \
+        '    return {' \
+        '        **{f"HOROVOD_{name}": str(count) for name, count in counts.items()},' \
+        '        **dict.fromkeys(("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"), "gloo"),' \
+        '        **dict.fromkeys(("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME"), "lo"),' \
+        '        "HOROVOD_HOSTNAME": "localhost",' \
+        '        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",' \
+        '        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),' \
+        '        "RANK": str(rank),' \
+        '        "LOCAL_RANK": str(rank),' \
+        '        "WORLD_SIZE": str(ranks),' \
+        '        "RANKS_MEET_AT": f"file://{directory}/meet",' \
+        '    }' \
+        '' \
+        '' \
+        'def start(library: str, ranks: int, directory: str) -> int:' \
+        '    """Fork the ranks from this process, which imports their framework, and wait for them; return 1 if one failed."""' \
+        '    server = None' \
+        '    if library == "horovod" and not import_horovod()[1].gloo_built():' \
+        '        library = sys.argv[1] = "torch"' \
+        '    if library == "horovod":' \
+        '        server = open_meeting(ranks)' \
+        '    else:' \
+        '        import_module("torch.distributed")' \
+        '    sys.stdout.flush()' \
+        '    running = set()' \
+        '    for rank in range(ranks):' \
+        '        child = os.fork()' \
+        '        if child == 0:' \
+        '            code = 1' \
+        '            try:' \
+        '                signal.alarm(PATIENCE)' \
+        '                os.environ.update(variables(rank, ranks, server.server_address[1] if server else 0, directory))' \
+        '                code = be_rank()' \
+        '            except BaseException:' \
+        '                traceback.print_exc()' \
+        '            finally:' \
+        '                leave(code)' \
+        '        running.add(child)' \
+        '    failed = 0' \
+        '    while running:' \
+        '        if server:' \
+        '            server.handle_request()' \
+        '        child, status = os.waitpid(-1, os.WNOHANG if server else 0)' \
+        '        running.discard(child)' \
+        '        if child and status and not failed:' \
+        '            failed = 1' \
+        '            for other in running:  # they would wait for it' \
+        '                os.kill(other, signal.SIGKILL)' \
+        '    return failed' \
+        '' \
+        '' \
+        'if __name__ == "__main__":' \
+        '    if "start" in sys.argv[5:]:' \
+        '        with tempfile.TemporaryDirectory() as directory:' \
+        '            code = start(sys.argv[1], int(sys.argv[3]), directory)' \
+        '        sys.exit(code)' \
+        '    leave(be_rank())' \
+        > /opt/toolkit/checks/ranks.py; \
     printf '%s\n' \
-        '"""Packages in a user'"'"'s home must not hide the image'"'"'s: a module planted there is not found."""' \
+        '"""Packages in a user'"'"'s home must not hide the image'"'"'s: a module planted there is not found.' \
+        '' \
+        'With `--foreign`, as for images of others, it is enough that it is not found where PYTHONNOUSERSITE is set, as in every job.' \
+        '"""' \
         '' \
         'import os' \
         'import subprocess' \
@@ -338,10 +700,17 @@ RUN set -ex; \
         '        sys.exit(f"the user'"'"'s site packages are in {where}, where nobody looked for them")' \
         '    where.mkdir(parents=True)' \
         '    (where / "planted.py").touch()' \
-        '    found = subprocess.run([sys.executable, "-c", "import planted"], env=environment, capture_output=True)' \
-        'if found.returncode == 0:' \
+        '    settings = [{}, {"PYTHONNOUSERSITE": "1"}] if "--foreign" in sys.argv else [{}]' \
+        '    found = [' \
+        '        subprocess.run([sys.executable, "-c", "import planted"], env={**environment, **more}, capture_output=True).returncode == 0' \
+        '        for more in settings' \
+        '    ]' \
+        'if found[-1]:' \
         '    sys.exit("a module in the user'"'"'s site packages was imported")' \
-        'print("a module in the user'"'"'s site packages is not imported")' \
+        'if found[0]:' \
+        '    print("off in jobs, which set PYTHONNOUSERSITE; the image by itself leaves them on")' \
+        else: \
+        '    print("a module in the user'"'"'s site packages is not imported")' \
         > /opt/toolkit/checks/user_site.py; \
     printf '%s\n' \
         '#!/bin/sh' \
@@ -358,19 +727,16 @@ RUN set -ex; \
         '    printf '"'"'%s\n'"'"' "$output"' \
         '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
         '}' \
-        'check imports python3 imports.py torch numpy horovod horovod.torch sklearn mpi4py submitit lightning torchmetrics transformers accelerate deepspeed' \
+        'python3 forked.py '"'"'torch numpy horovod horovod.torch sklearn mpi4py submitit lightning torchmetrics transformers accelerate deepspeed'"'"' '"'"'imports imports.py torch numpy horovod horovod.torch sklearn mpi4py submitit lightning torchmetrics transformers accelerate deepspeed'"'"' '"'"'user-site user_site.py'"'"' '"'"'horovod-build horovod_build.py pytorch , mpi gloo'"'"' '"'"'ranks-gloo ranks.py horovod gloo 2 1 start'"'"' </dev/null || status=1' \
         'check openmpi sh openmpi.sh' \
-        'check user-site python3 user_site.py' \
-        'check horovod-build python3 horovod_build.py pytorch , mpi gloo' \
-        'check ranks-mpi timeout 300 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3 two_ranks.py mpi' \
-        'check ranks-gloo timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2 python3 two_ranks.py gloo' \
+        'check ranks-mpi timeout 300 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3 ranks.py horovod mpi 2 1' \
         'exit $status' \
         > /opt/toolkit/checks/run
 
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="deepspeed_cpu"
-LABEL toolkit.recipe-hash="0fcf659dba367cf83ec2f9d63065e3e5999d093282dbfdfc26eecea3543fe81c"
+LABEL toolkit.recipe-hash="1b8a9ca47dbdd172e98f817dbc75d7e9d6a670945320a8bdfed8c498b9ed508a"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -97,6 +97,80 @@ RUN set -ex; \
 RUN set -ex; \
     mkdir -p /opt/toolkit/checks; \
     printf '%s\n' \
+        '"""Runs checks of Python in forks of one process, which imports their modules once.' \
+        '' \
+        'Arguments: the modules, then each check as one word for a shell: its name, its script and the script'"'"'s arguments.' \
+        '"""' \
+        '' \
+        'import importlib' \
+        'import os' \
+        'import runpy' \
+        'import shlex' \
+        'import signal' \
+        'import sys' \
+        'import tempfile' \
+        'import traceback' \
+        '' \
+        'PATIENCE = 300  # seconds for one check' \
+        '' \
+        '' \
+        'def run(program: str, *arguments: str) -> int:' \
+        '    """Run a program of Python in this process; return its exit code."""' \
+        '    sys.argv = [program, *arguments]' \
+        '    code = 0' \
+        '    try:' \
+        '        runpy.run_path(program, run_name="__main__")' \
+        '    except SystemExit as error:' \
+        '        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1' \
+        '        if isinstance(error.code, str):' \
+        '            print(error.code, file=sys.stderr)' \
+        '    except BaseException:' \
+        '        traceback.print_exc()' \
+        '        code = 1' \
+        '    sys.stdout.flush()' \
+        '    sys.stderr.flush()' \
+        '    return code' \
+        '' \
+        '' \
+        'def run_forked(program: str, *arguments: str) -> "tuple[int, str]":' \
+        '    """Run a program of Python in a fork of this process; return its exit code and what it printed."""' \
+        '    sys.stdout.flush()' \
+        '    with tempfile.TemporaryFile() as output:' \
+        '        child = os.fork()' \
+        '        if child == 0:' \
+        '            os.dup2(output.fileno(), 1)' \
+        '            os.dup2(output.fileno(), 2)' \
+        '            signal.alarm(PATIENCE)' \
+        '            os._exit(run(program, *arguments))' \
+        '        status = os.waitpid(child, 0)[1]' \
+        '        output.seek(0)' \
+        '        text = output.read().decode(errors="replace").strip()' \
+        '    if os.WIFSIGNALED(status):' \
+        '        return 1, f"{text}\n{program} was ended by signal {os.WTERMSIG(status)}".strip()' \
+        '    return os.WEXITSTATUS(status), text' \
+        '' \
+        '' \
+        'def main(modules: str, *calls: str) -> int:' \
+        '    """Run the checks; return 1 if one failed."""' \
+        '    for module in modules.split():' \
+        '        try:' \
+        '            importlib.import_module(module)' \
+        '        except BaseException:  # also SystemExit; the check that needs it says so' \
+        '            continue' \
+        '    failed = False' \
+        '    for call in calls:' \
+        '        name, *words = shlex.split(call)' \
+        '        code, text = run_forked(*words)' \
+        '        failed = failed or code != 0' \
+        '        print(text)' \
+        '        print(f"toolkit-check: {name} {'"'"'failed'"'"' if code else '"'"'passed'"'"'}: {(text.splitlines() or ['"'"''"'"'])[-1]}", flush=True)' \
+        '    return int(failed)' \
+        '' \
+        '' \
+        'if __name__ == "__main__":' \
+        '    sys.exit(main(*sys.argv[1:]))' \
+        > /opt/toolkit/checks/forked.py; \
+    printf '%s\n' \
         '"""Imports each module that is named, and those of the packages that are named after `--of`, and says their versions."""' \
         '' \
         'import importlib' \
@@ -128,20 +202,27 @@ RUN set -ex; \
         '    modules, number = modules_of(package)' \
         '    wanted.update({name: number for name in modules if name not in wanted})' \
         'versions = []' \
+        'wrong = []' \
         'for name, number in wanted.items():' \
         '    try:' \
         '        module = importlib.import_module(name)' \
-        '    except Exception as error:' \
+        '    except BaseException as error:  # also SystemExit: a module that ends the program is unusable' \
         '        print(f"toolkit-unimportable: {name}")' \
-        '        sys.exit(f"{name} cannot be imported: {type(error).__name__}: {str(error).strip()[:500]}")' \
+        '        wrong.append(f"{name} cannot be imported: {type(error).__name__}: {str(error).strip()[:500]}")' \
+        '        continue' \
         '    version = getattr(module, "__version__", None) or number' \
         '    if version:' \
         '        print(f"toolkit-fact: framework {name} {version}")' \
         '        versions.append(f"{name} {version}")' \
+        'if wrong:' \
+        '    sys.exit("; ".join(" ".join(fault.split()) for fault in wrong))' \
         'print(", ".join(versions))' \
         > /opt/toolkit/checks/imports.py; \
     printf '%s\n' \
-        '"""Packages in a user'"'"'s home must not hide the image'"'"'s: a module planted there is not found."""' \
+        '"""Packages in a user'"'"'s home must not hide the image'"'"'s: a module planted there is not found.' \
+        '' \
+        'With `--foreign`, as for images of others, it is enough that it is not found where PYTHONNOUSERSITE is set, as in every job.' \
+        '"""' \
         '' \
         'import os' \
         'import subprocess' \
@@ -157,10 +238,17 @@ RUN set -ex; \
         '        sys.exit(f"the user'"'"'s site packages are in {where}, where nobody looked for them")' \
         '    where.mkdir(parents=True)' \
         '    (where / "planted.py").touch()' \
-        '    found = subprocess.run([sys.executable, "-c", "import planted"], env=environment, capture_output=True)' \
-        'if found.returncode == 0:' \
+        '    settings = [{}, {"PYTHONNOUSERSITE": "1"}] if "--foreign" in sys.argv else [{}]' \
+        '    found = [' \
+        '        subprocess.run([sys.executable, "-c", "import planted"], env={**environment, **more}, capture_output=True).returncode == 0' \
+        '        for more in settings' \
+        '    ]' \
+        'if found[-1]:' \
         '    sys.exit("a module in the user'"'"'s site packages was imported")' \
-        'print("a module in the user'"'"'s site packages is not imported")' \
+        'if found[0]:' \
+        '    print("off in jobs, which set PYTHONNOUSERSITE; the image by itself leaves them on")' \
+        else: \
+        '    print("a module in the user'"'"'s site packages is not imported")' \
         > /opt/toolkit/checks/user_site.py; \
     printf '%s\n' \
         '#!/bin/sh' \
@@ -177,15 +265,14 @@ RUN set -ex; \
         '    printf '"'"'%s\n'"'"' "$output"' \
         '    printf '"'"'toolkit-check: %s %s: %s\n'"'"' "$name" "$outcome" "${output##*"$newline"}"' \
         '}' \
-        'check imports python3 imports.py torch numpy ray ray.train ray.tune sklearn' \
-        'check user-site python3 user_site.py' \
+        'python3 forked.py '"'"'torch numpy ray ray.train ray.tune sklearn'"'"' '"'"'imports imports.py torch numpy ray ray.train ray.tune sklearn'"'"' '"'"'user-site user_site.py'"'"' </dev/null || status=1' \
         'exit $status' \
         > /opt/toolkit/checks/run
 
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray_cpu"
-LABEL toolkit.recipe-hash="5e669ec07cbdbeb00498dc3be9eb349ae4e54422be12ee8b9d0e691f1765e275"
+LABEL toolkit.recipe-hash="88ddcae724656664a1c45eadfce44b14375537004edef8f478bf60e88c37339f"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -22,8 +22,8 @@ from toolkit.images.store.settings import inspect
 RECIPES = [name for name in list_recipes() if isinstance(library.load(name).base, Ngc)]
 _CHECKS = {
     "nccl-tests": ["nccl-tests"],
-    "pytorch_22.03": ["imports", "horovod-build", "ranks-mpi", "ranks-gloo"],
-    "pytorch_25.06": ["imports", "horovod-build", "ranks-mpi", "ranks-gloo"],
+    "pytorch_22.03": ["imports", "horovod-build", "ranks-gloo", "ranks-mpi"],
+    "pytorch_25.06": ["imports", "horovod-build", "ranks-gloo", "ranks-mpi"],
     "ray": ["imports"],
     "tensorflow_22.03": ["imports", "horovod-build", "ranks-mpi", "ranks-gloo"],
     "tensorflow_25.02": ["imports", "horovod-build", "ranks-mpi", "ranks-gloo"],

@@ -24,7 +24,8 @@ from toolkit.doctor.items import (
 )
 from toolkit.errors import PlanError, ShapeError, UsageError
 from toolkit.images.host.space import Room
-from toolkit.images.verify.case import ImageCase, ImageRunner, RankSum, ScriptRun
+from toolkit.images.verify.case import ImageCase, RankSum, ScriptRun
+from toolkit.images.verify.runner import ImageRunner
 from toolkit.model.run import Outcome
 from toolkit.model.site import Access, Site
 from toolkit.slurm.client import Client

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
-from toolkit.images.verify.checks.horovod_build import judge as judge_horovod
-from toolkit.images.verify.checks.ranks import judge as judge_ranks
+from toolkit.config import package_directory
+from toolkit.images.verify.case import ImageCase
+from toolkit.images.verify.checks import contents
 from toolkit.images.verify.checks.site import judge_driver
+from toolkit.images.verify.own_checks import Results, usual_checks
+from toolkit.images.verify.runner import ImageContents
 from toolkit.images.verify.verdicts import merged
-from toolkit.model.image import Verdict
+from toolkit.model.image import Check, Verdict
+
+SCRIPTS = package_directory("images/checks")
+HOROVOD = runpy.run_path(str(SCRIPTS / "horovod_build.py"))
+RANKS = runpy.run_path(str(SCRIPTS / "ranks.py"))
 
 CHECK_BUILD = """\
 Horovod v0.28.1:
@@ -31,81 +44,130 @@ Available Tensor Operations:
 """
 
 
-def facts(**changes: Any) -> dict[str, Any]:
-    usual = {
-        "output": CHECK_BUILD.format(tf=" ", torch="X"),
-        "code": 0,
-        "metadata": {"pytorch": "2.13.0"},
-        "modules": {"pytorch": ""},
-    }
-    return {**usual, **changes}
+def build(tf: str = " ", torch: str = "X") -> dict[str, list[str]]:
+    marks: dict[str, list[str]] = HOROVOD["marked"](CHECK_BUILD.format(tf=tf, torch=torch))
+    return marks
 
 
 @pytest.mark.parametrize(
-    ("changes", "promised", "outcome", "says"),
+    ("changes", "passed", "says"),
     [
-        ({}, ("pytorch",), "passed", "built for pytorch 2.13.0, with mpi, gloo"),
-        (
-            {"metadata": {"tensorflow": "2.21"}},
-            ("pytorch",),
-            "failed",
-            "the metadata of its build does not have it",
-        ),
-        (
-            {"modules": {"pytorch": "ImportError: not built"}},
-            ("pytorch",),
-            "failed",
-            "cannot be imported",
-        ),
-        (
-            {"output": CHECK_BUILD.format(tf=" ", torch=" ")},
-            ("pytorch",),
-            "failed",
-            "--check-build does not show pytorch",
-        ),
-        (
-            {"metadata": {"pytorch": "2.12.0"}},
-            ("pytorch",),
-            "failed",
-            "it was built for torch 2.12.0, and 2.13.0 is in the image",
-        ),
-        ({"code": 1, "output": "boom"}, (), "failed", "ended with 1: boom"),
-        (
-            {"output": CHECK_BUILD.format(tf="X", torch="X")},
-            (),
-            "passed",
-            "also shows tensorflow, which is not in the image",
-        ),
-        ({"metadata": None}, ("pytorch",), "passed", "keeps no metadata"),
-        ({}, ("tensorflow",), "failed", "it should work with tensorflow"),
+        ({}, True, "built for pytorch 2.13.0, with mpi, gloo; operations mpi, gloo"),
+        ({"metadata": {"tensorflow": "2.21"}}, False, "the metadata of its build does not have it"),
+        ({"reasons": {"pytorch": "ImportError: not built"}}, False, "cannot be imported"),
+        ({"marks": build(torch=" ")}, False, "--check-build does not show pytorch"),
+        ({"metadata": {"pytorch": "2.12"}}, False, "built for pytorch 2.12, and 2.13.0 is in"),
+        ({"marks": build(tf="X")}, True, "also shows tensorflow, which is not in the image"),
+        ({"metadata": None}, True, "keeps no metadata"),
+        ({"frameworks": ["tensorflow"]}, False, "it should work with tensorflow"),
+        ({"operations": ["nccl"]}, False, "--check-build does not show nccl"),
     ],
 )
 def test_one_witness_alone_is_not_believed(
-    changes: dict[str, Any], promised: tuple[str, ...], outcome: str, says: str
+    changes: dict[str, Any], passed: bool, says: str
 ) -> None:
-    found = judge_horovod(facts(**changes), promised, {"torch": "2.13.0"})
-    assert found.outcome == outcome, found
-    assert says in found.message
-
-
-RANKS = {"ranks": 2, "right": True, "hosts": ["a", "b"], "controller": "mpi", "drivers": []}
+    usual = {
+        "marks": build(),
+        "metadata": {"pytorch": "2.13.0"},
+        "reasons": {"pytorch": ""},
+        "versions": {"pytorch": "2.13.0"},
+        "frameworks": ["pytorch"],
+        "operations": ["mpi", "gloo"],
+    }
+    outcome, text = HOROVOD["judge"](**{**usual, **changes})
+    assert outcome == passed, text
+    assert says in text
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "controller", "says"),
     [
-        ({}, None),
-        ({"ranks": 1, "hosts": ["a"]}, "1 rank found each other, not 2"),
-        ({"hosts": ["a", "a"]}, "1 node, not 2"),
-        ({"controller": "gloo"}, "it went by gloo, not by mpi"),
-        ({"right": False}, "the sum over all ranks is wrong"),
+        ([{}, {}], "mpi", ""),
+        ([{}], "mpi", "1 rank found each other, not 2"),
+        ([{}, {"host": "a"}], "mpi", "the ranks were on a: 1 node, not 2"),
+        ([{}, {}], "gloo", "it went by gloo, not by mpi"),
+        ([{}, {"right": False}], "mpi", "the sum over all ranks is wrong"),
+        ([{}, {"rank": 0}], "mpi", "the sum over all ranks is wrong"),
     ],
 )
-def test_a_sum_over_ranks_is_looked_at_closely(changes: dict[str, Any], says: str | None) -> None:
-    found = judge_ranks({**RANKS, **changes}, 2, "mpi", "nobody told", nodes=2)
-    assert found.outcome == ("passed" if says is None else "failed")
-    assert says is None or says in found.message
-    assert judge_ranks(None, 2, "mpi", "nobody told").message == "nobody told"
+def test_a_sum_over_ranks_is_looked_at_closely(
+    changes: list[dict[str, Any]], controller: str, says: str
+) -> None:
+    ranks = [
+        {"rank": rank, "host": "ab"[rank], "right": True, "driver": "", **change}
+        for rank, change in enumerate(changes)
+    ]
+    assert RANKS["judge"](ranks, controller, "mpi", 2, 2) == says
+
+
+CALLS = {  # by name: a script, its result, its last line
+    "fine": ("print('one'); print('two')", "passed", "two"),
+    "wrong": ("import sys; sys.exit('no good')", "failed", "no good"),
+    "broken": ("1 / 0", "failed", "ZeroDivisionError: division by zero"),
+    "killed": ("import os; os.kill(os.getpid(), 9)", "failed", "killed.py was ended by signal 9"),
+    "shared": ("import sys; print('imported' if 'wave' in sys.modules else 'not')", "passed", "imported"),
+}  # fmt: skip
+
+
+def test_checks_run_in_forks_of_one_process_and_each_has_a_result(tmp_path: Path) -> None:
+    for name, (text, _, _) in CALLS.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    words = ["wave no_such_module", *(f"{name} {name}.py" for name in CALLS)]
+    argv = [sys.executable, str(SCRIPTS / "forked.py"), *words]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    results = Results()
+    for line in done.stdout.splitlines():
+        results.feed(line)
+    assert done.returncode == 1
+    assert {check.name: (check.passed, check.detail) for check in results.checks} == {
+        name: (outcome == "passed", says) for name, (_, outcome, says) in CALLS.items()
+    }
+
+
+TORCH = ImageContents(python="3.11", modules=("torch",), programs=("torchrun",))
+WHOLE = ImageContents(
+    python="3.11", modules=("torch", "horovod"), programs=("mpirun", "ompi_info", "horovodrun")
+)
+
+
+@pytest.mark.parametrize(
+    ("image", "gpus", "names"),
+    [
+        (ImageContents(), 0, ""),
+        (ImageContents(python="3.11"), 0, "user-site"),
+        (TORCH, 2, "imports user-site ranks-gloo"),
+        (WHOLE, 0, "imports user-site openmpi horovod-build ranks-mpi ranks-gloo"),
+        (replace(TORCH, cuda="12.4"), 2, "imports user-site ranks-gloo ranks-nccl"),
+    ],
+)  # fmt: skip
+def test_an_image_of_others_gets_the_checks_that_it_can_take(
+    image: ImageContents, gpus: int, names: str
+) -> None:
+    calls = usual_checks(image, image.modules, gpus, own=False)
+    assert [call.name for call in calls] == names.split()
+
+
+@pytest.mark.parametrize(
+    ("check", "controllers", "outcome"),
+    [
+        (Check(name="ranks-mpi", passed=True, detail="right"), [], "passed"),
+        (Check(name="ranks-mpi", passed=False, detail="wrong"), ["mpi"], "failed"),
+        (Check(name="ranks-mpi", passed=False, detail="wrong"), ["gloo"], "unchecked"),
+        (Check(name="other", passed=True), [], "unchecked"),
+    ],
+)
+def test_a_check_that_was_not_possible_says_nothing_of_an_image(
+    check: Check, controllers: list[str], outcome: str
+) -> None:
+    case = SimpleNamespace(
+        results=Results(checks=[check], controllers=controllers),
+        no_python="",
+        contents=WHOLE,
+        has=WHOLE.modules.__contains__,
+        controllers=tuple(controllers),
+    )
+    (ranks,) = (each for each in contents.USUAL if each.name == "ranks-mpi")
+    assert ranks.only(cast("ImageCase", case)).outcome == outcome
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from toolkit.runs import forward
 _HOME = Path(toolkit.__file__).parent
 _RELAY = [_HOME / "relay" / name for name in gate._PARTS]
 _PLACES = (
-    *("scripts/templates", "scripts/report", "images/checks", "images/verify/scripts"),
+    *("scripts/templates", "scripts/report", "images/checks"),
     *("doctor/scripts", "bench/inside", "bench/scale/inside"),
 )
 # It is only in images whose base is Debian, with a Python of 3.11 or newer.

@@ -15,8 +15,7 @@ from toolkit.images.store.sign import sign as sign_image
 from toolkit.images.store.signatures import verify as verify_signed
 from toolkit.images.store.store import find
 from toolkit.images.verify.case import VerifyOptions, local_case
-from toolkit.images.verify.own_checks import run_checks
-from toolkit.images.verify.verdicts import save, verdicts
+from toolkit.images.verify.verdicts import check_again, save, verdicts
 from toolkit.shell import require_apptainer
 
 
@@ -96,7 +95,7 @@ def check(name: str, as_json: bool) -> None:
     if not as_json:
         console.say("checking", image.path)
     with console.Steps() as progress:
-        checks = run_checks(image, progress)
+        checks = check_again(image, progress)
     rows = [(each.name, "passed" if each.passed else "failed", each.detail) for each in checks]
     _show_and_judge(image.name, rows, checks, as_json=as_json)
 

@@ -131,7 +131,7 @@ def rank_runner(
         within: the directory that jobs are run in; None for one in the user's cache directory.
     """
     shape = {"gpus": gpus} if gpus else {"ntasks_per_node": 1}
-    script = package_directory("images/verify/scripts") / "ranks.py"
+    script = package_directory("images/checks") / "ranks.py"
 
     def run_ranks(launcher: str, arguments: Sequence[str]) -> ScriptRun:
         job = {"image": image, "site": site, "launcher": launcher, "nodes": nodes}

@@ -36,7 +36,8 @@ from toolkit.images.store.provenance import (
 )
 from toolkit.images.store.settings import read_variables, user_options
 from toolkit.images.store.sif_files import normalize, partition_digest
-from toolkit.images.verify.case import ImageRunner
+from toolkit.images.verify.own_checks import Results
+from toolkit.images.verify.runner import MOUNTED, ImageRunner
 from toolkit.images.verify.verdicts import finish, merged, record
 from toolkit.model.base import Model
 from toolkit.model.image import BaseImage, Manifest, Verdict
@@ -213,12 +214,13 @@ def _keep_promises(task: BuildTask, outcome: BuildOutcome, place: Workspace) -> 
     names = set(existing.frameworks if existing else ()) - set(outcome.results.frameworks)
     versions: dict[str, str] = {}
     if names and not wrong:
-        report, result = ImageRunner(image, as_user=True).report_of("modules.py", *sorted(names))
-        if report is None:
-            wrong = [f"importing {', '.join(sorted(names))}: {' '.join(result.tail(1))}"]
-        else:
-            wrong = [f"{name}: {error}" for name, error in report["errors"].items()]
-            versions = {name: str(version) for name, version in report["versions"].items()}
+        words = ["python3", f"{MOUNTED}/imports.py", *sorted(names)]
+        result, results = ImageRunner(image, as_user=True).run(words), Results()
+        for line in result.stdout.splitlines():
+            results.feed(line)
+        versions = results.frameworks
+        if not result.ok:
+            wrong = list(result.tail(1))
     if wrong:
         raise BuildError(
             f"{task.resolved.name} was built, but lacks what its recipe and its base promise; it is"

@@ -29,14 +29,18 @@ for package in sys.argv[split + 1 :]:
     modules, number = modules_of(package)
     wanted.update({name: number for name in modules if name not in wanted})
 versions = []
+wrong = []
 for name, number in wanted.items():
     try:
         module = importlib.import_module(name)
-    except Exception as error:
+    except BaseException as error:  # also SystemExit: a module that ends the program is unusable
         print(f"toolkit-unimportable: {name}")
-        sys.exit(f"{name} cannot be imported: {type(error).__name__}: {str(error).strip()[:500]}")
+        wrong.append(f"{name} cannot be imported: {type(error).__name__}: {str(error).strip()[:500]}")
+        continue
     version = getattr(module, "__version__", None) or number
     if version:
         print(f"toolkit-fact: framework {name} {version}")
         versions.append(f"{name} {version}")
+if wrong:
+    sys.exit("; ".join(" ".join(fault.split()) for fault in wrong))
 print(", ".join(versions))

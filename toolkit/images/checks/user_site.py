@@ -1,4 +1,7 @@
-"""Packages in a user's home must not hide the image's: a module planted there is not found."""
+"""Packages in a user's home must not hide the image's: a module planted there is not found.
+
+With `--foreign`, as for images of others, it is enough that it is not found where PYTHONNOUSERSITE is set, as in every job.
+"""
 
 import os
 import subprocess
@@ -14,7 +17,14 @@ with tempfile.TemporaryDirectory() as home:
         sys.exit(f"the user's site packages are in {where}, where nobody looked for them")
     where.mkdir(parents=True)
     (where / "planted.py").touch()
-    found = subprocess.run([sys.executable, "-c", "import planted"], env=environment, capture_output=True)
-if found.returncode == 0:
+    settings = [{}, {"PYTHONNOUSERSITE": "1"}] if "--foreign" in sys.argv else [{}]
+    found = [
+        subprocess.run([sys.executable, "-c", "import planted"], env={**environment, **more}, capture_output=True).returncode == 0
+        for more in settings
+    ]
+if found[-1]:
     sys.exit("a module in the user's site packages was imported")
-print("a module in the user's site packages is not imported")
+if found[0]:
+    print("off in jobs, which set PYTHONNOUSERSITE; the image by itself leaves them on")
+else:
+    print("a module in the user's site packages is not imported")

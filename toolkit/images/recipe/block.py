@@ -34,12 +34,15 @@ class CheckCall(Model, frozen=True, kw_only=True):
     Attributes:
         name: one word.
         command: for the image's own shell, every value in it quoted already.
+        is_python: the command is a script of Python and its arguments; it runs in a fork of a
+            process that has imported the image's modules.
         scripts: the files of ``images/checks`` that it runs; they are at ``CHECKS`` in the image.
     """
 
     name: str
     command: str
     scripts: tuple[str, ...] = ()
+    is_python: bool = False
 
 
 class BlockOutput(Model, frozen=True, kw_only=True):

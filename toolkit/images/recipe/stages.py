@@ -80,6 +80,7 @@ class Stages(Model, frozen=True, kw_only=True):
         return (*self.common, *self.final)
 
 
+_FORKED = "forked.py"  # runs the checks of Python
 _RUNNER = f"""\
 #!/bin/sh
 # Proves this image: runs every check and says of each, in one line, how it came out. \
@@ -148,7 +149,7 @@ def derive_stages(resolved: Resolved, scripts: Mapping[str, str]) -> Stages:
                 lines=tuple(_clean(resolved, uses_apt=uses_apt)),
             ),
         ),
-        files=_files(calls, scripts),
+        files=_files(calls, _modules(outputs), scripts),
         path=path,
         environment=environment,
         expanding=expanding,
@@ -289,16 +290,21 @@ def _clean(resolved: Resolved, *, uses_apt: bool) -> Iterator[str]:
     yield from resolved.base.output().finish
 
 
+def _modules(outputs: Iterable[BlockOutput]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(chain.from_iterable(output.imports for output in outputs)))
+
+
 def _checks(outputs: Iterable[BlockOutput]) -> tuple[CheckCall, ...]:
     """Return the checks of the image: one for all imports, then those of the steps."""
     known = tuple(outputs)
-    modules = tuple(dict.fromkeys(chain.from_iterable(output.imports for output in known)))
+    modules = _modules(known)
     packages = tuple(dict.fromkeys(chain.from_iterable(output.installed for output in known)))
     arguments = (*modules, *(("--of", *packages) if packages else ()))
     imports = CheckCall(
         name="imports",
-        command=f"python3 imports.py {' '.join(map(quote_word, arguments))}",
+        command=f"imports.py {' '.join(map(quote_word, arguments))}",
         scripts=("imports.py",),
+        is_python=True,
     )
     return (
         *((imports,) if arguments else ()),
@@ -306,19 +312,32 @@ def _checks(outputs: Iterable[BlockOutput]) -> tuple[CheckCall, ...]:
     )
 
 
-def _files(calls: Iterable[CheckCall], scripts: Mapping[str, str]) -> dict[str, str]:
-    known = tuple(calls)
-    names = sorted({script for call in known for script in call.scripts})
+def _files(
+    calls: tuple[CheckCall, ...], modules: Iterable[str], scripts: Mapping[str, str]
+) -> dict[str, str]:
+    names = {script for call in calls for script in call.scripts}
+    names |= {_FORKED for call in calls if call.is_python}
     return {
-        **{f"{CHECKS}/{name}": scripts[name] for name in names},
-        f"{CHECKS}/run": runner(known),
+        **{f"{CHECKS}/{name}": scripts[name] for name in sorted(names)},
+        f"{CHECKS}/run": runner(calls, modules),
     }
 
 
-def runner(calls: Iterable[CheckCall]) -> str:
-    """Return the script that runs checks in an image, and prints the result of each."""
-    lines = "".join(f"check {call.name} {call.command}\n" for call in calls)
-    return f"{_RUNNER}{lines}exit $status\n"
+def runner(calls: Iterable[CheckCall], modules: Iterable[str], directory: str = CHECKS) -> str:
+    """Return the script that runs checks in an image, and prints the result of each.
+
+    Args:
+        calls: the checks.
+        modules: those that checks of Python find imported.
+        directory: where the image has the scripts.
+    """
+    known = tuple(calls)
+    forked = [quote_word(f"{call.name} {call.command}") for call in known if call.is_python]
+    words = " ".join(("python3", _FORKED, quote_word(" ".join(modules)), *forked))
+    lines = [f"{words} </dev/null || status=1"] if forked else []
+    lines += [f"check {call.name} {call.command}" for call in known if not call.is_python]
+    text = "".join(f"{line}\n" for line in lines)
+    return f"{_RUNNER.replace(CHECKS, directory)}{text}exit $status\n"
 
 
 def promised_variables(stages: Stages, base: Mapping[str, str]) -> dict[str, str]:

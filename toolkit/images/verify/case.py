@@ -1,51 +1,20 @@
-"""The image that is verified, and how programs are run in it and on a site's nodes."""
+"""The image that is verified, and what its checks know of it and of a site's nodes."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import msgspec
-
-from toolkit import shell
-from toolkit.config import package_directory
-from toolkit.errors import CommandFailedError
-from toolkit.images.store.settings import inspect, run_in_image, user_options
+from toolkit.images.store.settings import inspect
 from toolkit.images.store.store import StoredImage
+from toolkit.images.verify.own_checks import Results, run_checks
+from toolkit.images.verify.runner import ImageContents, ImageRunner
 from toolkit.model.base import Model
 from toolkit.model.run import Outcome
-
-MARK = "toolkit-json: "  # begins the line in which a script of ours reports
-_MOUNTED = "/mnt/toolkit"  # where the image has the scripts
-_PATIENCE = 300.0  # seconds for one program in the image
-# Directory in the image -> directory of the package.
-_SCRIPTS = {"verify": "images/verify/scripts", "checks": "images/checks"}
-
-
-class ImageContents(Model, frozen=True, kw_only=True):
-    """The contents of an image, as ``scripts/look.py`` lists them without importing anything.
-
-    Attributes:
-        python: version of Python 3; empty if there is none.
-        modules: the frameworks and related modules in it.
-        programs: the programs of MPI, Horovod and torch that are on PATH.
-        cuda: version of CUDA; empty if there is none.
-        compat: whether it has CUDA's compat package, by which data-center GPUs run newer CUDA on
-            older drivers.
-        own_checks: the commands of the image's own checks, by name.
-    """
-
-    python: str = ""
-    modules: tuple[str, ...] = ()
-    programs: tuple[str, ...] = ()
-    cuda: str = ""
-    compat: bool = False
-    own_checks: dict[str, str] = msgspec.field(name="own", default_factory=dict)
 
 
 class SiteOffer(Model, frozen=True, kw_only=True):
@@ -117,74 +86,9 @@ class ScriptRun(NamedTuple):
         return self.outcome.message or f"the job ended with {self.outcome.exit_code}"
 
 
-# Runs ``scripts/ranks.py`` on nodes, given a launcher and the script's arguments. It needs the run
+# Runs ``checks/ranks.py`` on nodes, given a launcher and the script's arguments. It needs the run
 # API, which is above images, and is therefore passed in.
 RunRanks = Callable[[str, Sequence[str]], ScriptRun]
-
-
-@dataclass(frozen=True)
-class ImageRunner:
-    """Runs programs in an image without help from this machine: no home, variables or ``/tmp``.
-
-    Attributes:
-        image: the SIF file.
-        gpus: with the node's NVIDIA driver.
-        as_user: as an ordinary user, also if root calls.
-    """
-
-    image: str
-    gpus: bool = False
-    as_user: bool = False
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        action: Literal["exec", "run"] = "exec",
-        variables: Mapping[str, str] = {},  # never changed
-        timeout: float = _PATIENCE,
-    ) -> shell.Result:
-        """Run a program; a failure is in the result.
-
-        Raises:
-            CommandFailedError: it gave no answer within ``timeout`` seconds.
-        """
-        environment = {
-            f"{kind}ENV_{name}": value
-            for name, value in variables.items()
-            for kind in ("APPTAINER", "SINGULARITY")
-        }
-        binds = [
-            f"{package_directory(where)}:{_MOUNTED}/{name}:ro" for name, where in _SCRIPTS.items()
-        ]
-        options = [
-            *(("--nv",) if self.gpus else ()),
-            *(user_options() if self.as_user else ()),
-            *(word for bind in binds for word in ("--bind", bind)),
-        ]
-        return run_in_image(
-            self.image,
-            argv,
-            timeout=timeout,
-            action=action,
-            options=options,
-            variables=environment,
-        )
-
-    def report_of(
-        self, script: str, *arguments: str, variables: Mapping[str, str] = {}
-    ) -> tuple[dict[str, Any] | None, shell.Result]:
-        """Run a script of ours and return what it reports; None if it did not get that far."""
-        result = self.run(["python3", at(script), *arguments], variables=variables)
-        line = next(
-            (line for line in reversed(result.stdout.splitlines()) if line.startswith(MARK)), None
-        )
-        return (json.loads(line.removeprefix(MARK)) if line else None), result
-
-
-def at(script: str) -> str:
-    """Return the path in the image of a script: ``look.py``, or ``checks/user_site.py``."""
-    return f"{_MOUNTED}/{script if '/' in script else f'verify/{script}'}"
 
 
 def local_drivers() -> tuple[int, tuple[str, ...]]:
@@ -211,9 +115,9 @@ class ImageCase:
         run_ranks: starts ranks on the site's nodes; None if no nodes were requested.
         local_drivers: of this machine.
         sums: what ranks on nodes reported, by backend.
-        controllers: how the image's Horovod can coordinate; None until a check has found it out.
-        mpi: the PMI types of the image's MPI, once a check has found them out.
-        frameworks: the versions of the modules that could be imported, once a check has tried.
+        manifest_mpi: the PMI types of the image's MPI, if the checks in the image need not run to
+            know them.
+        controllers: how the image's Horovod can coordinate, once a check has found it out.
     """
 
     image: StoredImage
@@ -225,9 +129,8 @@ class ImageCase:
     run_ranks: RunRanks | None = None
     local_drivers: tuple[str, ...] = ()
     sums: dict[str, RankSum] = field(default_factory=dict)
-    controllers: tuple[str, ...] | None = None
-    mpi: tuple[str, ...] = ()
-    frameworks: dict[str, str] = field(default_factory=dict)
+    manifest_mpi: tuple[str, ...] | None = None
+    controllers: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -242,11 +145,20 @@ class ImageCase:
     @cached_property
     def contents(self) -> ImageContents:
         """The contents of the image."""
-        try:
-            report, _ = self.runner.report_of("look.py")
-        except CommandFailedError:
-            report = None
-        return msgspec.convert(report, ImageContents) if report is not None else ImageContents()
+        # Checks of its own are tried where no Python tells whether there are any.
+        empty = ImageContents(has_checks=self.image.manifest is not None)
+        return self.runner.contents() or empty
+
+    @cached_property
+    def results(self) -> Results:
+        """The results of the checks in the image: its own, and the usual ones that it lacks."""
+        contents, manifest = self.contents, self.image.manifest
+        return run_checks(self.runner, contents, self.expected, self.gpus, own=manifest is not None)
+
+    @property
+    def mpi(self) -> tuple[str, ...]:
+        """The PMI types of the image's MPI."""
+        return tuple(self.results.mpi) if self.manifest_mpi is None else self.manifest_mpi
 
     @cached_property
     def expected(self) -> dict[str, str]:

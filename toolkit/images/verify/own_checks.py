@@ -1,28 +1,24 @@
-"""The checks that an image carries: their results in a log, and running them again."""
+"""The checks that run in an image: those that it carries, and the same scripts mounted into it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
-
-from toolkit.errors import BuildError
-from toolkit.images.recipe.block import CHECKS
-from toolkit.images.store import store
-from toolkit.images.store.settings import run_in_image
-from toolkit.images.store.store import StoredImage
-from toolkit.images.verify.case import local_case
-from toolkit.images.verify.checks.image_file import check_labels
+from toolkit import shell
+from toolkit.errors import CommandFailedError
+from toolkit.images.recipe.block import CHECKS, CheckCall
+from toolkit.images.recipe.blocks.horovod import horovod_checks
+from toolkit.images.recipe.stages import runner as runner_script
+from toolkit.images.verify.runner import MOUNTED, ImageContents, ImageRunner
 from toolkit.model.image import Check
-from toolkit.shell import Progress
 
 _TIMEOUT = 900.0  # seconds for all checks together
 _CHECK = re.compile(r"toolkit-check: (?P<name>\S+) (?P<outcome>passed|failed): (?P<detail>.*)")
-_FACT = re.compile(r"toolkit-fact: (?P<kind>framework|mpi) (?P<value>.+)")
-_RANK = re.compile(
-    r"\[\d+(?:,\d+)?\]<std(?:out|err)>: ?"
-)  # horovodrun's prefix of its ranks' lines
+_FACT = re.compile(r"toolkit-fact: (?P<kind>framework|mpi|controller) (?P<value>.+)")
+# horovodrun's prefix of its ranks' lines.
+_RANK = re.compile(r"\[\d+(?:,\d+)?\]<std(?:out|err)>: ?")
 
 
 @dataclass
@@ -32,6 +28,7 @@ class Results:
     checks: list[Check] = field(default_factory=list)
     frameworks: dict[str, str] = field(default_factory=dict)
     mpi: list[str] = field(default_factory=list)
+    controllers: list[str] = field(default_factory=list)
 
     def feed(self, line: str) -> Check | None:
         """Take a line; return the check that it reports, if it reports one."""
@@ -45,12 +42,17 @@ class Results:
             self.checks.append(check)
             return check
         fact = _FACT.match(line)
-        if fact and fact["kind"] == "mpi":
-            self.mpi.append(fact["value"])
-        elif fact:
+        if fact and fact["kind"] == "framework":
             name, _, version = fact["value"].partition(" ")
             self.frameworks[name] = version
+        elif fact:
+            (self.mpi if fact["kind"] == "mpi" else self.controllers).append(fact["value"])
         return None
+
+    def find(self, name: str) -> Check | None:
+        """Return the result of a check: a failure, if it ran twice and one failed."""
+        named = [check for check in self.checks if check.name == name]
+        return min(named, key=lambda check: check.passed, default=None)
 
     @property
     def failed(self) -> list[Check]:
@@ -58,35 +60,91 @@ class Results:
         return [check for check in self.checks if not check.passed]
 
 
-def run_checks(image: StoredImage, progress: Progress) -> tuple[Check, ...]:
-    """Run the image's checks at ``CHECKS``; also save the results in its manifest, if it has one.
+def run_carried(image: ImageRunner) -> tuple[Results, shell.Result]:
+    """Run the checks that an image carries; return the results, and what was printed.
+
+    Raises:
+        CommandFailedError: They did not end in time.
+        NeedsInstallError: Apptainer is not installed.
+    """
+    results = Results()
+    return results, _run(image, results, f"{CHECKS}/run")
+
+
+def run_checks(
+    image: ImageRunner,
+    contents: ImageContents,
+    expected: Mapping[str, str],
+    gpus: int,
+    *,
+    own: bool,
+) -> Results:
+    """Run the checks that an image carries, and mounted into it the usual ones that it lacks.
 
     Args:
         image: The image.
-        progress: Announces a wait for the image's lock.
-
-    Raises:
-        BuildError: The image has no checks, or did not run.
-        NeedsInstallError: Apptainer is not installed.
+        contents: Its contents.
+        expected: The modules that its manifest lists.
+        gpus: The number of GPUs of this machine.
+        own: It is an image of ours.
     """
-    result = run_in_image(image.path, ["/bin/sh", f"{CHECKS}/run"], timeout=_TIMEOUT)
     results = Results()
-    if image.manifest is not None:
-        labels = check_labels.only(local_case(image))
-        is_passed = labels.outcome == "passed"
-        results.checks.append(Check(name="labels", passed=is_passed, detail=labels.message))
-    for line in result.stdout.splitlines():
+    try:
+        if contents.has_checks:
+            _run(image, results, f"{CHECKS}/run")
+        wanted = (*contents.modules, *expected)
+        modules = [name for name in dict.fromkeys(wanted) if name not in results.frameworks]
+        calls = [
+            call
+            for call in usual_checks(contents, modules, gpus, own=own)
+            if not results.find(call.name)
+            or (call.name == "imports" and set(modules) & {*expected})
+        ]
+        if calls:
+            _run(image, results, "-c", runner_script(calls, contents.modules, MOUNTED))
+    except CommandFailedError as error:
+        results.checks.append(Check(name="checks", passed=False, detail=error.cause))
+    return results
+
+
+def _run(image: ImageRunner, results: Results, *words: str) -> shell.Result:
+    done = image.run(["/bin/sh", *words], timeout=_TIMEOUT)
+    before = len(results.failed)
+    for line in done.stdout.splitlines():
         results.feed(line)
-    if not any(check.name != "labels" for check in results.checks):
-        raise BuildError(
-            f"the image {image.name} has no checks of its own, or does not run",
-            place=image.path,
-            details=result.tail(),
+    if not done.ok and len(results.failed) == before:
+        detail = f"the checks ended with {done.returncode}: {' '.join(done.tail(1))}"
+        results.checks.append(Check(name="checks", passed=False, detail=detail))
+    return done
+
+
+def usual_checks(
+    contents: ImageContents, modules: Iterable[str], gpus: int, *, own: bool
+) -> tuple[CheckCall, ...]:
+    """Return the checks for which an image has what they take, as recipes have them."""
+    calls: list[CheckCall] = []
+    if not contents.python:
+        return ()
+    names, programs = " ".join(modules), contents.programs
+    has_torch = "torch" in contents.modules
+    if names:
+        calls.append(CheckCall(name="imports", command=f"imports.py {names}", is_python=True))
+    user_site = f"user_site.py{'' if own else ' --foreign'}"
+    calls.append(CheckCall(name="user-site", command=user_site, is_python=True))
+    if "ompi_info" in programs:
+        calls.append(CheckCall(name="openmpi", command="sh openmpi.sh"))
+    gloo = "ranks.py torch gloo 2 1 start"
+    if "horovod" in contents.modules:
+        ranks = (*(("mpi",) if "mpirun" in programs else ()), "gloo")
+        calls += (
+            call
+            if call.name != "horovod-build"
+            else CheckCall(name=call.name, command="horovod_build.py ,", is_python=True)
+            for call in horovod_checks((), ranks, has_torch=has_torch)
         )
-    checks = tuple(results.checks)
-    store.update_manifest(
-        image,
-        lambda now: replace(now, checks=checks, frameworks=results.frameworks or now.frameworks),
-        progress,
-    )
-    return checks
+    elif has_torch:
+        calls.append(CheckCall(name="ranks-gloo", command=gloo, is_python=True))
+    if contents.cuda and has_torch and gpus > 1:
+        nccl = "ranks.py torch nccl 2 1 start"
+        calls.append(CheckCall(name="ranks-nccl", command=nccl, is_python=True))
+    return tuple(calls)

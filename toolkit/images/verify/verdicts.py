@@ -14,13 +14,17 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.checks import Check, Result, failed
-from toolkit.errors import ToolkitError
+from toolkit.checks import Check, Result, failed, passed
+from toolkit.errors import BuildError, ToolkitError
 from toolkit.images.store import store
 from toolkit.images.store.contents import read_contents
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, SiteOffer, local_case
 from toolkit.images.verify.checks import CHECKS
+from toolkit.images.verify.checks.image_file import check_labels
+from toolkit.images.verify.own_checks import run_carried
+from toolkit.images.verify.runner import ImageRunner
+from toolkit.model.image import Check as ImageCheck
 from toolkit.model.image import Manifest, Python, Verdict
 from toolkit.shell import Progress
 
@@ -46,30 +50,31 @@ def verdicts(
         only: the names of the checks to make; None makes all.
     """
     made: list[Verdict] = []
+
+    def add(name: str, result: Result, site: str = "") -> None:
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        outcome = result.outcome
+        assert outcome != "warning", f"{name}: a verdict is no warning"
+        made.append(Verdict(name=name, outcome=outcome, detail=result.message, when=now, site=site))
+        on_verdict(made[-1])
+
     for check in CHECKS:
         if only is None or check.name in only:
-            made.append(_verdict(check, case))
-            on_verdict(made[-1])
+            of_site = case.site is not None and check.scope != "host"
+            add(check.name, _result(check, case), case.site.name if case.site and of_site else "")
+    if only is None:  # such as the commands of its recipe
+        for further in case.results.checks:
+            if further.name not in {verdict.name for verdict in made}:
+                add(
+                    further.name,
+                    (passed if further.passed else failed)(further.detail or "it printed nothing"),
+                )
     return tuple(made)
 
 
 def at_build() -> list[str]:
     """Return the names of the checks that every build ends with."""
     return [check.name for check in CHECKS if check.at_build]
-
-
-def _verdict(check: Check, case: ImageCase) -> Verdict:
-    result = _result(check, case)
-    outcome = result.outcome
-    assert outcome != "warning", f"{check.name}: a verdict is no warning"
-    of_site = case.site is not None and check.scope != "host"
-    return Verdict(
-        name=check.name,
-        outcome=outcome,
-        detail=result.message,
-        when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        site=case.site.name if case.site and of_site else "",
-    )
 
 
 def _result(check: Check, case: ImageCase) -> Result:
@@ -105,10 +110,41 @@ def finish(image: StoredImage, find_site: FindSite = no_site) -> tuple[Verdict, 
     manifest = image.manifest
     assert manifest
     site, reason = find_site()
-    case = local_case(image, site=site, no_site=reason, mpi=manifest.mpi)
+    case = local_case(image, site=site, no_site=reason, manifest_mpi=manifest.mpi)
     with ThreadPoolExecutor() as ahead:  # each starts the image, while another check does
         ahead.submit(lambda: case.contents)
         return (*manifest.verdicts, *verdicts(case, only=at_build()))
+
+
+def check_again(image: StoredImage, progress: Progress) -> tuple[ImageCheck, ...]:
+    """Run the checks that an image carries, and save the results in its manifest, if it has one.
+
+    Args:
+        image: The image.
+        progress: Announces a wait for the image's lock.
+
+    Raises:
+        BuildError: The image has no checks, or did not run.
+        NeedsInstallError: Apptainer is not installed.
+    """
+    results, printed = run_carried(ImageRunner(image.path))
+    if not any(check.name != "checks" for check in results.checks):
+        raise BuildError(
+            f"the image {image.name} has no checks of its own, or does not run",
+            place=image.path,
+            details=printed.tail(),
+        )
+    checks = tuple(results.checks)
+    if image.manifest is not None:
+        labels = check_labels.only(local_case(image))
+        is_passed = labels.outcome == "passed"
+        checks = (ImageCheck(name="labels", passed=is_passed, detail=labels.message), *checks)
+    store.update_manifest(
+        image,
+        lambda now: replace(now, checks=checks, frameworks=results.frameworks or now.frameworks),
+        progress,
+    )
+    return checks
 
 
 def save(image: StoredImage, made: tuple[Verdict, ...], progress: Progress) -> None:

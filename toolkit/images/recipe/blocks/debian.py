@@ -56,7 +56,10 @@ class Python(Block, frozen=True, kw_only=True):
             path=(f"{VENV}/bin",),
             checks=(
                 CheckCall(
-                    name="user-site", command="python3 user_site.py", scripts=("user_site.py",)
+                    name="user-site",
+                    command="user_site.py",
+                    scripts=("user_site.py",),
+                    is_python=True,
                 ),
             ),
         )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
+
+from msgspec.structs import replace
 
 from toolkit.images.recipe.block import (
     HOST_WHEELS,
@@ -30,6 +33,40 @@ _MPIRUN = (
     "mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3"
 )
 _HASH = re.compile(r"[0-9a-f]{64}")
+
+
+def horovod_checks(
+    frameworks: Sequence[str], operations: Sequence[str], *, has_torch: bool = True
+) -> tuple[CheckCall, ...]:
+    """Return the checks of a Horovod that must have frameworks and operations.
+
+    NCCL needs a GPU, which a building machine need not have: `toolkit image verify` checks it.
+
+    Args:
+        frameworks: that it must be built for.
+        operations: that it must be built with; those of its ranks sum.
+        has_torch: its ranks sum by torch. Those of TensorFlow cannot be forked.
+    """
+    gloo = CheckCall(name="ranks-gloo", command="ranks.py horovod gloo 2 1 start", is_python=True)
+    if not has_torch:
+        start = "timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2"
+        command = f"{start} python3 ranks.py horovod gloo 2 1"
+        gloo = CheckCall(name="ranks-gloo", command=command)
+    ranks = {
+        "mpi": CheckCall(
+            name="ranks-mpi", command=f"timeout 300 {_MPIRUN} ranks.py horovod mpi 2 1"
+        ),
+        "gloo": gloo,
+    }
+    return (
+        CheckCall(
+            name="horovod-build",
+            command=f"horovod_build.py {' '.join((*frameworks, ',', *operations))}",
+            scripts=("horovod_build.py",),
+            is_python=True,
+        ),
+        *(replace(ranks[name], scripts=("ranks.py",)) for name in operations if name in ranks),
+    )
 
 
 class Horovod(Block, frozen=True, kw_only=True):
@@ -181,27 +218,5 @@ class Horovod(Block, frozen=True, kw_only=True):
         )
 
     def _checks(self) -> tuple[CheckCall, ...]:
-        built = CheckCall(
-            name="horovod-build",
-            command="python3 horovod_build.py "
-            + " ".join((*self.frameworks, ",", *self.operations)),
-            scripts=("horovod_build.py",),
-        )
-        script = "two_ranks.py" if "pytorch" in self.frameworks else "two_ranks_tensorflow.py"
-        starts = {
-            "mpi": f"timeout 300 {_MPIRUN} {script} mpi",
-            "gloo": "timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo "
-            f"-np 2 python3 {script} gloo",
-        }
-        # NCCL needs a GPU, which a building machine need not have: `toolkit image verify` checks it
-        # where there is one.
-        ranks = (
-            CheckCall(
-                name=f"ranks-{operation}",
-                command=starts[operation],
-                scripts=(script,),
-            )
-            for operation in self.operations
-            if operation in starts
-        )
-        return (built, *ranks)
+        has_torch = "pytorch" in self.frameworks
+        return horovod_checks(self.frameworks, self.operations, has_torch=has_torch)

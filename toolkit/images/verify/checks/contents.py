@@ -1,19 +1,18 @@
-"""Checks of what is in the image: how it starts, what it imports, which MPI it has."""
+"""Checks of what is in the image: how it starts, and what the checks that run in it say."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal
 
-from toolkit.checks import Result, check, failed, passed, unchecked
-from toolkit.images.verify.case import ImageCase, at
+from toolkit.checks import Check, Result, check, failed, passed, unchecked
+from toolkit.images.verify.case import ImageCase
+from toolkit.images.verify.checks.ranks import lacks_gloo, lacks_mpi, lacks_nccl
 from toolkit.units import counted
 
-_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
 _WORD = "toolkit-is-in"
-_MPI_FACT = "toolkit-fact: mpi "  # begins the lines in which checks/openmpi.sh names PMI types
 
 
 @check("entrypoint", "starting the image prints nothing", at_build=True)
@@ -50,90 +49,77 @@ def _entry_fault(case: ImageCase, action: Literal["exec", "run"]) -> str:
     return f"it prints {counted(len(own), 'line')} of its own, first: {own[0]}" if own else ""
 
 
+def _report(name: str, lacks: Callable[[ImageCase], str], case: ImageCase) -> Result:
+    """Return what a check in the image says, or why it was not made there."""
+    result = case.results.find(name)
+    reason = (case.no_python if name != "openmpi" else "") or lacks(case)
+    if result is None or (reason and not result.passed and name.startswith("ranks-")):
+        return unchecked(reason or "it is not among the image's checks")
+    return (passed if result.passed else failed)(result.detail)
+
+
 @check("imports", "every module that the image should have can be imported")
 def check_imports(case: ImageCase) -> Result:
     """Check that all modules can be imported, in the versions that the manifest lists."""
-    if case.no_python:
-        if not case.expected:
-            return unchecked(case.no_python)
-        return failed(f"{case.no_python}, and it should hold {', '.join(case.expected)}")
-    modules = expected_modules(case)
-    if not modules:
-        return unchecked("no framework was found, and no manifest names one")
-    report, result = case.runner.report_of("modules.py", *modules)
-    if report is None:
-        return failed(
-            f"importing {', '.join(modules)} ended with {result.returncode}: "
-            f"{' '.join(result.tail(1))}"
-        )
-    versions = {name: str(version) for name, version in report["versions"].items() if version}
-    case.frameworks.update(versions)
-    wrong = [f"{name}: {error}" for name, error in report["errors"].items()]
-    wrong += [
-        f"{name} is {versions[name]}, its manifest says {version}"
+    lacks = "no framework was found, and no manifest names one"
+    report = _report("imports", lambda _: "" if case.contents.modules else lacks, case)
+    if report.outcome == "failed":
+        return report
+    imported = case.results.frameworks
+    wrong = [
+        f"{name} is {imported.get(name, 'not in it')}, its manifest says {version}"
         for name, version in case.expected.items()
-        if versions.get(name, version) != version
+        if imported.get(name, "" if name not in case.contents.modules else version) != version
     ]
-    if wrong:
-        return failed("; ".join(wrong))
-    return passed(", ".join(f"{name} {version}" for name, version in versions.items()))
-
-
-def expected_modules(case: ImageCase) -> tuple[str, ...]:
-    """Return the modules of the image's own check, of its manifest, and those found in it."""
-    # After --of come packages, which are in the manifest as modules.
-    command, _, _ = case.contents.own_checks.get("imports", "").partition(" --of ")
-    own = [
-        word
-        for word in command.split()
-        if _MODULE.match(word) and word != "python3" and not word.endswith(".py")
-    ]
-    return tuple(dict.fromkeys((*own, *case.expected, *case.contents.modules)))
-
-
-@check("user-site", "packages in a user's home do not hide the image's")
-def check_user_site(case: ImageCase) -> Result:
-    """Check that Python in the image ignores the user's site packages.
-
-    An image of ours must do so by itself. For a foreign image it is enough that it obeys the
-    variable that every job of ours sets.
-    """
-    if case.no_python:
-        return unchecked(case.no_python)
-    argv = ["python3", at("checks/user_site.py")]
-    alone = case.runner.run(argv)
-    if alone.ok:
-        return passed("a module in the user's site packages is not imported")
-    if case.image.manifest is not None:
-        return failed(" ".join(alone.tail(1)))
-    in_job = case.runner.run(argv, variables={"PYTHONNOUSERSITE": "1"})
-    if in_job.ok:
-        return passed("off in jobs, which set PYTHONNOUSERSITE; the image by itself leaves them on")
-    return failed(" ".join(in_job.tail(1)))
+    return failed("; ".join(wrong)) if wrong else report
 
 
 @check("openmpi", "Slurm can start the image's MPI")
 def check_openmpi(case: ImageCase) -> Result:
     """Check that Open MPI supports the PMI types that the manifest lists."""
-    programs = case.contents.programs
+    report = _report("openmpi", _lacks_openmpi, case)
     expected = case.image.manifest.mpi if case.image.manifest else ()
-    if "ompi_info" not in programs:
-        if expected:
-            return failed(
-                f"its manifest says that its MPI speaks {', '.join(expected)}, "
-                "and there is no Open MPI in it"
-            )
-        return unchecked(
-            "it has MPICH, whose PMI types cannot be listed"
-            if "mpichversion" in programs
-            else "no MPI is in it"
-        )
-    result = case.runner.run(["sh", at("checks/openmpi.sh")])
-    lines = result.stdout.splitlines()
-    case.mpi = tuple(line.removeprefix(_MPI_FACT) for line in lines if line.startswith(_MPI_FACT))
-    missing = [kind for kind in expected if kind not in case.mpi]
-    if not result.ok:
-        return failed((result.stdout.strip() or "?").splitlines()[-1])
-    if missing:
+    missing = [kind for kind in expected if kind not in case.results.mpi]
+    if report.outcome != "failed" and missing:
         return failed(f"it does not speak {', '.join(missing)}, which its manifest says")
-    return passed(result.stdout.strip().splitlines()[-1])
+    return report
+
+
+def _lacks_openmpi(case: ImageCase) -> str:
+    if "ompi_info" in case.contents.programs or case.results.mpi:
+        return ""
+    is_mpich = "mpichversion" in case.contents.programs
+    return "it has MPICH, whose PMI types cannot be listed" if is_mpich else "no MPI is in it"
+
+
+@check("horovod-build", "Horovod is built for the frameworks of the image")
+def check_horovod_build(case: ImageCase) -> Result:
+    """Check that the witnesses of Horovod's build agree."""
+    case.controllers = tuple(case.results.controllers)
+    lacks = "no Horovod is in it"
+    return _report("horovod-build", lambda _: "" if case.has("horovod") else lacks, case)
+
+
+def _lacks_gpus(case: ImageCase) -> str:
+    if (reason := lacks_nccl(case)) or case.gpus > 1:
+        return reason
+    return (
+        "this machine has one GPU; two ranks of NCCL need one each"
+        if case.gpus
+        else "this machine has no GPU"
+    )
+
+
+def _report_of(name: str, about: str, lacks: Callable[[ImageCase], str]) -> Check:
+    return Check(name, about, partial(_report, name, lacks))
+
+
+USUAL = (
+    check_imports,
+    _report_of("user-site", "packages in a user's home do not hide the image's", lambda _: ""),
+    check_openmpi,
+    check_horovod_build,
+    _report_of("ranks-mpi", "two ranks on this machine sum by MPI", lacks_mpi),
+    _report_of("ranks-gloo", "two ranks on this machine sum by Gloo", lacks_gloo),
+    _report_of("ranks-nccl", "two ranks on this machine sum by NCCL", _lacks_gpus),
+)
