@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from time import time
 from typing import Any
 
 import click
 
 from toolkit.cli import console
 from toolkit.errors import CommandFailedError
-from toolkit.hostsetup import apt, newer
+from toolkit.hostsetup import apt
 from toolkit.hostsetup.decide import decide, needs, obstacle
 from toolkit.hostsetup.facts import read_facts
-from toolkit.hostsetup.install import announcement, install
+from toolkit.hostsetup.install import install
 from toolkit.hostsetup.model import Action, Facts, SetupOptions
 
 
@@ -55,8 +54,6 @@ def command(
         accounting="accounting" in extras, tests="tests" in extras, update=update
     )
     facts = read_facts(options)
-    if not check and not dry_run and _is_refreshed(facts, always=update):
-        facts = read_facts(options)
     actions = decide(facts)
     blocked = obstacle(facts, actions, options)
     if as_json and (check or dry_run or not actions):
@@ -74,7 +71,8 @@ def command(
         for action in actions:
             console.say("missing", action.summary)
         if dry_run:
-            console.say("plan", _estimate(facts, actions))
+            for line in _plan(facts, actions):
+                console.say("plan", line)
             again = f"toolkit setup{' --update' if update else ''}"
             console.say("", f"nothing was done; next: {again}")
             return
@@ -85,42 +83,26 @@ def _report(facts: Facts, actions: tuple[Action, ...]) -> dict[str, Any]:
     return {"ready": not actions, "facts": facts, "actions": actions}
 
 
-def _is_refreshed(facts: Facts, *, always: bool) -> bool:
-    """Check once a week, as root, for a newer Apptainer than the fitted one.
-
-    Return whether it checked.
-    """
-    is_due = facts.root and facts.apt and facts.runtime and (always or newer.is_due(time()))
-    if not is_due or not newer.fitted(facts.os.codename):
-        return False
-    if problem := newer.refresh(facts.os.codename, time()):
-        console.say("warning", f"could not check for a newer Apptainer: {problem.cause}")
-    return True
-
-
 def _show_ready(facts: Facts, *, as_json: bool) -> None:
-    if facts.newer:
-        line = f"{'' if facts.root else 'as root: '}{facts.toolkit} setup --update"
-        console.say("newer", f"apptainer {facts.newer} is in Debian's unstable; install it: {line}")
     if not as_json:
         slurm = f"; its own Slurm is kept: {facts.slurm}" if facts.slurm else ""
         text = f"nothing is missing on this machine (containers: {facts.runtime}{slurm})"
         console.fact("ready", text)
 
 
-def _estimate(facts: Facts, actions: tuple[Action, ...]) -> str:
+def _plan(facts: Facts, actions: tuple[Action, ...]) -> tuple[str, ...]:
     packages = sorted({package for action in actions for package in action.packages})
     if not packages:
-        return "adjustments only, no packages"
+        return ("adjustments only, no packages",)
     if not apt.has_lists():
-        return "apt has no package lists yet, so the size is not known (apt-get update)"
+        return ("apt has no package lists yet, so the size is not known (apt-get update)",)
     packages += ["apptainer"] if facts.runtime_offered else []
     try:
-        (line,) = announcement(apt.estimate(packages), None, facts.os.codename)
+        lines = apt.describe(packages)
     except CommandFailedError:
-        return "apt's package lists are too old to tell the size (apt-get update)"
-    has_runtime = (facts.runtime and not facts.newer) or facts.runtime_offered
-    return line if has_runtime else f"{line}; and Debian sid's apptainer"
+        return ("apt's package lists are too old to tell the size (apt-get update)",)
+    has_runtime = (facts.runtime and not facts.updates) or facts.runtime_offered
+    return lines if has_runtime else (*lines, "and Debian sid's apptainer")
 
 
 def _install(options: SetupOptions, *, as_json: bool) -> None:

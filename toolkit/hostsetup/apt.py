@@ -13,11 +13,9 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError
-from toolkit.model.base import Model
 from toolkit.quoting import shell_words
 
 _LISTS = Path("/var/lib/apt/lists")
@@ -31,29 +29,8 @@ _ALWAYS = (
     "--no-install-recommends",
 )
 _KEEP_SETTINGS = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
-_DISK = re.compile(
-    r"^After this operation, (?P<size>[\d.,]+ \w+) of additional disk space", re.MULTILINE
-)
-_COUNT = re.compile(r"^(?P<upgraded>\d+) upgraded, (?P<new>\d+) newly installed", re.MULTILINE)
-_URI = re.compile(r"^'(?P<uri>[^']+)' \S+ (?P<size>\d+)", re.MULTILINE)
-
-
-class Estimate(Model, frozen=True, kw_only=True):
-    """The size of an installation, as apt estimates it.
-
-    Attributes:
-        new: packages that are not here yet, with all that they depend on.
-        upgraded: packages that must become newer.
-        fetch: bytes to download.
-        disk: the space on disk, as apt prints it.
-        sources: the hosts (or local directories) that the packages come from.
-    """
-
-    new: int = 0
-    upgraded: int = 0
-    fetch: int = 0
-    disk: str = "0 B"
-    sources: tuple[str, ...] = ()
+# What an installation brings and takes, among the lines of ``apt-get --print-uris install``.
+_SIZES = re.compile(r"(\d+ upgraded, |Need to get |After this operation, )")
 
 
 def environment() -> dict[str, str]:
@@ -89,32 +66,15 @@ def update(options: Sequence[str] = ()) -> tuple[str, ...]:
     return tuple(line for line in answer.stdout.splitlines() if line.startswith(("E:", "W:")))
 
 
-def estimate(packages: Sequence[str]) -> Estimate:
-    """Return the size of an installation; changes nothing and needs no root.
+def describe(packages: Sequence[str]) -> tuple[str, ...]:
+    """Return how apt describes an installation; changes nothing and needs no root.
 
     Raises:
         CommandFailedError: apt knows no way to install them.
     """
     argv = ["apt-get", *_ALWAYS, "--print-uris", "install", *packages]
-    return read_estimate(shell.run(argv, env=environment()).stdout)
-
-
-def read_estimate(text: str) -> Estimate:
-    """Parse an ``Estimate`` from the output of ``apt-get --print-uris install``."""
-    count, disk = _COUNT.search(text), _DISK.search(text)
-    uris = [(match["uri"], int(match["size"])) for match in _URI.finditer(text)]
-    return Estimate(
-        new=int(count["new"]) if count else 0,
-        upgraded=int(count["upgraded"]) if count else 0,
-        fetch=sum(size for _, size in uris),
-        disk=disk["size"] if disk else "0 B",
-        sources=tuple(sorted({_place(uri) for uri, _ in uris})),
-    )
-
-
-def _place(uri: str) -> str:
-    parts = urlsplit(uri)
-    return parts.hostname or str(Path(parts.path).parent)
+    lines = shell.run(argv, env=environment()).stdout.splitlines()
+    return tuple(line for line in lines if _SIZES.match(line))
 
 
 def fetch(packages: Sequence[str | Path]) -> None:
@@ -148,22 +108,17 @@ def heal() -> None:
     )
 
 
-def is_half_installed(package: str) -> bool:
-    """Return whether dpkg was interrupted while it unpacked this package."""
-    answer = shell.run(["dpkg-query", "-W", "-f", "${db:Status-Eflag}", package], check=False)
-    return answer.stdout.strip() == "reinstreq"
-
-
-def forget(package: str) -> None:
-    """Remove a package that is only partly unpacked.
+def forget_if_half_installed(package: str) -> bool:
+    """Remove a package that dpkg was interrupted in unpacking; return whether it was.
 
     apt does that by itself for packages that it can download, not for one of a file.
     """
-    shell.run(
-        ["dpkg", "--purge", "--force-remove-reinstreq", "--force-depends", package],
-        env=environment(),
-        check=False,
-    )
+    answer = shell.run(["dpkg-query", "-W", "-f", "${db:Status-Eflag}", package], check=False)
+    if answer.stdout.strip() != "reinstreq":
+        return False
+    argv = ["dpkg", "--purge", "--force-remove-reinstreq", "--force-depends", package]
+    shell.run(argv, env=environment(), check=False)
+    return True
 
 
 def _apt(

@@ -14,19 +14,20 @@ from toolkit import shell
 
 POLICY = Path("/usr/sbin/policy-rc.d")
 MARK = "# written by toolkit setup, for as long as it installs packages"
-# Debian package -> the service that it brings.
+# Debian package -> the services that it would start at boot.
 _SERVICES = {
-    "docker-registry": "docker-registry",
-    "docker.io": "docker",
-    "mariadb-server": "mariadb",
-    "munge": "munge",
-    "slurmctld": "slurmctld",
-    "slurmd": "slurmd",
-    "slurmdbd": "slurmdbd",
+    "docker-registry": ("docker-registry",),
+    "docker.io": ("docker",),
+    "mariadb-server": ("mariadb",),
+    "munge": ("munge",),
+    "podman": (
+        *("podman.service", "podman.socket", "podman-restart.service"),
+        *("podman-auto-update.service", "podman-auto-update.timer"),
+    ),
+    "slurmctld": ("slurmctld",),
+    "slurmd": ("slurmd",),
+    "slurmdbd": ("slurmdbd",),
 }
-# The same where a package knows systemd only.
-_AUTO = ("podman-auto-update.service", "podman-auto-update.timer")
-_UNITS = {"podman": ("podman.service", "podman.socket", "podman-restart.service", *_AUTO)}
 _DENY = f"#!/bin/sh\n{MARK}\nexit 101\n"
 
 
@@ -59,11 +60,12 @@ def keep_off_at_boot(packages: Iterable[str]) -> None:
 
     They were just installed: a service in use is never among them.
     """
-    for package in packages:
-        if package in _SERVICES and shell.which("update-rc.d"):
-            shell.run(["update-rc.d", _SERVICES[package], "disable"], check=False)
-        if package in _UNITS and shell.which("systemctl"):
-            shell.run(["systemctl", "disable", *_UNITS[package]], check=False)
+    for service in (name for package in packages for name in _SERVICES.get(package, ())):
+        # A package that knows systemd only has units with an ending.
+        is_unit = "." in service
+        argv = ["systemctl", "disable"] if is_unit else ["update-rc.d"]
+        if shell.which(argv[0]):
+            shell.run([*argv, service, *(() if is_unit else ("disable",))], check=False)
 
 
 def _backup_of(policy: Path) -> Path:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from toolkit.errors import NeedsInstallError
 from toolkit.hostsetup import parts
-from toolkit.hostsetup.model import Action, Facts, OperatingSystem, SetupOptions
+from toolkit.hostsetup.model import Action, ActionKind, Facts, OperatingSystem, SetupOptions
 from toolkit.quoting import shell_words
 
 
@@ -33,72 +33,66 @@ def decide(facts: Facts) -> tuple[Action, ...]:
                 by_hand=(install_line(facts.os, wanted),),
             )
         )
-    if facts.runtime is None or (facts.update and facts.newer):
+    if facts.runtime is None or facts.updates:
         actions.append(_apptainer(facts))
     return (*actions, *adjustments(facts))
 
 
 def adjustments(facts: Facts) -> tuple[Action, ...]:
     """Return the changes besides packages that Apptainer needs."""
-    actions: list[Action] = []
-    if facts.fuse != "ready":
-        what = "is for root only" if facts.fuse == "closed" else "is missing"
-        by_hand = (
-            ("chmod 666 /dev/fuse",)
-            if facts.fuse == "closed"
-            else ("modprobe fuse", "chmod 666 /dev/fuse")
-        )
-        actions.append(
-            Action(
-                kind="fuse",
-                summary=f"/dev/fuse {what}: images cannot be mounted by users",
-                by_hand=by_hand,
-            )
-        )
-    if not facts.ids:
-        line = shell_words(["apptainer", "config", "fakeroot", "--add", facts.user])
-        actions.append(
-            Action(
-                kind="ids",
-                summary=f"{facts.user} has no range of subordinate user ids (to build images)",
-                by_hand=(line,),
-            )
-        )
-    if facts.root_exec == "fails":
-        summary = (
-            f"root lacks {', '.join(facts.lacking)} here, and Apptainer gives root in a container "
-            "every capability: it cannot start one"
-        )
-        actions.append(Action(kind="capabilities", summary=summary))
-    if facts.unresolved:
-        line = f"echo {shell_words(['127.0.1.1', facts.unresolved])} >> /etc/hosts"
-        actions.append(
-            Action(
-                kind="name",
-                summary=f"this machine's name {facts.unresolved} has no address (Gloo crashes)",
-                by_hand=(line,),
-            )
-        )
-    if not facts.namespaces:
-        lines = (
-            "sysctl -w kernel.unprivileged_userns_clone=1",
-            "sysctl -w user.max_user_namespaces=15000",
-        )
-        actions.append(
-            Action(
-                kind="namespaces", summary="users may not make user namespaces here", by_hand=lines
-            )
-        )
-    return tuple(actions)
+    why = "images cannot be mounted by users"
+    opens = "chmod 666 /dev/fuse"
+    add_ids = shell_words(["apptainer", "config", "fakeroot", "--add", facts.user])
+    name = f"echo {shell_words(['127.0.1.1', facts.unresolved])} >> /etc/hosts"
+    switches = ("kernel.unprivileged_userns_clone=1", "user.max_user_namespaces=15000")
+    # Whether it is needed, its kind, what is wrong, and the commands for an administrator.
+    rows: tuple[tuple[bool, ActionKind, str, tuple[str, ...]], ...] = (
+        (facts.fuse == "closed", "fuse", f"/dev/fuse is for root only: {why}", (opens,)),
+        (
+            facts.fuse == "absent",
+            "fuse",
+            f"/dev/fuse is missing: {why}",
+            ("modprobe fuse", opens),
+        ),
+        (
+            not facts.ids,
+            "ids",
+            f"{facts.user} has no range of subordinate user ids (to build images)",
+            (add_ids,),
+        ),
+        (
+            facts.root_exec == "fails",
+            "capabilities",
+            "root lacks capabilities here, and Apptainer gives root in a container every one: "
+            "it cannot start one",
+            (),
+        ),
+        (
+            bool(facts.unresolved),
+            "name",
+            f"this machine's name {facts.unresolved} has no address (Gloo crashes)",
+            (name,),
+        ),
+        (
+            not facts.namespaces,
+            "namespaces",
+            "users may not make user namespaces here",
+            tuple(f"sysctl -w {switch}" for switch in switches),
+        ),
+    )
+    return tuple(
+        Action(kind=kind, summary=summary, by_hand=lines)
+        for is_needed, kind, summary, lines in rows
+        if is_needed
+    )
 
 
 def _apptainer(facts: Facts) -> Action:
     ready_made = facts.runtime is None and (facts.os.family != "debian" or facts.runtime_offered)
     by_hand = (install_line(facts.os, ("apptainer",)),) if ready_made else ()
-    version = f" {facts.newer}" if facts.runtime else ""
     return Action(
         kind="apptainer",
-        summary=f"apptainer{version} ({parts.RUNTIME_PURPOSE})",
+        summary=f"{'newest ' if facts.updates else ''}apptainer ({parts.RUNTIME_PURPOSE})",
         packages=parts.RUNTIME_PACKAGES,
         by_hand=by_hand,
     )
@@ -127,32 +121,22 @@ def obstacle(
     facts: Facts, actions: Sequence[Action], options: SetupOptions
 ) -> NeedsInstallError | None:
     """Return the reason why this process cannot do ``actions`` by itself, or None if it can."""
-    if not actions:
-        return None
-    if not facts.root:
-        return needs(
-            facts,
-            actions,
-            options,
-            next_step="ask the administrator to run the lines above as root, then go on",
-        )
     packages = any(action.packages for action in actions)
-    if packages and not (facts.apt and facts.os.family == "debian"):
-        return needs(
-            facts,
-            actions,
-            options,
-            next_step="install these packages with the lines above, then: toolkit setup",
-        )
-    if any(action.kind == "apptainer" for action in actions) and not can_install_apptainer(facts):
-        return needs(
-            facts,
-            actions,
-            options,
-            next_step="install Apptainer "
-            "(https://apptainer.org/docs/admin/latest/installation.html), then: toolkit setup",
-        )
-    return None
+    apptainer = any(action.kind == "apptainer" for action in actions)
+    site = "https://apptainer.org/docs/admin/latest/installation.html"
+    rows = (
+        (not facts.root, "ask the administrator to run the lines above as root, then go on"),
+        (
+            packages and not (facts.apt and facts.os.family == "debian"),
+            "install these packages with the lines above, then: toolkit setup",
+        ),
+        (
+            apptainer and not can_install_apptainer(facts),
+            f"install Apptainer ({site}), then: toolkit setup",
+        ),
+    )
+    step = next((step for is_so, step in rows if is_so), None)
+    return needs(facts, actions, options, next_step=step) if actions and step else None
 
 
 def can_install_apptainer(facts: Facts) -> bool:
@@ -189,7 +173,7 @@ def commands(facts: Facts, actions: Sequence[Action], options: SetupOptions) -> 
         if on
         for word in ("--with", name)
     ]
-    chosen += ["--update"] if facts.update and facts.newer else []
+    chosen += ["--update"] if facts.updates else []
     own = tuple(
         line
         for action in actions

@@ -12,10 +12,10 @@ import pwd
 import socket
 import sys
 from pathlib import Path
+from typing import Literal
 
 from toolkit import shell
-from toolkit.errors import ConfigError
-from toolkit.hostsetup import apt, capabilities, fuse, newer, parts, smoke
+from toolkit.hostsetup import apt, fit_apptainer, fuse, parts, smoke
 from toolkit.hostsetup.model import Facts, Missing, OperatingSystem, SetupOptions
 from toolkit.localcluster import packages
 
@@ -24,35 +24,29 @@ def read_facts(options: SetupOptions) -> Facts:
     """Return the facts about this machine."""
     root = os.geteuid() == 0
     user = _user_name()
+    system = operating_system("\n".join(_lines("/etc/os-release")), platform.machine())
     runtime = next((path for path in map(shell.which, parts.RUNTIMES) if path), None)
     slurm = _own_slurm()
     has_apt = bool(shell.which("apt-get") and shell.which("dpkg"))
-    lacking = capabilities.own()[1] if root else ()
     setuid = runtime is not None and _setuid(runtime)
+    asks_apt = runtime is None and has_apt and apt.has_lists()
     return Facts(
-        os=operating_system(
-            Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else "",
-            platform.machine(),
-        ),
+        os=system,
         root=root,
         user=user,
         apt=has_apt,
         toolkit=toolkit_command(),
         runtime=runtime,
-        runtime_offered=_offered() if runtime is None and has_apt else None,
-        missing=_missing(options, slurm, _codename()),
+        runtime_offered=apt.candidate("apptainer") is not None if asks_apt else None,
+        missing=_missing(options, slurm, system.codename),
         slurm=slurm,
         interrupted=parts.WORKPLACE.exists(),
         fuse="ready" if setuid else fuse.state(),
         ids=_has_ids(user),
         namespaces=root or setuid or _namespaces_allowed(),
         unresolved=_unresolved(socket.gethostname()),
-        lacking=lacking,
-        newer=newer.known(_codename()),
-        update=options.update,
-        root_exec=smoke.root_exec(runtime)
-        if lacking and runtime and _doubtful(runtime)
-        else "not tried",
+        updates=options.update and has_apt and fit_apptainer.is_fitted(system.codename),
+        root_exec=_try_as_root(runtime) if root and runtime else "not tried",
     )
 
 
@@ -67,11 +61,6 @@ def operating_system(release: str, machine: str) -> OperatingSystem:
         codename=values.get("VERSION_CODENAME", ""),
         architecture=machine,
     )
-
-
-def _codename() -> str:
-    release = Path("/etc/os-release")
-    return operating_system(release.read_text() if release.exists() else "", "").codename
 
 
 def toolkit_command() -> str:
@@ -134,10 +123,6 @@ def _is_installed(program: str) -> bool:
     )
 
 
-def _offered() -> bool | None:
-    return apt.candidate("apptainer") is not None if apt.has_lists() else None
-
-
 def _setuid(runtime: str) -> bool:
     """Return whether this Apptainer mounts images as root, without namespaces and FUSE."""
     prefix = Path(runtime).resolve().parent.parent
@@ -178,15 +163,13 @@ def _namespaces_allowed() -> bool:
     return not any(_says(path, "0") for path in switches)
 
 
-def _doubtful(runtime: str) -> bool:
-    """Return whether root, which lacks capabilities, would be given all of them in a container.
+def _try_as_root(runtime: str) -> Literal["not tried", "works", "fails"]:
+    """Start a container as root, in case of doubt: if root lacks one of the capabilities here.
 
-    False also if the runtime does not tell, as a site's wrapper or a partial installation.
+    Apptainer gives root in a container all of them, or those of a file (``install.adjust``).
     """
-    try:
-        return (
-            capabilities.root_default(capabilities.configuration_file(runtime).read_text())
-            == "full"
-        )
-    except (OSError, ConfigError):
-        return False
+    last = int("".join(_lines("/proc/sys/kernel/cap_last_cap")) or "0")
+    masks = [line.split()[1] for line in _lines("/proc/self/status") if line.startswith("CapPrm:")]
+    if not masks or int(masks[0], 16) == (1 << (last + 1)) - 1:
+        return "not tried"
+    return "fails" if smoke.complaint(runtime) else "works"

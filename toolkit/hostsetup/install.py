@@ -12,25 +12,13 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError
-from toolkit.hostsetup import (
-    apptainer_debian,
-    apt,
-    capabilities,
-    daemons,
-    fuse,
-    newer,
-    parts,
-    smoke,
-)
+from toolkit.hostsetup import apt, daemons, fit_apptainer, fuse, parts, smoke
 from toolkit.hostsetup.decide import adjustments, decide
 from toolkit.hostsetup.facts import read_facts
 from toolkit.hostsetup.model import Action, Facts, SetupOptions
 from toolkit.shell import Progress, interrupted_by_signals
-from toolkit.units import counted, human_size
 
 _LOCK = Path("/run/toolkit-setup.lock")
-_FETCH_SPEED = 12e6  # bytes per second, for the expected time that is shown; a guess
-_PER_PACKAGE = 0.25  # seconds
 
 
 def install(options: SetupOptions, progress: Progress) -> Facts:
@@ -49,6 +37,7 @@ def install(options: SetupOptions, progress: Progress) -> Facts:
         packages = tuple(sorted({package for action in actions for package in action.packages}))
         if packages:
             _packages(packages, _wants_apptainer(actions), facts, lock, progress)
+        options = msgspec.structs.replace(options, update=False)
         facts = read_facts(options)
         changes = adjustments(facts)
         for action in changes:
@@ -92,9 +81,8 @@ def _healed(facts: Facts, progress: Progress) -> Facts:
         return facts
     with daemons.prevented_from_starting():
         apt.heal()
-        if not apt.is_half_installed(apptainer_debian.PACKAGE):
+        if not apt.forget_if_half_installed(fit_apptainer.PACKAGE):
             return facts
-        apt.forget(apptainer_debian.PACKAGE)
     progress.say("healed", "an Apptainer that was only partly unpacked is installed again")
     return msgspec.structs.replace(facts, runtime=None)
 
@@ -104,13 +92,13 @@ def _packages(
 ) -> None:
     progress.begin("lists", "apt's package lists", expected=15 if apptainer else 6)
     complaints = apt.update()
+    codename = facts.os.codename
     # What was fitted by us counts as a candidate of its own.
-    direct = (
-        apptainer and not newer.fitted(facts.os.codename) and apt.candidate("apptainer") is not None
-    )
-    wanted = (*packages, "apptainer") if direct else packages
+    fitted = fit_apptainer.is_fitted(codename)
+    direct = apptainer and not fitted and apt.candidate(fit_apptainer.PACKAGE) is not None
+    wanted = (*packages, fit_apptainer.PACKAGE) if direct else packages
     try:
-        estimate = apt.estimate(wanted)
+        plan = apt.describe(wanted)
     except CommandFailedError as error:
         raise CommandFailedError(
             error.cause,
@@ -118,62 +106,26 @@ def _packages(
             details=(*complaints, *error.details),
             next_step=error.next_step,
         ) from error
-    source = (
-        apptainer_debian.prepare(parts.WORKPLACE / "rolling", facts.os.codename)
-        if apptainer and not direct
-        else None
-    )
+    suite = None
+    if apptainer and not direct:
+        suite = fit_apptainer.open_suite(parts.WORKPLACE / "rolling", codename)
     progress.end()
-    for line in announcement(
-        estimate, apptainer_debian.offer(source) if source else None, facts.os.codename
-    ):
+    for line in plan:
         progress.say("plan", line)
-    if estimate.fetch:
-        progress.begin(
-            "fetch",
-            f"{human_size(estimate.fetch)} of packages",
-            expected=estimate.fetch / _FETCH_SPEED,
-        )
-        apt.fetch(wanted)
-    fitted = _rolling(source, facts, progress) if source else ()
-    progress.begin(
-        "install",
-        counted(estimate.new + estimate.upgraded + len(fitted), "package"),
-        expected=4 + estimate.new * _PER_PACKAGE,
-    )
+    files: tuple[Path, ...] = ()
+    if suite and facts.updates and not fit_apptainer.is_newer(suite.version):
+        progress.say("plan", f"no apptainer newer than this machine's: {suite.version}")
+    elif suite:
+        progress.say("plan", f"apptainer {suite.version} of Debian's {fit_apptainer.SUITE}")
+        progress.begin("fetch", f"apptainer, fitted to {codename}'s glibc", expected=7)
+        files = (fit_apptainer.fetch_fitted(suite, codename),)
+    progress.begin("fetch", "packages")
+    apt.fetch(wanted)
+    progress.begin("install", ", ".join(wanted))
     with daemons.prevented_from_starting():
-        apt.install([*wanted, *fitted], held=(lock,))
+        apt.install([*wanted, *files], held=(lock,))
         daemons.keep_off_at_boot(wanted)
     progress.end()
-
-
-def announcement(
-    estimate: apt.Estimate, rolling: apptainer_debian.Offer | None, codename: str
-) -> tuple[str, ...]:
-    """Return the announcement of an installation, in one or two lines."""
-    upgrades = f" and {counted(estimate.upgraded, 'upgrade')}" if estimate.upgraded else ""
-    origin = f" from {', '.join(estimate.sources)}" if estimate.sources else ""
-    fetch = f"{human_size(estimate.fetch)} to fetch{origin}, {estimate.disk} on disk"
-    first = f"{counted(estimate.new, 'package')}{upgrades}: {fetch}"
-    if rolling is None:
-        return (first,)
-    size = f"{human_size(rolling.size)} to fetch, {human_size(rolling.installed_size)} on disk"
-    return (
-        first,
-        f"apptainer {rolling.version}: {size}; "
-        f"Debian's package of {apptainer_debian.SUITE}, since {codename} has none",
-    )
-
-
-def _rolling(source: apptainer_debian.Source, facts: Facts, progress: Progress) -> tuple[Path, ...]:
-    progress.begin("fetch", f"apptainer from {apptainer_debian.SUITE}", expected=3)
-    package = apptainer_debian.fetch(source)
-    progress.begin("fit", f"apptainer to {facts.os.codename}'s glibc", expected=4)
-    fitted, changed = apptainer_debian.fit(package, facts.os.codename, apptainer_debian.glibc())
-    progress.end()
-    if changed:
-        progress.say("", f"references changed: {', '.join(changed)}")
-    return (fitted,)
 
 
 def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
@@ -192,17 +144,38 @@ def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
         hosts.write_text(f"{before.rstrip()}\n127.0.1.1\t{facts.unresolved}\n".lstrip())
         progress.say("name", f"{facts.unresolved} is 127.0.1.1 in /etc/hosts")
     elif action.kind == "capabilities":
-        changed = capabilities.grant_own_capabilities(str(facts.runtime))
-        progress.say(
-            "root",
-            f"{changed}: root gets the capabilities that it has "
-            f"(it lacks {', '.join(facts.lacking)} here)",
-        )
+        _give_own_capabilities(str(facts.runtime))
+        progress.say("root", "gets in a container the capabilities that it has here")
+
+
+def _give_own_capabilities(runtime: str) -> None:
+    """Have Apptainer give root in a container the capabilities that root has, instead of all.
+
+    Root of a container or a small virtual machine lacks some, and Apptainer dies of that
+    (``Requesting capability set ...``).
+    """
+    begins = "Capability bounding set: "
+    lines = shell.run(["setpriv", "--dump"]).stdout.splitlines()
+    have = next(line.removeprefix(begins) for line in lines if line.startswith(begins))
+    name = f"{Path(runtime).resolve().name.upper()}_CONF_FILE"
+    settings = Path(shell.run([runtime, "buildcfg", name]).stdout.strip())
+    before = settings.with_name(f"{settings.name}.before-toolkit")
+    if not before.exists():
+        shutil.copy2(settings, before)  # Apptainer writes the whole file, without comments
+    shell.run([runtime, "capability", "add", "--user", "root", have])
+    shell.run([runtime, "config", "global", "--set", "root default capabilities", "file"])
 
 
 def _try(runtime: str, progress: Progress) -> None:
-    progress.begin("try", "tiny image, as root and as a user", expected=3)
-    complaint = smoke.run_smoke_tests(runtime)
+    """Start a container as root and as an ordinary user.
+
+    Raises:
+        CommandFailedError: root cannot start one.
+    """
+    progress.begin("try", "tiny container, as root and as a user", expected=1)
+    if complaint := smoke.complaint(runtime):
+        raise CommandFailedError("root cannot start a container here", details=[complaint])
+    complaint = smoke.complaint(runtime, as_user=True)
     progress.end()
     if complaint:
-        progress.say("warning", f"ordinary users cannot run images here: {complaint}")
+        progress.say("warning", f"ordinary users cannot start containers here: {complaint}")

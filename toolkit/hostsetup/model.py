@@ -6,6 +6,10 @@ from typing import Literal
 
 from toolkit.model.base import Model
 
+ActionKind = Literal[
+    "heal", "packages", "apptainer", "fuse", "ids", "capabilities", "namespaces", "name"
+]
+
 
 class OperatingSystem(Model, frozen=True, kw_only=True):
     """The operating system, from ``/etc/os-release``."""
@@ -55,9 +59,7 @@ class Facts(Model, frozen=True, kw_only=True):
         ids: whether this user has a range of subordinate user ids, which building needs.
         namespaces: whether an ordinary user may make user namespaces.
         unresolved: this machine's own name if it has no address; else "".
-        lacking: the capabilities that root does not have here.
-        newer: the version of a newer Apptainer than the one that was fitted; empty if unknown.
-        update: take the newer one.
+        updates: a newer Apptainer is wanted in place of the one that was fitted.
         root_exec: whether root can run a program in a container; tried only in case of doubt.
     """
 
@@ -75,9 +77,7 @@ class Facts(Model, frozen=True, kw_only=True):
     ids: bool = True
     namespaces: bool = True
     unresolved: str = ""
-    lacking: tuple[str, ...] = ()
-    newer: str = ""
-    update: bool = False
+    updates: bool = False
     root_exec: Literal["not tried", "works", "fails"] = "not tried"
 
 
@@ -91,9 +91,7 @@ class Action(Model, frozen=True, kw_only=True):
         by_hand: commands for an administrator instead; empty if only the toolkit can do it.
     """
 
-    kind: Literal[
-        "heal", "packages", "apptainer", "fuse", "ids", "capabilities", "namespaces", "name"
-    ]
+    kind: ActionKind
     summary: str
     packages: tuple[str, ...] = ()
     by_hand: tuple[str, ...] = ()

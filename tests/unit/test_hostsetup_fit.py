@@ -1,0 +1,211 @@
+"""Fitting programs to an older glibc: on ELF files made here, byte by byte, and on the real one that runs the tests."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolkit.errors import ToolkitError
+from toolkit.hostsetup.fit_apptainer import fit_control, read_mirror, require_safe, retarget
+
+DYNSYM, STRTAB, VERSYM, VERNEED = 11, 3, 0x6FFFFFFF, 0x6FFFFFFE
+HASHES = {"GLIBC_2.2.5": 0x09691A75}
+
+
+class Strings:
+    """A string table that grows."""
+
+    def __init__(self) -> None:
+        self.data = b"\0"
+
+    def add(self, text: str) -> int:
+        at = len(self.data)
+        self.data += text.encode() + b"\0"
+        return at
+
+
+def make(
+    symbols: list[tuple[str, str]],
+    *,
+    library: str = "libc.so.6",
+    defined: bool = False,
+    machine: int = 62,
+) -> bytes:
+    """A 64-bit ELF file with nothing but these (symbol, version) references and their tables."""
+    strings = Strings()
+    versions = list(dict.fromkeys(version for _, version in symbols))
+    numbers = {version: place + 2 for place, version in enumerate(versions)}
+    table = bytes(24) + b"".join(
+        struct.pack("<IBBHQQ", strings.add(name), 0x12, 0, int(defined), 0, 0)
+        for name, _ in symbols
+    )
+    versym = struct.pack(f"<{len(symbols) + 1}H", 0, *(numbers[version] for _, version in symbols))
+    verneed = struct.pack("<HHIII", 1, len(versions), strings.add(library), 16, 0)
+    for place, version in enumerate(versions):
+        step = 16 if place + 1 < len(versions) else 0
+        verneed += struct.pack(
+            "<IHHII",
+            HASHES.get(version, 1000 + place),
+            0,
+            numbers[version],
+            strings.add(version),
+            step,
+        )
+    return _file(
+        [(DYNSYM, table, 2), (STRTAB, strings.data, 0), (VERSYM, versym, 1), (VERNEED, verneed, 2)],
+        machine,
+    )
+
+
+def _file(sections: list[tuple[int, bytes, int]], machine: int) -> bytes:
+    body, rows = b"", [bytes(64)]
+    for kind, data, linked in sections:
+        rows.append(
+            struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, 64 + len(body), len(data), linked, 0, 1, 0)
+        )
+        body += data
+    header = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header += struct.pack(
+        "<HHIQQQIHHHHHH", 3, machine, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, len(rows), 0
+    )
+    return header + body + b"".join(rows)
+
+
+OLD, NEW = "GLIBC_2.2.5", "GLIBC_2.38"
+
+
+FOUR = [
+    ("puts", OLD),
+    ("__isoc23_strtol", NEW),
+    ("__isoc23_strtoul", NEW),
+    ("dlopen", "GLIBC_2.34"),
+]
+FITS = [("puts", OLD), ("strtol", OLD), ("strtoul", OLD), ("dlopen", "GLIBC_2.34")]
+
+
+def references(data: bytes) -> list[tuple[str, str]]:
+    """The (symbol, version) references of a file that ``make`` made."""
+    (table,) = struct.unpack_from("<Q", data, 40)
+    rows = [struct.unpack_from("<IIQQQQIIQQ", data, table + 64 * number) for number in range(5)]
+    symbols, strings, versym, verneed = (row[4] for row in rows[1:])
+
+    def text(at: int) -> str:
+        return data[strings + at : data.index(b"\0", strings + at)].decode()
+
+    _, count, _, at, _ = struct.unpack_from("<HHIII", data, verneed)
+    versions = {}
+    for place in range(count):
+        _, _, number, name, _ = struct.unpack_from("<IHHII", data, verneed + at + 16 * place)
+        versions[number] = text(name)
+    numbers = struct.unpack_from("<5H", data, versym)[1:]
+    names = [text(struct.unpack_from("<I", data, symbols + 24 * each)[0]) for each in range(1, 5)]
+    return [(name, versions[number]) for name, number in zip(names, numbers, strict=True)]
+
+
+def test_references_to_the_strtol_family_are_turned_to_the_old_ones() -> None:
+    before = make(FOUR)
+    after = retarget(before, (2, 36))
+    assert references(before) == FOUR
+    assert references(after) == FITS
+    assert len(after) == len(before)
+    assert NEW not in [version for _, version in references(after)]
+    assert retarget(after, (2, 36)) == after, "what came out wants nothing new"
+
+
+@pytest.mark.parametrize("glibc", [(2, 38), (2, 41), (3, 0)])
+def test_a_glibc_that_is_new_enough_needs_no_change(glibc: tuple[int, int]) -> None:
+    data = make(FOUR)
+    assert retarget(data, glibc) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (make([("puts", OLD), ("strlcpy", NEW)]), "needs strlcpy of a newer glibc"),
+        (
+            make([("puts", OLD), ("__isoc23_strtol", NEW), ("__isoc23_sscanf", NEW)]),
+            "needs __isoc23_sscanf of a newer glibc",
+        ),
+        (
+            make([("puts", OLD), ("__isoc23_strtol", NEW)], defined=True),
+            "needs __isoc23_strtol of a newer glibc",
+        ),
+        (make([("puts", OLD), ("fmod", NEW)], library="libm.so.6"), "wants GLIBC_2.38"),
+        (make([("__isoc23_strtol", NEW)]), "wants GLIBC_2.38"),
+        (make([("puts", OLD), ("x", "GLIBC_ABI_GNU2_TLS")]), "needs x of a newer glibc"),
+        (make([("puts", OLD)], machine=183), "is not a 64-bit x86 ELF file"),
+        (b"\x7fELF\x01\x01" + bytes(60), "is not a 64-bit x86 ELF file"),
+        (b"#!/bin/sh\n" + bytes(60), "is not a 64-bit x86 ELF file"),
+    ],
+)
+def test_everything_else_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"^{reason}$"):
+        retarget(data, (2, 36))
+
+
+def test_packed_relocations_are_known_since_glibc_2_36() -> None:
+    data = make([("puts", OLD), ("x", "GLIBC_ABI_DT_RELR")])
+    assert retarget(data, (2, 36)) == data
+    with pytest.raises(ValueError, match="needs x of a newer glibc"):
+        retarget(data, (2, 31))
+
+
+def test_the_program_that_runs_this_test_fits_this_machine() -> None:
+    data = Path(sys.executable).resolve().read_bytes()
+    assert retarget(data, (99, 0)) == data
+
+
+RELEASE = "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nSuite: unstable\nDate: {}\nValid-Until: {}\n"
+NOW = 1795300000.0  # Sat, 21 Nov 2026
+FRESH = "Fri, 20 Nov 2026 08:08:01 UTC"
+
+
+@pytest.mark.parametrize(
+    ("dates", "version", "refused"),
+    [
+        ([FRESH], "1.4.5-2", ""),
+        ([FRESH], "1.4.10-1", ""),
+        ([FRESH], "2.0~rc1-1", ""),
+        ([FRESH], "1:1.4.5-1", ""),
+        ([FRESH], "1.4.4-2", "known to be vulnerable"),
+        ([FRESH], "1.3.6-1", "known to be vulnerable"),
+        ([FRESH], "1:1.3.0", "known to be vulnerable"),
+        (["Sun, 23 Aug 2026 08:00:00 +0000"], "1.4.5-2", ""),
+        (["Fri, 21 Aug 2026 08:08:01 UTC"], "1.4.5-2", "is 92 days old, 90 are the most"),
+        (["Mon, 01 Dec 2025 00:00:00 UTC", FRESH], "1.4.5-2", ""),
+        ([], "1.4.5-2", "has no date"),
+    ],
+)
+def test_an_old_state_of_the_archive_and_a_vulnerable_version_are_not_taken(
+    dates: list[str], version: str, refused: str
+) -> None:
+    releases = [RELEASE.format(date, date) for date in dates] or ["Origin: Debian\n"]
+    mirror = "http://mirror.example.org/debian"
+    if not refused:
+        require_safe(releases, version, NOW, mirror)
+        return
+    with pytest.raises(ToolkitError, match=refused) as caught:
+        require_safe(releases, version, NOW, mirror)
+    assert caught.value.place == mirror
+    assert "toolkit setup" in str(caught.value.next_step)
+
+
+def test_the_control_file_gets_a_version_of_its_own_and_the_libc_that_is_there() -> None:
+    control = "Package: apptainer\nVersion: 1.4.5-2\nDepends: ca-certificates, libc6 (>= 2.38), libseccomp2 (>= 2.5.0)\n"
+    assert fit_control(control, "bookworm", "2.36") == (
+        "Package: apptainer\nVersion: 1.4.5-2+bookworm1\nDepends: ca-certificates, libc6 (>= 2.36), libseccomp2 (>= 2.5.0)\n"
+    )
+
+
+def test_the_mirror_is_the_one_of_the_release_itself() -> None:
+    lines = [
+        "http://third.example.org/apt/|bookworm|bookworm|Somebody",
+        "http://mirror.example.org/debian-security/|bookworm-security|bookworm-security|Debian-Security",
+        "http://mirror.example.org/debian/|bookworm-updates|bookworm-updates|Debian",
+        "http://mirror.example.org/debian/|bookworm|stable|Debian",
+    ]
+    assert read_mirror(lines, "bookworm") == "http://mirror.example.org/debian/"
+    assert read_mirror(lines, "trixie") is None
