@@ -71,6 +71,14 @@ def _ours() -> bytes:
     return sif.build_header(sizes, bytes(range(16)), 7, "x86_64") + _BASE + b"".join(texts)
 
 
+def with_manifest(data: bytes, text: bytes) -> bytes:
+    """Add a manifest to a SIF of three objects, as `apptainer sif add` does."""
+    facts = (sif.JSON, True, 4, 0xF0000001, 0, len(data), len(text), len(text), 0, 0, 0, 0)
+    packed = sif._DESCRIPTOR.pack(*facts, store.MANIFEST.encode(), b"")
+    at = 4096 + 3 * len(packed)
+    return data[:at] + packed + data[at + len(packed) :] + text
+
+
 def _read_sif(data: bytes, directory: Path) -> None:
     path = directory / "x.sif"
     path.write_bytes(data)
@@ -79,8 +87,8 @@ def _read_sif(data: bytes, directory: Path) -> None:
         sif_files.read_descriptors,
         sif_files.partition_digest,
         sif_files.is_signed,
-        lambda path: parse_inspection(sif_files.read_text_object(path, sif.LABELS)),
-        lambda path: sif_files.read_text_object(path, sif.DEFINITION),
+        lambda path: parse_inspection(sif_files.read_object(path, sif.JSON)),
+        lambda path: sif_files.read_object(path, sif.DEFINITION),
         lambda path: compose.read_image_tables(str(path)),
         lambda path: compose.data_range(str(path)),
         lambda path: store.find(str(path)),
@@ -160,9 +168,9 @@ _CONTENTS = (
 
 
 def _read_manifest(data: bytes, directory: Path) -> None:
-    (directory / "x.sif").write_bytes(_SIF)
+    (directory / "x.sif").write_bytes(with_manifest(_SIF, data))
     (directory / "x.json").write_bytes(data)
-    store.manifest_of(directory / "x.sif", store.whole_header(directory / "x.sif"))
+    store.manifest_of(directory / "x.sif")
     read_json(directory / "x.json", Manifest)
 
 

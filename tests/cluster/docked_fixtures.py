@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.engine_fixtures import TestEngine, TestRegistry
-from tests.cluster.image_fixtures import Tiny, quoted, tidied
+from tests.cluster.image_fixtures import Tiny, manifest_in, quoted, tidied
 
 
 @dataclass
@@ -35,8 +34,7 @@ class Docked(Tiny):
 
     @property
     def manifest(self) -> dict[str, object]:
-        found: dict[str, object] = json.loads((self.images / "tiny.json").read_text())
-        return found
+        return manifest_in(self.images / "tiny.sif")
 
 
 @contextmanager

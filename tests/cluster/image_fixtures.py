@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import re
@@ -14,11 +15,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cluster.ordinary_user import becoming, change_accounts
 from tests.cluster.ranks import wait_for
+from toolkit.images.store import store
+from toolkit.model.base import to_json
 
 # The tests' own store, never the user's. It stays, so that the second run need not build.
 IMAGES = Path(os.environ.get("TOOLKIT_TEST_IMAGES") or Path.home() / ".cache/toolkit-tests/images")
@@ -45,6 +49,14 @@ def real_image(name: str, *options: str) -> Path:
     if built.returncode != 0:
         pytest.fail(f"toolkit image build {name} ended with {built.returncode}:\n{built.stderr}")
     return Path(built.stdout.strip())
+
+
+def manifest_in(image: Path) -> dict[str, Any]:
+    """What is known of an image, as JSON has it."""
+    known = store.manifest_of(image)
+    assert known is not None
+    read: dict[str, Any] = json.loads(to_json(known))
+    return read
 
 
 def copy_cache(images: Path, other: Path, kind: str = "") -> None:

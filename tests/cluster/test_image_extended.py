@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.cluster.image_fixtures import copy_cache
+from tests.cluster.image_fixtures import copy_cache, manifest_in
 
 
 class Store(NamedTuple):
@@ -45,7 +44,7 @@ def store(pytorch_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def test_what_is_added_is_listed_and_checked_and_torch_is_kept(store: Store) -> None:
     done = store.build('packages = ["einops"]')
     assert done.returncode == 0, done.stderr
-    manifest = json.loads((store.directory / "extended.json").read_text())
+    manifest = manifest_in(store.directory / "extended.sif")
     assert manifest["frameworks"]["torch"] == "2.13.0+cpu"
     assert manifest["frameworks"]["einops"]
     assert any(

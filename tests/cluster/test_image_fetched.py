@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.cluster.cluster_fixtures import Toolkit
 from tests.cluster.engine_fixtures import TestEngine, TestRegistry
+from tests.cluster.image_fixtures import manifest_in
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_an_image_of_a_registry_is_fetched_once_and_kept(
     assert "root:x:0:0:root:" in first.stdout
     (sif,) = images.glob("*.sif")
     assert sif.name == "registry.example.org_stand-in_tiny_22.03-py3.sif"
-    manifest = json.loads(sif.with_suffix(".json").read_text())
+    manifest = manifest_in(sif)
     digest = docker_engine.client(
         "inspect",
         "--format",
@@ -107,10 +107,8 @@ def test_an_image_that_was_pushed_is_run_from_where_it_is(
     )
     assert done.returncode == 0, done.stderr
     assert "root:x:0:" in done.stdout
-    (manifest,) = (
-        json.loads(path.read_text()) for path in Path(environment["TOOLKIT_IMAGES"]).glob("*.json")
-    )
-    assert manifest["origin"] == place
+    (image,) = Path(environment["TOOLKIT_IMAGES"]).glob("*.sif")
+    assert manifest_in(image)["origin"] == place
 
 
 def test_a_reference_that_leads_nowhere_leaves_nothing(

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.cluster.docked_fixtures import Docked
-from tests.cluster.image_fixtures import real_image
+from tests.cluster.image_fixtures import manifest_in, real_image
 from toolkit.model.base import from_json
 from toolkit.model.image import Manifest
 
@@ -28,11 +28,11 @@ def test_the_same_recipe_has_the_same_packages_by_either_engine(
     del docked.extra["TOOLKIT_REGISTRIES"]
     done = docked.run("build", recipe, "--engine", "docker", seconds=1500)
     assert done.returncode == 0, done.stderr
-    by_docker = json.loads((docked.images / f"{recipe}.json").read_text())
+    by_docker = manifest_in(docked.images / f"{recipe}.sif")
     assert by_docker["builder"].startswith("docker ")
-    known = json.loads(image.with_suffix(".json").read_text())
+    known = manifest_in(image)
     if by_docker["packages"] != known["packages"]:
-        known = json.loads(real_image(recipe, "--force").with_suffix(".json").read_text())
+        known = manifest_in(real_image(recipe, "--force"))
     assert by_docker["packages"]["apt"] == known["packages"]["apt"]
     assert by_docker["packages"]["pip"] == known["packages"]["pip"]
     proven = {verdict.name for verdict in from_json(json.dumps(known), Manifest).verdicts}

@@ -6,7 +6,6 @@ is real and what is not.
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import TestEngine
+from tests.cluster.image_fixtures import manifest_in
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Ngc
 from toolkit.images.recipe.names import list_recipes
@@ -65,7 +65,7 @@ def test_a_recipe_of_ngc_builds_from_a_stand_in(
         # A minute each on two idle cores; the test itself may take ten.
         done = docked.run("build", path, "--engine", engine, seconds=280)
         assert done.returncode == 0, done.stderr
-        known = json.loads(image.with_suffix(".sif").with_name(f"{recipe}.json").read_text())
+        known = manifest_in(image)
         assert [check["name"] for check in known["checks"]] == _CHECKS[recipe]
         assert all(check["passed"] for check in known["checks"])
         assert known["builder"].startswith(f"{engine} ")

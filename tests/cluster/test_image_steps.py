@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.image_fixtures import Tiny
+from tests.cluster.image_fixtures import Tiny, manifest_in
 from tests.cluster.test_image_layered import outcomes, steps
 
 # Builds one recipe after the other in one process, and tells what became of each and what was said.
@@ -115,7 +115,7 @@ def test_a_step_says_nothing_by_what_it_prints(store: Tiny) -> None:
     assert outcomes(done.stderr) == dict.fromkeys(named, "done")
     assert "flat " not in done.stderr
     assert "check " not in done.stderr
-    manifest = json.loads((store.images / "tiny.json").read_text())
+    manifest = manifest_in(store.images / "tiny.sif")
     told = [manifest.get(kind) or [] for kind in ("checks", "frameworks", "mpi")]
     assert told == [[], {}, []] or told == [[], [], []]
     log = (store.images / "tiny.log").read_text()

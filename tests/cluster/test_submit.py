@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.image_fixtures import manifest_in
 from tests.cluster.ranks import none_left
 from toolkit.config import shipped
 
@@ -101,7 +102,7 @@ def test_code_goes_along_to_each_task_of_two_nodes(
 ) -> None:
     (shared_dir / "value.py").write_text(VALUE)
     done = python(shared_dir / "value.py", str(pytorch_image), env=toolkit_env, cwd=shared_dir)
-    images = json.loads(pytorch_image.with_suffix(".json").read_text())["pythons"][0]["version"]
+    images = manifest_in(pytorch_image)["pythons"][0]["version"]
     if images.split(".")[:2] != [str(part) for part in sys.version_info[:2]]:
         # Byte code of another Python is refused before anything is queued.
         assert done.returncode == 1, done.stdout + done.stderr

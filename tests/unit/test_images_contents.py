@@ -138,11 +138,8 @@ def test_the_bill_of_materials_keeps_to_the_schema() -> None:
 def test_the_bill_of_materials_is_the_same_for_the_same_image_only() -> None:
     document = sbom.cyclonedx(MANIFEST, contents())
     assert sbom.cyclonedx(MANIFEST, contents()) == document
-    assert sbom.belongs(document, MANIFEST)
-    assert not sbom.belongs(
-        document, msgspec.structs.replace(MANIFEST, built="2026-11-21T06:00:00+00:00")
-    )
-    assert not sbom.belongs(document, msgspec.structs.replace(MANIFEST, recipe_hash="cd" * 32))
+    other = msgspec.structs.replace(MANIFEST, built="2026-11-21T06:00:00+00:00")
+    assert sbom.cyclonedx(other, contents()) != document
 
 
 def test_any_license_text_is_carried() -> None:
@@ -160,7 +157,7 @@ def test_any_license_text_is_carried() -> None:
     document = sbom.cyclonedx(MANIFEST, odd)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(document) is None
     found = {one["name"]: one.get("licenses") for one in json.loads(document)["components"]}
-    assert found["p0"] == [{"license": {"id": "MIT"}}]
+    assert found["p0"] == [{"expression": "MIT"}]
     assert found["p1"] == [{"expression": "MIT OR GPL-2.0"}]
     assert found["p2"] == [{"license": {"name": "née <x>"}}]
     assert found["p3"] is None

@@ -4,28 +4,41 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from tests.progress import Silent
 from toolkit.errors import ImageMissingError, UnknownImageError
 from toolkit.images.sif import header as sif
 from toolkit.images.store import store, usage
 from toolkit.images.store.cache import Cache
+from toolkit.images.store.listing import listing
 from toolkit.model.base import to_json
-from toolkit.model.image import Manifest
+from toolkit.model.image import Manifest, Packages
 
 ID, OTHER = "0123456789abcdef" * 2, "f" * 32
 
 
-def fake_sif(path: Path, sif_id: str = ID, *, size: int = 4096, cut: int = 0) -> Path:
-    """A file with the head of a SIF."""
+def fake_sif(
+    path: Path, sif_id: str = ID, *, size: int = 4096, cut: int = 0, inside: Manifest | None = None
+) -> Path:
+    """A file with the head of a SIF, and a manifest in it if one is given."""
+    text = to_json(replace(inside, sif_id="", size=0)).encode() if inside else b""
     head = bytearray(sif.HEADER_SIZE)
     head[32:42] = b"SIF_MAGIC\0"
     head[48:64] = bytes.fromhex(sif_id)
+    struct.pack_into("<3q", head, 80, 0, 1 if text else 0, sif.HEADER_SIZE)
     struct.pack_into("<qq", head, 112, 1024, size - 1024)
-    path.write_bytes(bytes(head) + b"\0" * (size - len(head) - cut))
+    if text:
+        name = store.MANIFEST.encode()
+        place, facts = (2048, len(text), len(text)), (0, 0, 0, 0, name, b"")
+        head += sif._DESCRIPTOR.pack(sif.JSON, True, 1, sif._GROUP_MASK + 1, 0, *place, *facts)
+    data = bytes(head).ljust(2048, b"\0") + text
+    path.write_bytes(data.ljust(size, b"\0")[: size - cut])
     return path
 
 
@@ -49,11 +62,8 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def put(
-    images: Path, name: str = "pytorch_cpu", sif_id: str = ID, manifest_id: str | None = None
-) -> None:
-    fake_sif(images / f"{name}.sif", sif_id)
-    (images / f"{name}.json").write_text(to_json(manifest(name, manifest_id or sif_id)))
+def put(images: Path, name: str = "pytorch_cpu", sif_id: str = ID) -> Path:
+    return fake_sif(images / f"{name}.sif", sif_id, inside=manifest(name))
 
 
 def test_the_directory_is_told_or_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,53 +149,106 @@ def test_an_image_that_is_cut_off(images: Path) -> None:
         store.find("pytorch_cpu")
 
 
-@pytest.mark.parametrize(
-    "case", ["no manifest", "another's manifest", "another size", "half a manifest"]
-)
-def test_a_file_without_its_manifest_is_not_whole(images: Path, case: str) -> None:
-    put(images)
-    path = images / "pytorch_cpu.json"
-    if case == "no manifest":
-        path.unlink()
-    elif case == "another's manifest":
-        path.write_text(to_json(manifest("pytorch_cpu", OTHER)))
-    elif case == "another size":
-        path.write_text(to_json(manifest("pytorch_cpu", size=4095)))
-    else:
-        path.write_text(path.read_text()[:50])
+# What lies beside an image of an older version, and whether it is its manifest.
+BESIDE: dict[str, tuple[str, bool]] = {
+    "its manifest": (to_json(manifest("pytorch_cpu")), True),
+    "another's manifest": (to_json(manifest("pytorch_cpu", OTHER)), False),
+    "another size": (to_json(manifest("pytorch_cpu", size=4095)), False),
+    "half a manifest": (to_json(manifest("pytorch_cpu"))[:50], False),
+    "something else": ("[" * 5000, False),
+}
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_the_manifest_beside_an_image_of_an_older_version_is_read(images: Path, case: str) -> None:
+    text, is_its_own = BESIDE[case]
+    fake_sif(images / "pytorch_cpu.sif")
+    (images / "pytorch_cpu.json").write_text(text)
+    if is_its_own:
+        assert store.find("pytorch_cpu").manifest == manifest("pytorch_cpu")
+        return
     with pytest.raises(ImageMissingError, match="not whole") as caught:
         store.find("pytorch_cpu")
     assert caught.value.next_step == "toolkit image build pytorch_cpu"
 
 
-def test_publishing_replaces_the_file_and_the_manifest(images: Path, tmp_path: Path) -> None:
+def test_publishing_replaces_the_file_and_all_that_was_known_of_it(
+    images: Path, tmp_path: Path
+) -> None:
     put(images, "x", OTHER)
-    built = fake_sif(tmp_path / "built.sif")
-    path = store.publish(built, manifest("x"), images)
+    for name in (".x.note.json", "x.json", "x.cdx.json", "x.log", ".x.y.note.json", "x.y.json"):
+        (images / name).touch()
+    built = fake_sif(tmp_path / "built.sif", inside=manifest("x"))
+    path = store.publish(built, images, "x")
     assert store.find("x").manifest == manifest("x")
-    assert sorted(file.name for file in images.iterdir()) == ["x.json", "x.sif"]
+    left = [".x.y.note.json", "x.log", "x.sif", "x.y.json"]
+    assert sorted(file.name for file in images.iterdir()) == left
     assert path == images / "x.sif"
     assert not built.exists()
 
 
-def test_a_name_that_begins_like_another_keeps_its_manifests(images: Path, tmp_path: Path) -> None:
-    """`x` and `x.y` are different images: publishing the first leaves what is announced of the second."""
-    announced = images / f".x.y.{ID}.json"
-    announced.write_text(to_json(manifest("x.y")))
-    store.publish(fake_sif(tmp_path / "built.sif", OTHER), manifest("x", OTHER), images)
-    assert announced.exists()
+NOTED = replace(manifest("x"), origin="docker://a", frameworks={"torch": "9"})
 
 
-def test_settling_gives_a_manifest_its_name_and_clears_what_was_half_written(images: Path) -> None:
-    """As a build leaves it that was killed between making its image visible and its last words."""
-    put(images, "x", ID, manifest_id=OTHER)
-    (images / f".x.{ID}.json").write_text(to_json(manifest("x")))
-    mine, others = (images / name for name in (".x.cdx.json.abcd_123", ".x.y.json.abcd_123"))
+@pytest.mark.parametrize(
+    ("owner", "is_of_it", "is_believed"),
+    [(0, True, True), (65534, True, True), (1234, True, False), (0, False, False)],
+)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_note_on_an_image_is_of_this_file_and_of_its_owner_this_user_or_root(
+    images: Path, owner: int, is_of_it: bool, is_believed: bool
+) -> None:
+    """And it says nothing of what a signature is of, such as what can be imported."""
+    os.chown(put(images, "x"), 65534, 65534)
+    note = images / ".x.note.json"
+    note.write_text(to_json(NOTED if is_of_it else replace(NOTED, sif_id=OTHER)))
+    os.chown(note, owner, owner)
+    expected = replace(manifest("x"), origin="docker://a") if is_believed else manifest("x")
+    assert store.find("x").manifest == expected
+
+
+def test_a_note_that_is_a_link_is_not_read(images: Path, tmp_path: Path) -> None:
+    put(images, "x")
+    (tmp_path / "note").write_text(to_json(NOTED))
+    (images / ".x.note.json").symlink_to(tmp_path / "note")
+    assert store.find("x").manifest == manifest("x")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_what_is_found_of_another_users_image_is_noted_among_ones_own(
+    images: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    os.chown(put(site, "x"), 65534, 65534)
+    image = store.find("x", [site])
+    store.update_manifest(image, lambda known: replace(known, origin="docker://a"), Silent())
+    assert sorted(path.name for path in images.iterdir()) == [".x.note.json"]
+    assert [path.name for path in site.glob("*.json")] == []
+    known = store.find("x", [site]).manifest
+    assert known
+    assert known.origin == "docker://a"
+
+
+def test_settling_clears_what_was_half_written(images: Path) -> None:
+    put(images, "x")
+    mine, others = (images / name for name in ("..x.note.json.abcd_123", "..x.y.note.json.abcd_12"))
     mine.touch()
     others.touch()
     store.settle(images / "x.sif")
-    assert (images / "x.json").read_text() == to_json(manifest("x"))
-    assert sorted(path.name for path in images.glob(".*")) == [others.name]
+    assert sorted(path.name for path in images.iterdir()) == [others.name, "x.sif"]
+
+
+def test_two_hundred_images_are_listed_in_a_second(images: Path) -> None:
+    """A bound for a slow machine: about 0.1 s are usual."""
+    packages = Packages(pip={f"package{number}": "1.2.3" for number in range(2000)})
+    big = replace(manifest("x"), packages=packages)
+    for number in range(200):
+        fake_sif(images / f"x{number}.sif", size=1 << 17, inside=big)
+    began = time.monotonic()
+    listed = listing()
+    assert time.monotonic() - began < 1
+    assert sum(each.path is not None for each in listed) == 200
 
 
 @pytest.mark.parametrize(

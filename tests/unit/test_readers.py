@@ -27,7 +27,7 @@ from toolkit.files import read_text
 from toolkit.images.builder.apptainer import compose
 from toolkit.images.builder.docker.archives import as_docker_archive, write_layout
 from toolkit.images.sif import SquashfsError
-from toolkit.images.sif.header import LABELS
+from toolkit.images.sif.header import JSON
 from toolkit.images.sif.squashfs.format import Reader, decode, reference_to
 from toolkit.images.sif.squashfs.graft import graft
 from toolkit.images.sif.squashfs.inodes import (
@@ -40,7 +40,7 @@ from toolkit.images.sif.squashfs.inodes import (
 )
 from toolkit.images.sif.squashfs.tables import Tables
 from toolkit.images.store import store
-from toolkit.images.store.sif_files import partition_digest, read_descriptors, read_text_object
+from toolkit.images.store.sif_files import partition_digest, read_descriptors, read_object
 
 SIF, OURS = READERS["sif"].seeds
 BASE, LAYER = READERS["squashfs"].seeds
@@ -135,7 +135,7 @@ def test_numbers_of_a_sif_are_compared_with_its_size(tmp_path: Path, at: int, va
     for read in (
         partition_digest,
         lambda one: compose.read_image_tables(str(one)),
-        lambda one: read_text_object(one, LABELS),
+        lambda one: read_object(one, JSON),
     ):
         with pytest.raises(MalformedInputError):
             read(path)

@@ -20,6 +20,7 @@ from toolkit.images.store.diff import Difference
 from toolkit.images.store.listing import listing
 from toolkit.images.store.sbom import materials
 from toolkit.images.store.search import catalogue_entries, matching
+from toolkit.images.store.sif_files import is_signed
 from toolkit.images.store.store import find
 from toolkit.text import json_safe, one_line
 from toolkit.units import human_size
@@ -127,7 +128,8 @@ def _facts(name: str) -> dict[str, Any]:
         "packages": f"{len(manifest.packages.apt)} of Debian or Ubuntu, "
         f"{len(manifest.packages.pip)} of Python",
         "locked": manifest.locked or "no",
-        "signed": [item.signer or item.fingerprint for item in manifest.signatures] or "no",
+        "signed": [item.signer or item.fingerprint for item in manifest.signatures]
+        or ("by a key that is not noted here" if is_signed(Path(image.path)) else "no"),
         "verified": {
             item.name + (f" at {item.site}" if item.site else ""): (
                 f"{item.outcome} {item.when}: {item.detail}"
@@ -257,8 +259,8 @@ def _show_difference(difference: Difference, every: bool) -> None:
 def sbom(name: str, output: Path | None) -> None:
     """Print the contents of an image as a bill of materials.
 
-    The format is CycloneDX 1.6, in JSON. A build writes the same beside the image, as
-    NAME.cdx.json; of an image that was built elsewhere it is made now.
+    The format is CycloneDX 1.6, in JSON. A build puts it into the image; of an image of another
+    tool it is made now.
 
     \b
     Example:

@@ -24,7 +24,7 @@ from toolkit.units import counted, human_age, human_size
 def remove(name: str, force: bool) -> None:
     """Remove an image of yours.
 
-    Its manifest, bill of materials and logs go with it.
+    The logs of its builds go with it.
 
     \b
     Example:
@@ -137,7 +137,7 @@ def cache(clear: bool, as_json: bool) -> None:
 def push(name: str, target: str) -> None:
     """Push an image to a registry.
 
-    Its manifest and its bill of materials go with it. The login is that of Docker's or Apptainer's
+    The manifest and the bill of materials are in it. The login is that of Docker's or Apptainer's
     own configuration. Plain HTTP is used only for a registry on this machine.
 
     \b
@@ -157,7 +157,7 @@ def pull(origin: str, name: str | None, force: bool) -> None:
     """Pull an image from a registry.
 
     From oras:// comes an image that `push` put there; from docker://, any image, which is converted
-    once before jobs run it. The image appears when it is complete and matches its manifest.
+    once before jobs run it. The image appears when it is complete.
 
     \b
     Examples:
@@ -181,7 +181,7 @@ def pull(origin: str, name: str | None, force: bool) -> None:
 def copy(name: str, target: str, mode: str) -> None:
     """Copy an image to a directory, here or on another machine.
 
-    Its manifest goes with it. Another machine is reached by rsync and ssh.
+    The manifest is in it. Another machine is reached by rsync and ssh.
 
     \b
     Examples:

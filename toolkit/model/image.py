@@ -97,15 +97,15 @@ class Signature(Model, frozen=True, kw_only=True):
 
 
 class Manifest(Model, frozen=True, kw_only=True):
-    """The manifest of a built image: ``<name>.json`` beside ``<name>.sif``.
+    """The manifest of a built image, which is in the SIF.
 
     It is written when a build has passed its checks.
 
     Attributes:
         name: of the recipe.
-        sif_id: the id in the SIF's header (32 hexadecimal digits), which ties this manifest to that
-            one file.
-        size: of the SIF, in bytes.
+        sif_id: the id in the SIF's header (32 hexadecimal digits), which ties notes to that one
+            file; empty in the SIF itself.
+        size: of the SIF, in bytes; 0 in the SIF itself.
         recipe_hash: hash of all inputs of the build: recipe, definition, and whatever else changes
             the contents.
         built: time of the build, in UTC, ISO 8601.

@@ -123,7 +123,7 @@ def _data(folder: Path, workshop: Workshop, scratch: Path) -> Iterator[tuple[str
 
 
 def _images(folder: Path, workshop: Workshop, options: Options) -> dict[str, archive.Source]:
-    """Return the files to pack of images: SIF and manifest, and the lock if there is one."""
+    """Return the files to pack of images: the SIF, and the lock if there is one."""
     files: dict[str, archive.Source] = {}
     for name, lock_file in workshop.images.items():
         if lock_file:
@@ -139,8 +139,6 @@ def _images(folder: Path, workshop: Workshop, options: Options) -> dict[str, arc
             image = store.find(name)
             _require_locked(folder, lock_file, image)
             files[f"images/{name}.sif"] = Path(image.path)
-            if image.manifest is not None:
-                files[f"images/{name}.json"] = to_json(image.manifest).encode()
     return files
 
 

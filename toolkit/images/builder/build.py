@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
 
 from toolkit.errors import BuildError, UsageError
-from toolkit.files import write_atomically
 from toolkit.images.builder import methods
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome
 from toolkit.images.builder.methods import BuildOptions, BuildTask, Engine
@@ -24,7 +23,7 @@ from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.stages import list_missing, promised_variables
 from toolkit.images.store import sbom, store
-from toolkit.images.store.contents import read_contents
+from toolkit.images.store.contents import Contents, read_contents
 from toolkit.images.store.provenance import (
     add_provenance,
     base_state,
@@ -35,12 +34,13 @@ from toolkit.images.store.provenance import (
     hash_recipe,
 )
 from toolkit.images.store.settings import read_variables, user_options
-from toolkit.images.store.sif_files import normalize, partition_digest
+from toolkit.images.store.sif_files import partition_digest
 from toolkit.images.verify.own_checks import Results
 from toolkit.images.verify.runner import MOUNTED, ImageRunner
-from toolkit.images.verify.verdicts import finish, merged, record
+from toolkit.images.verify.verdicts import finish, merged
 from toolkit.model.base import Model
 from toolkit.model.image import BaseImage, Manifest, Verdict
+from toolkit.quoting import shell_words
 from toolkit.runtimes.docker import VERSIONS
 from toolkit.shell import Progress
 from toolkit.units import counted
@@ -102,7 +102,7 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
                 and manifest.locked == hash_lock(lock)
                 and _is_built_by(options.engine, manifest)
             ):
-                _complete_existing(directory, path, manifest)
+                _complete_existing(directory, path)
                 return BuildResult(path=str(path), manifest=manifest, is_current=True)
         for warning in require_space(directory, resolved.space, twice=not options.flat):
             progress.say("warning", warning)
@@ -148,14 +148,10 @@ def _describe_interruption(task: BuildTask, *, has_image: bool) -> str:
     return f"no process of the build is left; the image {image}; the log: {task.log}"
 
 
-def _complete_existing(directory: Path, path: Path, manifest: Manifest) -> None:
+def _complete_existing(directory: Path, path: Path) -> None:
     """Do the last work of an earlier build that may have been stopped before it."""
     store.settle(path)
     sweep(directory)
-    image = store.StoredImage(name=manifest.name, path=str(path), manifest=manifest)
-    sbom.complete(image)
-    if not manifest.pythons:
-        record(image, ())
 
 
 def _is_built_by(engine: Engine, manifest: Manifest) -> bool:
@@ -165,7 +161,7 @@ def _is_built_by(engine: Engine, manifest: Manifest) -> bool:
 def _finish(
     task: BuildTask, outcome: BuildOutcome, base: RemoteBase | None, place: Workspace
 ) -> BuildResult:
-    """Verify a built image, publish it with its manifest, and write its bill of materials."""
+    """Verify a built image, and publish it with its manifest and its bill of materials."""
     name, lock = task.resolved.name, task.lock
     outcome.results.frameworks |= _keep_promises(task, outcome, place)
     contents = outcome.contents or read_contents(str(place.sif))
@@ -185,19 +181,47 @@ def _finish(
     if lock and outcome.unequal:
         reason = _explain_unequal(lock, outcome.unequal, manifest.tools)
         task.progress.say("differs", reason)
-    with ThreadPoolExecutor(1) as executor:  # verification mostly waits for the image
-        bill = executor.submit(sbom.cyclonedx, manifest, contents)
-        image = store.StoredImage(name=name, path=str(place.sif), manifest=manifest)
-        verdicts = finish(image, task.options.find_site)
-        _require_passed(task, verdicts)
-        manifest = msgspec.structs.replace(manifest, verified=merged(manifest.verified, verdicts))
-        path = store.publish(place.sif, manifest, task.log.parent)
-        task.log.replace(task.log.with_name(f"{name}.log"))
-        write_atomically(path.with_name(f"{name}{sbom.ENDING}"), bill.result())
+    image = store.StoredImage(name=name, path=str(place.sif), manifest=manifest)
+    verdicts = finish(image, task.options.find_site)
+    _require_passed(task, verdicts)
+    manifest = msgspec.structs.replace(manifest, verified=merged(manifest.verified, verdicts))
+    path, manifest = _publish(task, manifest, contents, place)
     seconds = round(sum(outcome.seconds.values()), 1)
     return BuildResult(
         path=str(path), manifest=manifest, is_current=False, seconds=seconds, verdicts=verdicts
     )
+
+
+def _publish(
+    task: BuildTask, manifest: Manifest, contents: Contents, place: Workspace
+) -> tuple[Path, Manifest]:
+    """Publish an image with its facts.
+
+    What a locked build has of this machine and this hour is noted beside the image, and not in it.
+    """
+    name, lock = task.resolved.name, task.lock
+    sealed = manifest
+    if lock:
+        sealed = msgspec.structs.replace(
+            manifest,
+            recipe_hash=library.hash_recipe(task.resolved),
+            built=_time(lock.epoch),
+            seconds={},
+            checks=(),
+            verified=(),
+            products="",
+            command=shell_words(["toolkit", "image", "build", name, "--locked"]),
+        )
+    bill = sbom.cyclonedx(sealed, contents)
+    sealed = store.seal(place.sif, sealed, bill, lock.epoch if lock else None)
+    manifest = msgspec.structs.replace(manifest, sif_id=sealed.sif_id, size=sealed.size)
+    path = store.publish(place.sif, task.log.parent, name, manifest if lock else None)
+    task.log.replace(task.log.with_name(f"{name}.log"))
+    return path, manifest
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
 def _keep_promises(task: BuildTask, outcome: BuildOutcome, place: Workspace) -> dict[str, str]:
@@ -252,13 +276,12 @@ def _require_passed(task: BuildTask, verdicts: Iterable[Verdict]) -> None:
 def _describe(task: BuildTask, outcome: BuildOutcome, place: Workspace) -> Manifest:
     """Return the manifest of a built image, without its provenance."""
     lock, results = task.lock, outcome.results
-    sif_id = normalize(place.sif, lock.epoch) if lock else store.whole_header(place.sif).sif_id
     return Manifest(
         name=task.resolved.name,
-        sif_id=sif_id,
+        sif_id=store.whole_header(place.sif).sif_id,
         size=place.sif.stat().st_size,
         recipe_hash=hash_recipe(task.resolved, task.state),
-        built=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        built=_time(time.time()),
         seconds={
             step: task.expected.get(step, 0.0) if step in outcome.cached else seconds
             for step, seconds in outcome.seconds.items()

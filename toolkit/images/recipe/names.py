@@ -10,8 +10,7 @@ import re
 from toolkit.config import shipped
 from toolkit.errors import MalformedInputError, ToolkitError
 
-# Files of an image are called NAME.failed.log, .NAME.<32 digits>.json and the like: 255 bytes in
-# all.
+# Files of an image are called NAME.failed.log, .NAME.note.json and the like: 255 bytes in all.
 LONGEST = 128
 _IMAGE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{LONGEST - 1}}}(?<!\.)\Z")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+!-]{0,240}(?<!\.)\Z")

@@ -1,4 +1,4 @@
-"""Copy an image and its files into a directory of this machine, or of another one by ssh.
+"""Copy an image into a directory of this machine, or of another one by ssh.
 
 All arrive in a directory of their own there, are compared with what was sent, and get their names
 under the image's lock of that directory. The next build or `image prune` there removes what a
@@ -27,7 +27,7 @@ from toolkit.files import hash_file
 from toolkit.images.host.mutex import hold_for_reading, hold_image, lock_path
 from toolkit.images.host.remove import MARKER
 from toolkit.images.host.workspace import PREFIX, describe_process, workspace
-from toolkit.images.store import sbom, store
+from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
 from toolkit.model.base import to_json
 from toolkit.quoting import shell as quoted
@@ -39,7 +39,7 @@ _PATIENCE = 6 * 3600.0  # seconds
 
 
 def copy(image: StoredImage, target: str, progress: Progress, *, mode: int = 0o644) -> str:
-    """Copy an image and its files into a directory of this machine, or of another by ssh.
+    """Copy an image into a directory of this machine, or of another by ssh.
 
     If that fails or is interrupted, the directory has what it had before.
 
@@ -68,8 +68,6 @@ def _copy_here(image: StoredImage, directory: Path, progress: Progress, mode: in
     path, target = Path(image.path), directory / Path(image.path).name
     with workspace(directory) as place:
         with hold_for_reading(path, "copied", progress):
-            image = store.find(image.path)
-            bill = sbom.beside(image)
             progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
             try:
                 shutil.copyfile(path, place.sif)
@@ -80,7 +78,7 @@ def _copy_here(image: StoredImage, directory: Path, progress: Progress, mode: in
             progress.end()
         place.sif.chmod(mode)
         with hold_image(target, "copied", wait=progress):
-            store.replace_image(place.sif, target, image.manifest, bill, mode=mode)
+            store.publish(place.sif, directory, path.name.removesuffix(".sif"))
 
 
 def _not_copied(path: Path, target: Path, error: OSError) -> ToolkitError:
@@ -117,28 +115,17 @@ class _Remote:
             marker = to_json(describe_process(Path(self.directory)))
             self._write(f"{scratch}/{MARKER}", marker, f"mkdir -m 700 {quoted(scratch)}")
             with hold_for_reading(path, "copied", progress):
-                image = store.find(image.path)
-                bill = sbom.beside(image)
                 progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
                 self._send(path, f"{scratch}/sif", mode)
-            moves = [(f"{scratch}/sif", self._path(path.name))]
-            name = path.name.removesuffix(".sif")
-            for text, own in ((bill, f"{name}{sbom.ENDING}"), (_json(image), f"{name}.json")):
-                if text:
-                    self._write(f"{scratch}/{own}", text, "true", f"{mode:o}")
-                    moves.append((f"{scratch}/{own}", self._path(own)))
-            if image.manifest:  # until it has its own name, readers find it by the SIF's id
-                announced = self._path(f".{name}.{image.manifest.sif_id}.json")
-                moves = [(moves[-1][0], announced), *moves[:-1], (announced, moves[-1][1])]
-            self._name(path, moves)
+            self._name(path, [(f"{scratch}/sif", self._path(path.name))])
             progress.end()
         finally:
             with suppress(ToolkitError):
                 self._shell(f"rm -rf {quoted(scratch)}", patience=60)
 
-    def _write(self, path: str, text: str, before: str, mode: str = "600") -> None:
+    def _write(self, path: str, text: str, before: str) -> None:
         target = quoted(path)
-        done = self._shell(f"{before} && cat > {target} && chmod {mode} {target}", text=text)
+        done = self._shell(f"{before} && cat > {target} && chmod 600 {target}", text=text)
         if not done.ok:
             raise self._failed(f"the files could not be written on {self.host}", done)
 
@@ -172,7 +159,3 @@ class _Remote:
         return CommandFailedError(
             reason, place=f"{self.host}:{self.directory}", details=result.tail(), next_step=step
         )
-
-
-def _json(image: StoredImage) -> str:
-    return to_json(image.manifest) if image.manifest else ""

@@ -1,13 +1,11 @@
 """Transfer images to and from a registry (``oras://``), and fetch foreign ones (``docker://``).
 
-A SIF does not travel alone. Its manifest and its bill of materials go along as a small SIF under
-the tag with the suffix ``-toolkit``, which has nothing but that text. No file gets the name of an
-image before it is complete and equal to what was sent.
+The manifest and the bill of materials are in the SIF, so that they go along. No file gets the name
+of an image before it is complete.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -15,9 +13,7 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import (
-    BuildError,
     CommandFailedError,
-    MalformedInputError,
     NoSpaceError,
     UsageError,
 )
@@ -27,18 +23,12 @@ from toolkit.images.recipe.names import require_image_name
 from toolkit.images.registry import foreign
 from toolkit.images.registry.references import Reference, is_loopback
 from toolkit.images.registry.registry import apptainer_login, proxy_variables, resolve_source
-from toolkit.images.sif import header as sif
-from toolkit.images.store import sbom, store
-from toolkit.images.store.sbom import ENDING
-from toolkit.images.store.sif_files import read_text_object
+from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
-from toolkit.model.base import from_json, to_json
 from toolkit.model.image import Manifest
 from toolkit.shell import Progress
 from toolkit.units import human_size
 
-_BESIDE = "-toolkit"  # suffix of the tag for the text about an image
-_GENERIC = "6"  # the type of a SIF's data object that is no type of Apptainer's own
 _PATIENCE = 6 * 3600.0  # seconds
 
 
@@ -76,24 +66,11 @@ def push(image: StoredImage, target: str, progress: Progress) -> Reference:
         workspace(store.images_directory()) as space,
         hold_for_reading(path, "pushed", progress),
     ):
-        image, directory = store.find(image.path), space.scratch
-        environment = _environment(place, directory)
+        environment = _environment(place, space.scratch)
         progress.begin("push", f"{image.name}, {human_size(Path(image.path).stat().st_size)}")
         words = ["push", *_plain(place), image.path, f"oras://{place.pinned}"]
         _apptainer(words, environment, place)
         progress.end()
-        bundle = _bundle(image)
-        if bundle:
-            progress.begin("push", "manifest and bill of materials")
-            small, text = str(directory / "about.sif"), directory / "about.json"
-            text.write_text(json.dumps(bundle), encoding="utf-8")
-            for words in (
-                ["sif", "new", small],
-                ["sif", "add", "--datatype", _GENERIC, "--groupid", "1", small, str(text)],
-                ["push", "-U", *_plain(place), small, f"oras://{place.pinned}{_BESIDE}"],
-            ):
-                _apptainer(words, environment, place)
-            progress.end()
     return place
 
 
@@ -132,70 +109,36 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
         words = ["pull", *_plain(place), str(sif), f"{scheme}://{place.pinned}"]
         _apptainer(words, environment, place, directory=directory)
         progress.end()
-        manifest, beside = (None, {}) if scheme == "docker" else _about(place, scratch, environment)
-        origin = f"{scheme}://{wanted}"
-        header = store.whole_header(sif)
-        if manifest and (manifest.sif_id, manifest.size) != (header.sif_id, sif.stat().st_size):
-            raise BuildError(
-                f"{place} is not what its manifest describes: "
-                "another image was pushed under this tag",
-                place=str(place),
-                next_step="push it again from where it was built, "
-                "or pull it by docker:// as a foreign image",
-            )
+        # A foreign image is converted here, so that its manifest can be put into it.
+        manifest = None if scheme == "docker" else store.manifest_of(sif)
         chosen = name or (manifest.name if manifest else wanted.path.rsplit("/", 1)[-1])
         require_image_name(chosen, str(place))
+        origin = f"{scheme}://{wanted}"
         if manifest is None:
             progress.begin("inspect", "contents of the image")
             manifest = foreign.describe(sif, origin, place.digest)
             progress.end()
-        manifest = msgspec.structs.replace(manifest, name=chosen, origin=origin)
+        manifest = msgspec.structs.replace(manifest, origin=origin)
+        if scheme == "docker":
+            store.seal(sif, msgspec.structs.replace(manifest, name=chosen), "")
         target = directory / f"{chosen}.sif"
         with hold_image(target, "pulled", wait=progress):
-            return _appear(sif, target, manifest, beside.get(ENDING, ""), force=force)
+            return _appear(sif, target, None if scheme == "docker" else manifest, force=force)
 
 
-def _appear(sif: Path, target: Path, manifest: Manifest, bill: str, *, force: bool) -> Path:
+def _appear(sif: Path, target: Path, manifest: Manifest | None, *, force: bool) -> Path:
     if target.exists() and not force:
         raise UsageError(
-            f"an image {manifest.name} exists already",
+            f"an image {target.name.removesuffix('.sif')} exists already",
             place="--name",
             next_step="--force replaces it; --name gives the new one another name",
         )
     sif.chmod(0o755)
-    store.replace_image(sif, target, manifest, bill)
-    return target
+    return store.publish(sif, target.parent, target.name.removesuffix(".sif"), manifest)
 
 
 def _plain(place: Reference) -> list[str]:
     return ["--no-https"] if is_loopback(place.registry) else []
-
-
-def _bundle(image: StoredImage) -> dict[str, str]:
-    """Return the texts that go along, by the endings of their files."""
-    if image.manifest is None:
-        return {}
-    bill = sbom.beside(image)
-    return {".json": to_json(image.manifest), **({ENDING: bill} if bill else {})}
-
-
-def _about(
-    place: Reference, scratch: Path, environment: dict[str, str]
-) -> tuple[Manifest | None, dict[str, str]]:
-    """Return the manifest and files that were pushed beside an image; none by other programs."""
-    small = scratch / "about.sif"
-    words = ["pull", *_plain(place), str(small), f"oras://{place.pinned}{_BESIDE}"]
-    try:
-        _apptainer(words, environment, place, directory=scratch)
-    except CommandFailedError:
-        return None, {}
-    try:
-        # The data object that ``push`` adds is of the kind that SIFs have for their labels.
-        bundle = msgspec.json.decode(read_text_object(small, sif.LABELS), type=dict[str, str])
-        return from_json(bundle.pop(".json", ""), Manifest), bundle
-    except (ValueError, RecursionError) as error:
-        reason = f"the manifest beside {place} cannot be read: {error}"
-        raise MalformedInputError(reason, place=f"{place}{_BESIDE}") from None
 
 
 def _apptainer(

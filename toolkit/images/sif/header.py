@@ -24,7 +24,8 @@ _DESCRIPTOR = struct.Struct("<i?IIIqqqqqqq128s384s")
 _DESCRIPTOR_TIMES_AT = 41
 _DESCRIPTORS_AT, _MOST_DESCRIPTORS = 4096, 48
 DESCRIPTORS_END = _DESCRIPTORS_AT + _MOST_DESCRIPTORS * _DESCRIPTOR.size
-DEFINITION, PARTITION, SIGNATURE, LABELS = 0x4001, 0x4004, 0x4005, 0x4006
+DEFINITION, PARTITION, SIGNATURE, JSON, BILL = 0x4001, 0x4004, 0x4005, 0x4006, 0x4009
+METADATA = "inspect-metadata.json"  # the name of what `apptainer inspect` shows
 _GROUP_MASK = 0xF0000000
 _PARTITION_FACTS = struct.Struct("<ii3s")  # file system, role of the partition, architecture
 _SQUASHFS, _PRIMARY = 1, 2
@@ -77,6 +78,11 @@ class Descriptor(NamedTuple):
     def group(self) -> int:
         """The number of the group; 0 if the object is in none."""
         return max(self.group_id - _GROUP_MASK, 0)
+
+    @property
+    def label(self) -> str:
+        """The name of the object; empty if it has none."""
+        return self.name.rstrip(b"\0").decode(errors="replace")
 
     @property
     def extent(self) -> Extent:
@@ -154,19 +160,6 @@ def find_partition(head: bytes, file_size: int | None = None) -> Extent | None:
     return next((descriptor.extent for descriptor in descriptors if descriptor.is_primary), None)
 
 
-def find_text(head: bytes, data_type: int, file_size: int | None = None) -> Extent | None:
-    """Return the extent of the first object of a type; None if the SIF has none.
-
-    Args:
-        head: as for ``parse_descriptors``; so are the errors.
-        data_type: ``LABELS``, which `inspect` shows, or the ``DEFINITION`` of the image.
-        file_size: as for ``parse_descriptors``.
-    """
-    descriptors = parse_descriptors(head, file_size)
-    texts = (descriptor.extent for descriptor in descriptors if descriptor.data_type == data_type)
-    return next(texts, None)
-
-
 def build_header(sizes: tuple[int, int, int], sif_id: bytes, time: int, machine: str) -> bytes:
     """Build the first ``DATA_START`` bytes of a SIF.
 
@@ -183,7 +176,7 @@ def build_header(sizes: tuple[int, int, int], sif_id: bytes, time: int, machine:
     facts = _PARTITION_FACTS.pack(_SQUASHFS, _PRIMARY, architecture)
     objects = (
         (DEFINITION, end, definition, b"", b""),
-        (LABELS, end + definition, labels, b"inspect-metadata.json", b""),
+        (JSON, end + definition, labels, METADATA.encode(), b""),
         (PARTITION, DATA_START, system, b"", facts),
     )
     group, times = _GROUP_MASK + 1, (time, time)

@@ -91,7 +91,6 @@ def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
     checks = count_passed(manifest.verdicts)
     return msgspec.structs.replace(
         listed,
-        name=manifest.name,
         state=state,
         path=image.path,
         size=manifest.size,

@@ -74,7 +74,7 @@ def find_existing(directory: Path, name: str) -> tuple[Path, Manifest] | None:
 def find_manifest(path: Path) -> Manifest | None:
     """Return the manifest of a SIF, if it is whole and has one."""
     try:
-        return store.manifest_of(path, store.whole_header(path))
+        return store.manifest_of(path)
     except ImageMissingError:
         return None
 

@@ -1,192 +1,126 @@
-"""The bill of materials of an image: its contents in CycloneDX, by the OWASP library for it.
-
-CycloneDX and not SPDX, because its library starts in a seventh of a second and brings six small
-packages, while that for SPDX brings a store for RDF. The library is imported when a document is
-made, and not before.
-"""
+"""The bill of materials of an image: its contents in CycloneDX 1.6."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
 from toolkit import __version__
-from toolkit.files import read_text, write_atomically
+from toolkit.images.sif import header as sif
 from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage, read_contents
-from toolkit.images.store.sif_files import partition_digest
-from toolkit.images.store.store import StoredImage, whole_header
+from toolkit.images.store.sif_files import partition_digest, read_object
+from toolkit.images.store.store import BILL, StoredImage
 from toolkit.model.image import Manifest
 
-if TYPE_CHECKING:
-    from cyclonedx.model.bom import Bom
-    from cyclonedx.model.component import Component
-    from cyclonedx.model.license import License
-
-ENDING = ".cdx.json"
-_BUILT = "toolkit:built"  # properties by which a document is known to be of an image
-_RECIPE = "toolkit:recipe-hash"
 _NAMESPACE = uuid.UUID("5b9f2c0e-5a4e-4d1b-9d5c-3c1e0c6f7a11")
-
-
-def belongs(document: str, manifest: Manifest) -> bool:
-    """Return whether a document belongs to this very build."""
-    return (
-        f'"value": "{manifest.built}"' in document
-        and f'"value": "{manifest.recipe_hash}"' in document
-    )
+_Json = dict[str, Any]
 
 
 def cyclonedx(manifest: Manifest, contents: Contents) -> str:
-    """Return the document, as JSON of CycloneDX 1.6; the same image gives the same bytes.
+    """Return the document, as JSON; the same image gives the same bytes.
 
     Args:
         manifest: of the image.
         contents: of the image.
     """
-    from cyclonedx.output.json import JsonV1Dot6
+    image = {
+        "type": "container",
+        "bom-ref": f"image:{manifest.name}",
+        "name": manifest.name,
+        "version": manifest.recipe_hash[:12],
+        "properties": _properties(manifest),
+    }
+    tool = {"type": "application", "name": "toolkit", "version": __version__}
+    components = list(_components(contents))
+    contained = [component["bom-ref"] for component in components]
+    serial = uuid.uuid5(_NAMESPACE, f"{manifest.recipe_hash} {manifest.built}")
+    document = {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "version": 1,
+        "serialNumber": f"urn:uuid:{serial}",
+        "metadata": {
+            "timestamp": manifest.built,
+            "tools": {"components": [tool]},
+            "component": image,
+        },
+        "components": components,
+        "dependencies": [{"ref": image["bom-ref"], "dependsOn": contained}],
+    }
+    return msgspec.json.format(msgspec.json.encode(document)).decode() + "\n"
 
-    return JsonV1Dot6(_bom(manifest, contents)).output_as_string(indent=2) + "\n"
 
-
-def _bom(manifest: Manifest, contents: Contents) -> Bom:
-    from cyclonedx.model import Property
-    from cyclonedx.model.bom import Bom, BomMetaData
-    from cyclonedx.model.component import Component, ComponentType
-
+def _properties(manifest: Manifest) -> list[dict[str, str]]:
     values = {
-        _BUILT: manifest.built,
-        _RECIPE: manifest.recipe_hash,
+        "toolkit:built": manifest.built,
+        "toolkit:recipe-hash": manifest.recipe_hash,
         "toolkit:partition": manifest.partition,
         "toolkit:lock": manifest.locked,
+        "toolkit:base": manifest.base.reference if manifest.base else "",
+        "toolkit:base-digest": manifest.base.digest if manifest.base else "",
+        **{f"toolkit:horovod:{name}": str(value) for name, value in manifest.horovod.items()},
     }
-    if manifest.base:
-        values |= {
-            "toolkit:base": manifest.base.reference,
-            "toolkit:base-digest": manifest.base.digest,
-        }
-    values |= {f"toolkit:horovod:{name}": str(value) for name, value in manifest.horovod.items()}
-    image = Component(
-        name=manifest.name,
-        type=ComponentType.CONTAINER,
-        version=manifest.recipe_hash[:12],
-        bom_ref=f"image:{manifest.name}",
-        properties=[Property(name=name, value=value) for name, value in values.items() if value],
-    )
-    tool = Component(
-        name="toolkit", type=ComponentType.APPLICATION, version=__version__, bom_ref="tool:toolkit"
-    )
-    metadata = BomMetaData(component=image, timestamp=datetime.fromisoformat(manifest.built))
-    metadata.tools.components.add(tool)
-    bom = Bom(
-        metadata=metadata,
-        components=list(_components(contents)),
-        serial_number=uuid.uuid5(_NAMESPACE, f"{manifest.recipe_hash} {manifest.built}"),
-    )
-    bom.register_dependency(image, bom.components)
-    return bom
+    return [{"name": name, "value": value} for name, value in values.items() if value]
 
 
-def _components(contents: Contents) -> Iterable[Component]:
-    from cyclonedx.model.component import Component, ComponentType
-
-    distribution = contents.system.split()[0].lower() if contents.system else "debian"
+def _components(contents: Contents) -> Iterator[_Json]:
     if contents.system:
-        yield Component(name=contents.system, type=ComponentType.OPERATING_SYSTEM, bom_ref="system")
+        yield {"type": "operating-system", "bom-ref": "system", "name": contents.system}
+    distribution = contents.system.split()[0].lower() if contents.system else "debian"
     yield from (_debian(package, distribution) for package in contents.debian)
-    names: set[str] = set()
-    for package in contents.pip:
-        if package.name.lower() not in names:  # Python imports the first on its path
-            names.add(package.name.lower())
-            yield _python(package)
+    # Of two with one name, Python imports the first on its path.
+    first = {package.name.lower(): package for package in reversed(contents.pip)}
+    yield from (_python(first[name]) for name in sorted(first))
 
 
-def _debian(package: DebianPackage, distribution: str) -> Component:
-    from cyclonedx.model import Property
-    from cyclonedx.model.component import Component, ComponentType
-    from packageurl import PackageURL
-
-    url = PackageURL(
-        "deb", distribution, package.name, package.version, {"arch": package.architecture}
-    )
+def _debian(package: DebianPackage, distribution: str) -> _Json:
+    url = f"pkg:deb/{quote(distribution)}/{quote(package.name)}@{quote(package.version, safe=':')}"
     source = f"{package.source} {package.source_version}"
-    return Component(
-        name=package.name,
-        version=package.version,
-        type=ComponentType.LIBRARY,
-        purl=url,
-        bom_ref=str(url),
-        properties=[Property(name="toolkit:source", value=source)],
-    )
+    return {
+        **_library(package.name, package.version, f"{url}?arch={package.architecture}"),
+        "properties": [{"name": "toolkit:source", "value": source}],
+    }
 
 
-def _python(package: PythonPackage) -> Component:
-    from cyclonedx.model.component import Component, ComponentType
-    from packageurl import PackageURL
-
-    url = PackageURL("pypi", None, package.name.lower().replace("_", "-"), package.version)
-    licenses = [_license(package.license)] if package.license else []
-    return Component(
-        name=package.name,
-        version=package.version,
-        type=ComponentType.LIBRARY,
-        purl=url,
-        bom_ref=str(url),
-        licenses=licenses,
-    )
+def _python(package: PythonPackage) -> _Json:
+    name = package.name.lower().replace("_", "-")
+    url = f"pkg:pypi/{quote(name)}@{quote(package.version, safe=':')}"
+    licenses = {"licenses": [_license(package.license)]} if package.license else {}
+    return {**_library(package.name, package.version, url), **licenses}
 
 
-def _license(text: str) -> License:
-    """Return SPDX's identifier or expression if the text is one, else the package's own text."""
-    from cyclonedx.model.license import DisjunctiveLicense, LicenseExpression
-    from cyclonedx.spdx import is_expression, is_supported_id
+def _library(name: str, version: str, url: str) -> _Json:
+    return {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
 
-    if is_supported_id(text):
-        return DisjunctiveLicense(id=text)
-    return LicenseExpression(text) if is_expression(text) else DisjunctiveLicense(name=text)
+
+def _license(text: str) -> _Json:
+    """Return SPDX's expression if the text is one, else the package's own text."""
+    from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+    try:
+        return {"expression": canonicalize_license_expression(text)}
+    except InvalidLicenseExpression:
+        return {"license": {"name": text}}
 
 
 def materials(image: StoredImage) -> str:
-    """Return the bill of materials of an image, in JSON.
+    """Return the bill of materials of an image, in JSON: the one in it, else made now.
 
     Raises:
         BuildError: the image does not run, or does not list its contents.
         NeedsInstallError: Apptainer is not installed.
     """
-    if document := beside(image):
-        return document
+    if document := read_object(Path(image.path), sif.BILL, BILL):
+        return document.decode(errors="replace")
     contents = read_contents(image.path)
     manifest = image.manifest or _foreign(Path(image.path), image.name)
     return cyclonedx(msgspec.structs.replace(manifest, horovod=contents.horovod), contents)
-
-
-def beside(image: StoredImage) -> str:
-    """Return the bill of materials beside an image; empty if there is none of this very build."""
-    document = _read(image)
-    return document if image.manifest and belongs(document, image.manifest) else ""
-
-
-def complete(image: StoredImage) -> None:
-    """Write the document beside an image that we built, if a build was stopped before it could."""
-    text = materials(image)
-    if _read(image) != text:
-        write_atomically(_place(image), text)
-
-
-def _place(image: StoredImage) -> Path:
-    return Path(f"{image.path.removesuffix('.sif')}{ENDING}")
-
-
-def _read(image: StoredImage) -> str:
-    """Return the document beside an image; empty where none can be read."""
-    try:
-        return read_text(_place(image))
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def _foreign(path: Path, name: str) -> Manifest:
@@ -195,7 +129,7 @@ def _foreign(path: Path, name: str) -> Manifest:
     digest = partition_digest(path)
     return Manifest(
         name=name,
-        sif_id=whole_header(path).sif_id,
+        sif_id="",
         size=path.stat().st_size,
         recipe_hash=digest,
         built=when,

@@ -17,7 +17,7 @@ VARIABLES = ("APPTAINER_CONFIGDIR", "SINGULARITY_CONFIGDIR")
 
 # Apptainer creates a directory of settings, in the user's home unless it is named; it works without
 # one that cannot be created. A file in its place, such as /dev/null, would get other permissions.
-_NO_SETTINGS = dict.fromkeys(VARIABLES, "/proc/apptainer")
+NO_SETTINGS = dict.fromkeys(VARIABLES, "/proc/apptainer")
 # Of the kernel's files, root may write to these without any capability.
 _PROC = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 _SYS = ("block", "bus", "class", "dev", "devices", "module")  # what programs read of the hardware
@@ -71,7 +71,7 @@ def run_in_image(
     }
     return shell.run(
         [*image_command(program, action), *options, image, *command],
-        env=environment | _NO_SETTINGS,
+        env=environment | NO_SETTINGS,
         cwd="/",
         timeout=timeout,
         check=False,
@@ -119,7 +119,7 @@ def inspect(path: str | Path) -> dict[str, dict[str, str]]:
         answer = run_command(
             [os.fspath(part) for part in command],
             quiet=True,
-            environ={**os.environ, **_NO_SETTINGS},
+            environ={**os.environ, **NO_SETTINGS},
         )
         return parse_inspection("".join(answer["message"][:1]))
     return parse_inspection("")

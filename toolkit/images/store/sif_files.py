@@ -6,13 +6,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
+from toolkit import shell
 from toolkit.errors import ImageMissingError, MalformedInputError
 from toolkit.files import hash_file, open_regular
 from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
+from toolkit.images.store.settings import NO_SETTINGS
 
-_MOST_TEXT = 16 << 20  # bytes; a definition has some thousands
+_MOST_TEXT = 16 << 20  # bytes; a bill of materials has some hundred thousands
 
 
 def read_descriptors(path: Path) -> tuple[sif.Descriptor, ...]:
@@ -54,25 +57,53 @@ def sif_errors(path: str, prefix: str = "") -> Iterator[None]:
         raise MalformedInputError(f"{prefix}{error}", place=path) from None
 
 
-def read_text_object(path: Path, data_type: int) -> bytes:
+def read_object(path: Path, data_type: int, name: str = "") -> bytes:
     """Read a text that a SIF keeps beside its file system. Return no bytes if it keeps none.
 
     Args:
         path: the SIF.
-        data_type: ``LABELS`` or ``DEFINITION`` of ``sif.header``.
+        data_type: ``DEFINITION``, ``JSON`` or ``BILL`` of ``sif.header``.
+        name: of the object; empty: any.
 
     Raises:
-        MalformedInputError: the SIF is broken, or the text is larger than any definition.
+        OSError: the file cannot be read.
+        MalformedInputError: the SIF is broken, or the text is larger than any of its kind.
     """
     with open_regular(path) as stream, sif_errors(str(path)):
-        size = os.fstat(stream.fileno()).st_size
-        extent = sif.find_text(stream.read(sif.DESCRIPTORS_END), data_type, size)
-        if extent is None:
-            return b""
-        if extent[1] > _MOST_TEXT:
-            raise SifError(f"it keeps a text of {extent[1]} bytes beside its file system")
-        stream.seek(extent[0])
-        return stream.read(extent[1])
+        return read_object_of(stream, data_type, name)
+
+
+def read_object_of(stream: BinaryIO, data_type: int, name: str = "") -> bytes:
+    """Read a text as ``read_object``, from an open file; raise ``SifError`` if it is broken."""
+    stream.seek(0)
+    size = os.fstat(stream.fileno()).st_size
+    for each in sif.parse_descriptors(stream.read(sif.DESCRIPTORS_END), size):
+        if each.data_type == data_type and name in ("", each.label):
+            if each.size > _MOST_TEXT:
+                raise SifError(f"it keeps a text of {each.size} bytes beside its file system")
+            stream.seek(each.offset)
+            return stream.read(each.size)
+    return b""
+
+
+def add_object(path: Path, text: str, name: str, *options: str) -> None:
+    """Add a text to an unsigned SIF, in the group of its file system, which is signed as one.
+
+    Args:
+        path: the SIF; a file of the object's name is made beside it.
+        text: the text.
+        name: of the object.
+        options: of ``apptainer sif add``, which say its type.
+
+    Raises:
+        CommandFailedError, NeedsInstallError: Apptainer cannot do it.
+    """
+    file = path.with_name(name)
+    file.write_text(text, encoding="utf-8")
+    words = ["sif", "add", *options, "--groupid", "1", "--filename", name]
+    environment = {**os.environ, **NO_SETTINGS}
+    shell.run([shell.require_apptainer(), *words, path, file], env=environment)
+    file.unlink()
 
 
 def partition_digest(path: Path) -> str:

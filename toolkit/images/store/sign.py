@@ -22,7 +22,7 @@ from toolkit.images.host.workspace import require_space, workspace
 from toolkit.images.recipe.recipe import Space
 from toolkit.images.sif.header import SIGNATURE
 from toolkit.images.store import store
-from toolkit.images.store.sif_files import is_signed, normalize, partition_digest, read_descriptors
+from toolkit.images.store.sif_files import is_signed, normalize, read_descriptors
 from toolkit.images.store.signatures import (
     PATIENCE,
     check_pem,
@@ -32,7 +32,7 @@ from toolkit.images.store.signatures import (
     run_verify,
 )
 from toolkit.images.store.store import StoredImage
-from toolkit.model.image import Manifest, Signature
+from toolkit.model.image import Signature
 from toolkit.shell import Progress
 
 
@@ -64,11 +64,14 @@ def sign(
         require_space(path.parent, Space(image=path.stat().st_size // 10**6 + 1, build=0))
         with workspace(path.parent) as place:
             shell.run(["cp", "--reflink=auto", "--", path, place.sif])
-            digest, sif_id = _prepare(place.sif)
+            sif_id = _prepare(place.sif)
             made = (
                 _sign_pem(place.sif, private) if private is not None else _sign_pgp(place.sif, pgp)
             )
-            _publish(place.sif, path, image.manifest, digest, sif_id, made)
+            place.sif.chmod(path.stat().st_mode & 0o777)
+            facts = {"sif_id": sif_id, "size": place.sif.stat().st_size, "signatures": (made,)}
+            note = msgspec.structs.replace(image.manifest, **facts) if image.manifest else None
+            store.publish(place.sif, path.parent, path.name.removesuffix(".sif"), note)
     return made
 
 
@@ -81,43 +84,16 @@ def _require_unsigned(path: Path, *, replace: bool) -> None:
         )
 
 
-def _prepare(path: Path) -> tuple[str, str]:
-    """Drop old signatures and normalize the header; return the file system's hash and the SIF's id.
+def _prepare(path: Path) -> str:
+    """Drop old signatures and normalize the header; return the SIF's id.
 
     The time in the header is that of the image: so two builds by one lock are still one file but
     for their signatures.
     """
     for descriptor in reversed(read_descriptors(path)):
         if descriptor.data_type == SIGNATURE:
-            shell.run([shell.require_apptainer(), "sif", "del", str(descriptor.number), path])
-    time = min(descriptor.created for descriptor in read_descriptors(path))
-    return partition_digest(path), normalize(path, time)
-
-
-def _publish(
-    signed: Path,
-    path: Path,
-    manifest: Manifest | None,
-    digest: str,
-    sif_id: str,
-    signature: Signature,
-) -> None:
-    signed.chmod(path.stat().st_mode & 0o777)
-    if manifest is None:
-        signed.replace(path)
-        return
-    facts = {
-        "sif_id": sif_id,
-        "size": signed.stat().st_size,
-        "partition": digest,
-        "signatures": (signature,),
-    }
-    store.publish(
-        signed,
-        msgspec.structs.replace(manifest, **facts),
-        path.parent,
-        name=path.name.removesuffix(".sif"),
-    )
+            run_apptainer(["sif", "del", str(descriptor.number), str(path)])
+    return normalize(path, min(descriptor.created for descriptor in read_descriptors(path)))
 
 
 def read_private(key: Path) -> str:

@@ -1,12 +1,13 @@
 """The images of this user, on disk.
 
-A directory has ``<name>.sif``, its manifest ``<name>.json`` and the log of its build
-``<name>.log``.
+An image is one file, ``<name>.sif``: its manifest and its bill of materials are objects in it, and
+a signature is of them, too. So whatever copies the file takes all along, and a build is made
+visible by one rename. The log of its build is ``<name>.log``.
 
-An image is whole if its file is as long as its header requires and a manifest names this file. A
-build is made visible by renaming the SIF; the manifest is put beside it under a name that holds the
-SIF's id *before* that, so that there is no moment, not even for kill -9 or a power cut, at which a
-reader gets anything but the old image or the new one.
+What becomes known later, such as a check that was made again, is noted in ``.<name>.note.json``. A
+note is of one file only, by the id in its header and its size. It is beside the image if that is
+this user's, else among the user's own images. Images of older versions have all of it in
+``<name>.json``, which is read in the same way.
 """
 
 from __future__ import annotations
@@ -17,23 +18,37 @@ from contextlib import suppress
 from glob import escape
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from toolkit.errors import (
     BuildError,
-    ConfigError,
     ForbiddenError,
     ImageMissingError,
-    MalformedInputError,
     UnknownImageError,
 )
-from toolkit.files import open_regular, read_json, sync, write_atomically
+from toolkit.files import open_regular, sync, write_atomically
 from toolkit.images.recipe.names import list_recipes as list_recipes
 from toolkit.images.recipe.names import require_image_name
 from toolkit.images.sif import header as sif
-from toolkit.images.store.sif_files import not_a_sif, sif_errors
-from toolkit.model.base import Model, to_json
+from toolkit.images.store.sif_files import (
+    add_object,
+    normalize,
+    not_a_sif,
+    read_object_of,
+    sif_errors,
+)
+from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.model.image import Manifest
 from toolkit.shell import Progress
 from toolkit.units import human_size
+
+MANIFEST, BILL = "toolkit-manifest.json", "toolkit.cdx.json"  # names of objects in a SIF
+_MOST_NOTE = 16 << 20  # bytes
+# What a note says of an image that has a manifest: what only this machine knows.
+_NOTED = (
+    *("recipe_hash", "built", "seconds", "checks", "verified", "command", "products"),
+    *("origin", "signatures"),
+)
 
 
 class StoredImage(Model, frozen=True, kw_only=True):
@@ -136,17 +151,14 @@ def _exists(path: Path) -> bool:
 
 def _open(path: Path) -> StoredImage:
     name = path.name.removesuffix(".sif")
-    header = whole_header(path)
-    manifest = manifest_of(path, header)
-    while manifest is None and (now := whole_header(path)).sif_id != header.sif_id:
-        header, manifest = now, manifest_of(path, now)  # another was published meanwhile
+    manifest = manifest_of(path)
     if (
         manifest is None
         and path.absolute().parent == images_directory()
         and (path.with_name(f"{name}.json").exists() or name in list_recipes())
     ):
         raise ImageMissingError(
-            f"the image {name} is not whole: its manifest does not belong to its file",
+            f"the image {name} is not whole: it has no manifest",
             place=str(path),
             next_step=f"toolkit image build {name}",
         )
@@ -160,127 +172,143 @@ def whole_header(path: Path) -> sif.Header:
         ImageMissingError: the file is not a SIF, cannot be read, or is cut off.
         MalformedInputError: its header is invalid.
     """
+    return _read(path)[0]
+
+
+def manifest_of(path: Path) -> Manifest | None:
+    """Return the manifest in an image, with what was noted of this very file; None: it has none.
+
+    Raises:
+        ImageMissingError, MalformedInputError: as of ``whole_header``.
+    """
+    header, status, text = _read(path)
+    try:
+        manifest = from_json(text, Manifest) if text else None
+    except BadDataError:  # of another version of the toolkit
+        manifest = None
+    for beside in (path.with_suffix(".json"), *_note_paths(path)):
+        note = _read_note(beside, status.st_uid)
+        if note and (note.sif_id, note.size) == (header.sif_id, status.st_size):
+            facts = {name: getattr(note, name) for name in _NOTED}
+            manifest = replace(manifest, **facts) if manifest else note
+    facts = {"sif_id": header.sif_id, "size": status.st_size}
+    return replace(manifest, **facts) if manifest else None
+
+
+def _read(path: Path) -> tuple[sif.Header, os.stat_result, bytes]:
+    """Return the header of a whole SIF, the status of the file, and the text of its manifest."""
     try:
         with open_regular(path) as stream, sif_errors(str(path)):
+            status = os.fstat(stream.fileno())
             header = sif.parse_header(stream.read(sif.HEADER_SIZE))
-            size = os.fstat(stream.fileno()).st_size
+            if header is None:
+                raise not_a_sif(path)
+            if status.st_size < header.end:
+                sizes = f"{human_size(status.st_size)} of {human_size(header.end)}"
+                reason = f"the image is cut off: {sizes} are there"
+                raise ImageMissingError(reason, place=str(path))
+            return header, status, read_object_of(stream, sif.JSON, MANIFEST)
     except OSError as error:
         reason = f"the image cannot be read: {error.strerror}"
         raise ImageMissingError(reason, place=str(path)) from None
-    if header is None:
-        raise not_a_sif(path)
-    if size < header.end:
-        raise ImageMissingError(
-            f"the image is cut off: {human_size(size)} of {human_size(header.end)} are there",
-            place=str(path),
-        )
-    return header
 
 
-def manifest_of(path: Path, header: sif.Header) -> Manifest | None:
-    """Return the manifest of this very file, if it has one.
+def _note_paths(path: Path) -> tuple[Path, Path]:
+    """Return where notes on an image are: beside it, and among this user's own images."""
+    name = f".{path.name.removesuffix('.sif')}.note.json"
+    return path.with_name(name), images_directory() / name
 
-    It is the one beside it, or that of a build that was stopped while putting it there.
+
+def _read_note(path: Path, owner: int) -> Manifest | None:
+    """Return a note that the owner of the image, this user or root wrote; others are not heard."""
+    try:
+        with open_regular(path, below=path.parent) as stream:
+            if os.fstat(stream.fileno()).st_uid not in (owner, os.geteuid(), 0):
+                return None
+            return from_json(stream.read(_MOST_NOTE), Manifest)
+    except (OSError, ValueError):
+        return None
+
+
+def seal(path: Path, manifest: Manifest, bill: str, epoch: int | None = None) -> Manifest:
+    """Put the manifest and the bill of materials into an unsigned SIF.
+
+    Args:
+        path: the SIF.
+        manifest: the facts of the image.
+        bill: its bill of materials; empty if there is none.
+        epoch: the only time in its header, so that equal contents are equal files; None: any.
+
+    Returns:
+        The manifest as readers of the file get it.
     """
-    own = _manifest_path(path)  # which can get its name between the first look and the second
-    for candidate in (own, _announced_path(path, header.sif_id), own):
-        try:
-            manifest = read_json(candidate, Manifest)
-        except ConfigError:
-            continue
-        if manifest.sif_id == header.sif_id and manifest.size == path.stat().st_size:
-            return manifest
-    return None
+    text = to_json(replace(manifest, sif_id="", size=0))
+    add_object(path, text, MANIFEST, "--datatype", "6")
+    if bill:
+        add_object(path, bill, BILL, "--datatype", "9", "--sbomformat", "cyclonedx-json")
+    sif_id = whole_header(path).sif_id if epoch is None else normalize(path, epoch)
+    return replace(manifest, sif_id=sif_id, size=path.stat().st_size)
 
 
-def _manifest_path(path: Path) -> Path:
-    return path.with_name(f"{path.name.removesuffix('.sif')}.json")
+def publish(made: Path, directory: Path, name: str, note: Manifest | None = None) -> Path:
+    """Publish a finished SIF as the image ``name`` of a directory, and return its path.
 
-
-def _announced_path(path: Path, sif_id: str) -> Path:
-    return path.with_name(f".{path.name.removesuffix('.sif')}.{sif_id}.json")
-
-
-def publish(
-    built: Path, manifest: Manifest, directory: Path, *, name: str | None = None, mode: int = 0o644
-) -> Path:
-    """Publish a built SIF as the image ``name`` (else the recipe's), and return its path.
-
-    The SIF must be on the file system of ``directory``, and the caller must hold the image's lock.
-    ``mode`` are the permissions of the manifest.
+    The SIF must be on the file system of the directory, and the caller must hold the image's lock.
+    ``note`` has the facts of the file that are not in it.
     """
-    target = directory / f"{require_image_name(name or manifest.name, str(built))}.sif"
-    sync(built)
-    announced = _announced_path(target, manifest.sif_id)
-    write_atomically(announced, to_json(manifest), mode=mode)
+    target = directory / f"{require_image_name(name, str(made))}.sif"
+    sync(made)
+    beside, _ = _note_paths(target)
+    if note:
+        write_atomically(beside, to_json(note))
     before = os.open(target, os.O_RDONLY) if target.is_file() else None
-    built.replace(target)
-    announced.replace(_manifest_path(target))
-    sync(directory)
+    made.replace(target)
+    for stale in files_of(target):
+        if stale.suffix == ".json" and not (note and stale == beside):
+            stale.unlink(missing_ok=True)
+    sync(target.parent)
     if before is not None:
         # This handle is the last that holds the previous image: to free gigabytes takes the disk
         # a while.
         import threading
 
         threading.Thread(target=os.close, args=(before,)).start()
-    for stale in _announced(target):
-        stale.unlink(missing_ok=True)
     return target
 
 
-def replace_image(
-    made: Path, target: Path, manifest: Manifest | None, bill: str, *, mode: int = 0o644
-) -> None:
-    """Give a copied image its name, with its manifest and its bill of materials if it has them.
-
-    As ``publish``: the caller must hold the image's lock.
-    """
-    if manifest:
-        publish(made, manifest, target.parent, name=target.name.removesuffix(".sif"), mode=mode)
-    else:
-        sync(made)
-        made.replace(target)
-    beside = target.with_name(f"{target.name.removesuffix('.sif')}.cdx.json")
-    if bill:
-        write_atomically(beside, bill, mode=mode)
-    else:
-        beside.unlink(missing_ok=True)
-
-
 def settle(path: Path) -> None:
-    """Put the files of an image in order after processes that were killed.
+    """Remove what killed processes left of an image: half-written notes; without it, all files.
 
-    A manifest that was announced gets its final name, and half-written files are removed; if there
-    is no image, so are the files about it. The caller must hold the image's lock.
+    The caller must hold the image's lock.
     """
-    with suppress(ImageMissingError, MalformedInputError, FileNotFoundError):
-        _announced_path(path, whole_header(path).sif_id).replace(_manifest_path(path))
     name = escape(path.name.removesuffix(".sif"))
-    half_written = (f".{name}.json", f".{name}.cdx.json", f"..{name}.{'?' * 32}.json")
-    halves = (half for each in half_written for half in path.parent.glob(f"{each}.????????"))
+    halves = path.parent.glob(f"..{name}.note.json.????????")
     gone = () if os.path.lexists(path) else files_of(path)
-    for stale in (*_announced(path), *halves, *gone):
+    for stale in (*halves, *gone):
         stale.unlink(missing_ok=True)
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the existing files of an image: itself, its manifest, bill of materials, and log."""
+    """Return the existing files of an image: itself, its log, its note, and those of old images."""
+    beside, _ = _note_paths(path)
     name = path.name.removesuffix(".sif")
-    beside = (path.with_name(f"{name}{ending}") for ending in (".json", ".cdx.json", ".log"))
-    return tuple(each for each in (path, *beside) if os.path.lexists(each))
+    others = (path.with_name(f"{name}{ending}") for ending in (".log", ".json", ".cdx.json"))
+    return tuple(each for each in (path, beside, *others) if os.path.lexists(each))
 
 
 def rewrite_manifest(path: Path, manifest: Manifest) -> None:
-    """Replace the manifest of an image by one with newer facts of the same file."""
-    write_atomically(_manifest_path(path), to_json(manifest))
+    """Note new facts of an image: beside it, or among the own images if it is another user's."""
+    beside, own = _note_paths(path)
+    is_own = path.stat().st_uid == os.geteuid() and os.access(path.parent, os.W_OK)
+    write_atomically(beside if is_own else own, to_json(manifest))
 
 
 def update_manifest(
     image: StoredImage, change: Callable[[Manifest], Manifest], progress: Progress
 ) -> None:
-    """Change the manifest of an image that was examined, under its lock.
+    """Note what an examination of an image found, under its lock.
 
-    Nothing is changed if another file has taken its place meanwhile, or this user may not.
+    Nothing is noted if another file has taken its place meanwhile, or this user may not.
 
     Args:
         image: The image that was examined.
@@ -288,16 +316,15 @@ def update_manifest(
         progress: Announces a wait for the lock.
     """
     path = Path(image.path)
-    if image.manifest is None or not os.access(path.parent, os.W_OK):
+    if image.manifest is None:
         return
     from toolkit.images.host.mutex import hold_image
 
-    with suppress(BuildError, ForbiddenError), hold_image(path, "verified", wait=progress):
-        now = manifest_of(path, whole_header(path)) if path.exists() else None
-        if now and now.sif_id == image.manifest.sif_id:
-            rewrite_manifest(path, change(now))
-
-
-def _announced(target: Path) -> tuple[Path, ...]:
-    name = escape(target.name.removesuffix(".sif"))
-    return tuple(target.parent.glob(f".{name}.{'?' * 32}.json"))
+    with suppress(BuildError, ForbiddenError, OSError):
+        own = images_directory() / path.name
+        own.parent.mkdir(parents=True, exist_ok=True)
+        locked = path if os.access(path.parent, os.W_OK) else own
+        with hold_image(locked, "verified", wait=progress):
+            now = manifest_of(path) if path.exists() else None
+            if now and now.sif_id == image.manifest.sif_id:
+                rewrite_manifest(path, change(now))

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timezone
-from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -150,13 +149,6 @@ def check_again(image: StoredImage, progress: Progress) -> tuple[ImageCheck, ...
 def save(image: StoredImage, made: tuple[Verdict, ...], progress: Progress) -> None:
     """Save verdicts to the manifest, under the lock, unless the image was replaced meanwhile."""
     store.update_manifest(image, lambda manifest: _verified(image.path, manifest, made), progress)
-
-
-def record(image: StoredImage, made: tuple[Verdict, ...]) -> None:
-    """Save verdicts to the manifest of an image whose lock the caller holds."""
-    if image.manifest is not None:
-        manifest = _verified(image.path, image.manifest, made)
-        store.rewrite_manifest(Path(image.path), manifest)
 
 
 def _verified(path: str, manifest: Manifest, made: tuple[Verdict, ...]) -> Manifest:

@@ -54,7 +54,7 @@ from toolkit.images.sif import header as sif
 from toolkit.images.store.cache import Cache, CacheEntry
 from toolkit.images.store.contents import Contents, read_contents
 from toolkit.images.store.settings import inspect, parse_inspection, read_variables
-from toolkit.images.store.sif_files import read_text_object
+from toolkit.images.store.sif_files import read_object
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,9 @@ class LayeredBuild:
         layer = self.place.output / "identity.sqfs"
         directory = self.place.output / "identity"
         directory.mkdir(mode=0o755)
-        environment = parse_inspection(read_text_object(Path(base.path), sif.LABELS))["environment"]
+        environment = parse_inspection(read_object(Path(base.path), sif.JSON, sif.METADATA))[
+            "environment"
+        ]
         metadata = identity.write(directory, self.definition, labels, self.chain.files, environment)
         shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
         compose.graft_file(tables, str(layer), only_adds=True)

@@ -180,7 +180,7 @@ def clean_environment() -> dict[str, str]:
 def prepare_end() -> None:
     """Do what the end of a build takes, but for the image, while its steps run."""
     provenance.helper_versions()
-    for name in ("zstandard", "cyclonedx.output.json"):
+    for name in ("zstandard", "packaging.licenses"):
         with suppress(ImportError):
             import_module(name)
 
