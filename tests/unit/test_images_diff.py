@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.images.store.diff import Change, alike, files, listing, merged, named, variables
+from toolkit.images.store.diff import Change, alike, files, listing, named, variables
 
 ONE = """\
 Parallel unsquashfs: Using 2 processors
@@ -66,17 +66,6 @@ def test_contents_decide_where_sizes_are_the_same() -> None:
         )
     ]
     assert unknown == 1
-
-
-def test_layers_hide_what_is_below() -> None:
-    layer = (
-        "crw-r--r-- root/root           0,   0 2026-11-21 04:51 squashfs-root/dev\n"
-        "-rw-r--r-- root/root                9 2026-11-21 04:51 squashfs-root/same\n"
-    )
-    found = merged([listing(ONE), listing(layer, 1)])
-    assert "/dev/null" not in found
-    assert (found["/same"].size, found["/same"].part) == ("9", 1)
-    assert found["/gone"].part == 0
 
 
 def test_names_and_variables_are_compared() -> None:

@@ -34,7 +34,6 @@ from toolkit.images.recipe.recipe import Recipe
 from toolkit.images.recipe.resolve import resolve
 from toolkit.images.registry import copies
 from toolkit.images.store import store
-from toolkit.images.store.cache import Cache
 from toolkit.model.base import BadDataError, to_json
 from toolkit.model.image import BaseImage
 
@@ -305,10 +304,6 @@ def test_a_recipe_is_written_where_it_should_be(
 def test_a_recipe_has_a_plain_name(name: str) -> None:
     with pytest.raises(BadDataError, match="cannot be the name of a recipe"):
         resolve(name, Recipe(summary="x"))
-
-
-def test_keys_of_caches_are_made_here(tmp_path: Path) -> None:
-    assert Cache(tmp_path).path("bases", "0" * 64).parent == tmp_path / ".cache/bases"
 
 
 def test_copying_and_pulling_make_no_path_of_a_manifest(images: Path, tmp_path: Path) -> None:

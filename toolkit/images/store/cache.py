@@ -1,24 +1,21 @@
 """The caches of builds: files under keys, in ``.cache`` beside the images.
 
-- ``bases/KEY.sif``: bases of images, packed once.
-- ``layers/KEY.sqfs``: what a step changed, by the key of the step and all before it.
-- ``tables/KEY.tail``: the tables of a base with layers on it; any change of these makes them
-  useless.
-- ``wheels/KEY/``: what a build stage compiled, by what it was compiled against;
-  ``wheels/KEY.json`` marks it as complete.
+- ``bases``: bases of images, packed once.
+- ``layers``: what a step changed, by the key of the step and all before it.
+- ``wheels``: what a build stage compiled, by what it was compiled against.
 
-A file counts only with a note beside it, written last, with its length and its hash. If its length
-or its time differs from the note, it is hashed when it is searched; ``is_undamaged`` hashes any
-file before it gets into an image. So what a killed build leaves is never used, and two builds that
-keep the same entry at the same time keep one of the two.
+An entry is a file or a directory, whose name has its digest, and a note ``KEY.json`` that names it.
+The note is written last, at once. So what a killed build leaves is never used, and of two builds
+that keep the same entry at the same time both leave a whole one. The caches are trusted as the
+images beside them are.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,26 +24,24 @@ from toolkit.errors import BusyError
 from toolkit.files import hash_file, read_text, sync, write_atomically
 from toolkit.images.host.remove import remove
 from toolkit.images.host.sharing import lock, make_directory, open_lock
-from toolkit.model.base import BadDataError, Model, from_json, to_json
+from toolkit.model.base import Model, Record, from_json, to_json
 
-BASES, LAYERS, TABLES, WHEELS = "bases", "layers", "tables", "wheels"
-KINDS = (BASES, LAYERS, TABLES, WHEELS)
-_ENDINGS = {BASES: ".sif", LAYERS: ".sqfs", TABLES: ".tail", WHEELS: ""}
+BASES, LAYERS, WHEELS = "bases", "layers", "wheels"
+KINDS = (BASES, LAYERS, WHEELS)
+_ENDINGS = {BASES: ".sif", LAYERS: ".sqfs", WHEELS: ""}
 
 
-class Note(Model, frozen=True, kw_only=True):
-    """The note beside a file of the cache, or beside a directory of wheels.
+class Note(Record, frozen=True, kw_only=True):
+    """The note on an entry of the cache.
 
     Attributes:
         size: The size in bytes.
-        time: The time of the last change, in nanoseconds.
         digest: The SHA-256 of the bytes; of a directory, of its names and their bytes.
         about: The step that made it, for people.
         facts: Further facts of the entry's kind.
     """
 
     size: int
-    time: int
     digest: str
     about: str = ""
     facts: dict[str, str] = {}
@@ -72,32 +67,19 @@ class Cache:
     def __init__(self, images: Path) -> None:
         self.directory = images / ".cache"
 
-    def path(self, kind: str, key: str) -> Path:
-        """Return the path of an entry's file or directory."""
-        return self.directory / kind / f"{key}{_ENDINGS[kind]}"
-
     def find(self, kind: str, key: str) -> CacheEntry | None:
-        """Return the entry of a key if it is complete; remove it if it is not."""
-        if not self._note(kind, key).exists():
-            return None
-        with self._locked(kind):  # another build may be between a file and its note
-            return self._find(kind, key)
-
-    def _find(self, kind: str, key: str) -> CacheEntry | None:
-        path, note_path = self.path(kind, key), self._note(kind, key)
+        """Return the entry of a key if it is complete."""
+        note_path = self._note(kind, key)
         try:
             note = from_json(read_text(note_path), Note)
-        except (OSError, UnicodeDecodeError, BadDataError):
+            path, used = self._path(kind, key, note.digest), note_path.stat().st_mtime
+            if not path.exists():
+                path = path.with_name(f"{key}{_ENDINGS[kind]}")  # of an older version
+            if not path.is_dir() and path.stat().st_size != note.size:
+                return None
+        except (OSError, ValueError):
             return None
-        if not _agrees(path, note):
-            note_path.unlink(missing_ok=True)
-            _discard(path)
-            return None
-        return self._entry(kind, key, note)
-
-    def _entry(self, kind: str, key: str, note: Note) -> CacheEntry:
-        used = self._note(kind, key).stat().st_mtime
-        return CacheEntry(kind=kind, key=key, path=str(self.path(kind, key)), note=note, used=used)
+        return CacheEntry(kind=kind, key=key, path=str(path), note=note, used=used)
 
     def use(self, kind: str, key: str) -> CacheEntry | None:
         """Return the entry as ``find`` does, and record its use."""
@@ -111,13 +93,6 @@ class Cache:
         # It is being replaced, or belongs to another user.
         with suppress(FileNotFoundError, PermissionError):
             os.utime(self._note(entry.kind, entry.key))
-
-    def is_undamaged(self, entry: CacheEntry) -> bool:
-        """Return whether an entry has the bytes that were kept, by hashing all of them."""
-        try:
-            return measure(Path(entry.path)) == (entry.note.size, entry.note.digest)
-        except OSError:
-            return False
 
     def keep(
         self,
@@ -142,29 +117,30 @@ class Cache:
                 process may be reading it.
             measured: The size and digest, if they are known.
         """
-        target = self.path(kind, key)
-        make_directory(target.parent)
+        if not replace and (existing := self.find(kind, key)):
+            return existing
         size, digest = measured or measure(made)
         for path in [made, *made.rglob("*")] if made.is_dir() else [made]:
             sync(path)
-        with self._locked(kind):
-            if not replace and (existing := self._find(kind, key)):
-                return existing
-            self._note(kind, key).unlink(missing_ok=True)
-            if target.is_dir():
-                shutil.rmtree(target)
+        target = self._path(kind, key, digest)
+        make_directory(target.parent)
+        try:
             made.replace(target)
-            time = target.stat().st_mtime_ns
-            note = Note(size=size, time=time, digest=digest, about=about, facts=facts or {})
-            write_atomically(self._note(kind, key), to_json(note))
-            return self._entry(kind, key, note)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another build made the same
+                raise
+        note = Note(size=size, digest=digest, about=about, facts=facts or {})
+        write_atomically(self._note(kind, key), to_json(note))
+        entry = self.find(kind, key)
+        assert entry
+        return entry
 
     def entries(self) -> tuple[CacheEntry, ...]:
         """Return all complete entries, the one used last first."""
         entries = (
             self.find(kind, path.name.removesuffix(".json"))
             for kind in KINDS
-            for path in (self.directory / kind).glob("*.json")
+            for path in (self.directory / kind).glob("[!.]*.json")
         )
         return tuple(sorted(filter(None, entries), key=lambda entry: -entry.used))
 
@@ -174,14 +150,12 @@ class Cache:
         _discard(Path(entry.path))
 
     def sweep(self) -> None:
-        """Remove what killed builds left; only within ``alone``."""
-        for kind in KINDS:
-            directory = self.directory / kind
-            keys = {path.name.removesuffix(".json") for path in directory.glob("*.json")}
-            for path in directory.glob("*"):
-                name = path.name.removesuffix(_ENDINGS[kind] or ".json").removesuffix(".json")
-                if name not in keys and path.name != ".lock":
-                    _discard(path)
+        """Remove what killed builds and replaced entries left; only within ``alone``."""
+        known = {Path(entry.path) for entry in self.entries()}
+        known |= {self._note(entry.kind, entry.key) for entry in self.entries()}
+        for path in self.directory.glob("*/*"):
+            if path not in known:
+                _discard(path)
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -202,45 +176,25 @@ class Cache:
     def _note(self, kind: str, key: str) -> Path:
         return self.directory / kind / f"{key}.json"
 
+    def _path(self, kind: str, key: str, digest: str) -> Path:
+        return self.directory / kind / f"{key[:32]}-{digest}{_ENDINGS[kind]}"
+
     @contextmanager
     def _flock(self, how: int) -> Iterator[None]:
         make_directory(self.directory)
+        path = self.directory / ".use.lock"
+        handle = open_lock(path)
         try:
-            with _hold(self.directory / ".use.lock", how):
-                yield
+            lock(handle, how, path)
+            yield
         except BlockingIOError:
             raise BusyError(
                 "a build is using the caches",
                 place=str(self.directory),
                 next_step="try again when it has ended",
             ) from None
-
-    @contextmanager
-    def _locked(self, kind: str) -> Iterator[None]:
-        with _hold(self.directory / kind / ".lock", fcntl.LOCK_EX):
-            yield
-
-
-@contextmanager
-def _hold(path: Path, how: int) -> Iterator[None]:
-    handle = open_lock(path)
-    try:
-        lock(handle, how, path)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _agrees(path: Path, note: Note) -> bool:
-    try:
-        status = path.stat()
-        if path.is_file() and status.st_size != note.size:
-            return False
-        if path.is_file() and status.st_mtime_ns == note.time:
-            return True
-        return measure(path) == (note.size, note.digest)
-    except OSError:
-        return False
+        finally:
+            os.close(handle)
 
 
 def measure(path: Path) -> tuple[int, str]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import filecmp
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from toolkit import shell
@@ -21,10 +22,8 @@ from toolkit.images.store.diff import (
     Change,
     Difference,
     Entry,
-    alike,
     files,
     listing,
-    merged,
     named,
     variables,
 )
@@ -55,29 +54,24 @@ def compare(first: StoredImage, second: StoredImage, *, read: bool = True) -> Di
         return Difference(identical=True, contents=True)
     changes = [*_packages(first, second), *_metadata_changes(*paths)]
     before, after = (_entries(path) for path in paths)
-    candidates = alike(before, after)
     if not read:
-        changed_files, times, _ = files(before, after, lambda _: None)
-        return Difference(
-            identical=False,
-            contents=None,
-            changes=(*changes, *changed_files),
-            times=times,
-            uncompared=len(candidates),
-        )
-    store.images_directory().mkdir(parents=True, exist_ok=True)
-    megabytes = sum(_bytes(entries) for entries in (before, after)) // 10**6 + 1
-    require_space(store.images_directory(), Space(image=0, build=megabytes))
-    with workspace(store.images_directory()) as place:
-        roots = tuple(
-            _unpacked(path, place.scratch / str(number)) for number, path in enumerate(paths)
-        )
-        changed_files, times, unknown = files(before, after, _same(before, after, *roots))
-    same = not changed_files and not unknown
+        changed, times, unknown = files(before, after, lambda _: None)
+        contents = None
+    else:
+        images = store.images_directory()
+        images.mkdir(parents=True, exist_ok=True)
+        megabytes = sum(_bytes(entries) for entries in (before, after)) // 10**6 + 1
+        require_space(images, Space(image=0, build=megabytes))
+        with workspace(images) as place:
+            old, new = (
+                _unpacked(path, place.scratch / f"{number}") for number, path in enumerate(paths)
+            )
+            changed, times, unknown = files(before, after, partial(_same, old, new))
+        contents = not changed and not unknown
     return Difference(
         identical=False,
-        contents=same,
-        changes=(*changes, *changed_files),
+        contents=contents,
+        changes=(*changes, *changed),
         times=times,
         uncompared=unknown,
     )
@@ -111,64 +105,43 @@ def _metadata_changes(before: Path, after: Path) -> list[Change]:
     return [*named("labels", was["labels"], now["labels"]), *named("environment", *scripts)]
 
 
-def _offsets(path: Path) -> list[int]:
-    return [
-        descriptor.offset
-        for descriptor in read_descriptors(path)
-        if descriptor.data_type == PARTITION
-    ]
+def _unsquashfs(path: Path, *options: str | Path) -> shell.Result:
+    """Run unsquashfs on the file system of an image.
+
+    Raises:
+        BuildError: the image has none, or several on top of each other.
+    """
+    systems = [each for each in read_descriptors(path) if each.data_type == PARTITION]
+    if len(systems) != 1:
+        raise BuildError(f"the image has {len(systems)} file systems, not one", place=str(path))
+    words = ["unsquashfs", *options, "-o", str(systems[0].offset)]
+    environment = {**os.environ, "TZ": "UTC", "LC_ALL": "C.UTF-8"}
+    return shell.run([*words, path], env=environment, check=False, timeout=_PATIENCE)
 
 
 def _entries(path: Path) -> dict[str, Entry]:
-    listings = []
-    for part, offset in enumerate(_offsets(path)):
-        environment = {**os.environ, "TZ": "UTC", "LC_ALL": "C.UTF-8"}
-        answer = shell.run(
-            ["unsquashfs", "-lls", "-o", str(offset), path],
-            env=environment,
-            check=False,
-            timeout=_PATIENCE,
+    answer = _unsquashfs(path, "-lls")
+    entries = listing(answer.stdout)
+    if not entries:
+        raise BuildError(
+            "the image's file system cannot be listed", place=str(path), details=answer.tail(3)
         )
-        entries = listing(answer.stdout, part)
-        if not entries:
-            raise BuildError(
-                "the image's file system cannot be listed", place=str(path), details=answer.tail(3)
-            )
-        listings.append(entries)
-    return merged(listings)
+    return entries
 
 
 def _bytes(entries: Mapping[str, Entry]) -> int:
     return sum(int(entry.size) for entry in entries.values() if entry.mode.startswith("-"))
 
 
-def _unpacked(path: Path, target: Path) -> list[Path]:
-    """Unpack the file systems of an image, each into its own directory.
-
-    Files that this user may not create, such as devices, are left out.
-    """
-    roots = []
-    for part, offset in enumerate(_offsets(path)):
-        root = target / str(part)
-        root.parent.mkdir(exist_ok=True)
-        shell.run(
-            ["unsquashfs", "-q", "-n", "-no-xattrs", "-o", str(offset), "-d", root, path],
-            check=False,
-            timeout=_PATIENCE,
-        )
-        roots.append(root)
-    return roots
+def _unpacked(path: Path, root: Path) -> Path:
+    """Unpack an image; files that this user may not create, such as devices, are left out."""
+    _unsquashfs(path, "-q", "-n", "-no-xattrs", "-d", root)
+    return root
 
 
-def _same(
-    before: Mapping[str, Entry], after: Mapping[str, Entry], roots: list[Path], others: list[Path]
-) -> Callable[[str], bool | None]:
-    def same(path: str) -> bool | None:
-        try:
-            old = roots[before[path].part] / path.lstrip("/")
-            new = others[after[path].part] / path.lstrip("/")
-            return filecmp.cmp(old, new, shallow=False)
-        except OSError:
-            return None
-
-    return same
+def _same(old: Path, new: Path, path: str) -> bool | None:
+    inner = path.lstrip("/")
+    try:
+        return filecmp.cmp(old / inner, new / inner, shallow=False)
+    except OSError:
+        return None

@@ -16,7 +16,6 @@ _LINE = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d) (?P<path>.*)"
 )
 _ROOT = "squashfs-root"
-_WHITEOUT = re.compile(r"0,\s*0")
 
 
 class Entry(Model, frozen=True, kw_only=True):
@@ -26,7 +25,6 @@ class Entry(Model, frozen=True, kw_only=True):
         mode: as ``ls`` writes it, with the kind of file first.
         size: in bytes; of a device, its numbers.
         target: the target of a symbolic link.
-        part: which of the image's file systems it is from, the lowest first.
     """
 
     path: str
@@ -35,7 +33,6 @@ class Entry(Model, frozen=True, kw_only=True):
     size: str
     time: str
     target: str = ""
-    part: int = 0
 
 
 class Change(Model, frozen=True, kw_only=True):
@@ -70,7 +67,7 @@ class Difference(Model, frozen=True, kw_only=True):
     uncompared: int = 0
 
 
-def listing(text: str, part: int = 0) -> dict[str, Entry]:
+def listing(text: str) -> dict[str, Entry]:
     """Parse the output of ``unsquashfs -lls`` into entries by path."""
     entries: dict[str, Entry] = {}
     for line in text.splitlines():
@@ -90,29 +87,8 @@ def listing(text: str, part: int = 0) -> dict[str, Entry]:
             size=fields["size"],
             time=fields["time"],
             target=target,
-            part=part,
         )
     return entries
-
-
-def merged(listings: Iterable[dict[str, Entry]]) -> dict[str, Entry]:
-    """Return the visible entries of file systems on top of each other.
-
-    Args:
-        listings: of the file systems, the lowest first. A device 0:0 hides the entries below it.
-    """
-    visible: dict[str, Entry] = {}
-    for layer in listings:
-        for path, entry in layer.items():
-            if entry.mode.startswith("c") and _WHITEOUT.fullmatch(entry.size):
-                visible = {
-                    known: value
-                    for known, value in visible.items()
-                    if known != path and not known.startswith(f"{path}/")
-                }
-            else:
-                visible[path] = entry
-    return visible
 
 
 def alike(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> tuple[str, ...]:
@@ -143,34 +119,25 @@ def files(
     candidates = set(alike(before, after))
     for path in sorted({*before, *after}):
         old, new = before.get(path), after.get(path)
-        if old is None or new is None:
-            changes.append(
-                Change(
-                    kind="files", name=path, before=_meta_or_empty(old), after=_meta_or_empty(new)
-                )
-            )
-            continue
         was, now = _meta(old), _meta(new)
         equal = same(path) if path in candidates else True
+        if was == now and equal is False:
+            now = "other contents"
         if was != now:
             changes.append(Change(kind="files", name=path, before=was, after=now))
-        elif equal is False:
-            changes.append(Change(kind="files", name=path, before=was, after="other contents"))
-        else:
+        elif old and new:
             unknown += equal is None
             times += old.time != new.time
     return changes, times, unknown
 
 
-def _meta_or_empty(entry: Entry | None) -> str:
-    return _meta(entry) if entry else ""
-
-
-def _meta(entry: Entry) -> str:
-    """Return the fields of an entry that are compared.
+def _meta(entry: Entry | None) -> str:
+    """Return the fields of an entry that are compared; empty if there is none.
 
     The size of a directory is left out: it is that of its list.
     """
+    if entry is None:
+        return ""
     size = "" if entry.mode.startswith("d") else f" {entry.size}"
     return f"{entry.mode} {entry.owner}{size}" + (f" -> {entry.target}" if entry.target else "")
 

@@ -2,29 +2,21 @@
 
 Their data are written one after the other, and then tables that know all of them. The data are
 copied, not packed: by the kernel, which shares them if the file system can (reflink: XFS, Btrfs),
-and otherwise at the speed of the disk. The copy begins as soon as the layers are known, in parallel
-with the steps that must run.
+and otherwise at the speed of the disk.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import platform
 import struct
-import threading
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 
 from toolkit.errors import BuildError
 from toolkit.files import open_regular
-from toolkit.images.host.kernel import LIBC
-from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.squashfs.format import (
@@ -36,69 +28,36 @@ from toolkit.images.sif.squashfs.format import (
 )
 from toolkit.images.sif.squashfs.graft import graft
 from toolkit.images.sif.squashfs.tables import Tables, read_tables, settle_times, write_tables
-from toolkit.images.store.cache import TABLES, Cache, CacheEntry
+from toolkit.images.store.cache import CacheEntry
 from toolkit.images.store.sif_files import normalize, sif_errors
 
-_CHUNK = 32 << 20  # bytes that are copied before the disk is asked to begin writing them
+_CHUNK = 32 << 20  # bytes that are copied at once where the kernel cannot copy
 # Between two file systems (before Linux 5.3, or of two kinds), on some network file systems, and
 # under some filters of system calls.
 _NOT_BY_KERNEL = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM)
-_BEGIN_WRITING = 2  # of sync_file_range
 _PAGE = 4096
-# Bytes of new inodes' references: with fewer, grafting a layer again is faster than reading tables.
-_WORTH_KEEPING = 8 * 2000
-_END = struct.Struct("<Q")
 
 
-class Copier(threading.Thread):
-    """A thread that writes data to the image in parallel with the build."""
+class Copier:
+    """The file of an image that is composed: data first, then tables that know all of them."""
 
     def __init__(self, target: Path) -> None:
-        super().__init__(daemon=True)
-        self.handle = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o755)
-        self.end = sif.DATA_START
-        self._ranges: SimpleQueue[tuple[str, int, int] | None] = SimpleQueue()
-        self._error: OSError | None = None
-        self._is_closed = False
-        self.start()
+        self.file = target.open("w+b")
+        self.handle, self.end = self.file.fileno(), sif.DATA_START
+        target.chmod(0o755)
 
     def append(self, path: str, start: int, end: int) -> None:
-        """Append these bytes of a file to all that were appended before."""
-        self._ranges.put((path, start, end))
-
-    def finish(self) -> None:
-        """Wait until everything is written.
+        """Append these bytes of a file to all that were appended before.
 
         Raises:
-            OSError: It could not be written.
+            OSError: They could not be written.
         """
-        self._ranges.put(None)
-        self.join()
-        if self._error:
-            raise self._error
-
-    def run(self) -> None:
-        """Copy until ``finish`` is called."""
-        try:
-            while next_range := self._ranges.get():
-                self._copy(*next_range)
-        except OSError as error:
-            self._error = error
-
-    def _copy(self, path: str, start: int, end: int) -> None:
-        source = os.open(path, os.O_RDONLY)
-        try:
-            while start < end and not self._is_closed:
-                count = _copy_range(source, start, self.handle, self.end, min(_CHUNK, end - start))
+        with Path(path).open("rb") as source:
+            while start < end:
+                count = _copy_range(source.fileno(), start, self.handle, self.end, end - start)
                 if count == 0:
                     raise OSError(f"{path} is shorter than it was")
-                with suppress(AttributeError):  # else the end of the build waits for the disk
-                    LIBC.sync_file_range(
-                        self.handle, ctypes.c_int64(self.end), ctypes.c_int64(count), _BEGIN_WRITING
-                    )
                 start, self.end = start + count, self.end + count
-        finally:
-            os.close(source)
 
     def complete(self, size: int, texts: Sequence[bytes], sif_id: bytes, time: int) -> None:
         """Make the written file system a SIF, and close it.
@@ -116,12 +75,8 @@ class Copier(threading.Thread):
         self.close()
 
     def close(self) -> None:
-        """Copy no more, and close the image; again, this does nothing."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._ranges.put(None)
-            self.join()
-            os.close(self.handle)
+        """Close the image; again, this does nothing."""
+        self.file.close()
 
 
 def _copy_range(source: int, start: int, target: int, end: int, length: int) -> int:
@@ -131,7 +86,7 @@ def _copy_range(source: int, start: int, target: int, end: int, length: int) -> 
     except OSError as error:
         if error.errno not in _NOT_BY_KERNEL:
             raise
-    return os.pwrite(target, os.pread(source, length, start), end)
+    return os.pwrite(target, os.pread(source, min(length, _CHUNK), start), end)
 
 
 def open_squashfs(path: str) -> tuple[int, Reader]:
@@ -188,35 +143,11 @@ def normalize_times(path: Path, since: int, time: int) -> None:
         normalize(path, time)
 
 
-def graft_layers(
-    cache: Cache, base: CacheEntry, layers: Sequence[CacheEntry], scratch: Path
-) -> Tables:
-    """Return the tables of a base with layers on it, and keep them in the cache.
-
-    Args:
-        cache: The caches.
-        base: The base.
-        layers: The layers, the lowest first.
-        scratch: A directory on the file system of the caches.
-    """
-    keys = [base.note.digest]
+def graft_layers(base: CacheEntry, layers: Sequence[CacheEntry]) -> Tables:
+    """Return the tables of a base with layers on it, the lowest first."""
+    tables = read_image_tables(base.path)
     for layer in layers:
-        keys.append(hash_texts(f"{keys[-1]} {layer.note.digest}"))
-    count, tables = next(
-        (
-            (number, cached)
-            for number in range(len(layers), 0, -1)
-            if (cached := _read_cached_tables(cache, keys[number]))
-        ),
-        (0, None),
-    )
-    tables = tables or read_image_tables(base.path)
-    for number in range(count, len(layers)):
-        before = len(tables.export)
-        graft_file(tables, layers[number].path)
-        if len(tables.export) - before > _WORTH_KEEPING:
-            about = layers[number].note.about
-            _keep_tables(cache, keys[number + 1], tables, scratch / "tail", about)
+        graft_file(tables, layer.path)
     return tables
 
 
@@ -237,38 +168,6 @@ def graft_file(tables: Tables, layer: str, *, only_adds: bool = False) -> None:
         graft(tables, above, SUPERBLOCK_SIZE, only_adds=only_adds)
 
 
-def _read_cached_tables(cache: Cache, key: str) -> Tables | None:
-    import zstandard
-
-    entry = cache.use(TABLES, key)
-    if entry is None or not cache.is_undamaged(entry):
-        return None
-    try:
-        raw = zstandard.ZstdDecompressor().decompress(Path(entry.path).read_bytes())
-        (end,) = _END.unpack_from(raw)
-        split = _END.size + SUPERBLOCK_SIZE
-        head, tail = raw[_END.size : split], raw[split:]
-        return read_tables(Reader(end + len(tail), partial(_read_rest, head, tail, end)))
-    except (OSError, zstandard.ZstdError, struct.error, SquashfsError):
-        return None  # they are made again
-
-
-def _read_rest(head: bytes, tail: bytes, end: int, at: int, length: int) -> bytes:
-    """Return bytes of a squashfs that has only its superblock and the bytes from ``end`` on."""
-    if at < SUPERBLOCK_SIZE:
-        return head[at : at + length]
-    return tail[at - end : at - end + length] if at >= end else b""
-
-
-def _keep_tables(cache: Cache, key: str, tables: Tables, made: Path, about: str) -> None:
-    import zstandard
-
-    head, tail = write_tables(tables)
-    raw = _END.pack(tables.data_end) + head + tail
-    made.write_bytes(zstandard.ZstdCompressor(level=1).compress(raw))
-    cache.keep(TABLES, key, made, about=about)
-
-
 def finish(copier: Copier, tables: Tables, definition: str, metadata: str, time: int) -> None:
     """Complete the image whose data ``copier`` has written.
 
@@ -279,7 +178,6 @@ def finish(copier: Copier, tables: Tables, definition: str, metadata: str, time:
         metadata: The text of Apptainer's ``inspect``.
         time: The time of the image's creation, in seconds since 1970.
     """
-    copier.finish()
     superblock, tail = write_tables(tables)
     assert copier.end == sif.DATA_START + tables.data_end
     os.pwrite(copier.handle, tail, copier.end)

@@ -325,7 +325,7 @@ class LayeredBuild:
         assert self.copier
         self.follower.begin("pack")
         base = self.entries.used[0]
-        tables = compose.graft_layers(self.entries.cache, base, self.layers, self.place.output)
+        tables = compose.graft_layers(base, self.layers)
         self.builder = program_version(self.program)
         lock = self.locked.lock if self.locked else None
         now = datetime.fromtimestamp(lock.epoch if lock else time.time(), timezone.utc)
