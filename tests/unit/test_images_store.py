@@ -240,14 +240,14 @@ def test_settling_clears_what_was_half_written(images: Path) -> None:
 
 
 def test_two_hundred_images_are_listed_in_a_second(images: Path) -> None:
-    """A bound for a slow machine: about 0.1 s are usual."""
+    """Counted in processor time, as other tests run beside this one."""
     packages = Packages(pip={f"package{number}": "1.2.3" for number in range(2000)})
     big = replace(manifest("x"), packages=packages)
     for number in range(200):
         fake_sif(images / f"x{number}.sif", size=1 << 17, inside=big)
-    began = time.monotonic()
+    began = time.process_time()
     listed = listing()
-    assert time.monotonic() - began < 1
+    assert time.process_time() - began < 1
     assert sum(each.path is not None for each in listed) == 200
 
 
