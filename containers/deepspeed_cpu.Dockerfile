@@ -696,7 +696,7 @@ RUN set -ex; \
         '    environment = {**os.environ, "HOME": home, "PYTHONUSERBASE": f"{home}/base"}' \
         '    ask = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]' \
         '    where = Path(subprocess.run(ask, env=environment, capture_output=True, text=True, check=True).stdout.strip())' \
-        '    if not where.is_relative_to(home):' \
+        '    if not str(where).startswith(home):' \
         '        sys.exit(f"the user'"'"'s site packages are in {where}, where nobody looked for them")' \
         '    where.mkdir(parents=True)' \
         '    (where / "planted.py").touch()' \
@@ -736,7 +736,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="deepspeed_cpu"
-LABEL toolkit.recipe-hash="1b8a9ca47dbdd172e98f817dbc75d7e9d6a670945320a8bdfed8c498b9ed508a"
+LABEL toolkit.recipe-hash="b4b2de5cade1cd371d7703cea92c1463595dfd2958bc6c8ae0b4151a779234b8"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -635,7 +635,7 @@ RUN set -ex; \
         '    environment = {**os.environ, "HOME": home, "PYTHONUSERBASE": f"{home}/base"}' \
         '    ask = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]' \
         '    where = Path(subprocess.run(ask, env=environment, capture_output=True, text=True, check=True).stdout.strip())' \
-        '    if not where.is_relative_to(home):' \
+        '    if not str(where).startswith(home):' \
         '        sys.exit(f"the user'"'"'s site packages are in {where}, where nobody looked for them")' \
         '    where.mkdir(parents=True)' \
         '    (where / "planted.py").touch()' \
@@ -675,7 +675,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cpu"
-LABEL toolkit.recipe-hash="a7f15a891173dc90601d255f1842c8ee6ef5ffc95a1197e25330aeb53d6f0e44"
+LABEL toolkit.recipe-hash="abfbe013a2047401b3c8435bc0c20a8c85b9c1d4971cba9ebde310586e66d01f"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -234,7 +234,7 @@ RUN set -ex; \
         '    environment = {**os.environ, "HOME": home, "PYTHONUSERBASE": f"{home}/base"}' \
         '    ask = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]' \
         '    where = Path(subprocess.run(ask, env=environment, capture_output=True, text=True, check=True).stdout.strip())' \
-        '    if not where.is_relative_to(home):' \
+        '    if not str(where).startswith(home):' \
         '        sys.exit(f"the user'"'"'s site packages are in {where}, where nobody looked for them")' \
         '    where.mkdir(parents=True)' \
         '    (where / "planted.py").touch()' \
@@ -272,7 +272,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray_cpu"
-LABEL toolkit.recipe-hash="88ddcae724656664a1c45eadfce44b14375537004edef8f478bf60e88c37339f"
+LABEL toolkit.recipe-hash="383cd168481ae31109fa1ec42672c18aed23628bfe918842816e1d225059ecdf"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -650,7 +650,7 @@ RUN set -ex; \
         '    environment = {**os.environ, "HOME": home, "PYTHONUSERBASE": f"{home}/base"}' \
         '    ask = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]' \
         '    where = Path(subprocess.run(ask, env=environment, capture_output=True, text=True, check=True).stdout.strip())' \
-        '    if not where.is_relative_to(home):' \
+        '    if not str(where).startswith(home):' \
         '        sys.exit(f"the user'"'"'s site packages are in {where}, where nobody looked for them")' \
         '    where.mkdir(parents=True)' \
         '    (where / "planted.py").touch()' \
@@ -693,7 +693,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cpu"
-LABEL toolkit.recipe-hash="675c97aca2a853c7681ab9d2ab5350949cb72869080b62ee94304d8e634296c5"
+LABEL toolkit.recipe-hash="57a62ca0ea119bb652bdd84d4db32aba7cc99bdb40d99a76580088df54f68d4a"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -665,7 +665,7 @@ RUN set -ex; \
         '    environment = {**os.environ, "HOME": home, "PYTHONUSERBASE": f"{home}/base"}' \
         '    ask = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]' \
         '    where = Path(subprocess.run(ask, env=environment, capture_output=True, text=True, check=True).stdout.strip())' \
-        '    if not where.is_relative_to(home):' \
+        '    if not str(where).startswith(home):' \
         '        sys.exit(f"the user'"'"'s site packages are in {where}, where nobody looked for them")' \
         '    where.mkdir(parents=True)' \
         '    (where / "planted.py").touch()' \
@@ -705,7 +705,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="trainers_cpu"
-LABEL toolkit.recipe-hash="a8091b61028833c674d0d42aefb2dbd4e4b9e52a7b3d57fc3db805ac7ba543a9"
+LABEL toolkit.recipe-hash="774237d4e85477a61397cebeddcb62c31f0d3048b7ac6097d75d858a7fbd58b4"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -17,11 +17,7 @@ _PLACES = (
     *("scripts/templates", "scripts/report", "images/checks"),
     *("doctor/scripts", "bench/inside", "bench/scale/inside"),
 )
-# It is only in images whose base is Debian, with a Python of 3.11 or newer.
-_OWN_BASE = "user_site.py"
-_IMAGE = sorted(
-    path for place in _PLACES for path in _HOME.glob(f"{place}/*.py") if path.name != _OWN_BASE
-)
+_IMAGE = sorted(path for place in _PLACES for path in _HOME.glob(f"{place}/*.py"))
 
 # What has no syntax of its own, by the version that brought it.
 _NAMES = {

@@ -13,7 +13,7 @@ with tempfile.TemporaryDirectory() as home:
     environment = {**os.environ, "HOME": home, "PYTHONUSERBASE": f"{home}/base"}
     ask = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]
     where = Path(subprocess.run(ask, env=environment, capture_output=True, text=True, check=True).stdout.strip())
-    if not where.is_relative_to(home):
+    if not str(where).startswith(home):
         sys.exit(f"the user's site packages are in {where}, where nobody looked for them")
     where.mkdir(parents=True)
     (where / "planted.py").touch()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from toolkit import shell
 from toolkit.errors import CommandFailedError
 from toolkit.images.recipe.block import CHECKS, CheckCall
-from toolkit.images.recipe.blocks.horovod import horovod_checks
+from toolkit.images.recipe.blocks.horovod import rank_checks
 from toolkit.images.recipe.stages import runner as runner_script
 from toolkit.images.verify.runner import MOUNTED, ImageContents, ImageRunner
 from toolkit.model.image import Check
@@ -127,24 +127,21 @@ def usual_checks(
         return ()
     names, programs = " ".join(modules), contents.programs
     has_torch = "torch" in contents.modules
+
+    def add(name: str, command: str, *, is_python: bool = True) -> None:
+        calls.append(CheckCall(name=name, command=command, is_python=is_python))
+
     if names:
-        calls.append(CheckCall(name="imports", command=f"imports.py {names}", is_python=True))
-    user_site = f"user_site.py{'' if own else ' --foreign'}"
-    calls.append(CheckCall(name="user-site", command=user_site, is_python=True))
+        add("imports", f"imports.py {names}")
+    add("user-site", f"user_site.py{'' if own else ' --foreign'}")
     if "ompi_info" in programs:
-        calls.append(CheckCall(name="openmpi", command="sh openmpi.sh"))
-    gloo = "ranks.py torch gloo 2 1 start"
+        add("openmpi", "sh openmpi.sh", is_python=False)
     if "horovod" in contents.modules:
+        add("horovod-build", "horovod_build.py ,")
         ranks = (*(("mpi",) if "mpirun" in programs else ()), "gloo")
-        calls += (
-            call
-            if call.name != "horovod-build"
-            else CheckCall(name=call.name, command="horovod_build.py ,", is_python=True)
-            for call in horovod_checks((), ranks, has_torch=has_torch)
-        )
+        calls += rank_checks(ranks, has_torch=has_torch)
     elif has_torch:
-        calls.append(CheckCall(name="ranks-gloo", command=gloo, is_python=True))
+        add("ranks-gloo", "ranks.py torch gloo 2 1 start")
     if contents.cuda and has_torch and gpus > 1:
-        nccl = "ranks.py torch nccl 2 1 start"
-        calls.append(CheckCall(name="ranks-nccl", command=nccl, is_python=True))
+        add("ranks-nccl", "ranks.py torch nccl 2 1 start")
     return tuple(calls)

@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from msgspec.structs import replace
-
 from toolkit.images.recipe.block import (
     HOST_WHEELS,
     WHEELS,
@@ -35,38 +33,28 @@ _MPIRUN = (
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
-def horovod_checks(
-    frameworks: Sequence[str], operations: Sequence[str], *, has_torch: bool = True
-) -> tuple[CheckCall, ...]:
-    """Return the checks of a Horovod that must have frameworks and operations.
+def rank_checks(operations: Sequence[str], *, has_torch: bool) -> tuple[CheckCall, ...]:
+    """Return the checks that have two ranks of Horovod sum.
 
     NCCL needs a GPU, which a building machine need not have: `toolkit image verify` checks it.
 
     Args:
-        frameworks: that it must be built for.
-        operations: that it must be built with; those of its ranks sum.
-        has_torch: its ranks sum by torch. Those of TensorFlow cannot be forked.
+        operations: that carry the sums.
+        has_torch: the ranks sum by torch. Those of TensorFlow are not forked, but started.
     """
-    gloo = CheckCall(name="ranks-gloo", command="ranks.py horovod gloo 2 1 start", is_python=True)
-    if not has_torch:
-        start = "timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2"
-        command = f"{start} python3 ranks.py horovod gloo 2 1"
-        gloo = CheckCall(name="ranks-gloo", command=command)
-    ranks = {
-        "mpi": CheckCall(
-            name="ranks-mpi", command=f"timeout 300 {_MPIRUN} ranks.py horovod mpi 2 1"
+    gloo = "timeout 300 horovodrun --disable-cache --gloo --network-interfaces lo -np 2 python3"
+    mpi = f"timeout 300 {_MPIRUN} ranks.py horovod mpi 2 1"
+    calls = {
+        "mpi": CheckCall(name="ranks-mpi", command=mpi, scripts=("ranks.py",)),
+        "gloo": CheckCall(
+            name="ranks-gloo",
+            command=f"{'' if has_torch else f'{gloo} '}ranks.py horovod gloo 2 1"
+            f"{' start' if has_torch else ''}",
+            scripts=("ranks.py",),
+            is_python=has_torch,
         ),
-        "gloo": gloo,
     }
-    return (
-        CheckCall(
-            name="horovod-build",
-            command=f"horovod_build.py {' '.join((*frameworks, ',', *operations))}",
-            scripts=("horovod_build.py",),
-            is_python=True,
-        ),
-        *(replace(ranks[name], scripts=("ranks.py",)) for name in operations if name in ranks),
-    )
+    return tuple(calls[name] for name in operations if name in calls)
 
 
 class Horovod(Block, frozen=True, kw_only=True):
@@ -218,5 +206,10 @@ class Horovod(Block, frozen=True, kw_only=True):
         )
 
     def _checks(self) -> tuple[CheckCall, ...]:
-        has_torch = "pytorch" in self.frameworks
-        return horovod_checks(self.frameworks, self.operations, has_torch=has_torch)
+        built = CheckCall(
+            name="horovod-build",
+            command=f"horovod_build.py {' '.join((*self.frameworks, ',', *self.operations))}",
+            scripts=("horovod_build.py",),
+            is_python=True,
+        )
+        return (built, *rank_checks(self.operations, has_torch="pytorch" in self.frameworks))
