@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 LIBC = ctypes.CDLL(None, use_errno=True)
-NOSUID, NODEV = 2, 4
+NOSUID, NODEV, NOEXEC = 2, 4, 8
 _NEWNS, _NEWUSER, _NEWPID = 0x20000, 0x10000000, 0x20000000
 _REC, _PRIVATE = 16384, 1 << 18
 _PARENT_DEATH_SIGNAL = 1  # of prctl

@@ -34,7 +34,16 @@ from pathlib import Path
 from toolkit.images.builder.apptainer.inroot import resolve
 from toolkit.images.builder.apptainer.settle import list_byte_code, settle
 from toolkit.images.host.host_mounts import Bind
-from toolkit.images.host.kernel import LIBC, NODEV, NOSUID, call, enter, in_user_namespace, mount
+from toolkit.images.host.kernel import (
+    LIBC,
+    NODEV,
+    NOEXEC,
+    NOSUID,
+    call,
+    enter,
+    in_user_namespace,
+    mount,
+)
 from toolkit.model.base import Model, from_json
 
 # All that a directory or file is must be in the upper directory itself; ``userxattr`` implies
@@ -312,6 +321,8 @@ def main(arguments: Sequence[str]) -> int:
     os.umask(0o022)
     try:
         enter(step.users, step.groups)
+        # bubblewrap looks for the processes that it starts.
+        mount("proc", "/proc", "proc", NOSUID | NODEV | NOEXEC)
         return run(step)
     except OSError as error:
         print(f"toolkit: {error}", flush=True)
