@@ -388,6 +388,72 @@ class Attack:
                     yield f"pivot_root leads to the host by {up}"
         yield from (f"{line} (links)" for line in self.links_of_processes())
 
+    def later_mounts(self) -> Found:
+        """The newer system calls for mounts, alone and with a user namespace."""
+
+        def work() -> Found:
+            clear = struct.pack("<QQQQ", 0, 1, 0, 0)  # takes MOUNT_ATTR_RDONLY away
+            for own in (False, True):
+                if own and not call("unshare", _NEWUSER | _NEWNS):
+                    return
+                for place in ("/mnt", "/etc/hosts", "/proc/sys", "/sys"):
+                    if _LIBC.syscall(442, -100, place.encode(), 0x8000, clear, len(clear)) == 0:
+                        yield f"mount_setattr makes {place} writable ({own})"
+                if not own and _LIBC.syscall(428, -100, b"/", 1) >= 0:
+                    yield "open_tree clones the root"
+                if not own and _LIBC.syscall(430, b"tmpfs", 0) >= 0:
+                    yield "fsopen makes a file system"
+
+        yield from in_child(work)
+
+    def powers_of_the_kernel(self) -> Found:
+        """System calls that act on the whole machine."""
+        if _X86:
+            event = struct.pack("<IIQQQQ", 1, 64, 0, 0, 0, 0) + bytes(24)
+            calls: dict[str, tuple[object, ...]] = {
+                "bpf": (321, 0, bytes(72), 72),
+                "perf_event_open of a CPU": (298, event, -1, 0, -1, 0),
+                "kexec_load": (246, 0, 0, None, 0),
+                "init_module": (175, None, 0, b""),
+                "swapon": (167, b"/bin/sh", 0),
+                "syslog": (103, 3, ctypes.create_string_buffer(64), 64),
+                "acct": (163, None),
+                "settimeofday": (164, None, bytes(8)),
+                "quotactl": (179, 0x80000700, None, 0, None),
+                "iopl": (172, 3),
+            }
+            for name, arguments in calls.items():
+                if _LIBC.syscall(*arguments) >= 0:
+                    yield f"{name} is allowed"
+
+    def own_devices(self) -> Found:
+        """Modes and times of the devices, which a test compares with the host's afterwards."""
+
+        def work() -> Found:
+            for name in ("null", "zero", "full", "random", "urandom", "tty"):
+                with suppress(OSError):
+                    os.utime(f"/dev/{name}", (1, 1))
+                with suppress(OSError):
+                    os.chmod(f"/dev/{name}", 0o600)
+            with suppress(OSError):
+                os.fchmod(0, 0o600)
+            with suppress(OSError):
+                os.fchown(0, 1, 1)
+            yield from ()
+
+        yield from in_child(work)
+
+    def first_process_is_ours(self) -> Found:
+        """What runs the step cannot be written to through the process that it becomes."""
+        for name in ("exe", "map_files"):
+            with suppress(OSError):
+                path = f"/proc/1/{name}"
+                for inner in (
+                    [path] if name == "exe" else [f"{path}/{row}" for row in os.listdir(path)]
+                ):
+                    if os.path.basename(os.readlink(inner)) in ("bwrap", "setpriv", "python3"):
+                        yield f"{inner} leads to {os.readlink(inner)}"
+
     def other_namespaces(self) -> Found:
         def work() -> Found:
             for process in processes():

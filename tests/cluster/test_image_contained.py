@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cluster.attack import Attack
 from tests.cluster.image_fixtures import Tiny, copy_program
@@ -105,6 +106,8 @@ def test_a_malicious_package_cannot_leave_the_step(
 ) -> None:
     _put_key()
     before = canary.stat()
+    devices = [Path("/dev", name) for name in "null zero full random urandom tty".split()]
+    modes = [(path.stat().st_mode, path.stat().st_uid) for path in devices]
     done = store.run(
         "build", store.recipe(f"python3 /attack.py {canary} {victim.pid}"), seconds=200
     )
@@ -115,6 +118,7 @@ def test_a_malicious_package_cannot_leave_the_step(
     assert {name: result for name, result in results.items() if result != "held"} == {}
     assert canary.read_text() == "canary: nobody has touched this\n"
     assert canary.stat().st_mtime_ns == before.st_mtime_ns
+    assert [(path.stat().st_mode, path.stat().st_uid) for path in devices] == modes
     assert victim.poll() is None
 
 
@@ -210,27 +214,18 @@ def test_a_step_is_furnished_within_its_root(
 ) -> None:
     """The sandbox alone, on a root with links where it mounts, makes and removes things."""
     host = _host(store, there=there)
-    base, work, lent = (
-        _linked_base(tiny_base, store.place, links, start),
-        store.place / "work",
-        store.place / "lent",
-    )
+    _linked_base(tiny_base, store.place, links, start)
+    work, lent = store.place / "work", store.place / "lent"
     for directory in (work, lent / "steps"):
         directory.mkdir(parents=True)
     (lent / "steps/0").write_text(
         "mkdir -p /opt/wheels; echo x > /opt/wheels/made.whl; cat /etc/hosts >&2; echo lent: $(ls /mnt)\n"
     )
     (store.place / "products").mkdir()
-    users, groups = ((), ()) if not store.become and os.geteuid() == 0 else store.ids()
-    told = SandboxStep(
-        bubblewrap=shutil.which("bwrap") or "bwrap",
-        users=users,
-        groups=groups,
-        directory=str(work),
-        lowers=(Lower(path=str(base)),),
-        upper="u0",
-        command=("/bin/sh", "-e", "/mnt/steps/0"),
-        environment={"PATH": "/bin"},
+    before = _state(host)
+    done = _sandboxed(
+        store,
+        ("/bin/sh", "-e", "/mnt/steps/0"),
         binds=(
             Bind(source="/etc/hosts", target="/etc/hosts"),
             Bind(source=str(lent), target="/mnt"),
@@ -239,34 +234,56 @@ def test_a_step_is_furnished_within_its_root(
         products=str(store.place / "products"),
         product_source="/opt/wheels",
     )
-    (store.place / "work.json").write_text(to_json(told))
+    assert _state(host) == before
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "lent: steps" in done.stdout
+    assert (store.place / "products/made.whl").read_text() == "x\n"
+
+
+@pytest.mark.parametrize("name", ["dev", "sys"])
+def test_a_link_through_proc_makes_nothing_on_the_host(
+    store: Tiny, tiny_base: str, name: str
+) -> None:
+    """A mounted /proc has links to the root in which bubblewrap prepares a step."""
+    base, made = store.place / "base", store.place / "made"
+    shutil.copytree(tiny_base, base, symlinks=True)
+    (base / name).rmdir()
+    (base / name).symlink_to(f"proc/self/root/oldroot{made}")
+    (store.place / "work").mkdir()
+    done = _sandboxed(store, ("/bin/sh", "-c", "true"))
+    assert not made.exists()
+    assert "leads into its /proc" in done.stdout
+
+
+def _sandboxed(
+    store: Tiny, command: tuple[str, ...], **fields: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in the sandbox alone, on ``base`` and in ``work`` of the store's place."""
+    step = SandboxStep(
+        bubblewrap=shutil.which("bwrap") or "bwrap",
+        directory=str(store.place / "work"),
+        lowers=(Lower(path=str(store.place / "base")),),
+        upper="u0",
+        command=command,
+        environment={"PATH": "/bin"},
+        **fields,
+    )
+    if store.become or os.geteuid() != 0:
+        users, groups = store.ids()
+        step = replace(step, users=users, groups=groups)
+    file = store.place / "step.json"
+    file.write_text(to_json(step))
     if store.become:
-        subprocess.run(
-            ["chown", "-R", "--reference", str(store.place), str(base), str(work), str(lent)],
-            check=True,
-        )
-        subprocess.run(
-            ["chown", "-R", "--reference", str(store.place), str(store.place / "products")],
-            check=True,
-        )
-    before = _state(host)
-    done = subprocess.run(
-        [
-            *store.become,
-            sys.executable,
-            "-m",
-            "toolkit.images.builder.apptainer.sandbox",
-            str(store.place / "work.json"),
-        ],
+        names = [path for path in store.place.iterdir() if path.name != "host"]
+        subprocess.run(["chown", "-R", "--reference", store.place, *names], check=True)
+    module = "toolkit.images.builder.apptainer.sandbox"
+    return subprocess.run(
+        [*store.become, sys.executable, "-m", module, str(file)],
         env={**store.environment(), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert _state(host) == before
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "lent: steps" in done.stdout
-    assert (store.place / "products/made.whl").read_text() == "x\n"
 
 
 @pytest.mark.parametrize(

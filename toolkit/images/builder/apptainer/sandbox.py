@@ -265,6 +265,9 @@ def _bind_words(binds: Iterable[Bind]) -> list[str]:
 def _kernel_words() -> list[str]:
     """Return the words that show the step its processes, few devices, and some of sysfs."""
     proc, dev, sys_ = (_make_directory(name) for name in ("proc", "dev", "sys"))
+    if f"{dev}/".startswith(f"{proc}/") or f"{sys_}/".startswith(f"{proc}/"):
+        # Links of a mounted /proc would lead bubblewrap to the host, to make directories there.
+        raise OSError("/dev or /sys of the image leads into its /proc")
     words = ["--proc", proc]
     for name in filter(lambda name: Path("/proc", name).exists(), _READ_ONLY):
         words += ["--ro-bind", f"/proc/{name}", f"{proc}/{name}"]
