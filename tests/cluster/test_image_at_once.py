@@ -105,6 +105,7 @@ def test_of_builds_that_wait_one_goes_on_when_the_first_is_killed(
         assert process.stderr is not None
         assert "waiting" in process.stderr.readline()
     building.kill()
+    building.communicate()
     outputs = [process.communicate(timeout=120)[0] for process in waiting]
     assert [process.returncode for process in waiting] == [0, 0]
     assert sorted('"kept": true' in re.sub(r":\s*", ": ", output) for output in outputs) == [False, True]  # fmt: skip
