@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import socket
 import struct
 import tarfile
@@ -22,7 +21,6 @@ from typing import NamedTuple
 from toolkit.errors import ToolkitError
 from toolkit.files import read_json, read_toml
 from toolkit.images.builder.apptainer import compose
-from toolkit.images.builder.docker.archives import as_docker_archive, write_layout
 from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import parse_page
 from toolkit.images.recipe.lock import Lock, Pinned, to_toml
@@ -212,46 +210,6 @@ def tarred(
     return stream.getvalue()
 
 
-def _link(name: str, target: str) -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type, member.linkname = tarfile.SYMTYPE, target
-    return member
-
-
-_SAVED = {
-    "c.json": b'{"a": 1}',
-    "two/layer.tar": b"layer",
-    "manifest.json": json.dumps(
-        [{"Config": "c.json", "RepoTags": None, "Layers": ["one/layer.tar", "two/layer.tar"]}]
-    ).encode(),
-}
-_DIGESTS = {name: (name * 64)[:64] for name in "abc"}
-_OCI = {
-    "oci-layout": b"{}",
-    "index.json": json.dumps({"manifests": [{"digest": f"sha256:{_DIGESTS['a']}"}]}).encode(),
-    f"blobs/sha256/{_DIGESTS['a']}": json.dumps(
-        {
-            "config": {"digest": f"sha256:{_DIGESTS['b']}"},
-            "layers": [{"digest": f"sha256:{_DIGESTS['c']}"}],
-        }
-    ).encode(),
-    f"blobs/sha256/{_DIGESTS['b']}": b"{}",
-    f"blobs/sha256/{_DIGESTS['c']}": b"layer" * 200,
-}
-_PLAIN = tarred(_SAVED, one=_link("one/layer.tar", "../two/layer.tar"))
-_LONG = tarred({**_OCI, "x" * 300: b"long"}, tarfile.GNU_FORMAT)
-
-
-def _read_archive(data: bytes, directory: Path) -> None:
-    (directory / "x.tar").write_bytes(data)
-    with as_docker_archive(directory / "x.tar", directory) as found:
-        found.stat()
-
-
-def _read_saved(data: bytes, directory: Path) -> None:
-    write_layout((data[at : at + 1000] for at in range(0, len(data), 1000)), directory / "image")
-
-
 # ---- answers of servers
 
 
@@ -351,10 +309,6 @@ READERS: dict[str, Reader] = {
         lambda data, _: parse_inspection(data),
     ),
     "page": Reader((_HTML, _JSON), _read_page),
-    "archive": Reader(
-        (_PLAIN, _LONG, tarred(_OCI), gzip.compress(tarred(_OCI), mtime=0)), _read_archive
-    ),
-    "saved": Reader((_PLAIN, tarred({**_SAVED, "one/layer.tar": b"layer"})), _read_saved),
     "server": Reader(_ANSWERS, _ask),
 }
 

@@ -7,7 +7,6 @@ import json
 import shutil
 import socket
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 
@@ -18,7 +17,6 @@ from tests.cluster.engine_fixtures import REGISTRY_PASSWORD, REGISTRY_USER, Test
 from tests.cluster.image_fixtures import Tiny, command_lines
 from tests.cluster.ranks import wait_for
 from tests.stand_in import standing_in
-from toolkit.images.builder.docker.archives import write_layout
 
 ENGINES = ("docker", "apptainer")
 
@@ -81,10 +79,13 @@ def test_a_base_in_an_archive_needs_no_registry(
     archive = docked.place / "base.tar"
     docker_engine.client("save", "-o", str(archive), f"{registry.name}/stand-in/tiny:22.03-py3")
     if kind == "oci-archive":
-        write_layout([archive.read_bytes()], docked.place / "layout")
-        with tarfile.open(archive, "w") as stream:
-            for path in sorted((docked.place / "layout").rglob("*")):
-                stream.add(path, path.relative_to(docked.place / "layout"), recursive=False)
+        copied = f"oci-archive:{docked.place}/oci.tar"
+        subprocess.run(
+            ["skopeo", "--insecure-policy", "copy", f"docker-archive:{archive}", copied],
+            check=True,
+            capture_output=True,
+        )
+        (docked.place / "oci.tar").rename(archive)
     base = f'image = "nowhere.example.org/stand-in/tiny:22.03-py3"\narchive = "{kind}:{archive}"'
     recipe = docked.recipe("echo hello > /greeting", checks='greeting = "cat /greeting"', base=base)
     for engine in ENGINES:

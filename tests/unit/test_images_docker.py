@@ -1,30 +1,24 @@
-"""The pure parts of building by Docker: what is lent to a Dockerfile, and what BuildKit prints, as it printed it."""
+"""What builds by Docker and podman mount into a Dockerfile, what their clients are told, and what they print."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
-import tarfile
+import shlex
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from toolkit.errors import ConfigError, ImageMissingError
-from toolkit.images.builder.docker.archives import (
-    as_docker_archive,
-    write_docker_archive,
-    write_layout,
-)
+from toolkit.images.builder.docker.clients import Client, ClientLog
 from toolkit.images.builder.docker.docker import engine_image_name
-from toolkit.images.builder.docker.host_secrets import add_mounts, mount_host_config
-from toolkit.images.builder.docker.log import BuildKitLog as Reader
-from toolkit.images.builder.docker.log import PodmanLog
+from toolkit.images.builder.docker.host_files import add_mounts, host_files
 from toolkit.images.builder.remote_base import resolve_base
 from toolkit.images.host.host_mounts import Bind, HostConfig
 from toolkit.images.recipe.bases import Docker
+from toolkit.runtimes.docker import Engine
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DOCKERFILE = """\
@@ -49,175 +43,191 @@ LABEL a="/mnt/wheels"
 """
 
 
-def test_what_is_lent_is_mounted_for_each_step_and_nothing_else_is_changed() -> None:
-    changed = add_mounts(DOCKERFILE)
-    assert changed.count("--mount=type=tmpfs,target=/mnt ") == 3
-    assert changed.count("--mount=type=secret,id=pip.conf,target=/mnt/pip.conf") == 3
+IMAGES = SimpleNamespace(get=lambda name: SimpleNamespace(id=f"id of {name}"))
+SDK = cast(Any, SimpleNamespace(images=IMAGES))
+DOCKER = Client(Engine(SDK, "unix:///d", "Docker", "20"), "/usr/bin/docker")
+PODMAN = Client(Engine(SDK, "unix:///p", "Podman", "4"), "/usr/bin/podman", "toolkit-x.invalid")
+
+
+@pytest.mark.parametrize("tmpfs", [True, False])
+def test_what_is_lent_is_mounted_for_each_step_and_nothing_else_is_changed(tmpfs: bool) -> None:
+    """Podman would take a directory under a tmpfs out of the image."""
+    changed = add_mounts(DOCKERFILE, tmpfs=tmpfs)
+    assert changed.count("--mount=type=tmpfs,target=/mnt ") == (3 if tmpfs else 0)
+    for name in ("pip.conf", "variables"):
+        assert changed.count(f"--mount=type=secret,id={name},target=/mnt/{name},mode=0444") == 3
     assert "RUN x" in changed
     first, second, third = (line for line in changed.splitlines() if line.startswith("RUN "))
-    assert first.endswith(" exec 2>&1; set -ex; \\")
+    begins = "[ ! -f /mnt/variables ] || . /mnt/variables; exec 2>&1; "
+    assert first.endswith(f" {begins}set -ex; \\")
     assert "from=toolkit-wheels" not in first + third
-    assert "--mount=type=bind,from=toolkit-wheels,target=/mnt/wheels exec 2>&1; " in second
-    assert third.endswith(
-        "--mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels exec 2>&1; set -ex; \\"
-    )
-    plain = "\n".join(
-        line if not line.startswith("RUN ") else "RUN" for line in DOCKERFILE.splitlines()
-    )
-    without = "\n".join(
-        line if not line.startswith("RUN ") else "RUN" for line in changed.splitlines()
-    )
-    assert without.replace("FROM scratch AS toolkit-wheels\nCOPY wheels/ /\n\n", "") == plain
+    assert f"--mount=type=bind,from=toolkit-wheels,target=/mnt/wheels {begins}" in second
+    own = "--mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels"
+    assert third.endswith(f"{own} {begins}set -ex; \\")
+
+    def without_runs(text: str) -> str:
+        return "\n".join(line[:3] if line[:4] == "RUN " else line for line in text.splitlines())
+
+    stage = "FROM scratch AS toolkit-wheels\nCOPY wheels/ /\n\n"
+    assert without_runs(changed).replace(stage, "") == without_runs(DOCKERFILE)
+    elsewhere = DOCKERFILE.replace("/mnt/wheels", "/elsewhere")
+    assert "toolkit-wheels" not in add_mounts(elsewhere, tmpfs=tmpfs)
 
 
-def test_no_stage_for_wheels_where_no_step_takes_any() -> None:
-    assert "toolkit-wheels" not in add_mounts(DOCKERFILE.replace("/mnt/wheels", "/elsewhere"))
+@pytest.fixture
+def lent(tmp_path: Path) -> Path:
+    (tmp_path / "lent").mkdir()
+    return tmp_path / "lent"
 
 
-def test_directories_are_served_while_the_build_runs(tmp_path: Path) -> None:
+def test_directories_are_served_while_the_build_runs(tmp_path: Path, lent: Path) -> None:
     (tmp_path / "simple/x").mkdir(parents=True)
     (tmp_path / "simple/x/index.html").write_text('<a href="../../files/x.whl">x</a>')
     (tmp_path / "files").mkdir()
     (tmp_path / "files/x.whl").write_bytes(b"wheel")
-    (tmp_path / "lent").mkdir()
     (tmp_path / "authorities.pem").touch()
-    loan = HostConfig(
-        files={
-            "pip.conf": "[global]\nextra-index-url = file:///mnt/extra-index-url/1/simple\nfind-links = /mnt/find-links/0\n"
-        },
-        binds=(
-            Bind(source=str(tmp_path), target="extra-index-url/1"),
-            Bind(source=str(tmp_path / "files"), target="find-links/0"),
-            Bind(source=str(tmp_path / "authorities.pem"), target="ca-certificates.crt"),
-            Bind(source=str(tmp_path / "missing"), target="find-links/9"),
-        ),
+    pip = (
+        "extra-index-url = file:///mnt/extra-index-url/1/simple\nfind-links = /mnt/find-links/10\n"
+    )
+    binds = {
+        "extra-index-url/1": tmp_path,
+        "find-links/1": tmp_path / "simple",
+        "find-links/10": tmp_path / "files",
+        "ca-certificates.crt": tmp_path / "authorities.pem",
+        "find-links/9": tmp_path / "missing",
+    }
+    config = HostConfig(
+        files={"pip.conf": f"[global]\n{pip}"},
+        binds=tuple(Bind(source=str(path), target=target) for target, path in binds.items()),
     )
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with mount_host_config(
-        loan, tmp_path / "lent", mirror="http://mirror.site/debian", release="bookworm"
-    ) as lends:
-        assert sorted(lends.files) == "apt.conf ca-certificates.crt pip.conf sources.list".split()
-        assert (
-            lends.files["sources.list"].read_text()
-            == "deb http://mirror.site/debian bookworm main\n"
-        )
-        assert "/mnt/sources.list" in lends.files["apt.conf"].read_text()
-        index, links = (
-            line.partition(" = ")[2]
-            for line in lends.files["pip.conf"].read_text().splitlines()[1:]
-        )
-        assert lends.masked[0] in index
+    mirror = "http://mirror.site/debian"
+    with host_files(config, lent, "w0rd", mirror=mirror, release="bookworm") as files:
+        assert sorted(files) == "apt.conf ca-certificates.crt pip.conf sources.list".split()
+        assert files["sources.list"].read_text() == f"deb {mirror} bookworm main\n"
+        assert "/mnt/sources.list" in files["apt.conf"].read_text()
+        lines = files["pip.conf"].read_text().splitlines()[1:]
+        index, links = (line.partition(" = ")[2] for line in lines)
+        root = index.partition("w0rd")[0]
         assert opener.open(f"{index}/x/").read() == b'<a href="../../files/x.whl">x</a>'
         assert opener.open(index.replace("/simple", "/files/x.whl")).read() == b"wheel"
         assert b"x.whl" in opener.open(f"{links}/").read()
-        root = index.partition(f"/{lends.masked[0]}")[0]
-        for path in (
-            "/",
-            "/files/x.whl",
-            f"/{lends.masked[0]}/",
-            f"/{lends.masked[0]}/find-links/0/../../../authorities.pem",
-        ):
+        for path in ("", "files/x.whl", "w0rd", "w0rd/find-links/10/../../../authorities.pem"):
             with pytest.raises(urllib.error.HTTPError):
                 opener.open(root + path)
-        assert all("pip.conf" not in word or str(tmp_path) in word for word in lends.arguments())
     with pytest.raises(urllib.error.URLError):
         opener.open(root)
 
 
-def test_a_mirror_in_a_directory_is_served(tmp_path: Path) -> None:
-    (tmp_path / "lent").mkdir()
+def test_a_mirror_in_a_directory_is_served(tmp_path: Path, lent: Path) -> None:
     (tmp_path / "debian").mkdir()
-    with mount_host_config(
-        HostConfig(), tmp_path / "lent", mirror=f"file:{tmp_path}/debian", release="bookworm"
-    ) as lends:
-        assert lends.files["sources.list"].read_text().startswith("deb http://127.0.0.1:")
+    mirror = f"file:{tmp_path}/debian"
+    with host_files(HostConfig(), lent, "w0rd", mirror=mirror, release="bookworm") as files:
+        assert files["sources.list"].read_text().startswith("deb http://127.0.0.1:")
 
 
-# How each engine tells of its steps, and of which version the examples are.
-LOGS: dict[str, tuple[type[Reader | PodmanLog], str]] = {
-    "docker": (Reader, "20.10"),
-    "podman": (PodmanLog, "4.3"),
-}
+def test_nothing_lent_is_an_argument_or_a_variable_of_the_client(
+    lent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://me:it's secret@proxy")
+    monkeypatch.setenv("NO_PROXY", "here")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("CONTAINER_HOST", "unix:///another")
+    monkeypatch.setenv("DOCKER_CONTEXT", "another")
+    with host_files(HostConfig(files={"pip.conf": "secret"}), lent, "w0rd") as files:
+        assert {*shlex.split(files["variables"].read_text())} == {
+            "export",
+            "http_proxy=http://me:it's secret@proxy",
+            "NO_PROXY=here,127.0.0.1",
+            "no_proxy=here,127.0.0.1",
+        }
+        for client, base in ((DOCKER, "a"), (PODMAN, "id of a")):
+            command = client.command(lent, "a", files, lent / "id", fresh=True)
+            environment = client.environment()
+            assert command[-1] == str(lent)
+            assert f"BASE={base}" in command
+            assert "--no-cache" in command
+            assert f"id=variables,src={lent}/variables" in command
+            wrong = {"http_proxy", "CONTAINER_HOST", "NO_PROXY", "DOCKER_CONTEXT"}
+            assert not wrong & set(environment)
+            assert "secret@" not in repr(command) + repr(environment)
+    assert PODMAN.environment()["no_proxy"] == "toolkit-x.invalid"
+    assert DOCKER.environment()["DOCKER_HOST"] == "unix:///d"
 
 
-def fed(engine: str, name: str) -> tuple[Reader | PodmanLog, list[tuple[str, str, str]]]:
-    log, version = LOGS[engine]
-    reader = log()
-    events: list[tuple[str, str, str]] = []
-    for line in (GOLDEN / engine / f"{name}-{version}.txt").read_text().splitlines():
-        event = reader.feed(line)
-        if event:
-            events.append((event, reader.step, reader.shown.detail))
-    return reader, events
+class Told:
+    """Stands for the follower of a build."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+
+    def begin(self, step: str) -> None:
+        self.events.append(("step", step))
+
+    def reuse(self, step: str) -> None:
+        self.events.append(("kept", step))
 
 
-@pytest.mark.parametrize("engine", LOGS)
+def take(lines: list[str]) -> tuple[ClientLog, list[tuple[str, str]], dict[str, str]]:
+    told, details = Told(), {"base": "x"}
+    log = ClientLog(cast(Any, told), details)
+    for line in lines:
+        log.take(f"{line}\n")
+    return log, told.events, details
+
+
+ENGINES = {"docker": "20.10", "podman": "4.3"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_steps_are_followed_and_told_apart_from_those_that_were_kept(engine: str) -> None:
     """Also where one ends without a line; the one that failed is named."""
-    reader, events = fed(engine, "built")
-    assert events == [
-        ("step", "apt", "python3"),
-        ("step", "torch", "torch 2.13.0+cpu"),
-        ("step", "act", "2 commands"),
-    ]
-    assert (reader.gone, reader.no_space) == (False, False)
-    reader, events = fed(engine, "failed")
-    assert events == [
-        ("kept", "apt", "python3"),
-        ("kept", "torch", "torch 2.13.0+cpu"),
-        ("step", "act", "2 commands"),
-    ]
-    assert (reader.step, reader.shown.command, reader.code) == ("act", "cat /missing/file", 1)
-    assert list(reader.shown.tail) == ["before", "cat: /missing/file: No such file or directory"]
-    assert not reader.gone
+
+    def read(name: str) -> list[str]:
+        return (GOLDEN / engine / f"{name}-{ENGINES[engine]}.txt").read_text().splitlines()
+
+    _, events, details = take(read("built"))
+    assert events == [("step", "apt"), ("step", "torch"), ("step", "act")]
+    assert details == {
+        "base": "x",
+        "apt": "python3",
+        "torch": "torch 2.13.0+cpu",
+        "act": "2 commands",
+    }
+    log, events, _ = take(read("failed"))
+    assert events == [("kept", "apt"), ("kept", "torch"), ("step", "act")]
+    assert (log.reader.step, log.reader.command, log.code) == ("act", "cat /missing/file", 1)
+    assert log.reader.tail[-1] == "cat: /missing/file: No such file or directory"
+    log, _, _ = take(read("stopped"))
+    assert (log.reader.step, log.code, log.reader.no_space) == ("act", None, False)
+
+
+_BUILDKIT = "#5 [common 2/3] RUN exec 2>&1; set -ex;     echo '==> apt: python3'"
+_PODMAN = "STEP 2/3: RUN exec 2>&1; set -ex;     echo '==> apt: python3'"
+_AT = 'Error: building at STEP "RUN exec 2>&1; exit code 3": '
 
 
 @pytest.mark.parametrize(
-    ("engine", "command", "last"),
+    ("first", "last", "code"),
     [
-        ("docker", "cat /dev/zero", ""),
-        ("podman", "sleep 311", "Error: server probably quit: unexpected EOF"),
+        (_BUILDKIT, '#5 ERROR: process "x" did not complete successfully: exit code: 7', 7),
+        (_BUILDKIT, "#5 ERROR: executor failed running [x]: network bridge not found", None),
+        (_BUILDKIT, "#5 ERROR: failed to copy: write /x: no space left on device", None),
+        (_PODMAN, f"x{_AT}while running runtime: exit status 137", 137),
+        (_PODMAN, f"{_AT}resolving mountpoints: no image 12", None),
+        (_PODMAN, f"{_AT}committing: write /x: no space left on device", None),
     ],
 )
-def test_an_engine_that_stopped_is_told_from_a_step_that_failed(
-    engine: str, command: str, last: str
-) -> None:
-    reader, _ = fed(engine, "stopped")
-    assert reader.gone
-    assert (reader.step, reader.shown.command, reader.code) == ("act", command, None)
-    assert not last or reader.shown.tail[-1] == last
+def test_how_engines_say_that_a_step_failed(first: str, last: str, code: int | None) -> None:
+    log, _, _ = take([first, last, "------", "what follows"])
+    assert (log.reader.step, log.code) == ("apt", code)
+    assert log.reader.no_space == ("no space" in last)
+    assert list(log.reader.tail) == ([] if code else [last.removeprefix("#5 ")])
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "tail"),
-    [
-        (
-            'ERROR: process "/bin/sh -c exec 2>&1; x" did not complete successfully: exit code: 7',
-            7,
-            [],
-        ),
-        (
-            "ERROR: executor failed running [/bin/sh -c x]: network bridge not found",
-            None,
-            ["network bridge not found"],
-        ),
-        (
-            "ERROR: failed to copy: write /x: no space left on device",
-            None,
-            ["failed to copy: write /x: no space left on device"],
-        ),
-    ],
-)
-def test_how_engines_say_that_a_step_failed(line: str, code: int | None, tail: list[str]) -> None:
-    reader = Reader()
-    reader.feed("#5 [common 2/3] RUN exec 2>&1; set -ex;     echo '==> apt: python3'")
-    reader.feed(f"#5 {line}")
-    assert (reader.step, reader.code, list(reader.shown.tail), reader.no_space) == (
-        "apt",
-        code,
-        tail,
-        "no space" in line,
-    )
+def test_a_step_cannot_name_another() -> None:
+    _, events, _ = take([_BUILDKIT, "#5 0.1 ==> torch: x", "#5 0.1 CACHED", "#5 0.1 ==> apt: y"])
+    assert events == [("step", "apt")]
 
 
 @pytest.mark.parametrize(
@@ -232,20 +242,6 @@ def test_how_engines_say_that_a_step_failed(line: str, code: int | None, tail: l
 )
 def test_the_name_of_an_image_in_the_engine(recipe: str, name: str) -> None:
     assert engine_image_name(recipe) == name
-
-
-def tar(**files: bytes) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as archive:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name.replace("__", "/"))
-            if data.startswith(b"-> "):
-                member.type, member.linkname = tarfile.SYMTYPE, data[3:].decode()
-                archive.addfile(member)
-                continue
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-    return stream.getvalue()
 
 
 def test_a_base_in_an_archive_is_told_by_its_bytes(tmp_path: Path) -> None:
@@ -271,36 +267,3 @@ def test_a_base_in_an_archive_is_told_by_its_bytes(tmp_path: Path) -> None:
         resolve_base(Docker(image="a.site/x:1", archive=f"docker-archive:{tmp_path}/missing"))
     with pytest.raises(ConfigError):
         resolve_base(Docker(image="a.site/x:1", archive="dir:/x"))
-
-
-def test_a_tree_becomes_an_archive_that_engines_load(tmp_path: Path) -> None:
-    (tmp_path / "tree.tar").write_bytes(tar(etc__hostname=b"x"))
-    config = {
-        "Env": ["PATH=/bin"],
-        "Cmd": ["/bin/bash"],
-        "Labels": {"toolkit.base": "debian bookworm"},
-    }
-    write_docker_archive(
-        tmp_path / "tree.tar",
-        tmp_path / "image.tar",
-        "toolkit/debian:x",
-        config,
-        "amd64",
-        "2026-01-02T03:04:05+00:00",
-    )
-    with as_docker_archive(tmp_path / "image.tar", tmp_path) as found:
-        assert found == tmp_path / "image.tar"
-    write_layout([found.read_bytes()], tmp_path / "image")
-    with tarfile.open(found) as archive:
-        told = {
-            name: json.load(stream)
-            for name in ("manifest.json", "config.json")
-            if (stream := archive.extractfile(name))
-        }
-    assert told["manifest.json"] == [
-        {"Config": "config.json", "RepoTags": ["toolkit/debian:x"], "Layers": ["layer.tar"]}
-    ]
-    assert told["config.json"]["config"] == config
-    layer = hashlib.sha256((tmp_path / "tree.tar").read_bytes()).hexdigest()
-    assert told["config.json"]["rootfs"] == {"type": "layers", "diff_ids": [f"sha256:{layer}"]}
-    assert (tmp_path / "image/blobs/sha256" / layer).exists()

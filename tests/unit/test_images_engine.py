@@ -163,7 +163,7 @@ def test_the_first_client_that_can_build_is_taken(
     monkeypatch.setenv(
         "PATH", ":".join(str(tmp_path / str(number)) for number in range(len(clients))) + ":/bin"
     )
-    assert docker_clients.find_docker().program == str(tmp_path / str(chosen) / "docker")
+    assert docker_clients.find_docker() == str(tmp_path / str(chosen) / "docker")
 
 
 def test_podman_is_asked_by_its_own_client(
@@ -177,8 +177,8 @@ def test_podman_is_asked_by_its_own_client(
         with pytest.raises(NeedsInstallError, match="podman's client is not installed"):
             docker_clients.find_client(found)
         monkeypatch.setattr("toolkit.shell.which", lambda _: "/usr/bin/podman")
-        assert docker_clients.find_client(found) == docker_clients.PodmanClient(
-            "/usr/bin/podman", mark=ANY
+        assert docker_clients.find_client(found) == docker_clients.Client(
+            found, "/usr/bin/podman", mark=ANY
         )
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import os
 import shutil
 import struct
 import tarfile
 import tempfile
 import tracemalloc
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -21,11 +17,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.readers import READERS, broken, check, tables, tarred
+from tests.readers import READERS, broken, check, tables
 from toolkit.errors import ImageMissingError, MalformedInputError, ToolkitError
 from toolkit.files import read_text
 from toolkit.images.builder.apptainer import compose
-from toolkit.images.builder.docker.archives import as_docker_archive, write_layout
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif.header import JSON
 from toolkit.images.sif.squashfs.format import Reader, decode, reference_to
@@ -44,7 +39,6 @@ from toolkit.images.store.sif_files import partition_digest, read_descriptors, r
 
 SIF, OURS = READERS["sif"].seeds
 BASE, LAYER = READERS["squashfs"].seeds
-PLAIN, LONG, OCI, _ = READERS["archive"].seeds
 
 
 FILES = [name for name in READERS if name != "server"]
@@ -261,112 +255,6 @@ def _record(name: str, text: str) -> bytes:
     while len(str(size)) + len(rest) != size:
         size = len(str(size)) + len(rest)
     return str(size).encode() + rest
-
-
-SPARSE = pax(GNU__sparse__major="1", GNU__sparse__minor="0", GNU__sparse__realsize="9")
-ARCHIVES = {
-    "a name of gigabytes": header("x", 8 << 30, tarfile.GNUTYPE_LONGNAME, binary=True)
-    + bytes(4096),
-    "a pax header of gigabytes": header("x", 7 << 30, tarfile.XHDTYPE, binary=True) + bytes(4096),
-    "a negative size": header("x", -1024, binary=True) + bytes(4096),
-    "a very negative size": header("a", 0) + header("x", -(2**80), binary=True) + bytes(4096),
-    "a negative size in pax": pax(size="-2048") + header("x", 0) + bytes(4096),
-    "a size that is no number": pax(size="nan") + header("x", 0) + bytes(4096),
-    "headers in headers": pax(path="a") * 3000 + header("x", 0) + bytes(1024),
-    "a file larger than the archive": header("manifest.json", 8 << 30, binary=True) + bytes(1024),
-    "a sparse file": SPARSE + header("x", 512) + b"999999\n" * 100,
-    "an old sparse file": header("x", 512, tarfile.GNUTYPE_SPARSE) + bytes(600),
-    "many members": b"".join(header(f"f{number}", 0) for number in range(900)),
-    "a manifest of lists": tarred({"manifest.json": b"[" * 100_000}),
-    "a manifest of numbers": tarred({"manifest.json": b"[1, 2]"}),
-    "a manifest that is a path": tarred(
-        {"manifest.json": b'[{"Config": "../../x", "Layers": []}]'}
-    ),
-    "an index of lists": tarred({"index.json": b'{"manifests": [' + b"[" * 50_000}),
-    "an index without a digest": tarred({"index.json": b'{"manifests": [{}]}'}),
-    "a digest that is a path": tarred(
-        {"index.json": b'{"manifests": [{"digest": "sha256:../../../x"}]}'}
-    ),
-    "a digest that is absolute": tarred(
-        {"index.json": b'{"manifests": [{"digest": "/etc:passwd"}]}'}
-    ),
-    "a blob that is not there": tarred(
-        {"index.json": b'{"manifests": [{"digest": "sha256:' + b"0" * 64 + b'"}]}'}
-    ),
-    "nothing": b"",
-    "noise": bytes(range(256)) * 20,
-}
-
-
-@pytest.mark.parametrize("name", ARCHIVES)
-def test_hostile_archives_end_with_one_class_of_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr("toolkit.images.builder.docker.tar_reader._MAX_MEMBERS", 800)
-    path, scratch = tmp_path / "x.tar", tmp_path / "scratch"
-    path.write_bytes(ARCHIVES[name])
-    scratch.mkdir()
-
-    def as_docker() -> None:
-        with as_docker_archive(path, scratch):
-            assert name.startswith("a manifest")  # the engine is the one to read it
-
-    assert peak(as_docker) < 120 << 20
-    with pytest.raises(MalformedInputError):
-        write_layout([ARCHIVES[name]], tmp_path / "image")
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["image", "scratch", "x.tar"]
-    assert list(scratch.iterdir()) == []
-
-
-@pytest.mark.parametrize("target", ["../../out", "/tmp/toolkit-out", "a/../../out"])
-def test_members_are_written_under_numbers(tmp_path: Path, target: str) -> None:
-    manifest = b'[{"Config": "%s", "Layers": ["%s"]}]' % (target.encode(), target.encode())
-    write_layout([tarred({target: b"{}", "manifest.json": manifest})], tmp_path / "deep/image")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]
-    assert not Path("/tmp/toolkit-out").exists()
-
-
-@pytest.mark.parametrize(
-    "compressed", [gzip.compress, bz2.compress, lzma.compress], ids=["gzip", "bzip2", "xz"]
-)
-def test_compressed_archives_are_read(tmp_path: Path, compressed: Callable[[bytes], bytes]) -> None:
-    path = tmp_path / "x.tar"
-    path.write_bytes(compressed(OCI))
-    with as_docker_archive(path, tmp_path) as found, tarfile.open(found) as archive:
-        assert "manifest.json" in archive.getnames()
-    whole = compressed(OCI)
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(MalformedInputError), as_docker_archive(path, tmp_path):
-        pass
-
-
-def test_an_archive_that_unpacks_to_everything_has_an_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("toolkit.images.builder.docker.tar_reader._FREE", 1 << 20)
-    path = tmp_path / "x.tar"
-    path.write_bytes(
-        gzip.compress(header("manifest.json", 64 << 20) + bytes(64 << 20) + bytes(1024))
-    )
-    assert path.stat().st_size < 100_000
-    with (
-        pytest.raises(MalformedInputError, match="times its size"),
-        as_docker_archive(path, tmp_path),
-    ):
-        pass
-
-
-def test_xz_that_wants_gigabytes_is_refused(tmp_path: Path) -> None:
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 20}]
-    data = bytearray(lzma.compress(OCI, format=lzma.FORMAT_XZ, filters=filters))
-    assert data[16] == 16  # the size of the dictionary: 1 MiB
-    data[16] = 38  # 2 GiB
-    size = (data[12] + 1) * 4
-    struct.pack_into("<I", data, 12 + size - 4, zlib.crc32(bytes(data[12 : 12 + size - 4])))
-    path = tmp_path / "x.tar"
-    path.write_bytes(bytes(data))
-    with pytest.raises(MalformedInputError), as_docker_archive(path, tmp_path):
-        pass
 
 
 def test_pipes_and_huge_files_are_not_waited_for(tmp_path: Path) -> None:

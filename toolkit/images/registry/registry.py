@@ -131,15 +131,25 @@ def find_digest(reference: Reference) -> str:
         raise explain_failure(reference, done)
 
 
+def require_skopeo() -> str:
+    """Return the path of skopeo.
+
+    Raises:
+        NeedsInstallError: It is not installed.
+    """
+    program = shell.which("skopeo")
+    if program is None:
+        raise NeedsInstallError(
+            "skopeo, which speaks with registries, is not installed here",
+            next_step="toolkit setup, or install the package skopeo",
+        )
+    return program
+
+
 def _skopeo(
     command: str, options: tuple[str, ...], image: str, reference: Reference, login: Path | None
 ) -> shell.Result:
-    if shell.which("skopeo") is None:
-        raise NeedsInstallError(
-            "skopeo, which asks registries, is not installed here",
-            next_step="toolkit setup, or install the package skopeo",
-        )
-    words = ["skopeo", "--command-timeout", f"{_PATIENCE}s", command, *options]
+    words = [require_skopeo(), "--command-timeout", f"{_PATIENCE}s", command, *options]
     words += ["--authfile", str(login)] if login else ["--no-creds"]
     words += ["--tls-verify=false"] if is_loopback(reference.registry) else []
     environment = os.environ | proxy_variables() | {"LC_ALL": "C.UTF-8"}

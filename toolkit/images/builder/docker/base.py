@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,14 @@ from toolkit.errors import (
     ConfigError,
     ForbiddenError,
     ImageMissingError,
-    MalformedInputError,
 )
-from toolkit.images.builder.docker.archives import as_docker_archive, write_docker_archive
 from toolkit.images.builder.follow import Follower
 from toolkit.images.builder.remote_base import RemoteBase
 from toolkit.images.host import host_config
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap
 from toolkit.images.recipe.digests import hash_texts
-from toolkit.images.registry.registry import Source, write_login
+from toolkit.images.registry.registry import Source, require_skopeo, write_login
 from toolkit.quoting import shell_words
 from toolkit.runtimes.docker import Engine
 
@@ -72,7 +69,7 @@ def prepare_base(
     if isinstance(base, Debootstrap):
         return _make_debian(engine, base, place, follower)
     if remote and remote.archive:
-        return _load_archive(engine, remote.archive, place)
+        return _load_archive(engine, remote, place, follower)
     if remote and remote.source:
         pinned = remote.source.place.pinned
         if not _has_image(engine, pinned):
@@ -87,39 +84,36 @@ def prepare_base(
 
 def _make_debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follower) -> str:
     """Make the same Debian as Apptainer, once per release and packages; the engine keeps it."""
+    from docker.errors import DockerException
+
     key = f"{_FORMAT} {base.release} {' '.join(base.packages)} {' '.join(_DEBOOTSTRAP)}"
     tag = f"{base.release}-{hash_texts(key)[:12]}"
     name = engine.own(f"toolkit/debian:{tag}")
     if _has_image(engine, name):
         return name
-    tree, archive = place.scratch / "debian.tar", place.scratch / "base.tar"
+    tree = place.scratch / "debian.tar"
     _bootstrap(engine, base, place, tree, follower)
-    config = {
-        "Env": [f"PATH={_PATH}"],
-        "Cmd": ["/bin/bash"],
-        "Labels": {"toolkit.base": f"debian {base.release}"},
-    }
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    write_docker_archive(tree, archive, name, config, _architecture(), now)
-    tree.unlink()
-    _load_made(engine, archive)
-    archive.unlink()
-    return name
-
-
-def _load_made(engine: Engine, archive: Path) -> None:
-    from docker.errors import DockerException
-
+    settings = (
+        f"ENV PATH={_PATH}",
+        'CMD ["/bin/bash"]',
+        f"LABEL toolkit.base=debian-{base.release}",
+    )
+    repository, _, tag = name.rpartition(":")
     try:
-        with archive.open("rb") as stream:
-            engine.client.images.load(_chunks(stream))
+        said = engine.client.api.import_image_from_file(
+            str(tree), repository=repository, tag=tag, changes=settings
+        )
     except (DockerException, OSError) as error:
+        said = str(error)
+    if not _has_image(engine, name):
         raise BuildError(
-            f"{engine} could not load the base",
+            f"{engine} could not take the base",
             place="step base",
-            details=(str(error)[:300],),
+            details=(str(said)[-300:],),
             next_step="check the engine's own log, and that its disk has free space",
-        ) from None
+        )
+    tree.unlink()
+    return name
 
 
 def _architecture() -> str:
@@ -190,31 +184,59 @@ def _pull_failed(source: Source, reason: str) -> BuildError:
     )
 
 
-def _load_archive(engine: Engine, path: Path, place: Workspace) -> str:
+def _load_archive(engine: Engine, remote: RemoteBase, place: Workspace, follower: Follower) -> str:
     """Load an archive that `docker save`, skopeo or podman wrote."""
     from docker.errors import DockerException
 
+    path = place.scratch / "given.tar"
+    path.symlink_to(str(remote.archive))  # its name may have characters that skopeo splits at
+    if remote.base.bootstrap == "oci-archive":  # engines before 25 do not read it
+        copy_archive("oci-archive:given.tar", "docker-archive:base.tar", place, follower)
+        path = place.scratch / "base.tar"
     try:
-        with as_docker_archive(path, place.scratch) as file, file.open("rb") as stream:
+        with path.open("rb") as stream:
             images = engine.client.images.load(_chunks(stream))
     except OSError as error:
         raise ImageMissingError(
-            f"the archive of the base cannot be read: {error.strerror or error}", place=str(path)
+            f"the archive of the base cannot be read: {error.strerror or error}",
+            place=str(remote.archive),
         ) from None
-    except (DockerException, MalformedInputError) as error:  # the same exit code as by Apptainer
+    except DockerException as error:  # the same exit code as by Apptainer
         raise BuildError(
             "the engine cannot load the archive of the base",
-            place=str(path),
+            place=str(remote.archive),
             details=(str(error)[:300],),
         ) from None
+    path.unlink()
     if len(images) != 1:
         raise BuildError(
-            f"the archive of the base holds {len(images)} images instead of one", place=str(path)
+            f"the archive of the base holds {len(images)} images instead of one",
+            place=str(remote.archive),
         )
     tag = str(images[0].id).removeprefix("sha256:")[:12]
     name = engine.own(f"toolkit/archive:{tag}")
     images[0].tag(*name.rsplit(":", 1))  # an image without a name cannot be a base
     return name
+
+
+def copy_archive(source: str, target: str, place: Workspace, follower: Follower) -> None:
+    """Let skopeo copy an image from one kind of archive to another.
+
+    Args:
+        source: The archive, by a name in the scratch directory: ``docker-archive:x.tar``.
+        target: The archive to write.
+        place: The directories of this build.
+        follower: Follows the program.
+
+    Raises:
+        BuildError, NoSpaceError: It could not be read or written.
+    """
+    options = ("--insecure-policy", "--tmpdir", str(place.scratch))
+    command = [require_skopeo(), *options, "copy", "--dest-oci-accept-uncompressed-layers"]
+    environment = {"PATH": _PATH, "HOME": str(place.scratch), "LC_ALL": "C.UTF-8"}
+    code = follower.follow([*command, source, target], environment, place, cwd=place.scratch)
+    if code != 0:
+        raise follower.error(code)
 
 
 def _chunks(stream: Any) -> Iterator[bytes]:

@@ -1,7 +1,7 @@
-"""The programs that ask an engine to build a Dockerfile: Docker's own client, and podman's.
+"""The clients that ask an engine to build a Dockerfile, Docker's and podman's, and their output.
 
 The docker SDK cannot take their place: it speaks only the protocol of the engine's old builder,
-which mounts no secrets into a step (see ``docker`` and ``host_secrets``).
+which mounts no secrets into a step (see ``host_files``).
 """
 
 from __future__ import annotations
@@ -11,23 +11,16 @@ import re
 import secrets
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError
-from toolkit.images.builder.docker.host_secrets import (
-    BUILDKIT,
-    SECRETS,
-    VARIABLES,
-    MountedSecrets,
-    MountForm,
-    secret_mount,
-)
-from toolkit.images.builder.docker.log import BuildKitLog, PodmanLog
-from toolkit.images.host import host_config
-from toolkit.images.host.host_mounts import ROOT
+from toolkit.images.builder.buildlog import Reader
+from toolkit.images.builder.follow import Follower
+from toolkit.images.recipe.definitions import STEP
 from toolkit.runtimes.docker import Engine
 
 _DOCKER_VARIABLES = ("HOME", "PATH", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
@@ -40,157 +33,84 @@ _PODMAN_VARIABLES = (
     "CONTAINER_SSHKEY",
     "SSH_AUTH_SOCK",
 )
-_SOURCE_VARIABLES = f"[ ! -f {ROOT}/{VARIABLES} ] || . {ROOT}/{VARIABLES}"
-_PODMAN_FORM = MountForm(
-    tuple(map(secret_mount, (*SECRETS, VARIABLES))), f"{_SOURCE_VARIABLES}; exec 2>&1"
+# Of BuildKit (--progress=plain), whose steps are numbered and run in parallel.
+_OUTPUT = re.compile(r"#(\d+) \d+\.\d+ ?(.*)")
+_STATUS = re.compile(r"#(\d+) (.*)")
+# An instruction that is a step of the recipe, as both clients announce it.
+_RUN = re.compile(
+    rf"(?:\[[^\]]+\]|STEP \d+/\d+:) RUN .*?{re.escape(STEP)}(?P<name>[^ :]+): (?P<detail>[^'\";]*)"
 )
-_QUIET = 1.0  # seconds without a process of a service, after which it starts no more of them
-_FROM = re.compile(r"^FROM \S+(?: AS (?P<name>\S+))?", re.MULTILINE)
-_MOUNTED = re.compile(r"(?<=--mount=type=bind,from=)[^,\s]+")
+_PRINTED = re.compile(rf"{re.escape(STEP)}([^ :]+): (.*)")
+_CACHED = re.compile(r"CACHED\Z|--> Using cache ")
+_FAILED = re.compile(r"\AERROR\b|Error: (?:error )?building at STEP ")
+_CODE = re.compile(r"exit (?:code|status):? (\d+)\s*\Z")
+_QUIET = 1.0  # seconds without a process, after which podman will start no more of them
 
 
 @dataclass(frozen=True)
-class BuildRequest:
-    """One build that a client is asked for.
-
-    Attributes:
-        context: The directory that is sent to the engine, with the Dockerfile in it.
-        base: The client's name for the base image.
-        result: The file that receives the image's id.
-        mounts: The host configuration that is mounted into the steps.
-        target: The stage to end with; empty for the last.
-        fresh: Do not use the engine's cache.
-    """
-
-    context: Path
-    base: str
-    result: Path
-    mounts: MountedSecrets
-    target: str = ""
-    fresh: bool = False
-
-    def options(self) -> list[str]:
-        """Return the options that all clients share; no argument holds a secret."""
-        words = [
-            "--network=host",
-            "--iidfile",
-            str(self.result),
-            "--build-arg",
-            f"BASE={self.base}",
-        ]
-        words += ["--target", self.target] if self.target else []
-        return [*words, *(("--no-cache",) if self.fresh else ()), *self.mounts.arguments()]
-
-
-@dataclass(frozen=True)
-class DockerClient:
-    """A Docker client that speaks BuildKit's protocol; its steps end when the client ends.
-
-    Attributes:
-        program: The path of the client.
-        mark: A word in the environment of every step, by which the step's processes are found and
-            ended; empty here, because the engine ends them.
-        space_commands: The commands that show and free the engine's disk space.
-        stages_apart: Whether each stage whose files are mounted must first be built as an image.
-        takes_ids: Whether it builds from an image's id; Docker takes names only.
-        form: How the host configuration is mounted into the steps.
-        log: Makes a reader of the client's output.
-    """
-
-    program: str
-    version: str
-    mark: str = ""
-    space_commands: str = "docker system df; docker builder prune"
-    stages_apart: bool = False
-    takes_ids: bool = False
-    form: MountForm = BUILDKIT
-    log: type[BuildKitLog] = BuildKitLog
-
-    def variables(self) -> dict[str, str]:
-        """Return no variables for a file: BuildKit takes proxies as arguments and forgets them."""
-        return {}
-
-    def command(self, engine: Engine, request: BuildRequest) -> list[str]:
-        """Return the command line."""
-        del engine
-        # Docker takes the values from the environment.
-        arguments = [word for name in _request_proxies(request) for word in ("--build-arg", name)]
-        words = [self.program, "build", "--progress=plain", *request.options(), *arguments]
-        return [*words, str(request.context)]
-
-    def environment(self, engine: Engine, request: BuildRequest) -> dict[str, str]:
-        """Return the whole environment, without settings that choose another engine."""
-        return {
-            **_from_environment(_DOCKER_VARIABLES),
-            **_request_proxies(request),
-            "DOCKER_BUILDKIT": "1",
-            "BUILDX_BUILDER": "default",
-            "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
-            "LC_ALL": "C.UTF-8",
-            "DOCKER_HOST": engine.address,
-        }
-
-
-@dataclass(frozen=True)
-class PodmanClient:
-    """podman's own client, through the socket that was found.
+class Client:
+    """A program that builds by an engine.
 
     Where podman differs from BuildKit (seen with podman 4.3.1, buildah 1.28), and the answer to it:
 
     - After a step, buildah removes the directory that something was mounted on, even if it existed
       before: a tmpfs on ``/mnt`` would delete that directory from the image. Files of secrets leave
       nothing behind, so there is no tmpfs below them.
-    - Build arguments are part of a request that podman's service writes to its log if systemd
-      starts it. Variables with passwords, those of proxies, are mounted as one more file that each
-      step reads first.
-    - The cache ignores what a step mounts from another stage, and stages run in any order. So each
-      stage whose files are mounted is first built as an image of its own, and the step names that
-      image: a different image changes the key.
-    - When the client is gone, the current step goes on, but no further one starts. Each step has a
-      word in its environment, by which ``end_marked`` ends its processes; podman removes the rest.
-      The word is passed as a variable that is part of no cache key.
-    - Through its socket it silently ignores some options: ``--volume``, ``--identity-label``. They
-      are not used.
+    - The cache ignores what a step mounts from another stage. So nothing is taken from the cache
+      where a stage compiles something for the image.
+    - When the client is gone, the current step goes on. Each step has a word in its environment, by
+      which ``end_marked`` finds its processes. The word is passed as a variable that is part of no
+      cache key.
     - It builds from an id, without asking a registry what a name means.
 
-    The secrets are sent to the service, which keeps them in a directory of its own during the
-    build. If the service is killed, they stay there, and the step's container stays in its store
-    (``podman ps --all --external``).
+    Attributes:
+        engine: The engine.
+        program: The path of the client.
+        mark: The word in the environment of podman's steps; empty for Docker, whose steps end when
+            the client ends.
     """
 
+    engine: Engine
     program: str
-    mark: str = field(default_factory=lambda: f"toolkit-{secrets.token_hex(8)}.invalid")
-    space_commands: str = "podman system df; podman image prune"
-    stages_apart: bool = True
-    takes_ids: bool = True
-    form: MountForm = _PODMAN_FORM
-    log: type[PodmanLog] = PodmanLog
+    mark: str = ""
 
-    def variables(self) -> dict[str, str]:
-        """Return the proxies for a file that steps read first.
+    def command(
+        self, context: Path, base: str, files: Mapping[str, Path], result: Path, *, fresh: bool
+    ) -> list[str]:
+        """Return the command line, of which no argument holds a secret.
 
-        The server of ``host_secrets`` is reached without a proxy.
+        Args:
+            context: The directory that is sent to the engine, with the Dockerfile in it.
+            base: The engine's name of the base.
+            files: The files of the secrets, by their ids.
+            result: The file that receives the image's id.
+            fresh: Do not use the engine's cache.
         """
-        if not host_config.proxies():
-            return {}
-        variables = _proxies_except("127.0.0.1")
-        # Replaces the mark, which programs would read first.
-        direct = variables.get("no_proxy", variables.get("NO_PROXY", ""))
-        return {**variables, "no_proxy": direct}
+        image = self.engine.client.images.get(base).id if self.mark else base
+        words = [self.program, "build", "--progress=plain"]
+        if self.mark:
+            words = [self.program, "--remote", "--url", self.engine.address, "build", "--layers"]
+            words += ["--force-rm", "--pull=never", "--build-arg", "no_proxy"]
+        words += ["--network=host", "--iidfile", str(result), "--build-arg", f"BASE={image}"]
+        words += ["--no-cache"] if fresh else []
+        for name, path in sorted(files.items()):
+            words += ["--secret", f"id={name},src={path}"]
+        return [*words, str(context)]
 
-    def command(self, engine: Engine, request: BuildRequest) -> list[str]:
-        """Return the command line."""
-        words = [self.program, "--remote", "--url", engine.address, "build", "--layers"]
-        words += ["--force-rm", "--pull=never", "--build-arg", "no_proxy", *request.options()]
-        return [*words, str(request.context)]
-
-    def environment(self, engine: Engine, request: BuildRequest) -> dict[str, str]:
-        """Return the whole environment, without settings that choose another engine."""
-        del engine, request
-        return {**_from_environment(_PODMAN_VARIABLES), "LC_ALL": "C.UTF-8", "no_proxy": self.mark}
-
-
-Client = DockerClient | PodmanClient
+    def environment(self) -> dict[str, str]:
+        """Return the client's whole environment, without settings that choose another engine."""
+        names = _PODMAN_VARIABLES if self.mark else _DOCKER_VARIABLES
+        variables = {name: os.environ[name] for name in names if name in os.environ}
+        variables["LC_ALL"] = "C.UTF-8"
+        if self.mark:
+            return {**variables, "no_proxy": self.mark}
+        return {
+            **variables,
+            "DOCKER_BUILDKIT": "1",
+            "BUILDX_BUILDER": "default",
+            "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+            "DOCKER_HOST": self.engine.address,
+        }
 
 
 def end_marked(mark: str) -> None:
@@ -210,33 +130,25 @@ def end_marked(mark: str) -> None:
         time.sleep(0.02)
 
 
-def _from_environment(names: tuple[str, ...]) -> dict[str, str]:
-    return {name: os.environ[name] for name in names if name in os.environ}
-
-
-def _request_proxies(request: BuildRequest) -> dict[str, str]:
-    """Return the proxy variables; the server of ``host_secrets`` is reached without a proxy."""
-    return _proxies_except("127.0.0.1") if request.mounts.masked else host_config.proxies()
-
-
-def _proxies_except(host: str) -> dict[str, str]:
-    variables = host_config.proxies()
-    names = [name for name in ("no_proxy", "NO_PROXY") if name in variables] or ["no_proxy"]
-    for name in names:
-        variables[name] = ",".join(filter(None, (variables.get(name, ""), host)))
-    return variables
-
-
 def find_client(engine: Engine) -> Client:
     """Find the program that can ask this engine to build.
 
     Raises:
         NeedsInstallError: It is not installed.
     """
-    return _find_podman() if engine.is_podman else find_docker()
+    if not engine.is_podman:
+        return Client(engine, find_docker())
+    program = shell.which("podman")
+    if program is None:
+        raise NeedsInstallError(
+            "the engine is podman, and podman's client is not installed here",
+            next_step="install podman (Debian: apt-get install podman), or set DOCKER_HOST to a"
+            " Docker engine, or: --engine apptainer",
+        )
+    return Client(engine, program, mark=f"toolkit-{secrets.token_hex(8)}.invalid")
 
 
-def find_docker() -> DockerClient:
+def find_docker() -> str:
     """Find a Docker client on PATH that speaks BuildKit's protocol.
 
     Up to 20.10 the client itself does, since 23 its plugin ``buildx``. A machine may have a newer
@@ -257,7 +169,7 @@ def find_docker() -> DockerClient:
             18 < int(number) < 23
             or shell.run([program, "buildx", "version"], check=False, timeout=30).ok
         ):
-            return DockerClient(program, version)
+            return program
         rejected.append(f"{program} {version}: without its plugin buildx")
     raise NeedsInstallError(
         "no Docker client that can build is installed here",
@@ -267,29 +179,66 @@ def find_docker() -> DockerClient:
     )
 
 
-def _find_podman() -> PodmanClient:
-    program = shell.which("podman")
-    if program is None:
-        raise NeedsInstallError(
-            "the engine is podman, and podman's client is not installed here",
-            next_step="install podman (Debian: apt-get install podman), or set DOCKER_HOST to a"
-            " Docker engine, or: --engine apptainer",
-        )
-    return PodmanClient(program)
+class ClientLog:
+    """Read what a client prints, without its prefixes, as the log of any other build.
 
+    Attributes:
+        cached: The steps that came from the engine's cache.
+        code: The exit code of the step that failed; None if the client ended for another reason.
+        reader: Knows the step that began last, or that failed, and the end of its output.
+    """
 
-def first_mounted_stage(dockerfile: str) -> str:
-    """Return the first stage whose files another stage mounts, or an empty string."""
-    names = set(_MOUNTED.findall(dockerfile))
-    return next(
-        (match["name"] for match in _FROM.finditer(dockerfile) if match["name"] in names), ""
-    )
+    def __init__(self, follower: Follower, details: dict[str, str]) -> None:
+        self.cached: list[str] = []
+        self.code: int | None = None
+        self.reader = Reader([])
+        self._follower, self._details = follower, details
+        self._readers: dict[str, Reader] = {"": self.reader}  # by the number of an instruction
+        self._names: dict[str, str] = {}
+        self._no_space = self._has_failed = False
 
+    def take(self, line: str) -> None:
+        """Take a line of the output."""
+        self._no_space = self._no_space or "no space left on device" in line.lower()
+        self.reader.no_space = self._no_space
+        if self._has_failed:
+            return  # what follows repeats the output
+        text = line.rstrip("\n")
+        output = _OUTPUT.fullmatch(text)
+        status = None if output else _STATUS.fullmatch(text)
+        number, text = match.groups() if (match := output or status) else ("", text)
+        reader = self._readers.setdefault(number, Reader([]))
+        if not output and (run := _RUN.search(text)):
+            self._names[number] = run["name"]
+            self._details[run["name"]] = run["detail"].strip()
+        elif not output and _CACHED.match(text):
+            name = self._names.get(number)
+            if name and name not in self.cached:
+                self.cached.append(name)
+                self._follower.reuse(name)
+        elif not output and _FAILED.search(text):
+            self._fail(number, reader, text)
+        elif not status:
+            self._take_output(number, reader, text)
 
-def replace_stage(dockerfile: str, stage: str, image: str) -> str:
-    """Return the Dockerfile without a stage; its files are mounted from an image instead."""
-    stages = list(_FROM.finditer(dockerfile))
-    starts = [*(match.start() for match in stages), len(dockerfile)]
-    at = [match["name"] for match in stages].index(stage)
-    rest = dockerfile[: starts[at]] + dockerfile[starts[at + 1] :]
-    return _MOUNTED.sub(lambda match: image if match[0] == stage else match[0], rest)
+    def _take_output(self, number: str, reader: Reader, text: str) -> None:
+        """Take a line that an instruction printed."""
+        printed = _PRINTED.fullmatch(text)
+        if printed and printed[1] == self._names.get(number):
+            self._details[printed[1]] = printed[2]
+            self._follower.begin(printed[1])
+            reader.enter(printed[1])
+            self.reader = reader
+        else:
+            reader.feed(text)
+
+    def _fail(self, number: str, reader: Reader, text: str) -> None:
+        """Take the first line about a failure."""
+        self._has_failed = True
+        reader.enter(self._names.get(number, reader.step))
+        code = _CODE.search(text)
+        self.code = int(code[1]) if code else None
+        if code is None:
+            reader.tail.append(text)
+        self.reader = reader
+        reader.no_space = self._no_space
