@@ -5,7 +5,10 @@ The build itself then needs neither a registry nor a login.
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from toolkit.errors import (
     ForbiddenError,
     ImageMissingError,
 )
+from toolkit.files import hash_file
 from toolkit.images.builder.follow import Follower
 from toolkit.images.builder.remote_base import RemoteBase
 from toolkit.images.host import host_config
@@ -84,36 +88,74 @@ def prepare_base(
 
 def _make_debian(engine: Engine, base: Debootstrap, place: Workspace, follower: Follower) -> str:
     """Make the same Debian as Apptainer, once per release and packages; the engine keeps it."""
-    from docker.errors import DockerException
-
     key = f"{_FORMAT} {base.release} {' '.join(base.packages)} {' '.join(_DEBOOTSTRAP)}"
     tag = f"{base.release}-{hash_texts(key)[:12]}"
     name = engine.own(f"toolkit/debian:{tag}")
     if _has_image(engine, name):
         return name
-    tree = place.scratch / "debian.tar"
+    tree, archive = place.scratch / "debian.tar", place.scratch / "base.tar"
     _bootstrap(engine, base, place, tree, follower)
-    settings = (
-        f"ENV PATH={_PATH}",
-        'CMD ["/bin/bash"]',
-        f"LABEL toolkit.base=debian-{base.release}",
-    )
-    repository, _, tag = name.rpartition(":")
-    try:
-        said = engine.client.api.import_image_from_file(
-            str(tree), repository=repository, tag=tag, changes=settings
-        )
-    except (DockerException, OSError) as error:
-        said = str(error)
-    if not _has_image(engine, name):
-        raise BuildError(
-            f"{engine} could not take the base",
-            place="step base",
-            details=(str(said)[-300:],),
-            next_step="check the engine's own log, and that its disk has free space",
-        )
+    _write_archive(tree, archive, name, f"debian {base.release}")
     tree.unlink()
+    _load(engine, archive, "step base")
+    archive.unlink()
     return name
+
+
+def _write_archive(tree: Path, archive: Path, name: str, label: str) -> None:
+    """Write a tree as an archive that engines load.
+
+    They could import the tree as it is, but podman's socket then drops the name and leaves a copy
+    of the tree behind.
+    """
+    config = {
+        "architecture": _architecture(),
+        "os": "linux",
+        "config": {
+            "Env": [f"PATH={_PATH}"],
+            "Cmd": ["/bin/bash"],
+            "Labels": {"toolkit.base": label},
+        },
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hash_file(tree)}"]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    with tarfile.open(archive, "w") as stream:
+        stream.add(tree, "layer.tar")
+        for member, value in (("config.json", config), ("manifest.json", manifest)):
+            text = json.dumps(value).encode()
+            header = tarfile.TarInfo(member)
+            header.size = len(text)
+            stream.addfile(header, io.BytesIO(text))
+
+
+def _load(engine: Engine, path: Path, place: str) -> Any:
+    """Load an archive of one image; return the image.
+
+    Raises:
+        ImageMissingError: The archive cannot be read.
+        BuildError: The engine does not take it, or it holds another number of images.
+    """
+    from docker.errors import DockerException
+
+    try:
+        with path.open("rb") as stream:
+            images = engine.client.images.load(_chunks(stream))
+    except DockerException as error:  # the same exit code as by Apptainer
+        raise BuildError(
+            f"{engine} cannot load the archive of the base",
+            place=place,
+            details=(str(error)[:300],),
+            next_step="check the archive, the engine's own log, and that its disk has free space",
+        ) from None
+    except OSError as error:
+        raise ImageMissingError(
+            f"the archive of the base cannot be read: {error.strerror or error}", place=place
+        ) from None
+    if len(images) != 1:
+        raise BuildError(
+            f"the archive of the base holds {len(images)} images instead of one", place=place
+        )
+    return images[0]
 
 
 def _architecture() -> str:
@@ -186,36 +228,16 @@ def _pull_failed(source: Source, reason: str) -> BuildError:
 
 def _load_archive(engine: Engine, remote: RemoteBase, place: Workspace, follower: Follower) -> str:
     """Load an archive that `docker save`, skopeo or podman wrote."""
-    from docker.errors import DockerException
-
     path = place.scratch / "given.tar"
     path.symlink_to(str(remote.archive))  # its name may have characters that skopeo splits at
     if remote.base.bootstrap == "oci-archive":  # engines before 25 do not read it
         copy_archive("oci-archive:given.tar", "docker-archive:base.tar", place, follower)
         path = place.scratch / "base.tar"
-    try:
-        with path.open("rb") as stream:
-            images = engine.client.images.load(_chunks(stream))
-    except OSError as error:
-        raise ImageMissingError(
-            f"the archive of the base cannot be read: {error.strerror or error}",
-            place=str(remote.archive),
-        ) from None
-    except DockerException as error:  # the same exit code as by Apptainer
-        raise BuildError(
-            "the engine cannot load the archive of the base",
-            place=str(remote.archive),
-            details=(str(error)[:300],),
-        ) from None
+    image = _load(engine, path, str(remote.archive))
     path.unlink()
-    if len(images) != 1:
-        raise BuildError(
-            f"the archive of the base holds {len(images)} images instead of one",
-            place=str(remote.archive),
-        )
-    tag = str(images[0].id).removeprefix("sha256:")[:12]
+    tag = str(image.id).removeprefix("sha256:")[:12]
     name = engine.own(f"toolkit/archive:{tag}")
-    images[0].tag(*name.rsplit(":", 1))  # an image without a name cannot be a base
+    image.tag(*name.rsplit(":", 1))  # an image without a name cannot be a base
     return name
 
 
