@@ -150,7 +150,7 @@ def test_the_serial_fraction_is_found(toolkit: Any, pytorch_image: Path, shared_
     assert law.law == "Amdahl"
     assert abs(law.serial - 0.1) <= 0.02
     page = (shared_dir / "scale/paced/report.html").read_text()
-    assert "A prediction, not a measurement" in page
+    assert "law: serial fraction" in page
     assert "its ranks sleep" in page
 
 

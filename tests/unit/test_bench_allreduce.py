@@ -1,4 +1,4 @@
-"""The all-reduce benchmark's own logic: which job, what its output says, its plot. What it measures is measured on the cluster."""
+"""The all-reduce benchmark's own logic: which job, what its output says, its chart. What it measures is measured on the cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 import pytest
 
 from tests.unit.samples import make_case
-from toolkit.bench import allreduce, plot
+from toolkit.bench import allreduce
 from toolkit.cli.bench_measure import size
 from toolkit.config import shipped
 from toolkit.errors import PlanError
@@ -115,7 +115,3 @@ def test_sizes(text: str, count: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         size(text)
-
-
-def test_what_cannot_stand_on_a_logarithmic_axis_is_left_out() -> None:
-    assert "<circle" not in plot.svg("", "", "", {"none": [(1024.0, 0.0)]}, str)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.unit.samples import make_case
-from toolkit.bench.scale import analysis, points, rank_files, spread, steady, text
+from toolkit.bench.scale import analysis, points, rank_files, report, spread, steady
 from toolkit.bench.scale.directory import StudyDirectory, read_study
 from toolkit.bench.scale.measurement import Evidence, sample
 from toolkit.bench.scale.model import (
@@ -376,7 +376,7 @@ def test_the_csv_is_whole_and_no_cell_is_a_formula() -> None:
         measured(2, 150.0, 160.0, 170.0, straggler=slow, communication=sums, step_seconds=0.0125),
         measured(4, 200.0, 220.0, 240.0, oversubscribed=True, start_seconds=2.5),
     )
-    written = text.as_csv(whole, analysis.series(whole))
+    written = report.as_csv(whole, analysis.series(whole))
     path = GOLDEN / "scale.csv"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(written)

@@ -10,6 +10,7 @@ from toolkit.errors import UsageError
 from toolkit.model.base import Model, convert
 from toolkit.model.case import Case
 from toolkit.planning.settings import Layer
+from toolkit.reports.charts import Axis, Curve, Mark, chart
 
 JOB = "nccl-allreduce"
 DEVICES = 4  # on each node, where buffers are shown and no number is given
@@ -127,30 +128,17 @@ def refusing(backend: str) -> Callable[[Case], Case]:
 def _arguments(backend: str, sizes: tuple[int, int, int], *, show_buffers: bool) -> tuple[str, ...]:
     least, most, factor = map(str, sizes)
     if backend == "nccl-tests":
-        return (
-            "--minbytes",
-            least,
-            "--maxbytes",
-            most,
-            "--stepfactor",
-            factor,
-            "--ngpus",
-            "1",
-            "--check",
-            "1",
-        )
+        options = {
+            "minbytes": least,
+            "maxbytes": most,
+            "stepfactor": factor,
+            "ngpus": "1",
+            "check": "1",
+        }
+        return tuple(word for name in options for word in (f"--{name}", options[name]))
     shown = ("--show-buffers",) if show_buffers else ()
-    return (
-        "--backend",
-        backend,
-        "--min-size",
-        least,
-        "--max-size",
-        most,
-        "--factor",
-        factor,
-        *shown,
-    )
+    sized = ("--min-size", least, "--max-size", most, "--factor", factor)
+    return ("--backend", backend, *sized, *shown)
 
 
 def bus(size: int, seconds: float, ranks: int) -> float:
@@ -260,3 +248,20 @@ def table(
         for row in result.rows
     ]
     return header, rows
+
+
+def plot(all_measured: Sequence[Measured]) -> dict[str, object]:
+    """Return the chart of the bus bandwidths by the size of the buffer."""
+    curves = [
+        Curve(
+            f"{result.backend}, {result.ranks} ranks",
+            tuple(
+                Mark(row.bytes, row.bus_gb_per_s, row.bus_gb_per_s, row.bus_gb_per_s)
+                for row in result.rows
+            ),
+        )
+        for result in all_measured
+    ]
+    sizes = Axis("size of the buffer", write=lambda size: size_text(int(size)))
+    title = f"All-reduce, {all_measured[0].shape}"
+    return chart(title, curves, sizes, Axis("bus bandwidth, GB/s"))

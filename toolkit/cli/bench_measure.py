@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
+from toolkit import reports
 from toolkit.api.run import CompletedRun
 from toolkit.bench import allreduce as measuring
 from toolkit.bench import compare as comparing
-from toolkit.bench import plot as plots
 from toolkit.bench.allreduce import BACKENDS, JOB, Measured
 from toolkit.bench.jobs import FailedRunError, script_of
 from toolkit.bench.jobs import run as run_job
@@ -171,23 +171,7 @@ def show_failed_run(ran: CompletedRun) -> int:
 
 
 def _plotted(done: list[Measured], path: Path) -> Path:
-    series = {
-        f"{result.backend}, {result.ranks} ranks": [
-            (float(row.bytes), row.bus_gb_per_s) for row in result.rows
-        ]
-        for result in done
-    }
-    title = f"All-reduce, {done[0].shape}"
-    write_atomically(
-        path,
-        plots.svg(
-            title,
-            "size of the buffer",
-            "bus bandwidth, GB/s",
-            series,
-            lambda size: measuring.size_text(int(size)),
-        ),
-    )
+    write_atomically(path, reports.render("chart.svg.j2", drawing=measuring.plot(done)))
     return path
 
 

@@ -12,11 +12,11 @@ import click
 from msgspec.structs import replace
 
 from toolkit.bench.jobs import FailedRunError
-from toolkit.bench.scale import against, analysis, fits, text
+from toolkit.bench.scale import against, analysis, fits
 from toolkit.bench.scale import study as studies
 from toolkit.bench.scale.directory import StudyDirectory, read_study
 from toolkit.bench.scale.model import Options, Study
-from toolkit.bench.scale.report import write_reports
+from toolkit.bench.scale.report import table, write_reports
 from toolkit.bench.scale.study import PlannedPoint
 from toolkit.cli import console
 from toolkit.cli.bench_measure import complete_jobs, show_failed_run
@@ -264,7 +264,7 @@ def _show(study: Study, folder: StudyDirectory, *, as_json: bool) -> None:
         return
     for entry in analysis.series(study):
         console.out(f"{entry.name} scaling")
-        console.out(console.table(*text.table(study, entry)))
+        console.out(console.table(*table(study, entry)))
         for remark in analysis.remarks(entry, study):
             console.fact("note", remark)
         if (fitted := fits.fit(entry)) is not None:

@@ -11,7 +11,6 @@ from msgspec import Meta
 from toolkit.model.base import BadDataError, Model, field_names
 from toolkit.model.job import JOINED as JOINED
 from toolkit.model.job import Job, Positive
-from toolkit.model.site import Size
 
 WORKSHOP = "workshop.toml"
 CONTENTS = "workshop.json"  # first in a packed workshop
@@ -52,8 +51,6 @@ class Workshop(Job, frozen=True, kw_only=True):
         images: name -> its lock, a file beside ``workshop.toml``; empty: no lock, the image is
             packed as it is built.
         data: name -> a directory, which participants see read-only as ``/data/NAME``.
-        home_quota: the size of a participant's home, such as ``20G``; by default the site's. A
-            rehearsal gives each participant a home of this size.
         results: the shared directory in which runs leave their results, with the consent of each
             participant; empty: none.
         exercises: in their order.
@@ -65,7 +62,6 @@ class Workshop(Job, frozen=True, kw_only=True):
     people: Positive = 1
     images: dict[str, str] = {}
     data: dict[str, str] = {}
-    home_quota: Size | None = None
     results: str = ""
     exercises: Annotated[tuple[Exercise, ...], Meta(min_length=1)]
 

@@ -23,7 +23,6 @@ people = 20
 # reservation = "workshop"
 # account = "course"
 
-# home_quota = "20G"              # of each participant; a rehearsal gives homes of this size
 
 # The shared directory in which runs leave results, with the consent of each participant;
 # toolkit workshop open creates it.

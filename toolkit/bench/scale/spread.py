@@ -10,12 +10,6 @@ from typing import NamedTuple
 
 _MOST_SPLITS = 50_000  # up to so many the permutations are counted one by one
 
-# Quantiles 0.975 of Student's t by degrees of freedom; between them the one before, which is wider.
-_T = {
-    **dict(enumerate((12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228), 1)),
-    **{12: 2.179, 15: 2.131, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980},
-}
-
 
 class Spread(NamedTuple):
     """A median with the lowest and the highest of its runs."""
@@ -37,11 +31,6 @@ class Spread(NamedTuple):
 def spread(values: Sequence[float]) -> Spread:
     """Return the median and the range of some values, at least one."""
     return Spread(statistics.median(values), min(values), max(values), len(values))
-
-
-def t_quantile(freedom: int) -> float:
-    """Return the 0.975 quantile of Student's t: the half width of a 95 % interval."""
-    return _T[max(known for known in _T if known <= max(freedom, 1))]
 
 
 def ranks_of(values: Sequence[float]) -> list[float]:

@@ -21,7 +21,6 @@ from packaging.utils import canonicalize_name
 from toolkit import shell
 from toolkit.config import package_directory, shipped
 from toolkit.errors import CommandFailedError, ForbiddenError
-from toolkit.workshops.rehearsal.limited import mount, unmount
 
 _COMMENT = "toolkit rehearsal"
 _TRIES, _PAUSE = 40, 0.25  # while another program changes the machine's users
@@ -57,13 +56,12 @@ def require_root() -> None:
 
 
 @contextlib.contextmanager
-def users(count: int, homes: Path, size: int | None = None) -> Iterator[list[Person]]:
+def users(count: int, homes: Path) -> Iterator[list[Person]]:
     """Create users with homes of their own; remove them in any case afterwards.
 
     Args:
         count: the number of users.
         homes: the directory of their homes, which does not exist yet.
-        size: bytes that each home can hold; None: as many as the disk.
 
     Raises:
         CommandFailedError: a user or a home could not be created.
@@ -77,23 +75,18 @@ def users(count: int, homes: Path, size: int | None = None) -> Iterator[list[Per
             options = ("--inh-caps=-all", "--reuid", name, "--regid", name, "--init-groups")
             person = Person(name, homes / name, ("setpriv", *options))
             people.append(person)
-            _create(person, size)
+            _create(person)
         yield people
     finally:
         for person in people:
             _remove(person.name)
-            if size is not None:
-                unmount(person.home)
 
 
-def _create(person: Person, size: int | None) -> None:
+def _create(person: Person) -> None:
     """Create a user, and a home that only this user can enter."""
     options = ("--home-dir", person.home, "--no-create-home", "--shell", "/bin/bash")
     _change("useradd", "--comment", _COMMENT, *options, person.name)
     person.home.mkdir(mode=0o700)
-    if size is not None:
-        mount(person.home, size)
-        person.home.chmod(0o700)
     shutil.chown(person.home, person.name, person.name)
 
 

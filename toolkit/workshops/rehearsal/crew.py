@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,10 @@ class Crew:
     def __init__(
         self,
         exercises: tuple[str, ...],
-        notebooks: frozenset[str],
         argv: Callable[..., tuple[str, ...]],
         limit: float,
     ) -> None:
-        self.exercises, self._notebooks, self._argv, self._limit = exercises, notebooks, argv, limit
+        self.exercises, self._argv, self._limit = exercises, argv, limit
         self.attempts: list[Attempt] = []
         self._running: set[subprocess.Popen[str]] = set()
         self._lock, self.stopped = threading.Lock(), False
@@ -49,15 +48,11 @@ class Crew:
         if not self._attempt(person, person.home, JOIN, join):
             return
         for name in self.exercises:
-            words: tuple[str, ...] = ("run", "--json", name)
-            if name in self._notebooks:
-                words = ("notebook", "--json", "--job-name", name, name)
-            self._attempt(person, person.home / MINE, name, words)
+            self._attempt(person, person.home / MINE, name, ("run", "--json", name))
 
     def _attempt(self, person: Person, cwd: Path, exercise: str, words: tuple[str, ...]) -> bool:
         began = time.monotonic() - self.began
-        call = self._serve if exercise in self._notebooks else self._call
-        code, answer, tail = call(person, cwd, words)
+        code, answer, tail = self._call(person, cwd, words)
         if self.stopped:
             return False
         after = time.monotonic() - self.began
@@ -109,48 +104,21 @@ class Crew:
         self, person: Person, cwd: Path, words: tuple[str, ...]
     ) -> tuple[int, dict[str, Any], str]:
         """Run `toolkit` as a participant; return its exit code, its JSON and its last line."""
-        with self._running_as(person, cwd, words) as process:
-            stdout, stderr = process.communicate() if process else ("", "stopped")
-        return process.returncode if process else 130, _json(stdout), _last(stderr)
-
-    def _serve(
-        self, person: Person, cwd: Path, words: tuple[str, ...]
-    ) -> tuple[int, dict[str, Any], str]:
-        """Start notebooks, which tell their address once the server has answered, and stop them."""
-        with self._running_as(person, cwd, words) as process:
-            if process is None or process.stdout is None:
-                return 130, {}, "stopped"
-            answer = "".join(_until("}\n", process.stdout))
-            if _json(answer):
-                code, _, tail = self._call(person, cwd, ("notebook", "stop"))
-                process.communicate()
-                return code, _json(answer), tail
-            _, stderr = process.communicate()
-            return process.returncode or 1, {}, _last(stderr)
-
-    @contextlib.contextmanager
-    def _running_as(
-        self, person: Person, cwd: Path, words: tuple[str, ...]
-    ) -> Iterator[subprocess.Popen[str] | None]:
-        """Start `toolkit` as a participant, until the limit; None if the crew was stopped."""
         with self._lock:
             if self.stopped:
-                process = None
-            else:
-                process = shell.start(self._argv(person, cwd, words), cwd="/", new_session=True)
-                self._running.add(process)
-        if process is None:
-            yield None
-            return
+                return 130, {}, "stopped"
+            process = shell.start(self._argv(person, cwd, words), cwd="/", new_session=True)
+            self._running.add(process)
         timer = threading.Timer(self._limit, _kill, (process,))
         timer.daemon = True
         timer.start()
         try:
-            yield process
+            stdout, stderr = process.communicate()
         finally:
             timer.cancel()
             with self._lock:
                 self._running.discard(process)
+        return process.returncode, _json(stdout), _last(stderr)
 
     def stop(self) -> None:
         """End all commands of the participants."""
@@ -163,13 +131,6 @@ class Crew:
 def _kill(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _until(last: str, lines: Iterable[str]) -> Iterator[str]:
-    for line in lines:
-        yield line
-        if line == last:
-            return
 
 
 def _last(stderr: str) -> str:

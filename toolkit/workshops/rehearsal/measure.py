@@ -1,4 +1,4 @@
-"""Measure what a rehearsal takes: CPUs, memory, disk, and Slurm's controller."""
+"""Measure what a rehearsal takes: CPUs, memory and disk."""
 
 from __future__ import annotations
 
@@ -16,37 +16,23 @@ class Measures:
 
     Attributes:
         memory: the most bytes of memory that were taken since the beginning.
-        controller_cpu: seconds of CPU that the controller took; None if it is unknown.
-        controller_memory: the most bytes of memory that it took.
         cpu: seconds that the CPUs of this machine were busy.
     """
 
-    def __init__(self, controller: Path | None) -> None:
-        self._controller = controller
-        self._available, self._cpu, self._busy = _available(), _cpu(controller), _busy()
-        self.memory, self.controller_memory = 0, 0
-        self.controller_cpu: float | None = None
-        self.cpu = 0.0
+    def __init__(self) -> None:
+        self._available, self._busy = _available(), _busy()
+        self.memory, self.cpu = 0, 0.0
 
     def take(self) -> None:
-        """Take a sample."""
+        """Take a measurement."""
         self.memory = max(self.memory, self._available - _available())
         self.cpu = round(_busy() - self._busy, 1)
-        now = _cpu(self._controller)
-        if now is not None and self._cpu is not None:
-            self.controller_cpu = round(now - self._cpu, 2)
-        if self._controller is not None:
-            self.controller_memory = max(self.controller_memory, _peak(self._controller))
 
 
 @contextlib.contextmanager
-def measuring(controller: Path | None) -> Iterator[Measures]:
-    """Measure until the block ends.
-
-    Args:
-        controller: the directory in /proc of the controller.
-    """
-    measures, stop = Measures(controller), threading.Event()
+def measuring() -> Iterator[Measures]:
+    """Measure until the block ends."""
+    measures, stop = Measures(), threading.Event()
 
     def sample() -> None:
         while not stop.wait(_EVERY):
@@ -74,24 +60,6 @@ def _busy() -> float:
     words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
     user, nice, system, _idle, _wait, irq, softirq = map(int, words[1:8])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
-
-
-def _cpu(process: Path | None) -> float | None:
-    """Return the seconds of CPU of a process."""
-    try:
-        fields = (process / "stat").read_text().rpartition(")")[2].split() if process else []
-    except OSError:
-        return None
-    ticks = os.sysconf("SC_CLK_TCK")
-    return (int(fields[11]) + int(fields[12])) / ticks if len(fields) > 12 else None
-
-
-def _peak(process: Path) -> int:
-    with contextlib.suppress(OSError):
-        for line in (process / "status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-    return 0
 
 
 def size_of(directory: Path) -> int:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from toolkit import shell, sites
+from toolkit import shell
 from toolkit.errors import CommandFailedError, UsageError
 from toolkit.shell import Progress, interrupted_by_signals
-from toolkit.units import counted, megabytes
+from toolkit.units import counted
 from toolkit.workshops import archive, pack, results
 from toolkit.workshops.model import WORKSHOP, Workshop
 from toolkit.workshops.reading import job_of, load, source_of
@@ -25,7 +25,7 @@ from toolkit.workshops.rehearsal.crew import Crew
 from toolkit.workshops.rehearsal.measure import Measures, measuring, size_of
 from toolkit.workshops.rehearsal.places import HOME, clean, temporary_place
 from toolkit.workshops.rehearsal.report import Report
-from toolkit.workshops.rehearsal.stage import Stage, site_of, stage
+from toolkit.workshops.rehearsal.stage import Stage, stage
 
 _FORMAT = "%u|%j|%V|%S"
 _PARENT = Path("/var/tmp")  # of rehearsals with users
@@ -62,7 +62,7 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
     with (
         interrupted_by_signals(),
         temporary_place(_PARENT) as place,
-        accounts.users(options.people, place / HOME, _home_quota(workshop)) as people,
+        accounts.users(options.people, place / HOME) as people,
     ):
         tool = accounts.provide_tool(people[0], place / "tool")
         results.open_directory(place / "results")
@@ -83,8 +83,8 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
                 change = (*cluster.words(cwd), *person.become, "env", "-i", *settings)
                 return (*change, tool.python, "-m", "toolkit", *words)
 
-            crew = Crew(exercises, _notebooks(folder, workshop), argv, options.limit)
-            with measuring(cluster.controller()) as measures:
+            crew = Crew(exercises, argv, options.limit)
+            with measuring() as measures:
                 _run(crew, people, source, progress)
             return _report(folder, crew, people, source, measures, cluster)
 
@@ -94,25 +94,17 @@ def clean_up(progress: Progress) -> list[Path]:
     return clean(_PARENT, progress) if os.geteuid() == 0 else []
 
 
-def _home_quota(workshop: Workshop) -> int | None:
-    """Return the bytes that a home can hold, as the workshop says, else its site."""
-    quota = workshop.home_quota or sites.load(site_of(workshop)).home_quota
-    return megabytes(quota) << 20 if quota else None
-
-
 def _exercises(
     folder: Path, workshop: Workshop, options: Options, progress: Progress
 ) -> tuple[str, ...]:
-    """Return the exercises to run: jobs, and notebooks if the workshop has an image for them."""
-    notebooks = _notebooks(folder, workshop)
-    names = [each.name for each in workshop.exercises if each.name not in notebooks]
-    if workshop.image:
-        names = [each.name for each in workshop.exercises]
+    """Return the exercises to run, which are those with a job."""
+    jobs = {each.name: job_of(source_of(folder, each)) is not None for each in workshop.exercises}
+    names = [name for name, has_job in jobs.items() if has_job]
     if not names:
         raise UsageError(
-            "no exercise can run: all are notebooks, and the workshop names no image for them",
-            place=f"{WORKSHOP}, key image",
-            next_step=f'name it in {WORKSHOP}: image = "NAME"',
+            "no exercise can run: all are notebooks",
+            place=f"{WORKSHOP}, table exercises",
+            next_step="add an exercise with a job.toml",
         )
     wrong = next((name for name in options.only if name not in names), None)
     if wrong is not None:
@@ -123,17 +115,10 @@ def _exercises(
             value=wrong,
             next_step=f"--only with one of: {', '.join(names)}",
         )
-    left_out = [] if workshop.image else sorted(notebooks)
-    if left_out and not options.only:
-        text = f"{', '.join(left_out)}: notebooks, and {WORKSHOP} has no image = NAME for them"
-        progress.say("left out", text)
+    notebooks = sorted(jobs.keys() - set(names))
+    if notebooks and not options.only:
+        progress.say("left out", f"{', '.join(notebooks)}: notebooks")
     return tuple(name for name in names if name in options.only or not options.only)
-
-
-def _notebooks(folder: Path, workshop: Workshop) -> frozenset[str]:
-    return frozenset(
-        each.name for each in workshop.exercises if job_of(source_of(folder, each)) is None
-    )
 
 
 def _packed(
@@ -189,8 +174,6 @@ def _report(
         cluster=cluster.about,
         seconds=round(time.monotonic() - crew.began, 1),
         attempts=tuple(attempts),
-        controller_cpu=measures.controller_cpu,
-        controller_memory=measures.controller_memory,
         cpus=os.cpu_count() or 1,
         cpu_seconds=measures.cpu,
         memory=measures.memory,

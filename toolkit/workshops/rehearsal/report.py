@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from html import escape
+from collections.abc import Iterator, Sequence
 from math import ceil
 from statistics import median
 from typing import NamedTuple
 
+from toolkit import reports
 from toolkit.model.base import Model
 from toolkit.units import counted, human_size, human_time
 
@@ -64,9 +64,7 @@ class Report(Model, frozen=True, kw_only=True):
         cluster: on which it ran, as text.
         seconds: the whole time of all participants.
         attempts: what the participants did, in the order of time.
-        controller_cpu: seconds of CPU that slurmctld took; None if it is unknown.
-        controller_memory: the most bytes of memory that slurmctld took.
-        cpus: of this machine, on which all nodes are; 0 if the jobs ran elsewhere.
+        cpus: of this machine, on which all nodes are.
         cpu_seconds: that these CPUs were busy.
         memory: the most bytes of memory that the participants and their jobs took.
         disk: the bytes in the directory of each participant.
@@ -80,8 +78,6 @@ class Report(Model, frozen=True, kw_only=True):
     cluster: str
     seconds: float
     attempts: tuple[Attempt, ...]
-    controller_cpu: float | None = None
-    controller_memory: int = 0
     cpus: int = 0
     cpu_seconds: float = 0.0
     memory: int = 0
@@ -120,26 +116,14 @@ def summary(report: Report) -> dict[str, str]:
         "of it queued": _spread([each.queued for each in first]) if queued else "unknown",
         "in the queue": f"{_spread(queued)}, of each job" if queued else "unknown",
         "failures": str(len(report.failures)),
-        "controller": _controller(report),
         "machine": _machine(report),
-        "memory": human_size(report.memory) if report.cpus else "unknown",
+        "memory": human_size(report.memory),
         "disk": f"{human_size(max(report.disk, default=0))} for each participant, "
         f"{human_size(report.shared)} for all together",
     }
 
 
-def _controller(report: Report) -> str:
-    if report.controller_cpu is None:
-        return "unknown"
-    return (
-        f"{report.controller_cpu:.1f} s of CPU in {human_time(report.seconds)}, "
-        f"{human_size(report.controller_memory)}"
-    )
-
-
 def _machine(report: Report) -> str:
-    if not report.cpus:
-        return "unknown: the jobs ran elsewhere"
     busy = report.cpu_seconds / max(report.seconds * report.cpus, 1.0)
     each = report.cpu_seconds / max(report.people, 1)
     return (
@@ -200,33 +184,16 @@ def causes(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _of_anyone(text: str, person: str) -> str:
-    """Return a text without the name of a participant; on a site it is a number, in paths only."""
-    before = "(?<=/)" if person.isdecimal() else r"(?<![\w-])"
-    return re.sub(rf"{before}{re.escape(person)}(?![\w-])", "USER", text)
+    """Return a text without the name of a participant."""
+    return re.sub(rf"(?<![\w-]){re.escape(person)}(?![\w-])", "USER", text)
 
 
 def to_html(report: Report) -> str:
     """Return the report as a page of HTML that requests nothing from outside."""
-    header, *people = rows(report)
-    return "\n".join(
-        (
-            '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">',
-            f"<title>Rehearsal of {escape(report.workshop)}</title>",
-            "<style>body { font-family: system-ui, sans-serif; margin: 2rem; }",
-            "td, th { padding: .2rem .7rem; text-align: left; border-bottom: 1px solid #ccc; }",
-            "</style></head><body>",
-            f"<h1>Rehearsal of {escape(report.workshop)}</h1>",
-            _table([], summary(report).items()),
-            "<h2>Participants</h2>",
-            _table(header, people),
-            "<h2>Failures</h2>",
-            _table(["Where", "Cause"], causes(report)),
-            "</body></html>\n",
-        )
+    return reports.render(
+        "rehearsal.html.j2",
+        title=f"Rehearsal of {report.workshop}",
+        summary=summary(report),
+        people=rows(report),
+        causes=list(causes(report)),
     )
-
-
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
-    body = ("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in lines)
-    return "\n".join(("<table>", f"<tr>{head}</tr>" if head else "", *body, "</table>"))

@@ -43,17 +43,6 @@ class Stage:
         """Return the words before a command that bring it to the login side of the cluster."""
         return access.prefix(self.paths, self.pid, str(directory))
 
-    def controller(self) -> Path | None:
-        """Return the directory in /proc of the controller."""
-        wanted = f"SLURM_CONF={self.paths.conf}".encode()
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if (entry / "comm").read_text().strip() == "slurmctld" and wanted in (
-                    entry / "environ"
-                ).read_bytes().split(b"\0"):
-                    return entry
-        return None
-
 
 @contextlib.contextmanager
 def stage(workshop: Workshop, nodes: int, place: Path, progress: Progress) -> Iterator[Stage]:
