@@ -216,14 +216,30 @@ def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(place: Place)
     assert [one["key"] for one in wrong] == keys.split()
 
 
-def test_with_accounting_slurm_itself_keeps_to_the_limits_of_users(
+LIMITED = """\
+accounting = true
+extra = ["AccountingStorageEnforce=associations,limits,qos"]
+nodes = [{ names = "gpu57", cpus = 64, memory = 256000, gpus = 8, gpu_type = "H100" }]
+partitions = [{ name = "amd_h100_2" }]
+"""
+LIMITS = """
+add="sacctmgr --immediate --quiet add"
+$add account users && $add user "$(id -un)" Account=users &&
+$add qos two MaxSubmitJobsPerUser=2 MaxJobsPerUser=1 MaxTRESPerUser=gres/gpu=4 &&
+scontrol update PartitionName=amd_h100_2 QOS=two
+"""
+
+
+def test_limits_of_users_that_slurm_has_are_shown_and_kept_to(
     toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path
 ) -> None:
     place = Place(toolkit, {**toolkit_env, "TOOLKIT_CLUSTER": "limits"}, Site(name="x"), shared_dir)
-    options = "--like neuron --nodes 1 --partition amd_h100_2 --accounting".split()
-    up = toolkit("cluster", "up", *options, env=place.env, timeout=300)
+    shape = shared_dir / "limited.toml"
+    shape.write_text(LIMITED)
+    up = toolkit("cluster", "up", "--shape", str(shape), env=place.env, timeout=300)
     try:
         assert up.returncode == 0, up.stderr
+        assert place.do("cluster exec -- bash -c", LIMITS).returncode == 0
         submit = shlex.join(
             ["sbatch", "--wrap=sleep 300", *words({**H100, "gpus": 2, "time": None})]
         )

@@ -11,7 +11,7 @@ from toolkit import sites
 from toolkit.errors import UnknownPartitionError
 from toolkit.localcluster import submit_lua
 from toolkit.localcluster.imitation import adapt_site, imitate
-from toolkit.localcluster.shape import UserLimits, all_nodes
+from toolkit.localcluster.shape import all_nodes
 from toolkit.model.site import OptionRule
 
 NEURON = sites.load("neuron")
@@ -33,7 +33,7 @@ def test_partitions_keep_names_gpus_and_times_and_lose_nodes() -> None:
     said = "\n".join(found.differences)
     for words in (
         "cas_v100_4 2 of 11",
-        *"--accounting architecture /scratch/$USER singularity/4.3.4".split(),
+        *"GPUs architecture /scratch/$USER singularity/4.3.4".split(),
     ):
         assert words in said
     assert "gh200_1" not in said, "it has one node there, too"
@@ -49,16 +49,10 @@ def test_some_partitions_only() -> None:
     assert raised.value.close == "amd_h100_2"
 
 
-def test_limits_of_users_are_slurms_own_with_accounting() -> None:
-    found = imitate(NEURON, chosen=("amd_h100_2", "jupyter"), accounting=True)
-    assert found.shape.limits == {
-        "amd_h100_2": UserLimits(jobs_submitted=2, jobs_running=1, gpus=4)
-    }
-    assert "local MOST = {  }" in found.shape.job_submit
-    without = imitate(NEURON, chosen=("amd_h100_2", "jupyter"))
-    assert without.shape.limits == {}
-    assert 'local MOST = { ["amd_h100_2"] = 2, }' in without.shape.job_submit
-    assert 'local CLOSED = { "jupyter" }' in without.shape.job_submit
+def test_the_plugin_counts_jobs_of_users_and_knows_closed_partitions() -> None:
+    found = imitate(NEURON, chosen=("amd_h100_2", "jupyter"))
+    assert 'local MOST = { ["amd_h100_2"] = 2, }' in found.shape.job_submit
+    assert 'local CLOSED = { "jupyter" }' in found.shape.job_submit
 
 
 def test_a_site_without_partitions_has_one_and_its_kinds_of_nodes() -> None:

@@ -17,12 +17,12 @@ from toolkit.localcluster import directory, packages, processes
 from toolkit.localcluster.access import access, default_name
 from toolkit.localcluster.daemon_logs import fatal_errors
 from toolkit.localcluster.lifecycle import down, shared_directories
-from toolkit.localcluster.paths import Paths, below_private, paths_of
+from toolkit.localcluster.paths import Paths, below_private, paths_in, paths_of
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> Paths:
-    return Paths("local", tmp_path / "local")
+    return paths_in(tmp_path / "local")
 
 
 def test_the_directory_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +103,8 @@ def test_one_at_a_time(paths: Paths) -> None:
 
 
 def test_a_lock_goes_with_its_holder(paths: Paths) -> None:
-    code = "import sys, time; from pathlib import Path; from toolkit.localcluster import directory; from toolkit.localcluster.paths import Paths\n"
-    code += "with directory.locked(Paths('local', Path(sys.argv[1]))): print('held', flush=True); time.sleep(60)"
+    code = "import sys, time; from pathlib import Path; from toolkit.localcluster import directory; from toolkit.localcluster.paths import paths_in\n"
+    code += "with directory.locked(paths_in(Path(sys.argv[1]))): print('held', flush=True); time.sleep(60)"
     holder = subprocess.Popen(
         (sys.executable, "-c", code, str(paths.directory)), stdout=subprocess.PIPE, text=True
     )
@@ -130,7 +130,7 @@ def test_only_a_cluster_s_own_directory_is_touched(
 ) -> None:
     """`up` and `down` refuse any other, whatever it holds, and leave it as it was."""
     root = tmp_path / "r"
-    other, here = Paths("other", root / "other"), Paths("local", root / "local")
+    other, here = paths_in(root / "other"), paths_in(root / "local")
     directory.claim(other)
     if made == "files":
         (here.directory / "lock").mkdir(parents=True)
@@ -163,7 +163,7 @@ def test_only_a_cluster_s_own_directory_is_touched(
 def test_an_empty_directory_is_used_by_up_and_left_by_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = Paths("local", tmp_path / "local")
+    here = paths_in(tmp_path / "local")
     here.directory.mkdir()
     monkeypatch.setattr("toolkit.localcluster.lifecycle.paths_of", lambda _: here)
     assert down("local", Silent()) is False
@@ -180,7 +180,7 @@ def test_what_nodes_share_below_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
         place = Path(text).resolve()
         (place / "a" / "b").mkdir(parents=True)
         monkeypatch.chdir(place / "a" / "b")
-        outside = Paths("local", Path("/var/c/local"))
+        outside = paths_in(Path("/var/c/local"))
         assert str(place / "a" / "b") in shared_directories(outside, ())
         found = shared_directories(outside, (str(place / "a"), "/usr"))
         assert str(place / "a") in found

@@ -1,15 +1,16 @@
-"""Render a shape as the files of a real Slurm: slurm.conf, gres.conf, slurmdbd.conf. Pure."""
+"""Render a shape as the files of a real Slurm, by templates/slurm.conf.j2 and others. Pure."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from msgspec.structs import replace
 
-from toolkit.localcluster.shape import Node, PartitionShape, Shape, all_nodes, partitions_of
+from toolkit.config import package_directory
+from toolkit.localcluster.shape import Node, Shape, all_nodes, partitions_of
 
 LOGIN = "login"  # the host name of the controller's side, from where jobs are submitted
 LOGIN_ADDRESS = "10.77.0.1"
@@ -40,8 +41,24 @@ def files(
         nsswitch: this machine's /etc/nsswitch.conf.
         gpus: the number N of /dev/nvidiaN of each GPU of all nodes; empty: they are simulated.
     """
+    known = {
+        "name": name,
+        "user": user,
+        "directory": directory,
+        "shape": shape,
+        "nodes": _node_lines(shape),
+        "partitions": partitions_of(shape),
+        "memory_per_cpu": max(min(group.memory // group.cpus for group in shape.nodes), 1),
+        # Seconds that an answer may take longer, since light nodes share few cores.
+        "slack": len(all_nodes(shape)) // 5 if shape.is_light else 0,
+        "login": LOGIN,
+        "login_address": LOGIN_ADDRESS,
+        "controller_port": CONTROLLER_PORT,
+        "node_port": NODE_PORT,
+        "accounting_port": ACCOUNTING_PORT,
+    }
     texts = {
-        "slurm.conf": slurm_conf(shape, name, directory, user),
+        "slurm.conf": _render("slurm.conf.j2", known),
         "gres.conf": gres_conf(shape, directory, gpus),
         # slurmd starts a cgroup plugin even where nothing uses one; v1 by name touches nothing, and
         # automatic choice can fail.
@@ -49,131 +66,40 @@ def files(
         "hosts": hosts(shape),
         "nsswitch.conf": _nsswitch(nsswitch),
     }
-    texts |= {"job_submit.lua": shape.job_submit} if shape.job_submit else {}
-    return texts | ({"slurmdbd.conf": slurmdbd_conf(directory, user)} if shape.accounting else {})
+    if shape.job_submit:
+        texts["job_submit.lua"] = shape.job_submit
+    if shape.accounting:
+        texts["slurmdbd.conf"] = _render("slurmdbd.conf.j2", known)
+    return texts
 
 
-def slurm_conf(shape: Shape, name: str, directory: PurePosixPath, user: str) -> str:
-    """Return slurm.conf."""
-    blocks = [
-        "# Written by toolkit cluster up, which overwrites it each time.",
-        *_controller(shape, name, directory, user),
-        *_jobs(shape),
-        *_accounting(shape, directory),
-        *(_light_nodes(shape) if shape.is_light else map(_node, all_nodes(shape))),
-        *(_partition(partition, shape) for partition in partitions_of(shape)),
-        *shape.extra,
-    ]
-    return "\n".join(blocks) + "\n"
+def _render(template: str, known: Mapping[str, object]) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(package_directory("localcluster") / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # not HTML: a shape is checked, and has only words of slurm.conf
+    )
+    return environment.get_template(template).render(known)
 
 
-def _controller(shape: Shape, name: str, directory: PurePosixPath, user: str) -> list[str]:
-    return [
-        f"ClusterName={name}",
-        f"SlurmctldHost={LOGIN}({LOGIN_ADDRESS})",
-        f"SlurmUser={user}",
-        f"SlurmdUser={user}",
-        f"SlurmctldPort={CONTROLLER_PORT}",
-        f"SlurmdPort={NODE_PORT}",
-        "AuthType=auth/munge",
-        # cred_expire: a job that is requeued waits this long before it can start again, and all
-        # nodes have to begin a step in it; 120 s without it.
-        f"AuthInfo=socket={directory}/run/munge.socket,cred_expire={10 + _slack(shape)}",
-        f"StateSaveLocation={directory}/state",
-        f"SlurmdSpoolDir={directory}/node/%n/spool",
-        f"SlurmctldPidFile={directory}/run/slurmctld.pid",
-        f"SlurmdPidFile={directory}/run/slurmd.%n.pid",
-        f"SlurmctldLogFile={directory}/log/slurmctld.log",
-        f"SlurmdLogFile={directory}/log/slurmd.%n.log",
-        "MailProg=/bin/true",
-        "ReturnToService=2",
-        *_timeouts(shape),
-        # Nodes may declare more CPUs and memory than this machine has.
-        "SlurmdParameters=config_overrides",
-    ]
-
-
-def _timeouts(shape: Shape) -> list[str]:
-    slack = _slack(shape)
-    return [
-        f"SlurmdTimeout={15 + slack}",
-        f"MessageTimeout={5 + slack // 2}",
-        *([f"BatchStartTimeout={10 + slack // 2}"] if slack else []),
-    ]
-
-
-def _slack(shape: Shape) -> int:
-    """Return the seconds that an answer may take longer, since light nodes share few cores."""
-    return len(all_nodes(shape)) // 5 if shape.is_light else 0
-
-
-def _processes(shape: Shape) -> list[str]:
-    if shape.is_light:
-        # The others read all processes of the machine for every step of every node.
-        return [
-            "ProctrackType=proctrack/pgid",
-            "TaskPlugin=task/none",
-            "JobAcctGatherType=jobacct_gather/none",
-        ]
-    return [
-        "ProctrackType=proctrack/linuxproc",
-        "TaskPlugin=task/none",
-        # Without cgroups this is what ends a job that takes more than its memory.
-        "JobAcctGatherType=jobacct_gather/linux",
-        "JobAcctGatherFrequency=5",
-        "JobAcctGatherParams=OverMemoryKill",
-    ]
-
-
-def _jobs(shape: Shape) -> list[str]:
-    per_cpu = min(group.memory // group.cpus for group in shape.nodes)
-    return [
-        *_processes(shape),
-        "SelectType=select/cons_tres",
-        "SelectTypeParameters=CR_Core_Memory",
-        f"DefMemPerCPU={max(per_cpu, 1)}",
-        "SchedulerType=sched/backfill",
-        "SchedulerParameters="
-        "batch_sched_delay=0,sched_min_interval=0,sched_interval=5,bf_interval=5",
-        # A job that no partition could ever run is refused at once.
-        "EnforcePartLimits=ALL",
-        "KillWait=5",
-        "MpiDefault=none",
-        "GresTypes=gpu",
-        *(["JobSubmitPlugins=lua"] if shape.job_submit else []),
-    ]
-
-
-def _accounting(shape: Shape, directory: PurePosixPath) -> list[str]:
-    if not shape.accounting:
-        return [
-            "AccountingStorageType=accounting_storage/none",
-            "JobCompType=jobcomp/filetxt",
-            f"JobCompLoc={directory}/log/jobcomp.txt",
-            # Nothing else records a job that has ended: squeue shows it for a day.
-            "MinJobAge=86400",
-        ]
-    return [
-        "AccountingStorageType=accounting_storage/slurmdbd",
-        "AccountingStorageHost=127.0.0.1",
-        f"AccountingStoragePort={ACCOUNTING_PORT}",
-        f"AccountingStoragePass={directory}/run/munge.socket",
-        "AccountingStorageTRES=gres/gpu",
-        "AccountingStoreFlags=job_comment",
-        *(["AccountingStorageEnforce=associations,limits,qos"] if shape.limits else []),
-        "MinJobAge=86400",
-    ]
-
-
-def _light_nodes(shape: Shape) -> list[str]:
-    """Return a line for each group of nodes."""
-    lines: list[str] = []
+def _node_lines(shape: Shape) -> list[tuple[Node, str]]:
+    """Return the nodes as lines have them, with what a line says of ports."""
+    lines = []
     for nodes in _groups(shape):
         first, last = nodes[0], nodes[-1]
-        network, _, begin = first.address.rpartition(".")
-        end = last.address.rpartition(".")[2]
-        whole = replace(first, name=_names(nodes), address=f"{network}.[{begin}-{end}]")
-        lines.append(f"{_node(whole)} Port=[{light_port(first)}-{light_port(last)}]")
+        if shape.is_light:
+            network, _, begin = first.address.rpartition(".")
+            end = last.address.rpartition(".")[2]
+            ports = f" Port=[{light_port(first)}-{light_port(last)}]"
+            whole = replace(first, name=_names(nodes), address=f"{network}.[{begin}-{end}]")
+            lines.append((whole, ports))
+        else:
+            lines.append((first, ""))
     return lines
 
 
@@ -205,38 +131,6 @@ def light_port(node: Node) -> int:
     return LIGHT_PORTS + int(third) * 256 + int(fourth)
 
 
-def _node(node: Node) -> str:
-    words = [
-        f"NodeName={node.name}",
-        f"NodeAddr={node.address}",
-        f"CPUs={node.cpus}",
-        f"RealMemory={node.memory}",
-    ]
-    if node.gpus:
-        words.append("Gres=" + ":".join(filter(None, ("gpu", node.gpu_type, str(node.gpus)))))
-    if node.features:
-        words.append("Feature=" + ",".join(node.features))
-    return " ".join([*words, "State=UNKNOWN"])
-
-
-def _partition(partition: PartitionShape, shape: Shape) -> str:
-    words = [
-        f"PartitionName={partition.name}",
-        f"Nodes={partition.nodes}",
-        f"Default={'YES' if partition.default else 'NO'}",
-    ]
-    words += [f"MaxNodes={partition.max_nodes}"] if partition.max_nodes else []
-    words += [f"MaxTime={partition.max_time or 'UNLIMITED'}"]
-    words += [f"DefaultTime={partition.default_time}"] if partition.default_time else []
-    words += [f"QOS={qos_name(partition.name)}"] if partition.name in shape.limits else []
-    return " ".join([*words, *partition.options, "State=UP"])
-
-
-def qos_name(partition: str) -> str:
-    """Return the quality of service that has a partition's limits of users."""
-    return f"limits-{partition}".lower()  # sacctmgr writes all names in lower case
-
-
 def gres_conf(shape: Shape, directory: PurePosixPath, gpus: Sequence[int]) -> str:
     """Return gres.conf with a device for each GPU, so that Slurm numbers it."""
     rows, rest = ["AutoDetect=off"], iter(gpus)
@@ -257,24 +151,6 @@ def _ranges(numbers: Sequence[int]) -> str:
     if numbers[-1] - numbers[0] == len(numbers) - 1:
         return f"[{numbers[0]}-{numbers[-1]}]"
     return f"[{','.join(map(str, numbers))}]"
-
-
-def slurmdbd_conf(directory: PurePosixPath, user: str) -> str:
-    """Return slurmdbd.conf. It has no password: MariaDB knows the user by the socket."""
-    rows = [
-        "AuthType=auth/munge",
-        f"AuthInfo=socket={directory}/run/munge.socket",
-        "DbdHost=localhost",
-        "DbdAddr=127.0.0.1",
-        f"DbdPort={ACCOUNTING_PORT}",
-        f"SlurmUser={user}",
-        "StorageType=accounting_storage/mysql",
-        "StorageHost=localhost",
-        f"StorageUser={user}",
-        f"LogFile={directory}/log/slurmdbd.log",
-        f"PidFile={directory}/run/slurmdbd.pid",
-    ]
-    return "\n".join(rows) + "\n"
 
 
 def hosts(shape: Shape) -> str:

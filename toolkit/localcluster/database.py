@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.localcluster.config import qos_name
 from toolkit.localcluster.control import Plan, StartError
 from toolkit.localcluster.paths import Paths
 
@@ -41,58 +40,6 @@ def start(paths: Paths, plan: Plan, daemon: Starter) -> None:
         "slurmdbd",
         ("sacctmgr", "--immediate", "--quiet", "add", "cluster", plan.name),
     )
-    if plan.shape.limits:
-        _limit_jobs(plan)
-
-
-def _limit_jobs(plan: Plan) -> None:
-    """Add the user, and a quality of service with the limits of each partition.
-
-    slurmctld reads them when it starts.
-    """
-    add = ("sacctmgr", "--immediate", "--quiet", "add")
-    shell.run((*add, "account", "users", "Description=users", "Organization=local"), timeout=30)
-    shell.run((*add, "user", plan.user, "Account=users"), timeout=30)
-    for partition, limits in plan.shape.limits.items():
-        given = {
-            "MaxJobsPerUser": limits.jobs_running,
-            "MaxSubmitJobsPerUser": limits.jobs_submitted,
-        }
-        words = [f"{name}={value}" for name, value in given.items() if value is not None]
-        shell.run((*add, "qos", qos_name(partition), *words), timeout=30)
-
-
-def limit_gpus(paths: Paths, plan: Plan, timeout: float = 60) -> None:
-    """Set the limits of GPUs, once slurmdbd has the resource type from slurmctld.
-
-    Raises:
-        StartError: slurmdbd did not accept a limit in time.
-    """
-    deadline = time.monotonic() + timeout
-    for partition, limits in plan.shape.limits.items():
-        if limits.gpus is None:
-            continue
-        words = (
-            "modify",
-            "qos",
-            qos_name(partition),
-            "set",
-            f"MaxTRESPerUser=gres/gpu={limits.gpus}",
-        )
-        while not (
-            answer := shell.run(
-                ("sacctmgr", "--immediate", "--quiet", *words),
-                check=False,
-                timeout=30,
-            )
-        ).ok:
-            if time.monotonic() > deadline:
-                raise StartError(
-                    "slurmdbd did not accept a limit of GPUs",
-                    (paths.log_of("slurmdbd"),),
-                    answer.tail(3),
-                )
-            time.sleep(0.1)
 
 
 def _socket(paths: Paths) -> Path:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from toolkit.errors import UnknownPartitionError
 from toolkit.localcluster import submit_lua
-from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, UserLimits, check
+from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
 from toolkit.model.site import Site, SitePartition
 from toolkit.sites.rules import short_name
 from toolkit.slurm import hostlist
@@ -46,7 +46,7 @@ def imitate(
         site: as its file describes it.
         most: the most nodes of each partition.
         chosen: partitions to imitate; empty: all.
-        accounting: slurmdbd runs too, so that Slurm applies the limits of users itself.
+        accounting: slurmdbd runs too.
         local_directory: returns a directory of the site on this machine; empty if it has none.
 
     Raises:
@@ -71,15 +71,6 @@ def imitate(
     nodes = _nodes(parts, members) if members else _nameless(site, most)
     default = next(iter(members), "main")
     directory = local_directory(site.submit_directory) if site.submit_directory else ""
-    limits = (
-        {
-            name: limits
-            for name, partition in parts.items()
-            if (limits := _limits(partition)) != UserLimits()
-        }
-        if accounting
-        else {}
-    )
     shape = Shape(
         nodes=nodes,
         partitions=tuple(
@@ -87,15 +78,12 @@ def imitate(
         )
         or (PartitionShape(name="main", default=True, max_time=_time(site.max_minutes)),),
         like=site.name,
-        job_submit=submit_lua.text(
-            site, parts, default=default, directory=directory, count=not accounting
-        ),
-        limits=limits,
+        job_submit=submit_lua.text(site, parts, default=default, directory=directory),
         accounting=accounting,
     )
     return Imitation(
         check(shape),
-        tuple(_differences(site, parts, members, accounting=accounting, directory=directory)),
+        tuple(_differences(site, parts, members, directory=directory)),
     )
 
 
@@ -162,20 +150,11 @@ def _time(minutes: int | None) -> str | None:
     return str(minutes) if minutes else None
 
 
-def _limits(partition: SitePartition) -> UserLimits:
-    return UserLimits(
-        jobs_submitted=partition.jobs_submitted,
-        jobs_running=partition.jobs_running,
-        gpus=partition.gpus_per_user,
-    )
-
-
 def _differences(
     site: Site,
     parts: Mapping[str, SitePartition],
     members: Mapping[str, tuple[str, ...]],
     *,
-    accounting: bool,
     directory: str,
 ) -> Iterator[str]:
     """Yield the differences from the site."""
@@ -189,10 +168,8 @@ def _differences(
     left_out = [name for name in site.partitions if name not in parts]
     if left_out:
         yield f"left out: {', '.join(left_out)}"
-    if not accounting and any(
-        partition.jobs_running or partition.gpus_per_user for partition in parts.values()
-    ):
-        yield "Slurm does not limit running jobs and GPUs of one user: that needs --accounting"
+    if any(partition.jobs_running or partition.gpus_per_user for partition in parts.values()):
+        yield "Slurm does not limit running jobs and GPUs of one user"
     if any(partition.arch != "x86_64" for partition in parts.values()):
         yield "all nodes have this machine's architecture; the rules use the site's"
     if site.submit_directory and not directory:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from toolkit.errors import ClusterError, UntrustedError, UsageError
 from toolkit.model.site import CLUSTER_NAME
@@ -23,67 +23,38 @@ _ELSEWHERE = (
 )
 
 
-@dataclass(frozen=True)
-class Paths:
-    """Every file of one cluster."""
+class Paths(NamedTuple):
+    """Every file of one cluster.
+
+    Attributes:
+        name: of the cluster.
+        directory: that holds all others.
+        etc: the folder of the configuration files.
+        conf: the file slurm.conf.
+        logs: the folder of the daemons' logs.
+        run: the folder of sockets and process ids.
+        secrets: the folder of munge's key; readable by the owner only.
+        lock: the file whose lock a process holds that brings the cluster up or down.
+        marker: proof that `toolkit cluster up` made this directory.
+        plan: the requested plan: written first, read by the supervisor.
+        started: the running cluster: written when every node is idle.
+        control: the socket on which the supervisor accepts `cut`, `join`, `kill` and `start`.
+        database: the folder of MariaDB; for the owner only, even if the directory above is not.
+    """
 
     name: str
     directory: Path
-
-    @property
-    def etc(self) -> Path:
-        """The folder of the configuration files."""
-        return self.directory / "etc"
-
-    @property
-    def conf(self) -> Path:
-        """The file slurm.conf."""
-        return self.etc / "slurm.conf"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of the daemons' logs."""
-        return self.directory / "log"
-
-    @property
-    def run(self) -> Path:
-        """The folder of sockets and process ids."""
-        return self.directory / "run"
-
-    @property
-    def secrets(self) -> Path:
-        """The key of munge; readable by the owner only."""
-        return self.directory / "munge"
-
-    @property
-    def lock(self) -> Path:
-        """The file whose lock a process holds that brings the cluster up or down."""
-        return self.directory / "lock"
-
-    @property
-    def marker(self) -> Path:
-        """Proof that `toolkit cluster up` made this directory."""
-        return self.directory / "cluster.json"
-
-    @property
-    def plan(self) -> Path:
-        """The requested plan: written first, read by the supervisor."""
-        return self.directory / "plan.json"
-
-    @property
-    def started(self) -> Path:
-        """The running cluster: written when every node is idle."""
-        return self.run / "started.json"
-
-    @property
-    def control(self) -> Path:
-        """The socket on which the supervisor accepts `cut`, `join`, `kill` and `start`."""
-        return self.run / "control"
-
-    @property
-    def database(self) -> Path:
-        """The folder of MariaDB; for the owner only, even if the directory above is not."""
-        return self.directory / "db"
+    etc: Path
+    conf: Path
+    logs: Path
+    run: Path
+    secrets: Path
+    lock: Path
+    marker: Path
+    plan: Path
+    started: Path
+    control: Path
+    database: Path
 
     def log_of(self, subject: str) -> Path:
         """Return the log of a daemon."""
@@ -92,6 +63,25 @@ class Paths:
     def daemon_logs(self) -> list[Path]:
         """Return the logs of Slurm's daemons, and their outputs of before a log was open."""
         return [path for path in self.logs.glob("slurm*") if path.suffix in (".log", ".out")]
+
+
+def paths_in(directory: Path) -> Paths:
+    """Return the files of the cluster in a directory, which has its name."""
+    return Paths(
+        name=directory.name,
+        directory=directory,
+        etc=directory / "etc",
+        conf=directory / "etc/slurm.conf",
+        logs=directory / "log",
+        run=directory / "run",
+        secrets=directory / "munge",
+        lock=directory / "lock",
+        marker=directory / "cluster.json",
+        plan=directory / "plan.json",
+        started=directory / "run/started.json",
+        control=directory / "run/control",
+        database=directory / "db",
+    )
 
 
 def default_name() -> str:
@@ -150,7 +140,7 @@ def paths_of(name: str) -> Paths:
             place=text,
             next_step=_ELSEWHERE,
         )
-    return Paths(name, directory)
+    return paths_in(directory)
 
 
 def require_own(paths: Paths) -> None:

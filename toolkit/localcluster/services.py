@@ -42,9 +42,6 @@ class Services:
             database.start(self.paths, self.plan, self.daemon)
         step("controller")
         self.daemon("slurmctld", "slurmctld", "-D")
-        if self.plan.shape.limits:
-            step("limits")
-            database.limit_gpus(self.paths, self.plan)
         step("nodes")
         for name in self.nodes.power:
             self.nodes.switch_on(name)

@@ -78,14 +78,6 @@ class PartitionShape(Model, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()
 
 
-class UserLimits(Model, frozen=True, kw_only=True):
-    """The limits of one user in a partition; None: no limit. Slurm needs accounting for them."""
-
-    jobs_submitted: int | None = None
-    jobs_running: int | None = None
-    gpus: int | None = None
-
-
 MAIN = PartitionShape(name="main", default=True, max_time="1-00:00:00", default_time="30:00")
 
 
@@ -99,7 +91,6 @@ class Shape(Model, frozen=True, kw_only=True):
         accounting: slurmdbd and MariaDB run too, so that ``sacct`` answers.
         like: the site that it imitates; empty if none.
         job_submit: a job_submit.lua, which Slurm runs for every job; empty if none.
-        limits: limits of one user by partition; only with accounting.
         light: the nodes share the cluster's namespaces; false: each has its own; None: they share
             them if there are more than 200.
     """
@@ -110,7 +101,6 @@ class Shape(Model, frozen=True, kw_only=True):
     accounting: bool = False
     like: str = ""
     job_submit: str = ""
-    limits: dict[str, UserLimits] = {}
     light: bool | None = None
 
     @property

@@ -126,7 +126,6 @@ def text(
     *,
     default: str,
     directory: str = "",
-    count: bool = True,
 ) -> str:
     """Return the file.
 
@@ -135,12 +134,11 @@ def text(
         partitions: of the cluster.
         default: partition of jobs that name none.
         directory: that jobs must be submitted from; empty: any.
-        count: count the jobs of a user, which Slurm does by itself with accounting.
     """
     most = {
         name: partition.jobs_submitted
         for name, partition in partitions.items()
-        if partition.jobs_submitted and count
+        if partition.jobs_submitted
     }
     return _LUA.format(
         name=" ".join(site.name.split()),

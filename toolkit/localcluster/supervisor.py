@@ -19,7 +19,7 @@ from pathlib import Path
 from toolkit.errors import ToolkitError
 from toolkit.files import read_json
 from toolkit.localcluster.control import KEEP, Plan, Reply, Report, Request, StartError
-from toolkit.localcluster.paths import Paths
+from toolkit.localcluster.paths import Paths, paths_in
 from toolkit.localcluster.services import Services
 from toolkit.model.base import BadDataError, from_json, to_json
 
@@ -32,7 +32,7 @@ def main(directory: Path) -> int:
         # A handler that does nothing, and not SIG_IGN, which daemons and jobs would inherit.
         signal.signal(number, lambda *_: None)
     threading.Thread(target=_end_unless_confirmed, daemon=True).start()
-    paths = Paths(directory.name, directory)
+    paths = paths_in(directory)
     services = Services(paths, read_json(paths.plan, Plan))
     try:
         services.start(lambda step: _report(Report(step=step)))

@@ -31,7 +31,6 @@ _DETAILS = {
     "munge": "authentication",
     "database": "MariaDB, slurmdbd",
     "controller": "slurmctld",
-    "limits": "sacctmgr",
 }
 
 

@@ -3,7 +3,7 @@ local COMMENT = { required = true, words = {}, fields = { ["field"] = { "agentic
 local REQUIRED = {  }
 local FORBIDDEN = { ["mem"] = { why = "memory goes with the cores here: 95 % of the node's memory, shared out by cores", given = function(job) return job.min_mem_per_node ~= nil or job.min_mem_per_cpu ~= nil end }, }
 local CLOSED = { "jupyter" }
-local MOST = {  }
+local MOST = { ["cas_v100_4"] = 20, }
 local DEFAULT = "cas_v100_4"
 local DIRECTORY = ""
 
