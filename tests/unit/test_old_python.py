@@ -15,7 +15,7 @@ _HOME = Path(toolkit.__file__).parent
 _RELAY = [_HOME / "relay" / name for name in gate._PARTS]
 _PLACES = (
     *("scripts/templates", "scripts/report", "images/checks"),
-    *("doctor/scripts", "bench/inside", "bench/scale/inside"),
+    *("doctor/scripts", "bench/inside"),
 )
 _IMAGE = sorted(path for place in _PLACES for path in _HOME.glob(f"{place}/*.py"))
 

@@ -30,10 +30,9 @@ from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.base import to_json
 from toolkit.model.image import BaseImage
-from toolkit.workshops import archive, join, results
-from toolkit.workshops.checks import access
+from toolkit.workshops import archive, checks, join, results
 from toolkit.workshops.model import CONTENTS, Done, Results
-from toolkit.workshops.rehearsal import accounts, places, report
+from toolkit.workshops.rehearsal import accounts, report, stage
 from toolkit.workshops.rehearsal.crew import Crew
 from toolkit.workshops.rehearsal.report import Attempt, Report
 
@@ -212,7 +211,7 @@ def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     comment, removed = "toolkit rehearsal", []
-    monkeypatch.setattr(places, "take_down", lambda place, _: removed.append(place))
+    monkeypatch.setattr(stage, "take_down", lambda place, _: removed.append(place))
     dead, empty, abroad = (tmp_path / f"toolkit-rehearsal-{word}" for word in "abc")
     for place in (dead, empty, abroad):
         place.mkdir()
@@ -222,16 +221,16 @@ def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
     (abroad / ".host").write_text("another-login-node")
     (tmp_path / "toolkit-rehearsal-link").symlink_to(tmp_path)
     (tmp_path / "toolkit-rehearsal-file").touch()
-    with places.temporary_place(tmp_path) as living:
+    with stage.temporary_place(tmp_path) as living:
         users = {
             "tkw1-01": (comment, str(dead / "home" / "tkw1-01")),
             "tkw2-01": (comment, str(living / "home" / "tkw2-01")),
         }
         machine = Machine(monkeypatch, dict(users))
-        assert places.clean(tmp_path, Silent()) == [dead, empty]
+        assert stage.clean(tmp_path, Silent()) == [dead, empty]
         assert (living / ".host").is_file()
         assert set(machine.users) == {"tkw2-01"}
-        assert places.clean(tmp_path, Silent()) == []
+        assert stage.clean(tmp_path, Silent()) == []
     assert removed == [dead]
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {abroad.name, "toolkit-rehearsal-link", "toolkit-rehearsal-file"}
@@ -242,7 +241,7 @@ def test_a_directory_that_a_process_of_another_user_made_is_left(
 ) -> None:
     (tmp_path / "toolkit-rehearsal-a").mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert places.clean(tmp_path, Silent()) == []
+    assert stage.clean(tmp_path, Silent()) == []
     assert (tmp_path / "toolkit-rehearsal-a").is_dir()
 
 
@@ -344,7 +343,7 @@ def test_an_image_that_was_not_built_from_the_lock_fails_the_check(
         manifest = SimpleNamespace(locked=hash_lock(locked))
         image = SimpleNamespace(name="small", path=__file__, manifest=manifest)
         monkeypatch.setattr(store, "find", lambda *_, image=image: image)
-        (result,) = access.images(case)
+        (result,) = checks.images(case)
         assert result.outcome == outcome
     assert "not built from the lock" in result.message
     assert "--locked" in result.fix

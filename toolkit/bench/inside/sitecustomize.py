@@ -1,44 +1,345 @@
-"""Record the memory of each Python process of a job that `toolkit bench compare` measures.
+"""Record the steps and the memory of each rank that `toolkit bench` measures.
 
-Python imports it before the script, and it writes the record when the process ends: the most memory
-that the process had at one time, as the kernel counted it since the program began, and on GPUs the
-most that PyTorch had. The script must not notice any error of this module.
+Python imports it before the script. It patches PyTorch and Horovod when the script imports them,
+and neither when it does not. For each step of the optimizer it writes a line: the time, and the
+seconds of this rank's own work: outside of collectives, and of the backward pass up to the last
+gradient, after which it may wait for others. When the script takes down its process group, all
+ranks first add up a buffer of the size of their gradients a few times. That is for `bench scale`
+(``TOOLKIT_SCALE``). For `bench compare` (``TOOLKIT_MEMORY``) it writes the most memory that the
+process had at one time, as the kernel counted it, and on GPUs the most that PyTorch had.
+
+The script must not notice any error of this module. It works on Python 3.8 and later.
 """
+
+from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
+import importlib.abc
+import importlib.util
 import json
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
+TYPE_CHECKING = False  # importing typing would cost every start of Python some milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
 
-def _tell() -> None:
-    with contextlib.suppress(Exception):
-        status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
-        torch = sys.modules.get("torch")
-        used = torch is not None and torch.cuda.is_initialized()
-        gpu = (
-            max(
-                torch.cuda.max_memory_allocated(number)
-                for number in range(torch.cuda.device_count())
-            )
-            if torch and used
-            else 0
-        )
-        path = Path(os.environ["TOOLKIT_MEMORY"], f"{socket.gethostname()}-{os.getpid()}.json")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(
-            json.dumps(
-                {
-                    "script": sys.argv[0],
-                    "host_mb": round(peak * 1024 / 1e6, 1),
-                    "gpu_mb": round(gpu / 1e6, 1),
-                }
-            )
-        )
+_MOST_STEPS = 200_000  # that are recorded of one process
+_FLUSH = 1.0  # seconds between two writes
+_REPEATS = 5
+_MOST_BYTES = 256 << 20  # of the buffer; the time of a larger one is computed from it
+_READY = 60.0  # seconds in which all ranks must reach the measurement
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMIX_RANK", "SLURM_PROCID")
+_COLLECTIVES = (
+    *("all_reduce", "reduce", "broadcast", "barrier", "all_gather", "all_gather_object"),
+    *("all_gather_into_tensor", "gather", "scatter", "reduce_scatter", "reduce_scatter_tensor"),
+    *("all_to_all", "all_to_all_single", "send", "recv", "broadcast_object_list"),
+    *("allreduce", "allreduce_", "allgather", "synchronize"),  # of Horovod
+)
+
+
+class _Recorder:
+    """The steps of this process, and the file they are written to."""
+
+    def __init__(self, directory: str) -> None:
+        self.pid = os.getpid()
+        self.began = time.time()
+        self.path = Path(directory, f"{socket.gethostname()}-{self.pid}.jsonl")
+        self.lines: list[str] = []
+        self.steps = 0
+        self.busy = 0.0
+        self.mark = time.perf_counter()
+        self.depth = 0
+        self.entered = self.ready = 0.0
+        self.written = 0.0
+        self.nested = 0
+        self.gradients: dict[int, int] = {}
+        self.is_sharded = False
+        self.is_measured = False
+
+    def enter(self) -> None:
+        """Note that a call begins in which this rank may wait for others."""
+        if self.depth == 0:
+            self.entered = time.perf_counter()
+            self.busy += self.entered - self.mark
+        self.depth += 1
+
+    def leave(self) -> None:
+        """Note its end."""
+        self.depth -= 1
+        if self.depth == 0:
+            self.busy += max(0.0, self.ready - self.entered)
+            self.mark, self.ready = time.perf_counter(), 0.0
+
+    def note_ready(self, _parameter: Any) -> None:
+        """Note that the backward pass has the gradient of the first layer, which is its last."""
+        self.ready = time.perf_counter()
+
+    def end_step(self, optimizer: Any) -> None:
+        """Record a step of an optimizer, unless it is within that of another one."""
+        self.nested -= 1
+        if self.nested or os.getpid() != self.pid or self.steps >= _MOST_STEPS:
+            return
+        now = time.perf_counter()
+        self.busy += now - self.mark if self.depth == 0 else 0.0
+        if id(optimizer) not in self.gradients:
+            self.watch(optimizer)
+        self.lines.append(json.dumps([round(time.time(), 6), round(self.busy, 6)]))
+        self.steps, self.busy, self.mark = self.steps + 1, 0.0, now
+        if now - self.written > _FLUSH:
+            self.flush()
+            self.mark = time.perf_counter()
+
+    def watch(self, optimizer: Any) -> None:
+        """Note the bytes of an optimizer's gradients, and from now on when the last is ready."""
+        parameters = [
+            parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.requires_grad
+        ]
+        self.is_sharded |= any(hasattr(parameter, "device_mesh") for parameter in parameters)
+        if parameters and hasattr(parameters[0], "register_post_accumulate_grad_hook"):
+            parameters[0].register_post_accumulate_grad_hook(_quiet(self.note_ready))
+        sizes = (parameter.numel() * parameter.element_size() for parameter in parameters)
+        self.gradients[id(optimizer)] = sum(sizes)
+
+    def flush(self) -> None:
+        """Write the lines so far."""
+        if os.getpid() != self.pid or not self.lines or not self.steps:
+            return  # a child of the rank, or a process that trains nothing
+        if not self.written:
+            self.lines.insert(0, json.dumps(self.header()))
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(line + "\n" for line in self.lines))
+        self.lines, self.written = [], time.perf_counter()
+
+    def header(self) -> dict[str, object]:
+        """Return what identifies the rank."""
+        rank = next((os.environ[name] for name in _RANKS if os.environ.get(name)), "0")
+        return {"rank": int(rank), "host": socket.gethostname(), "began": self.began}
+
+
+def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that returns None where it would raise."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        with contextlib.suppress(Exception):
+            return function(*arguments, **named)
+        return None
+
+    return call
+
+
+def _waiting(recorder: _Recorder, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function in which the rank may wait."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        recorder.enter()
+        try:
+            return function(*arguments, **named)
+        finally:
+            recorder.leave()
+
+    return call
+
+
+def _before(first: Callable[[], object], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls another one first."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        _quiet(first)()
+        return function(*arguments, **named)
+
+    return call
+
+
+def _patch_optimizer(recorder: _Recorder, module: Any) -> None:
+    def begin(*_: object) -> None:
+        recorder.nested += 1
+
+    end = _quiet(recorder.end_step)
+    module.register_optimizer_step_pre_hook(begin)
+    module.register_optimizer_step_post_hook(lambda optimizer, *_: end(optimizer))
+
+
+def _patch_backward(recorder: _Recorder, module: Any) -> None:
+    module.backward = _waiting(recorder, module.backward)
+
+
+def _patch_operations(recorder: _Recorder, module: Any) -> None:
+    for name in _COLLECTIVES:
+        if hasattr(module, name):
+            setattr(module, name, _waiting(recorder, getattr(module, name)))
+
+
+def _patch_collectives(recorder: _Recorder, module: Any) -> None:
+    _patch_operations(recorder, module)
+    measure = functools.partial(_measure_torch, recorder)
+    module.destroy_process_group = _before(measure, module.destroy_process_group)
+
+
+def _patch_horovod(recorder: _Recorder, module: Any) -> None:
+    module.shutdown = _before(functools.partial(_measure_horovod, recorder), module.shutdown)
+
+
+_PATCHES = {
+    "torch.optim.optimizer": _patch_optimizer,
+    "torch.autograd": _patch_backward,
+    "torch.distributed.distributed_c10d": _patch_collectives,
+    "horovod.torch.mpi_ops": _patch_operations,
+    "horovod.torch": _patch_horovod,
+}
+
+
+def _measure_torch(recorder: _Recorder) -> None:
+    """Add up a buffer in the default process group, if all ranks have arrived."""
+    import datetime
+
+    import torch
+    import torch.distributed as dist
+
+    if recorder.is_measured or not recorder.steps or not dist.is_initialized():
+        return
+    recorder.is_measured = True
+    size = dist.get_world_size()
+    if size == 1 or recorder.is_sharded:
+        return
+    store, mine = dist.distributed_c10d._get_default_store(), f"toolkit_scale_{dist.get_rank()}"
+    store.set(mine, "ready")
+    names = [f"toolkit_scale_{rank}" for rank in range(size)]
+    store.wait(names, datetime.timedelta(seconds=_READY))
+    backend = dist.get_backend()
+    device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else None
+    _measure(recorder, str(backend), device, dist.all_reduce)
+
+
+def _measure_horovod(recorder: _Recorder) -> None:
+    """Add up a buffer by Horovod."""
+    import horovod.torch as hvd
+    import torch
+
+    if recorder.is_measured or not recorder.steps or not hvd.is_initialized() or hvd.size() == 1:
+        return
+    recorder.is_measured = True
+    device = (
+        torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
+    )
+    _measure(
+        recorder,
+        "horovod",
+        device,
+        lambda buffer: hvd.allreduce_(buffer, op=hvd.Sum, name="toolkit_scale"),
+    )
+
+
+def _measure(
+    recorder: _Recorder, backend: str, device: Any, add_up: Callable[[Any], object]
+) -> None:
+    """Record the median time of some sums."""
+    import torch
+
+    wanted = int(os.environ.get("TOOLKIT_SCALE_BYTES") or 0) or sum(recorder.gradients.values())
+    size, times = min(max(wanted, 4), _MOST_BYTES), []
+    buffer = torch.zeros(size // 4, device=device)
+    for _ in range(1 + _REPEATS):  # the first one sets up connections and memory
+        if device is not None:
+            torch.cuda.synchronize()
+        started = time.perf_counter()
+        add_up(buffer)
+        if device is not None:
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+    median = sorted(times[1:])[_REPEATS // 2] * wanted / size
+    recorder.lines.append(json.dumps({"allreduce": median, "bytes": wanted, "backend": backend}))
+    recorder.flush()
+
+
+def _describe_machine(directory: str) -> None:
+    """Write the cores of this machine, and the id of its kernel, unless another rank did."""
+    path = Path(directory, f"machine-{socket.gethostname()}.json")
+    path.parent.mkdir(exist_ok=True)
+    if path.exists():
+        return
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    smt = Path("/sys/devices/system/cpu/smt/active")
+    threads = 2 if smt.exists() and smt.read_text(encoding="ascii").strip() == "1" else 1
+    own = path.with_name(f".{path.name}.{os.getpid()}")
+    own.write_text(json.dumps({"boot": boot, "cores": (os.cpu_count() or 1) // threads}))
+    own.replace(path)
+
+
+class _Loader(importlib.abc.Loader):
+    """A module's own loader, and the patch after it."""
+
+    def __init__(self, loader: Any, patch: Callable[[ModuleType], object]) -> None:
+        self.loader = loader
+        self.patch = patch
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Create the module as its own loader does."""
+        module: ModuleType | None = self.loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module, then patch it."""
+        self.loader.exec_module(module)
+        _quiet(self.patch)(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """A finder of the few modules that are patched; all others are left to the next one."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        self.waiting = dict(_PATCHES)
+        self.recorder = recorder
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a module as the next finders do, and have it patched."""
+        del path, target
+        patch = self.waiting.pop(name, None)
+        if patch is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, functools.partial(patch, self.recorder))
+        return spec
+
+
+def _record_memory(directory: str) -> None:
+    """Write the most memory of this process, when it ends."""
+    status = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
+    torch, gpu = sys.modules.get("torch"), 0
+    if torch is not None and torch.cuda.is_initialized():
+        gpu = max(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
+    path = Path(directory, f"{socket.gethostname()}-{os.getpid()}.json")
+    path.parent.mkdir(exist_ok=True)
+    record = {"script": sys.argv[0], "host_mb": round(peak * 1024 / 1e6, 1)}
+    path.write_text(json.dumps({**record, "gpu_mb": round(gpu / 1e6, 1)}))
+
+
+def _finish(recorder: _Recorder) -> None:
+    """Measure communication where the script has not taken down its process group."""
+    if getattr(sys, "last_value", None) is None and "torch.distributed" in sys.modules:
+        _quiet(_measure_torch)(recorder)
+    recorder.flush()
 
 
 def _import_next() -> None:
@@ -55,7 +356,13 @@ def _import_next() -> None:
         sys.modules.setdefault(__name__, ours)
 
 
+if os.environ.get("TOOLKIT_SCALE"):
+    _quiet(_describe_machine)(os.environ["TOOLKIT_SCALE"])
+    _recorder = _Recorder(os.environ["TOOLKIT_SCALE"])
+    sys.meta_path.insert(0, _Finder(_recorder))
+    atexit.register(_quiet(_finish), _recorder)
+    os._exit = _before(_recorder.flush, os._exit)
 if os.environ.get("TOOLKIT_MEMORY"):
-    atexit.register(_tell)
+    atexit.register(_quiet(_record_memory), os.environ["TOOLKIT_MEMORY"])
 if __name__ == "sitecustomize":
     _import_next()

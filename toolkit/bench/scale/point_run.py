@@ -17,6 +17,7 @@ from toolkit.bench.scale import rank_files
 from toolkit.bench.scale.measurement import Evidence
 from toolkit.bench.scale.model import Options, Point
 from toolkit.bench.scale.points import scaled_arguments
+from toolkit.config import package_directory
 from toolkit.files import read_text
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
@@ -25,7 +26,7 @@ from toolkit.planning.settings import Layer
 from toolkit.runs.logs import Tail
 from toolkit.slurm.hostlist import expand
 
-HOOK = Path(__file__).with_name("inside") / "sitecustomize.py"
+HOOK = package_directory("bench/inside") / "sitecustomize.py"
 _RECORDS = "scale"  # of a run's directory: the hook, and a file for each process
 _MOST_BYTES = 16 << 20  # of a rank's file
 _MOST_LINES = 200_000  # that are kept of a run, of those with a measured value

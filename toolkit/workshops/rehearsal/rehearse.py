@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -22,10 +24,8 @@ from toolkit.workshops.reading import job_of, load, source_of
 from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.accounts import Person
 from toolkit.workshops.rehearsal.crew import Crew
-from toolkit.workshops.rehearsal.measure import Measures, measuring, size_of
-from toolkit.workshops.rehearsal.places import HOME, clean, temporary_place
 from toolkit.workshops.rehearsal.report import Report
-from toolkit.workshops.rehearsal.stage import Stage, stage
+from toolkit.workshops.rehearsal.stage import HOME, Stage, clean, stage, temporary_place
 
 _FORMAT = "%u|%j|%V|%S"
 _PARENT = Path("/var/tmp")  # of rehearsals with users
@@ -198,3 +198,66 @@ def _queued(cluster: Stage) -> dict[tuple[str, str], float]:
             passed = datetime.fromisoformat(started) - datetime.fromisoformat(submitted)
             waited[(user, name)] = max(0.0, passed.total_seconds())
     return waited
+
+
+_EVERY = 1.0  # seconds
+
+
+class Measures:
+    """Measured values so far.
+
+    Attributes:
+        memory: the most bytes of memory that were taken since the beginning.
+        cpu: seconds that the CPUs of this machine were busy.
+    """
+
+    def __init__(self) -> None:
+        self._available, self._busy = _available(), _busy()
+        self.memory, self.cpu = 0, 0.0
+
+    def take(self) -> None:
+        """Take a measurement."""
+        self.memory = max(self.memory, self._available - _available())
+        self.cpu = round(_busy() - self._busy, 1)
+
+
+@contextlib.contextmanager
+def measuring() -> Iterator[Measures]:
+    """Measure until the block ends."""
+    measures, stop = Measures(), threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(_EVERY):
+            measures.take()
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield measures
+    finally:
+        stop.set()
+        thread.join()
+        measures.take()
+
+
+def _available() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 0
+
+
+def _busy() -> float:
+    """Return the seconds that all CPUs together were busy since the machine started."""
+    words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
+    user, nice, system, _idle, _wait, irq, softirq = map(int, words[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def size_of(directory: Path) -> int:
+    """Return the bytes that the files below a directory take on the disk."""
+    total = 0
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.lstat().st_blocks * 512
+    return total

@@ -1,4 +1,4 @@
-"""Checks of images, Slurm, quota and the way to the nodes, from the participant's account."""
+"""Checks of a joined workshop: what keeps a participant from the first accuracy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import pwd
 import re
 import tempfile
+import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 from toolkit.checks import Result, check, failed, from_error, passed, unchecked, warned
@@ -16,10 +18,66 @@ from toolkit.images.host.space import read_room
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
+from toolkit.model.job import Job
+from toolkit.model.site import Partition
+from toolkit.planning.cluster import Cluster, find_cluster
+from toolkit.planning.settings import Layer, chosen, merge, project_layers
+from toolkit.slurm.client import Client
 from toolkit.text import one_line
 from toolkit.units import counted, human_size
-from toolkit.workshops.case import JoinCase
+from toolkit.workshops.join import Membership
 from toolkit.workshops.results import leave
+
+
+class JoinCase:
+    """A joined workshop and its cluster, which is reached when a check first needs it."""
+
+    def __init__(self, member: Membership) -> None:
+        self.directory, self.joined, self.contents = (
+            member.directory,
+            member.joined,
+            member.contents,
+        )
+        self.source = Path(member.joined.source)
+
+    @cached_property
+    def job(self) -> Job:
+        """The options of the participant's ``toolkit.toml``."""
+        return merge(project_layers(self.directory)).job
+
+    @cached_property
+    def cluster(self) -> Cluster | ToolkitError:
+        """The cluster, or why it cannot be reached."""
+        try:
+            cluster = find_cluster(chosen(self.directory).site)
+            Client(cluster.access).version()
+        except ToolkitError as error:
+            return error
+        return cluster
+
+    @property
+    def client(self) -> Client | None:
+        """The client of its Slurm; None if that does not answer."""
+        return None if isinstance(self.cluster, ToolkitError) else Client(self.cluster.access)
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """The partitions that this user may see."""
+        return self.client.partitions() if self.client else ()
+
+    def script(self, exercise: str) -> str:
+        """Return the script that `toolkit run` would submit for an exercise.
+
+        Raises:
+            PlanError: the job could not run.
+        """
+        from toolkit import scripts
+        from toolkit.planning.case import gather
+        from toolkit.planning.plan import decide
+
+        case = gather(exercise, Layer("flag", {}), self.directory)
+        return scripts.script(decide(case))
+
 
 _LEAST_ROOM = 200 << 20
 _ASK = "ask the instructor"
@@ -194,3 +252,36 @@ def results(case: JoinCase) -> Result:
     except ToolkitError as error:
         return from_error(error)
     return passed(f"states and accuracies are left in {wanted}")
+
+
+SECONDS = 60.0  # the longest time of all checks together
+CHECKS = (
+    images,
+    slurm,
+    partition,
+    reservation,
+    account,
+    jobs,
+    room,
+    nodes,
+    results,
+)
+
+
+def examine(member: Membership) -> Iterator[Result]:
+    """Make the checks in their order; those that are left after a minute are not made."""
+    case, until = JoinCase(member), time.monotonic() + SECONDS
+    before = Path.cwd()
+    os.chdir(member.directory)  # its settings name the directory of images
+    try:
+        for check in CHECKS:
+            if time.monotonic() > until:
+                text = f"after {SECONDS:.0f} s there was no time left"
+                yield unchecked(text)._replace(name=check.name)
+                continue
+            try:
+                yield from check(case)
+            except ToolkitError as error:
+                yield unchecked(error.cause)._replace(name=check.name)
+    finally:
+        os.chdir(before)
