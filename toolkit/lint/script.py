@@ -67,6 +67,14 @@ class Command(NamedTuple):
         return self.line + self.text.count("\n", 0, offset)
 
 
+class Found(NamedTuple):
+    """A place in a command that a pattern matches."""
+
+    line: int
+    match: re.Match[str]
+    command: Command
+
+
 class Script(NamedTuple):
     """A whole script. ``open_quote``: the line of a quote that is never closed."""
 
@@ -89,6 +97,20 @@ class Script(NamedTuple):
         """Return the value of an option, the last if there are several; None if unset."""
         values = [option.value or "" for _, option in self.options(name)]
         return values[-1] if values else None
+
+    def find(
+        self, pattern: re.Pattern[str], part: str = "text", group: str | int = 0
+    ) -> Iterator[Found]:
+        """Yield where a pattern matches in commands.
+
+        Args:
+            pattern: is searched for.
+            part: ``text``, ``bare`` or ``plain`` of each command.
+            group: whose line is meant.
+        """
+        for command in self.commands:
+            for match in pattern.finditer(getattr(command, part)):
+                yield Found(command.line_of(match.start(group)), match, command)
 
     @property
     def is_batch(self) -> bool:

@@ -194,17 +194,11 @@ def check_background(case: LintCase) -> Iterator[Result]:
     script = case.script
     if not script.is_batch:
         return
-    started = [
-        (command, match)
-        for command in script.commands
-        for match in _BACKGROUND.finditer(command.plain)
-    ]
+    started = list(script.find(_BACKGROUND, "plain"))
     if not started:
         return
-    bare = [
-        (command, match) for command in script.commands for match in _BARE.finditer(command.plain)
-    ]
-    for command, match in bare:
+    bare = list(script.find(_BARE, "plain"))
+    for _, match, command in bare:
         line = command.line_of(match.start() + len(match[0]) - len(match[0].lstrip()))
         yield at(
             line,
@@ -216,9 +210,8 @@ def check_background(case: LintCase) -> Iterator[Result]:
         and not any(_ANY.search(command.plain) for command in script.commands)
         and not _goes_on(script)
     ):
-        command, match = started[-1]
         yield at(
-            command.line_of(match.start()),
+            started[-1].line,
             "nothing waits for what is started with &",
             fix='keep its id (pid=$!), and wait "$pid" at the end',
         )
@@ -295,17 +288,11 @@ def check_secret(case: LintCase) -> Iterator[Result]:
 
     The value itself is not repeated.
     """
-    script = case.script
-    for command in script.commands:
-        for match in _ARGUMENT.finditer(command.text):
-            option = match[0].split("=")[0].split()[0]
-            yield at(command.line_of(match.start()), f"{option} is given on the command line")
-        for match in _VARIABLE.finditer(command.text):
-            if not match["value"].startswith(("/", "~", "`")):
-                yield at(
-                    command.line_of(match.start()),
-                    f"the value of {match['name']} is written in the script",
-                )
-        for match in _KNOWN.finditer(command.text):
-            if not _VARIABLE.search(command.text):
-                yield at(command.line_of(match.start()), "a token is written in the script")
+    for line, match, _ in case.script.find(_ARGUMENT):
+        yield at(line, f"{match[0].split('=')[0].split()[0]} is given on the command line")
+    for line, match, _ in case.script.find(_VARIABLE):
+        if not match["value"].startswith(("/", "~", "`")):
+            yield at(line, f"the value of {match['name']} is written in the script")
+    for line, _, command in case.script.find(_KNOWN):
+        if not _VARIABLE.search(command.text):
+            yield at(line, "a token is written in the script")

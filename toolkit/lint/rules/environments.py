@@ -34,12 +34,8 @@ def check_gpu_binding(case: LintCase) -> Iterator[Result]:
         options = {name: value for name, _, value in slurm_options(call)[0]}
         if "gpus-per-task" in options and options.get("ntasks") != "1" and not single:
             yield at(call.line, "--gpus-per-task gives every task GPUs of its own")
-    for command in script.commands:
-        match = _BY_RANK.search(command.text)
-        if match:
-            yield at(
-                command.line_of(match.start()), f"CUDA_VISIBLE_DEVICES is set from ${match[1]}"
-            )
+    for line, match, _ in script.find(_BY_RANK):
+        yield at(line, f"CUDA_VISIBLE_DEVICES is set from ${match[1]}")
 
 
 _STARTED = re.compile(
@@ -68,12 +64,10 @@ def check_no_nv(case: LintCase) -> Iterator[Result]:
     script = case.script
     if not _has_gpus(script) or any(_GIVEN.search(command.text) for command in script.commands):
         return
-    for command in script.commands:
-        for match in _STARTED.finditer(command.plain):
-            call = call_at(command, match.start("program"), match["program"].rpartition("/")[2])
-            if _ACTION.search(call.plain) and "$" not in _before_image(call.words, script):
-                message = f"the job has GPUs, and {call.program} is started without --nv"
-                yield at(call.line, message)
+    for line, match, command in script.find(_STARTED, "plain", "program"):
+        call = call_at(command, match.start("program"), match["program"].rpartition("/")[2])
+        if _ACTION.search(call.plain) and "$" not in _before_image(call.words, script):
+            yield at(line, f"the job has GPUs, and {call.program} is started without --nv")
 
 
 def _before_image(words: tuple[str, ...], script: Script) -> str:

@@ -9,15 +9,29 @@ from toolkit.checks import Edit, Result, at, check
 from toolkit.lint.calls import Call, calls, slurm_options
 from toolkit.lint.script import LintCase, Script, is_conditional, least_nodes, node_range
 
-_COUNT_OPTION = re.compile(
-    r"--(?:world[_-]size|nproc[_-]per[_-]node|nnodes)[= ][\"']?\$\{?SLURM_TASKS_PER_NODE\b"
-)
 # A hostlist of the script's own names is right; of Slurm's list, it is the list again.
 _SHOW = re.compile(
     r"\bscontrol\s+show\s+(nodelist|nodes?|hostlist(?=\s+[\"']?\$\{?SLURM_))\b(?=\s+[\"']?\$)"
 )
-_ADDRESS = re.compile(r"\bhostname\s+(?:--ip-address|-i|-I|--all-ip-addresses)\b")
-_HOSTS = re.compile(r"\s-H[ =]?[\"']?\$\{?SLURM_(?:JOB_)?NODELIST\b")
+_FORMS = (
+    (
+        re.compile(
+            r"--(?:world[_-]size|nproc[_-]per[_-]node|nnodes)[= ][\"']?\$\{?SLURM_TASKS_PER_NODE\b"
+        ),
+        "$SLURM_TASKS_PER_NODE is a text such as 4(x2)",
+        "$SLURM_NTASKS, or $SLURM_NTASKS_PER_NODE",
+    ),
+    (
+        re.compile(r"\bhostname\s+(?:--ip-address|-i|-I|--all-ip-addresses)\b"),
+        "a host can have several addresses, and this prints all of them",
+        'the name itself: scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1',
+    ),
+    (
+        re.compile(r"\s-H[ =]?[\"']?\$\{?SLURM_(?:JOB_)?NODELIST\b"),
+        "$SLURM_JOB_NODELIST is a short form such as gpu[12-13]",
+        "scontrol show hostnames, and :slots after each",
+    ),
+)
 
 
 @check(
@@ -29,36 +43,19 @@ _HOSTS = re.compile(r"\s-H[ =]?[\"']?\$\{?SLURM_(?:JOB_)?NODELIST\b")
 def check_slurm_variable(case: LintCase) -> Iterator[Result]:
     """Find values of Slurm in a form that the reader does not expect."""
     script = case.script
-    for command in script.commands:
-        for match in _COUNT_OPTION.finditer(command.bare):
-            yield at(
-                command.line_of(match.start()),
-                "$SLURM_TASKS_PER_NODE is a text such as 4(x2)",
-                fix="$SLURM_NTASKS, or $SLURM_NTASKS_PER_NODE",
-            )
-        for match in _SHOW.finditer(command.bare):
-            line = command.line_of(match.start())
-            corrected = _SHOW.sub(
-                "scontrol show hostnames", command.text.split("\n")[line - command.line]
-            )
-            yield at(
-                line,
-                f"scontrol show {match[1]} does not list the names of hosts",
-                edits=[Edit(line=line, text=corrected)],
-                fix="scontrol show hostnames",
-            )
-        for match in _ADDRESS.finditer(command.bare):
-            yield at(
-                command.line_of(match.start()),
-                "a host can have several addresses, and this prints all of them",
-                fix='the name itself: scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1',
-            )
-        for match in _HOSTS.finditer(command.bare):
-            yield at(
-                command.line_of(match.start()),
-                "$SLURM_JOB_NODELIST is a short form such as gpu[12-13]",
-                fix="scontrol show hostnames, and :slots after each",
-            )
+    for line, match, command in script.find(_SHOW, "bare"):
+        corrected = _SHOW.sub(
+            "scontrol show hostnames", command.text.split("\n")[line - command.line]
+        )
+        yield at(
+            line,
+            f"scontrol show {match[1]} does not list the names of hosts",
+            edits=[Edit(line=line, text=corrected)],
+            fix="scontrol show hostnames",
+        )
+    for pattern, message, fix in _FORMS:
+        for line, _, _ in script.find(pattern, "bare"):
+            yield at(line, message, fix=fix)
 
 
 _RANKS_OPTION = re.compile(r"\s(?:-np|-n|--np|--num-proc)[ =](\d+)\b")
@@ -204,11 +201,9 @@ def check_local_rendezvous(case: LintCase) -> Iterator[Result]:
     script = case.script
     if least_nodes(script) < 2 or any(_CHOSEN.search(command.text) for command in script.commands):
         return
-    for command in script.commands:
-        for match in _MEETING.finditer(command.text):
-            if "--standalone" not in command.text and not is_conditional(script, command):
-                message = f"ranks of several nodes are to meet at {match['place']}"
-                yield at(command.line_of(match.start("place")), message)
+    for line, match, command in script.find(_MEETING, group="place"):
+        if "--standalone" not in command.text and not is_conditional(script, command):
+            yield at(line, f"ranks of several nodes are to meet at {match['place']}")
 
 
 _SIZE = re.compile(
@@ -234,11 +229,9 @@ def check_world_size(case: LintCase) -> Iterator[Result]:
     if tasks is None or any(_OWN.search(command.text) for command in script.commands):
         return
     fitting = {tasks, _all_gpus(script)}
-    for command in script.commands:
-        for match in _SIZE.finditer(command.text):
-            if int(match["size"]) not in fitting:
-                message = f"WORLD_SIZE is {match['size']}, and the job has {tasks} tasks"
-                yield at(command.line_of(match.start("size")), message)
+    for line, match, _ in script.find(_SIZE, group="size"):
+        if int(match["size"]) not in fitting:
+            yield at(line, f"WORLD_SIZE is {match['size']}, and the job has {tasks} tasks")
 
 
 def _all_gpus(script: Script) -> int | None:
@@ -290,10 +283,5 @@ _PORT = re.compile(
 )
 def check_fixed_port(case: LintCase) -> Iterator[Result]:
     """Find ports that are numbers in the script."""
-    script = case.script
-    for command in script.commands:
-        for match in _PORT.finditer(command.bare):
-            yield at(
-                command.line_of(match.start("port")),
-                f"port {match['port']} is the same for every job",
-            )
+    for line, match, _ in case.script.find(_PORT, "bare", "port"):
+        yield at(line, f"port {match['port']} is the same for every job")
