@@ -166,7 +166,7 @@ def test_an_error_in_a_thread_counts_if_the_rank_ended_itself_for_it() -> None:
     for kind in ("exit", "child"):
         leave = process(1, 1.2, error("SystemExit"), kind=kind, code=1)
         assert first("srun", thread, leave).words == "in thread Thread-1: KeyError: 'shard'"
-    harmless = process(0, 0.5, error("ValueError", "x"), kind="destructor", thread="A.__del__")
+    harmless = process(0, 0.5, error("ValueError", "x"), kind="thread", thread="t")
     assert first("srun", harmless, process(3, 2.0, KEY)).rank == 3
 
 

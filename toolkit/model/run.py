@@ -128,11 +128,11 @@ class Record(Model, frozen=True, kw_only=True):
 
     Attributes:
         kind: ``exception`` or ``exit``: of the main thread; ``child``: of a process of
-            multiprocessing; ``thread`` and ``destructor`` do not end the process.
+            multiprocessing; ``thread`` does not end the process.
         time_ns: nanoseconds since the epoch, by the clock of the node.
         chain: the last error first, then those that led to it.
         code: exit code, if the process exits with an explicit one.
-        thread: name of the thread or of the destructor.
+        thread: name of the thread.
         rank: global rank of the process; None if it is not known, or the process is not a rank.
         host: node name.
         origin: the program itself, unclear, or a consequence of the failure of another rank.
@@ -202,8 +202,8 @@ class Failure(Model, frozen=True, kw_only=True):
         rank: global rank; None if it is unknown.
         host: node it ran on.
         text: the line of the log that reports it.
-        kind: ``exception``, ``exit``, ``argparse``, ``child``, ``thread`` or ``destructor``; empty
-            if only its exit code is known.
+        kind: ``exception``, ``exit``, ``argparse``, ``child`` or ``thread``; empty if only its exit
+            code is known.
         words: the program's own message: ``KeyError: 'label'``; empty if only its exit code is
             known.
         place: the user's own last frame: ``train.py, line 12, in step``.

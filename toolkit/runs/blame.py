@@ -230,7 +230,7 @@ def _judged(record: Record, process: Process) -> Record:
 def _cause_within(last: Record, own: Sequence[Record]) -> Record:
     """Return the earlier error of the same rank that made it exit.
 
-    It happened in a thread, in a destructor, or in a process that the rank started.
+    It happened in a thread, or in a process that the rank started.
     """
     if last.chain[0].type != "SystemExit" or last.chain[0].message:
         return last
@@ -295,10 +295,7 @@ def headline(record: Record) -> str:
         text = message or f"the script ended itself with exit code {record.code or 1}"
     else:
         text = ": ".join(filter(None, (error.type, message)))
-    prefix = {
-        "thread": f"in thread {record.thread}: ",
-        "destructor": f"in {record.thread or 'a destructor'}: ",
-    }.get(record.kind, "")
+    prefix = f"in thread {record.thread}: " if record.kind == "thread" else ""
     return (prefix + text)[:_MOST_CHARACTERS]
 
 

@@ -184,10 +184,10 @@ def _record(kind: str, error: "Any", stack: "Any" = None, thread: str = "") -> N
     Nothing is imported after Ctrl-C: it would change the exit code that Python then has.
 
     Args:
-        kind: ``exception``, ``exit``, ``child``, ``thread`` or ``destructor``.
+        kind: ``exception``, ``exit``, ``child`` or ``thread``.
         error: the last error.
         stack: the frame in which it was raised; None: its traceback has it.
-        thread: name of the thread or the destructor.
+        thread: name of the thread.
     """
     identity = (id(error), type(error))  # the error itself would keep all that its frames hold
     if error is None or isinstance(error, KeyboardInterrupt) or identity == _file.get("error"):
@@ -217,7 +217,7 @@ def _record(kind: str, error: "Any", stack: "Any" = None, thread: str = "") -> N
 
 
 def _watch_errors() -> None:
-    """Record uncaught errors before they are printed, those in threads and destructors as well."""
+    """Record uncaught errors before they are printed, those in threads as well."""
     show = sys.excepthook
 
     def hook(kind: "type", error: "BaseException", traceback: "Any") -> None:
@@ -225,22 +225,16 @@ def _watch_errors() -> None:
         show(kind, error, traceback)
 
     sys.excepthook = hook
-    _watch_hook(threading, "excepthook", "thread")
-    _watch_hook(sys, "unraisablehook", "destructor")
+    show_of_thread = getattr(threading, "excepthook", None)  # since Python 3.8
 
-
-def _watch_hook(owner: "Any", name: str, kind: str) -> None:
-    show = getattr(owner, name, None)  # since Python 3.8
-
-    def hook(arguments: "Any") -> None:
-        place = getattr(arguments, "thread", None) or getattr(arguments, "object", None)
-        where = getattr(place, "__qualname__", None) or getattr(place, "name", "")
+    def hook_of_thread(arguments: "Any") -> None:
         if not isinstance(arguments.exc_value, SystemExit):
-            _record(kind, arguments.exc_value, thread=str(where)[:200])
-        show(arguments)  # type: ignore[misc]
+            name = getattr(arguments.thread, "name", "")
+            _record("thread", arguments.exc_value, thread=str(name)[:200])
+        show_of_thread(arguments)  # type: ignore[misc]
 
-    if show is not None:
-        setattr(owner, name, hook)
+    if show_of_thread is not None:
+        threading.excepthook = hook_of_thread
 
 
 def _watch_exits() -> None:
