@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolkit.checks import Result, passed
+from toolkit.checks import Check, passed
 from toolkit.config import package_directory
 from toolkit.doctor import node_jobs
 from toolkit.doctor.case import DoctorCase
@@ -52,119 +52,87 @@ def way(clock: float = 0.0) -> dict[str, Any]:
     return {"clock": clock, "from": "10.0.0.1", "to": "10.0.0.2"}
 
 
-@pytest.mark.parametrize(
-    ("told", "outcome", "words"),
-    [
+def names(here: str, there: str, address: str, back: str) -> dict[str, Any]:
+    own = {"address": "10.0.0.9", "back": here}
+    return {"names": {here: own, there: {"address": address, "back": back}}}
+
+
+V100S = {"gpus": ["GPU 0: V100", "GPU 1: V100"]}
+DRIVER, OTHER = {"driver": "570.86"}, {"driver": "535.129"}
+FINE = names("n0", "n1", "10.0.0.2", "n1.cluster")
+UP = {"addresses": {"ib0": "10.0.0.1"}}
+LATE = {"error": "timed out"}
+IB0 = Site(name="s", interface="ib0")
+CASES: list[tuple[Check, list[dict[str, Any]], dict[str, Any], str, str]] = [
+    (gpus.check_gpus, [V100S, V100S], {"asked": 2}, "passed", "4 x V100"),
+    (gpus.check_gpus, [V100S, {"gpus": ["GPU 0: V100"]}], {"asked": 2}, "failed", "n1 sees 1"),
+    (gpus.check_gpus, [{}, {}], {"asked": 2}, "failed", "n0 sees 0; n1 sees 0"),
+    (
+        gpus.check_gpus,
+        [{"visible": "0,1"}, {"visible": "0,1"}],
+        {"asked": 2, "has_simulated_gpus": True},
+        "unchecked",
+        "2, 2",
+    ),
+    (gpus.check_driver, [DRIVER, DRIVER], {"asked": 1}, "passed", ""),
+    (gpus.check_driver, [DRIVER, OTHER], {"asked": 1}, "warning", "n1 535.129"),
+    (gpus.check_driver, [DRIVER, {}], {"asked": 1}, "warning", ""),
+    *(
         (
-            [{"gpus": ["GPU 0: V100", "GPU 1: V100"]}, {"gpus": ["GPU 0: V100", "GPU 1: V100"]}],
-            "passed",
-            "4 x V100",
-        ),
-        (
-            [{"gpus": ["GPU 0: V100", "GPU 1: V100"]}, {"gpus": ["GPU 0: V100"]}],
-            "failed",
-            "n1 sees 1",
-        ),
-        ([{}, {}], "failed", "n0 sees 0; n1 sees 0"),
-    ],
-)
-def test_gpus(told: list[dict[str, Any]], outcome: str, words: str) -> None:
-    answer = gpus.check_gpus.only(case(*told, asked=2))
-    assert answer.outcome == outcome
-    assert words in answer.message
-
-
-def test_gpus_of_a_local_cluster_are_simulated_and_said_to_be() -> None:
-    answer = gpus.check_gpus.only(
-        case({"visible": "0,1"}, {"visible": "0,1"}, asked=2, has_simulated_gpus=True)
-    )
-    assert answer.outcome == "unchecked"
-    assert "2, 2" in answer.message
-
-
-def test_drivers() -> None:
-    assert (
-        gpus.check_driver.only(case({"driver": "570.86"}, {"driver": "570.86"}, asked=1)).outcome
-        == "passed"
-    )
-    unlike = gpus.check_driver.only(case({"driver": "570.86"}, {"driver": "535.129"}, asked=1))
-    assert unlike.outcome == "warning"
-    assert "n1 535.129" in unlike.message
-    assert gpus.check_driver.only(case({"driver": "570.86"}, {}, asked=1)).outcome == "warning"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "outcome"), [(0.002, "passed"), (-3.0, "warning"), (120.0, "failed")]
-)
-def test_clocks(seconds: float, outcome: str) -> None:
-    assert (
-        network.check_clocks.only(
-            case({"links": {"n1": way(seconds)}}, {"links": {"n0": way(-seconds)}})
-        ).outcome
-        == outcome
-    )
-
-
-def test_names() -> None:
-    def told(here: str, there: str, address: str, back: str) -> dict[str, Any]:
-        return {
-            "names": {
-                here: {"address": "10.0.0.9", "back": here},
-                there: {"address": address, "back": back},
-            }
-        }
-
-    fine = told("n0", "n1", "10.0.0.2", "n1.cluster")
-    assert (
-        network.check_names.only(case(fine, told("n1", "n0", "10.0.0.1", "n0"))).outcome == "passed"
-    )
-    assert (
-        network.check_names.only(case(fine, told("n1", "n0", "10.0.0.1", "login"))).outcome
-        == "warning"
-    )
-    broken = network.check_names.only(
-        case(
-            fine,
-            {
-                "names": {
-                    "n0": {"error": "Name or service not known"},
-                    "n1": {"address": "10.0.0.2"},
-                }
-            },
+            network.check_clocks,
+            [{"links": {"n1": way(seconds)}}, {"links": {"n0": way(-seconds)}}],
+            {},
+            outcome,
+            "",
         )
-    )
-    assert broken.outcome == "failed"
-    assert "n1 cannot resolve n0" in broken.message
-
-
-def test_interface_and_rendezvous() -> None:
-    site = Site(name="s", interface="ib0")
-    up = {"addresses": {"ib0": "10.0.0.1"}}
-    fast = {**up, "throughput": {"n1": {"speed": 900.0}}}
-    slow = {**up, "throughput": {"n0": {"speed": 800.0}}}
-    carried = network.check_interface.only(case(fast, slow, site=site))
-    assert carried == Result(
+        for seconds, outcome in ((0.002, "passed"), (-3.0, "warning"), (120.0, "failed"))
+    ),
+    (network.check_names, [FINE, names("n1", "n0", "10.0.0.1", "n0")], {}, "passed", ""),
+    (network.check_names, [FINE, names("n1", "n0", "10.0.0.1", "login")], {}, "warning", ""),
+    (
+        network.check_names,
+        [FINE, {"names": {"n0": {"error": "unknown"}, "n1": {"address": "10.0.0.2"}}}],
+        {},
+        "failed",
+        "n1 cannot resolve n0",
+    ),
+    (
+        network.check_interface,
+        [
+            {**UP, "throughput": {"n1": {"speed": 900.0}}},
+            {**UP, "throughput": {"n0": {"speed": 800.0}}},
+        ],
+        {"site": IB0},
         "passed",
         "ib0 carries 800 to 900 MB/s between nodes, by one connection",
-        name="interface",
-    )
-    assert (
-        network.check_interface.only(
-            case(up, {"addresses": {"eth0": "10.0.0.2"}}, site=site)
-        ).outcome
-        == "failed"
-    )
-    assert (
-        network.check_interface.only(
-            case({**up, "throughput": {"n1": {"error": "timed out"}}}, up, site=site)
-        ).outcome
-        == "failed"
-    )
-    assert network.check_rendezvous.only(case({}, {})).message == "n0:61007 is reached from n1"
-    assert (
-        network.check_rendezvous.only(case({}, {"rendezvous": {"error": "timed out"}})).outcome
-        == "failed"
-    )
+    ),
+    (
+        network.check_interface,
+        [UP, {"addresses": {"eth0": "10.0.0.2"}}],
+        {"site": IB0},
+        "failed",
+        "is not on every node: n1 has eth0",
+    ),
+    (
+        network.check_interface,
+        [{**UP, "throughput": {"n1": LATE}}, UP],
+        {"site": IB0},
+        "failed",
+        "ib0 carries nothing: n0 -> n1: timed out",
+    ),
+    (network.check_rendezvous, [{}, {}], {}, "passed", "n0:61007 is reached from n1"),
+    (network.check_rendezvous, [{}, {"rendezvous": LATE}], {}, "failed", "n1: timed out"),
+    (network.check_rendezvous, [{}], {}, "unchecked", "it takes 2 nodes"),
+]
+
+
+@pytest.mark.parametrize(("item", "told", "more", "outcome", "words"), CASES)
+def test_what_nodes_tell_is_judged(
+    item: Check, told: list[dict[str, Any]], more: dict[str, Any], outcome: str, words: str
+) -> None:
+    answer = item.only(case(*told, **more))
+    assert (answer.outcome, answer.name) == (outcome, item.name)
+    assert words in answer.message
 
 
 def test_nodes_that_take_no_jobs() -> None:
