@@ -67,7 +67,7 @@ class Command(NamedTuple):
         return self.line + self.text.count("\n", 0, offset)
 
 
-class Found(NamedTuple):
+class Place(NamedTuple):
     """A place in a command that a pattern matches."""
 
     line: int
@@ -100,7 +100,7 @@ class Script(NamedTuple):
 
     def find(
         self, pattern: re.Pattern[str], part: str = "text", group: str | int = 0
-    ) -> Iterator[Found]:
+    ) -> Iterator[Place]:
         """Yield where a pattern matches in commands.
 
         Args:
@@ -110,7 +110,7 @@ class Script(NamedTuple):
         """
         for command in self.commands:
             for match in pattern.finditer(getattr(command, part)):
-                yield Found(command.line_of(match.start(group)), match, command)
+                yield Place(command.line_of(match.start(group)), match, command)
 
     @property
     def is_batch(self) -> bool:
