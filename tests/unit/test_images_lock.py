@@ -130,10 +130,19 @@ def test_what_a_build_compiles_by_is_locked_too() -> None:
             "pip install --no-compile setuptools==84.2.1 wheel==0.48.0",
             "echo a==1",
             "pip download horovod==0.28.1",
+            "cd /src && CC=gcc python3 -m pip install cmake==4.0.2",
+            "pip3 install ninja==1.13.0",
+            "pipx install b==1",
         ),
     )
     found = locks.build_requirements(resolved(output))  # type: ignore[arg-type]
-    assert found == {"setuptools": "84.2.1", "wheel": "0.48.0", "horovod": "0.28.1"}
+    assert found == {
+        "setuptools": "84.2.1",
+        "wheel": "0.48.0",
+        "horovod": "0.28.1",
+        "cmake": "4.0.2",
+        "ninja": "1.13.0",
+    }
 
 
 def test_what_debian_brought_of_python_is_from_no_index() -> None:
@@ -268,6 +277,12 @@ def test_files_of_a_lock_are_brought_by_their_hash_only(
     lock = msgspec.structs.replace(LOCK, pip=(right,), pip_build=())
     locking.fetch_files(lock, known, tmp_path / "images", tmp_path / "first")
     assert (tmp_path / "first/a-1-py3-none-any.whl").read_bytes() == b"right"
+    kept = next((tmp_path / "images").rglob("*.whl"))
+    assert (tmp_path / "first/a-1-py3-none-any.whl").samefile(kept), "no second copy on the disk"
+    # What others could still change is copied.
+    kept.chmod(0o664)
+    locking.fetch_files(lock, known, tmp_path / "images", tmp_path / "shared")
+    assert not (tmp_path / "shared/a-1-py3-none-any.whl").samefile(kept)
     # It is kept: the index may lose it, or have another under its name.
     (wheels / "a-1-py3-none-any.whl").write_bytes(b"wrong")
     locking.fetch_files(lock, known, tmp_path / "images", tmp_path / "second")
@@ -276,7 +291,6 @@ def test_files_of_a_lock_are_brought_by_their_hash_only(
         locking.fetch_files(lock, known, tmp_path / "others", tmp_path / "third")
     assert caught.value.details[0].startswith("a 1: a-1-py3-none-any.whl (sha256 ")
     # What is kept is not believed either.
-    kept = next((tmp_path / "images").rglob("*.whl"))
     kept.write_bytes(b"spoilt")
     (wheels / "a-1-py3-none-any.whl").write_bytes(b"right")
     locking.fetch_files(lock, known, tmp_path / "images", tmp_path / "fourth")

@@ -39,6 +39,7 @@ _NOT_CONTENTS = (
     "requirements",
     "replaces",
 )  # fields of a block output
+_PIP = re.compile(r"(?<![\w.-])pip3?\s")  # pip, as a command of its own or of python3 -m
 _NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>\d[\w.+!]*)")
 _DEBIAN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~:_-]*\Z")
 _BYTE_CODE = "byte-code.py"
@@ -96,7 +97,7 @@ def build_requirements(resolved: Resolved) -> dict[str, str]:
         line
         for output in resolved.outputs
         for line in getattr(output, "build_lines", ())
-        if line.lstrip().startswith("pip ")
+        if _PIP.search(line)
     )
     return {match["name"]: match["version"] for line in lines for match in _NAMED.finditer(line)}
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from toolkit.errors import BuildError, CommandFailedError, ConfigError, ToolkitError
@@ -22,6 +25,7 @@ from toolkit.images.recipe.resolve import Resolved
 
 _INDEX = re.compile(r"--(?:extra-)?index-url[ =](\S+)")
 _FILES = ".cache/files"
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def lock_path(recipe: str) -> Path:
@@ -104,7 +108,7 @@ def fetch_files(lock: Lock, resolved: Resolved, images: Path, target: Path) -> H
                 path.unlink(missing_ok=True)
                 gone.append(f"{pinned.name} {pinned.version}: {pinned.file} (sha256 {digest})")
                 continue
-        shutil.copyfile(path, target / path.name)
+        _link_or_copy(path, target / path.name)
     if gone:
         count = "1 file" if len(gone) == 1 else f"{len(gone)} files"
         raise BuildError(
@@ -116,6 +120,16 @@ def fetch_files(lock: Lock, resolved: Resolved, images: Path, target: Path) -> H
             "or lock again",
         )
     return locked_host_config(host.collect_host_config(), lock, str(target))
+
+
+def _link_or_copy(path: Path, target: Path) -> None:
+    """Link a kept file, or copy it, as to another disk, or if others could change it by then."""
+    status = path.stat()
+    if status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_WRITE:
+        with suppress(OSError):
+            os.link(path, target)
+            return
+    shutil.copyfile(path, target)
 
 
 def _fitting(pinned: Pinned, index: Index) -> Iterator[File]:
