@@ -68,13 +68,3 @@ def walk(directory: str) -> Iterator[str]:
                 yield from walk(entry.path)
             else:
                 yield entry.path
-
-
-def walk_leaves(directory: str) -> Iterator[os.DirEntry[str]]:
-    """Yield everything below a directory but directories."""
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from walk_leaves(entry.path)
-            else:
-                yield entry
