@@ -13,7 +13,6 @@ from toolkit.errors import ImageMissingError, MalformedInputError
 from toolkit.files import hash_file, open_regular
 from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
-from toolkit.images.store.settings import NO_SETTINGS
 
 _MOST_TEXT = 16 << 20  # bytes; a bill of materials has some hundred thousands
 
@@ -98,6 +97,8 @@ def add_object(path: Path, text: str, name: str, *options: str) -> None:
     Raises:
         CommandFailedError, NeedsInstallError: Apptainer cannot do it.
     """
+    from toolkit.images.store.settings import NO_SETTINGS  # a run adds nothing
+
     file = path.with_name(name)
     file.write_text(text, encoding="utf-8")
     words = ["sif", "add", *options, "--groupid", "1", "--filename", name]
