@@ -30,8 +30,8 @@ def test_every_check_of_a_room_is_in_its_list_once(
 ) -> None:
     modules = [
         import_module(f"{package.__name__}.{each.name}")
-        for each in pkgutil.iter_modules(package.__path__)
-    ]
+        for each in pkgutil.iter_modules(getattr(package, "__path__", ()))
+    ] or [package]
     written = {
         each.name
         for module in modules
