@@ -144,6 +144,7 @@ RUN set -ex; \
         'import json' \
         'import re' \
         'import shutil' \
+        'import subprocess' \
         'import sys' \
         'from importlib import import_module' \
         'from importlib.util import find_spec' \
@@ -228,13 +229,29 @@ RUN set -ex; \
         '    return ""' \
         '' \
         '' \
+        'def check_build(program: str) -> "tuple[int, str]":' \
+        '    """Run `horovodrun --check-build`; return its exit code and what it printed.' \
+        '' \
+        '    In a fork of this process it finds what is imported already: it imports each framework seven times.' \
+        '    """' \
+        '    try:' \
+        '        with Path(program).open("rb") as stream:' \
+        '            is_python = b"python" in stream.readline(200)' \
+        '        if is_python:' \
+        '            code, text = import_module("forked").run_forked(program, "--check-build")' \
+        '            return int(code), str(text)' \
+        '        done = subprocess.run([program, "--check-build"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)' \
+        '        return done.returncode, done.stdout.decode(errors="replace").strip()' \
+        '    except OSError as error:' \
+        '        return 127, str(error)' \
+        '' \
+        '' \
         'def main() -> None:' \
         '    """Ask the witnesses, and judge what they say."""' \
         '    split = sys.argv.index(",")' \
         '    reasons = {name: reason_of(f"horovod.{module}") for name, module in MODULES.items() if find_spec(module)}' \
         '    versions = {name: str(getattr(sys.modules.get(MODULES[name]), "__version__", "")) for name in reasons}' \
-        '    # In a fork of this process it finds what is imported already: it imports each framework seven times.' \
-        '    code, text = import_module("forked").run_forked(shutil.which("horovodrun") or "horovodrun", "--check-build")' \
+        '    code, text = check_build(shutil.which("horovodrun") or "horovodrun")' \
         '    if code:' \
         '        sys.exit(f"horovodrun --check-build ended with {code}: {(text or '"'"'?'"'"').splitlines()[-1]}")' \
         '    print(text)' \
@@ -547,7 +564,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_22.03"
-LABEL toolkit.recipe-hash="ba523aba2bdd7d6455f1f267e6600a3f0f26b8c4bac65e636120d8772eb19f90"
+LABEL toolkit.recipe-hash="e73b558502a87fa6a4d84b37327d8a2a59a1a7b21bc0bb6cf57bd5b6ccfa5cd9"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -223,6 +223,7 @@ RUN set -ex; \
         'import json' \
         'import re' \
         'import shutil' \
+        'import subprocess' \
         'import sys' \
         'from importlib import import_module' \
         'from importlib.util import find_spec' \
@@ -307,13 +308,29 @@ RUN set -ex; \
         '    return ""' \
         '' \
         '' \
+        'def check_build(program: str) -> "tuple[int, str]":' \
+        '    """Run `horovodrun --check-build`; return its exit code and what it printed.' \
+        '' \
+        '    In a fork of this process it finds what is imported already: it imports each framework seven times.' \
+        '    """' \
+        '    try:' \
+        '        with Path(program).open("rb") as stream:' \
+        '            is_python = b"python" in stream.readline(200)' \
+        '        if is_python:' \
+        '            code, text = import_module("forked").run_forked(program, "--check-build")' \
+        '            return int(code), str(text)' \
+        '        done = subprocess.run([program, "--check-build"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)' \
+        '        return done.returncode, done.stdout.decode(errors="replace").strip()' \
+        '    except OSError as error:' \
+        '        return 127, str(error)' \
+        '' \
+        '' \
         'def main() -> None:' \
         '    """Ask the witnesses, and judge what they say."""' \
         '    split = sys.argv.index(",")' \
         '    reasons = {name: reason_of(f"horovod.{module}") for name, module in MODULES.items() if find_spec(module)}' \
         '    versions = {name: str(getattr(sys.modules.get(MODULES[name]), "__version__", "")) for name in reasons}' \
-        '    # In a fork of this process it finds what is imported already: it imports each framework seven times.' \
-        '    code, text = import_module("forked").run_forked(shutil.which("horovodrun") or "horovodrun", "--check-build")' \
+        '    code, text = check_build(shutil.which("horovodrun") or "horovodrun")' \
         '    if code:' \
         '        sys.exit(f"horovodrun --check-build ended with {code}: {(text or '"'"'?'"'"').splitlines()[-1]}")' \
         '    print(text)' \
@@ -675,7 +692,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cpu"
-LABEL toolkit.recipe-hash="abfbe013a2047401b3c8435bc0c20a8c85b9c1d4971cba9ebde310586e66d01f"
+LABEL toolkit.recipe-hash="3315a8755331447e2bab7252782b2016bb5b6580cc97ca2ba4c4d2461c13749c"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

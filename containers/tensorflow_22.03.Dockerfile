@@ -108,6 +108,7 @@ RUN set -ex; \
         'import json' \
         'import re' \
         'import shutil' \
+        'import subprocess' \
         'import sys' \
         'from importlib import import_module' \
         'from importlib.util import find_spec' \
@@ -192,13 +193,29 @@ RUN set -ex; \
         '    return ""' \
         '' \
         '' \
+        'def check_build(program: str) -> "tuple[int, str]":' \
+        '    """Run `horovodrun --check-build`; return its exit code and what it printed.' \
+        '' \
+        '    In a fork of this process it finds what is imported already: it imports each framework seven times.' \
+        '    """' \
+        '    try:' \
+        '        with Path(program).open("rb") as stream:' \
+        '            is_python = b"python" in stream.readline(200)' \
+        '        if is_python:' \
+        '            code, text = import_module("forked").run_forked(program, "--check-build")' \
+        '            return int(code), str(text)' \
+        '        done = subprocess.run([program, "--check-build"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)' \
+        '        return done.returncode, done.stdout.decode(errors="replace").strip()' \
+        '    except OSError as error:' \
+        '        return 127, str(error)' \
+        '' \
+        '' \
         'def main() -> None:' \
         '    """Ask the witnesses, and judge what they say."""' \
         '    split = sys.argv.index(",")' \
         '    reasons = {name: reason_of(f"horovod.{module}") for name, module in MODULES.items() if find_spec(module)}' \
         '    versions = {name: str(getattr(sys.modules.get(MODULES[name]), "__version__", "")) for name in reasons}' \
-        '    # In a fork of this process it finds what is imported already: it imports each framework seven times.' \
-        '    code, text = import_module("forked").run_forked(shutil.which("horovodrun") or "horovodrun", "--check-build")' \
+        '    code, text = check_build(shutil.which("horovodrun") or "horovodrun")' \
         '    if code:' \
         '        sys.exit(f"horovodrun --check-build ended with {code}: {(text or '"'"'?'"'"').splitlines()[-1]}")' \
         '    print(text)' \
@@ -512,7 +529,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="tensorflow_22.03"
-LABEL toolkit.recipe-hash="14619804d640b0208907c13cdf3efb325b9300ab6f27b236114ada7612c3cbd5"
+LABEL toolkit.recipe-hash="f28721a64bc68ec14abc615541522d9df109953c9e7232d1d8f2ccb3fc6fe85c"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -238,6 +238,7 @@ RUN set -ex; \
         'import json' \
         'import re' \
         'import shutil' \
+        'import subprocess' \
         'import sys' \
         'from importlib import import_module' \
         'from importlib.util import find_spec' \
@@ -322,13 +323,29 @@ RUN set -ex; \
         '    return ""' \
         '' \
         '' \
+        'def check_build(program: str) -> "tuple[int, str]":' \
+        '    """Run `horovodrun --check-build`; return its exit code and what it printed.' \
+        '' \
+        '    In a fork of this process it finds what is imported already: it imports each framework seven times.' \
+        '    """' \
+        '    try:' \
+        '        with Path(program).open("rb") as stream:' \
+        '            is_python = b"python" in stream.readline(200)' \
+        '        if is_python:' \
+        '            code, text = import_module("forked").run_forked(program, "--check-build")' \
+        '            return int(code), str(text)' \
+        '        done = subprocess.run([program, "--check-build"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)' \
+        '        return done.returncode, done.stdout.decode(errors="replace").strip()' \
+        '    except OSError as error:' \
+        '        return 127, str(error)' \
+        '' \
+        '' \
         'def main() -> None:' \
         '    """Ask the witnesses, and judge what they say."""' \
         '    split = sys.argv.index(",")' \
         '    reasons = {name: reason_of(f"horovod.{module}") for name, module in MODULES.items() if find_spec(module)}' \
         '    versions = {name: str(getattr(sys.modules.get(MODULES[name]), "__version__", "")) for name in reasons}' \
-        '    # In a fork of this process it finds what is imported already: it imports each framework seven times.' \
-        '    code, text = import_module("forked").run_forked(shutil.which("horovodrun") or "horovodrun", "--check-build")' \
+        '    code, text = check_build(shutil.which("horovodrun") or "horovodrun")' \
         '    if code:' \
         '        sys.exit(f"horovodrun --check-build ended with {code}: {(text or '"'"'?'"'"').splitlines()[-1]}")' \
         '    print(text)' \
@@ -693,7 +710,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cpu"
-LABEL toolkit.recipe-hash="57a62ca0ea119bb652bdd84d4db32aba7cc99bdb40d99a76580088df54f68d4a"
+LABEL toolkit.recipe-hash="7c67ef6327dfb3cc0f1239533dc5a2eb784c73420ccc2972dc20ec83a2b8d4be"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

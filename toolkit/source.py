@@ -223,7 +223,7 @@ class _Reader:
             self.unread.add(above[0])
         # A directory may only be called like a package: tensorflow/, with scripts for it.
         is_code = bool(files) or (place is not None and place.is_file())
-        if place and is_code:
+        if place and (is_code or place.parent in self.directories):
             self.show(place, f"{self.name(path)} imports {above[0]}")
         for file in files:
             if file not in self.files:

@@ -38,11 +38,10 @@ def place(user: User, pytorch_image: Path) -> Iterator[Path]:
     """A directory of the user's, whose cluster is up and whose store has the image."""
     images = user.home / ".local/share/toolkit/images"
     user.run("mkdir", "-p", str(images))
-    for suffix in (".sif", ".json"):
-        image = images / pytorch_image.with_suffix(suffix).name
-        if not image.exists():
-            shutil.copy(pytorch_image.with_suffix(suffix), image)
-            shutil.chown(image, user.name)
+    image = images / pytorch_image.name
+    if not image.exists():
+        shutil.copy(pytorch_image, image)
+        shutil.chown(image, user.name)
     up = user.toolkit("cluster", "up", "--nodes", "2", "--mem-per-node", "8G")
     assert up.returncode == 0, up.stderr
     yield user.home

@@ -123,8 +123,7 @@ def two_users(notebook_image: Path) -> Iterator[tuple[Login, Login]]:
     workshop = Workshop(title="notebooks", exercises=(Exercise(name="one", folder="one"),))
     with temporary_place(Path("/var/tmp")) as place, accounts.users(2, place / "home") as people:
         tool = accounts.provide_tool(people[0], place / "tool")
-        for name in (notebook_image, notebook_image.with_suffix(".json")):
-            shutil.copy(name, place)
+        shutil.copy(notebook_image, place)
         course = place / "course"
         course.mkdir()
         shutil.chown(course, people[0].name)

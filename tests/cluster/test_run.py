@@ -290,9 +290,8 @@ def test_an_ordinary_user_runs_everything(user: User, pytorch_image: Path) -> No
     """All but the installation of packages: cluster, image and ranks, in a home that is nobody else's."""
     images = user.home / ".local/share/toolkit/images"
     user.run("mkdir", "-p", str(images), "work")
-    for suffix in (".sif", ".json"):
-        shutil.copy(pytorch_image.with_suffix(suffix), images)
-        shutil.chown(images / pytorch_image.with_suffix(suffix).name, user.name)
+    shutil.copy(pytorch_image, images)
+    shutil.chown(images / pytorch_image.name, user.name)
     up = user.toolkit("cluster", "up", "--nodes", "2", "--mem-per-node", "8G")
     assert up.returncode == 0, up.stderr
     try:

@@ -445,10 +445,9 @@ def test_a_log_is_a_new_file_whatever_others_put_there(kind: str, tmp_path: Path
 
 
 def test_a_line_without_end_is_kept_short(tmp_path: Path) -> None:
-    with workspace.workspace(tmp_path / "images") as place:
-        follower = Follower("tiny", {}, tmp_path / "log", Silent())
-        script = "import sys; sys.stdout.write('x' * 5_000_000 + 'said\\n' + 'y\\n')"
-        assert follower.follow([sys.executable, "-c", script], {}, place) == 0
+    follower = Follower("tiny", {}, tmp_path / "log", Silent())
+    script = "import sys; sys.stdout.write('x' * 5_000_000 + 'said\\n' + 'y\\n')"
+    assert follower.follow([sys.executable, "-c", script], {}) == 0
     log = (tmp_path / "log").read_text()
     assert log.endswith("xsaid\ny\n")
     assert len(log) < 200_000
@@ -469,9 +468,7 @@ _TOOL = """
 import sys, time
 from pathlib import Path
 from toolkit.images.builder.follow import start
-from toolkit.images.host.workspace import Workspace
-place = Workspace(Path(sys.argv[1]), Path(sys.argv[1]), ())
-print(start(["sh", "-c", "trap '' TERM INT HUP; sleep 1000; true"], {"PATH": "/bin"}, place).pid, flush=True)
+print(start(["sh", "-c", "trap '' TERM INT HUP; sleep 1000; true"], {"PATH": "/bin"}).pid, flush=True)
 time.sleep(1000)
 """
 

@@ -21,6 +21,7 @@ import shutil
 import struct
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -73,9 +74,10 @@ def installed_version() -> str:
     return version.strip() if status == "installed" else ""
 
 
-def is_newer(version: str) -> bool:
+def is_newer(version: str, codename: str) -> bool:
     """Return whether a version of the suite is newer than the installed package."""
-    argv = ["dpkg", "--compare-versions", version, "gt", installed_version()]
+    installed = installed_version().removesuffix(f"+{codename}1")
+    argv = ["dpkg", "--compare-versions", version, "gt", installed]
     return shell.run(argv, check=False).ok
 
 
@@ -116,7 +118,8 @@ def open_suite(directory: Path, codename: str) -> Rolling:
         (directory / name).mkdir(parents=True)
     for path in (directory.parent, directory, *directory.rglob("*")):
         path.chmod(0o755)
-        shutil.chown(path, "_apt")  # as which apt downloads
+        with suppress(LookupError, PermissionError):
+            shutil.chown(path, "_apt")  # as which apt downloads
     (directory / "status").touch()
     (directory / "sources.list").write_text(f"deb [signed-by={keyring}] {mirror} {SUITE} main\n")
     settings = {

@@ -113,7 +113,7 @@ def _packages(
     for line in plan:
         progress.say("plan", line)
     files: tuple[Path, ...] = ()
-    if suite and facts.updates and not fit_apptainer.is_newer(suite.version):
+    if suite and facts.updates and not fit_apptainer.is_newer(suite.version, codename):
         progress.say("plan", f"no apptainer newer than this machine's: {suite.version}")
     elif suite:
         progress.say("plan", f"apptainer {suite.version} of Debian's {fit_apptainer.SUITE}")

@@ -56,4 +56,5 @@ def _tiny_root(place: Path) -> Path:
     }
     for name, text in files.items():
         (root / "etc" / name).write_text(text)
+    shell.run(["chmod", "-R", "a+rX", root])  # whatever our umask is
     return root

@@ -267,7 +267,12 @@ def _with_facts(case: Case) -> Case:
             container=container,
             # The user's jobs count only where there are limits.
             mine=ask_usage(client) if site.partitions or limits else {},
-            nodes={node.name: node for node in (ask_nodes(client) if names_nodes else ())},
+            # scontrol also shows nodes that are in no partition.
+            nodes={
+                node.name: node
+                for node in (ask_nodes(client) if names_nodes else ())
+                if node.partitions
+            },
             limits=limits,
             sbatch_options=client.sbatch_options() if job.slurm else {},
             mpi=client.mpi_types() if "mpi" in wanted else None,

@@ -49,6 +49,7 @@ def partitions(text: str) -> tuple[Partition, ...]:
 
 def _partition(name: str, lines: Sequence[Sequence[str]]) -> Partition:
     available, limit, size, *_ = lines[-1]
+    most_nodes = size.rpartition("-")[2]  # "1-1K" is not 1
     counts = [gpu_counts(gres) for *_, gres in lines]
     most = max(counts, key=lambda types: sum(types.values()))
     types = dict.fromkeys(each for types in counts for each in types if each)
@@ -57,7 +58,7 @@ def _partition(name: str, lines: Sequence[Sequence[str]]) -> Partition:
         default=name.endswith("*"),
         available=available == "up",
         max_minutes=minutes(limit),
-        max_nodes=number(size.rpartition("-")[2]),
+        max_nodes=int(most_nodes) if most_nodes.isdigit() else None,
         nodes=sum(int(count) for _, _, _, count, state, *_ in lines if not state.startswith(_GONE)),
         cpus=max(number(cpus) or 0 for *_, cpus, _, _ in lines),
         memory=max(number(memory) or 0 for *_, memory, _ in lines),

@@ -46,12 +46,20 @@ _CLEANUP = 60.0  # seconds for a killed program to end
 
 
 def start(
-    command: Sequence[str], environment: Mapping[str, str], place: Workspace, cwd: Path | str = "/"
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: Path | str = "/",
+    locks: Sequence[int] = (),
 ) -> subprocess.Popen[str]:
     """Start a program that the kernel kills when the calling thread ends.
 
-    It holds the locks of the build's directories until it has ended, so that no other build removes
-    them.
+    Args:
+        command: The program and its arguments.
+        environment: Its whole environment.
+        cwd: The program's current directory.
+        locks: Those of the build's directories, which no other build removes until the program has
+            ended. They are open directories of the host: only for programs that pass them to no
+            code of an image.
     """
     tool = os.getpid()
 
@@ -66,7 +74,7 @@ def start(
         cwd=cwd,
         stderr=subprocess.STDOUT,
         new_session=True,
-        pass_fds=place.locks,
+        pass_fds=locks,
         preexec_fn=prepare,
     )
 
@@ -120,8 +128,8 @@ class Follower:
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        place: Workspace,
         *,
+        locks: Sequence[int] = (),
         steps: Collection[str] = (),
         on_line: Callable[[str], object] | None = None,
         cwd: Path | str = "/",
@@ -131,13 +139,13 @@ class Follower:
         Args:
             command: The program and its arguments.
             environment: Its whole environment.
-            place: The directories of the build, whose locks the program holds.
+            locks: As of ``start``.
             steps: The steps that the program will announce, in their order.
             on_line: Called with every line of the output.
             cwd: The program's current directory.
         """
         self.reader.steps = list(steps)
-        process = start(command, environment, place, cwd)
+        process = start(command, environment, cwd, locks)
         try:
             for line in _lines(process.stdout):
                 line = mask_secrets(self._secrets, f"{line.rstrip(chr(10))}\n")

@@ -7,6 +7,7 @@ Arguments: frameworks and operations that it must be built with, a comma between
 import json
 import re
 import shutil
+import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -91,13 +92,29 @@ def reason_of(module: str) -> str:
     return ""
 
 
+def check_build(program: str) -> "tuple[int, str]":
+    """Run `horovodrun --check-build`; return its exit code and what it printed.
+
+    In a fork of this process it finds what is imported already: it imports each framework seven times.
+    """
+    try:
+        with Path(program).open("rb") as stream:
+            is_python = b"python" in stream.readline(200)
+        if is_python:
+            code, text = import_module("forked").run_forked(program, "--check-build")
+            return int(code), str(text)
+        done = subprocess.run([program, "--check-build"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        return done.returncode, done.stdout.decode(errors="replace").strip()
+    except OSError as error:
+        return 127, str(error)
+
+
 def main() -> None:
     """Ask the witnesses, and judge what they say."""
     split = sys.argv.index(",")
     reasons = {name: reason_of(f"horovod.{module}") for name, module in MODULES.items() if find_spec(module)}
     versions = {name: str(getattr(sys.modules.get(MODULES[name]), "__version__", "")) for name in reasons}
-    # In a fork of this process it finds what is imported already: it imports each framework seven times.
-    code, text = import_module("forked").run_forked(shutil.which("horovodrun") or "horovodrun", "--check-build")
+    code, text = check_build(shutil.which("horovodrun") or "horovodrun")
     if code:
         sys.exit(f"horovodrun --check-build ended with {code}: {(text or '?').splitlines()[-1]}")
     print(text)

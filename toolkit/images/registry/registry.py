@@ -31,7 +31,7 @@ from toolkit.errors import (
     UnknownImageError,
     UsageError,
 )
-from toolkit.files import read_text, read_toml, write_atomically
+from toolkit.files import read_text, read_toml, temporary_beside, write_atomically
 from toolkit.images.host.host_config import proxies
 from toolkit.images.registry.references import (
     Reference,
@@ -118,8 +118,10 @@ def find_digest(reference: Reference) -> str:
         CommandFailedError: the registry does not answer, or answers with something else.
         NeedsInstallError: skopeo is not installed.
     """
-    with tempfile.TemporaryDirectory(prefix="toolkit-login-") as directory:
-        login = write_login(reference.registry, Path(directory))
+    # What a killed process left of this user is removed by the next.
+    place = Path(tempfile.gettempdir()) / f"toolkit-login-{os.geteuid()}"
+    with temporary_beside(place) as directory:
+        login = write_login(reference.registry, directory)
         done = _skopeo(
             "inspect", ("--no-tags", "--format", "{{.Digest}}"), reference.pinned, reference, login
         )

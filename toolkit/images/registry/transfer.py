@@ -118,9 +118,10 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
             progress.begin("inspect", "contents of the image")
             manifest = foreign.describe(sif, origin, place.digest)
             progress.end()
+            manifest = msgspec.structs.replace(manifest, name=chosen)
         manifest = msgspec.structs.replace(manifest, origin=origin)
         if scheme == "docker":
-            store.seal(sif, msgspec.structs.replace(manifest, name=chosen), "")
+            store.seal(sif, manifest, "")
         target = directory / f"{chosen}.sif"
         with hold_image(target, "pulled", wait=progress):
             return _appear(sif, target, None if scheme == "docker" else manifest, force=force)

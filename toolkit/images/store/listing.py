@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from toolkit.errors import ImageMissingError
+from toolkit.errors import ImageMissingError, MalformedInputError
 from toolkit.images.recipe import library
 from toolkit.images.store import store
 from toolkit.model.base import Model
@@ -77,7 +77,7 @@ def _listed(name: str, directory: Path, *, has_recipe: bool) -> Listed:
         return msgspec.structs.replace(listed, state=MISSING, path=None, directory="")
     try:
         image = store.find(str(path))
-    except ImageMissingError:
+    except (ImageMissingError, MalformedInputError):
         return listed
     manifest = image.manifest
     if manifest is None:

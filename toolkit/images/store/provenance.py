@@ -13,7 +13,12 @@ from pathlib import Path
 import msgspec
 
 from toolkit import __version__, shell
-from toolkit.errors import CommandFailedError, ImageMissingError, NeedsInstallError
+from toolkit.errors import (
+    CommandFailedError,
+    ImageMissingError,
+    MalformedInputError,
+    NeedsInstallError,
+)
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, LocalImage
 from toolkit.images.recipe.digests import hash_texts
@@ -75,7 +80,7 @@ def find_manifest(path: Path) -> Manifest | None:
     """Return the manifest of a SIF, if it is whole and has one."""
     try:
         return store.manifest_of(path)
-    except ImageMissingError:
+    except (ImageMissingError, MalformedInputError):
         return None
 
 

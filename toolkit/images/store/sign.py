@@ -92,7 +92,11 @@ def _prepare(path: Path) -> str:
     """
     for descriptor in reversed(read_descriptors(path)):
         if descriptor.data_type == SIGNATURE:
-            run_apptainer(["sif", "del", str(descriptor.number), str(path)])
+            done = run_apptainer(["sif", "del", str(descriptor.number), str(path)])
+            if not done.ok:
+                raise BuildError(
+                    "the old signature cannot be removed", place=str(path), details=done.tail(3)
+                )
     return normalize(path, min(descriptor.created for descriptor in read_descriptors(path)))
 
 

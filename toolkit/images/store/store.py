@@ -27,8 +27,8 @@ from toolkit.errors import (
     UnknownImageError,
 )
 from toolkit.files import open_regular, sync, write_atomically
+from toolkit.images.recipe.names import LONGEST, require_image_name
 from toolkit.images.recipe.names import list_recipes as list_recipes
-from toolkit.images.recipe.names import require_image_name
 from toolkit.images.sif import header as sif
 from toolkit.images.store.sif_files import (
     add_object,
@@ -44,6 +44,7 @@ from toolkit.units import human_size
 
 MANIFEST, BILL = "toolkit-manifest.json", "toolkit.cdx.json"  # names of objects in a SIF
 _MOST_NOTE = 16 << 20  # bytes
+_MOST_READINGS = 5  # of an image that is published anew again and again
 # What a note says of an image that has a manifest: what only this machine knows.
 _NOTED = (
     *("recipe_hash", "built", "seconds", "checks", "verified", "command", "products"),
@@ -181,18 +182,30 @@ def manifest_of(path: Path) -> Manifest | None:
     Raises:
         ImageMissingError, MalformedInputError: as of ``whole_header``.
     """
-    header, status, text = _read(path)
-    try:
-        manifest = from_json(text, Manifest) if text else None
-    except BadDataError:  # of another version of the toolkit
-        manifest = None
-    for beside in (path.with_suffix(".json"), *_note_paths(path)):
-        note = _read_note(beside, status.st_uid)
-        if note and (note.sif_id, note.size) == (header.sif_id, status.st_size):
-            facts = {name: getattr(note, name) for name in _NOTED}
-            manifest = replace(manifest, **facts) if manifest else note
+    for _ in range(_MOST_READINGS):
+        header, status, text = _read(path)
+        try:
+            manifest = from_json(text, Manifest) if text else None
+        except BadDataError:  # of another version of the toolkit
+            manifest = None
+        # Whoever verified an image of an earlier version has written the file that it had.
+        old = None if manifest else _read_note(path.with_suffix(".json"), None)
+        notes = (_read_note(beside, status.st_uid) for beside in _note_paths(path))
+        for note in (old, *notes):
+            if note and (note.sif_id, note.size) == (header.sif_id, status.st_size):
+                manifest = _with_note(manifest, note)
+        if path.stat().st_ino == status.st_ino:  # else it was published anew meanwhile
+            break
     facts = {"sif_id": header.sif_id, "size": status.st_size}
     return replace(manifest, **facts) if manifest else None
+
+
+def _with_note(manifest: Manifest | None, note: Manifest) -> Manifest:
+    """Return a manifest with what a note says; what the image itself says of its contents stays."""
+    if manifest is None:
+        return note
+    facts = {name: getattr(note, name) for name in _NOTED}
+    return replace(manifest, pythons=manifest.pythons or note.pythons, **facts)
 
 
 def _read(path: Path) -> tuple[sif.Header, os.stat_result, bytes]:
@@ -214,16 +227,30 @@ def _read(path: Path) -> tuple[sif.Header, os.stat_result, bytes]:
 
 
 def _note_paths(path: Path) -> tuple[Path, Path]:
-    """Return where notes on an image are: beside it, and among this user's own images."""
-    name = f".{path.name.removesuffix('.sif')}.note.json"
-    return path.with_name(name), images_directory() / name
+    """Return where notes on an image are: beside it, and among this user's own images.
+
+    An image of that name among the own ones is another one, so that the path is in the second.
+    """
+    name = path.name.removesuffix(".sif")
+    if path.absolute().parent == images_directory():
+        beside = path.with_name(f".{name}.note.json")
+        return beside, beside
+    from toolkit.images.recipe.digests import hash_texts
+
+    where = hash_texts(str(path.absolute()))[:16]
+    elsewhere = images_directory() / f".{name[: LONGEST - 17]}.{where}.elsewhere.json"
+    return path.with_name(f".{name}.note.json"), elsewhere
 
 
-def _read_note(path: Path, owner: int) -> Manifest | None:
-    """Return a note that the owner of the image, this user or root wrote; others are not heard."""
+def _read_note(path: Path, owner: int | None) -> Manifest | None:
+    """Return a note that the owner of the image, this user or root wrote; others are not heard.
+
+    Without an owner, anybody may have written it.
+    """
     try:
         with open_regular(path, below=path.parent) as stream:
-            if os.fstat(stream.fileno()).st_uid not in (owner, os.geteuid(), 0):
+            writers = (owner, os.geteuid(), 0)
+            if owner is not None and os.fstat(stream.fileno()).st_uid not in writers:
                 return None
             return from_json(stream.read(_MOST_NOTE), Manifest)
     except (OSError, ValueError):

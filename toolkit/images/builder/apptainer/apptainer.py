@@ -222,7 +222,6 @@ def _run(
     code = follower.follow(
         [*fence, *command, *options, *files],
         environment,
-        place,
         steps=steps,
         cwd=task.cwd,
     )

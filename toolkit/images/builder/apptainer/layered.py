@@ -223,7 +223,7 @@ class LayeredBuild:
             is_last = link is self.chain.build[-1]
             self._run_step(link, lowers, products=str(made) if is_last else "")
         # When the layers below it are kept.
-        self._packing.append(self._executor.submit(self._keep_products, made))
+        self._submit(self._keep_products, made)
         return str(made)
 
     def _keep_products(self, made: Path) -> None:
@@ -238,7 +238,18 @@ class LayeredBuild:
         has not been in vain.
         """
         upper = self._run_step(link, lowers, binds)
-        self._packing.append(self._executor.submit(self._pack, link, upper))
+        self._submit(self._pack, link, upper)
+
+    def _submit(self, work: Callable[..., None], *arguments: object) -> None:
+        """Do work when that before it has succeeded: a layer's place is known by those below it."""
+        before = self._packing[-1] if self._packing else None
+
+        def run() -> None:
+            if before:
+                before.result()
+            work(*arguments)
+
+        self._packing.append(self._executor.submit(run))
 
     def _run_step(
         self, link: Link, lowers: list[Lower], binds: Iterable[Bind] = (), products: str = ""
@@ -285,7 +296,9 @@ class LayeredBuild:
         made = self.place.output / f"{upper}.sqfs"
         words = ("mksquashfs", str(self._directory / upper), str(made), *LAYER_PACKING)
         self._packer = start(
-            (*namespace_command(namespace_ids()), *words), clean_environment(), self.place
+            (*namespace_command(namespace_ids()), *words),
+            clean_environment(),
+            locks=self.place.locks,
         )
         output, _ = self._packer.communicate()
         if self._packer.returncode != 0:

@@ -90,7 +90,7 @@ def run_step(step: SandboxStep, place: Workspace, follower: Follower) -> int:
     file = place.output / "step.json"
     file.write_text(to_json(replace(step, users=users, groups=groups)), encoding="utf-8")
     command = module_command("toolkit.images.builder.apptainer.sandbox", str(file))
-    return follower.follow(command, clean_environment(), place)
+    return follower.follow(command, clean_environment(), locks=place.locks)
 
 
 def fence_command(
@@ -164,7 +164,7 @@ def run_image_checks(program: str, place: Workspace, follower: Follower) -> int:
     """Run the checks of ``place.sif`` without help of this machine; return their exit code."""
     command = [*image_command(program), str(place.sif), "/bin/sh", f"{CHECKS}/run"]
     settings = dict.fromkeys(VARIABLES, str(place.output / "config"))
-    return follower.follow(command, clean_environment() | settings, place)
+    return follower.follow(command, clean_environment() | settings)
 
 
 def clean_environment() -> dict[str, str]:

@@ -149,13 +149,13 @@ def run(step: SandboxStep) -> int:
     code = _run_in_image(step, lowers, step.command)
     if code != 0:
         return code
-    for bind in step.passing_binds:
-        with suppress(OSError):
-            resolve(step.upper, bind.target).rmdir()
     if step.byte_code and (paths := list_byte_code(step.upper)):
         names = (os.fsencode(path) + b"\0" for path in paths)
         Path(step.changed).write_bytes(b"".join(names))
         _run_in_image(step, lowers, step.byte_code)  # if it fails, they are unchanged
+    for bind in step.passing_binds:  # the empty directories on which these were mounted
+        with suppress(OSError):
+            resolve(step.upper, bind.target).rmdir()
     settle(step.upper, lowers, began)
     return 0
 
@@ -257,7 +257,11 @@ def _bind_words(binds: Iterable[Bind]) -> list[str]:
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.mkdir() if source.is_dir() else path.touch()
-            place = places[target] = _place(path)
+            place = _place(path)
+            if any(place.startswith(f"{mounted}/") for mounted in places.values()):
+                # The step may change where links in it lead until bubblewrap makes the directory.
+                raise OSError(f"{target} of the image leads into another mount")
+            places[target] = place
         words += ["--bind" if bind.writable else "--ro-bind", str(source), place]
     return words
 

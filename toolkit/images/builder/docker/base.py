@@ -190,7 +190,7 @@ def _bootstrap(
         "clean": _CLEAN,
         **host_config.proxies(),
     }
-    code = follower.follow(command, env, place)
+    code = follower.follow(command, env)
     if code != 0:
         raise follower.error(code)
 
@@ -201,15 +201,19 @@ def _pull(engine: Engine, source: Source, place: Workspace, follower: Follower) 
     follower.log_line(f"fetches {source.place.pinned}")
     login = write_login(source.place.registry, place.output)
     try:
-        # The SDK takes the login from this file; with none it looks for no other.
+        # The SDK takes the login from this file; an empty one keeps it from looking for others.
         engine.client.api.reload_config(dockercfg_path=str(login or os.devnull))
         messages = engine.client.api.pull(
-            source.place.repository, tag=source.place.digest, stream=True, decode=True
+            source.place.repository,
+            tag=source.place.digest,
+            stream=True,
+            decode=True,
+            auth_config=None if login else {"username": "", "password": ""},
         )
         for message in messages:
             if "error" in message:
                 raise _pull_failed(source, str(message["error"]))
-    except (DockerException, OSError) as error:
+    except (DockerException, OSError, ValueError) as error:
         raise _pull_failed(source, str(getattr(error, "explanation", None) or error)) from None
     finally:
         if login:
@@ -256,7 +260,7 @@ def copy_archive(source: str, target: str, place: Workspace, follower: Follower)
     options = ("--insecure-policy", "--tmpdir", str(place.scratch))
     command = [require_skopeo(), *options, "copy", "--dest-oci-accept-uncompressed-layers"]
     environment = {"PATH": _PATH, "HOME": str(place.scratch), "LC_ALL": "C.UTF-8"}
-    code = follower.follow([*command, source, target], environment, place, cwd=place.scratch)
+    code = follower.follow([*command, source, target], environment, cwd=place.scratch)
     if code != 0:
         raise follower.error(code)
 

@@ -175,10 +175,12 @@ def run_client(
 ) -> str:
     """Let the engine build; return the image's id."""
     try:
-        code = follower.follow(command, client.environment(), context.place, on_line=log.take)
+        code = follower.follow(command, client.environment(), on_line=log.take)
     except BaseException:
         end_marked(client.mark)
         raise
+    if code:
+        end_marked(client.mark)
     if code == 0 and result.exists():
         return result.read_text().strip()
     follower.reader = log.reader
