@@ -190,7 +190,7 @@ def test_an_image_with_a_manifest_of_another_kind_is_a_foreign_one(
     assert sorted(path.name for path in images.iterdir()) == [".b.lock", ".b.note.json", "b.sif"]
     known = store.find("b").manifest
     assert known
-    assert (known.name, known.recipe_hash) == ("image", "")
+    assert (known.name, known.recipe_hash) == ("b", "")
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)

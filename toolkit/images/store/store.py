@@ -44,7 +44,7 @@ from toolkit.units import human_size
 
 MANIFEST, BILL = "toolkit-manifest.json", "toolkit.cdx.json"  # names of objects in a SIF
 _MOST_NOTE = 16 << 20  # bytes
-_MOST_READINGS = 5  # of an image that is published anew again and again
+_MOST_READINGS = 5  # of an image that others replace again and again
 # What a note says of an image that has a manifest: what only this machine knows.
 _NOTED = (
     *("recipe_hash", "built", "seconds", "checks", "verified", "command", "products"),
@@ -188,13 +188,13 @@ def manifest_of(path: Path) -> Manifest | None:
             manifest = from_json(text, Manifest) if text else None
         except BadDataError:  # of another version of the toolkit
             manifest = None
-        # Whoever verified an image of an earlier version has written the file that it had.
+        # Every user who verified an image of an earlier version has written its file.
         old = None if manifest else _read_note(path.with_suffix(".json"), None)
         notes = (_read_note(beside, status.st_uid) for beside in _note_paths(path))
         for note in (old, *notes):
             if note and (note.sif_id, note.size) == (header.sif_id, status.st_size):
                 manifest = _with_note(manifest, note)
-        if path.stat().st_ino == status.st_ino:  # else it was published anew meanwhile
+        if path.stat().st_ino == status.st_ino:  # else it was replaced meanwhile
             break
     facts = {"sif_id": header.sif_id, "size": status.st_size}
     return replace(manifest, **facts) if manifest else None

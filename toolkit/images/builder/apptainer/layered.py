@@ -240,14 +240,14 @@ class LayeredBuild:
         upper = self._run_step(link, lowers, binds)
         self._submit(self._pack, link, upper)
 
-    def _submit(self, work: Callable[..., None], *arguments: object) -> None:
-        """Do work when that before it has succeeded: a layer's place is known by those below it."""
+    def _submit(self, task: Callable[..., None], *arguments: object) -> None:
+        """Run a task when the one before it has succeeded, by whose layer its own is found."""
         before = self._packing[-1] if self._packing else None
 
         def run() -> None:
             if before:
                 before.result()
-            work(*arguments)
+            task(*arguments)
 
         self._packing.append(self._executor.submit(run))
 
