@@ -11,7 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 PROJECT_FILE = "toolkit.toml"
 _PACKAGE = Path(__file__).resolve().parent
@@ -62,6 +65,27 @@ def shipped(kind: str) -> Path:
 def package_directory(kind: str) -> Path:
     """Return a data directory of the package: ``sites`` or ``scripts/templates``."""
     return _PACKAGE / kind
+
+
+def make_templates(kind: str, *, autoescape: bool, **options: Any) -> Environment:
+    """Return the Jinja templates of a data directory, in which an unknown value is an error.
+
+    Args:
+        kind: as for ``package_directory``.
+        autoescape: escape values for HTML; else filters quote them.
+        options: further ones of ``jinja2.Environment``.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(package_directory(kind)),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=autoescape,
+        **options,
+    )
 
 
 def is_shipped(path: Path) -> bool:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from msgspec.structs import replace
 
-from toolkit.config import package_directory
+from toolkit.config import make_templates
 from toolkit.localcluster.shape import Node, Shape, all_nodes, partitions_of
 
 LOGIN = "login"  # the host name of the controller's side, from where jobs are submitted
@@ -74,17 +74,9 @@ def files(
 
 
 def _render(template: str, known: Mapping[str, object]) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(package_directory("localcluster") / "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # not HTML: a shape is checked, and has only words of slurm.conf
-    )
-    return environment.get_template(template).render(known)
+    # Not HTML: a shape is checked, and has only words of slurm.conf.
+    templates = make_templates("localcluster/templates", autoescape=False)
+    return templates.get_template(template).render(known)
 
 
 def _node_lines(shape: Shape) -> list[tuple[Node, str]]:

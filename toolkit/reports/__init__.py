@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from toolkit.config import package_directory
+from toolkit.config import make_templates
 from toolkit.text import one_line
 
 if TYPE_CHECKING:
@@ -37,17 +37,7 @@ def embedded(data: str) -> object:
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(package_directory("reports") / "templates"),
-        undefined=StrictUndefined,
-        autoescape=True,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = make_templates("reports/templates", autoescape=True, finalize=_shown)
     environment.filters["breakable"] = _breakable
     return environment
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from toolkit import quoting
-from toolkit.config import package_directory
+from toolkit.config import make_templates, package_directory
 from toolkit.model.plan import Container, Launch, Plan
 
 if TYPE_CHECKING:
@@ -69,18 +69,10 @@ def script(plan: Plan) -> str:
 
 @lru_cache(maxsize=1)
 def _templates() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    templates = package_directory("scripts") / "templates"
-    environment = Environment(
-        loader=FileSystemLoader(templates),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        bytecode_cache=_compiled(templates / "__pycache__"),
-        autoescape=False,  # not HTML: the filters below are what quotes here
-    )
+    directory = "scripts/templates"
+    compiled = _compiled(package_directory(directory) / "__pycache__")
+    # Not HTML: the filters below are what quotes here.
+    environment = make_templates(directory, autoescape=False, bytecode_cache=compiled)
     environment.filters |= {
         "shell": quoting.shell,
         "words": quoting.shell_words,

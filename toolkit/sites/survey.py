@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from toolkit import shell
-from toolkit.config import package_directory
+from toolkit.config import make_templates
 from toolkit.errors import ToolkitError
 from toolkit.model.base import Model, field_names, toml_value
 from toolkit.model.job import Job
@@ -194,16 +194,7 @@ def draft(name: str, survey: Survey, *, date: str) -> str:
         survey: the cluster's own facts.
         date: today, as ``2026-11-21``.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(package_directory("sites")),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # not HTML: the filters quote for TOML
-    )
+    environment = make_templates("sites", autoescape=False)  # not HTML: the filters quote for TOML
     environment.filters |= {"toml": toml_value, "plain": _plain}
     probes = [probe for probe in survey.probes.values() if not probe.problem]
     drivers = {probe.driver for probe in probes if probe.driver}
