@@ -128,15 +128,15 @@ def run(
     task: BuildTask, finish: Callable[[BuildOutcome, RemoteBase | None, Workspace], _Result]
 ) -> _Result:
     """Build the image, and return what ``finish`` makes of it while its workspace exists."""
-    base = resolve_base(task.resolved.base, digest=task.lock.base.digest if task.lock else "")
-    build = _build_flat
-    if not task.lock and choose_engine(task.options.engine, task.progress) == "docker":
-        build = _build_by_docker
-    elif not task.options.flat and _layers_are_possible(task):
-        build = _build_layered
-    # A build that is ended politely removes its directories.
-    with shell.interrupted_by_signals(), workspace(task.log.parent) as place:
-        return finish(build(task, base, place), base, place)
+    with shell.interrupted_by_signals():  # a build that is ended politely removes its directories
+        base = resolve_base(task.resolved.base, digest=task.lock.base.digest if task.lock else "")
+        build = _build_flat
+        if not task.lock and choose_engine(task.options.engine, task.progress) == "docker":
+            build = _build_by_docker
+        elif not task.options.flat and _layers_are_possible(task):
+            build = _build_layered
+        with workspace(task.log.parent) as place:
+            return finish(build(task, base, place), base, place)
 
 
 def _layers_are_possible(task: BuildTask) -> bool:

@@ -151,8 +151,9 @@ class Cache:
 
     def sweep(self) -> None:
         """Remove what killed builds and replaced entries left; only within ``alone``."""
-        known = {Path(entry.path) for entry in self.entries()}
-        known |= {self._note(entry.kind, entry.key) for entry in self.entries()}
+        entries = self.entries()
+        known = {Path(entry.path) for entry in entries}
+        known |= {self._note(entry.kind, entry.key) for entry in entries}
         for path in self.directory.glob("*/*"):
             if path not in known:
                 _discard(path)

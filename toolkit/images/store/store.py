@@ -6,8 +6,8 @@ visible by one rename. The log of its build is ``<name>.log``.
 
 What becomes known later, such as a check that was made again, is noted in ``.<name>.note.json``. A
 note is of one file only, by the id in its header and its size. It is beside the image if that is
-this user's, else among the user's own images. Images of older versions have all of it in
-``<name>.json``, which is read in the same way.
+this user's, else among the user's own images, as ``.<name>.<path's hash>.elsewhere.json``. Images
+of older versions have all of it in ``<name>.json``, which is read in the same way.
 """
 
 from __future__ import annotations
@@ -194,10 +194,18 @@ def manifest_of(path: Path) -> Manifest | None:
         for note in (old, *notes):
             if note and (note.sif_id, note.size) == (header.sif_id, status.st_size):
                 manifest = _with_note(manifest, note)
-        if path.stat().st_ino == status.st_ino:  # else it was replaced meanwhile
+        if not _was_replaced(path, status):
             break
     facts = {"sif_id": header.sif_id, "size": status.st_size}
     return replace(manifest, **facts) if manifest else None
+
+
+def _was_replaced(path: Path, status: os.stat_result) -> bool:
+    """Return whether another file has taken the place of one that was read."""
+    try:
+        return not os.path.samestat(path.stat(), status)
+    except OSError:  # it was removed: what was read stands
+        return False
 
 
 def _with_note(manifest: Manifest | None, note: Manifest) -> Manifest:

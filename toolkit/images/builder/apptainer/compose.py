@@ -59,21 +59,6 @@ class Copier:
                     raise OSError(f"{path} is shorter than it was")
                 start, self.end = start + count, self.end + count
 
-    def complete(self, size: int, texts: Sequence[bytes], sif_id: bytes, time: int) -> None:
-        """Make the written file system a SIF, and close it.
-
-        Args:
-            size: The size of the file system.
-            texts: The definition and the metadata that Apptainer keeps beside it.
-            sif_id: The id of the SIF.
-            time: The time of its creation, in seconds since 1970.
-        """
-        sizes = (size, len(texts[0]), len(texts[1]))
-        os.pwrite(self.handle, b"".join(texts), sif.DATA_START + size)
-        header = sif.build_header(sizes, sif_id, time, platform.machine())
-        os.pwrite(self.handle, header, 0)
-        self.close()
-
     def close(self) -> None:
         """Close the image; again, this does nothing."""
         self.file.close()
@@ -169,7 +154,7 @@ def graft_file(tables: Tables, layer: str, *, only_adds: bool = False) -> None:
 
 
 def finish(copier: Copier, tables: Tables, definition: str, metadata: str, time: int) -> None:
-    """Complete the image whose data ``copier`` has written.
+    """Make the image whose data ``copier`` has written a SIF, and close it.
 
     Args:
         copier: The copier.
@@ -184,4 +169,8 @@ def finish(copier: Copier, tables: Tables, definition: str, metadata: str, time:
     os.pwrite(copier.handle, superblock, sif.DATA_START)
     size = -(-(tables.data_end + len(tail)) // _PAGE) * _PAGE
     texts = (definition.encode(), metadata.encode())
-    copier.complete(size, texts, uuid.uuid4().bytes, time)
+    os.pwrite(copier.handle, b"".join(texts), sif.DATA_START + size)
+    sizes = (size, len(texts[0]), len(texts[1]))
+    header = sif.build_header(sizes, uuid.uuid4().bytes, time, platform.machine())
+    os.pwrite(copier.handle, header, 0)
+    copier.close()

@@ -162,7 +162,7 @@ class LayeredBuild:
         )
 
     def prepare_base(self, login: Mapping[str, str] | None) -> None:
-        """Take or build the base, and begin to copy its data."""
+        """Take or build the base, and copy its data to the image."""
         entry = self.entries.take_next()
         if entry:
             self._reuse("base")

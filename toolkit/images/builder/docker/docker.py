@@ -174,13 +174,12 @@ def run_client(
     log: ClientLog,
 ) -> str:
     """Let the engine build; return the image's id."""
+    code = 1
     try:
         code = follower.follow(command, client.environment(), on_line=log.take)
-    except BaseException:
-        end_marked(client.mark)
-        raise
-    if code:
-        end_marked(client.mark)
+    finally:
+        if code:
+            end_marked(client.mark)
     if code == 0 and result.exists():
         return result.read_text().strip()
     follower.reader = log.reader
