@@ -31,9 +31,8 @@ from toolkit.model.site import (
 )
 from toolkit.planning import settings
 from toolkit.rules.options import comment
-from toolkit.sites import chosen, schema
+from toolkit.sites import chosen, comment_problem, schema
 from toolkit.sites import survey as compare
-from toolkit.sites.rules import comment_problem
 from toolkit.sites.survey import NodeProbe, Survey, configuration, draft, modules, parse_probe
 
 SHIPPED = ("generic", "local", "neuron", "neuron-2022", "perlmutter-like")

@@ -18,7 +18,7 @@ from toolkit.files import read_text, write_atomically
 from toolkit.model.site import Site
 from toolkit.planning.cluster import cluster_of, find_cluster
 from toolkit.rules import described
-from toolkit.sites.rules import comment_example, comment_form
+from toolkit.sites import comment_example, comment_form
 from toolkit.sites.schema import text
 from toolkit.sites.survey import against, draft, survey, within
 from toolkit.slurm.client import Client

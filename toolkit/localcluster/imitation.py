@@ -18,7 +18,7 @@ from toolkit.errors import UnknownPartitionError
 from toolkit.localcluster import submit_lua
 from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
 from toolkit.model.site import Site, SitePartition
-from toolkit.sites.rules import short_name
+from toolkit.sites import short_name
 from toolkit.slurm import hostlist
 
 _MEMORY_PER_CPU = 4000  # MB, where a site does not say

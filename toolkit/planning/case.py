@@ -36,7 +36,7 @@ from toolkit.planning.settings import (
 from toolkit.planning.target import understand
 from toolkit.runs.directories import next_directory
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
-from toolkit.sites.rules import comment_example
+from toolkit.sites import comment_example
 
 _RANKS = {"nodes", "ntasks_per_node", "gpus", "gpus_per_node"}
 

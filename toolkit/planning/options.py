@@ -14,7 +14,7 @@ from toolkit.model.job import Job
 from toolkit.model.plan import Launch, Requeue
 from toolkit.model.site import Partition, Site
 from toolkit.model.slurm_options import OPTIONS, SHORT, Takes
-from toolkit.sites.rules import resolve_gpu_type
+from toolkit.sites import resolve_gpu_type
 from toolkit.units import counted
 
 _ASKED_SECONDS = 40  # before the time limit, at the latest

@@ -21,7 +21,7 @@ from toolkit.model.job import Job
 from toolkit.model.site import PORTS
 from toolkit.model.slurm_options import OTHER_NAMES, OWN
 from toolkit.quoting import sbatch, shell
-from toolkit.sites.rules import comment_example, comment_problem
+from toolkit.sites import comment_example, comment_problem
 from toolkit.units import counted, minutes
 
 # As Megatron-LM, NeMo and torchtitan name the sizes of a mesh. Their product divides the ranks; the

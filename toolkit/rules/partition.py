@@ -9,7 +9,7 @@ from toolkit.errors import ShapeError, ToolkitError, UsageError
 from toolkit.model.case import Case
 from toolkit.model.site import SitePartition, Use
 from toolkit.quoting import alternatives
-from toolkit.sites.rules import resolve_gpu_type
+from toolkit.sites import resolve_gpu_type
 from toolkit.slurm import hostlist
 from toolkit.slurm.hostlist import task_ids
 from toolkit.units import counted

@@ -18,7 +18,7 @@ from toolkit.model.base import Model, field_names, toml_value
 from toolkit.model.job import Job
 from toolkit.model.site import ClusterNode, Limits, Partition, Site, SitePartition
 from toolkit.shell import Progress
-from toolkit.sites.rules import comment_problem
+from toolkit.sites import comment_problem
 from toolkit.slurm import cluster, hostlist
 from toolkit.slurm.client import Client
 
@@ -100,7 +100,6 @@ def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = 
     qos, own = cluster.accounts(client)
     limits = {each.name: cluster.limits(each, None, qos, own) for each in partitions}
     with_gpus = {name for node in nodes if node.gpus for name in node.partitions}
-    probed = [each.name for each in partitions if each.name in with_gpus]
     return Survey(
         slurm=config.get("SLURM_VERSION", ""),
         cluster=config.get("ClusterName", ""),
@@ -115,7 +114,11 @@ def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = 
         limits={name: known for name, known in limits.items() if known.source},
         probes={}
         if probe is None
-        else {name: _probe(client, progress, name, probe) for name in probed},
+        else {
+            each.name: _probe(client, progress, each.name, probe)
+            for each in partitions
+            if each.name in with_gpus
+        },
     )
 
 
@@ -252,16 +255,15 @@ class Difference(NamedTuple):
 
 def within(site: Site) -> Iterator[Difference]:
     """Yield contradictions between values, and values that the toolkit never reads."""
-    rule = site.comment
-    broken = comment_problem(rule, rule.example) if rule and rule.example else None
-    if broken:
+    rule, options = site.comment, field_names(Job)
+    if rule and rule.example and (broken := comment_problem(rule, rule.example)):
         yield Difference("comment.example", f"it breaks its own rule: {broken}")
-    options = field_names(Job)
-    for table in ("required", "forbidden"):
-        for option in getattr(site, table):
-            if option.replace("-", "_") not in options:
-                text = f"toolkit run has no --{option}: the rule has no effect"
-                yield Difference(f"{table}.{option}", text, wrong=False)
+    rules = {f"required.{option}": option for option in site.required}
+    rules |= {f"forbidden.{option}": option for option in site.forbidden}
+    for key, option in rules.items():
+        if option.replace("-", "_") not in options:
+            text = f"toolkit run has no --{option}: the rule has no effect"
+            yield Difference(key, text, wrong=False)
     for option in sorted(set(site.required) & set(site.forbidden)):
         yield Difference(f"required.{option}", "it is forbidden as well")
     for name, partition in site.partitions.items():
@@ -306,13 +308,12 @@ def _differences(
 ) -> Iterator[Difference]:
     live = next(each for each in survey.partitions if each.name == name)
     members, limits = survey.members(live), survey.limits.get(name, Limits())
-    minutes = live.max_minutes
     rows: tuple[tuple[str, object, object], ...] = (
         ("gpus", max((node.gpus for node in members), default=0), written.gpus),
         ("cpus", max((node.cpus for node in members), default=0), written.cpus),
         (
             "max_minutes",
-            "no limit" if minutes is None else minutes,
+            "no limit" if live.max_minutes is None else live.max_minutes,
             written.max_minutes or site.max_minutes,
         ),
         ("nodes", len(members), hostlist.count(written.nodes)),

@@ -13,7 +13,7 @@ from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.quoting import sbatch
 from toolkit.rules import options, partition
-from toolkit.sites.rules import comment_example, comment_problem
+from toolkit.sites import comment_example, comment_problem
 
 
 @check(
