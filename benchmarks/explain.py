@@ -14,7 +14,7 @@ from toolkit.cli.main import main
 from toolkit.errors import ConfigError
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import entries_of, labelled, of_file, rules
-from toolkit.explain.model import Evidence, Explanation, Rule
+from toolkit.explain.match import Evidence, Explanation, Rule
 from toolkit.model.base import Model
 
 # Which part of a set must come out right; of logs that no rule was made from, and none may be wrong

@@ -28,7 +28,7 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Submission
 from toolkit.model.site import Facts, Partition, Site
 from toolkit.planning.plan import decide
-from toolkit.runs.finish import finish
+from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
 
 TOOLKIT = (sys.executable, "-m", "toolkit")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit.explain.gather import labelled
-from toolkit.explain.model import Entry
+from toolkit.explain.match import Entry
 
 GOLDEN = Path(__file__).parent / "golden" / "explain"
 

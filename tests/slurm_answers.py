@@ -54,7 +54,7 @@ JOBS: Mapping[str, tuple[str, Sequence[str]]] = {
 ANSWERS: Mapping[str, Sequence[str]] = {
     "squeue": (
         *("env", *queue.ENVIRONMENT, "squeue", "--me", "--noheader", "--states=all"),
-        f"--Format={queue.squeue_format(SEPARATOR)}",
+        f"--Format={','.join(f'{field}:0{SEPARATOR}' for field in queue.SQUEUE)}",
     ),
     "sacct": (
         *("env", *queue.ENVIRONMENT, "sacct", "--noheader", "--parsable", "--allocations"),

@@ -54,16 +54,21 @@ class ToolkitError(Exception):
 
     Attributes:
         page: the topic of `toolkit docs` about such errors.
+        step: the next step where an error names none.
     """
 
     exit_code: int = 70
     kind: str = "internal"
     page: str = GENERAL_PAGE
+    step: str | None = None
 
-    def __init_subclass__(cls, *, exit_code: int = 0, kind: str = "", page: str = "") -> None:
+    def __init_subclass__(
+        cls, *, exit_code: int = 0, kind: str = "", page: str = "", step: str | None = None
+    ) -> None:
         cls.exit_code = exit_code or cls.exit_code
         cls.kind = kind or cls.kind
         cls.page = page or cls.page
+        cls.step = step
 
     def __init__(
         self,
@@ -80,7 +85,7 @@ class ToolkitError(Exception):
         super().__init__(cause)
         self.cause = cause
         self.place = place
-        self.next_step = next_step
+        self.next_step = next_step or self.step
         self.choices = tuple(sorted(choices))
         self.close = nearest(value, self.choices) if value is not None else None
         self.details = tuple(details)
@@ -141,7 +146,14 @@ class ImageMissingError(ToolkitError, exit_code=68, kind="image", page="image/bu
     """The recipe is known, but its image is not built, or incomplete."""
 
 
-class SlurmUnreachableError(ToolkitError, exit_code=69, kind="slurm", page="site/doctor"):
+class SlurmUnreachableError(
+    ToolkitError,
+    exit_code=69,
+    kind="slurm",
+    page="site/doctor",
+    step="on a cluster: log in to a login node. Without one: toolkit cluster up "
+    "(a real Slurm on this machine)",
+):
     """No Slurm answers."""
 
 
@@ -217,7 +229,12 @@ class SignatureError(ToolkitError, exit_code=88, kind="signature", page="image/s
     """An image or workshop lacks its signature, or is not what was signed or locked."""
 
 
-class SlurmSilentError(SlurmUnreachableError, exit_code=89, kind="slurm silent"):
+class SlurmSilentError(
+    SlurmUnreachableError,
+    exit_code=89,
+    kind="slurm silent",
+    step="try again when sinfo gets an answer. On a local cluster: toolkit cluster status",
+):
     """There is a Slurm, but its controller gives no answer within the time that is allowed."""
 
 

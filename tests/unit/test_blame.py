@@ -11,7 +11,7 @@ from tests.unit.samples import make_case
 from toolkit import launchers
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import entries_of, rules
-from toolkit.explain.model import Evidence, Explanation
+from toolkit.explain.match import Evidence, Explanation
 from toolkit.launchers.failures import rank_failure
 from toolkit.model.run import Error, Failure, JobState, Process, Record
 from toolkit.planning.plan import decide

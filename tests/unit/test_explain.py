@@ -20,8 +20,7 @@ from toolkit.cli.follow import lines_of
 from toolkit.errors import UnknownRunError
 from toolkit.explain import gather
 from toolkit.explain.explanation import explain
-from toolkit.explain.match import find
-from toolkit.explain.model import Evidence, Explanation, Match, Rule
+from toolkit.explain.match import Evidence, Explanation, Match, Rule, find
 from toolkit.model.run import Failure, Outcome
 from toolkit.planning.plan import decide
 from toolkit.runs.run import Run

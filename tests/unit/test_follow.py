@@ -26,8 +26,9 @@ from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import of_run, rules
 from toolkit.model.run import JobState, Outcome
-from toolkit.runs import finish, follow, interactive
+from toolkit.runs import follow, interactive
 from toolkit.runs.logs import Line
+from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
 from toolkit.slurm.failures import Wait
 
@@ -153,7 +154,7 @@ def test_a_full_disk_hides_no_outcome(
 
     run = new_run(tmp_path / "runs" / "train-0001", 7)
     monkeypatch.setattr("toolkit.runs.run.write_atomically", full)
-    outcome = finish.finish(run, JobState(state="FAILED", job_id=7, exit_code=1))
+    outcome = finish(run, JobState(state="FAILED", job_id=7, exit_code=1))
     assert (outcome.state, outcome.exit_code) == ("FAILED", 1)
     assert not run.has_ended
     match = explain(of_run(run), rules()).match

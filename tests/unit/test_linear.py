@@ -15,7 +15,7 @@ from tests.explain_evidence import pasted
 from tests.readers import READERS, check
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import rules
-from toolkit.explain.model import Evidence
+from toolkit.explain.match import Evidence
 from toolkit.images.lockfile.packages import parse_page
 from toolkit.text import redacted
 

@@ -18,8 +18,7 @@ from tests.unit.samples import make_case
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
 from toolkit.runs import logs
-from toolkit.runs.finish import MOST, History, excerpt
-from toolkit.runs.logs import LONGEST, Splitter, ends
+from toolkit.runs.logs import LONGEST, MOST, History, Splitter, ends, excerpt
 from toolkit.runs.outcome import outcome
 from toolkit.runs.run import Log
 

@@ -21,13 +21,12 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import JobAttempt, JobState, Outcome, Submission
 from toolkit.planning.plan import decide
 from toolkit.runs import (
-    finish,
     logs,
     processes,
     status,
 )
 from toolkit.runs import run as runs_run
-from toolkit.runs.outcome import outcome
+from toolkit.runs.outcome import failed_points, outcome, read_elements, summary
 from toolkit.runs.run import Log, Run
 
 BATCH = """\
@@ -47,12 +46,12 @@ def lines_of(text: str, name: str) -> list[logs.Line]:
 
 
 def history_of(lines: Sequence[logs.Line]) -> Sequence[JobAttempt]:
-    return finish.read(enumerate(lines)).attempts
+    return logs.read(enumerate(lines)).attempts
 
 
 def lines_in(run: Run) -> list[logs.Line]:
     """What decides how a run came out."""
-    return finish.excerpt(run, run.logs_of(7), finish.history(run))
+    return logs.excerpt(run, run.logs_of(7), logs.history(run))
 
 
 def run_with(directory: Path, files: dict[str, str], plan: Plan) -> Run:
@@ -81,7 +80,7 @@ def test_the_history_of_a_job_is_read_from_what_its_script_says() -> None:
         (attempt.number, attempt.nodes, attempt.ended - attempt.began if attempt.ended else 0)
         for attempt in found
     ] == [(1, "nid[001-002]", 100), (2, "nid001", 0), (3, "nid003", 20)]
-    assert [line.split("  ", 2)[2] for line in finish.describe(found)] == [
+    assert [line.split("  ", 2)[2] for line in logs.describe(found)] == [
         "1:40  told to stop by USR1, goes back into the queue",
         "stopped by Slurm, which queued it again",
         "0:20  exit code 3",
@@ -110,11 +109,11 @@ def test_the_history_is_whole_where_the_batch_shell_s_log_is_large(tmp_path: Pat
     first, *others = BATCH.splitlines(keepends=True)
     text = first + noise * 4000 + "".join(line + noise for line in others) + noise * 4000
     run = run_with(tmp_path, {"7.log": text}, decided)
-    past = finish.history(run)
+    past = logs.history(run)
     assert [attempt.number for attempt in past.attempts] == [1, 2, 3]
     taken = lines_in(run)
     assert taken[0].text.startswith("toolkit: attempt 3")
-    assert sum(len(line.text) for line in taken) <= finish.MOST < len(noise) * 4000
+    assert sum(len(line.text) for line in taken) <= logs.MOST < len(noise) * 4000
 
 
 def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own() -> None:
@@ -127,7 +126,7 @@ def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own()
         (1, 2),
         (1, 3),
     ]
-    assert finish.describe(found)[0].startswith("0.1  nid[001-002]")
+    assert logs.describe(found)[0].startswith("0.1  nid[001-002]")
 
 
 def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path) -> None:
@@ -141,14 +140,14 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
         1: JobState(job_id=9, state="FAILED", exit_code=3),
     }
     run = run_with(tmp_path, files, decided)
-    found = finish.read_elements(run, states, finish.History(), (), ended=False)
+    found = read_elements(run, states, logs.History(), (), ended=False)
     assert [(point.state, point.exit_code) for point in found] == [
         ("COMPLETED", 0),
         ("FAILED", 3),
         ("PENDING", None),
     ]
-    assert finish.failed_points(found) == [1]
-    assert finish.summary(found, "point") == "3 points: 1 done, 1 to come, 1 failed (1)"
+    assert failed_points(found) == [1]
+    assert summary(found, "point") == "3 points: 1 done, 1 to come, 1 failed (1)"
     assert [row.split() for row in points_table(decided.points, found).splitlines()] == [
         ["POINT", "lr", "STATE", "EXIT", "loss"],
         ["0", "1", "COMPLETED", "0", "0.5"],
@@ -162,15 +161,15 @@ def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
     decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
     run = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'}, decided)
     states = {0: JobState(job_id=8, state="COMPLETED")}
-    found = finish.read_elements(run, states, finish.History(), (), ended=True)
+    found = read_elements(run, states, logs.History(), (), ended=True)
     assert [(point.state, point.exit_code) for point in found] == [
         ("COMPLETED", 0),
         ("UNKNOWN", None),
         ("CANCELLED", 130),
     ]
     assert found[1].results == {"loss": 0.5}
-    assert finish.failed_points(found) == [2]
-    assert finish.summary(found, "point") == "3 points: 1 done, 1 unknown (1), 1 failed (2)"
+    assert failed_points(found) == [2]
+    assert summary(found, "point") == "3 points: 1 done, 1 unknown (1), 1 failed (2)"
 
 
 def test_a_shell_waits_for_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

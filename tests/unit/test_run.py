@@ -37,12 +37,12 @@ from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
 from toolkit.runs import (
     directories,
-    finish,
     forward,
     logs,
     removal,
     status,
 )
+from toolkit.runs.outcome import finish
 from toolkit.runs.run import SECRETS, Run
 from toolkit.runs.submit import reserve
 from toolkit.slurm import hostlist
@@ -76,7 +76,7 @@ def run(home: Path) -> Run:
 
 
 def ended(run: Run) -> Any:
-    return finish.finish(run, JobState(job_id=7, state="FAILED", exit_code=1))
+    return finish(run, JobState(job_id=7, state="FAILED", exit_code=1))
 
 
 @pytest.mark.parametrize("kind", NO_FILES)
@@ -176,7 +176,7 @@ def test_no_line_and_no_field_makes_a_reader_huge_slow_or_fail() -> None:
     line = f"srun: error: nid001: task {nines},0-{nines}: Exited with exit code {nines}"
     assert failures.of_step([("", [line])]) is not None
     mark = "toolkit: attempt 1 of at most 2 begins 2026-99-99T99:99:99Z"
-    assert finish.read([(0, logs.Line(mark, "", None))]).attempts == ()
+    assert logs.read([(0, logs.Line(mark, "", None))]).attempts == ()
     assert time.monotonic() - began < 10
 
 

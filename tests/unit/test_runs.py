@@ -13,7 +13,6 @@ from toolkit.planning.plan import decide
 from toolkit.runs import logs
 from toolkit.runs.outcome import outcome, results
 from toolkit.runs.run import Log
-from toolkit.slurm import parse
 
 SUMMARY = """\
 2| epoch 1  loss 1.9
@@ -146,14 +145,3 @@ def test_every_end_has_an_exit_code_and_says_why(
         code, "failed"
     )
     assert unhealthy is None or came_out.unhealthy == unhealthy
-
-
-def test_nodes_count_from_the_start_of_the_job_on() -> None:
-    """A reason that is older than the job is another story; a node that does not answer yet has no reason."""
-    text = "nid001|idle|Unknown|none\nnid002|down*|1700000100|Not responding\n"
-    text += "nid003|down|1600000000|RMA | rack 7\nnid004|mixed*|Unknown|none\n"
-    assert parse.unhealthy_nodes(text, 1700000000) == {
-        "nid002": "down*: Not responding",
-        "nid004": "mixed*: none",
-    }
-    assert parse.unhealthy_nodes(text, 0)["nid003"] == "down: RMA | rack 7"

@@ -19,7 +19,7 @@ from tests.unit.samples import make_case
 from tests.unit.test_scripts import CONTAINER
 from toolkit import scripts
 from toolkit.planning.plan import decide
-from toolkit.runs import finish
+from toolkit.runs import logs
 from toolkit.runs.logs import Line
 
 # A step that goes on until the file "leave" is there, and then ends with the code in it. A second
@@ -187,7 +187,7 @@ def test_an_end_without_a_signal_is_not_warned_of(code: int, tmp_path: Path) -> 
     ended, printed = job.end()
     assert ended == code
     assert "toolkit: warning" not in printed
-    found = finish.read((0, Line(text, "", None)) for text in printed.splitlines()).attempts
+    found = logs.read((0, Line(text, "", None)) for text in printed.splitlines()).attempts
     assert [attempt.how for attempt in found] == [f"exit code {code}"]
 
 

@@ -1,52 +1,312 @@
-"""What Slurm's commands print is read, and silence is told from a refusal."""
+"""What Slurm's commands print is read alike of every version, and silence is told from a refusal.
+
+The answers of the versions were captured by ``tests/slurm_answers.py``, which says of which jobs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from tests.slurm_answers import answer
-from toolkit import sites, units
+from tests.slurm_answers import JOBS, NAME, SCRIPT, SEPARATOR, answer, versions
+from toolkit import sites
 from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.run import JobState
-from toolkit.model.site import (
-    Access,
-    Limits,
-    Partition,
-    PartitionState,
-    Site,
-    Start,
-    Use,
-)
+from toolkit.model.site import Access, Limits, Partition, PartitionState, Site, Start, Use
 from toolkit.shell import Result
-from toolkit.slurm import cluster, failures, parse, queue
+from toolkit.slurm import TESTED, client, cluster, failures, hostlist, parse, queue
 from toolkit.slurm.client import Client, without_slurm_defaults
-from toolkit.slurm.hostlist import expand
+from toolkit.units import minutes
+
+VERSIONS = versions()
+SPOKEN = "site plugin: 3 of your jobs wait | see https://example.org"
+SITE = Site(name="x")
+
+
+class Slurm(Client):
+    """A client of commands that answer as a test says, each by its name."""
+
+    def __init__(self, **answers: str | Result) -> None:
+        super().__init__(Access())
+        self.__dict__["answers"] = answers
+
+    def _execute(self, argv: Sequence[str], pass_fds: Sequence[int] = ()) -> Result:
+        del pass_fds
+        word = next(word for word in argv if word in self.__dict__["answers"])
+        said = self.__dict__["answers"][word]
+        return said if isinstance(said, Result) else Result(tuple(argv), 0, said, "")
+
+
+@pytest.fixture(autouse=True)
+def separator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the client ask for the separator that captured answers have."""
+    monkeypatch.setattr(client, "_new_separator", lambda: SEPARATOR)
+
+
+def squeue(*rows: Sequence[str]) -> str:
+    """Return what squeue prints for rows of values."""
+    return "".join("".join(f"{value}{SEPARATOR}" for value in row) + "\n" for row in rows)
+
+
+def sacct(*rows: str) -> str:
+    """Return what sacct prints for rows whose values are separated by a bar."""
+    return squeue(*(row.split("|") for row in rows))
+
+
+def row(number: int, *, array: int = 0, task: str = "N/A", **values: str) -> list[str]:
+    """Return the values of one job in squeue's order."""
+    given = {"state": "COMPLETED", "reason": "None", "nodes": "nid001", "partition": "main"}
+    given |= {"code": "0:0", "start": "100", "end": "160", "name": "train", "batch": "1"}
+    given |= {"command": "/runs/a/job.sbatch", **values}
+    return [str(number), str(array or number), task, *given.values()]
+
+
+def states_of(queued: str, accounted: str = "", ids: Sequence[int] = (7,)) -> dict[int, JobState]:
+    """Return what the client tells of jobs."""
+    return dict(Slurm(squeue=queued, sacct=accounted).snapshot(ids).states)
+
+
+# Values.
+
+TIMES = [("30", 30), ("30:01", 31), ("2:00:00", 120), ("1-0", 1440), ("1-12:30", 2190)]
+TIMES += [("1-12:30:00", 2190)]
+
+
+def test_times() -> None:
+    assert [minutes(text) for text, _ in TIMES] == [expected for _, expected in TIMES]
+    assert [minutes(text) for text in ("infinite", "UNLIMITED")] == [None, None]
+    for text in ("", "soon", "1:2:3:4", "-5", "1 h"):
+        with pytest.raises(ValueError, match="not a time"):
+            minutes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("nid001", ("nid001",)),
+        ("nid[001-003,007]", ("nid001", "nid002", "nid003", "nid007")),
+        ("a1,b[2-3],c", ("a1", "b2", "b3", "c")),
+        ("r[1-2]n[1-2]", ("r1n1", "r1n2", "r2n1", "r2n2")),
+        ("", ()),
+        ("nid[001", None),
+        ("nid[3-1]", None),
+        ("nid[a]", None),
+    ],
+)
+def test_host_lists(text: str, names: tuple[str, ...] | None) -> None:
+    if names is None:
+        with pytest.raises(ValueError, match="host list"):
+            hostlist.expand(text)
+    else:
+        assert hostlist.expand(text) == names
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
+    [("3", {3}), ("3-6", {3, 4, 5, 6}), ("0-8:4%2", {0, 4, 8}), ("[1,5-6%1]", {1, 5, 6}), ("1,3,...", {1, 3}), ("", set())],
+)  # fmt: skip
+def test_task_ids(text: str, expected: set[int]) -> None:
+    assert hostlist.task_ids(text) == expected
+
+
+def test_variables_that_change_what_commands_do_do_not_reach_them() -> None:
+    given = {"SBATCH_PARTITION": "x", "SQUEUE_STATES": "PD", "SACCT_FORMAT": "x", "SLURM_CONF": "y"}
+    given["SLURM_EXIT_ERROR"] = "137"
+    assert without_slurm_defaults(given) == {"SLURM_CONF": "y"}
+
+
+# Jobs, whatever their names are and whichever version prints them.
+
+HOSTILE = "a | b\n7<S>8\t%s <1f2e3d4> \x1f é"
+
+
+def test_any_name_and_path_is_read_and_what_is_no_whole_row_is_left_out() -> None:
+    path = f"/runs/{HOSTILE}/job.sbatch"
+    text = squeue(row(7, name=HOSTILE, command=path), row(8, name="next"))
+    states = states_of("squeue: warning: 99 of something\n" + text)
+    assert (states[7].name, states[7].command) == (HOSTILE, path)
+    assert (states[8].name, states[8].command) == ("next", "/runs/a/job.sbatch")
+    assert list(states_of(text[:-30])) == [7]
+    assert states_of("some warning\n") == {}
+    assert states_of(squeue(row(7, batch="0", command="/usr/bin/bash")))[7].command == ""  # salloc
+
+
+CODES = {"3:0": (3, 0), "0:9": (0, 9), "768": (3, 0), "9": (0, 9), "137": (0, 9), "": (0, 0)}
+
+
+@pytest.mark.parametrize(("code", "expected"), CODES.items())
+def test_exit_codes_of_every_version(code: str, expected: tuple[int, int]) -> None:
+    state = states_of(squeue(row(7, state="FAILED", code=code)))[7]
+    assert (state.exit_code, state.signal) == expected
+
+
+@pytest.mark.parametrize(
+    ("states", "together", "code"),
     [
-        ("30", 30),
-        ("30:01", 31),
-        ("2:00:00", 120),
-        ("1-0", 1440),
-        ("1-12:30", 2190),
-        ("1-12:30:00", 2190),
-        ("infinite", None),
-        ("UNLIMITED", None),
+        (("PENDING", "PENDING"), "PENDING", 0),
+        (("RUNNING", "PENDING"), "RUNNING", 0),
+        (("COMPLETED", "PENDING"), "RUNNING", 0),
+        (("COMPLETED", "COMPLETED"), "COMPLETED", 0),
+        (("COMPLETED", "FAILED"), "FAILED", 3),
     ],
 )
-def test_times(text: str, expected: int | None) -> None:
-    assert units.minutes(text) == expected
+def test_an_array_is_one_job(states: tuple[str, str], together: str, code: int) -> None:
+    rows = [
+        row(8 - task, array=7, task=str(task), state=state, nodes=f"nid00{task}")
+        for task, state in enumerate(states)
+    ]
+    rows[1][7] = "3:0" if states[1] == "FAILED" else "0:0"
+    found = states_of(squeue(*rows))[7]
+    assert (found.job_id, found.state, found.exit_code) == (7, together, code)
+    assert found.nodes == "nid000,nid001"
 
 
-@pytest.mark.parametrize("text", ["", "soon", "1:2:3:4", "-5", "1 h"])
-def test_what_is_no_time(text: str) -> None:
-    with pytest.raises(ValueError, match="not a time"):
-        units.minutes(text)
+ACCOUNTS = (
+    "8|7_0|COMPLETED|None|nid001|main|0:0|5|9|x|sbatch --parsable /runs/a/job.sbatch",
+    "9|7_1|FAILED|NonZeroExitCode|nid001|main|3:0|5|9|x|sbatch job.sbatch",
+)
+
+
+def test_the_accounting_fills_in_what_the_queue_has_forgotten() -> None:
+    """Squeue forgets the tasks of an array in the order in which they end: a failure may be gone."""
+    rows = row(10, array=7, task="2"), row(7, array=7, task="3", state="CANCELLED")
+    running = "10|7_2|RUNNING|None|nid001|main|0:0|5|Unknown|x|"
+    states = states_of(squeue(*rows), sacct(*ACCOUNTS, running))
+    assert (states[7].state, states[10].state) == ("FAILED", "COMPLETED")
+    # It is late, and brings back no pending task.
+    late = sacct("7_[0-2]|7_[0-2]|PENDING|None|None assigned|main|0:0|Unknown|Unknown|x|")
+    assert states_of(squeue(row(7, array=7, task="3")), late)[7].state == "COMPLETED"
+    assert states_of("", late)[7].state == "PENDING"
+
+
+OWN = "/runs/a b/x-0001/job.sbatch"
+DURING: dict[str, Any] = {"start": "1000", "end": "1060"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([row(9, command=OWN, **DURING), row(12, command=OWN, **DURING)], 12),
+        ([row(9, array=7, task="1", command=OWN, **DURING), row(7, array=7, task="2-3", command=OWN, state="PENDING")], 7),
+        ([row(7, command="(null)", **DURING)], None),
+        ([row(7, command=OWN, batch="0", **DURING)], None),
+        ([row(7, command=OWN + ".old", **DURING)], None),
+        ([row(7, command="/other" + OWN, **DURING)], None),
+        ([row(7, command=f"{OWN} --epochs 3", **DURING)], None),
+        # A job of a removed run of the same name is not the run's.
+        ([row(7, command=OWN, start="900", end="999")], None),
+        ([row(7, command=OWN, state="CANCELLED", start="999", end="999")], None),
+        ([row(7, command=OWN, start="1000", end="1000")], 7),
+        ([row(7, command=OWN, state="PENDING", start="N/A", end="N/A")], 7),
+        ([row(7, command=OWN, state="RUNNING", start="2000", end="9999")], 7),
+        ([row(7, command=OWN, state="RUNNING", start="998", end="9999")], 7),  # the clocks differ
+        ([row(7, command=OWN, state="RUNNING", start="100", end="9999")], None),
+    ],
+)  # fmt: skip
+def test_a_job_is_found_by_its_script(rows: list[list[str]], expected: int | None) -> None:
+    assert Slurm(squeue=squeue(*rows), sacct="").find(OWN, 1000.7) == expected
+
+
+def test_a_job_is_found_by_the_words_of_its_submission() -> None:
+    blank = "12|12|RUNNING|None|nid001|main|0:0|5|Unknown|x|sbatch /r/a b/job.sbatch"
+    assert Slurm(squeue="", sacct=sacct(blank)).find("/r/a b/job.sbatch", 0) == 12
+    assert Slurm(squeue="", sacct=sacct(*ACCOUNTS)).find("/runs/a/job.sbatch", 0) == 7
+
+
+# Captured answers.
+
+IDS = {name: number for number, name in enumerate(JOBS, 1)}
+STATES = dict.fromkeys(JOBS, "FAILED") | {"timeout": "TIMEOUT", "completed": "COMPLETED"}
+STATES |= {"cancelled": "CANCELLED", "many": "PENDING", "waits": "PENDING"}
+STATES |= dict.fromkeys(("requeued", "gpus", "debug"), "RUNNING")
+
+
+def test_every_version_that_is_said_to_be_tested_has_answers() -> None:
+    assert {version.rpartition(".")[0] for version in VERSIONS} == set(TESTED)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_jobs_of_every_version(version: str, command: str) -> None:
+    slurm = Slurm(**{"squeue": "", "sacct": "", command: answer(version, command)})
+    states = slurm.snapshot([*IDS.values()]).states
+    jobs = {name: states[number] for name, number in IDS.items()}
+    assert {name: state.state for name, state in jobs.items()} == STATES
+    assert {state.name for state in states.values()} == set(JOBS)
+    failed, killed = jobs[NAME], jobs["signal"]
+    assert (failed.exit_code, failed.signal, failed.nodes) == (3, 0, "nid[001-002]")
+    assert (killed.exit_code, killed.signal) == (0, 9)
+    assert jobs["timeout"].end - jobs["timeout"].start >= 60
+    assert (jobs["waits"].start, jobs["waits"].end, jobs["waits"].nodes) == (0, 0, "")
+    assert (jobs["debug"].partition, jobs["debug"].end) == ("debug", 0)
+    if command == "squeue":  # only it tells why a job waits now
+        assert (jobs["many"].reason, jobs["requeued"].reason) == ("JobHeldUser", "")
+        assert jobs["waits"].reason in ("Resources", "Priority")
+    sweep = slurm.elements(IDS["sweep"])
+    assert list(sweep) == list(range(10))
+    assert [state.state for state in sweep.values()] == ["COMPLETED", "FAILED", *["CANCELLED"] * 8]
+    assert sweep[1].exit_code == 4
+    many = slurm.elements(IDS["many"])
+    assert list(many) == [number for number in range(60) if number % 3 != 1]
+    assert {state.state for state in many.values()} == {"PENDING"}
+    assert slurm.find(str(SCRIPT), 0) == max(IDS.values())
+    assert slurm.find("/elsewhere" + str(SCRIPT), 0) is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_queue_and_the_accounting_agree(version: str) -> None:
+    queued = queue.squeue_entries(answer(version, "squeue"), SEPARATOR)
+    accounted = queue.sacct_entries(answer(version, "sacct"), SEPARATOR)
+    assert len(queue.merge(queued, accounted)) == len(queued)
+    assert len(queue.merge([], accounted)) == len(accounted)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_cluster_of_every_version(version: str) -> None:
+    slurm = Slurm(sinfo=answer(version, "sinfo"), **{"--mpi=list": answer(version, "mpi")})
+    debug, main = slurm.partitions()
+    assert (debug.name, debug.default, debug.max_minutes, debug.max_nodes) == (
+        "debug",
+        False,
+        30,
+        1,
+    )
+    assert (main.name, main.default, main.max_minutes, main.max_nodes) == ("main", True, None, None)
+    assert (main.nodes, main.cpus, main.memory, main.gpus, main.gpu_type) == (3, 8, 8192, 4, "v100")
+    assert {"none", "pmi2"} <= set(slurm.mpi_types())
+    nodes = cluster.nodes(answer(version, "nodes"))
+    expected = [(f"nid00{number}", "mixed", 4, "v100") for number in (1, 2, 3)]
+    assert [(node.name, node.state, node.gpus, node.gpu_type) for node in nodes] == expected
+    assert sum(node.gpus_used for node in nodes) == 5
+    debug, main = cluster.partitions(answer(version, "partitions"))
+    assert debug == Partition(name="debug", hosts="nid[001-003]", max_minutes=30, max_nodes=1)
+    assert (main.default, main.available, main.max_minutes, main.max_nodes) == (
+        True,
+        True,
+        None,
+        None,
+    )
+    assert cluster.limits_of(answer(version, "qos"), "QOS") == {"normal": Limits(source="QOS")}
+    start = cluster.start(answer(version, "starts"))
+    assert (start.at[:1], start.nodes[:3]) == ("2", "nid")
+    refused = cluster.start(answer(version, "refused"))
+    assert refused.refused == "Node count specification invalid"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_a_user_has(version: str) -> None:
+    details = {str(IDS["debug"]): answer(version, "details"), str(IDS["requeued"]): ""}
+    found = cluster.usage(answer(version, "usage"), details.pop)
+    assert found["debug"] == Use(submitted=1, running=1, gpus=1)
+    assert found["main"] == Use(submitted=43, running=2, gpus=4)
+    assert details == {}, "it asks about the jobs whose GPUs squeue does not print"
+
+
+# Partitions, nodes and limits.
 
 
 def test_partitions_of_sinfo() -> None:
@@ -65,154 +325,99 @@ def test_partitions_of_sinfo() -> None:
     ("text", "expected"),
     [
         ("srun: MPI types are...\nsrun: none\nsrun: pmi2\nsrun: pmix\nsrun: pmix_v4\n", ("none", "pmi2", "pmix", "pmix_v4")),
-        ("MPI plugin types are...\n\tnone\n\tcray_shasta\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4,pmix_v5\n",
-         ("none", "cray_shasta", "pmi2", "pmix", "pmix_v4", "pmix_v5")),
-        ("MPI plugin types are...\n\tpmix\n\tcray_shasta\n\tnone\nspecific pmix plugin versions available: pmix_v4\n",
-         ("pmix", "cray_shasta", "none", "pmix_v4")),
+        ("MPI plugin types are...\n\tnone\n\tcray_shasta\n\tpmix\nspecific pmix plugin versions available: pmix_v4,pmix_v5\n",
+         ("none", "cray_shasta", "pmix", "pmix_v4", "pmix_v5")),
     ],
 )  # fmt: skip
 def test_mpi_types(text: str, expected: tuple[str, ...]) -> None:
     assert parse.mpi_types(text) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("nid001", ("nid001",)),
-        ("nid[001-003,007]", ("nid001", "nid002", "nid003", "nid007")),
-        ("a1,b[2-3],c", ("a1", "b2", "b3", "c")),
-        ("r[1-2]n[1-2]", ("r1n1", "r1n2", "r2n1", "r2n2")),
-        ("", ()),
-    ],
-)
-def test_host_lists(text: str, names: tuple[str, ...]) -> None:
-    assert expand(text) == names
-
-
-@pytest.mark.parametrize("text", ["nid[001", "nid[3-1]", "nid[a]"])
-def test_broken_host_lists(text: str) -> None:
-    with pytest.raises(ValueError, match="host list"):
-        expand(text)
-
-
-def test_variables_that_change_what_commands_do_do_not_reach_them() -> None:
-    given = {"SBATCH_PARTITION": "x", "SQUEUE_STATES": "PD", "SACCT_FORMAT": "x", "SLURM_CONF": "y"}
-    given["SLURM_EXIT_ERROR"] = "137"
-    assert without_slurm_defaults(given) == {"SLURM_CONF": "y"}
-
-
-def test_pieces_of_lines_of_several_tasks_are_put_together() -> None:
-    text = " 0: one: a\n11: eleven \n 0:  and more\nsrun: a warning\n11:  \n 0: .\n"
-    assert parse.labelled(text) == ["one: a and more.", "eleven  "]
-    assert parse.labelled("") == []
-
-
-SITE = Site(name="x")
-SPOKEN = "site plugin: 3 of your jobs wait | see https://example.org"
-
-
 def test_lines_of_a_site_s_plugins_are_skipped() -> None:
     """On every answer that is read line by line: before, between and after."""
     line = "main*|up|infinite|1-infinite|2|idle|8|16000|gpu:v100:2"
-    assert [one.name for one in parse.partitions(f"{SPOKEN}\n\n{line}\n{SPOKEN}\n")] == ["main"]
+    slurm = Slurm(sinfo=f"{SPOKEN}\n\n{line}\n{SPOKEN}\n")
+    assert [one.name for one in slurm.partitions()] == ["main"]
     usage = cluster.usage(f"{SPOKEN}\nmain|R|2|gres/gpu:4|7\n{SPOKEN}", lambda _: "")
     assert usage == {"main": Use(submitted=1, running=1, gpus=8)}
-    assert list(parse.unhealthy_nodes(f"{SPOKEN}*\nnid1|down*|9|x | y\n", 0)) == ["nid1"]
-    assert parse.version(f"{SPOKEN}\nslurm-wlm 22.05.8\n{SPOKEN}\n") == "22.05.8"
-    assert parse.version(SPOKEN) == ""
+    assert Slurm(sinfo=f"{SPOKEN}\nslurm-wlm 22.05.8\n{SPOKEN}\n").version() == "22.05.8"
+    assert Slurm(sinfo=SPOKEN).version() == ""
+
+
+def test_nodes_count_as_unhealthy_if_they_went_down_while_the_job_ran() -> None:
+    text = f"""{SPOKEN}*
+nid001 | idle | Unknown | none
+nid002 | down* | 1700000010 | Not responding
+nid003 | down | 1600000000 | RMA | rack 7
+nid004 | idle* | Unknown | none
+"""
+    slurm = Slurm(sinfo=text)
+    late = {"nid002": "down*: Not responding", "nid004": "idle*: none"}
+    assert slurm.unhealthy_nodes("nid[001-004]", 1700000000) == late
+    assert slurm.unhealthy_nodes("nid[001-004]", 0)["nid003"] == "down: RMA | rack 7"
+
+
+def test_pieces_of_lines_of_several_nodes_are_put_together() -> None:
+    text = " 0: one: a\n11: eleven \n 0:  and more\nsrun: a warning\n11:  \n 0: .\036\n"
+    assert Slurm(srun=text).on_nodes(7, 12, "true") == "one: a and more.\neleven  "
+    assert Slurm(srun="").on_nodes(7, 12, "true") == ""
 
 
 def test_nodes_of_a_partition_are_counted() -> None:
     nodes = cluster.nodes(answer("22.05.8", "nodes").replace("State=MIXED", "State=IDLE", 1))
-    queue = cluster.partitions(answer("22.05.8", "partitions"))[1]
-    state = cluster.partition_state(queue, nodes, SITE, Limits(), Use(submitted=1))
-    assert state == PartitionState(
-        settings=queue,
-        gpu="v100",
-        gpus_per_node=4,
-        cpus_per_node=8,
-        idle=1,
-        mixed=2,
-        gpus=12,
-        gpus_free=7,
-        use=Use(submitted=1),
-    )
+    settings = cluster.partitions(answer("22.05.8", "partitions"))[1]
+    state = cluster.partition_state(settings, nodes, SITE, Limits(), Use(submitted=1))
+    assert (state.idle, state.mixed, state.gpus, state.gpus_free) == (1, 2, 12, 7)
+    assert (state.gpu, state.gpus_per_node, state.cpus_per_node) == ("v100", 4, 8)
 
 
-@pytest.mark.parametrize(
-    ("state", "meant"),
-    [
-        ("IDLE", "idle"),
-        ("IDLE+COMPLETING", "idle"),
-        ("IDLE+CLOUD+POWERED_DOWN", "idle"),
-        ("IDLE~", "idle"),
-        ("MIXED+DRAIN", "down"),
-        ("ALLOCATED", "full"),
-        ("DOWN*", "down"),
-        ("IDLE*", "down"),
-        ("DOWN+NOT_RESPONDING", "down"),
-        ("SOMETHING_NEW", "down"),
-    ],
-)
-def test_states(state: str, meant: str) -> None:
-    (node,) = cluster.nodes(
-        f"NodeName=a Partitions=main Gres=(null) State={state} Reason=some words"
-    )
-    assert (node.state, node.gpus, node.gpu_type) == (meant, 0, "")
+NODE_STATES = {"IDLE": "idle", "IDLE+COMPLETING": "idle", "IDLE+CLOUD+POWERED_DOWN": "idle"}
+NODE_STATES |= {"IDLE~": "idle", "MIXED+DRAIN": "down", "ALLOCATED": "full", "DOWN*": "down"}
+NODE_STATES |= {"IDLE*": "down", "DOWN+NOT_RESPONDING": "down", "SOMETHING_NEW": "down"}
 
 
-def test_a_node_has_its_partitions_and_features() -> None:
-    lines = ("NodeName=a Partitions=main,debug AvailableFeatures=intel,rack1 State=IDLE", SPOKEN)
-    text = "\n".join((*lines, "NodeName=b Partitions=main AvailableFeatures=(null) State=IDLE"))
-    first, second = cluster.nodes(text)
+@pytest.mark.parametrize(("state", "meant"), NODE_STATES.items())
+def test_a_node_has_a_state_partitions_and_features(state: str, meant: str) -> None:
+    words = f"Gres=(null) State={state} Reason=some words"
+    lines = f"NodeName=a Partitions=main,debug AvailableFeatures=intel,rack1 {words}\n{SPOKEN}\n"
+    lines += f"NodeName=b Partitions=main AvailableFeatures=(null) {words}"
+    first, second = cluster.nodes(lines)
+    assert (first.state, first.gpus, first.gpu_type) == (meant, 0, "")
     assert (first.partitions, first.features) == (("main", "debug"), ("intel", "rack1"))
     assert (second.partitions, second.features) == (("main",), ())
 
 
 def test_limits_of_slurm_go_before_those_that_are_written() -> None:
-    neuron, queue = sites.load("neuron"), Partition(name="cas_v100_4", qos="v100")
-    written = cluster.limits(queue, neuron, {}, {})
+    neuron, partition = sites.load("neuron"), Partition(name="cas_v100_4", qos="v100")
+    written = cluster.limits(partition, neuron, {}, {})
     assert written == Limits(jobs_submitted=20, jobs_running=10, gpus=44, source="site neuron")
     qos = cluster.limits_of("normal|||\nv100|5||gres/gpu=16,node=4\n", "Slurm's QOS")
     own = cluster.limits_of("|3|7|cpu=400\n", "Slurm's association")
-    assert cluster.limits(queue, neuron, qos, own) == Limits(
+    assert cluster.limits(partition, neuron, qos, own) == Limits(
         jobs_submitted=7, jobs_running=5, gpus=16, source="Slurm's association and Slurm's QOS"
     )
     assert cluster.limits(Partition(name="other"), SITE, {}, {}) == Limits()
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        (
-            "sbatch: error: this site wants a comment\nsbatch: error: Batch job submission failed: Unspecified error\n",
-            Start(
-                refused="this site wants a comment; Batch job submission failed: Unspecified error"
-            ),
-        ),
-        ("", Start(refused="no answer")),
-    ],
-)
-def test_when_a_job_would_start(text: str, found: Start) -> None:
-    assert cluster.start(text) == found
-
-
-def test_the_soonest_is_first_and_who_never_starts_is_missing() -> None:
-    def at(name: str, start: Start | None) -> PartitionState:
-        return PartitionState(settings=Partition(name=name), start=start)
-
-    found = (
-        at("a", Start(at="2026-11-22T00:00:00")),
-        at("b", Start(refused="no")),
-        at("c", Start(at="2026-11-21T07:00:00")),
-        at("d", None),
+def test_where_a_job_would_start() -> None:
+    text = (
+        "sbatch: error: this site wants a comment\nsbatch: error: Batch job submission failed: no\n"
     )
-    assert [one.settings.name for one in cluster.soonest(found)] == ["c", "a"]
+    assert (
+        cluster.start(text).refused == "this site wants a comment; Batch job submission failed: no"
+    )
+    assert cluster.start("").refused == "no answer"
+    given: Mapping[str, Start | None] = {
+        "a": Start(at="2026-11-22T00:00:00"),
+        "b": Start(refused="no"),
+        "c": Start(at="2026-11-21T07:00:00"),
+        "d": None,
+    }
+    known = [PartitionState(settings=Partition(name=name), start=at) for name, at in given.items()]
+    assert [one.settings.name for one in cluster.soonest(known)] == ["c", "a"]
 
 
-def answered(code: int, stderr: str, stdout: str = "") -> Result:
-    return Result(("sbatch",), code, stdout, stderr)
-
+# Silence.
 
 FAILED = "sbatch: error: Batch job submission failed: "
 REFUSED = {
@@ -285,52 +490,33 @@ AWAY = {
 def test_only_silence_is_silence(code: int, stderr: str, error: type[Exception]) -> None:
     """A refusal ends after one call; what may have arrived is searched for; only the rest is repeated."""
     with pytest.raises(error) as caught:
-        failures.submitted_id(answered(code, stderr), Path("job.sbatch"))
+        Slurm(sbatch=Result(("sbatch",), code, "", stderr)).submit(Path("job.sbatch"))
     assert type(caught.value) is error
 
 
 def test_the_number_is_read_whatever_a_plugin_says() -> None:
-    result = answered(0, "sbatch: lua: welcome", f"{SPOKEN}\n42\n4711;cluster\n")
-    assert failures.submitted_id(result, Path("job.sbatch")) == 4711
-
-
-class Spoken(Client):
-    """A client of commands that answer as a test says."""
-
-    def __init__(self, queued: list[queue.Entry], sacct: Result) -> None:
-        super().__init__(Access())
-        self.__dict__.update(queued=queued, sacct=sacct)
-
-    def _queued(self, job_id: int | None = None) -> list[queue.Entry]:
-        del job_id
-        return list(self.__dict__["queued"])
-
-    def _execute(self, *_: object) -> Result:
-        return self.__dict__["sacct"]  # type: ignore[no-any-return]
+    said = Result(("sbatch",), 0, f"{SPOKEN}\n42\n4711;cluster\n", "sbatch: lua: welcome")
+    assert Slurm(sbatch=said).submit(Path("job.sbatch")) == 4711
 
 
 REFUSING = "failed to open persistent connection to host:x:6819: Connection refused"
+DOWN = f"sacct: error: {REFUSING}\nsacct: error: Problem talking to the database: x"
 
 
 @pytest.mark.parametrize(
-    ("stderr", "is_silent"),
-    [
-        (f"sacct: error: {REFUSING}\nsacct: error: Problem talking to the database: x", True),
-        ("Slurm accounting storage is disabled", False),
-    ],
+    ("stderr", "is_silent"), [(DOWN, True), ("Slurm accounting storage is disabled", False)]
 )
 def test_an_accounting_that_is_down_is_not_one_that_has_no_job(
     stderr: str, is_silent: bool
 ) -> None:
-    known = queue.Entry(JobState(job_id=7, state="RUNNING"), 0, "")
-    client = Spoken([known], answered(1, stderr))
-    assert list(client.jobs([7])) == [7]
-    assert list(client.snapshot([7, 8]).states) == [7], "ps shows what is known"
+    slurm = Slurm(squeue=squeue(row(7, state="RUNNING")), sacct=Result(("sacct",), 1, "", stderr))
+    assert list(slurm.jobs([7])) == [7]
+    assert list(slurm.snapshot([7, 8]).states) == [7], "ps shows what is known"
     if is_silent:
         with pytest.raises(SlurmSilentError, match="accounting does not answer"):
-            client.jobs([8])
+            slurm.jobs([7, 8])
         with pytest.raises(SlurmSilentError):
-            client.find("/x/job.sbatch", 0.0)
+            slurm.find("/x/job.sbatch", 0.0)
     else:
-        assert client.jobs([8]) == {}
-        assert client.find("/x/job.sbatch", 0.0) is None
+        assert list(slurm.jobs([7, 8])) == [7]
+        assert slurm.find("/x/job.sbatch", 0.0) is None

@@ -17,7 +17,7 @@ from toolkit.cli.shared import complete_runs, json_option, runs_option
 from toolkit.explain import waiting
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import of_file, of_run, of_stream, rules
-from toolkit.explain.model import Evidence
+from toolkit.explain.match import Evidence
 from toolkit.model.run import JobState
 from toolkit.runs import follow, status
 from toolkit.runs.directories import find

@@ -13,14 +13,14 @@ from toolkit.cli.shared import DETACHED, INTERRUPTED, points_table
 from toolkit.errors import ToolkitError
 from toolkit.explain.explanation import NO_FAILURE, explain
 from toolkit.explain.gather import of_run, rules
-from toolkit.explain.model import Explanation, Match
+from toolkit.explain.match import Explanation, Match
 from toolkit.files import read_json
 from toolkit.model.base import to_json
 from toolkit.model.job import JOINED
 from toolkit.model.run import JobAttempt, Outcome
 from toolkit.runs import follow as events
 from toolkit.runs import logs
-from toolkit.runs.finish import describe
+from toolkit.runs.logs import describe
 from toolkit.runs.outcome import headline
 from toolkit.runs.run import Run
 from toolkit.slurm.hostlist import expand

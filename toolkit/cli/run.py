@@ -225,7 +225,7 @@ def _failed_points(name: str) -> dict[str, Any]:
     from toolkit.planning.settings import chosen
     from toolkit.runs import status
     from toolkit.runs.directories import find
-    from toolkit.runs.finish import failed_points
+    from toolkit.runs.outcome import failed_points
     from toolkit.trust import require_trusted
 
     run = find(name, Path(chosen(Path.cwd()).runs or "runs"))

@@ -14,7 +14,13 @@ from msgspec.structs import replace
 
 from toolkit.explain.match import (
     GENERAL,
+    Certainty,
+    Entry,
+    Evidence,
+    Explanation,
     Hit,
+    Match,
+    Rule,
     find,
     fixes,
     is_plain,
@@ -24,7 +30,6 @@ from toolkit.explain.match import (
     source_of,
     survived,
 )
-from toolkit.explain.model import Certainty, Entry, Evidence, Explanation, Match, Rule
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.run import Failure
 from toolkit.runs.outcome import is_over_memory

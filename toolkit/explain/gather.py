@@ -13,15 +13,14 @@ from typing import BinaryIO
 from toolkit import config, runtimes
 from toolkit.config import package_directory
 from toolkit.errors import ConfigError
-from toolkit.explain.match import survived
-from toolkit.explain.model import Entry, Evidence, Rule
+from toolkit.explain.match import Entry, Evidence, Rule, survived
 from toolkit.files import open_regular, read_toml
 from toolkit.launchers import torch
 from toolkit.launchers.failures import of_step, summary_failures
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome
 from toolkit.quoting import shell
-from toolkit.runs import finish, logs, records, stacks
+from toolkit.runs import logs, records, stacks
 from toolkit.runs.logs import ends
 from toolkit.runs.outcome import OVER_MEMORY
 from toolkit.runs.run import Run
@@ -50,7 +49,7 @@ def of_run(run: Run) -> Evidence:
         job_id, printed = 0, []
     else:
         job_id = run.job_id
-        printed = finish.excerpt(run, run.logs_of(job_id), finish.history(run))
+        printed = logs.excerpt(run, run.logs_of(job_id), logs.history(run))
     entries = entries_of(
         (line.text, line.host, line.rank) for line in printed if not logs.is_noise(line.text)
     )
@@ -213,7 +212,7 @@ def of_file(path: Path) -> Evidence:
     """
     try:
         with open_regular(path) as file:
-            return of_lines(ends(file, finish.MOST))
+            return of_lines(ends(file, logs.MOST))
     except OSError as error:
         raise ConfigError(
             f"the log cannot be read: {error.strerror}",

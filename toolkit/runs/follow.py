@@ -10,7 +10,7 @@ from typing import NamedTuple
 from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.model.run import JobState, Outcome
 from toolkit.runs import logs, records, stacks
-from toolkit.runs.finish import finish
+from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
 from toolkit.units import counted
 

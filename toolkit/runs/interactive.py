@@ -16,7 +16,7 @@ from toolkit import shell
 from toolkit.errors import SlurmUnreachableError, SubmissionError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome
-from toolkit.runs.finish import finish as finish_job
+from toolkit.runs.outcome import finish as finish_job
 from toolkit.runs.run import Run
 from toolkit.runs.submit import begun
 from toolkit.shell import interrupted_by_signals

@@ -1,6 +1,8 @@
 """Read the logs of a run in bounded memory, while they grow and afterwards.
 
 Bytes are split into lines, and each line is attributed to the rank or the node that it came from.
+The script of a job that may go back into the queue says in lines that begin with ``MARK`` when an
+attempt begins and ends. ``planning.options`` decides how such a job is stopped.
 """
 
 from __future__ import annotations
@@ -9,22 +11,34 @@ import math
 import re
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
+
+from msgspec.structs import replace
 
 from toolkit.model.plan import Launch
+from toolkit.model.run import JobAttempt
 from toolkit.runs.run import Log, Run
 from toolkit.text import HIDDEN
-from toolkit.units import human_size
+from toolkit.units import human_size, human_time
 
 LONGEST = 64 * 1024  # bytes kept of one line; a rank that prints a tensor writes megabytes
 _CHUNK = 1 << 20
 _MOST = 64 << 20  # bytes of one log that are searched
 _SHORT, _FEW = 32, 256  # a log of n bytes may have n / 32 lines and a few more
+# Bytes of all logs together that are held in memory; as Python's objects well below 200 MB.
+MOST = 6 << 20
+_LEAST_SHARE = 4 << 10  # bytes of each log, even of one of thousands
+MARK = "toolkit: attempt"
+_MARKED = re.compile(
+    re.escape(MARK) + r" (?P<number>\d{1,6}) of at most \d{1,6} (?P<what>begins|ends) "
+    r"(?P<when>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)(?: on (?P<nodes>\S+))?(?:: (?P<how>.+))?$"
+)
 
 
 class Splitter:
@@ -242,3 +256,96 @@ def secret_filter(run: Run) -> Callable[[str], str]:
         return text
 
     return hide
+
+
+class History(NamedTuple):
+    """The attempts of a job that may be requeued.
+
+    Attributes:
+        attempts: each attempt.
+        starts: offset in the batch shell's log of the last attempt, by element (None: no array).
+    """
+
+    attempts: tuple[JobAttempt, ...] = ()
+    starts: Mapping[int | None, int] = {}
+
+    @property
+    def last(self) -> dict[int | None, int]:
+        """The number of the last attempt, by element."""
+        return {attempt.element: attempt.number for attempt in self.attempts}
+
+
+def history(run: Run) -> History:
+    """Read the attempts of a job from its batch shell's logs; empty if it is never requeued."""
+    if run.plan.requeue is None:
+        return History()
+    return read(
+        (offset, line(text, log, run.plan.launch))
+        for log in run.logs_of(run.job_id)
+        if log.task is None
+        for offset, text in find_lines(log, MARK.encode())
+    )
+
+
+def read(marked: Iterable[tuple[int, Line]]) -> History:
+    """Read the attempts of a job from lines of its batch shell, each with its offset."""
+    attempts = dict[tuple[int, int], JobAttempt]()
+    starts = dict[int | None, int]()
+    for offset, row in marked:
+        match = None if row.host else _MARKED.search(row.text)
+        if not match:
+            continue
+        try:
+            began = datetime.strptime(match["when"] + "+0000", "%Y-%m-%dT%H:%M:%SZ%z")
+        except ValueError:  # a script has printed it
+            continue
+        when, number = int(began.timestamp()), int(match["number"])
+        key = (row.element or 0, number)
+        if match["what"] == "begins":
+            nodes = match["nodes"] or ""
+            attempts[key] = JobAttempt(number=number, began=when, nodes=nodes, element=row.element)
+            starts[row.element] = offset
+        elif key in attempts:
+            attempts[key] = replace(attempts[key], ended=when, how=match["how"] or "")
+    return History(tuple(attempts[key] for key in sorted(attempts)), starts)
+
+
+def describe(attempts: Sequence[JobAttempt]) -> list[str]:
+    """Return a line for each attempt.
+
+    Such as ``1  nid[001-002]  0:58  exit code 1 after USR1; goes back into the queue``.
+    """
+    rows = []
+    for index, attempt in enumerate(attempts):
+        later = index + 1 < len(attempts) and attempts[index + 1].element == attempt.element
+        how = attempt.how or (
+            "stopped by Slurm, which queued it again" if later else "the last one"
+        )
+        length = f"{human_time(attempt.ended - attempt.began)}  " if attempt.ended else ""
+        element = "" if attempt.element is None else f"{attempt.element}."
+        rows.append(f"{element}{attempt.number}  {attempt.nodes}  {length}{how}")
+    return rows
+
+
+def excerpt(run: Run, given: Sequence[Log], past: History) -> list[Line]:
+    """Return the lines of the last attempt in the given logs, which decide how a job came out.
+
+    Of large logs only the beginning and the end are read.
+    """
+    hide, last = secret_filter(run), past.last
+    starts = {log: past.starts.get(log.element, 0) if log.task is None else 0 for log in given}
+    sizes = {
+        log: max(0, log.size - start)
+        for log, start in starts.items()
+        if log.task is None or log.attempt == last.get(log.element, log.attempt)
+    }
+    shares, left = dict[Log, int](), MOST
+    # What a small log does not need goes to the larger ones.
+    for number, log in enumerate(sorted(sizes, key=lambda log: sizes[log])):
+        shares[log] = max(_LEAST_SHARE, min(sizes[log], left // (len(sizes) - number)))
+        left = max(0, left - min(sizes[log], shares[log]))
+    return [
+        line(hide(text), log, run.plan.launch)
+        for log in sizes
+        for text in ends_of(log, shares[log], starts[log])
+    ]

@@ -1,4 +1,4 @@
-"""Derive the outcome of a run from Slurm's final state, its logs and the node states. Pure.
+"""Derive how a job came out from Slurm's final state, its logs and its ranks' records; record it.
 
 Only what happened while the job ran counts: Slurm's state, the job's logs, and nodes that went down
 in that time. A node that is down later is not evidence about the job.
@@ -11,20 +11,22 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from typing import Any
 
 from msgspec.structs import replace
 
 from toolkit import launchers
-from toolkit.errors import JobLostError
+from toolkit.errors import ConfigError, JobLostError
 from toolkit.launchers.failures import rank_failure
+from toolkit.launchers.torch import SPAWN
 from toolkit.model.plan import Plan
-from toolkit.model.run import Failure, JobState, Outcome, Process
-from toolkit.runs import blame
-from toolkit.runs.logs import Line
-from toolkit.runs.run import Log
-from toolkit.slurm.hostlist import expand
-from toolkit.units import signal_of
+from toolkit.model.run import Failure, JobState, Outcome, PointOutcome, Process
+from toolkit.runs import blame, records
+from toolkit.runs.logs import History, Line, excerpt, history
+from toolkit.runs.run import Log, Run
+from toolkit.slurm.hostlist import expand, task_ids
+from toolkit.units import counted, signal_of
 
 OVER_MEMORY = "the job used more memory"  # the beginning of the message of such an outcome
 # slurmstepd's message about a step that took more memory than it has, or about a process of it,
@@ -40,8 +42,7 @@ _NODE_FAILURE = re.compile(
 )
 # As the program `timeout`, and a shell after Ctrl-C, report it.
 TIMED_OUT, CANCELLED, KILLED = 124, 130, 137
-
-
+_MOST_ELEMENTS = 100_000  # of an array
 _AT_LIMIT = ("TIMEOUT", "DEADLINE")
 _UNKNOWN = 1 << 30  # after every rank that is known
 
@@ -227,3 +228,173 @@ def _verdict(
         "failed",
         f"the batch script ended with exit code {state.exit_code}",
     )
+
+
+def finish(run: Run, state: JobState) -> Outcome:
+    """Derive the outcome of a job that has ended, and write it into a run of the caller.
+
+    Where it cannot be written, the next command derives it again.
+    """
+    plan, past = run.plan, history(run)
+    processes = records.read(run) if plan.reports else []
+    if plan.array:
+        came_out = _of_array(run, state, past, processes)
+    else:
+        last = records.latest(processes, plan, past.last.get(None))
+        came_out = _of_job(run, state, run.logs_of(run.job_id), past, last)
+        if came_out.kind == "ok":
+            text = records.apart_text(last, plan)
+            came_out = replace(came_out, message=text, kind="apart") if text else came_out
+            came_out = _with_children(came_out, plan, last)
+    run.outcome = replace(came_out, attempts=past.attempts)
+    run.keep("outcome.json", run.outcome)
+    return run.outcome
+
+
+def _with_children(came_out: Outcome, plan: Plan, processes: Sequence[Process]) -> Outcome:
+    """Return the outcome of a script that exits with 0 although ranks failed that it forked."""
+    failed = [each for each in processes if any(record.kind == "child" for record in each.records)]
+    failure = blame.first(plan.launch.launcher, failed, ())
+    if failure is None or plan.launch.launcher != SPAWN.name:
+        return came_out
+    text = f"{failure.text}; it exited with 0 all the same"
+    return replace(came_out, kind="failed", failure=failure, message=text)
+
+
+def _of_job(
+    run: Run,
+    state: JobState,
+    given: Sequence[Log],
+    past: History,
+    processes: Sequence[Process],
+) -> Outcome:
+    lines = excerpt(run, given, past)
+    may_be_lost = state.nodes and state.state in ("NODE_FAIL", "FAILED")
+    unhealthy = run.client.unhealthy_nodes(state.nodes, state.start) if may_be_lost else {}
+    own = [log for log in given if log.attempt == past.last.get(log.element, log.attempt)]
+    return outcome(run.plan, state, lines, unhealthy, processes, () if run.plan.array else own)
+
+
+def _of_array(run: Run, state: JobState, past: History, processes: Sequence[Process]) -> Outcome:
+    """Derive the outcome of each element of an array, and of the array from the first failure."""
+    states = run.client.elements(state.job_id)
+    points = read_elements(run, states, past, processes, ended=True)
+    for point in points if run.plan.points else ():
+        run.keep(f"points/{point.number}/outcome.json", point)
+    first = next(
+        (point.number for point in points if point.exit_code != 0),
+        points[0].number if points else None,
+    )
+    own = records.by_element(processes).get(first, [])
+    last = records.latest(own, run.plan, past.last.get(first))
+    came_out = _of_job(run, state, _logs_by_element(run).get(first, []), past, last)
+    counts = summary(points, "point" if run.plan.points else "element")
+    message = counts if came_out.kind in ("ok", "failed") else f"{came_out.message}; {counts}"
+    return replace(came_out, points=points, results={}, message=message)
+
+
+def read_elements(
+    run: Run,
+    states: Mapping[int, JobState],
+    past: History,
+    processes: Sequence[Process],
+    *,
+    ended: bool,
+) -> tuple[PointOutcome, ...]:
+    """Read the outcome of each element; only one element's logs are in memory at a time.
+
+    Args:
+        run: the array.
+        states: Slurm's states by element, as far as they are known.
+        past: the attempts of each element.
+        processes: of the job, with their failures.
+        ended: the array has ended: an element without a state never started, or is forgotten.
+    """
+    logs_of, processes_of = (
+        _logs_by_element(run),
+        records.by_element(processes),
+    )
+    numbers = sorted({*states, *task_ids(dict(run.plan.directives).get("array", ""))})
+    if len(numbers) > _MOST_ELEMENTS:
+        raise ConfigError(
+            f"the array has {len(numbers)} elements; at most {_MOST_ELEMENTS} are read",
+            place=str(run.directory / "plan.json"),
+            next_step="ask Slurm: sacct",
+        )
+    return tuple(
+        _point(
+            run,
+            number,
+            states.get(number),
+            logs_of.get(number, ()),
+            past,
+            processes_of.get(number, ()),
+            ended=ended,
+        )
+        for number in numbers
+    )
+
+
+def _logs_by_element(run: Run) -> dict[int | None, list[Log]]:
+    """Group the logs of an array by element, as they are ordered."""
+    grouped = groupby(run.logs_of(run.job_id), lambda log: log.element)
+    return {element: list(group) for element, group in grouped}
+
+
+def _point(
+    run: Run,
+    number: int,
+    state: JobState | None,
+    given: Sequence[Log],
+    past: History,
+    processes: Sequence[Process],
+    *,
+    ended: bool,
+) -> PointOutcome:
+    has_ended = state is not None and state.ended
+    if not has_ended and not ended:
+        return PointOutcome(number=number, state=state.state if state else "PENDING")
+    if not has_ended and not given:
+        return PointOutcome(
+            number=number, state="CANCELLED", exit_code=CANCELLED, message="it never started"
+        )
+    lines = excerpt(run, given, past)
+    if state is None or not state.ended:
+        return PointOutcome(
+            number=number,
+            state="UNKNOWN",
+            results=results(lines),
+            message="Slurm no longer knows how it ended",
+        )
+    last = records.latest(processes, run.plan, past.last.get(number))
+    came_out = outcome(run.plan, state, lines, {}, last)
+    return PointOutcome(
+        number=number,
+        state=came_out.state,
+        exit_code=came_out.exit_code,
+        seconds=came_out.seconds,
+        results=came_out.results,
+        message=came_out.message,
+    )
+
+
+def failed_points(outcomes: Sequence[PointOutcome]) -> list[int]:
+    """Return the numbers of the points that have ended and did not succeed."""
+    return [point.number for point in outcomes if point.exit_code not in (0, None)]
+
+
+def summary(outcomes: Sequence[PointOutcome], noun: str) -> str:
+    """Return a line such as ``4 points: 3 done, 1 failed (2)``.
+
+    Args:
+        outcomes: of all elements.
+        noun: ``point``, or ``element`` for an array that is not a sweep.
+    """
+    failed = failed_points(outcomes)
+    unknown = [point.number for point in outcomes if point.state == "UNKNOWN"]
+    waiting = sum(point.exit_code is None for point in outcomes) - len(unknown)
+    parts = [f"{len(outcomes) - len(failed) - waiting - len(unknown)} done"]
+    parts += [f"{waiting} to come"] if waiting else []
+    parts += [f"{len(unknown)} unknown ({','.join(map(str, unknown))})"] if unknown else []
+    parts += [f"{len(failed)} failed ({','.join(map(str, failed))})"] if failed else []
+    return f"{counted(len(outcomes), noun)}: {', '.join(parts)}"

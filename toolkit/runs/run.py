@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from toolkit.errors import (
     ConfigError,
     ForbiddenError,
+    SlurmUnreachableError,
     ToolkitError,
     UnknownRunError,
     UnrecordedError,
@@ -31,7 +32,6 @@ from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.model.site import Access
 from toolkit.slurm import queue
 from toolkit.slurm.client import Client
-from toolkit.slurm.failures import no_slurm
 from toolkit.trust import require_trusted
 
 SECRETS = "secrets"  # that the job's script reads; only the owner of the run can
@@ -160,7 +160,8 @@ class Run:
         """
         number = self.find()
         if number is None:
-            raise no_slurm(f"the run {self.name} was never submitted", str(self.directory))
+            cause = f"the run {self.name} was never submitted"
+            raise SlurmUnreachableError(cause, place=str(self.directory))
         return number
 
     @property

@@ -17,8 +17,8 @@ from toolkit.model.job import Job
 from toolkit.model.run import JobState, PointOutcome
 from toolkit.runs import records
 from toolkit.runs.directories import find
-from toolkit.runs.finish import finish, history, read_elements
-from toolkit.runs.outcome import headline
+from toolkit.runs.logs import history
+from toolkit.runs.outcome import finish, headline, read_elements
 from toolkit.runs.run import Run, client_of
 from toolkit.slurm.queue import Snapshot
 from toolkit.trust import require_trusted

@@ -7,6 +7,7 @@ cluster.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from toolkit.errors import (
     CommandFailedError,
     NeedsInstallError,
     SlurmSilentError,
+    SlurmUnreachableError,
     SubmissionError,
 )
 from toolkit.model.run import JobState
@@ -25,6 +27,7 @@ from toolkit.model.slurm_options import Takes
 from toolkit.slurm import failures, parse, queue
 
 _DEFAULTS = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_EXIT_")
+_SILENCE = "no Slurm controller answers"
 _ANSWER_SECONDS = 60  # slurmctld under load is slow; a command that hangs longer does not return
 
 
@@ -60,9 +63,9 @@ class Client:
         try:
             result = self._execute(argv)
         except failures.AnswerLostError as error:
-            raise failures.silent(error.cause, error.place, error.details) from None
+            raise SlurmSilentError(error.cause, place=error.place, details=error.details) from None
         if failures.is_silent(result):
-            raise failures.silent("no Slurm controller answers", argv[0], result.tail(3))
+            raise SlurmSilentError(_SILENCE, place=argv[0], details=result.tail(3))
         if check and not result.ok:
             raise SubmissionError(
                 f"{argv[0]} failed with exit code {result.returncode}",
@@ -82,11 +85,13 @@ class Client:
                 pass_fds=pass_fds,
             )
         except NeedsInstallError as error:
-            raise failures.no_slurm(f"{error.cause}", error.place) from None
+            raise SlurmUnreachableError(error.cause, place=error.place) from None
         except CommandFailedError as error:
-            raise failures.answer_lost(error.cause, argv[0], error.details) from None
+            raise failures.AnswerLostError(
+                error.cause, place=argv[0], details=error.details
+            ) from None
         if result.returncode == 127:
-            raise failures.no_slurm("no Slurm controller answers", argv[0], result.tail(3))
+            raise SlurmUnreachableError(_SILENCE, place=argv[0], details=result.tail(3))
         return result
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -113,8 +118,9 @@ class Client:
         return self._run(argv, check=False)
 
     def version(self) -> str:
-        """Return the version of Slurm."""
-        return parse.version(self._run(["sinfo", "--version"]).stdout)
+        """Return the version of Slurm; empty if it tells none."""
+        text = self._run(["sinfo", "--version"]).stdout
+        return "".join(re.findall(r"^slurm\S* (\d\S*)$", text, re.MULTILINE)[:1])
 
     def submit(self, script: Path, pass_fds: Sequence[int] = ()) -> int:
         """Submit a script and return the job's id.
@@ -203,11 +209,12 @@ class Client:
             "--noheader",
             which,
             "--states=all",
-            f"--Format={queue.squeue_format(separator)}",
+            f"--Format={','.join(f'{field}:0{separator}' for field in queue.SQUEUE)}",
         )
         result = self._run(["env", *queue.ENVIRONMENT, *words], check=False)
         if not result.ok and "Invalid job id" not in result.stderr:
-            raise failures.silent("squeue does not list the jobs", "squeue", result.tail(3))
+            cause = "squeue does not list the jobs"
+            raise SlurmSilentError(cause, place="squeue", details=result.tail(3))
         return queue.squeue_entries(result.stdout, separator)
 
     def _accounted(self, which: str) -> list[queue.Entry]:
@@ -223,7 +230,7 @@ class Client:
             result = self._run(["env", *queue.ENVIRONMENT, *words], check=False)
         except SlurmSilentError as error:
             cause = "Slurm's accounting does not answer"
-            raise failures.silent(cause, "sacct", error.details) from None
+            raise SlurmSilentError(cause, place="sacct", details=error.details) from None
         return queue.sacct_entries(result.stdout, separator) if result.ok else []
 
     def expected_start(self, job_id: int) -> str:
@@ -244,10 +251,17 @@ class Client:
         Returns:
             node -> Slurm's state and reason: ``{"nid002": "down*: Not responding"}``.
         """
-        words = ["sinfo", "--noheader", "--Node", f"--nodes={hosts}"]
-        words.append(f"--format={parse.UNHEALTHY_FORMAT}")
+        shape = "%N|%T|%H|%E"
+        words = ("sinfo", "--noheader", "--Node", f"--nodes={hosts}", f"--format={shape}")
         result = self._run(["env", "SLURM_TIME_FORMAT=%s", *words], check=False)
-        return parse.unhealthy_nodes(result.stdout, since)
+        unhealthy = {}
+        for row in parse.rows(result.stdout, shape):
+            name, state, when, reason = (part.strip() for part in row)
+            down = state.startswith(("down", "fail")) or state.endswith("*")
+            # A node that does not answer yet (idle*) has no time: it stopped too recently.
+            if name and down and (not when.isdigit() or int(when) >= since):
+                unhealthy[name] = f"{state}: {reason}"
+        return unhealthy
 
     def node_states(self, partition: str | None = None) -> dict[str, tuple[str, str]]:
         """Return the state of each node of a partition, or of all nodes.
@@ -278,7 +292,13 @@ class Client:
         )
         how = (f"--jobid={job_id}", "--overlap", "--input=none", "--label", *shape)
         joined = f"set -o pipefail; {{ {script}\n}} | tr '\\n' '\\036'"
-        printed = parse.labelled(self._run(["srun", *how, "bash", "-c", joined]).stdout)
+        chunks: dict[int, list[str]] = {}
+        # srun adds a newline after each chunk (write_labelled_message of Slurm's source).
+        for line in self._run(["srun", *how, "bash", "-c", joined]).stdout.split("\n"):
+            task, _, chunk = line.partition(": ")
+            if task.strip().isdigit():
+                chunks.setdefault(int(task), []).append(chunk)
+        printed = (chunk for task in sorted(chunks) for chunk in chunks[task])
         return "".join(printed).replace("\036", "\n")
 
     def signal(self, job_id: int, name: str) -> None:

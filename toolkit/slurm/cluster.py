@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from toolkit.errors import SlurmUnreachableError
 from toolkit.model.site import ClusterNode, Limits, Partition, PartitionState, Site, Start, Use
 from toolkit.slurm.client import Client
-from toolkit.slurm.failures import no_slurm
 from toolkit.slurm.parse import gpu_counts, gpus_in, number, rows
 from toolkit.units import minutes
 
@@ -65,7 +65,8 @@ def ask_partitions(client: Client) -> tuple[Partition, ...]:
     answer = client.ask("scontrol", "--oneliner", "show", "partition")
     if not answer.ok:
         cause = "Slurm does not show its partitions"
-        raise no_slurm(cause, "scontrol show partition", answer.tail(3))
+        place = "scontrol show partition"
+        raise SlurmUnreachableError(cause, place=place, details=answer.tail(3))
     return partitions(answer.stdout)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -53,10 +53,11 @@ _REFUSALS = {
     "Invalid wckey specification": "sacctmgr show wckey user=$USER lists yours",
     "unrecognized option": "sbatch --help lists the options that this version takes",
 }
-_SILENT_STEP = "try again when sinfo gets an answer. On a local cluster: toolkit cluster status"
 
 
-class AnswerLostError(SlurmUnreachableError, exit_code=89, kind="slurm silent"):
+class AnswerLostError(
+    SlurmUnreachableError, exit_code=89, kind="slurm silent", step=SlurmSilentError.step
+):
     """It is unknown whether Slurm has a job."""
 
 
@@ -68,29 +69,6 @@ def is_silent(result: Result) -> bool:
 
 def _is_lost(stderr: str) -> bool:
     return bool(_LOST.search(stderr)) or (_EITHER in stderr and not _UNREACHED.search(stderr))
-
-
-def silent(cause: str, place: str | None = None, details: Sequence[str] = ()) -> SlurmSilentError:
-    """Return the error for a Slurm whose controller does not answer."""
-    return SlurmSilentError(cause, place=place, details=details, next_step=_SILENT_STEP)
-
-
-def no_slurm(
-    cause: str, place: str | None = None, details: Sequence[str] = ()
-) -> SlurmUnreachableError:
-    """Return the error for a machine without Slurm, with the way to get one."""
-    return SlurmUnreachableError(
-        cause,
-        place=place,
-        details=details,
-        next_step="on a cluster: log in to a login node. Without one: toolkit cluster up "
-        "(a real Slurm on this machine)",
-    )
-
-
-def answer_lost(cause: str, place: str, details: Sequence[str]) -> AnswerLostError:
-    """Return the error for a command whose answer did not arrive."""
-    return AnswerLostError(cause, place=place, details=details, next_step=_SILENT_STEP)
 
 
 def submitted_id(result: Result, script: Path) -> int:
@@ -108,9 +86,11 @@ def submitted_id(result: Result, script: Path) -> int:
     # sbatch ends with 255 for an option that it cannot read.
     killed = result.returncode < 0 or 128 < result.returncode <= 128 + _MOST_SIGNALS
     if result.ok or ids or killed or not result.tail() or _is_lost(result.stderr):
-        raise answer_lost("sbatch gave no answer", str(script), result.tail(3))
+        raise AnswerLostError("sbatch gave no answer", place=str(script), details=result.tail(3))
     if _UNREACHED.search(result.stderr):
-        raise silent("no Slurm controller answers", "sbatch", result.tail(3))
+        raise SlurmSilentError(
+            "no Slurm controller answers", place="sbatch", details=result.tail(3)
+        )
     words = [re.sub(r"^sbatch: (?:error: )?", "", line) for line in result.tail()]
     raise SubmissionError(
         "Slurm refused the job; nothing was submitted",

@@ -10,7 +10,6 @@ from toolkit.model.slurm_options import Takes
 from toolkit.units import minutes
 
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
-UNHEALTHY_FORMAT = "%N|%T|%H|%E"
 _GPU = re.compile(r"gpu(?::(?P<type>[^:,=(\s]+))?[:=](?P<count>\d+)")
 _HELP_OPTION = re.compile(r"^ {2,8}(?:-\w,? +)?--([A-Za-z][\w-]*)(\[=)?(=)?", re.MULTILINE)
 # States of nodes that no job can start on, in sinfo's short form. Not "unk": so are all nodes for a
@@ -28,12 +27,6 @@ def rows(text: str, shape: str) -> Iterator[list[str]]:
         values = line.split("|", bars)
         if len(values) > bars:
             yield values
-
-
-def version(text: str) -> str:
-    """Return the version in the output of ``sinfo --version``; empty if there is none."""
-    match = re.search(r"^slurm\S* (\d\S*)$", text, re.MULTILINE)
-    return match[1] if match else ""
 
 
 def partitions(text: str) -> tuple[Partition, ...]:
@@ -136,32 +129,3 @@ def common_mpi_type(spoken: Sequence[str], offered: Sequence[str]) -> str | None
         if versions:
             return max(versions, key=lambda kind: int(kind.rpartition("_v")[2]))
     return None
-
-
-def unhealthy_nodes(text: str, since: int) -> dict[str, str]:
-    """Parse lines of ``name|state|time|reason`` into the nodes that went down since a time.
-
-    ``since`` is in seconds since the epoch. A node that does not answer yet (``idle*``) has no
-    time: it stopped answering too recently.
-    """
-    unhealthy = {}
-    for row in rows(text, UNHEALTHY_FORMAT):
-        name, state, when, reason = (part.strip() for part in row)
-        down = state.startswith(("down", "fail")) or state.endswith("*")
-        if name and down and (not when.isdigit() or int(when) >= since):
-            unhealthy[name] = f"{state}: {reason}"
-    return unhealthy
-
-
-def labelled(text: str) -> list[str]:
-    """Return what each task printed, in the order of tasks, from the output of ``srun --label``.
-
-    Tasks print no newlines: srun adds one after each chunk of a line that it gets
-    (``write_labelled_message`` of Slurm's source).
-    """
-    chunks: dict[int, list[str]] = {}
-    for line in text.split("\n"):
-        task, _, chunk = line.partition(": ")
-        if task.strip().isdigit():
-            chunks.setdefault(int(task), []).append(chunk)
-    return ["".join(chunks[task]) for task in sorted(chunks)]

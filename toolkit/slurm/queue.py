@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from toolkit.model.run import JobState
 from toolkit.slurm.hostlist import task_ids
 
-_SQUEUE = (
+SQUEUE = (  # each with a width of 0, and the separator behind it
     *("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "NodeList", "Partition"),
     *("exit_code", "StartTime", "EndTime", "Name", "BatchFlag", "Command"),
 )
@@ -61,14 +61,9 @@ class Snapshot(NamedTuple):
     entries: Sequence[Entry] = ()
 
 
-def squeue_format(separator: str) -> str:
-    """Return the value of ``squeue --Format`` that ``squeue_entries`` reads."""
-    return ",".join(f"{field}:0{separator}" for field in _SQUEUE)
-
-
 def squeue_entries(text: str, separator: str) -> list[Entry]:
     """Parse the answer of squeue."""
-    return [_squeue_entry(row) for row in _rows(text, separator, len(_SQUEUE))]
+    return [_squeue_entry(row) for row in _rows(text, separator, len(SQUEUE))]
 
 
 def sacct_entries(text: str, separator: str) -> list[Entry]:

@@ -24,8 +24,8 @@ from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome
 from toolkit.planning.case import gather as gather_case
 from toolkit.planning.plan import decide
-from toolkit.runs.finish import finish
 from toolkit.runs.follow import follow
+from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import configured_wait, patiently
