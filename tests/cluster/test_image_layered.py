@@ -20,8 +20,7 @@ from toolkit.images.builder.follow import BuildContext
 from toolkit.images.host.workspace import workspace
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import CHECKS, WHEELS
-from toolkit.images.recipe.chain import build_chain
-from toolkit.images.recipe.stages import Stages, Step
+from toolkit.images.recipe.plan import Plan, Step, with_keys
 
 STEP = '[[steps]]\nblock = "run"\nname = "{name}"\ncommands = [{commands}]\n'
 
@@ -189,7 +188,8 @@ def test_what_is_broken_in_the_cache_is_noticed_and_made_again(tiny: Tiny) -> No
 
 def _direct(store: Tiny, common: str, *, fresh: bool = False) -> dict[str, str]:
     """Build steps with a build stage among them, which no block of a tiny base has; what became of each."""
-    made = Stages(
+    made = Plan(
+        name="tiny",
         base=LocalImage(path=store.base),
         prelude=("umask 022",),
         common=(Step(name="common", detail="", lines=(f"echo {common} > /common",)),),
@@ -205,15 +205,12 @@ def _direct(store: Tiny, common: str, *, fresh: bool = False) -> dict[str, str]:
             Step(name="clean", detail="", lines=("true",)),
         ),
         files={f"{CHECKS}/run": "#!/bin/sh\nexit 0\n"},
-        path=(),
-        environment={},
-        checks=(),
     )
     definition = f'Bootstrap: localimage\nFrom: {store.base}\n\n%runscript\n    exec "$@"\n\n%labels\n    a b\n'
     with workspace(store.images) as place:
         log = store.images / "tiny.log"
         context = BuildContext("tiny", place, log, Silent(), {})
-        outcome = layered.build(context, build_chain(made), definition, fresh=fresh)
+        outcome = layered.build(context, with_keys(made), definition, fresh=fresh)
         place.sif.replace(store.images / "tiny.sif")
     return {step: "kept" if step in outcome.cached else "done" for step in outcome.seconds}
 

@@ -19,7 +19,7 @@ from toolkit.errors import (
 )
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, LocalImage
-from toolkit.images.recipe.definitions import FORMATS
+from toolkit.images.recipe.library import FORMATS
 from toolkit.images.recipe.names import list_recipes
 from toolkit.model.base import to_json
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.hostile import HOSTILE
-from toolkit.images.recipe import definitions, library
+from toolkit.images.recipe import library
 from toolkit.images.recipe.blocks.pip import Pip
 from toolkit.images.recipe.names import list_recipes
+from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.quoting import quote_word, to_plain_text
 from toolkit.images.recipe.recipe import Recipe
-from toolkit.images.recipe.resolve import Resolved, resolve
 from toolkit.model.base import BadDataError
 
 REFUSED = [text for text in HOSTILE if not text.isprintable()]
@@ -51,7 +51,7 @@ def test_what_commands_need_meanwhile_is_removed_after_them(tmp_path: Path) -> N
     assert [line for line in rendered.splitlines() if line in wanted] == wanted
 
 
-@pytest.mark.parametrize("form", definitions.FORMATS)
+@pytest.mark.parametrize("form", library.FORMATS)
 @pytest.mark.parametrize("name", list_recipes())
 def test_the_committed_definitions_are_what_their_recipes_render_to(name: str, form: str) -> None:
     assert library.definition_path(name, form).read_text() == library.render(
@@ -71,9 +71,9 @@ def test_no_check_holds_what_a_definition_cannot() -> None:
         assert not re.search(r"^(%|END-OF-FILE$)", text, re.MULTILINE), name
 
 
-def recipe(*packages: str, summary: str = "x") -> Resolved:
+def recipe(*packages: str, summary: str = "x") -> Plan:
     steps = ({"block": "python"}, {"block": "pip", "packages": list(packages)})
-    return resolve(
+    return library.plan_recipe(
         "x",
         Recipe(summary=summary, base={"kind": "debootstrap", "release": "bookworm"}, steps=steps),
     )
@@ -83,12 +83,9 @@ def test_the_hash_follows_the_contents_and_not_the_version(monkeypatch: pytest.M
     one, other, scripts = recipe("a"), recipe("b"), library.read_check_scripts()
     first = library.hash_recipe(one)
     assert library.hash_recipe(one) == first != library.hash_recipe(other)
-    stages = library.build_stages(one)
-    old, new = (definitions.render(one, stages, version) for version in ("1.0", "2.0"))
-    assert old.replace("toolkit.version 1.0", "toolkit.version 2.0") == new
     changed = {**scripts, "user_site.py": scripts["user_site.py"] + "# changed\n"}
     monkeypatch.setattr(library, "read_check_scripts", lambda: changed)
-    assert library.hash_recipe(one) != first
+    assert library.hash_recipe(recipe("a")) != first
 
 
 def substituted(text: str) -> str:

@@ -108,7 +108,7 @@ def test_a_dockerfile_becomes_a_recipe(tmp_path: Path) -> None:
     }
     assert found["line-7"]["directory"] == "/workspace", "where NVIDIA's images begin"
     assert (found["line-6"]["owner"], found["line-6"]["path"]) == ("a:b", "/y")
-    stages = library.build_stages(library.load(str(tmp_path / "mine.toml")))
+    stages = library.load(str(tmp_path / "mine.toml"))
     assert stages.base.output().detail == "NGC pytorch 22.03"
     assert 'export PATH="1/bin:${PATH}"' in library.render(
         library.load(str(tmp_path / "mine.toml"))
@@ -150,7 +150,7 @@ def test_an_empty_variable_is_named_where_it_is_expanded(
 def test_a_definition_becomes_a_recipe(tmp_path: Path) -> None:
     done = taken(DEFINITION, tmp_path, "x.def")
     assert done.exit_code == 0, done.exception
-    stages = library.build_stages(library.load(str(tmp_path / "mine.toml")))
+    stages = library.load(str(tmp_path / "mine.toml"))
     lines = [step.lines for step in stages.steps]
     assert lines[1][:5] == (
         "apt-get update",

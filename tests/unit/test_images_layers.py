@@ -15,8 +15,7 @@ from toolkit.errors import BusyError
 from toolkit.images.host.host_config import read_pip_settings, write_host_config
 from toolkit.images.host.host_mounts import HostConfig, pip_settings
 from toolkit.images.recipe.bases import LocalImage
-from toolkit.images.recipe.chain import Chain, build_chain
-from toolkit.images.recipe.stages import Stages, Step
+from toolkit.images.recipe.plan import Plan, Step, with_keys
 from toolkit.images.store.cache import LAYERS, WHEELS, Cache
 
 
@@ -25,52 +24,49 @@ def stages(
     build: Sequence[str] = ("compile",),
     final: Sequence[str] = ("take", "last"),
     prelude: str = "umask 022",
-) -> Stages:
+) -> Plan:
     def steps(names: Sequence[str]) -> tuple[Step, ...]:
         return tuple(
             Step(name=name, detail="", lines=(f"echo {name}",), products=name == "take")
             for name in names
         )
 
-    return Stages(
+    return Plan(
+        name="x",
         base=LocalImage(path="/base"),
         prelude=(prelude,),
         common=steps(common),
         build=steps(build),
         final=steps(final),
-        files={},
-        path=(),
-        environment={},
-        checks=(),
     )
 
 
-def keys(made: Chain) -> dict[str, str]:
-    return {link.name: link.key for link in (*made.links, *made.build)}
+def keys(made: Plan) -> dict[str, str]:
+    return {link.name: link.key for link in (*made.steps, *made.build)}
 
 
-def changed(before: Chain, after: Chain) -> set[str]:
+def changed(before: Plan, after: Plan) -> set[str]:
     return {name for name, key in keys(after).items() if keys(before).get(name) != key}
 
 
 def test_a_key_changes_with_the_step_and_all_before_it() -> None:
-    before = build_chain(stages())
-    assert changed(before, build_chain(stages())) == set()
-    assert changed(before, build_chain(stages(final=("take", "other")))) == {"other"}
-    assert changed(before, build_chain(stages(common=("a", "x")))) == {
+    before = with_keys(stages())
+    assert changed(before, with_keys(stages())) == set()
+    assert changed(before, with_keys(stages(final=("take", "other")))) == {"other"}
+    assert changed(before, with_keys(stages(common=("a", "x")))) == {
         "x",
         "compile",
         "take",
         "last",
     }
-    assert changed(before, build_chain(stages(), state="another base")) == {
+    assert changed(before, with_keys(stages(), state="another base")) == {
         "a",
         "b",
         "compile",
         "take",
         "last",
     }
-    assert changed(before, build_chain(stages(prelude="umask 077"))) == {
+    assert changed(before, with_keys(stages(prelude="umask 077"))) == {
         "a",
         "b",
         "compile",
@@ -80,14 +76,14 @@ def test_a_key_changes_with_the_step_and_all_before_it() -> None:
 
 
 def test_what_is_compiled_otherwise_changes_the_step_that_takes_it() -> None:
-    assert changed(build_chain(stages()), build_chain(stages(build=("compile-more",)))) == {
+    assert changed(with_keys(stages()), with_keys(stages(build=("compile-more",)))) == {
         "compile-more",
         "take",
         "last",
     }
     assert changed(
-        build_chain(stages(final=("first", "take"))),
-        build_chain(stages(final=("first", "take"), build=("compile-more",))),
+        with_keys(stages(final=("first", "take"))),
+        with_keys(stages(final=("first", "take"), build=("compile-more",))),
     ) == {"compile-more", "take"}
 
 

@@ -14,10 +14,8 @@ from toolkit.config import package_directory
 from toolkit.images.builder.follow import Follower
 from toolkit.images.recipe import library
 from toolkit.images.recipe.block import BlockOutput
-from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.protection import parse_name, parse_names, protect
 from toolkit.images.recipe.recipe import Recipe
-from toolkit.images.recipe.resolve import extend_recipe, resolve
 from toolkit.model.base import BadDataError
 
 BASE = {"kind": "debootstrap", "release": "bookworm"}
@@ -38,7 +36,7 @@ def pip(*packages: str, **more: Any) -> dict[str, Any]:
 def outputs(*steps: dict[str, Any], base: dict[str, Any] | None = None) -> dict[str, BlockOutput]:
     """Return the steps of a recipe by name."""
     recipe = Recipe(summary="x", base=base or BASE, steps=({"block": "python"}, *steps))
-    return {output.name: output for output in resolve("x", recipe).outputs}
+    return {output.name: output for output in library.plan_recipe("x", recipe).outputs}
 
 
 @pytest.mark.parametrize(
@@ -162,11 +160,14 @@ def recipe(*steps: dict[str, Any], **overrides: str) -> Recipe:
 
 
 def test_an_override_changes_the_step_that_brings_the_package_and_what_is_compiled_on_it() -> None:
-    old, new = resolve("x", recipe()), resolve("x", recipe(Torch="2.14.0+cpu"))
+    old, new = (
+        library.plan_recipe("x", recipe()),
+        library.plan_recipe("x", recipe(Torch="2.14.0+cpu")),
+    )
     found = {output.name: output.requirements for output in new.outputs}
     assert found["torch"] == ("torch==2.14.0+cpu", "numpy==2.4.6")
     assert list(found) == [output.name for output in old.outputs]
-    keys = [build_chain(library.build_stages(one)).products_key for one in (old, new)]
+    keys = [one.products_key for one in (old, new)]
     assert keys[0] != keys[1]
 
 
@@ -175,8 +176,10 @@ def test_an_override_keeps_extras_and_conditions_and_wins_over_the_recipe_that_i
 ):
     step = pip("ray[default,train]>=2; python_version < '3.14'")
     base = recipe(step, ray="2.1", torch="2.14")
-    merged = extend_recipe(base, Recipe(summary="y", overrides={"ray": "2.60.0"}))
-    found = {output.name: output.requirements for output in resolve("x", merged).outputs}
+    merged = library.extend_recipe(base, Recipe(summary="y", overrides={"ray": "2.60.0"}))
+    found = {
+        output.name: output.requirements for output in library.plan_recipe("x", merged).outputs
+    }
     assert found["extra"] == ('ray[default,train]==2.60.0; python_version < "3.14"',)
     assert found["torch"][0] == "torch==2.14"
 
@@ -196,7 +199,7 @@ def test_an_override_is_the_version_of_a_package_that_a_step_brings(
     overrides: dict[str, str], message: str
 ) -> None:
     with pytest.raises(BadDataError, match=message) as caught:
-        resolve("x", recipe(pip("odd ? 1"), **overrides))
+        library.plan_recipe("x", recipe(pip("odd ? 1"), **overrides))
     assert caught.value.key == f"overrides.{next(iter(overrides))}"
 
 
@@ -235,12 +238,10 @@ def test_packages_without_imports_are_imported_by_the_modules_that_they_bring() 
             pip("einops", "PyYAML==6", "git+https://x/y", "tomli; python_version < '3.11'"),
         ),
     )
-    (check, *_) = library.build_stages(resolve("x", recipe)).checks
+    (check, *_) = library.plan_recipe("x", recipe).checks
     assert check.command == "imports.py torch --of einops pyyaml"
     none = Recipe(summary="x", base=BASE, steps=({"block": "python"}, pip("ruff", imports=[])))
-    assert not [
-        one for one in library.build_stages(resolve("x", none)).checks if one.name == "imports"
-    ]
+    assert not [one for one in library.plan_recipe("x", none).checks if one.name == "imports"]
 
 
 def _installed(site: Path, name: str, files: dict[str, str], top: str = "") -> None:

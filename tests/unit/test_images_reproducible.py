@@ -15,8 +15,8 @@ import pytest
 from tests.unit.test_images_layers import stages
 from tests.unit.test_images_squashfs import Image
 from toolkit.images.builder.apptainer.entries import Entries
-from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.lock import Lock
+from toolkit.images.recipe.plan import with_keys
 from toolkit.images.recipe.reproducible import BYTE_CODE, is_dropped
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif.squashfs.format import Reader, position_of
@@ -159,7 +159,7 @@ def test_an_inode_outside_of_its_table_is_an_error() -> None:
 
 
 # What a build takes from the caches. The contents of a layer are a text here.
-CHAIN = build_chain(stages(common=("a", "b"), final=("take", "last")))
+CHAIN = with_keys(stages(common=("a", "b"), final=("take", "last")))
 NAMES = ("base", "a", "b", "take", "last")
 
 

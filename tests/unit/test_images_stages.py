@@ -13,28 +13,29 @@ from toolkit.cli.groups import image as command
 from toolkit.errors import ConfigError, ToolkitError, UnknownImageError, UsageError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
+from toolkit.images.recipe.image_checks import list_missing, promised_variables
 from toolkit.images.recipe.names import list_features
-from toolkit.images.recipe.stages import Stages, list_missing, promised_variables
+from toolkit.images.recipe.plan import Plan
 
 
-def staged(path: Path, text: str, *features: str) -> Stages:
+def staged(path: Path, text: str, *features: str) -> Plan:
     path.write_text(text)
-    return library.build_stages(library.load(str(path), features))
+    return library.load(str(path), features)
 
 
-def names(stages: Stages) -> tuple[list[str], list[str], list[str]]:
+def names(stages: Plan) -> tuple[list[str], list[str], list[str]]:
     common, build, final = (
         [step.name for step in steps] for steps in (stages.common, stages.build, stages.final)
     )
     return common, build, final
 
 
-def lines(stages: Stages) -> str:
+def lines(stages: Plan) -> str:
     return "\n".join(line for step in stages.steps for line in step.lines)
 
 
 def test_compilers_are_in_the_build_stage_only() -> None:
-    stages = library.build_stages(library.load("pytorch_cpu"))
+    stages = library.load("pytorch_cpu")
     assert names(stages) == (
         ["apt", "python", "torch"],
         ["compilers", "horovod-build"],
@@ -46,7 +47,7 @@ def test_compilers_are_in_the_build_stage_only() -> None:
 
 
 def test_a_base_with_compilers_needs_no_stage_of_its_own() -> None:
-    stages = library.build_stages(library.load("pytorch_22.03"))
+    stages = library.load("pytorch_22.03")
     assert names(stages) == (["horovod"], [], ["clean"])
     assert "apt-get" not in lines(stages)
     assert "HOROVOD_GPU_OPERATIONS=NCCL" in lines(stages)
@@ -89,13 +90,9 @@ def test_each_step_has_a_name_of_its_own_by_which_its_time_is_kept(tmp_path: Pat
 @pytest.mark.parametrize("recipe", ["pytorch_cpu", "pytorch_25.06"])
 def test_any_feature_goes_with_any_recipe(recipe: str, feature: str) -> None:
     plain, more = library.load(recipe), library.load(recipe, [feature])
-    assert {step.name for step in library.build_stages(more).steps} > {
-        step.name for step in library.build_stages(plain).steps
-    }
-    before = library.build_stages(plain).steps[:-1]
-    assert library.build_stages(more).steps[: len(before)] == before, (
-        "what is there already is not built again"
-    )
+    assert {step.name for step in more.steps} > {step.name for step in plain.steps}
+    before = plain.steps[:-1]
+    assert more.steps[: len(before)] == before, "what is there already is not built again"
     assert more.space.image > plain.space.image
     assert library.hash_recipe(more) != library.hash_recipe(plain)
 
@@ -193,14 +190,9 @@ def test_an_image_lacks_what_its_recipe_or_base_promised(
     found: dict[str, str | None], lacks: list[str]
 ) -> None:
     """The values matter only of lists of directories: others may differ each time, or the recipe replaces them."""
-    stages = Stages(
+    stages = Plan(
+        name="x",
         base=LocalImage(path="/base.sif"),
-        prelude=(),
-        common=(),
-        build=(),
-        final=(),
-        files={},
-        checks=(),
         path=("/opt/venv/bin",),
         environment={"MINE": "1", "CPATH": "/mine"},
         expanding={"LIBRARY_PATH": "${LIBRARY_PATH}:/more"},
@@ -216,4 +208,4 @@ def test_an_image_lacks_what_its_recipe_or_base_promised(
         **{"LD_LIBRARY_PATH": "/opt/lib:/.singularity.d/libs"},
     }
     has = {name: value for name, value in {**whole, **found}.items() if value is not None}
-    assert list_missing(promised_variables(stages, base), has) == lacks
+    assert list_missing(promised_variables(base, stages.variables, stages.path), has) == lacks

@@ -31,7 +31,6 @@ from toolkit.images.recipe.names import (
     require_sha256,
 )
 from toolkit.images.recipe.recipe import Recipe
-from toolkit.images.recipe.resolve import resolve
 from toolkit.images.registry import copies
 from toolkit.images.store import store
 from toolkit.model.base import BadDataError, to_json
@@ -303,7 +302,7 @@ def test_a_recipe_is_written_where_it_should_be(
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 def test_a_recipe_has_a_plain_name(name: str) -> None:
     with pytest.raises(BadDataError, match="cannot be the name of a recipe"):
-        resolve(name, Recipe(summary="x"))
+        library.plan_recipe(name, Recipe(summary="x"))
 
 
 def test_copying_and_pulling_make_no_path_of_a_manifest(images: Path, tmp_path: Path) -> None:

@@ -97,13 +97,12 @@ def _facts(name: str) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     if name in names.list_recipes() or name.endswith(".toml"):
         resolved = library.load(name)
-        stages = library.build_stages(resolved)
         facts = {
             "recipe": resolved.name,
             "summary": resolved.summary,
             "base": resolved.base.output().detail,
-            "steps": {step.name: step.detail for step in stages.steps},
-            "compiled": {step.name: step.detail for step in stages.build},
+            "steps": {step.name: step.detail for step in resolved.steps},
+            "compiled": {step.name: step.detail for step in resolved.build},
             "dropped": list(resolved.dropped),
         }
     try:

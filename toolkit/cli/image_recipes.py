@@ -12,11 +12,11 @@ from toolkit.cli import console
 from toolkit.errors import UnknownImageError, UsageError
 from toolkit.files import write_atomically
 from toolkit.images.recipe import catalogue, library
-from toolkit.images.recipe.definitions import FORMATS
 from toolkit.images.recipe.drafts import draft
 from toolkit.images.recipe.importers import import_file
+from toolkit.images.recipe.library import FORMATS
 from toolkit.images.recipe.names import list_recipes, require_image_name
-from toolkit.images.recipe.resolve import Resolved
+from toolkit.images.recipe.plan import Plan
 from toolkit.images.store import store
 
 
@@ -133,7 +133,7 @@ def _new_file(directory: Path, name: str, *, place: str) -> Path:
     return path
 
 
-def _write_recipe(path: Path, text: str) -> Resolved:
+def _write_recipe(path: Path, text: str) -> Plan:
     """Write a recipe, and return it resolved; if it is invalid, remove the file again."""
     write_atomically(path, text)
     try:

@@ -20,8 +20,8 @@ from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import list_differences
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
+from toolkit.images.recipe.image_checks import list_missing, promised_variables
 from toolkit.images.recipe.lock import Lock
-from toolkit.images.recipe.stages import list_missing, promised_variables
 from toolkit.images.store import sbom, store
 from toolkit.images.store.contents import Contents, read_contents
 from toolkit.images.store.provenance import (
@@ -232,7 +232,9 @@ def _keep_promises(task: BuildTask, outcome: BuildOutcome, place: Workspace) -> 
             the manifest of its base names.
     """
     image, base = str(place.sif), task.resolved.base
-    promised = promised_variables(library.build_stages(task.resolved), outcome.base_variables)
+    promised = promised_variables(
+        outcome.base_variables, task.resolved.variables, task.resolved.path
+    )
     wrong = list_missing(promised, read_variables(image, user_options()))
     existing = find_manifest(Path(base.path)) if isinstance(base, LocalImage) else None
     names = set(existing.frameworks if existing else ()) - set(outcome.results.frameworks)

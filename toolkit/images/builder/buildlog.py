@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from toolkit.images.recipe.definitions import STEP
 from toolkit.images.recipe.names import normalize_name
+from toolkit.images.recipe.plan import STEP
 from toolkit.images.recipe.protection import CONFLICT, FITS, parse_names
 from toolkit.images.verify.own_checks import Results
 

@@ -25,7 +25,7 @@ from toolkit.images.builder.buildlog import Reader, pin_fitting
 from toolkit.images.host.host_mounts import mask_secrets
 from toolkit.images.host.kernel import die_with_parent
 from toolkit.images.host.workspace import Workspace
-from toolkit.images.recipe.definitions import STEP
+from toolkit.images.recipe.plan import STEP
 from toolkit.model.image import Check
 from toolkit.shell import Progress
 from toolkit.units import human_time

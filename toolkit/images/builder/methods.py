@@ -25,10 +25,9 @@ from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import locked_base, locked_definition
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
-from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.lock import Lock
+from toolkit.images.recipe.plan import Plan, with_keys
 from toolkit.images.recipe.reproducible import ENVIRONMENT
-from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store.cache import WHEELS, Cache
 from toolkit.images.store.provenance import describe_base
 from toolkit.images.verify.verdicts import FindSite, no_site
@@ -77,7 +76,7 @@ class BuildTask:
         progress: Shows the steps.
     """
 
-    resolved: Resolved
+    resolved: Plan
     recipe: str
     options: BuildOptions
     lock: Lock | None
@@ -168,7 +167,7 @@ def _build_flat(task: BuildTask, base: RemoteBase | None, place: Workspace) -> B
 def _compiled_wheels(task: BuildTask, base: RemoteBase | None) -> Iterator[Path | None]:
     """Yield the cached wheels of the same steps; the image's checks reveal whether they fit."""
     state = base.image.digest if base else task.state
-    key = build_chain(library.build_stages(task.resolved), state).products_key
+    key = with_keys(task.resolved, state).products_key
     cache = Cache(task.log.parent)
     with cache.used():
         entry = cache.use(WHEELS, key) if key and not task.options.force else None
@@ -231,9 +230,9 @@ def _build_flat_locked(
 def _build_layered(task: BuildTask, base: RemoteBase | None, place: Workspace) -> BuildOutcome:
     resolved, lock = task.resolved, task.lock
     definition = library.render(resolved)
-    links = build_chain(library.build_stages(resolved), base.image.digest if base else task.state)
+    plan = with_keys(resolved, base.image.digest if base else task.state)
     if base:
-        links = msgspec.structs.replace(links, base=base.base)
+        plan = msgspec.structs.replace(plan, base=base.base)
         definition = base.definition(definition, resolved.base)
     locked = None
     if lock:
@@ -245,7 +244,7 @@ def _build_layered(task: BuildTask, base: RemoteBase | None, place: Workspace) -
     try:
         return layered.build(
             task.context(place),
-            links,
+            plan,
             definition,
             login=base.environment(place) if base else {},
             fresh=task.options.force,

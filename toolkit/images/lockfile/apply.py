@@ -21,8 +21,8 @@ from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.names import normalize_name
+from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import BYTE_CODE
-from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.store.contents import Contents
 
 PREFERENCES, QUESTION = "apt-preferences", "apt-locked.sh"
@@ -77,7 +77,7 @@ END {{
 """  # noqa: E501
 
 
-def hash_parts(resolved: Resolved) -> dict[str, str]:
+def hash_parts(resolved: Plan) -> dict[str, str]:
     """Return hashes of the parts of a recipe by name, to report which part has changed."""
     base = resolved.base.output()
     hashes = {"base": hash_texts(*base.header, *base.setup, *base.finish)[:16]}
@@ -91,7 +91,7 @@ def hash_parts(resolved: Resolved) -> dict[str, str]:
     return hashes
 
 
-def build_requirements(resolved: Resolved) -> dict[str, str]:
+def build_requirements(resolved: Plan) -> dict[str, str]:
     """Return the Python packages that the build stage requires by name and version."""
     lines = (
         line
@@ -102,7 +102,7 @@ def build_requirements(resolved: Resolved) -> dict[str, str]:
     return {match["name"]: match["version"] for line in lines for match in _NAMED.finditer(line)}
 
 
-def list_changes(lock: Lock, resolved: Resolved, recipe_hash: str) -> tuple[str, ...]:
+def list_changes(lock: Lock, resolved: Plan, recipe_hash: str) -> tuple[str, ...]:
     """Return messages about the parts of a recipe that have changed since it was locked."""
     if recipe_hash == lock.recipe_hash:
         return ()

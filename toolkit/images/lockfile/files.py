@@ -21,7 +21,7 @@ from toolkit.images.lockfile.packages import File
 from toolkit.images.recipe import library
 from toolkit.images.recipe.lock import FORMAT, Lock, Pinned
 from toolkit.images.recipe.names import require_file_name, require_sha256
-from toolkit.images.recipe.resolve import Resolved
+from toolkit.images.recipe.plan import Plan
 
 _INDEX = re.compile(r"--(?:extra-)?index-url[ =](\S+)")
 _FILES = ".cache/files"
@@ -33,7 +33,7 @@ def lock_path(recipe: str) -> Path:
     return library.recipe_path(recipe).with_suffix(".lock")
 
 
-def read(path: Path, resolved: Resolved) -> Lock:
+def read(path: Path, resolved: Plan) -> Lock:
     """Read the lock of a recipe.
 
     Raises:
@@ -65,7 +65,7 @@ def read(path: Path, resolved: Resolved) -> Lock:
     return lock
 
 
-def open_index(resolved: Resolved) -> Index:
+def open_index(resolved: Plan) -> Index:
     """Return the indexes of a recipe: those of pip on this machine, and those that it names."""
     lines = (
         line
@@ -76,7 +76,7 @@ def open_index(resolved: Resolved) -> Index:
     return Index(host.read_pip_settings(), dict.fromkeys(further))
 
 
-def fetch_files(lock: Lock, resolved: Resolved, images: Path, target: Path) -> HostConfig:
+def fetch_files(lock: Lock, resolved: Plan, images: Path, target: Path) -> HostConfig:
     """Fetch the files of a lock, and return the host configuration of a build by it.
 
     Args:

@@ -31,10 +31,9 @@ from toolkit.images.lockfile.index import Index
 from toolkit.images.lockfile.packages import File, choose_file, find_origin, is_source
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap, LocalImage
-from toolkit.images.recipe.chain import build_chain
 from toolkit.images.recipe.lock import Lock, Pinned
 from toolkit.images.recipe.names import normalize_name
-from toolkit.images.recipe.resolve import Resolved
+from toolkit.images.recipe.plan import Plan, with_keys
 from toolkit.images.store import store
 from toolkit.images.store.cache import BASES, Cache
 from toolkit.images.store.contents import Contents, PythonPackage, read_contents
@@ -85,7 +84,7 @@ def make(recipe: str, epoch: int) -> Lock:
     )
 
 
-def _manifest(image: StoredImage, resolved: Resolved) -> Manifest:
+def _manifest(image: StoredImage, resolved: Plan) -> Manifest:
     hashes = (library.hash_recipe(resolved), expected_hash(resolved))
     if image.manifest is None or image.manifest.recipe_hash not in hashes:
         raise ImageMissingError(
@@ -96,7 +95,7 @@ def _manifest(image: StoredImage, resolved: Resolved) -> Manifest:
     return image.manifest
 
 
-def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
+def _of_base(resolved: Plan, manifest: Manifest) -> dict[str, str]:
     """Return the Python packages of the base, if the base is on this machine.
 
     They need not be fetched to build on it.
@@ -106,7 +105,7 @@ def _of_base(resolved: Resolved, manifest: Manifest) -> dict[str, str]:
         return {}
     path = base.path if isinstance(base, LocalImage) else ""
     if not path and manifest.base:
-        key = build_chain(library.build_stages(resolved), manifest.base.digest).base_key
+        key = with_keys(resolved, manifest.base.digest).base_key
         cached = Cache(store.images_directory()).find(BASES, key)
         path = cached.path if cached else ""
     return (
@@ -174,7 +173,7 @@ def _glibc(contents: Contents) -> tuple[int, int] | None:
     return (int(numbers[1]), int(numbers[2])) if numbers else None
 
 
-def build_packages(image: StoredImage, resolved: Resolved, lock: Lock) -> dict[str, str]:
+def build_packages(image: StoredImage, resolved: Plan, lock: Lock) -> dict[str, str]:
     """Return the packages that apt would add to the image for a build.
 
     Raises:
@@ -210,7 +209,7 @@ def build_packages(image: StoredImage, resolved: Resolved, lock: Lock) -> dict[s
     }
 
 
-def _with_lists(host_config: HostConfig, resolved: Resolved) -> HostConfig:
+def _with_lists(host_config: HostConfig, resolved: Plan) -> HostConfig:
     """Configure apt to write nothing into the image.
 
     It uses this machine's mirror if the image names none.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from toolkit.images.recipe.block import CHECKS, WHEELS
-from toolkit.images.recipe.definitions import STEP
+from toolkit.images.recipe.plan import STEP, Plan, Step
 from toolkit.images.recipe.quoting import (
     escape_dollars,
     order_variables,
@@ -20,34 +20,32 @@ from toolkit.images.recipe.quoting import (
     quote_word,
     to_plain_text,
 )
-from toolkit.images.recipe.resolve import Resolved
-from toolkit.images.recipe.stages import Stages, Step
 
 _NEXT = " \\"
 _OPEN = re.compile(r"(?: then| do| else|\{|&&|\|\||\|)\s*$")  # a command goes on in the next line
 _TAKES = f"--mount=type=bind,from=build,source={WHEELS},target={WHEELS} "
 
 
-def render(resolved: Resolved, stages: Stages, labels: Mapping[str, str]) -> str:
+def render(plan: Plan, labels: Mapping[str, str]) -> str:
     """Return the text of a Dockerfile."""
     parts = [
-        _comment(resolved, stages),
+        _comment(plan),
         (
-            f"ARG BASE={stages.base.output().dockerfile}",
+            f"ARG BASE={plan.base.output().dockerfile}",
             "FROM ${BASE} AS common",
-            *_runs(stages, stages.common),
+            *_runs(plan, plan.common),
         ),
-        *((("FROM common AS build", *_runs(stages, stages.build)),) if stages.build else ()),
-        ("FROM common", *_runs(stages, stages.final)),
-        _files(stages),
-        _end(stages, labels),
+        *((("FROM common AS build", *_runs(plan, plan.build)),) if plan.build else ()),
+        ("FROM common", *_runs(plan, plan.final)),
+        _files(plan),
+        _end(plan, labels),
     ]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def _comment(resolved: Resolved, stages: Stages) -> Iterable[str]:
-    name = resolved.name
-    yield f"# {name}: {to_plain_text(resolved.summary)}"
+def _comment(plan: Plan) -> Iterable[str]:
+    name = plan.name
+    yield f"# {name}: {to_plain_text(plan.summary)}"
     yield "#"
     yield (
         f"# Written by toolkit from recipes/{name}.toml. Change that file, then: "
@@ -56,20 +54,20 @@ def _comment(resolved: Resolved, stages: Stages) -> Iterable[str]:
     yield "# It can be built without toolkit; BuildKit also skips what has not changed:"
     yield "#"
     yield f"#     DOCKER_BUILDKIT=1 docker build -t {name.lower()} -f {name}.Dockerfile ."
-    if stages.dropped:
+    if plan.dropped:
         yield "#"
-        yield f"# The base has these steps of the recipe already: {', '.join(stages.dropped)}."
+        yield f"# The base has these steps of the recipe already: {', '.join(plan.dropped)}."
 
 
-def _runs(stages: Stages, run_steps: Iterable[Step]) -> Iterator[str]:
+def _runs(plan: Plan, run_steps: Iterable[Step]) -> Iterator[str]:
     for step in run_steps:
         yield ""
         lines = (
-            *stages.prelude,
+            *plan.prelude,
             f"echo {quote_word(f'{STEP}{step.name}: {step.detail}')}",
             *step.lines,
         )
-        takes = _TAKES if step.products and stages.build else ""
+        takes = _TAKES if step.products and plan.build else ""
         yield from _run(lines, takes)
 
 
@@ -99,23 +97,23 @@ def _joinable(line: str) -> str:
     return line if _is_comment(line) or " #" not in line else f"eval {quote_word(line)}"
 
 
-def _files(stages: Stages) -> Iterator[str]:
+def _files(plan: Plan) -> Iterator[str]:
     yield "# What proves the image stays in it: run it again at any time."
     yield f"RUN set -ex;{_NEXT}"
     yield f"    mkdir -p {CHECKS};{_NEXT}"
-    paths = list(stages.files)
-    for path, text in stages.files.items():
+    paths = list(plan.files)
+    for path, text in plan.files.items():
         yield f"    printf '%s\\n'{_NEXT}"
         yield from (f"        {quote_word(line)}{_NEXT}" for line in text.rstrip("\n").split("\n"))
         yield f"        > {path}" + (f";{_NEXT}" if path != paths[-1] else "")
 
 
-def _end(stages: Stages, labels: Mapping[str, str]) -> Iterator[str]:
-    if stages.path:
-        yield f'ENV PATH="{":".join(stages.path)}:$PATH"'
-    for name, value in order_variables(stages.expanding).items():
+def _end(plan: Plan, labels: Mapping[str, str]) -> Iterator[str]:
+    if plan.path:
+        yield f'ENV PATH="{":".join(plan.path)}:$PATH"'
+    for name, value in order_variables(plan.expanding).items():
         yield f"ENV {name}={quote_for_docker(value)}"
-    for name, value in stages.environment.items():
+    for name, value in plan.environment.items():
         yield f"ENV {name}={quote_for_docker(escape_dollars(value))}"
     for name, value in sorted(labels.items()):
         yield f"LABEL {name}={quote_for_docker(escape_dollars(value))}"

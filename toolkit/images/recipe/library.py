@@ -1,4 +1,4 @@
-"""Recipes on disk: find them by name or path, read them, and render their definitions.
+"""Recipes on disk: find them by name or path, read them, plan them, and render their definitions.
 
 A recipe is read with the recipes that it extends and its features.
 """
@@ -6,18 +6,28 @@ A recipe is read with the recipes that it extends and its features.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
 
 from toolkit import __version__
 from toolkit.config import package_directory, shipped
 from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.files import config_error, read_text, read_toml
-from toolkit.images.recipe import definitions
 from toolkit.images.recipe.names import list_features, list_recipes
-from toolkit.images.recipe.recipe import Feature, Recipe
-from toolkit.images.recipe.resolve import Resolved, add_features, extend_recipe, resolve
-from toolkit.images.recipe.stages import Stages, derive_stages
+from toolkit.images.recipe.plan import Plan, make_plan
+from toolkit.images.recipe.plan import hash_recipe as hash_recipe
+from toolkit.images.recipe.recipe import Feature, Recipe, Space
 from toolkit.model.base import BadDataError, from_toml
+
+# Format -> the module that renders it, by a function ``render(plan, labels)``, and the suffix of
+# the files in ``containers``.
+FORMATS = {
+    "apptainer": ("toolkit.images.recipe.apptainer_def", ".def"),
+    "docker": ("toolkit.images.recipe.dockerfile", ".Dockerfile"),
+}
 
 
 def recipe_path(recipe: str) -> Path:
@@ -42,8 +52,8 @@ def recipe_path(recipe: str) -> Path:
     return shipped("recipes") / f"{recipe}.toml"
 
 
-def load(recipe: str, features: Iterable[str] = ()) -> Resolved:
-    """Read and resolve a recipe, by name or path.
+def load(recipe: str, features: Iterable[str] = ()) -> Plan:
+    """Read and plan a recipe, by name or path.
 
     Args:
         recipe: a name or a path.
@@ -59,7 +69,7 @@ def load(recipe: str, features: Iterable[str] = ()) -> Resolved:
     try:
         whole = _with_bases(path, from_toml(text, Recipe), (path.resolve(),))
         wanted = dict.fromkeys((*whole.features, *features))
-        return resolve(path.stem, add_features(whole, map(load_feature, wanted)))
+        return plan_recipe(path.stem, add_features(whole, map(load_feature, wanted)))
     except BadDataError as error:
         raise config_error(path, text, error) from None
 
@@ -85,6 +95,34 @@ def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
     except BadDataError as error:
         raise config_error(other, text, error) from None
     return extend_recipe(base, recipe)
+
+
+def extend_recipe(base: Recipe, recipe: Recipe) -> Recipe:
+    """Return ``recipe`` merged with the recipe that it extends."""
+    return replace(
+        recipe,
+        extends=None,
+        base=recipe.base or base.base,
+        features=tuple(dict.fromkeys((*base.features, *recipe.features))),
+        steps=(*base.steps, *recipe.steps),
+        space=recipe.space or base.space,
+        seconds={**base.seconds, **recipe.seconds},
+        overrides={**base.overrides, **recipe.overrides},
+    )
+
+
+def add_features(recipe: Recipe, features: Iterable[Feature]) -> Recipe:
+    """Return ``recipe`` with the steps of its features."""
+    for feature in features:
+        space = recipe.space or Space()
+        recipe = replace(
+            recipe,
+            features=(),
+            steps=(*recipe.steps, *feature.steps),
+            space=Space(image=space.image + feature.image, build=space.build + feature.build),
+            seconds={**feature.seconds, **recipe.seconds},
+        )
+    return recipe
 
 
 def load_feature(name: str) -> Feature:
@@ -127,24 +165,30 @@ def read_check_scripts() -> dict[str, str]:
     }
 
 
-def build_stages(resolved: Resolved) -> Stages:
-    """Return the steps of a recipe."""
-    return derive_stages(resolved, read_check_scripts())
+def plan_recipe(name: str, recipe: Recipe) -> Plan:
+    """Return the plan of a whole recipe; errors as of ``make_plan``."""
+    return make_plan(name, recipe, read_check_scripts())
 
 
-def render(resolved: Resolved, form: str = "apptainer") -> str:
+def render(plan: Plan, form: str = "apptainer") -> str:
     """Return the definition of a recipe, as it is committed and as it is built.
 
+    The same recipe gives the same bytes. The texts are put together by plain functions, not by a
+    template: importing a template engine alone takes longer than the whole command may that prints
+    a definition, and there is one order of parts, whose lines the blocks have written already.
+
     Args:
-        resolved: the recipe.
-        form: one of ``definitions.FORMATS``.
+        plan: of the recipe.
+        form: one of ``FORMATS``.
     """
-    return definitions.render(resolved, build_stages(resolved), __version__, form)
-
-
-def hash_recipe(resolved: Resolved) -> str:
-    """Return a hash that changes when the image would."""
-    return definitions.hash_stages(build_stages(resolved))
+    labels = {
+        "toolkit.recipe": plan.name,
+        "toolkit.recipe-hash": hash_recipe(plan),
+        "toolkit.version": __version__,
+    }
+    module: Any = import_module(FORMATS[form][0])
+    text: str = module.render(plan, labels)
+    return text
 
 
 def definition_path(recipe: str, form: str = "apptainer") -> Path:
@@ -152,7 +196,7 @@ def definition_path(recipe: str, form: str = "apptainer") -> Path:
 
     A shipped recipe's is in ``containers``, another's is beside it.
     """
-    suffix = definitions.FORMATS[form].suffix
+    suffix = FORMATS[form][1]
     if recipe.endswith(".toml"):
         return Path(recipe).expanduser().with_suffix(suffix)
     return shipped("containers") / f"{recipe}{suffix}"

@@ -23,7 +23,7 @@ from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, LocalImage
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.lock import Lock, to_toml
-from toolkit.images.recipe.resolve import Resolved
+from toolkit.images.recipe.plan import Plan
 from toolkit.images.store import store
 from toolkit.images.store.contents import Contents
 from toolkit.images.store.sif_files import partition_digest
@@ -38,18 +38,18 @@ def hash_lock(lock: Lock | None) -> str:
     return hash_texts(to_toml(lock)) if lock else ""
 
 
-def expected_hash(resolved: Resolved) -> str:
+def expected_hash(resolved: Plan) -> str:
     """Return the hash in the manifest of an image that is built from this recipe here and now."""
     return hash_recipe(resolved, base_state(resolved))
 
 
-def hash_recipe(resolved: Resolved, state: str) -> str:
+def hash_recipe(resolved: Plan, state: str) -> str:
     """Return the recipe's hash, combined with the state of a base that is a local file."""
     recipe_hash = library.hash_recipe(resolved)
     return hash_texts(f"{recipe_hash} {state}") if state else recipe_hash
 
 
-def base_state(resolved: Resolved) -> str:
+def base_state(resolved: Plan) -> str:
     """Return what identifies the file of a local base; empty for other bases.
 
     Raises:

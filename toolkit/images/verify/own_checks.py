@@ -10,7 +10,7 @@ from toolkit import shell
 from toolkit.errors import CommandFailedError
 from toolkit.images.recipe.block import CHECKS, CheckCall
 from toolkit.images.recipe.blocks.horovod import rank_checks
-from toolkit.images.recipe.stages import runner as runner_script
+from toolkit.images.recipe.image_checks import runner as runner_script
 from toolkit.images.verify.runner import MOUNTED, ImageContents, ImageRunner
 from toolkit.model.image import Check
 

@@ -36,11 +36,9 @@ from toolkit.images.host import host_config
 from toolkit.images.host.host_mounts import Bind, HostConfig, mount_options
 from toolkit.images.host.privilege import BuildCommand, build_command, may_mount
 from toolkit.images.host.workspace import Workspace
-from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, Debootstrap, LocalImage
-from toolkit.images.recipe.definitions.apptainer import list_steps
+from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import EPOCH
-from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.store.contents import Contents
 from toolkit.images.store.settings import read_variables
@@ -81,7 +79,7 @@ class BuildOutcome:
 
 def build(
     context: BuildContext,
-    resolved: Resolved,
+    resolved: Plan,
     definition: str,
     *,
     environment: Mapping[str, str] | None = None,
@@ -105,7 +103,7 @@ def build(
     """
     command, place = build_command(), context.place
     config = config or host_config.collect_host_config()
-    names = dict(list_steps(library.build_stages(resolved)))
+    names = {step.name: step.detail for step in (*resolved.repeated, *resolved.steps)}
     details = {"base": resolved.base.output().detail, **LAST_STEPS, **names}
     follower = context.follower(details, host_config.collect_secrets(config))
     follower.begin("base")

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.images.recipe.chain import Chain
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.lock import Lock
+from toolkit.images.recipe.plan import Plan
 from toolkit.images.store.cache import (
     BASES,
     LAYERS,
@@ -38,9 +38,9 @@ class Entries:
     """
 
     def __init__(
-        self, cache: Cache, chain: Chain, lock: Lock | None = None, *, fresh: bool = False
+        self, cache: Cache, plan: Plan, lock: Lock | None = None, *, fresh: bool = False
     ) -> None:
-        self.cache, self.chain, self.lock, self.fresh = cache, chain, lock, fresh
+        self.cache, self.plan, self.lock, self.fresh = cache, plan, lock, fresh
         self.used: list[CacheEntry] = []
         self.unequal: list[str] = []
         self.products = ""
@@ -74,9 +74,9 @@ class Entries:
 
     def _next(self) -> tuple[str, str, str]:
         if not self.used:
-            return BASES, self.chain.base.output().detail, self.chain.base_key
-        link = self.chain.links[len(self.used) - 1]
-        return LAYERS, link.name, link.key
+            return BASES, self.plan.base.output().detail, self.plan.base_key
+        step = self.plan.steps[len(self.used) - 1]
+        return LAYERS, step.name, step.key
 
     def _take(self, entry: CacheEntry) -> None:
         expected = self._locked_digest()
@@ -89,7 +89,7 @@ class Entries:
     @property
     def next_name(self) -> str:
         """The name of the next entry's step."""
-        return self.chain.links[len(self.used) - 1].name if self.used else "base"
+        return self.plan.steps[len(self.used) - 1].name if self.used else "base"
 
     def _locked_digest(self) -> str:
         layers = self.lock.layers if self.lock else ()
@@ -112,7 +112,7 @@ class Entries:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The base and every layer, for a manifest."""
-        names = ("base", *(link.name for link in self.chain.links))
+        names = ("base", *(step.name for step in self.plan.steps))
         return tuple(
             Layer(name=name, sha256=entry.note.digest)
             for name, entry in zip(names, self.used, strict=False)
@@ -120,12 +120,12 @@ class Entries:
 
     def compiled_on(self) -> str:
         """Return what identifies the base and common layers, on which the build stage runs."""
-        common = self.used[: len(self.chain.common) + 1]
+        common = self.used[: len(self.plan.common) + 1]
         return hash_texts(*(entry.note.digest for entry in common))
 
     def may_have_products(self) -> bool:
         """Return whether knowing the common layers could spare the build stage."""
-        return bool(self.chain.build) and any(
+        return bool(self.plan.build) and any(
             self.cache.find(WHEELS, key) for key, _ in self._product_candidates()
         )
 
@@ -145,19 +145,19 @@ class Entries:
 
     def keep_products(self, made: Path) -> None:
         """Keep what the build stage made."""
-        key = self._product_key() if self.lock else self.chain.products_key
-        about, facts = self.chain.build[-1].name, {"on": self.compiled_on()}
+        key = self._product_key() if self.lock else self.plan.products_key
+        about, facts = self.plan.build[-1].name, {"on": self.compiled_on()}
         entry = self.cache.keep(WHEELS, key, made, about=about, facts=facts, replace=True)
         self.products = entry.note.digest
 
     def _product_candidates(self) -> Iterator[tuple[str, str]]:
         if not self.lock:
-            yield self.chain.products_key, ""
+            yield self.plan.products_key, ""
             return
         if self.lock.products:
-            yield self.chain.products_key, self.lock.products
+            yield self.plan.products_key, self.lock.products
             yield self._product_key(), self.lock.products
         yield self._product_key(), ""
 
     def _product_key(self) -> str:
-        return hash_texts(self.chain.products_key, self._lock_hash)
+        return hash_texts(self.plan.products_key, self._lock_hash)

@@ -47,8 +47,8 @@ from toolkit.images.host.kernel import namespace_command
 from toolkit.images.host.privilege import build_command, namespace_ids
 from toolkit.images.host.remove import remove
 from toolkit.images.recipe.block import WHEELS
-from toolkit.images.recipe.chain import Chain, Link
 from toolkit.images.recipe.lock import Lock
+from toolkit.images.recipe.plan import Plan, Step
 from toolkit.images.recipe.reproducible import ENVIRONMENT, EPOCH
 from toolkit.images.sif import header as sif
 from toolkit.images.store.cache import Cache, CacheEntry
@@ -73,7 +73,7 @@ class LockedBuild:
 
 def build(
     context: BuildContext,
-    chain: Chain,
+    plan: Plan,
     definition: str,
     *,
     login: Mapping[str, str] | None = None,
@@ -84,14 +84,14 @@ def build(
 
     Args:
         context: The place and the reports of this build.
-        chain: The recipe's steps with their keys.
+        plan: The recipe's steps with their keys.
         definition: The recipe's definition.
         login: Further variables for Apptainer to fetch the base.
         fresh: Run every step and replace the cache entries; only what was compiled on exactly the
             same layers is used again.
         locked: Build exactly what a lock says.
     """
-    with closing(LayeredBuild(context, chain, definition, fresh, locked)) as run:
+    with closing(LayeredBuild(context, plan, definition, fresh, locked)) as run:
         try:
             with run.entries.cache.used():
                 run.prepare_base(login)
@@ -112,18 +112,18 @@ class LayeredBuild:
     def __init__(
         self,
         context: BuildContext,
-        chain: Chain,
+        plan: Plan,
         definition: str,
         fresh: bool,
         locked: LockedBuild | None,
     ) -> None:
         self.program = build_command().program
-        self.place, self.chain, self.definition = context.place, chain, definition
+        self.place, self.plan, self.definition = context.place, plan, definition
         self.locked = locked
         lock = locked.lock if locked else None
-        self.entries = Entries(Cache(context.log.parent), chain, lock, fresh=fresh)
-        details = {link.name: link.detail for link in (*chain.links, *chain.build)}
-        details |= {"base": chain.base.output().detail, **LAST_STEPS}
+        self.entries = Entries(Cache(context.log.parent), plan, lock, fresh=fresh)
+        details = {step.name: step.detail for step in (*plan.steps, *plan.build)}
+        details |= {"base": plan.base.output().detail, **LAST_STEPS}
         self._host_config = host_config.collect_host_config()
         secrets = host_config.collect_secrets(self._host_config)
         self.follower = context.follower(details, secrets)
@@ -169,7 +169,7 @@ class LayeredBuild:
         else:
             self.follower.begin("base")
             made, began = self.place.output / "base.sif", int(time.time()) - 1
-            build_base(self.chain.base, self.place, made, self.follower, environment=login)
+            build_base(self.plan.base, self.place, made, self.follower, environment=login)
             compose.normalize_times(made, began, EPOCH)
             entry = self.entries.keep_next(made, inspect(made)["labels"])
         self.copier = compose.Copier(self.place.sif)
@@ -181,8 +181,8 @@ class LayeredBuild:
 
     def run_steps(self) -> None:
         """Take every cached layer, and make the layers from the first that is not cached on."""
-        chain = self.chain
-        while len(self.layers) < len(chain.links):
+        plan = self.plan
+        while len(self.layers) < len(plan.steps):
             name = self.entries.next_name
             entry = self.entries.take_next()
             if entry is None:
@@ -193,15 +193,15 @@ class LayeredBuild:
             Lower(path=entry.path, offset=compose.open_squashfs(entry.path)[0])
             for entry in self.entries.used
         ]
-        cached, common = len(self.layers), len(chain.common)
-        for link in chain.common[cached:]:
-            self._make_layer(link, lowers)
-        final = chain.links[max(cached, common) :]
-        uses_products = any(link.products for link in final)
+        cached, common = len(self.layers), len(plan.common)
+        for step in plan.common[cached:]:
+            self._make_layer(step, lowers)
+        final = plan.steps[max(cached, common) :]
+        uses_products = any(step.products for step in final)
         products = self._take_products(lowers[: common + 1]) if uses_products else ""
-        for link in final:
-            binds = [Bind(source=products, target=WHEELS)] if link.products else []
-            self._make_layer(link, lowers, binds)
+        for step in final:
+            binds = [Bind(source=products, target=WHEELS)] if step.products else []
+            self._make_layer(step, lowers, binds)
         self._await_packing()
 
     @property
@@ -215,13 +215,13 @@ class LayeredBuild:
             # Only on these layers is it known whether what was compiled before fits.
             self._await_packing()
             if entry := self.entries.take_products():
-                for link in self.chain.build:
-                    self._reuse(link.name)
+                for step in self.plan.build:
+                    self._reuse(step.name)
                 return entry.path
         made = _make(self.place.output / "products")
-        for link in self.chain.build:
-            is_last = link is self.chain.build[-1]
-            self._run_step(link, lowers, products=str(made) if is_last else "")
+        for step in self.plan.build:
+            is_last = step is self.plan.build[-1]
+            self._run_step(step, lowers, products=str(made) if is_last else "")
         # When the layers below it are kept.
         self._submit(self._keep_products, made)
         return str(made)
@@ -231,14 +231,14 @@ class LayeredBuild:
         shutil.copytree(made, copy, symlinks=True)  # later steps see the original
         self.entries.keep_products(copy)
 
-    def _make_layer(self, link: Link, lowers: list[Lower], binds: Iterable[Bind] = ()) -> None:
+    def _make_layer(self, step: Step, lowers: list[Lower], binds: Iterable[Bind] = ()) -> None:
         """Run a step, and pack its changes beside the next step.
 
         Each layer is kept as soon as it is complete, so that a build that fails or is killed later
         has not been in vain.
         """
-        upper = self._run_step(link, lowers, binds)
-        self._submit(self._pack, link, upper)
+        upper = self._run_step(step, lowers, binds)
+        self._submit(self._pack, step, upper)
 
     def _submit(self, task: Callable[..., None], *arguments: object) -> None:
         """Run a task when the one before it has succeeded, by whose layer its own is found."""
@@ -252,13 +252,13 @@ class LayeredBuild:
         self._packing.append(self._executor.submit(run))
 
     def _run_step(
-        self, link: Link, lowers: list[Lower], binds: Iterable[Bind] = (), products: str = ""
+        self, step: Step, lowers: list[Lower], binds: Iterable[Bind] = (), products: str = ""
     ) -> str:
         """Run a step on layers, and add its changes to them; return their name in the directory."""
         host_binds, scripts = self._binds, self.place.output / "host/steps"
         upper = f"u{next(self._numbers)}"
-        (scripts / upper).write_text(link.script, encoding="utf-8")
-        step = SandboxStep(
+        (scripts / upper).write_text(step.script, encoding="utf-8")
+        sandbox = SandboxStep(
             bubblewrap=shell.which("bwrap") or "bwrap",
             directory=str(self._directory),
             lowers=tuple(lowers),
@@ -278,8 +278,8 @@ class LayeredBuild:
             byte_code=(*SHELL, f"{STEP_SCRIPTS}/byte-code"),
             changed=str(scripts / "changed"),
         )
-        self.follower.announce(link.name)
-        code = run_step(step, self.place, self.follower)
+        self.follower.announce(step.name)
+        code = run_step(sandbox, self.place, self.follower)
         if code != 0:
             with suppress(OSError):  # the step's failure matters
                 self._await_packing()
@@ -287,7 +287,7 @@ class LayeredBuild:
         lowers.append(Lower(path=upper))
         return upper
 
-    def _pack(self, link: Link, upper: str) -> None:
+    def _pack(self, step: Step, upper: str) -> None:
         """Pack the changes of a step, and keep them as the next layer.
 
         Raises:
@@ -303,8 +303,8 @@ class LayeredBuild:
         output, _ = self._packer.communicate()
         if self._packer.returncode != 0:
             code = errno.ENOSPC if "No space left on device" in output else errno.EIO
-            raise OSError(code, f"the changes of {link.name} could not be packed: {output[-500:]}")
-        facts = {"products": self.entries.products} if link.products else {}
+            raise OSError(code, f"the changes of {step.name} could not be packed: {output[-500:]}")
+        facts = {"products": self.entries.products} if step.products else {}
         self.copy(self.entries.keep_next(made, facts))
 
     def _await_packing(self) -> None:
@@ -331,7 +331,7 @@ class LayeredBuild:
     def _binds(self) -> tuple[Bind, ...]:
         """The mounts of the host that the steps see."""
         config = self.locked.fetch() if self.locked else self._host_config
-        return write_step_config(config, self.place, self.chain)
+        return write_step_config(config, self.place, self.plan)
 
     def compose(self) -> None:
         """Compose the image of its layers."""
@@ -350,7 +350,7 @@ class LayeredBuild:
         environment = parse_inspection(read_object(Path(base.path), sif.JSON, sif.METADATA))[
             "environment"
         ]
-        metadata = identity.write(directory, self.definition, labels, self.chain.files, environment)
+        metadata = identity.write(directory, self.definition, labels, self.plan.files, environment)
         shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
         compose.graft_file(tables, str(layer), only_adds=True)
         self.copier.append(*compose.data_range(str(layer)))

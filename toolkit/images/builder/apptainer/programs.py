@@ -21,7 +21,7 @@ from toolkit.images.host.kernel import module_command, namespace_command
 from toolkit.images.host.privilege import may_mount, namespace_ids
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.block import CHECKS
-from toolkit.images.recipe.chain import Chain
+from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import BYTE_CODE, EPOCH
 from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.store import provenance
@@ -191,7 +191,7 @@ def program_version(program: str) -> str:
     return output.replace(" version ", " ").strip()
 
 
-def write_step_config(config: HostConfig, place: Workspace, chain: Chain) -> tuple[Bind, ...]:
+def write_step_config(config: HostConfig, place: Workspace, plan: Plan) -> tuple[Bind, ...]:
     """Write what the sandbox's steps see of the host; return the mounts.
 
     These are name resolution, directories for temporary files, the host configuration, and a
@@ -199,12 +199,12 @@ def write_step_config(config: HostConfig, place: Workspace, chain: Chain) -> tup
     """
     files = ("/etc/resolv.conf", "/etc/hosts")  # as in a flat build
     binds = [Bind(source=file, target=file) for file in files if Path(file).exists()]
-    targets = () if chain.keeps_temporary else ("/tmp", "/var/tmp")
+    targets = () if plan.keeps_temporary else ("/tmp", "/var/tmp")
     binds += [place.temporary_bind(target, "steps") for target in targets]
     binds += write_host_config(config, place.output / "host")
     scripts = place.output / "host/steps"
     scripts.mkdir()
-    byte_code = "\n".join((*chain.prelude, _BYTE_CODE)) + "\n"
+    byte_code = "\n".join((*plan.prelude, _BYTE_CODE)) + "\n"
     for name, text in (("byte-code", byte_code), ("byte-code.py", BYTE_CODE), ("changed", "")):
         (scripts / name).write_text(text, encoding="utf-8")
     return tuple(binds)

@@ -20,7 +20,7 @@ from toolkit import shell
 from toolkit.errors import NeedsInstallError
 from toolkit.images.builder.buildlog import Reader
 from toolkit.images.builder.follow import Follower
-from toolkit.images.recipe.definitions import STEP
+from toolkit.images.recipe.plan import STEP
 from toolkit.runtimes.docker import Engine
 
 _DOCKER_VARIABLES = ("HOME", "PATH", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")

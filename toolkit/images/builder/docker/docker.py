@@ -39,9 +39,8 @@ from toolkit.images.host import host_config
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, BaseOutput, Debootstrap
 from toolkit.images.recipe.block import CHECKS
-from toolkit.images.recipe.library import build_stages
+from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.quoting import format_exports
-from toolkit.images.recipe.resolve import Resolved
 from toolkit.images.registry.registry import require_skopeo
 from toolkit.runtimes.docker import Engine, find_engine
 from toolkit.units import human_size
@@ -52,7 +51,7 @@ _LAYOUT = "image"  # the SIF names it, so it is no path of this machine
 
 def build(
     context: BuildContext,
-    resolved: Resolved,
+    resolved: Plan,
     definition: str,
     *,
     base: RemoteBase | None = None,
@@ -91,7 +90,7 @@ def build(
     with host_files(config, private, word, **_mirror(resolved.base)) as files:
         result = place.output / "image.id"
         # podman's cache does not see what a step takes from the stage that compiles.
-        fresh = fresh or bool(client.mark and build_stages(resolved).build)
+        fresh = fresh or bool(client.mark and resolved.build)
         command = client.command(directory, name, files, result, fresh=fresh)
         image = run_client(client, command, result, context, follower, log)
     follower.begin("convert")
@@ -104,7 +103,7 @@ def build(
     return BuildOutcome(follower.reader.results, builder, follower.seconds, tuple(log.cached))
 
 
-def _find_programs(context: BuildContext, resolved: Resolved) -> tuple[Engine, Client]:
+def _find_programs(context: BuildContext, resolved: Plan) -> tuple[Engine, Client]:
     """Find everything that is needed, before the engine works in vain.
 
     Raises:
@@ -129,7 +128,7 @@ def _find_programs(context: BuildContext, resolved: Resolved) -> tuple[Engine, C
     return engine, client
 
 
-def _require_space(engine: Engine, resolved: Resolved) -> None:
+def _require_space(engine: Engine, resolved: Plan) -> None:
     if engine.root is None:
         return
     try:
@@ -249,7 +248,7 @@ class Layout(Base, frozen=True, kw_only=True):
 
 
 def _convert(
-    engine: Engine, image: str, resolved: Resolved, place: Workspace, follower: Follower
+    engine: Engine, image: str, resolved: Plan, place: Workspace, follower: Follower
 ) -> str:
     """Make ``place.sif`` of an engine's image and run its checks; return the program that did it.
 
@@ -262,7 +261,7 @@ def _convert(
             stream.write(chunk)
     copy_archive("docker-archive:saved.tar", f"oci:{_LAYOUT}", place, follower)
     saved.unlink()
-    text = conversion(resolved.name, engine.name, build_stages(resolved).environment)
+    text = conversion(resolved.name, engine.name, resolved.environment)
     try:
         return apptainer.pack_archive(Layout(), text, place, follower, place.scratch)
     finally:

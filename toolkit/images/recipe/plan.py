@@ -1,0 +1,366 @@
+"""The plan of an image: its base, and its steps in the order in which they run. Pure.
+
+Every renderer and every builder reads the same plan. Compilers do not reach an image: the build
+stage compiles, on top of the same first steps as the image itself, and leaves wheels and the like
+in ``WHEELS``; the image takes them from there. Nothing else of that stage stays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+
+from msgspec.structs import replace
+
+from toolkit.images.recipe.bases import Base, LocalImage
+from toolkit.images.recipe.block import IN_BUILD, WHEELS, BlockOutput, CheckCall, more_suffix
+from toolkit.images.recipe.blocks.pip import Pip
+from toolkit.images.recipe.digests import hash_bytes, hash_texts
+from toolkit.images.recipe.image_checks import check_files, list_checks, list_modules
+from toolkit.images.recipe.protection import override, protect, replace_first
+from toolkit.images.recipe.quoting import to_plain_text
+from toolkit.images.recipe.recipe import Recipe, Space
+from toolkit.images.recipe.validation import read_base, read_blocks, require_different_names
+from toolkit.model.base import Model
+
+STEP = "==> "  # begins the line in which a step prints its name: "==> pip: torch 2.13.0+cpu"
+_CACHE_FORMAT = "2"  # of the cache under the keys: another number makes all entries useless
+_DPKG = "/etc/dpkg/dpkg.cfg.d/build"
+_INSTALL = "apt-get -qq -y install --no-install-recommends"
+_CLEAN_APT = ("apt-get clean", "rm -rf /var/lib/apt/lists/*")
+_ONLY = "-o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false"
+
+
+class Step(Model, frozen=True, kw_only=True):
+    """Some commands that belong together.
+
+    Attributes:
+        name: one word.
+        detail: what it does, for people.
+        lines: for ``sh -e`` as root of the image, in ``/``, every value quoted; each step has a
+            shell of its own.
+        products: it takes something from ``WHEELS``.
+        script: the whole text for that shell.
+        key: of the image's state after it: changes with the step and with all before it.
+    """
+
+    name: str
+    detail: str
+    lines: tuple[str, ...]
+    products: bool = False
+    script: str = ""
+    key: str = ""
+
+
+class Plan(Model, frozen=True, kw_only=True):
+    """A recipe as steps.
+
+    Attributes:
+        name, summary, space, seconds: of the recipe.
+        outputs: of the blocks, in the order of the image.
+        dropped: steps that the base makes needless, since it holds what they bring: ``openmpi``.
+        prelude: the first lines of every step's shell.
+        common: the first steps of the image, and of the build stage.
+        build: the further steps of the build stage; empty: there is none.
+        final: the further steps of the image; the last one cleans up.
+        files: path -> text of the files that are written into the image last: its checks.
+        checks: of the image; their scripts are among ``files``.
+        path: directories put before the image's PATH.
+        environment: variables of the image.
+        expanding: those whose values are made of the base's, set before the others.
+        keeps_temporary: a step may need what an earlier one left in /tmp or /var/tmp.
+        base_key: of the base in caches.
+        products_key: of the build stage's products: what they are compiled against, and how.
+    """
+
+    name: str
+    summary: str = ""
+    base: Base
+    outputs: tuple[BlockOutput, ...] = ()
+    space: Space = Space()
+    seconds: dict[str, float] = {}
+    dropped: tuple[str, ...] = ()
+    prelude: tuple[str, ...] = ()
+    common: tuple[Step, ...] = ()
+    build: tuple[Step, ...] = ()
+    final: tuple[Step, ...] = ()
+    files: dict[str, str] = {}
+    checks: tuple[CheckCall, ...] = ()
+    path: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    expanding: dict[str, str] = {}
+    keeps_temporary: bool = False
+    base_key: str = ""
+    products_key: str = ""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Return the steps of the image itself."""
+        return (*self.common, *self.final)
+
+    @property
+    def repeated(self) -> tuple[Step, ...]:
+        """Return all steps of the build stage, as Apptainer runs them, under names of their own."""
+        steps = (*self.common, *self.build) if self.build else ()
+        return tuple(replace(step, name=f"{IN_BUILD}{step.name}") for step in steps)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the image's variables; the value of one that is made of the base's is empty."""
+        return {**dict.fromkeys(self.expanding, ""), **self.environment}
+
+
+def make_plan(name: str, recipe: Recipe, scripts: Mapping[str, str]) -> Plan:
+    """Return the plan of a recipe.
+
+    Args:
+        name: of the recipe: the file's name without ``.toml``.
+        recipe: merged with those that it extends and its features.
+        scripts: the text of every file of ``images/checks``, by name.
+
+    Raises:
+        BadDataError: A value in it is unknown or impossible; gives the key.
+    """
+    base = read_base(name, recipe)
+    outputs, dropped = _outputs(recipe, base)
+    in_place = "compilers" in base.output().holds
+    compiled = [output for output in outputs if output.build_lines and not in_place]
+    first = outputs.index(compiled[0]) if compiled else len(outputs)
+    common, later = _image_steps(outputs, first, in_place=in_place)
+    path = tuple(dict.fromkeys(directory for output in outputs for directory in output.path))
+    keeps_temporary = any(output.keeps_temporary for output in outputs)
+    environment, expanding = _environment(outputs)
+    clean = Step(
+        name="clean", detail="what only the build needed", lines=tuple(_clean(outputs, base))
+    )
+    checks = list_checks(outputs)
+    plan = Plan(
+        name=name,
+        summary=recipe.summary,
+        base=base,
+        outputs=outputs,
+        space=recipe.space or Space(),
+        seconds=recipe.seconds,
+        dropped=dropped,
+        prelude=tuple(_prelude(base, path, keeps_temporary=keeps_temporary)),
+        common=common,
+        build=tuple(_build_steps(compiled)),
+        final=(*later, clean),
+        files=check_files(checks, list_modules(outputs), scripts),
+        checks=checks,
+        path=path,
+        environment=environment,
+        expanding=expanding,
+        keeps_temporary=keeps_temporary,
+    )
+    return with_keys(plan)
+
+
+def _outputs(recipe: Recipe, base: Base) -> tuple[tuple[BlockOutput, ...], tuple[str, ...]]:
+    """Return what the steps of a recipe give, and the kinds of those that the base has already."""
+    read_blocks(recipe.steps)  # an error names a step by its place in the recipe
+    steps = replace_first(override(recipe.steps, recipe.overrides))
+    blocks = [
+        (str(step["block"]), block) for step, block in zip(steps, read_blocks(steps), strict=True)
+    ]
+    replaced = {name for _, block in blocks if isinstance(block, Pip) for name in block.replaces}
+    holds = base.output().holds
+    if replaced & {"torch", "tensorflow", "tensorflow-cpu"}:
+        holds -= {"horovod"}  # the base's own was built for the framework that is replaced
+    needed = [block.output_on(holds) for kind, block in blocks if not block.is_held(kind, holds)]
+    dropped = dict.fromkeys(kind for kind, block in blocks if block.is_held(kind, holds))
+    has_python = "python" in holds or isinstance(base, LocalImage)
+    outputs = protect(needed, has_python=has_python)
+    require_different_names(outputs)
+    return outputs, tuple(dropped)
+
+
+def _environment(outputs: Iterable[BlockOutput]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the image's variables; of two steps that set the same, the later counts."""
+    literals: dict[str, str] = {}
+    expanding: dict[str, str] = {}
+    for output in outputs:
+        for name in (*output.environment, *output.expanding):
+            literals.pop(name, None)
+            expanding.pop(name, None)
+        literals |= output.environment
+        expanding |= output.expanding
+    return dict(sorted(literals.items())), expanding
+
+
+def _prelude(base: Base, path: Sequence[str], *, keeps_temporary: bool) -> Iterator[str]:
+    yield "umask 022"
+    yield "export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive"
+    yield (
+        "export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 "
+        "PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1"
+    )
+    yield "if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi"
+    yield "if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi"
+    yield (
+        "if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi"
+    )
+    yield from base.output().prelude
+    if path:
+        yield f"export PATH={':'.join(path)}:$PATH"
+    if keeps_temporary:
+        yield "# /tmp is part of the image"
+
+
+def _image_steps(
+    outputs: Sequence[BlockOutput], first: int, *, in_place: bool
+) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+    """Return the steps of the image before and after the build stage.
+
+    Args:
+        outputs: of the blocks.
+        first: the number of the first that needs the build stage.
+        in_place: the base has compilers, so that there is no build stage.
+    """
+    # Packages of the first steps come together, since starting apt is slow; a later step brings its
+    # own, and disturbs none before it.
+    together = len(tuple(takewhile(lambda output: output.packages, outputs[:first])))
+    common, later = list(_first_apt(outputs[:together])), list[Step]()
+    more = Counter[str]()
+    for number, output in enumerate(outputs):
+        own_apt = number >= together
+        before = _apt_lines(output.packages) if own_apt and output.packages else ()
+        lines = _lines(output, in_place=in_place)
+        name = output.name
+        if before and not lines:
+            # What comes later from Debian alone has no name of its own: "apt" is the first step's.
+            more[name] += 1
+            name += more_suffix(more[name])
+        if before or lines:
+            step = Step(
+                name=name,
+                detail=to_plain_text(output.detail or ", ".join(output.packages)),
+                lines=(*before, *lines),
+                products=bool(output.build_lines) and own_apt,
+            )
+            (common if number < first else later).append(step)
+    return tuple(common), tuple(later)
+
+
+def _first_apt(outputs: Iterable[BlockOutput]) -> Iterator[Step]:
+    """Yield the step that installs the Debian packages of the first steps."""
+    packages = sorted({package for output in outputs for package in output.packages})
+    if packages:
+        yield Step(
+            name="apt",
+            detail=to_plain_text(", ".join(packages)),
+            lines=(
+                "# Nobody needs half an image after a power cut.",
+                f"if [ -d {_DPKG.rpartition('/')[0]} ]; then echo force-unsafe-io > {_DPKG}; fi",
+                *_apt_lines(packages),
+            ),
+        )
+
+
+def _apt_lines(packages: Iterable[str]) -> tuple[str, ...]:
+    return ("apt-get -qq update", f"{_INSTALL} {' '.join(sorted(packages))}", *_CLEAN_APT)
+
+
+def _lines(output: BlockOutput, *, in_place: bool) -> tuple[str, ...]:
+    """Return the commands of a block in the image itself."""
+    if output.build_lines and in_place:
+        return (*output.build_lines, *output.lines, f"rm -rf {WHEELS}")
+    if output.build_packages and not output.build_lines:
+        # They come for this step only. What comes with them is marked as automatic, and goes with
+        # them.
+        packages = " ".join(sorted(output.build_packages))
+        remove = f"apt-get -qq -y autoremove --purge {_ONLY} {packages}"
+        return (*_apt_lines(output.build_packages), *output.lines, remove)
+    return output.lines
+
+
+def _build_steps(outputs: Iterable[BlockOutput]) -> Iterator[Step]:
+    """Yield the steps of the build stage beyond the common ones."""
+    known = tuple(outputs)
+    packages = sorted({package for output in known for package in output.build_packages})
+    if packages:
+        detail = to_plain_text(", ".join(packages))
+        yield Step(name="compilers", detail=detail, lines=_apt_lines(packages))
+    for output in known:
+        yield Step(
+            name=f"{output.name}-build",
+            detail=to_plain_text(output.detail),
+            lines=(f"mkdir -p {WHEELS}", *output.build_lines),
+        )
+
+
+def _clean(outputs: Sequence[BlockOutput], base: Base) -> Iterator[str]:
+    for output in outputs:
+        yield from output.finish
+    if any(output.packages or output.build_packages for output in outputs):
+        yield f"rm -f {_DPKG}"
+        yield (
+            "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* "
+            "/var/cache/debconf/*-old /var/lib/dpkg/*-old"
+        )
+        yield "find /var/log -type f -delete"
+    yield from base.output().finish
+
+
+def with_keys(plan: Plan, state: str = "") -> Plan:
+    """Return a plan whose steps have the keys of one version of the base.
+
+    Args:
+        plan: of the image.
+        state: the present version of the base, where its description does not fix it: the digest
+            of an image, the time of a file.
+    """
+    base = plan.base.output()
+    base_key = hash_texts(_CACHE_FORMAT, *base.header, *base.setup, state)
+    common = _keyed(plan.prelude, plan.common, base_key)
+    compiled_on = common[-1].key if common else base_key
+    build = _keyed(plan.prelude, plan.build, compiled_on)
+    products_key = build[-1].key if build else ""
+    return replace(
+        plan,
+        base_key=base_key,
+        common=common,
+        build=build,
+        products_key=products_key,
+        final=_keyed(plan.prelude, plan.final, compiled_on, products_key),
+    )
+
+
+def _keyed(
+    prelude: Iterable[str], steps: Iterable[Step], key: str, products_key: str = ""
+) -> tuple[Step, ...]:
+    keyed = list[Step]()
+    for step in steps:
+        script = "\n".join((*prelude, "set -x", *step.lines)) + "\n"
+        key = hash_texts(key, script, products_key if step.products else "")
+        keyed.append(replace(step, script=script, key=key))
+    return tuple(keyed)
+
+
+def hash_recipe(plan: Plan) -> str:
+    """Return a hash that changes when the image would.
+
+    It is that of all steps and files, in whatever format they are written. Manifests and locks
+    record it: what is hashed does not change with the fields of our classes.
+    """
+    import msgspec
+
+    def contents(steps: Iterable[Step]) -> list[dict[str, object]]:
+        return [
+            {"name": step.name, "detail": step.detail, "lines": step.lines}
+            | ({"products": True} if step.products else {})
+            for step in steps
+        ]
+
+    base = plan.base.output()
+    return hash_bytes(
+        msgspec.json.encode(
+            (
+                *(base.header, base.setup, plan.prelude),
+                *(contents(steps) for steps in (plan.common, plan.build, plan.final)),
+                *(dict(sorted(plan.files.items())), plan.path, plan.environment),
+                *((list(plan.expanding.items()),) if plan.expanding else ()),
+            )
+        )
+    )
