@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.samples import make_case
 from toolkit.bench import allreduce
-from toolkit.cli.bench_measure import size
+from toolkit.cli.bench import size
 from toolkit.config import shipped
 from toolkit.errors import PlanError
 from toolkit.planning.plan import decide

@@ -14,7 +14,7 @@ from tests.unit.test_bench_scale_report import ORIGIN
 from toolkit.bench.scale import against
 from toolkit.bench.scale.directory import read_study
 from toolkit.bench.scale.model import Study
-from toolkit.cli.bench_scale import _compare
+from toolkit.cli.bench import _compare
 from toolkit.errors import MalformedInputError, RegressionError, UsageError
 from toolkit.model.base import to_json
 

@@ -17,7 +17,7 @@ import pytest
 import toolkit.cli
 from toolkit import errors
 from toolkit.cli import main as cli
-from toolkit.cli.lazy import Group
+from toolkit.cli.main import Group
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.launchers import LAUNCHERS, get, offered
 

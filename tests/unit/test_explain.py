@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from benchmarks.explain import Count, count, of_capture
 from tests.explain_evidence import GOLDEN, captured, pasted
 from tests.unit.samples import make_case
-from toolkit.cli.explain import _evidence
-from toolkit.cli.follow import lines_of
+from toolkit.cli.follow import _evidence, lines_of
 from toolkit.errors import UnknownRunError
 from toolkit.explain import gather
 from toolkit.explain.explanation import explain
@@ -363,8 +362,8 @@ def test_a_huge_traceback_takes_the_memory_that_is_promised(tmp_path: Path) -> N
         stream.write("Traceback (most recent call last):\n")
         stream.writelines(line.format(number) for number in range(600_000))
         stream.write("ValueError: the last line\n")
-    program = "import re; from toolkit.cli.explain import command\n"
-    program += "command.main(['-'], standalone_mode=False)\n"
+    program = "import re; from toolkit.cli.follow import explain_command\n"
+    program += "explain_command.main(['-'], standalone_mode=False)\n"
     # Not ru_maxrss, which is that of the process that was forked, too.
     program += (
         "print(int(re.search('VmHWM:.*?(\\\\d+)', open('/proc/self/status').read())[1]) >> 10)\n"

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from tests.unit.run_fixtures import DONE, Slurm, new_run
 from tests.unit.samples import make_case
 from toolkit.api import run as running
+from toolkit.cli import connect as shell
 from toolkit.cli import follow as shown
-from toolkit.cli import shell
 from toolkit.cli.console import json_too
 from toolkit.cli.main import cli
 from toolkit.cli.shared import DETACHED

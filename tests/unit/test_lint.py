@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from tests.hostile import HOSTILE
 from toolkit import sites
-from toolkit.cli.lint import command
+from toolkit.cli.check import lint_files as command
 from toolkit.errors import NoSpaceError, UsageError, of_system
 from toolkit.lint.linter import fixed, lint, severity
 from toolkit.lint.rules import RULES

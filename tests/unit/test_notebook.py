@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, make_case
 from toolkit import shell, sites
-from toolkit.cli.forward import Entrance, require_free
-from toolkit.cli.notebook import idle_seconds, stop
+from toolkit.cli.connect import Entrance, entrance_of, idle_seconds, require_free
+from toolkit.cli.connect import notebook_stop as stop
 from toolkit.errors import (
     BusyError,
     CommandFailedError,
@@ -141,7 +141,7 @@ def test_a_place_that_cannot_be_had_is_refused_before_the_job_queues(tmp_path: P
     with pytest.raises(UntrustedError):
         require_free(Entrance(8888, tmp_path / "door"), "x")
     with pytest.raises(UsageError, match="not at both"):
-        require_free(Entrance(8888, tmp_path / "door", 8888), "x")
+        entrance_of(8888, tmp_path / "door", 8888)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from tests.unit.run_fixtures import new_run
 from tests.unit.samples import FACTS, make_case
 from tests.unit.test_scripts import captured
+from toolkit.cli.connect import shell as shell_command
 from toolkit.cli.shared import points_table
-from toolkit.cli.shell import command as shell_command
 from toolkit.errors import PlanError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.plan import Plan

@@ -20,8 +20,8 @@ from tests.unit.run_fixtures import DONE, Slurm, new_run, put
 from tests.unit.samples import make_case
 from toolkit.cli.main import cli
 from toolkit.cli.run import _failed_points as failed_points
+from toolkit.cli.runs import ps
 from toolkit.cli.shared import complete_runs
-from toolkit.cli.show import ps
 from toolkit.errors import (
     ConfigError,
     ForbiddenError,

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.unit.run_fixtures import DONE, WHEN, Slurm, put
 from tests.unit.run_fixtures import new_run as made_run
 from tests.unit.samples import make_case
-from toolkit.cli.cleanup import prune, rm
+from toolkit.cli.runs import prune, rm
 from toolkit.errors import BusyError, ForbiddenError, UsageError
 from toolkit.images.store import usage
 from toolkit.images.store.prune import remove as remove_image

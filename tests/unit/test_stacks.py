@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from tests.unit.run_fixtures import new_run
 from tests.unit.samples import MANIFEST, make_case
 from toolkit.cli import follow as shown
-from toolkit.cli.explain import command as explain_command
-from toolkit.cli.live import stacks as command
-from toolkit.cli.show import ps as ps_command
+from toolkit.cli.follow import explain_command
+from toolkit.cli.runs import ps as ps_command
+from toolkit.cli.runs import stacks as command
 from toolkit.errors import ForbiddenError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Process

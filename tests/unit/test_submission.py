@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from tests.unit.run_fixtures import Slurm, new_run, put
 from tests.unit.samples import make_case
 from toolkit.api.run import resume
-from toolkit.cli.explain import command as explain_command
+from toolkit.cli.follow import explain_command
 from toolkit.errors import SlurmSilentError, SubmissionError, UnrecordedError
 from toolkit.model.base import to_json
 from toolkit.model.run import Outcome, Submission

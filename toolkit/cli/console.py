@@ -11,7 +11,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit.errors import PlanError, ToolkitError, of_system
@@ -63,6 +63,12 @@ def subject(name: str, text: str) -> str:
 def say(name: str, text: str) -> None:
     """Print a line about the result, with its subject."""
     note(subject(name, text))
+
+
+def say_all(lines: Iterable[tuple[str, str]]) -> None:
+    """Print lines about the result, each with its subject."""
+    for name, text in lines:
+        say(name, text)
 
 
 def fact(name: str, text: str) -> None:
@@ -227,15 +233,15 @@ def on_terminal() -> bool:
 
 def warn(plan: Plan) -> None:
     """Print how a plan understood its command, and what it warns of."""
-    for name, texts in (("note", plan.notes), ("warning", plan.warnings)):
-        for text in texts:
-            say(name, text)
+    say_all(("note", text) for text in plan.notes)
+    say_all(("warning", text) for text in plan.warnings)
 
 
-def plan_summary(plan: Plan) -> str:
-    """Return a plan in one line.
+def announce(plan: Plan) -> None:
+    """Print a plan in one line, and its notes and warnings.
 
     An example is ``2 nodes x 2 ranks, torchrun (default), pytorch_cpu.sif, site local``.
     """
     launch = f"{plan.launch.launcher} ({plan.launch.reason})"
-    return f"{plan.shape}, {launch}, {plan.container.shown}, site {plan.site}"
+    say("plan", f"{plan.shape}, {launch}, {plan.container.shown}, site {plan.site}")
+    warn(plan)

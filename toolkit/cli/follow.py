@@ -1,26 +1,40 @@
-"""Print the states and lines of a run while it goes on, its outcome, and why it failed."""
+"""Print the states and lines of a run, its outcome, and why it failed; `toolkit explain`."""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
+from pathlib import Path
+
+import click
+import msgspec
 
 from toolkit.cli import console
-from toolkit.cli.shared import DETACHED, INTERRUPTED, points_table
+from toolkit.cli.main import cluster_option
+from toolkit.cli.shared import (
+    DETACHED,
+    INTERRUPTED,
+    complete_runs,
+    json_option,
+    points_table,
+    runs_option,
+)
 from toolkit.errors import ToolkitError
+from toolkit.explain import gather, waiting
 from toolkit.explain.explanation import NO_FAILURE, explain
-from toolkit.explain.gather import of_run, rules
-from toolkit.explain.match import Explanation, Match
+from toolkit.explain.match import Evidence, Explanation, Match
 from toolkit.files import read_json
 from toolkit.model.base import to_json
 from toolkit.model.job import JOINED
-from toolkit.model.run import JobAttempt, Outcome
+from toolkit.model.run import JobAttempt, JobState, Outcome
 from toolkit.runs import follow as events
-from toolkit.runs import logs
-from toolkit.runs.logs import describe
+from toolkit.runs import logs, status
+from toolkit.runs.directories import find
 from toolkit.runs.outcome import headline
 from toolkit.runs.run import Run
 from toolkit.slurm.hostlist import expand
@@ -49,12 +63,11 @@ def follow_run(
     try:
         return show(run, as_json=as_json, wanted=wanted)
     except KeyboardInterrupt:
-        return _interrupted(run)
+        return _interrupted(run) if run.is_own else DETACHED
 
 
 def _interrupted(run: Run) -> int:
-    if not run.is_own:
-        return DETACHED
+    """Print how to go on with a run that is not followed any more; cancel it by a second Ctrl-C."""
     again = f"Ctrl-C again within {_SECOND_CTRL_C:.0f} s cancels it"
     steps = f"follow again: toolkit logs -f {run.word}     cancel: toolkit cancel {run.word}"
     try:  # a second Ctrl-C may come before the messages have been printed
@@ -148,8 +161,15 @@ def show_outcome(outcome: Outcome, run: Run) -> None:
     word = "done" if outcome.kind == "ok" else outcome.kind
     message = outcome.message or headline(outcome.results)
     console.say(word, f"{human_time(outcome.seconds)}  exit {outcome.exit_code}  {message}")
-    if outcome.ranks:
-        console.say("", _places(outcome.ranks))
+    places = [
+        f"rank {','.join(map(str, numbers))} {host}"
+        for host, numbers in islice(outcome.ranks.items(), _MOST_HOSTS)
+    ]
+    if len(outcome.ranks) > _MOST_HOSTS:
+        count = sum(map(len, outcome.ranks.values()))
+        places.append(f"... {counted(count, 'rank')} on {counted(len(outcome.ranks), 'node')}")
+    if places:
+        console.say("", "   ".join(places))
     show_attempts(outcome.attempts)
     directory = os.path.relpath(run.directory)
     if outcome.points and outcome.kind != "ok":
@@ -158,21 +178,9 @@ def show_outcome(outcome: Outcome, run: Run) -> None:
     console.say("", f"logs: toolkit logs {run.word}     again: toolkit run {directory}")
 
 
-def _places(ranks: Mapping[str, Sequence[int]]) -> str:
-    """Format which ranks were where; of many nodes only the first."""
-    places = [
-        f"rank {','.join(map(str, numbers))} {host}"
-        for host, numbers in islice(ranks.items(), _MOST_HOSTS)
-    ]
-    if len(ranks) > _MOST_HOSTS:
-        count = sum(map(len, ranks.values()))
-        places.append(f"... {counted(count, 'rank')} on {counted(len(ranks), 'node')}")
-    return "   ".join(places)
-
-
 def show_attempts(attempts: Sequence[JobAttempt]) -> None:
     """Print the attempts of a run that was requeued."""
-    for index, line in enumerate(describe(attempts) if len(attempts) > 1 else ()):
+    for index, line in enumerate(logs.describe(attempts) if len(attempts) > 1 else ()):
         console.say("" if index else "attempts", line)
 
 
@@ -182,7 +190,7 @@ def show_explanation(run: Run) -> None:
     A rule of the user's that is broken does not hide the outcome.
     """
     try:
-        lines = lines_of(explain(of_run(run), rules()))
+        lines = lines_of(explain(gather.of_run(run), gather.rules()))
     except ToolkitError as error:
         lines = [console.subject("explain", f"{error.cause} ({error.place})")]
     console.note("")
@@ -235,3 +243,81 @@ def _cause_rows(explanation: Explanation, match: Match) -> list[tuple[str, str]]
     if explanation.suspicious:
         rows.append(("lines", "the earliest that look like errors:"))
     return [*rows, *(("", text) for text in explanation.suspicious)]
+
+
+@click.command("explain")
+@click.argument("what", required=False, metavar="[RUN|LOGFILE]", shell_complete=complete_runs)
+@json_option
+@click.option("--rules", "list_rules", is_flag=True, help="List the rules, and stop.")
+@runs_option
+@cluster_option()
+def explain_command(what: str | None, as_json: bool, list_rules: bool, runs: Path) -> None:
+    """Explain why a run failed or waits, and what to do.
+
+    RUN is a run's name, directory or job id (default: the newest run). LOGFILE is any log file, and
+    "-" is standard input; for these no cluster is queried.
+
+    \b
+    Examples:
+      toolkit explain
+      toolkit explain train-0007
+      toolkit explain slurm-4711.out
+      toolkit explain - < pasted.log
+    """
+    known = gather.rules()
+    if list_rules:
+        rows = [(name, rule.summary, rule.source) for name, rule in known.items()]
+        console.out(console.table(("RULE", "CAUSE", "SOURCE"), rows))
+        return
+    evidence, run, state = _evidence(what, runs)
+    if run is not None and state is not None and state.state == "PENDING":
+        reasons = waiting.explain(run)
+        if as_json:
+            lines = [{"subject": subject, "text": text} for subject, text in reasons]
+            console.out_json({"state": "PENDING", "reason": state.reason, "lines": lines})
+        else:
+            console.out("\n".join(console.subject(*row) for row in reasons))
+            console.say("docs", "toolkit docs run/pending")
+        return
+    outcome = run.outcome if run is not None else None
+    if outcome is not None and outcome.kind == "ok":
+        console.note("this run succeeded; there is nothing to explain")
+        show_attempts(outcome.attempts)
+        return
+    explanation, forced = explain(evidence, known), run.plan.forced if run is not None else None
+    overruled = [*forced.findings, f"because: {forced.reason}"] if forced else []
+    if as_json:
+        by_force = {"forced": overruled} if overruled else {}
+        console.out_json(msgspec.to_builtins(explanation) | by_force)
+        return
+    console.out("\n".join(lines_of(explanation)))
+    if run is not None and outcome is None:
+        console.fact("", "the run has not ended")
+        if silence := events.silence_text(run):
+            console.fact("silent", silence)
+    for number, text in enumerate(overruled):
+        console.fact("" if number else "forced", text)
+    if outcome is not None:
+        show_attempts(outcome.attempts)
+
+
+def _is_piped() -> bool:
+    """Return whether standard input is a file or a pipe, which may be a log."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # it is closed
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
+
+
+def _evidence(what: str | None, runs: Path) -> tuple[Evidence, Run | None, JobState | None]:
+    """Return the evidence; if it is of a run, also that, and its state in Slurm."""
+    if what == "-":
+        return gather.of_stream(sys.stdin.buffer), None, None
+    if what is not None and Path(what).is_file():
+        return gather.of_file(Path(what)), None, None
+    if what is None and _is_piped():
+        console.note("standard input was not read; a log there: toolkit explain -")
+    run = find(what, runs)
+    state = status.query(run)
+    return gather.of_run(run), run, state

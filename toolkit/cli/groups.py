@@ -1,60 +1,60 @@
-"""The groups of commands, and the tables of what is in them; a command is imported when used."""
+"""The groups of commands: the tables of what is in them, and their help."""
 
 from __future__ import annotations
 
 import click
 
-from toolkit.cli.lazy import Commands, Group
+from toolkit.cli.main import Commands, Group
 
 BENCH: Commands = {
     "Measure": {
         "allreduce": (
-            "bench_measure:allreduce",
+            "bench:allreduce",
             "Measure all-reduce over NCCL, Gloo, Horovod or MPI.",
         ),
         "compare": (
-            "bench_measure:compare",
+            "bench:compare",
             "Compare trainings: samples per second, memory, accuracy.",
         ),
     },
     "Scaling": {
-        "scale": ("bench_scale:scale", "Measure how a training scales over nodes."),
+        "scale": ("bench:scale", "Measure how a training scales over nodes."),
     },
 }
 CLUSTER: Commands = {
     "Any cluster": {
         "show": (
-            "cluster_show:show",
+            "cluster:show",
             "Show partitions, free GPUs, limits, and how much of them you use.",
         ),
     },
     "The local cluster": {
-        "down": ("cluster_up:down", "Stop the cluster and end its jobs."),
+        "down": ("cluster:down", "Stop the cluster and end its jobs."),
         "exec": (
-            "cluster_local:execute",
+            "cluster:execute",
             "Run a command in the cluster: one of Slurm's, or any other.",
         ),
         "shell": (
-            "cluster_local:shell",
+            "cluster:shell",
             "Open a shell on the login side of the cluster, with sbatch and srun.",
         ),
         "status": (
-            "cluster_local:status",
+            "cluster:status",
             "Show the nodes, partitions and daemons of the cluster.",
         ),
         "up": (
-            "cluster_up:up",
+            "cluster:up",
             "Start a local cluster: nodes and partitions as you describe them.",
         ),
     },
     "Faults of nodes": {
-        "cut": ("cluster_local:cut", "Cut NODE off the network, as if its cable was pulled."),
+        "cut": ("cluster:cut", "Cut NODE off the network, as if its cable was pulled."),
         "join": (
-            "cluster_local:join",
+            "cluster:join",
             "Connect NODE to the network again, and wait until Slurm uses it.",
         ),
-        "kill": ("cluster_local:kill", "Switch NODE off, as a power failure does."),
-        "start": ("cluster_local:start", "Switch NODE on again, and wait until Slurm uses it."),
+        "kill": ("cluster:kill", "Switch NODE off, as a power failure does."),
+        "start": ("cluster:start", "Switch NODE on again, and wait until Slurm uses it."),
     },
 }
 IMAGE: Commands = {
@@ -70,21 +70,21 @@ IMAGE: Commands = {
         "show": ("image_find:show", "Show the facts of a recipe, an image or an NGC release."),
     },
     "Build": {
-        "build": ("image_build:build", "Build the image of a recipe."),
+        "build": ("image_make:build", "Build the image of a recipe."),
         "import": (
-            "image_recipes:import_recipe",
+            "image_make:import_recipe",
             "Convert a Dockerfile or a Singularity definition to a recipe.",
         ),
-        "lock": ("image_build:lock", "Record exactly what the image of a recipe was built from."),
-        "new": ("image_recipes:new", "Write a recipe that builds, on top of an image or a recipe."),
-        "render": ("image_recipes:render", "Show the definition that a recipe becomes."),
+        "lock": ("image_make:lock", "Record exactly what the image of a recipe was built from."),
+        "new": ("image_make:new", "Write a recipe that builds, on top of an image or a recipe."),
+        "render": ("image_make:render", "Show the definition that a recipe becomes."),
     },
     "Check and sign": {
-        "check": ("image_check:check", "Run the checks that are in an image again."),
-        "sign": ("image_check:sign", "Sign an image with a key."),
-        "verify": ("image_check:verify", "Verify an image, and that it fits the cluster."),
+        "check": ("image_move:check", "Run the checks that are in an image again."),
+        "sign": ("image_move:sign", "Sign an image with a key."),
+        "verify": ("image_move:verify", "Verify an image, and that it fits the cluster."),
         "verify-signature": (
-            "image_check:verify_signature",
+            "image_move:verify_signature",
             "Verify that an image is signed by a key and unchanged since.",
         ),
     },
@@ -114,11 +114,17 @@ JOBS: Commands = {
 NOTEBOOK: Commands = {
     "Commands": {
         "connect": (
-            "notebook:connect",
+            "connect:notebook_connect",
             "Connect to a notebook again (default: the newest that runs).",
         ),
-        "start": ("notebook:start", "Start JupyterLab in an image on a node, and connect to it."),
-        "stop": ("notebook:stop", "End a notebook and its job (default: the newest that runs)."),
+        "start": (
+            "connect:notebook_start",
+            "Start JupyterLab in an image on a node, and connect to it.",
+        ),
+        "stop": (
+            "connect:notebook_stop",
+            "End a notebook and its job (default: the newest that runs).",
+        ),
     },
 }
 SITE: Commands = {
@@ -136,172 +142,173 @@ SITE: Commands = {
 }
 WORKSHOP: Commands = {
     "Prepare": {
-        "new": ("workshop_folder:new", "Write a workshop with two exercises that works as it is."),
+        "new": ("workshop:new", "Write a workshop with two exercises that works as it is."),
         "pack": (
-            "workshop_folder:pack",
+            "workshop:pack",
             "Pack a workshop into one file: images, exercises, data, guide.",
         ),
         "schema": (
-            "workshop_folder:schema",
+            "workshop:schema",
             "Print the JSON schema of workshop.toml, for editors.",
         ),
         "show": (
-            "workshop_folder:show",
+            "workshop:show",
             "Check the workshop.toml of a folder, and show what it says.",
         ),
         "unpack": (
-            "workshop_folder:unpack",
+            "workshop:unpack",
             "Unpack a workshop for all participants of a cluster.",
         ),
     },
     "Take part": {
         "join": (
-            "workshop_folder:join",
+            "workshop:join",
             "Copy the exercises of a workshop, and check that they can run here.",
         ),
         "reset": (
-            "workshop_lead:reset",
+            "workshop:reset",
             "Start an exercise, or the results of a participant, again.",
         ),
     },
     "Lead": {
-        "close": ("workshop_lead:close", "End a workshop: remove the shared directory of results."),
+        "close": ("workshop:close", "End a workshop: remove the shared directory of results."),
         "open": (
-            "workshop_lead:open_",
+            "workshop:open_",
             "Create the shared directory of results that workshop.toml names.",
         ),
         "rehearse": (
-            "workshop_lead:rehearse",
+            "workshop:rehearse",
             "Let many participants run all exercises at once, and report.",
         ),
         "status": (
-            "workshop_lead:status",
+            "workshop:status",
             "Show who has done which exercise, by the shared results.",
         ),
     },
 }
 
 
-@click.group("bench", cls=Group, table=BENCH)
-def bench() -> None:
-    """Measure all-reduce, compare trainings, and measure how they scale.
+bench = Group(
+    "bench",
+    table=BENCH,
+    help="""Measure all-reduce, compare trainings, and measure how they scale.
 
-    \b
-    Examples:
-      toolkit bench allreduce --nodes 2
-      toolkit bench compare jobs/digits-ddp jobs/digits-horovod
-      toolkit bench scale --nodes 1,2,4 jobs/digits-ddp
-    """
+\b
+Examples:
+  toolkit bench allreduce --nodes 2
+  toolkit bench compare jobs/digits-ddp jobs/digits-horovod
+  toolkit bench scale --nodes 1,2,4 jobs/digits-ddp
+""",
+)
 
 
-@click.group("cluster", cls=Group, table=CLUSTER, invoke_without_command=True)
-@click.pass_context
-def cluster(ctx: click.Context) -> None:
-    """Show free nodes of a cluster; run a real Slurm on this machine.
-
-    The local cluster is slurmctld, and a slurmd for each node.
-
-    Without a command it is `show`: partitions, free GPUs, limits, of the cluster that `toolkit run`
-    would take.
-
-    Every node has a host name, an address, a /tmp and a /dev/shm of its own, and processes that die
-    with it. Everything else is shared, as on a cluster with a parallel file system. It needs no
-    root where Slurm is installed.
-
-    \b
-    Examples:
-      toolkit cluster
-      toolkit cluster show --nodes 2 --gpus 4 --time 1:00:00
-      toolkit cluster up --nodes 2 --gpus-per-node 2
-      toolkit cluster exec -- srun -N2 hostname
-      toolkit cluster kill nid002
-      toolkit cluster down
-    """
+def _show_cluster(ctx: click.Context) -> None:
+    """Run ``toolkit cluster`` as ``toolkit cluster show``."""
     if ctx.invoked_subcommand is None:
-        from toolkit.cli.cluster_show import show
+        from toolkit.cli.cluster import show
 
         ctx.invoke(show)
 
 
-@click.group("image", cls=Group, table=IMAGE)
-def image() -> None:
-    """Build, find, check and share images.
+cluster = Group(
+    "cluster",
+    table=CLUSTER,
+    invoke_without_command=True,
+    callback=click.pass_context(_show_cluster),
+    help="""Show free nodes of a cluster; run a real Slurm on this machine.
 
-    \b
-    Examples:
-      toolkit image list
-      toolkit image build pytorch_cpu
-      toolkit image check pytorch_cpu
-      toolkit image render pytorch_cpu        # the definition, for plain `apptainer build`
-    """
+The local cluster is slurmctld, and a slurmd for each node.
 
+Without a command it is `show`: partitions, free GPUs, limits, of the cluster that `toolkit run`
+would take.
 
-@click.group("jobs", cls=Group, table=JOBS)
-def jobs() -> None:
-    """List and copy the exercises that come with the toolkit.
+Every node has a host name, an address, a /tmp and a /dev/shm of its own, and processes that die
+with it. Everything else is shared, as on a cluster with a parallel file system. It needs no
+root where Slurm is installed.
 
-    \b
-    Examples:
-      toolkit jobs list
-      toolkit jobs copy digits-ddp
-      toolkit run jobs/digits-ddp             as it is, without a copy
-    """
+\b
+Examples:
+  toolkit cluster
+  toolkit cluster show --nodes 2 --gpus 4 --time 1:00:00
+  toolkit cluster up --nodes 2 --gpus-per-node 2
+  toolkit cluster exec -- srun -N2 hostname
+  toolkit cluster kill nid002
+  toolkit cluster down
+""",
+)
+image = Group(
+    "image",
+    table=IMAGE,
+    help="""Build, find, check and share images.
 
+\b
+Examples:
+  toolkit image list
+  toolkit image build pytorch_cpu
+  toolkit image check pytorch_cpu
+  toolkit image render pytorch_cpu        # the definition, for plain `apptainer build`
+""",
+)
+jobs = Group(
+    "jobs",
+    table=JOBS,
+    help="""List and copy the exercises that come with the toolkit.
 
-class _Notebook(Group):
-    """A group whose command ``start`` need not be named."""
+\b
+Examples:
+  toolkit jobs list
+  toolkit jobs copy digits-ddp
+  toolkit run jobs/digits-ddp             as it is, without a copy
+""",
+)
+notebook = Group(
+    "notebook",
+    table=NOTEBOOK,
+    implied="start",
+    help="""Serve notebooks from a node: JupyterLab in an image.
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert ``start`` before anything that is not a command."""
-        is_start = bool(args) and args[0] not in (*self.entries, "-h", "--help", "--cluster")
-        return super().parse_args(ctx, ["start", *args] if is_start else args)
+Only you can reach the server: it listens on a socket in the node's own /tmp, never on the
+network. Its connections come through one step of the job to a socket of this host, to which the
+printed ssh command leads from your own machine. It ends with its job.
 
+\b
+Examples:
+  toolkit notebook --image mine --time 2:00:00 --gpus 1
+  toolkit notebook --image mine --idle 30m course/
+  toolkit notebook connect notebook-0001
+  toolkit notebook stop
+""",
+)
+site = Group(
+    "site",
+    table=SITE,
+    help="""Show and describe clusters: partitions, limits, rules.
 
-@click.group("notebook", cls=_Notebook, table=NOTEBOOK)
-def notebook() -> None:
-    """Serve notebooks from a node: JupyterLab in an image.
+Each value has its source. Your own are files in ~/.config/toolkit/sites; `extends = "neuron"`
+says only what is different.
 
-    Only you can reach the server: it listens on a socket in the node's own /tmp, never on the
-    network. Its connections come through one step of the job to a socket of this host, to which the
-    printed ssh command leads from your own machine. It ends with its job.
+\b
+Examples:
+  toolkit site list
+  toolkit site show neuron
+  toolkit site init ours
+""",
+)
+workshop = Group(
+    "workshop",
+    table=WORKSHOP,
+    help="""Give a workshop, or join one.
 
-    \b
-    Examples:
-      toolkit notebook --image mine --time 2:00:00 --gpus 1
-      toolkit notebook --image mine --idle 30m course/
-      toolkit notebook connect notebook-0001
-      toolkit notebook stop
-    """
+A workshop is a folder with a workshop.toml: images, exercises and data for all participants.
+The instructor packs it into one file; a participant joins with that file, its address, or the
+directory it was unpacked to.
 
-
-@click.group("site", cls=Group, table=SITE)
-def site() -> None:
-    """Show and describe clusters: partitions, limits, rules.
-
-    Each value has its source. Your own are files in ~/.config/toolkit/sites; `extends = "neuron"`
-    says only what is different.
-
-    \b
-    Examples:
-      toolkit site list
-      toolkit site show neuron
-      toolkit site init ours
-    """
-
-
-@click.group("workshop", cls=Group, table=WORKSHOP)
-def workshop() -> None:
-    """Give a workshop, or join one.
-
-    A workshop is a folder with a workshop.toml: images, exercises and data for all participants.
-    The instructor packs it into one file; a participant joins with that file, its address, or the
-    directory it was unpacked to.
-
-    \b
-    Examples:
-      toolkit workshop new first-steps          for the instructor
-      toolkit workshop rehearse first-steps --people 6
-      toolkit workshop pack first-steps
-      toolkit workshop join first-steps.tar     for a participant
-      cd first-steps && toolkit run 01-ddp
-    """
+\b
+Examples:
+  toolkit workshop new first-steps          for the instructor
+  toolkit workshop rehearse first-steps --people 6
+  toolkit workshop pack first-steps
+  toolkit workshop join first-steps.tar     for a participant
+  cd first-steps && toolkit run 01-ddp
+""",
+)

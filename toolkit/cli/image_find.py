@@ -14,7 +14,6 @@ from toolkit.cli.shared import json_option
 from toolkit.errors import ImageMissingError
 from toolkit.files import write_atomically
 from toolkit.images.recipe import catalogue, library, names
-from toolkit.images.recipe.catalogue import FACTS, Release
 from toolkit.images.store.compare import compare
 from toolkit.images.store.diff import Difference
 from toolkit.images.store.listing import listing
@@ -24,6 +23,8 @@ from toolkit.images.store.sif_files import is_signed
 from toolkit.images.store.store import find
 from toolkit.text import json_safe, one_line
 from toolkit.units import human_size
+
+_MOST = 40  # rows of each kind that a person is shown
 
 
 @click.command("list")
@@ -74,61 +75,59 @@ def show(name: str, as_json: bool) -> None:
     """
     release = catalogue.find_by_name(name)
     if release is None:
-        facts = _facts(name)
+        facts = {**_recipe_facts(name), **_image_facts(name)}
         lines = (line for key, value in facts.items() for line in _lines(key, value))
         console.result(facts, "\n".join(lines), as_json=as_json)
         return
-    console.result(release, _release_table(release), as_json=as_json)
+    rows = []
+    for fact_name in catalogue.FACTS:
+        fact = release.facts.get(fact_name)
+        note = f" ({fact.note})" if fact and fact.note else ""
+        known = (fact.value, f"{fact.source}{note}") if fact else ("unknown", "-")
+        rows.append((fact_name, *known))
+    table = console.table(("FACT", "VALUE", "SOURCE"), rows)
+    console.result(release, table, as_json=as_json)
     if not as_json:
         console.say("next", f"toolkit image new mine --from {release.reference} --with horovod")
 
 
-def _release_table(release: Release) -> str:
-    rows = []
-    for name in FACTS:
-        fact = release.facts.get(name)
-        note = f" ({fact.note})" if fact and fact.note else ""
-        rows.append((name, fact.value, f"{fact.source}{note}") if fact else (name, "unknown", "-"))
-    return console.table(("FACT", "VALUE", "SOURCE"), rows)
+def _recipe_facts(name: str) -> dict[str, Any]:
+    """Return the contents of a recipe; nothing if there is none of this name."""
+    if name not in names.list_recipes() and not name.endswith(".toml"):
+        return {}
+    resolved = library.load(name)
+    return {
+        "recipe": resolved.name,
+        "summary": resolved.summary,
+        "base": resolved.base.output().detail,
+        "steps": {step.name: step.detail for step in resolved.steps},
+        "compiled": {step.name: step.detail for step in resolved.build},
+        "dropped": list(resolved.dropped),
+    }
 
 
-def _facts(name: str) -> dict[str, Any]:
-    """Return the recipe's contents and the facts of its image."""
-    facts: dict[str, Any] = {}
-    if name in names.list_recipes() or name.endswith(".toml"):
-        resolved = library.load(name)
-        facts = {
-            "recipe": resolved.name,
-            "summary": resolved.summary,
-            "base": resolved.base.output().detail,
-            "steps": {step.name: step.detail for step in resolved.steps},
-            "compiled": {step.name: step.detail for step in resolved.build},
-            "dropped": list(resolved.dropped),
-        }
+def _image_facts(name: str) -> dict[str, Any]:
+    """Return the facts of an image, or why there is none."""
     try:
         image = find(name.removesuffix(".toml"))
     except ImageMissingError as error:
-        return {**facts, "image": error.cause}
-    facts["image"] = image.path
-    if image.manifest is None:
-        return facts
-    manifest = image.manifest
+        return {"image": error.cause}
+    if (manifest := image.manifest) is None:
+        return {"image": image.path}
+    base, packages = manifest.base, manifest.packages
+    unnoted = "by a key that is not noted here" if is_signed(Path(image.path)) else "no"
     return {
-        **facts,
+        "image": image.path,
         "size": human_size(manifest.size),
         "built": f"{manifest.built} by {manifest.builder}",
-        "began as": f"{manifest.base.reference} {manifest.base.digest}".strip()
-        if manifest.base
-        else "unknown",
+        "began as": f"{base.reference} {base.digest}".strip() if base else "unknown",
         "system": manifest.system or "unknown",
         "frameworks": manifest.frameworks,
         "mpi": list(manifest.mpi),
         "horovod": manifest.horovod,
-        "packages": f"{len(manifest.packages.apt)} of Debian or Ubuntu, "
-        f"{len(manifest.packages.pip)} of Python",
+        "packages": f"{len(packages.apt)} of Debian or Ubuntu, {len(packages.pip)} of Python",
         "locked": manifest.locked or "no",
-        "signed": [item.signer or item.fingerprint for item in manifest.signatures]
-        or ("by a key that is not noted here" if is_signed(Path(image.path)) else "no"),
+        "signed": [item.signer or item.fingerprint for item in manifest.signatures] or unnoted,
         "verified": {
             item.name + (f" at {item.site}" if item.site else ""): (
                 f"{item.outcome} {item.when}: {item.detail}"
@@ -183,9 +182,6 @@ def path(name: str) -> None:
       apptainer exec "$(toolkit image path pytorch_cpu)" python3 --version
     """
     console.document(find(name).path)
-
-
-_MOST = 40  # rows of each kind that a person is shown
 
 
 @click.command("diff")

@@ -1,25 +1,24 @@
-"""`toolkit docs`, `jobs` and `demo`: the pages and the exercises that came with the tool."""
+"""`toolkit docs`, `jobs`, `demo` and `setup`: what comes with the tool, and what it needs."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from toolkit import exercises, pages
 from toolkit.cli import console
-from toolkit.cli.lazy import cluster_option
-from toolkit.cli.main import cli
+from toolkit.cli.main import cli, cluster_option
 from toolkit.cli.shared import completion, json_option
+from toolkit.errors import CommandFailedError
+from toolkit.hostsetup import apt
+from toolkit.hostsetup.decide import decide, needs, obstacle
+from toolkit.hostsetup.facts import read_facts
+from toolkit.hostsetup.install import install
+from toolkit.hostsetup.model import Action, Facts, SetupOptions
 from toolkit.quoting import shell, shell_words
-
-
-@completion
-def _exercises() -> Iterable[str]:
-    return exercises.exercises()
 
 
 @click.command("docs")
@@ -64,7 +63,7 @@ def list_jobs(as_json: bool) -> None:
 
 
 @click.command("copy")
-@click.argument("name", shell_complete=_exercises)
+@click.argument("name", shell_complete=completion(exercises.exercises))
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
 def copy(name: str, directory: Path | None) -> None:
     """Copy the exercise NAME to DIRECTORY (default: one of its name, here).
@@ -119,3 +118,95 @@ def _type(*words: str) -> int:
     console.note("$ toolkit " + shell_words(words))
     result = cli.main(list(words), prog_name="toolkit", standalone_mode=False)
     return result if isinstance(result, int) else 0
+
+
+@click.command("setup")
+@click.option(
+    "--check", is_flag=True, help="Install nothing; exit with code 72 if something is missing."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option(
+    "--with",
+    "extras",
+    multiple=True,
+    type=click.Choice(["accounting", "tests"]),
+    help="Install also what sacct (slurmdbd, MariaDB) or the test suite needs.",
+)
+@click.option(
+    "--update",
+    is_flag=True,
+    help="Install a newer Apptainer from Debian's unstable, if the present one came from there.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the facts, and what is to be done, as JSON."
+)
+def setup(check: bool, dry_run: bool, extras: tuple[str, ...], update: bool, as_json: bool) -> None:
+    """Install what this machine lacks, such as Apptainer or Slurm.
+
+    Programs that are installed already are kept. Debian is set up automatically (as root);
+    on other systems, and without root, the commands for the administrator are shown.
+
+    \b
+    Examples:
+      toolkit setup
+      toolkit setup --check
+      toolkit setup --with accounting --with tests
+      toolkit setup --update
+    """
+    options = SetupOptions(
+        accounting="accounting" in extras, tests="tests" in extras, update=update
+    )
+    facts = read_facts(options)
+    actions = decide(facts)
+    blocked = obstacle(facts, actions, options)
+    if as_json and (check or dry_run or not actions):
+        console.out_json({"ready": not actions, "facts": facts, "actions": actions})
+    if not actions:
+        _show_ready(facts, as_json=as_json)
+    elif check and not dry_run:
+        step = blocked.next_step if blocked else None
+        raise needs(facts, actions, options, next_step=step or "toolkit setup")
+    elif dry_run and as_json:
+        return
+    elif blocked:
+        raise blocked
+    else:
+        for action in actions:
+            console.say("missing", action.summary)
+        if dry_run:
+            for line in _describe(facts, actions):
+                console.say("plan", line)
+            again = f"toolkit setup{' --update' if update else ''}"
+            console.say("", f"nothing was done; next: {again}")
+            return
+        with console.Steps() as steps:
+            facts = install(options, steps)
+        actions = decide(facts)
+        if as_json:
+            console.out_json({"ready": not actions, "facts": facts, "actions": actions})
+        if actions:
+            raise needs(facts, actions, options, next_step="toolkit -v setup shows every command")
+        _show_ready(facts, as_json=as_json)
+
+
+def _show_ready(facts: Facts, *, as_json: bool) -> None:
+    if not as_json:
+        slurm = f"; its own Slurm is kept: {facts.slurm}" if facts.slurm else ""
+        text = f"nothing is missing on this machine (containers: {facts.runtime}{slurm})"
+        console.fact("ready", text)
+
+
+def _describe(facts: Facts, actions: tuple[Action, ...]) -> tuple[str, ...]:
+    """Return what the packages of actions are and take."""
+    packages = sorted({package for action in actions for package in action.packages})
+    if not packages:
+        return ("adjustments only, no packages",)
+    if not apt.has_lists():
+        return ("apt has no package lists yet, so the size is not known (apt-get update)",)
+    packages += ["apptainer"] if facts.runtime_offered else []
+    try:
+        lines = apt.describe(packages)
+    except CommandFailedError:
+        return ("apt's package lists are too old to tell the size (apt-get update)",)
+    has_runtime = (facts.runtime and not facts.updates) or facts.runtime_offered
+    return lines if has_runtime else (*lines, "and Debian sid's apptainer")

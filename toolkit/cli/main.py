@@ -8,6 +8,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any, NoReturn
 
 # Collecting among freshly imported modules takes a tenth of the start. It is enabled again when the
@@ -17,41 +19,143 @@ gc.disable()
 import click
 
 from toolkit import __version__
-from toolkit.cli.lazy import Commands, Group, cluster_option
 from toolkit.errors import InternalError, ToolkitError, UsageError, of_system
 
 _ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
-# Heading of the help -> name of a command -> where it is, and its summary, so that help and
-# start-up import nothing that is not used.
+# Heading -> name -> (MODULE:FUNCTION in this package, the first line of its help).
+Commands = Mapping[str, Mapping[str, tuple[str, str]]]
+
+
+def _choose_cluster(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    """Have everything in this process, and what it starts, mean this local cluster."""
+    del context, parameter
+    if name is None:
+        return
+    from toolkit.localcluster.paths import require_name
+
+    require_name(name, "--cluster")
+    os.environ["TOOLKIT_CLUSTER"] = name
+
+
+def cluster_option(*, is_hidden: bool = False) -> Callable[[Any], Any]:
+    """Return the option that names the local cluster.
+
+    Every command takes it; help shows it only for those that are decorated with it.
+    """
+    return click.option(
+        "--cluster",
+        metavar="NAME",
+        is_eager=True,  # defaults of other options depend on it
+        expose_value=False,
+        hidden=is_hidden,
+        callback=_choose_cluster,
+        help="Local cluster (default: $TOOLKIT_CLUSTER, else local).",
+    )
+
+
+class Group(click.Group):
+    """A group whose commands are imported when they are used.
+
+    Without arguments it shows its help, and for a slip it names the nearest command.
+
+    Args:
+        table: the commands, in the order of the help.
+        implied: name of the command that need not be written before its arguments.
+    """
+
+    def __init__(self, *arguments: Any, table: Commands, implied: str = "", **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._table, self._implied = table, implied
+        self.entries = {name: entry for rows in table.values() for name, entry in rows.items()}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read no arguments as ``--help``, if the group does nothing without a command."""
+        if not args and not self.invoke_without_command:
+            args = ["--help"]
+        elif self._implied and args[0] not in (*self.entries, "-h", "--help", "--cluster"):
+            args = [self._implied, *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands without importing them."""
+        del ctx
+        return list(self.entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command's module and return the command."""
+        del ctx
+        if cmd_name not in self.entries:
+            return None
+        module, function = self.entries[cmd_name][0].split(":")
+        command: click.Command = getattr(import_module(f"toolkit.cli.{module}"), function)
+        if not any("--cluster" in parameter.opts for parameter in command.params):
+            cluster_option(is_hidden=True)(command)
+        gc.freeze()  # imported modules stay; the collector need not examine them
+        gc.enable()
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command in the arguments; name the nearest one if there is none."""
+        name = args[0] if args else ""
+        if not name or name.startswith("-") or name in self.entries:
+            return super().resolve_command(ctx, args)
+        names, help_line = self.list_commands(ctx), f"{ctx.command_path} --help"
+        error = UsageError(f"there is no command {name!r}", choices=names, value=name)
+        error.next_step = help_line if error.close else f"one of {', '.join(names)}; {help_line}"
+        raise error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an error of its options knows the command, whose help is the next step."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            name = ctx.invoked_subcommand
+            if error.ctx is None and name and (command := self.get_command(ctx, name)):
+                error.ctx = click.Context(command, info_name=name, parent=ctx)
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with their summaries, section by section."""
+        del ctx
+        for section, rows in self._table.items():
+            with formatter.section(section):
+                formatter.write_dl([(name, summary) for name, (_, summary) in rows.items()])
+
+
 COMMANDS: Commands = {
     "Start and learn": {
         "demo": ("learn:demo", "Run everything once: image, cluster, training on two nodes."),
         "docs": ("learn:docs", "Print a page of the documentation, or list the pages."),
         "jobs": ("groups:jobs", "List and copy the exercises that come with the toolkit."),
-        "setup": ("setup:command", "Install what this machine lacks, such as Apptainer or Slurm."),
+        "setup": ("learn:setup", "Install what this machine lacks, such as Apptainer or Slurm."),
         "workshop": ("groups:workshop", "Give a workshop, or join one."),
     },
     "Run": {
         "notebook": ("groups:notebook", "Serve notebooks from a node: JupyterLab in an image."),
         "run": ("run:command", "Run a training script on the nodes of a cluster, in an image."),
-        "shell": ("shell:command", "Open a shell in an image, on a node of the cluster."),
+        "shell": ("connect:shell", "Open a shell in an image, on a node of the cluster."),
     },
     "Follow runs": {
-        "explain": ("explain:command", "Explain why a run failed or waits, and what to do."),
-        "forward": ("forward:command", "Reach a server in a running job, such as TensorBoard."),
-        "logs": ("show:show_logs", "Show or follow what the ranks of a run printed."),
-        "ps": ("show:ps", "List the runs of this directory and their states, the newest first."),
-        "results": ("show:results", "Show the results of a run, or of each point of a sweep."),
+        "explain": ("follow:explain_command", "Explain why a run failed or waits, and what to do."),
+        "forward": (
+            "connect:forward_server",
+            "Reach a server in a running job, such as TensorBoard.",
+        ),
+        "logs": ("runs:show_logs", "Show or follow what the ranks of a run printed."),
+        "ps": ("runs:ps", "List the runs of this directory and their states, the newest first."),
+        "results": ("runs:results", "Show the results of a run, or of each point of a sweep."),
         "stacks": (
-            "live:stacks",
+            "runs:stacks",
             "Ask the ranks of a running job where they are, such as one that hangs.",
         ),
-        "top": ("live:top", "Show what a running job uses: CPU, memory, GPUs."),
+        "top": ("runs:top", "Show what a running job uses: CPU, memory, GPUs."),
     },
     "End and remove runs": {
-        "cancel": ("cleanup:cancel", "Cancel runs, by name or job id; their logs are kept."),
-        "prune": ("cleanup:prune", "List old runs; with --yes, remove them."),
-        "rm": ("cleanup:rm", "Remove runs, with their scripts, logs and all other files."),
+        "cancel": ("runs:cancel", "Cancel runs, by name or job id; their logs are kept."),
+        "prune": ("runs:prune", "List old runs; with --yes, remove them."),
+        "rm": ("runs:rm", "Remove runs, with their scripts, logs and all other files."),
     },
     "Images and clusters": {
         "cluster": (
@@ -66,8 +170,8 @@ COMMANDS: Commands = {
             "groups:bench",
             "Measure all-reduce, compare trainings, and measure how they scale.",
         ),
-        "doctor": ("doctor:command", "Check this machine and the cluster before jobs run."),
-        "lint": ("lint:command", "Find faults in existing sbatch scripts, and fix them."),
+        "doctor": ("check:doctor", "Check this machine and the cluster before jobs run."),
+        "lint": ("check:lint_files", "Find faults in existing sbatch scripts, and fix them."),
     },
 }
 
@@ -170,10 +274,6 @@ def main(command: click.Command = cli, name: str = "toolkit") -> NoReturn:
     try:
         code = command.main(prog_name=name, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
-    except click.UsageError as error:
-        stop(usage_error(error))
-    except ToolkitError as error:
-        stop(error)
     except (KeyboardInterrupt, click.Abort):
         console.note("interrupted")
         sys.exit(130)
@@ -181,20 +281,18 @@ def main(command: click.Command = cli, name: str = "toolkit") -> NoReturn:
         # The reader (`head`, a pager) has gone; what is left unwritten is of no use.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
-    except Exception as error:
-        stop(of_system(error) or internal_error(error))
+    except Exception as raised:
+        error = as_ours(raised)
+        console.show_error(error)
+        sys.exit(error.exit_code)
 
 
-def stop(error: ToolkitError) -> NoReturn:
-    """Print an error, and end the process with its exit code."""
-    from toolkit.cli import console
-
-    console.show_error(error)
-    sys.exit(error.exit_code)
-
-
-def internal_error(error: Exception) -> InternalError:
-    """Return the error for a bug, with its traceback."""
+def as_ours(error: Exception) -> ToolkitError:
+    """Return the error that is shown for an exception; for a bug it has the traceback."""
+    if isinstance(error, click.UsageError):
+        return usage_error(error)
+    if (known := error if isinstance(error, ToolkitError) else of_system(error)) is not None:
+        return known
     import traceback
 
     return InternalError(

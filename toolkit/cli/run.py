@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toolkit.cli import console
-from toolkit.cli.lazy import cluster_option
+from toolkit.cli.main import cluster_option
 from toolkit.cli.options import flags, job_options
 from toolkit.cli.shared import with_image
 from toolkit.errors import UsageError
@@ -133,11 +133,14 @@ def command(
 
     Ctrl-C detaches and leaves the job running; a second one cancels it.
     """
-    _require_reason(force)
-    if failed:
-        options |= _failed_points(script)
-    if as_module:
-        options["python_module"] = script
+    if force is not None and not force.strip():
+        raise UsageError(
+            "--force needs a reason, which is recorded with the run",
+            place="--force",
+            next_step='--force "the limit was raised for us"',
+        )
+    options |= _failed_points(script) if failed else {}
+    options |= {"python_module": script} if as_module else {}
     wait = Wait(0 if dry_run else wait_for_slurm, partial(console.say, "waiting"))
     is_command = bool(click.get_current_context().meta["is_command"])
 
@@ -148,71 +151,26 @@ def command(
 
     case = patiently(gathered, wait)
     if dry_run:
-        _dry_run(case, explain=explain, as_json=as_json)
+        _show_script(case, explain=explain, as_json=as_json)
         return 0
     case = with_image(case, lambda: patiently(gathered, wait))
     if case.job.interactive:
-        return _run_interactively(case, detach=detach, as_json=as_json)
+        from toolkit.cli.connect import run_interactively
+
+        return run_interactively(case, detach=detach, as_json=as_json)
     run = _submitted(case, wait, explain=explain)
     console.say("script", os.path.relpath(run.script))
-    if detach:
-        _print_queued(run, as_json=as_json)
-        return 0
-    from toolkit.cli.follow import follow_run
+    if not detach:
+        from toolkit.cli.follow import follow_run
 
-    return follow_run(run, as_json=as_json)
-
-
-def _require_reason(force: str | None) -> None:
-    if force is not None and not force.strip():
-        raise UsageError(
-            "--force needs a reason, which is recorded with the run",
-            place="--force",
-            next_step='--force "the limit was raised for us"',
-        )
-
-
-def _run_interactively(case: Case, *, detach: bool, as_json: bool) -> int:
-    from toolkit.cli.shell import run_interactively
-
-    if detach:
-        raise UsageError(
-            "an interactive run cannot be detached",
-            place="--detach",
-            next_step="leave out --detach or --interactive",
-        )
-    return run_interactively(case, as_json=as_json)
-
-
-def _print_queued(run: Run, *, as_json: bool) -> None:
-    """Print the job of a run that is not followed."""
+        return follow_run(run, as_json=as_json)
     console.say("queued", f"job {run.job_id}   follow: toolkit logs -f {run.word}")
     if as_json:
         answer = {"run": run.name, "job_id": run.job_id, "directory": str(run.directory)}
         console.out_json(answer)
     elif not console.on_terminal():
         console.document(run.name)
-
-
-def _submitted(case: Case, wait: Wait, *, explain: bool) -> Run:
-    """Submit a job, unless the same one was submitted by a command that was interrupted."""
-    from toolkit.api.run import resume, write
-    from toolkit.localcluster.access import local_name
-    from toolkit.runs.submit import submit
-
-    run = resume(case, wait)
-    if run is not None:
-        text = f"job {run.job_id} is in the queue already, as {run.name}"
-        console.say("resumed", f"{text}; it is not submitted again")
-        return run
-    run = write(case)
-    if explain:
-        console.note(explanation(run.plan))
-    console.say("plan", console.plan_summary(run.plan))
-    console.warn(run.plan)
-    _show_snapshot(run)
-    submit(run, local_name(case.site), wait)
-    return run
+    return 0
 
 
 def _failed_points(name: str) -> dict[str, Any]:
@@ -223,14 +181,12 @@ def _failed_points(name: str) -> dict[str, Any]:
         UntrustedError: another user could have written the run.
     """
     from toolkit.planning.settings import chosen
-    from toolkit.runs import status
-    from toolkit.runs.directories import find
-    from toolkit.runs.outcome import failed_points
+    from toolkit.runs import directories, outcome, status
     from toolkit.trust import require_trusted
 
-    run = find(name, Path(chosen(Path.cwd()).runs or "runs"))
+    run = directories.find(name, Path(chosen(Path.cwd()).runs or "runs"))
     require_trusted(run.directory)
-    numbers = failed_points(status.elements(run))
+    numbers = outcome.failed_points(status.elements(run))
     if not numbers:
         raise UsageError(
             f"no point of {run.name} has failed",
@@ -240,7 +196,8 @@ def _failed_points(name: str) -> dict[str, Any]:
     return {"array": ",".join(map(str, numbers)), "rerun_of": run.name}
 
 
-def _dry_run(case: Case, *, explain: bool, as_json: bool) -> None:
+def _show_script(case: Case, *, explain: bool, as_json: bool) -> None:
+    """Print the script of a dry run."""
     from toolkit import scripts
 
     decided = decide(case)
@@ -254,28 +211,42 @@ def _dry_run(case: Case, *, explain: bool, as_json: bool) -> None:
         console.document(text)
 
 
-def _show_snapshot(run: Run) -> None:
+def _submitted(case: Case, wait: Wait, *, explain: bool) -> Run:
+    """Submit a job, unless the same one was submitted by a command that was interrupted."""
+    from toolkit.api.run import resume, write
+    from toolkit.localcluster.access import local_name
     from toolkit.runs.code import snapshot_of
+    from toolkit.runs.submit import submit
 
-    taken = snapshot_of(run)
-    if taken is None:
-        return
-    names, more = taken.left_out[:5], len(taken.left_out) - 5
-    left = f"; left out: {', '.join(names)}" if names else ""
-    left += f" and {more} more" if more > 0 else ""
-    console.say("snapshot", f"{counted(len(taken.files), 'file')}, {human_size(taken.size)}{left}")
+    if (run := resume(case, wait)) is not None:
+        text = f"job {run.job_id} is in the queue already, as {run.name}"
+        console.say("resumed", f"{text}; it is not submitted again")
+        return run
+    run = write(case)
+    if explain:
+        console.note(explanation(run.plan))
+    console.announce(run.plan)
+    if (taken := snapshot_of(run)) is not None:
+        names, more = taken.left_out[:5], len(taken.left_out) - 5
+        left = f"; left out: {', '.join(names)}" if names else ""
+        left += f" and {more} more" if more > 0 else ""
+        size = f"{counted(len(taken.files), 'file')}, {human_size(taken.size)}"
+        console.say("snapshot", f"{size}{left}")
+    submit(run, local_name(case.site), wait)
+    return run
 
 
 def explanation(decided: Plan) -> str:
     """Return a table of the plan's values and their sources."""
     directives = dict(decided.directives)
+    launch = decided.launch
     gpus = ",".join(map(str, decided.gpus_by_node)) or str(decided.gpus_per_node)
     values: dict[str, object] = {
         "runtime": decided.container.runtime,
         "image": decided.container.image,
         "modules": " ".join(decided.modules),
         "site": decided.site,
-        "launcher": decided.launch.launcher,
+        "launcher": launch.launcher,
         "nodes": directives["nodes"],
         "ntasks_per_node": decided.ranks_per_node,
         "gpus_per_node": f"{decided.gpu_type}:{gpus}" if decided.gpu_type else gpus,
@@ -295,11 +266,7 @@ def explanation(decided: Plan) -> str:
         )
         for name, value in values.items()
     ]
-    cpus = (
-        f"{counted(decided.launch.cpus_per_task, 'CPU')} each"
-        if decided.launch.cpus_per_task
-        else "CPUs by the GPUs of their nodes"
-    )
-    tasks = f"{decided.launch.ntasks_per_node} per node, {cpus}"
-    rows.append(("Slurm's tasks", tasks, f"launcher {decided.launch.launcher}"))
+    each = f"{counted(launch.cpus_per_task, 'CPU')} each" if launch.cpus_per_task else ""
+    tasks = f"{launch.ntasks_per_node} per node, {each or 'CPUs by the GPUs of their nodes'}"
+    rows.append(("Slurm's tasks", tasks, f"launcher {launch.launcher}"))
     return console.table(("NAME", "VALUE", "SOURCE"), rows)

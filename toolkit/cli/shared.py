@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from toolkit.cli import console
+from toolkit.errors import PreflightError
 
 if TYPE_CHECKING:
+    from toolkit.checks import Result
     from toolkit.model.case import Case
     from toolkit.model.plan import Point
     from toolkit.model.run import PointOutcome
@@ -81,6 +83,15 @@ def with_image(case: Case, gather: Callable[[], Case]) -> Case:
 
 INTERRUPTED = 130  # as a shell reports Ctrl-C
 DETACHED = 99  # a followed job that goes on
+
+
+def require_passed(results: Sequence[Result], what: str) -> None:
+    """Raise PreflightError with the names of the checks that failed, and what that means."""
+    failures = [result.name for result in results if result.outcome == "failed"]
+    if failures:
+        cause = f"{len(failures)} of {len(results)} {what}"
+        raise PreflightError(cause, place=", ".join(failures))
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 

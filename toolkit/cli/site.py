@@ -188,16 +188,17 @@ def list_sites(as_json: bool) -> None:
     rows: list[tuple[object, ...]] = []
     for name in sites.names():
         entry = {"name": name, "summary": "", "date": "", "file": str(sites.path_of(name))}
+        row: tuple[object, ...]
         try:
             site = sites.load(name)
-            entry |= {"summary": site.summary, "date": site.date}
-            rows.append(
-                (name, site.summary, site.date or "-", len(site.partitions) or "from Slurm")
-            )
         except ToolkitError as error:
             entry["error"] = f"{error.place}: {error.cause}"
-            rows.append((name, f"broken: {error.cause}; next: toolkit site check {name}", "-", "-"))
+            row = (f"broken: {error.cause}; next: toolkit site check {name}", "-", "-")
+        else:
+            entry |= {"summary": site.summary, "date": site.date}
+            row = (site.summary, site.date or "-", len(site.partitions) or "from Slurm")
         listed.append(entry)
+        rows.append((name, *row))
     table = console.table(("NAME", "WHAT", "AS OF", "PARTITIONS"), rows)
     console.result(listed, table, as_json=as_json)
 

@@ -1,0 +1,522 @@
+"""`toolkit shell`, `notebook` and `forward`: runs that the user waits for, and servers in jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from toolkit import scripts
+from toolkit.api.run import write
+from toolkit.cli import console
+from toolkit.cli.follow import leave_results, show, show_explanation, show_outcome, show_state
+from toolkit.cli.main import cluster_option
+from toolkit.cli.options import flags, job_options
+from toolkit.cli.shared import (
+    INTERRUPTED,
+    complete_runs,
+    json_option,
+    options,
+    run_argument,
+    runs_option,
+    with_image,
+)
+from toolkit.errors import SlurmUnreachableError, UsageError
+from toolkit.localcluster.access import local_name
+from toolkit.model.case import Case
+from toolkit.model.job import JOINED
+from toolkit.model.run import Outcome
+from toolkit.planning.case import gather
+from toolkit.planning.plan import decide
+from toolkit.planning.settings import Layer
+from toolkit.relay import gate, sockets
+from toolkit.rules.files import unseen
+from toolkit.runs import follow, forward, interactive
+from toolkit.runs.directories import find
+from toolkit.runs.removal import cancel
+from toolkit.runs.run import Run
+from toolkit.runs.submit import submit
+from toolkit.shell import interrupted_by_signals
+from toolkit.slurm.failures import configured_wait, patiently
+from toolkit.units import human_time
+
+FIRST_PORT = 8888  # of the user's own machine, as Jupyter itself takes it
+_END_SECONDS = 60.0  # for Slurm to say how a job ended
+_UNITS = {"": 60, "s": 1, "m": 60, "h": 3600}
+_IDLE = re.compile(r"([0-9]{1,6})([smh]?)\Z")
+
+
+@click.command("shell", context_settings={"allow_interspersed_args": False})
+@job_options
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the script that would be run, and with which command, and stop.",
+)
+@click.argument("program", default="bash", type=click.Path())
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@cluster_option()
+def shell(
+    program: str,
+    arguments: tuple[str, ...],
+    dry_run: bool,
+    **options: Any,
+) -> int:
+    """Open a shell in an image, on a node of the cluster.
+
+    It is a job of its own, and its exit code is the shell's.
+
+    The terminal is that of the node: its size follows yours, and Ctrl-C goes to the program in the
+    shell. PROGRAM (default: bash) is started with its arguments. With several nodes, the shell is
+    on the first; the job has all of them, and ends with the shell.
+
+    A server that you start in the shell is reached from another terminal, by `toolkit forward`.
+
+    \b
+    Examples:
+      toolkit shell --image pytorch_cpu
+      toolkit shell --image pytorch_22.03 --gpus-per-node 4 --time 2:00:00
+      toolkit shell --image pytorch_cpu --cpus-per-task 4 -- python3 -i train.py
+    """
+    if (options.get("launcher") or "shell") != "shell":
+        raise UsageError(
+            "a shell has no ranks to launch",
+            place="--launcher",
+            next_step="toolkit run --interactive starts ranks",
+        )
+    name = options.get("job_name") or "shell"
+    given = {**options, "launcher": "shell", "interactive": True, "pty": True, "job_name": name}
+    layer, cwd = flags(given, arguments), Path.cwd()
+    case = gather(program, layer, cwd, dry_run=dry_run)
+    if dry_run:
+        console.document(scripts.script(decide(case)))
+        return 0
+    return run_interactively(with_image(case, lambda: gather(program, layer, cwd)))
+
+
+def run_interactively(case: Case, *, detach: bool = False, as_json: bool = False) -> int:
+    """Get an allocation, run the script in it, and give it back; returns the run's exit code.
+
+    Args:
+        case: the run.
+        detach: it was asked not to wait for it.
+        as_json: the outcome is printed for programs.
+
+    Raises:
+        UsageError: a terminal is needed, and there is none; or it cannot be waited for.
+        SubmissionError: there was no allocation.
+    """
+    if detach:
+        raise UsageError(
+            "an interactive run cannot be detached",
+            place="--detach",
+            next_step="leave out --detach or --interactive",
+        )
+    if case.job.pty and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "this needs a terminal; standard input or output is not one",
+            place="--pty",
+            next_step="type it in a terminal; in scripts: toolkit run",
+        )
+    run = write(case)
+    console.announce(run.plan)
+    process = interactive.start(run, local_name(case.site))
+    try:
+        with interactive.released_after(run, process):
+            interactive.wait_for_nodes(run, process)
+            console.say("script", os.path.relpath(run.script))
+            if not run.plan.pty:
+                return show(run, as_json=as_json)
+            outcome = interactive.finish(run, process.wait())
+            why = outcome.message if outcome.kind not in ("ok", "failed") else ""
+            text = f"exit {outcome.exit_code}  {why}".rstrip()
+            console.say("ended", f"{text}; the nodes are free again")
+            return outcome.exit_code
+    except KeyboardInterrupt:
+        console.note("")
+        console.say("cancelled", _cancelled(run))
+        return INTERRUPTED
+
+
+def _cancelled(run: Run) -> str:
+    """Return what became of a run that was interrupted, and write down how it came out."""
+    if not (run.directory / "allocation").is_file():
+        shutil.rmtree(run.directory)
+        return "the request for nodes; nothing was started"
+    try:
+        if run.job is not None and run.job.job_id is not None:
+            interactive.finish(run, INTERRUPTED)
+    except SlurmUnreachableError as error:
+        wait = f"{error.cause}: the nodes are free as soon as it does (toolkit ps)"
+        return f"{run.name}; {wait}"
+    return f"{run.name}; the nodes are free again"
+
+
+class Entrance(NamedTuple):
+    """The place at which connections arrive, and its address on the user's own machine.
+
+    Attributes:
+        port: on the user's own machine.
+        socket: path of the socket on this host; None: the default.
+        listen: a port of this machine's loopback address instead of a socket.
+    """
+
+    port: int
+    socket: Path | None = None
+    listen: int | None = None
+
+
+entrance_options: Callable[[Callable[..., int]], Callable[..., int]] = options(
+    click.option(
+        "--port",
+        type=click.IntRange(1, 65535),
+        help="Port on your own machine, in the address that is printed.",
+    ),
+    click.option(
+        "--socket",
+        "socket_path",
+        metavar="PATH",
+        type=click.Path(path_type=Path),
+        help="Socket on this host (default: one in $TMPDIR/toolkit-UID or /tmp/toolkit-UID).",
+    ),
+    click.option(
+        "--listen",
+        metavar="PORT",
+        type=click.IntRange(1, 65535),
+        help="Listen on 127.0.0.1:PORT instead: only where all users of this machine may "
+        "reach the server.",
+    ),
+    click.option(
+        "--ssh",
+        "by_ssh",
+        is_flag=True,
+        help="Reach the node by ssh instead of srun: faster, where nodes take it.",
+    ),
+)
+
+
+def entrance_of(port: int | None, path: Path | None, listen: int | None) -> Entrance:
+    """Return the place at which connections arrive, by the options of it.
+
+    Raises:
+        UsageError: they name two places.
+    """
+    if path is not None and listen is not None:
+        raise UsageError(
+            "connections arrive at a socket or a port, not at both",
+            place="--listen",
+            next_step="leave out --listen or --socket",
+        )
+    return Entrance(port or listen or FIRST_PORT, path, listen)
+
+
+@click.command("forward")
+@click.argument("run", shell_complete=complete_runs)
+@click.argument("target", metavar="PORT-or-SOCKET")
+@click.option("--node", help="Node of the job with the server (default: the first).")
+@entrance_options
+@json_option
+@runs_option
+@cluster_option()
+def forward_server(
+    run: str,
+    target: str,
+    node: str | None,
+    port: int | None,
+    socket_path: Path | None,
+    listen: int | None,
+    by_ssh: bool,
+    as_json: bool,
+    runs: Path,
+) -> int:
+    """Reach a server in a running job, such as TensorBoard.
+
+    It needs no port on the network. The server (TensorBoard, a dashboard, a debugger) listens on
+    PORT of the node's loopback address, or on SOCKET, an absolute path on the node. Its connections
+    go through one step of the job to a socket of this host that only you can open. The command ends
+    with the job, or by Ctrl-C, and connects again if the step is lost.
+
+    \b
+    Examples:
+      toolkit forward train-0007 6006
+      toolkit forward train-0007 /tmp/debug.sock --port 5678
+      toolkit forward train-0007 8265 --node nid002 --ssh
+    """
+    door = forward.locate(find(run, runs), target, node=node, by_ssh=by_ssh)
+    own = int(door.target) if door.target.isdigit() else None
+    return carry(door, entrance_of(port or listen or own, socket_path, listen), as_json=as_json)
+
+
+def carry(door: forward.Door, entrance: Entrance, path: str = "/", *, as_json: bool = False) -> int:
+    """Print how to connect, carry connections until the job ends, and return the exit code.
+
+    Args:
+        door: the way to the server.
+        entrance: the place at which connections arrive.
+        path: of the address in a browser.
+        as_json: print the way in for programs.
+    """
+    own, ssh = Path(), ""
+    if entrance.listen is None:
+        own = (entrance.socket or forward.socket_path(door.run, door.target, door.node)).absolute()
+        ssh = forward.ssh_command(entrance.port, own)
+    address = f"http://localhost:{entrance.port}{path}"
+    try:
+        with interrupted_by_signals(), _listening(entrance, own) as listener:
+            is_shown = False
+            for event in forward.open_door(door, listener):
+                if isinstance(event, gate.Connected) and not is_shown:
+                    is_shown = True
+                    _show_way_in(door, ssh, address, as_json=as_json)
+                else:
+                    console.say(*_describe(event, door))
+    except KeyboardInterrupt:
+        console.note("")
+        console.say("closed", f"the connections; {door.run.name} keeps running")
+        return INTERRUPTED
+    return 0
+
+
+def _listening(entrance: Entrance, path: Path) -> contextlib.AbstractContextManager[socket.socket]:
+    if entrance.listen is not None:
+        return sockets.listening_locally(entrance.listen)
+    return sockets.listening(path)
+
+
+def _show_way_in(door: forward.Door, ssh: str, address: str, *, as_json: bool) -> None:
+    if as_json:
+        console.out_json({"run": door.run.name, "node": door.node, "ssh": ssh, "address": address})
+        return
+    if ssh:
+        console.fact("ssh", ssh)
+    console.fact("address", address)
+    console.say("", "both on your own machine; Ctrl-C here ends the connections, not the job")
+
+
+def _describe(event: gate.Event, door: forward.Door) -> tuple[str, str]:
+    """Return the subject and the text of what happened to the connection of a node."""
+    if isinstance(event, gate.Connected):
+        return "connected", f"to {door.node} again"
+    if isinstance(event, gate.Refused):
+        server = f"port {door.target}" if door.target.isdigit() else door.target
+        return "refused", f"{server} of {door.node} does not answer: {event.reason}"
+    if isinstance(event, gate.Lost):
+        return "lost", f"connection to {door.node}: {event.reason}; next try in {event.seconds:g} s"
+    return "ended", f"{door.run.name} is not running any more"
+
+
+@click.command("start")
+@job_options
+@click.option(
+    "--idle",
+    metavar="TIME",
+    help="Stop kernels that are unused for so long (30m, 2h), and then the server.",
+)
+@entrance_options
+@json_option
+@click.argument("directory", metavar="[DIR]", default=".", type=click.Path(path_type=Path))
+@cluster_option()
+def notebook_start(
+    directory: Path,
+    idle: str | None,
+    port: int | None,
+    socket_path: Path | None,
+    listen: int | None,
+    by_ssh: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Start JupyterLab in an image on a node, and connect to it.
+
+    DIR is the directory that it shows. This command need not be named. Ctrl-C closes the
+    way in and leaves the job running.
+
+    \b
+    Examples:
+      toolkit notebook --image mine --time 2:00:00
+      toolkit notebook start --image mine --gpus-per-node 1 --idle 30m course/
+    """
+    shown = _require_directory(directory)
+    name = options["job_name"] or (
+        shown.name if (shown.parent / JOINED).is_file() else "notebook"  # an exercise of a workshop
+    )
+    entrance = entrance_of(port, socket_path, listen)
+    require_free(entrance, f"{name}-0000-000000-jupyter.sock")
+    given = {**options, "launcher": forward.LAUNCHER, "job_name": name}
+    layer = flags(given, (str(idle_seconds(idle)), str(shown)))
+    wait = configured_wait(partial(console.say, "waiting"))
+    gather_case = partial(patiently, partial(_gather_notebook, layer, shown), wait)
+    case = with_image(gather_case(), gather_case)
+    others = forward.others(Path(case.run).parent, shown)
+    run = write(case)
+    console.announce(run.plan)
+    for other in others:
+        text = f"{other} shows this directory already: toolkit notebook connect {other}"
+        console.say("note", text)
+    try:
+        submit(run, local_name(case.site), wait)
+    except KeyboardInterrupt:
+        console.say("interrupted", f"Slurm may have the job of {run.name} already: toolkit ps")
+        raise
+    try:
+        code = _wait_for_server(run)
+        if code is not None:
+            return code
+        return _connect(run, entrance, by_ssh=by_ssh, as_json=as_json)
+    except KeyboardInterrupt:
+        console.note("")
+        console.say("detached", f"job {run.job_id} goes on; {_next_steps(run)}")
+        return INTERRUPTED
+
+
+def require_free(entrance: Entrance, name: str) -> None:
+    """Raise an error if nothing can listen at an entrance, whose own socket has a name by default.
+
+    It is for what shall be known before a job queues.
+    """
+    own = Path() if entrance.listen else entrance.socket or sockets.private_directory() / name
+    with _listening(entrance, own.absolute()):
+        return
+
+
+def _gather_notebook(layer: Layer, directory: Path) -> Case:
+    """Gather the case of a notebook that shows a directory, which its container sees."""
+    case = gather("jupyter", layer, Path.cwd())
+    return case._replace(
+        target=case.target._replace(folder=str(directory)),
+        host=(*case.host, *unseen(case, "DIR", str(directory))),
+    )
+
+
+def _require_directory(directory: Path) -> Path:
+    """Return the path of a directory that the server can show, without symbolic links."""
+    if not directory.is_dir():
+        raise UsageError(f"there is no directory {directory}", place="DIR", next_step="mkdir it")
+    if not os.access(directory, os.R_OK | os.X_OK):
+        step = "a directory that you may list and enter"
+        raise UsageError(f"you may not read {directory}", place="DIR", next_step=step)
+    return directory.resolve()
+
+
+def idle_seconds(text: str | None) -> int:
+    """Return the seconds of ``30m``, ``2h``, ``90s`` or ``30`` (minutes); 0 if there is none.
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    if text is None:
+        return 0
+    match = _IDLE.match(text)
+    if match is None or not int(match[1]):
+        raise UsageError(
+            f"{text!r} is no time without use",
+            place="--idle",
+            next_step="--idle 30m, or 2h",
+        )
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _wait_for_server(run: Run) -> int | None:
+    """Wait until the server listens; return the exit code if the job ends instead."""
+    began = time.monotonic()
+    for event in follow.follow(run):
+        if isinstance(event, follow.Changed):
+            show_state(event, time.monotonic() - began)
+            if event.state.state == "RUNNING":
+                console.say("", f"JupyterLab starts; its messages: toolkit logs {run.word}")
+        elif isinstance(event, Outcome):
+            show_outcome(event, run)
+            show_explanation(run)
+            return event.exit_code or 1
+        if (run.directory / forward.PLACE).is_file():
+            return None
+    raise AssertionError("a run that is followed ends with an outcome")
+
+
+def _connect(run: Run, entrance: Entrance, *, by_ssh: bool, as_json: bool) -> int:
+    """Prove that the server answers, and carry connections to it until the job ends."""
+    door = forward.server(run, by_ssh=by_ssh)
+    forward.prove(door)
+    code = carry(door, entrance, f"/lab?token={door.token}", as_json=as_json)
+    if code == INTERRUPTED:
+        console.say("next", _next_steps(run))
+    else:
+        _show_end(run)
+    return code
+
+
+def _show_end(run: Run) -> None:
+    """Print how the job ended, if Slurm knows it within a minute."""
+    with contextlib.suppress(TimeoutError, SlurmUnreachableError):
+        for event in follow.follow(run, until=time.monotonic() + _END_SECONDS):
+            if isinstance(event, Outcome):
+                word = "done" if event.kind == "ok" else event.kind
+                console.say(word, f"{human_time(event.seconds)}  {event.message}".rstrip())
+                leave_results(run)
+    console.say("", f"its messages: toolkit logs {run.word}; again: toolkit notebook")
+
+
+def _next_steps(run: Run) -> str:
+    return f"toolkit notebook connect {run.word}; end it: toolkit notebook stop {run.word}"
+
+
+@click.command("connect")
+@run_argument
+@entrance_options
+@json_option
+@runs_option
+@cluster_option()
+def notebook_connect(
+    run: str | None,
+    port: int | None,
+    socket_path: Path | None,
+    listen: int | None,
+    by_ssh: bool,
+    as_json: bool,
+    runs: Path,
+) -> int:
+    """Connect to a notebook again (default: the newest that runs).
+
+    \b
+    Examples:
+      toolkit notebook connect
+      toolkit notebook connect notebook-0002 --port 9999
+    """
+    entrance = entrance_of(port, socket_path, listen)
+    return _connect(_find_notebook(run, runs), entrance, by_ssh=by_ssh, as_json=as_json)
+
+
+@click.command("stop")
+@run_argument
+@runs_option
+@cluster_option()
+def notebook_stop(run: str | None, runs: Path) -> None:
+    """End a notebook and its job (default: the newest that runs).
+
+    \b
+    Examples:
+      toolkit notebook stop
+      toolkit notebook stop notebook-0002
+    """
+    stopped = _find_notebook(run, runs)
+    forward.require_notebook(stopped)
+    if cancel(stopped):
+        console.fact("stopped", f"{stopped.name}, job {stopped.job_id}")
+    else:
+        console.fact("ended", f"{stopped.name} has ended already")
+
+
+def _find_notebook(run: str | None, runs: Path) -> Run:
+    """Return a run by its name, or the newest notebook that has not ended."""
+    newest = forward.newest(runs) if run is None else None
+    return newest or find(run, runs)

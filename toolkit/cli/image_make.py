@@ -1,0 +1,379 @@
+"""The commands that make recipes and images: `toolkit image build`, `lock`, `new`, `import`, ..."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import click
+
+from toolkit.cli import console
+from toolkit.doctor.node_jobs import find_site
+from toolkit.errors import EXHAUSTED, ForbiddenError, UnknownImageError, UsageError
+from toolkit.files import write_atomically
+from toolkit.images.builder.build import BuildResult
+from toolkit.images.builder.build import build as build_image
+from toolkit.images.builder.methods import BuildOptions, Engine
+from toolkit.images.lockfile.files import lock_path
+from toolkit.images.lockfile.make import make
+from toolkit.images.recipe import catalogue, drafts, library
+from toolkit.images.recipe.importers import import_file
+from toolkit.images.recipe.library import FORMATS
+from toolkit.images.recipe.lock import to_toml
+from toolkit.images.recipe.names import list_recipes, require_image_name
+from toolkit.images.recipe.plan import Plan
+from toolkit.images.store import store
+from toolkit.images.store.listing import count_passed
+from toolkit.images.store.provenance import find_manifest
+from toolkit.units import human_size, human_time
+
+directory_option = click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Directory for NAME.toml (default: the current directory).",
+)
+
+
+@click.command("build")
+@click.argument("name")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Run every step again. What was compiled is used again if all below it is the same.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(("auto", "apptainer", "docker")),
+    default="auto",
+    help="Program that builds. docker: Docker or podman, whose image becomes a SIF. "
+    "auto: Apptainer; where it may not build, docker.",
+)
+@click.option(
+    "--flat",
+    is_flag=True,
+    help="Pack the whole image, by Apptainer alone; without this option, only what "
+    "changed is packed.",
+)
+@click.option(
+    "--locked",
+    is_flag=True,
+    help="Build exactly what the recipe's lock says (toolkit image lock), the same file "
+    "everywhere.",
+)
+@click.option("--lock-file", metavar="FILE", help="The same, with the lock in this file.")
+@click.option(
+    "--no-wait", is_flag=True, help="Exit with code 75 if another process builds the image now."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the path and the manifest as JSON.")
+def build(
+    name: str,
+    force: bool,
+    engine: Engine,
+    flat: bool,
+    locked: bool,
+    lock_file: str | None,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
+    """Build the image of a recipe.
+
+    NAME is a recipe, or a path to a .toml file. Unchanged parts are reused: the image, or its steps
+    before the first changed one (toolkit image cache). The image gets its name only when it is
+    complete and has passed its checks. Then it is verified externally, as by `image verify`.
+
+    The tag of a base is looked up when an image is built, not to see whether one is unchanged:
+    --force builds on what the tag names now, and `digest` in the recipe's [base] pins it.
+
+    Images are in $TOOLKIT_IMAGES, or ~/.local/share/toolkit/images. A build unpacks beside them, or
+    in $TOOLKIT_BUILD_TMP.
+
+    \b
+    Examples:
+      toolkit image build pytorch_cpu
+      toolkit image build ./mine.toml --engine docker
+      toolkit image build pytorch_cpu --locked
+    """
+    if engine == "docker" and (locked or lock_file):
+        cause = "a lock is built by Apptainer: what Docker packs is not the same to the last byte"
+        step = "leave --engine out, or the lock"
+        raise UsageError(cause, place="--engine docker", next_step=step)
+    options = BuildOptions(
+        force=force,
+        engine=engine,
+        flat=flat,
+        wait=not no_wait,
+        lock=lock_file or (str(lock_path(name)) if locked else None),
+        find_site=find_site,
+    )
+    with console.Steps() as progress:
+        built = build_image(name, progress, options)
+        if not built.is_current:
+            progress.say("verified", _verdicts(built))
+    if not as_json:
+        _show_built(built)
+        return
+    data = {"path": built.path, "kept": built.is_current, "seconds": built.seconds}
+    console.out_json({**data, "manifest": built.manifest})
+
+
+def _verdicts(built: BuildResult) -> str:
+    """Return the external verification in one line: the image's own checks were printed before."""
+    own = {check.name for check in built.manifest.checks}
+    groups: dict[str, list[str]] = {"passed": [], "failed": [], "unchecked": []}
+    for verdict in built.verdicts:
+        if verdict.name not in own:
+            groups[verdict.outcome].append(verdict.name)
+    words = [f"{', '.join(names)} {outcome}" for outcome, names in groups.items() if names]
+    return f"{'; '.join(words)} (toolkit image show {built.manifest.name})"
+
+
+def _show_built(built: BuildResult) -> None:
+    """Print what a build has made, and the path of the image as the result."""
+    manifest = built.manifest
+    contents = ", ".join(f"{name} {version}" for name, version in manifest.frameworks.items())
+    if built.is_current:
+        console.say("kept", f"{manifest.name}: unchanged since it was built, {manifest.built}")
+    else:
+        passed, made = count_passed(built.verdicts)
+        proven = f"; {passed} of {made} checks passed" if made else ""
+        console.say("built", f"{human_size(manifest.size)} in {human_time(built.seconds)}{proven}")
+    if contents:
+        console.say("contains", contents)
+    console.document(built.path)
+
+
+@click.command("lock")
+@click.argument("name")
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File to write (default: beside the recipe).",
+)
+def lock(name: str, output: Path | None) -> None:
+    """Record exactly what the image of a recipe was built from.
+
+    NAME is a recipe, or a path to a .toml file. The lock names the base by its digest, every
+    package of Debian by its version, and every package of Python by the hash of its file, also
+    those that only the build needs. Commit the lock: from then on `image build --locked` builds the
+    same image, to the last byte of its file system, or says what is not available.
+
+    \b
+    Examples:
+      toolkit image lock pytorch_cpu
+      toolkit image build pytorch_cpu --locked
+    """
+    try:
+        path = output or lock_path(name)
+    except UnknownImageError:
+        manifest = find_manifest(store.images_directory() / f"{name}.sif")
+        if manifest is None or not manifest.command:
+            raise
+        raise UnknownImageError(
+            f"{name} is an image, and a lock is made of the recipe that it was built from",
+            next_step=f"toolkit image lock RECIPE; {name} was built by: {manifest.command}",
+        ) from None
+    console.say("locking", name)
+    lock = make(name, int(time.time()))
+    try:
+        write_atomically(path, to_toml(lock))
+    except OSError as error:
+        if error.errno in EXHAUSTED:
+            raise
+        raise ForbiddenError(
+            f"the lock cannot be written: {error.strerror}",
+            place=str(path),
+            next_step="toolkit image lock ... --output FILE",
+        ) from None
+    debian = f"{len(lock.apt)} + {len(lock.apt_build)} packages of Debian"
+    console.say("locked", f"{debian}, {len(lock.files)} files of Python")
+    console.document(str(path))
+
+
+@click.command("new")
+@click.argument("name")
+@click.option(
+    "--from",
+    "origin",
+    required=True,
+    metavar="IMAGE",
+    help="A reference (nvcr.io/nvidia/pytorch:25.06-py3), a recipe or its .toml file, an image of "
+    "`image list`, or a .sif file.",
+)
+@click.option(
+    "--with",
+    "features",
+    multiple=True,
+    metavar="THING",
+    help="horovod, or a feature such as jupyter; repeatable.",
+)
+@click.option(
+    "--pip",
+    "packages",
+    multiple=True,
+    metavar="REQUIREMENT",
+    help="A package for pip; repeatable.",
+)
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Directory for NAME.toml (default: the current directory).",
+)
+def new(
+    name: str, origin: str, features: tuple[str, ...], packages: tuple[str, ...], directory: Path
+) -> None:
+    """Write a recipe that builds, on top of an image or a recipe.
+
+    The file is NAME.toml, for `toolkit image build NAME.toml`.
+
+    \b
+    Examples:
+      toolkit image new mine --from nvcr.io/nvidia/pytorch:25.06-py3 --with horovod --with jupyter
+      toolkit image new mine --from pytorch_cpu --pip einops==0.8.1
+    """
+    path = _new_file(directory, name, place="NAME")
+    text = drafts.draft(name, _file_of(origin, directory), features, packages, cwd=str(Path.cwd()))
+    resolved = _write_recipe(path, text)
+    had = f"the base has already: {', '.join(resolved.dropped)}" if resolved.dropped else ""
+    _show_written(path, had)
+
+
+def _file_of(origin: str, directory: Path) -> str:
+    """Return the file of a built image, or of a recipe as seen from a directory; else the name."""
+    if origin.endswith(".toml"):
+        return os.path.relpath(Path(origin).expanduser(), directory)
+    is_known = origin in list_recipes() or catalogue.find_by_name(origin) is not None
+    if is_known or origin.endswith(".sif") or set(origin) & set("/:"):
+        return origin
+    try:
+        return store.find(origin).path
+    except UnknownImageError:
+        return origin
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--name", help="Name of the recipe (default: from the name of the file).")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(),
+    help="Directory for NAME.toml (default: the current directory).",
+)
+def import_recipe(file: Path, name: str | None, directory: Path) -> None:
+    """Convert a Dockerfile or a Singularity definition to a recipe.
+
+    What a recipe cannot hold is listed, with what to do instead.
+
+    \b
+    Examples:
+      toolkit image import Dockerfile --name mine
+      toolkit image import horovod.def
+    """
+    chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
+    path = _new_file(directory, chosen, place="--name")
+    draft = import_file(file, chosen)
+    _write_recipe(path, draft.recipe)
+    for unsupported in draft.unsupported:
+        where = f"{file}:{unsupported.line}: " if unsupported.line else ""
+        console.say("left out", f"{where}{unsupported.text}")
+        console.say("", f"instead: {unsupported.instead}")
+    _show_written(path)
+
+
+def _show_written(path: Path, note: str = "") -> None:
+    """Print the path of a new recipe, and what to do with it."""
+    console.say("written", str(path))
+    if note:
+        console.say("", note)
+    console.say("next", f"toolkit image build {path}")
+    console.document(str(path))
+
+
+def _new_file(directory: Path, name: str, *, place: str) -> Path:
+    """Return the path of a new recipe.
+
+    Raises:
+        UsageError: the name is not allowed, or there is such a file already.
+    """
+    path = directory / f"{require_image_name(name, place, error=UsageError)}.toml"
+    if path.exists():
+        raise UsageError(
+            f"{path} exists already, and is not overwritten",
+            place=place,
+            next_step=f"another {'name' if place == 'NAME' else place}, or remove the file",
+        )
+    return path
+
+
+def _write_recipe(path: Path, text: str) -> Plan:
+    """Write a recipe, and return it resolved; if it is invalid, remove the file again."""
+    write_atomically(path, text)
+    try:
+        return library.load(str(path))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+@click.command("render")
+@click.argument("name", required=False)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(tuple(FORMATS)),
+    help="Format of the definition (default: apptainer; for --write, both).",
+)
+@click.option(
+    "--with",
+    "features",
+    multiple=True,
+    metavar="FEATURE",
+    help="Add a feature; repeatable.",
+)
+@click.option("--all", "every", is_flag=True, help="All recipes that come with the toolkit.")
+@click.option("--write", is_flag=True, help="Write the committed definitions again.")
+def render(
+    name: str | None,
+    form: str | None,
+    features: tuple[str, ...],
+    every: bool,
+    write: bool,
+) -> None:
+    """Show the definition that a recipe becomes.
+
+    `apptainer build` or `docker build` reads it. The definitions of a recipe that came with the
+    tool are committed as containers/NAME.def and containers/NAME.Dockerfile; those of your own
+    recipes are beside the .toml file.
+
+    \b
+    Examples:
+      toolkit image render pytorch_cpu
+      toolkit image render pytorch_cpu --format docker --with jupyter
+      toolkit image render --all --write
+    """
+    if every == (name is not None):
+        raise UsageError(
+            "name one recipe, or use --all",
+            place="NAME",
+            choices=list_recipes(),
+            next_step="toolkit image render --help",
+        )
+    if features and (write or every):
+        cause = "--with shows a definition; it does not go with --write, --all"
+        raise UsageError(cause, place="--with")
+    for recipe in list_recipes() if name is None else (name,):
+        if not write:
+            console.document(library.render(library.load(recipe, features), form or "apptainer"))
+            continue
+        resolved = library.load(recipe)
+        for each in (form,) if form else FORMATS:
+            path, text = library.definition_path(recipe, each), library.render(resolved, each)
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                write_atomically(path, text)
+                console.say("written", str(path))
