@@ -54,13 +54,12 @@ def get(name: str) -> Launcher:
 
 def unknown(name: str) -> UnknownLauncherError:
     """Return the error for a name that no launcher has."""
-    names = offered()
     return UnknownLauncherError(
         f"there is no launcher {name!r}",
         place="--launcher",
-        choices=names,
+        choices=offered(),
         value=name,
-        next_step=f"one of {', '.join(names)}",
+        next_step=f"one of {', '.join(offered())}",
     )
 
 
@@ -86,8 +85,8 @@ def _trainer_program(case: Case) -> str:
     # A program of an image with torch may be a trainer: each of its ranks gets its number.
     has_torch = case.manifest is not None and "torch" in case.manifest.frameworks
     is_program = case.target.is_program and case.target.name not in SHELLS
-    is_claimed = is_program and has_torch and case.ranks > 1
-    return f"is a program, and the {case.noun} holds torch" if is_claimed else ""
+    is_many = is_program and has_torch and case.ranks > 1
+    return f"is a program, and the {case.noun} holds torch" if is_many else ""
 
 
 def _spawns(case: Case) -> str:
@@ -95,9 +94,9 @@ def _spawns(case: Case) -> str:
         return "calls mp.spawn"
     if case.source.option("multiprocessing-distributed"):
         return "has --multiprocessing-distributed"
-    meets_itself = "MASTER_ADDR=localhost" in case.source.texts
-    is_many = meets_itself and case.source.calls_any("multiprocessing.Process")
-    return "starts processes that meet at localhost" if is_many else ""
+    is_local = "MASTER_ADDR=localhost" in case.source.texts
+    forks = case.source.calls_any("multiprocessing.Process")
+    return "starts processes that meet at localhost" if is_local and forks else ""
 
 
 def _reads_slurm(case: Case) -> str:
@@ -159,8 +158,7 @@ def choose(case: Case) -> tuple[str, str]:
 
     This is ``--launcher auto``, the default. A plan names the launcher that was chosen.
     """
-    claimed = ((name, reason) for name, claim in CLAIMS if (reason := claim(case)))
-    name, reason = next(claimed)
+    name, reason = next((name, why) for name, claim in CLAIMS if (why := claim(case)))
     module = reason.partition("imports ")[2].partition(",")[0]
     # The user's module that imports what a claim names, if the script itself does not.
     where = case.source.where.items() if module else ()

@@ -74,10 +74,9 @@ def of_step(logs: Logs, task: str = "rank") -> list[Failure]:
         logs: lines of each log.
         task: what messages call a task of Slurm: a rank, or an agent that starts ranks.
     """
-    matches = filter(None, map(_SRUN_EXIT.search, _batch_lines(logs)))
     failures = [
         rank_failure(_exit_code(match["how"]), number, match["host"], task=task)
-        for match in matches
+        for match in filter(None, map(_SRUN_EXIT.search, _batch_lines(logs)))
         for number in _tasks(match["tasks"])
     ]
     return sorted(failures, key=_is_stopped)
@@ -142,25 +141,28 @@ def summary_failures(logs: Logs) -> list[Failure]:
     Args:
         logs: lines of each log, and its host; empty: the host that the summary names.
     """
-    failures = []
-    for host, lines in logs:
-        for entry in _ENTRY.finditer("\n".join(lines)):
-            code = int(entry["code"])
-            exit_code = 128 - code if code < 0 else code
-            failure = rank_failure(exit_code, int(entry["rank"]), host or entry["host"].strip())
-            order = (_is_stopped(failure), entry["time"], int(entry["number"]))
-            failures.append((order, failure))
-    return [failure for _, failure in sorted(failures, key=lambda each: each[0])]
+    entries = [(host, entry) for host, lines in logs for entry in _ENTRY.finditer("\n".join(lines))]
+    entries.sort(key=lambda each: (each[1]["time"], int(each[1]["number"])))
+    codes = [int(entry["code"]) for _, entry in entries]
+    failures = [
+        rank_failure(
+            128 - code if code < 0 else code, int(entry["rank"]), host or entry["host"].strip()
+        )
+        for code, (host, entry) in zip(codes, entries, strict=True)
+    ]
+    return sorted(failures, key=_is_stopped)
 
 
-def since_restart(processes: Sequence[Process], reported: Sequence[Failure]) -> Sequence[Process]:
+def since_restart(processes: Sequence[Process], _: Sequence[Failure]) -> Sequence[Process]:
     """Return torchrun's agents, and the processes of ranks since their last restart."""
-    del reported
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
     starts = [tuple(process.env.get(name, "") for name in names) for process in processes]
     last = next((start for start in reversed(starts) if start[0]), None)
-    pairs = zip(processes, starts, strict=True)
-    return [process for process, start in pairs if not start[0] or start == last]
+    return [
+        process
+        for process, start in zip(processes, starts, strict=True)
+        if not start[0] or start == last
+    ]
 
 
 # How the parent reports a process that torch.multiprocessing.spawn started.
@@ -229,8 +231,7 @@ def of_mpirun(logs: Logs) -> list[Failure]:
     lines, failures = _batch_lines(logs), []
     for index, line in enumerate(lines):
         following = lines[index + 1 : index + 4]
-        killed = _KILLED.search(" ".join((line, *following[:1])))  # mpirun 5 wraps its lines
-        if killed:
+        if killed := _KILLED.search(" ".join((line, *following[:1]))):  # mpirun 5 wraps its lines
             code = 128 + int(killed["signal"])
             failures.append(rank_failure(code, int(killed["rank"]), killed["host"]))
             continue
@@ -278,15 +279,14 @@ def of_last_processes(
     """
     if not reported:
         return processes
-    ranks = [(process.env.get("HOROVOD_RANK", ""), process.host) for process in processes]
     failed = {(str(failure.rank), failure.host) for failure in reported}
+    of_ranks = [
+        ((process.env.get("HOROVOD_RANK", ""), process.host), process) for process in processes
+    ]
     begun = {
-        rank: process.time_ns
-        for rank, process in zip(ranks, processes, strict=True)
-        if process.is_rank and rank in failed
+        rank: process.time_ns for rank, process in of_ranks if process.is_rank and rank in failed
     }
-    pairs = zip(ranks, processes, strict=True)
-    return [process for rank, process in pairs if process.time_ns >= begun.get(rank, math.inf)]
+    return [process for rank, process in of_ranks if process.time_ns >= begun.get(rank, math.inf)]
 
 
 def ranked_by(*names: str) -> Callable[[Process], int | None]:

@@ -134,7 +134,7 @@ _BUILD = re.compile(r"built for (?P<frameworks>.+), with (?P<operations>.+)")
 
 
 def _check_horovod(case: Case, operation: str) -> Iterator[ToolkitError]:
-    """Require Horovod in the image, built with an operation.
+    """Require Horovod in the image, built with an operation and for what the script imports.
 
     An image whose contents are not known, and a build that was not checked, is not refused.
     """
@@ -152,26 +152,21 @@ def _check_horovod(case: Case, operation: str) -> Iterator[ToolkitError]:
             place="--launcher",
             next_step=other,
         )
-    yield from _unbuilt(case, build["frameworks"])
-
-
-def _unbuilt(case: Case, frameworks: str) -> Iterator[ToolkitError]:
-    """Yield an error if the script imports a part of Horovod that was not built."""
-    built_for = sorted(word.split()[0] for word in frameworks.split(", "))
-    for part, name in _PARTS.items():
-        if not case.source.imports_any(part) or name in built_for:
-            continue
-        is_image = case.noun == "image"
-        step = f"build Horovod for {name} in the environment"
-        if is_image:
-            step = f"an image whose recipe builds Horovod for {name}: toolkit image list"
-        yield LauncherMismatchError(
-            f"the script imports {part}, "
-            f"this {case.noun}'s Horovod was built for {', '.join(built_for)}",
-            place="--image" if is_image else "--runtime",
-            next_step=step,
-        )
+    built_for = sorted(word.split()[0] for word in build["frameworks"].split(", "))
+    imported = (part for part in _PARTS if case.source.imports_any(part))
+    part = next((part for part in imported if _PARTS[part] not in built_for), None)
+    if part is None:
         return
+    place, step = "--runtime", f"build Horovod for {_PARTS[part]} in the environment"
+    if case.noun == "image":
+        place = "--image"
+        step = f"an image whose recipe builds Horovod for {_PARTS[part]}: toolkit image list"
+    yield LauncherMismatchError(
+        f"the script imports {part}, "
+        f"this {case.noun}'s Horovod was built for {', '.join(built_for)}",
+        place=place,
+        next_step=step,
+    )
 
 
 HOROVOD = Launcher(
@@ -259,7 +254,11 @@ _TRIED = (("5", "4"),)  # of the host, of the image: ranks of 4.1.4 under mpirun
 
 
 def _check_mpirun(case: Case) -> Iterator[ToolkitError]:
-    """Require an Open MPI on the nodes, and an MPI in the image, or Horovod built with it."""
+    """Require an Open MPI on the nodes, and an MPI in the image, or Horovod built with it.
+
+    Warn of two versions of Open MPI that may not work together: it promises that ranks find a
+    daemon of the same major version; of others, what was tried is known.
+    """
     is_horovod = case.source.imports_any("horovod")
     yield from _check_horovod(case, "mpi") if is_horovod else _require_mpi(case)
     version = case.facts.mpirun
@@ -276,7 +275,15 @@ def _check_mpirun(case: Case) -> Iterator[ToolkitError]:
             place="--launcher mpirun",
             next_step="load the site's Open MPI, or use --launcher mpi",
         )
-    yield from _versions_apart(case)
+    host = _OPEN_MPI.search(version or "")
+    image = _OPEN_MPI.search(case.manifest.detail_of("openmpi") if case.manifest else "")
+    if host and image and host[1] != image[1] and (host[1], image[1]) not in _TRIED:
+        yield LauncherMismatchError(
+            f"mpirun here is Open MPI {host[1]}.{host[2]}, "
+            f"the {case.noun} has {image[1]}.{image[2]}: ranks may not find it",
+            next_step="--launcher horovod or mpi does without the host's",
+            is_warning=True,
+        )
 
 
 def _mpirun(case: Case) -> Launch:
@@ -297,24 +304,6 @@ def _mpirun(case: Case) -> Launch:
             *("-n", str(case.ranks), "--map-by", f"ppr:{ranks}:node", "--bind-to", "none"),
             *(word for name, value in parameters.items() for word in ("--mca", name, value)),
         ),
-    )
-
-
-def _versions_apart(case: Case) -> Iterator[ToolkitError]:
-    """Warn of two versions of Open MPI that may not work together.
-
-    Open MPI promises that ranks find a daemon of the same major version; of others, what was tried
-    is known.
-    """
-    host = _OPEN_MPI.search(case.facts.mpirun or "")
-    image = _OPEN_MPI.search(case.manifest.detail_of("openmpi") if case.manifest else "")
-    if host is None or image is None or host[1] == image[1] or (host[1], image[1]) in _TRIED:
-        return
-    yield LauncherMismatchError(
-        f"mpirun here is Open MPI {host[1]}.{host[2]}, "
-        f"the {case.noun} has {image[1]}.{image[2]}: ranks may not find it",
-        next_step="--launcher horovod or mpi does without the host's",
-        is_warning=True,
     )
 
 

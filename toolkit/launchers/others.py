@@ -219,8 +219,9 @@ SUBMITIT = Launcher(
 def _check_shell(case: Case) -> Iterator[ToolkitError]:
     """Require a terminal."""
     if not (case.job.interactive and case.job.pty):
-        cause = "the launcher shell is for a terminal"
-        yield UsageError(cause, place="--launcher", next_step="toolkit shell")
+        yield UsageError(
+            "the launcher shell is for a terminal", place="--launcher", next_step="toolkit shell"
+        )
 
 
 # A task has the job's share of each node; only that of the first node is started, and the other
@@ -288,8 +289,7 @@ def _notebook(case: Case) -> Launch:
     One task has the job's share of that node; the other nodes wait for its kernels. The server's
     first argument is the seconds after which it stops if unused.
     """
-    program = f"{case.run}/notebook_server.py"
-    return default(case, program=("python3", program, *case.job.arguments))
+    return default(case, program=("python3", f"{case.run}/notebook_server.py", *case.job.arguments))
 
 
 NOTEBOOK = Launcher(

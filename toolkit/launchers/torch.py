@@ -48,10 +48,8 @@ def _torchrun(case: Case) -> Launch:
     job, (least, most) = case.job, case.job.node_range
     own = _fill(case, _openmmlab(case, "pytorch"))
     is_elastic, is_unequal = least != most, bool(job.gpus_by_node)
-    restarts = job.max_restarts
-    if restarts is None:
-        restarts = _RESTARTS if is_elastic else 0
-    changes = {"cpus_per_task": None} if is_unequal else {}
+    usual = _RESTARTS if is_elastic else 0
+    restarts = usual if job.max_restarts is None else job.max_restarts
     return default(
         case,
         {
@@ -72,7 +70,7 @@ def _torchrun(case: Case) -> Launch:
         program=(*_torchrun_script(case), *own, *job.arguments),
         task_is_rank=False,
         labels_lines=True,
-        **changes,
+        **({"cpus_per_task": None} if is_unequal else {}),
     )
 
 

@@ -144,8 +144,11 @@ def _shape(trainer: Construction, case: Case) -> tuple[int | None, int | None]:
         is_whole = "trainer_defaults" not in given and not names & {"-c", "--config"}
         # What the arguments of a script with LightningCLI set of its Trainer.
         words = [part for word in case.job.arguments for part in word.split("=", 1)]
-        options = (pair for pair in pairwise(words) if pair[0].startswith(_CLI))
-        given = {name.removeprefix(_CLI): value for name, value in options}
+        given = {
+            name.removeprefix(_CLI): value
+            for name, value in pairwise(words)
+            if name.startswith(_CLI)
+        }
     settings: dict[str, int | str | None] = (
         {"num_nodes": 1, "devices": "auto", **_variables(trainer, case), **given}
         if is_whole
