@@ -62,8 +62,10 @@ def missing_frameworks(case: Case, name: str) -> Iterator[ToolkitError]:
         if case.source.imports_any(framework) and framework not in held
     ]
     if missing and case.source.python:
-        cause = f"the script imports {', '.join(missing)}, which {name} does not have"
-        yield ImportsMissingError(cause, is_warning=True)
+        yield ImportsMissingError(
+            f"the script imports {', '.join(missing)}, which {name} does not have",
+            is_warning=True,
+        )
 
 
 def pmi_types(mpirun: str) -> tuple[str, ...]:

@@ -207,10 +207,9 @@ def discover(image: str) -> tuple[model.Engine, Manifest | None]:
             next_step=f"{client} pull {image}",
         ) from None
     info = connection.client.info()
-    address = address_for_client(connection)
     engine = model.Engine(
         program=client,
-        address=address,
+        address=address_for_client(connection),
         rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ())
         or bool(info.get("Rootless")),  # podman's
         nvidia="nvidia" in (info.get("Runtimes") or {})

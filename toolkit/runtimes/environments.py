@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -57,7 +58,6 @@ def parse(text: str, name: str = "") -> Environment | None:
         kind, own = "venv", f"the virtual environment {prefix.name}"
     elif (prefix / "conda-meta").is_dir():
         kind, own = "conda", f"the conda environment {prefix.name}"
-    python = Python(path=path, version=answer["version"], modules=tuple(answer["modules"]))
     manifest = Manifest(
         name=name or own,
         sif_id="",
@@ -66,7 +66,7 @@ def parse(text: str, name: str = "") -> Environment | None:
         built="",
         frameworks=answer["frameworks"],
         mpi=pmi_types(mpirun),
-        pythons=(python,),
+        pythons=(Python(path=path, version=answer["version"], modules=tuple(answer["modules"])),),
     )
     return Environment(
         name=manifest.name,
@@ -175,28 +175,26 @@ def environments() -> Iterator[Path]:
     """
     home, variables = Path.home(), os.environ
     candidates = [Path(line) for line in _lines(home / ".conda/environments.txt")]
-    listed = (variables.get(name, "") for name in ("CONDA_ENVS_PATH", "CONDA_ENVS_DIRS"))
-    named = ":".join(listed).split(os.pathsep)
-    directories = [Path(part).expanduser() for part in named if part]
-    directories += [*_configured(_lines(home / ".condarc")), home / ".conda/envs"]
-    if "CONDA_EXE" in variables:
-        directories.append(Path(variables["CONDA_EXE"]).parent.parent / "envs")
-    if "MAMBA_ROOT_PREFIX" in variables:
-        directories.append(Path(variables["MAMBA_ROOT_PREFIX"]) / "envs")
-    directories += [home / root / "envs" for root in _ROOTS]
-    for directory in dict.fromkeys(directories):
+    directories = [
+        *f"{variables.get('CONDA_ENVS_PATH', '')}:{variables.get('CONDA_ENVS_DIRS', '')}".split(
+            ":"
+        ),
+        *_configured(_lines(home / ".condarc")),
+        "~/.conda/envs",
+        f"{Path(variables['CONDA_EXE']).parent.parent}/envs" if "CONDA_EXE" in variables else "",
+        f"{variables['MAMBA_ROOT_PREFIX']}/envs" if "MAMBA_ROOT_PREFIX" in variables else "",
+        *(f"~/{root}/envs" for root in _ROOTS),
+    ]
+    for directory in map(Path.expanduser, map(Path, dict.fromkeys(filter(None, directories)))):
         candidates += sorted(directory.iterdir()) if directory.is_dir() else ()
     yield from (path for path in candidates if (path / "conda-meta").is_dir())
 
 
-def _configured(lines: Sequence[str]) -> Iterator[Path]:
-    """Yield the list ``envs_dirs`` of a .condarc that has each directory on a line of its own."""
-    in_list = False
-    for line in lines:
-        if in_list and line.startswith("- "):
-            yield Path(line[2:].strip().strip("'\"")).expanduser()
-        else:
-            in_list = line.startswith("envs_dirs:")
+def _configured(lines: Iterable[str]) -> list[str]:
+    """Return the list ``envs_dirs`` of a .condarc that has each directory on a line of its own."""
+    after = dropwhile(lambda line: not line.startswith("envs_dirs:"), lines)
+    entries = takewhile(lambda line: line.startswith("- "), islice(after, 1, None))
+    return [line[2:].strip().strip("'\"") for line in entries]
 
 
 def _lines(path: Path) -> list[str]:
@@ -267,9 +265,9 @@ def _discover_conda(case: Case) -> Case:
             next_step=f"conda install --prefix {prefix} python",
         )
     asked = probe((*case.site.modules, *case.job.modules), prefix)
-    variables = _variables(prefix)
-    environment = replace(asked, kind="conda", prefix=str(prefix), variables=variables)
-    return case._replace(environment=environment)
+    return case._replace(
+        environment=replace(asked, kind="conda", prefix=str(prefix), variables=_variables(prefix))
+    )
 
 
 def _check_conda(case: Case) -> Iterator[ToolkitError]:

@@ -24,23 +24,18 @@ def of_name(place: str, entry: str) -> str:
 
 
 def listing(place: str) -> "list[str]":
-    """Return the names in a directory or at the top of an archive; none if it cannot be read."""
-    try:
-        return archived(place) if os.path.isfile(place) else os.listdir(place)
-    except (OSError, ValueError):
-        return []
+    """Return the names in a directory or at the top of an archive.
 
-
-def archived(place: str) -> "list[str]":
-    """Return the names at the top of an archive; none for a Python without zlib."""
+    There are none if it cannot be read, or by a Python without zlib.
+    """
     try:
+        if not os.path.isfile(place):
+            return os.listdir(place)
         import zipfile
-    except ImportError:
-        return []
-    try:
+
         with zipfile.ZipFile(place) as archive:
             return [name.partition("/")[0] for name in archive.namelist()]
-    except zipfile.BadZipFile:
+    except Exception:  # of a broken archive it is an error of the module that may be missing
         return []
 
 
