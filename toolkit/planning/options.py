@@ -43,8 +43,8 @@ def directives(
         *([str(job.slurm["gres"])] if "gres" in job.slurm else []),
     ]
     # A job that reaches its limit says where each rank was; who does not know SIGURG ignores it.
-    is_free = not {"signal"} & {*job.slurm, *dict(launch.directives)}
-    asked = f"URG@{_ASKED_SECONDS}" if reports and is_free and not job.interactive else None
+    is_free = "signal" not in {*job.slurm, *dict(launch.directives)} and not job.interactive
+    asked = f"URG@{_ASKED_SECONDS}" if reports and is_free else None
     decided: dict[str, object] = {
         "job-name": case.name,
         "nodes": most if is_fixed else f"{least}-{most}",
@@ -69,8 +69,7 @@ def directives(
         for option in OPTIONS.values()
         if option.kind or option.name in decided
     ]
-    default = (("requeue" if requeue else "no-requeue", ""),)
-    rows += launch.directives or default
+    rows += launch.directives or (("requeue" if requeue else "no-requeue", ""),)
     return tuple(
         (key, str(value)) for key, value in rows if value is not None and _applies(key, job)
     )
@@ -113,38 +112,37 @@ def findings(job: Job, installed: Mapping[str, Takes]) -> Iterator[ToolkitError]
         except UsageError as error:
             yield UsageError(error.cause, place=place, next_step=error.next_step)
             continue
+        cause = step = ""
         if option is not None and option.refusal:
             cause = f"--{name} cannot be passed to sbatch: {option.refusal}"
-            yield UsageError(cause, place=place, next_step=option.instead or None)
+            step = option.instead
         elif name == "gres" and asks_gpus:
-            cause = f"GPUs cannot be passed to sbatch: {gpus.refusal}"
-            yield UsageError(cause, place=place, next_step=gpus.instead)
-        elif is_missing and (installed or name in SHORT):
+            cause, step = f"GPUs cannot be passed to sbatch: {gpus.refusal}", gpus.instead
+        elif is_missing and name in SHORT:
+            cause = f"{name!r} is a short option; --slurm takes long names"
+            step = f"--slurm {SHORT[name]}"
+        elif is_missing and installed:
             yield _unknown(name, installed)
         elif takes == "flag" and value is not True:
-            cause = f"sbatch's --{name} takes no value, got {value!r}"
-            yield UsageError(cause, place=place, next_step=place)
+            cause, step = f"sbatch's --{name} takes no value, got {value!r}", place
         elif takes == "value" and value is True:
-            cause = f"sbatch's --{name} needs a value"
-            yield UsageError(cause, place=place, next_step=f"{place}=VALUE")
+            cause, step = f"sbatch's --{name} needs a value", f"{place}=VALUE"
+        if cause:
+            yield UsageError(cause, place=place, next_step=step or None)
 
 
 def notes(job: Job, installed: Mapping[str, Takes]) -> tuple[str, ...]:
     """Return a note for each unknown option if there is no sbatch that could list it."""
-    unknown = [name for name in job.slurm if name not in OPTIONS and not installed]
     return tuple(
         f"--slurm {name}: not an option of Slurm 22.05 to 26.05, and this machine has no sbatch to "
         "check it with; the script has it unchanged"
-        for name in unknown
+        for name in job.slurm
+        if name not in OPTIONS and not installed
     )
 
 
 def _unknown(name: str, installed: Mapping[str, Takes]) -> UsageError:
     refused = {key for key, option in OPTIONS.items() if option.refusal}
-    if name in SHORT:
-        cause = f"{name!r} is a short option; --slurm takes long names"
-        step = f"--slurm {SHORT[name]}"
-        return UsageError(cause, place=f"--slurm {name}", next_step=step)
     return UsageError(
         f"the sbatch of this cluster has no option --{name}",
         place=f"--slurm {name}",
@@ -190,23 +188,29 @@ def requeue_findings(case: Case) -> Iterator[ToolkitError]:
     job, script = case.job, case.target.script
     if not job.requeue:
         if job.max_requeues is not None and job.requeue is None:
-            cause = "--max-requeues has no effect without --requeue"
-            yield UsageError(cause, place="--max-requeues", next_step="add --requeue")
+            yield UsageError(
+                "--max-requeues has no effect without --requeue",
+                place="--max-requeues",
+                next_step="add --requeue",
+            )
         return
     match = _SIGNAL.match(job.signal or "B:USR1")
     if not match or "B" not in (match["to"] or "") or match["name"] not in _NAMES:
-        cause = f"--requeue needs USR1 or USR2 to the batch shell (B:) only, got {job.signal!r}"
-        step = f"--signal B:USR1@{_SECONDS}, or leave --signal out"
-        yield UsageError(cause, place="--signal", next_step=step)
+        yield UsageError(
+            f"--requeue needs USR1 or USR2 to the batch shell (B:) only, got {job.signal!r}",
+            place="--signal",
+            next_step=f"--signal B:USR1@{_SECONDS}, or leave --signal out",
+        )
         return
     minutes, seconds = case.minutes, _signal(job, case.minutes)[1]
     if minutes is not None and minutes * 60 <= seconds + _EARLY:
-        cause = (
+        yield UsageError(
             f"a job of {counted(minutes, 'minute')} would be stopped as soon as it runs: Slurm "
-            f"sends the signal {seconds} s before the time limit, and up to {_EARLY} s earlier"
+            f"sends the signal {seconds} s before the time limit, and up to {_EARLY} s earlier",
+            place="--signal",
+            next_step="give a longer --time, or a signal nearer to the end: "
+            "--signal B:USR1@SECONDS",
         )
-        step = "give a longer --time, or a signal nearer to the end: --signal B:USR1@SECONDS"
-        yield UsageError(cause, place="--signal", next_step=step)
     # Ranks start with the signal ignored, so that it ends no rank that does not handle it, and
     # POSIX lets no shell trap a signal that was ignored when the shell started.
     if script.endswith(".sh"):

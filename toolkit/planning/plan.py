@@ -41,8 +41,9 @@ def decide(case: Case) -> Plan:
     findings, forced = _findings(case)
     errors = [finding for finding in findings if not finding.is_warning]
     if errors or launcher is None or runtime is None:
-        cause = f"this job could not run on site {case.site.name}; nothing was submitted"
-        raise PlanError(cause, errors)
+        raise PlanError(
+            f"this job could not run on site {case.site.name}; nothing was submitted", errors
+        )
     launch = launcher.launch(case)
     container = runtime.container(case)
     requeue = options.requeueing(job, case.minutes)
@@ -94,15 +95,13 @@ def _resolved(case: Case) -> tuple[Case, tuple[str, ...]]:
     job, partition = case.job, case.partition
     has = options.gpus_on_a_node(case.site, partition, job.partition, job.gpu_type)
     job, notes = options.with_gpus(job, has)
-    origins = {key: value for key, value in case.origins.items() if key != "gpus"}
-    if "gpus" in case.origins:
-        origins["gpus_per_node"] = case.origins["gpus"]
+    names = {"gpus": "gpus_per_node"}
+    origins = {names.get(key, key): value for key, value in case.origins.items()}
     if case.after:
-        dependencies = (*((job.dependency,) if job.dependency else ()), *case.after)
-        job = replace(job, dependency=",".join(dependencies))
-    wrong = options.gpu_findings(case.job)
-    job = replace(job, array=sweep.array(job))
-    return case.with_findings(*wrong)._replace(job=job, origins=origins), notes
+        dependencies = ",".join(filter(None, (job.dependency, *case.after)))
+        job = replace(job, dependency=dependencies)
+    case = case.with_findings(*options.gpu_findings(case.job))
+    return case._replace(job=replace(job, array=sweep.array(job)), origins=origins), notes
 
 
 def _findings(case: Case) -> tuple[list[ToolkitError], Forced | None]:
@@ -233,27 +232,22 @@ def as_recorded(recorded: Plan, fresh: Plan) -> Plan:
             the script and the absence of dependencies on other runs come from it.
     """
     data = _moved(msgspec.to_builtins(recorded), recorded.run_directory, fresh.run_directory)
-    again = convert(data, Plan)
     # How a variable gets to the ranks is the template's business, which is that of today.
-    container = replace(again.container, prefix=fresh.container.prefix)
-    again = replace(again, container=container)
+    data["container"]["prefix"] = fresh.container.prefix
+    again = convert(data, Plan)
     now = dict(fresh.directives)
     after = ("dependency", "kill-on-invalid-dep")
     # Why the launcher was chosen is no difference: now it is a recorded setting.
     alike = replace(fresh, launch=replace(fresh.launch, reason=again.launch.reason))
     changed = [name for name in _FROM_OUTSIDE if getattr(again, name) != getattr(alike, name)]
-    notes = (
-        (f"the site, the image or the toolkit has changed; as recorded: {', '.join(changed)}",)
-        if changed
-        else ()
-    )
+    text = f"the site, the image or the toolkit has changed; as recorded: {', '.join(changed)}"
     return replace(
         again,
         toolkit=fresh.toolkit,
         directives=tuple(row for row in again.directives if row[0] not in after or row[0] in now),
         script_file=fresh.script_file,
         forced=fresh.forced,
-        notes=(*fresh.notes, *notes),
+        notes=(*fresh.notes, *([text] if changed else ())),
         warnings=fresh.warnings,
     )
 
@@ -282,10 +276,9 @@ def not_taken(recorded: Plan, job: Job, now: Settings) -> tuple[str, ...]:
         if isinstance(mine, tuple) or not recorded.origins.get(key, "").startswith("--")
         for name, value in _differences(key, mine, getattr(job, key, None))
     ]
-    if not texts:
-        return ()
     listed = ", ".join(texts)
-    return (f"planned as recorded; not taken: {listed}. An option with the value takes it",)
+    text = f"planned as recorded; not taken: {listed}. An option with the value takes it"
+    return (text,) if texts else ()
 
 
 def _differences(key: str, now: Any, recorded: Any) -> Iterator[tuple[str, object]]:

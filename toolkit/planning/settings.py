@@ -69,10 +69,8 @@ class Settings(NamedTuple):
 
 def layer(origin: str, job: Job) -> Layer:
     """Return the settings of ``job`` as a layer, without those that are unset."""
-    values = {name: getattr(job, name) for name in field_names(Job)}
-    return Layer(
-        origin, {name: value for name, value in values.items() if value not in (None, (), {})}
-    )
+    values = ((name, getattr(job, name)) for name in field_names(Job))
+    return Layer(origin, {name: value for name, value in values if value not in (None, (), {})})
 
 
 def merge(layers: Sequence[Layer]) -> Settings:
@@ -205,29 +203,25 @@ def _setting(name: str, key: str, text: str) -> dict[str, Any]:
     Raises:
         UsageError: its value is not valid; the place is the variable.
     """
-    readings: list[dict[str, Any]] = []
     try:
         if isinstance(getattr(DEFAULTS, key), tuple | dict):
-            readings.append(named_values({key: tuple(shlex.split(text))}))
-        else:
-            numbers = [int(text)] if _WHOLE.match(text) else []
-            switches = [_SWITCH[word] for word in [text.strip().lower()] if word in _SWITCH]
-            readings += [{key: value} for value in (*numbers, *switches, text)]
+            return named_values({key: tuple(shlex.split(text))})
     except UsageError as error:
         error.place = name
         raise
     except ValueError as error:  # quotes that are not closed
         raise UsageError(f"{text!r} is not valid: {error}", place=name) from None
-    causes = []
-    for values in readings:
+    switches = [value for word, value in _SWITCH.items() if word == text.strip().lower()]
+    cause = ""
+    for value in (*([int(text)] if _WHOLE.match(text) else ()), *switches, text):
         try:
-            convert(values, Job)
+            convert({key: value}, Job)
         except BadDataError as error:
-            causes.append(str(error))
+            cause = f"{text!r} is not valid: {error}"
         else:
-            return values
-    step = f"{name}=on, or {name}=off" if "true or false" in causes[-1] else None
-    raise UsageError(f"{text!r} is not valid: {causes[-1]}", place=name, next_step=step)
+            return {key: value}
+    step = f"{name}=on, or {name}=off" if "true or false" in cause else None
+    raise UsageError(cause, place=name, next_step=step)
 
 
 def _slurm_value(name: str, text: str) -> SlurmValue:
@@ -237,8 +231,11 @@ def _slurm_value(name: str, text: str) -> SlurmValue:
         return text
     value = _SWITCH.get(text.lower(), text)
     if option.takes == "flag" and value is text:
-        cause = f"{text!r} is not valid: the option takes no value"
-        raise UsageError(cause, place=name, next_step=f"{name}=on, or {name}=off")
+        raise UsageError(
+            f"{text!r} is not valid: the option takes no value",
+            place=name,
+            next_step=f"{name}=on, or {name}=off",
+        )
     return value
 
 
@@ -251,11 +248,16 @@ def named_values(options: dict[str, Any]) -> dict[str, Any]:
     texts = options.get("env", ())
     wrong = next((text for text in texts if not text.partition("=")[0]), None)
     if wrong is not None:
-        cause = f"--env expects NAME=VALUE, or NAME for a variable that is set here, got {wrong!r}"
-        raise UsageError(cause, place="--env", next_step="--env NAME=VALUE")
-    variables = dict(text.split("=", 1) for text in texts if "=" in text)
-    passed = tuple(text for text in texts if "=" not in text)
-    named = {"env": variables, "pass_env": passed, "slurm": _slurm_values(options.get("slurm", ()))}
+        raise UsageError(
+            f"--env expects NAME=VALUE, or NAME for a variable that is set here, got {wrong!r}",
+            place="--env",
+            next_step="--env NAME=VALUE",
+        )
+    named = {
+        "env": dict(text.split("=", 1) for text in texts if "=" in text),
+        "pass_env": tuple(text for text in texts if "=" not in text),
+        "slurm": _slurm_values(options.get("slurm", ())),
+    }
     others = {key: value for key, value in options.items() if key not in named}
     return others | {key: value for key, value in named.items() if value}
 

@@ -136,17 +136,26 @@ def _sweep_findings(
         if name in _RESOURCES and not source.option(name):
             yield _resource_error(name, values)
     if count > _MAX_POINTS:
-        cause = f"the sweep has {count} points; the limit is {_MAX_POINTS}"
-        yield UsageError(cause, place="--sweep", next_step="give fewer values")
+        yield UsageError(
+            f"the sweep has {count} points; the limit is {_MAX_POINTS}",
+            place="--sweep",
+            next_step="give fewer values",
+        )
     least, most = job.node_range
     if least < most:
-        cause = "a sweep needs a fixed number of nodes"
-        yield UsageError(cause, place="--nodes", next_step=f"--nodes {most}")
+        yield UsageError(
+            "a sweep needs a fixed number of nodes",
+            place="--nodes",
+            next_step=f"--nodes {most}",
+        )
     ranges = task_ranges(str(job.array)) if job.array is not None else []
     beyond = next((number for ids in ranges for number in ids if number >= count), None)
     if beyond is not None:
-        cause = f"the sweep has the points 0 to {count - 1}; it has no point {beyond}"
-        yield UsageError(cause, place="--array", next_step=f"--array 0-{count - 1}")
+        yield UsageError(
+            f"the sweep has the points 0 to {count - 1}; it has no point {beyond}",
+            place="--array",
+            next_step=f"--array 0-{count - 1}",
+        )
     for name in parsed:
         flag = name if name.startswith("-") else f"--{name}"
         if source.options and flag not in source.options:

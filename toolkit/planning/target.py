@@ -52,8 +52,7 @@ def understand(
     starts = name in SHELLS or ("/" not in name and source.is_python(name))
     is_program = is_program or is_command or starts
     is_live = flags.values.get("snapshot") is False
-    runs = known.runs or "runs"
-    target, own = resolve(name, cwd, runs=runs, program=is_program, is_live=is_live)
+    target, own = resolve(name, cwd, runs=known.runs or "runs", program=is_program, is_live=is_live)
     return target, own, flags, note
 
 
@@ -89,8 +88,8 @@ def resolve(
         return _repeated(path, cwd, is_live=is_live)
     if (path / "job.toml").is_file():
         is_named = not (name.startswith("jobs/") and shipped_job.is_dir())
-        settings = read_toml(path / "job.toml", Job, named=is_named)
-        return _job("job.toml", settings, path.resolve(), cwd)
+        job = read_toml(path / "job.toml", Job, named=is_named)
+        return _job("job.toml", job, path.resolve(), cwd)
     if path.is_file():
         return _script(name, path, cwd), Layer("script", {})
     # A folder does not hide a program: a clone of huggingface/accelerate is called accelerate.
@@ -151,6 +150,9 @@ def python_target(name: str, flags: Layer, cwd: Path) -> tuple[str, Layer]:
 
     Another command stays as it is, and so does one with a Python or options of its own, or whose
     program is a file here. Ranks are unbuffered without ``-u``.
+
+    Raises:
+        ScriptMissingError: the working directory does not have the module.
     """
     values = dict(flags.values)
     script, module = name, values.get("python_module") or ""
@@ -163,27 +165,18 @@ def python_target(name: str, flags: Layer, cwd: Path) -> tuple[str, Layer]:
         if module and not ((cwd / top).exists() or (cwd / f"{top}.py").exists()):
             return name, flags  # a module of the image, such as mpi4py.futures
     if module:
-        script = module_file(module, cwd)
+        file = source.module_file(module, cwd)
+        if file is None:
+            raise ScriptMissingError(
+                f"no module {module} in {cwd}",
+                place="-m",
+                next_step=f"change to the directory that holds {module.partition('.')[0]}; "
+                f"for a module of the image: --launcher none -- python -m {module}",
+            )
+        script = _short(file, cwd)
         values["python_module"] = module
         values.setdefault("job_name", module.rpartition(".")[2])
     return script, flags._replace(values=values)
-
-
-def module_file(name: str, cwd: Path) -> str:
-    """Return the file that ``python -m NAME`` runs, as the ranks are given it.
-
-    Raises:
-        ScriptMissingError: the working directory does not have the module.
-    """
-    module = source.module_file(name, cwd)
-    if module is None:
-        raise ScriptMissingError(
-            f"no module {name} in {cwd}",
-            place="-m",
-            next_step=f"change to the directory that holds {name.partition('.')[0]}; "
-            f"for a module of the image: --launcher none -- python -m {name}",
-        )
-    return _short(module, cwd)
 
 
 def _job(
@@ -196,17 +189,15 @@ def _job(
         target = Target(job.script or "", str(folder), str(cwd), is_program=True)
         return target, layer(origin, job)
     if not script.is_file():
-        choices = [path.name for path in script.parent.glob("*.py")]
         raise ScriptMissingError(
             f"no script {script.name} in {folder}",
             place=f"{origin}, key script",
-            choices=choices,
+            choices=[path.name for path in script.parent.glob("*.py")],
             value=script.name,
         )
     name = {"job_name": folder.name} if folder != cwd else {}
-    values = {**name, **layer(origin, job).values}
     target = Target(_short(script, cwd), str(script.parent.resolve()), str(cwd))
-    return target, Layer(origin, values)
+    return target, Layer(origin, {**name, **layer(origin, job).values})
 
 
 def _is_program(name: str) -> bool:
