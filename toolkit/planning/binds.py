@@ -91,12 +91,11 @@ def _parse(text: str, directory: str) -> Bind:
         )
     source = str(PurePosixPath(directory) / parts[0])
     target = parts[1] if len(parts) > 1 and parts[1] else posixpath.normpath(source)
-    container_path = posixpath.normpath("/" + target.lstrip("/"))
     if not target.startswith("/") or ".." in PurePosixPath(target).parts:
         raise UsageError(
             f"the target of {text!r} must be an absolute path without ..",
             place="--bind",
-            next_step=f"--bind {parts[0]}:{container_path}",
+            next_step=f"--bind {parts[0]}:{posixpath.normpath('/' + target.lstrip('/'))}",
         )
     return Bind(
         source=source,

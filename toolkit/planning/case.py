@@ -13,7 +13,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from toolkit import launchers, rules, shell, source
-from toolkit.errors import CommandFailedError, ToolkitError, UnknownImageError, UsageError
+from toolkit.errors import (
+    CommandFailedError,
+    NeedsInstallError,
+    ToolkitError,
+    UnknownImageError,
+    UsageError,
+)
 from toolkit.images.store import store as images
 from toolkit.launchers import INTERPRETERS, LAUNCHERS
 from toolkit.model.case import Case, Image, Target
@@ -82,16 +88,15 @@ def gather(
         from toolkit.planning.plan import not_taken
 
         today = merge([_site_layer(cluster.site), *files, variables])
-        is_alike = recorded.site == case.site.name  # another has other values
-        repeats = recorded if is_alike and not flags.values else None
-        case = case._replace(repeats=repeats)
+        if recorded.site == case.site.name and not flags.values:  # another site has other values
+            case = case._replace(repeats=recorded)
         case = _warned(case, *not_taken(recorded, settings.job, today))
     if case.job.after:
         from toolkit.localcluster.access import local_name
         from toolkit.runs.status import dependencies
 
-        directory = Path(case.run).parent
-        after, findings = dependencies(case.job.after, directory, local_name(case.site))
+        name = local_name(case.site)
+        after, findings = dependencies(case.job.after, Path(case.run).parent, name)
         case = case._replace(after=after).with_findings(*findings)
     return _warned(case, *_unchecked(case))
 
@@ -110,12 +115,11 @@ def _merge_settings(
     default = layer("default", DEFAULTS)
     cluster = find_cluster(merge([default, *layers]).job.site, dry_run=dry_run)
     site = _site_layer(cluster.site)
-    below = [] if is_recorded else [site]
-    rule = cluster.site.comment
-    if rule and rule.required and not cluster.is_reachable and not is_recorded:
-        example = f"the example of site {cluster.site.name}"
-        below.insert(0, Layer(example, {"comment": comment_example(rule)}))
-    return cluster, merge([default, *below, *layers, demands(site)])
+    below, rule = [site], cluster.site.comment
+    if rule and rule.required and not cluster.is_reachable:
+        example = {"comment": comment_example(rule)}
+        below.insert(0, Layer(f"the example of site {cluster.site.name}", example))
+    return cluster, merge([default, *(() if is_recorded else below), *layers, demands(site)])
 
 
 def _site_layer(site: Site) -> Layer:
@@ -128,15 +132,13 @@ def _settled(target: Target, note: str, cluster: Cluster, settings: Settings, cw
     job, origins = settings.job, dict(settings.origins)
     if job.site == "auto" or "site" not in origins:
         origins["site"] = cluster.origin if job.site == "auto" else "default"
-    runtime = RUNTIMES.get(job.runtime or DEFAULT)
-    suffix = Path(target.script).suffix
     case = Case(
         job=job,
         site=cluster.site,
         directory=str(cwd),
         origins=origins,
-        target=target._replace(interpreter=INTERPRETERS.get(suffix, "")),
-        runtime=runtime,
+        target=target._replace(interpreter=INTERPRETERS.get(Path(target.script).suffix, "")),
+        runtime=RUNTIMES.get(job.runtime or DEFAULT),
         findings=tuple(unset),
         notes=(note,) if note else (),
     )
@@ -216,8 +218,8 @@ def _with_source(case: Case) -> Case:
     read = source.read(case)
     if case.cluster is None:
         read = read._replace(needed=())  # What a cluster's directories hold is not known here.
-    trees = source.work_trees(Path(target.folder), Path(target.cwd))
-    case = case._replace(source=read, shown={**trees, **read.directories})
+    shown = source.work_trees(Path(target.folder), Path(target.cwd)) | read.directories
+    case = case._replace(source=read, shown=shown)
     if target.is_program or target.repeats is None or target.is_copy:
         return case
     from toolkit.runs.code import change_since
@@ -228,19 +230,21 @@ def _with_source(case: Case) -> Case:
 
 def _with_launcher(case: Case) -> Case:
     """Return the case with its launcher; for ``auto``, with the reason as its origin."""
-    name, launcher = case.job.launcher or "", LAUNCHERS.get(case.job.launcher or "")
-    alone = None
-    if name == "auto":
-        chosen, reason = launchers.choose(case)
-        alone = launchers.copies(case, chosen, is_auto=True)
-        launcher = compatible_launcher(case.runtime, LAUNCHERS[chosen])
-        origins = {**case.origins, "launcher": reason}
-        case = case._replace(job=replace(case.job, launcher=launcher.name), origins=origins)
-    elif name in ("torchrun", "spawn") and case.source.imports_any("torch"):
-        # Their ranks are there to meet; by srun and none, copies are started on purpose.
-        alone = launchers.copies(case, name, is_auto=False)
-    case = case._replace(launcher=launcher)
-    return case.with_findings(alone) if alone else case
+    name, reason = case.job.launcher or "", ""
+    if is_auto := name == "auto":
+        name, reason = launchers.choose(case)
+    # Their ranks are there to meet; by srun and none, copies are started on purpose.
+    meets = name in ("torchrun", "spawn") and case.source.imports_any("torch")
+    if (is_auto or meets) and (alone := launchers.copies(case, name, is_auto=is_auto)):
+        case = case.with_findings(alone)
+    if not is_auto:
+        return case._replace(launcher=LAUNCHERS.get(name))
+    launcher = compatible_launcher(case.runtime, LAUNCHERS[name])
+    return case._replace(
+        launcher=launcher,
+        job=replace(case.job, launcher=launcher.name),
+        origins={**case.origins, "launcher": reason},
+    )
 
 
 def _with_facts(case: Case) -> Case:
@@ -285,11 +289,9 @@ def _with_facts(case: Case) -> Case:
 
 def _mpirun_version() -> str | None:
     """Return the first line of ``mpirun --version``; None if there is none."""
-    if shell.which("mpirun") is None:
-        return None
     try:
         answer = shell.run(["mpirun", "--version"], timeout=20, check=False)
-    except CommandFailedError:
+    except (CommandFailedError, NeedsInstallError):
         return None
     return next((line.strip() for line in answer.stdout.splitlines() if line.strip()), None)
 

@@ -64,23 +64,22 @@ def find_cluster(name: str | None, *, dry_run: bool = False) -> Cluster:
 
 def _require_slurm(error: ToolkitError) -> None:
     """Raise if the only Slurm is a local cluster that is not up, or if that was named."""
-    named = os.environ.get("TOOLKIT_CLUSTER")
-    has_slurm = _has_slurm()
-    if named and has_slurm:
+    if _has_slurm() and not os.environ.get("TOOLKIT_CLUSTER"):
+        return
+    if _has_slurm():
         raise SlurmUnreachableError(
             error.cause,
             place="--cluster or TOOLKIT_CLUSTER",
             next_step=f"{error.next_step}; unset TOOLKIT_CLUSTER for the Slurm on PATH",
         )
-    if not has_slurm:
-        step = error.next_step or ""
-        if step.startswith("toolkit"):
-            step += " (a real Slurm on this machine), or log in to a cluster's login node"
-        raise SlurmUnreachableError(
-            f"this machine has no Slurm, and {error.cause}",
-            place="--site auto",
-            next_step=f"{step}; toolkit run --site NAME --dry-run plans from a cluster's file",
-        ) from None
+    step = error.next_step or ""
+    if step.startswith("toolkit"):
+        step += " (a real Slurm on this machine), or log in to a cluster's login node"
+    raise SlurmUnreachableError(
+        f"this machine has no Slurm, and {error.cause}",
+        place="--site auto",
+        next_step=f"{step}; toolkit run --site NAME --dry-run plans from a cluster's file",
+    ) from None
 
 
 def cluster_of(site: Site) -> Cluster:
@@ -112,8 +111,8 @@ def _local(site: Site, access: Access, origin: str) -> Cluster:
         return Cluster(site, access, origin)
     from toolkit.localcluster.imitation import adapt_site
 
-    imitation = adapt_site(sites.load(access.like), sites.load("local"), os.path.expandvars)
-    return Cluster(imitation, access, f"{origin}, like {access.like}")
+    site = adapt_site(sites.load(access.like), sites.load("local"), os.path.expandvars)
+    return Cluster(site, access, f"{origin}, like {access.like}")
 
 
 def _has_slurm() -> bool:

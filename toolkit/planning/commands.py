@@ -46,8 +46,8 @@ class Command(NamedTuple):
 
 
 def _options(names: str, **meanings: str) -> dict[str, str]:
-    given = {name.replace("_", "-"): meaning for name, meaning in meanings.items()}
-    return dict.fromkeys(names.split(), _LEFT_OUT) | given
+    left_out = dict.fromkeys(names.split(), _LEFT_OUT)
+    return left_out | {name.replace("_", "-"): meaning for name, meaning in meanings.items()}
 
 
 _TORCHRUN = Command(
@@ -254,8 +254,11 @@ def _read(words: Sequence[str], flags: Layer) -> tuple[list[str], dict[str, Any]
             break
     rest = [*program, *rest[rest[:1] == ["--"] :]]
     if not rest:
-        step = f"{place} ... train.py"
-        raise UsageError(f"{place} is given nothing to start", place="SCRIPT", next_step=step)
+        raise UsageError(
+            f"{place} is given nothing to start",
+            place="SCRIPT",
+            next_step=f"{place} ... train.py",
+        )
     settings = _settings(place, given, flags)
     if command.stays and not settings:
         return None
@@ -277,10 +280,9 @@ def _read(words: Sequence[str], flags: Layer) -> tuple[list[str], dict[str, Any]
     _compare(place, settings, flags)
     if MODULE in given:
         rest = ["python", "-m", *rest]
-    variables = (*settings.get("pass_env", ()), *settings.get("env", ()))
     options = [
         *(f"--{key.replace('_', '-')} {settings[key]}" for key in settings if "env" not in key),
-        *(f"--env {variable}" for variable in variables),
+        *(f"--env {name}" for key in ("pass_env", "env") for name in settings.get(key, ())),
     ]
     return rest, settings, f"{place} is understood as {' '.join(options) or rest[0]}"
 
@@ -322,10 +324,11 @@ def _take(place: str, command: Command, rest: list[str], given: dict[str, list[s
             next_step="leave it out, or say it by an option of toolkit run",
         )
     meaning = command.values[option]
-    count = 0 if equals else 2 if meaning == MCA else 1
-    values = [value] if equals else rest[:count]
-    del rest[:count]
-    given.setdefault(meaning, []).extend(["=".join(values)])
+    if not equals:
+        count = 2 if meaning == MCA else 1
+        value = "=".join(rest[:count])
+        del rest[:count]
+    given.setdefault(meaning, []).append(value)
 
 
 def _settings(place: str, given: Mapping[str, Sequence[str]], flags: Layer) -> dict[str, Any]:
@@ -354,9 +357,9 @@ def _settings(place: str, given: Mapping[str, Sequence[str]], flags: Layer) -> d
         slots = [int(text) for host in hosts if (text := host.partition(":")[2]).isdigit()]
         count = per_node if isinstance(per_node, int) else 0
         if str(nodes * count) != ranks or count > min(slots, default=count):
-            named = ",".join(hosts) or f"{nodes} nodes"
             raise UsageError(
-                f"{place} asks for {ranks} ranks, which {named} cannot have in equal numbers",
+                f"{place} asks for {ranks} ranks, which {','.join(hosts) or f'{nodes} nodes'} "
+                "cannot have in equal numbers",
                 place=place,
                 next_step="--nodes N with as many ranks on each",
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from toolkit.errors import ShapeError, ToolkitError, UsageError
 from toolkit.model.case import Case
@@ -105,7 +105,14 @@ def nodes(case: Case) -> Iterator[ToolkitError]:
             continue
         for name in names:
             if name not in known:
-                yield _unknown(f"the cluster has no node {name!r}", place, known, name)
+                yield UsageError(
+                    f"the cluster has no node {name!r}",
+                    place=place,
+                    choices=known,
+                    value=name,
+                    next_step=_LIST,
+                    source="sinfo",
+                )
             elif place == "--nodelist" and partition and partition not in known[name].partitions:
                 others = known[name].partitions
                 yield UsageError(
@@ -114,12 +121,6 @@ def nodes(case: Case) -> Iterator[ToolkitError]:
                     next_step=alternatives("--partition", others),
                     source="sinfo",
                 )
-
-
-def _unknown(cause: str, place: str, known: Collection[str], name: str) -> UsageError:
-    return UsageError(
-        cause, place=place, choices=known, value=name, next_step=_LIST, source="sinfo"
-    )
 
 
 def features(case: Case) -> Iterator[ToolkitError]:
@@ -132,17 +133,24 @@ def features(case: Case) -> Iterator[ToolkitError]:
     known = {feature for node in known_nodes for feature in node.features}
     missing = [name for name in wanted if name not in known]
     for name in missing:
-        yield _unknown(f"no node has the feature {name!r}", "--constraint", known, name)
+        yield UsageError(
+            f"no node has the feature {name!r}",
+            place="--constraint",
+            choices=known,
+            value=name,
+            next_step=_LIST,
+            source="sinfo",
+        )
     if missing or re.search(r"[|\[(]", text):
         return
-    having = [node for node in known_nodes if set(wanted) <= set(node.features)]
-    places = sorted({name for node in having for name in node.partitions})
+    places = sorted(
+        {name for node in known_nodes if {*wanted} <= {*node.features} for name in node.partitions}
+    )
     if case.partition_name and case.partition_name not in places:
-        step = f"with it: {alternatives('--partition', places)}" if places else _LIST
         yield UsageError(
             f"no node of partition {case.partition_name} has {text}",
             place="--constraint",
-            next_step=step,
+            next_step=f"with it: {alternatives('--partition', places)}" if places else _LIST,
             source="sinfo",
         )
 
@@ -243,8 +251,7 @@ def user_jobs(case: Case) -> Iterator[ToolkitError]:
     """Compare the jobs with those that one user may have in the partition: queued, and running."""
     name, most, running = case.partition_name, case.limits.jobs_submitted, case.limits.jobs_running
     mine = case.facts.mine.get(name, Use())
-    array = 0 if case.job.array is None else case.job.array
-    adds = len(task_ids(str(array))) or 1
+    adds = len(task_ids(str(case.job.array))) or 1  # a job without an array
     if most is not None and mine.submitted + adds > most:
         yield ShapeError(
             f"one user may have {counted(most, 'job')} in {name}; "
@@ -269,24 +276,21 @@ def time(case: Case) -> Iterator[ToolkitError]:
 
     Slurm's answer about the partition comes first. Some sites give interactive jobs less time.
     """
-    gives = f"site {case.site.name} gives"
-    is_notebook = case.launcher is not None and case.launcher.is_server
-    site, of_partition = case.site, case.written
-    written = (
-        (
-            f"partition {case.partition_name} gives",
-            of_partition.max_minutes if of_partition else None,
-        ),
-        (gives, site.max_minutes),
-        (f"{gives} interactive jobs", site.interactive_minutes if case.job.interactive else None),
-        (f"{gives} notebooks", site.notebook_minutes if is_notebook else None),
+    site, live, written = case.site, case.partition, case.written
+    name, is_notebook = case.partition_name, case.launcher is not None and case.launcher.is_server
+    interactive = site.interactive_minutes if case.job.interactive else None
+    gives, minutes = f"site {site.name} gives", case.minutes
+    limits = (
+        (f"partition {name} gives", live.max_minutes if live else None, "sinfo"),
+        (f"partition {name} gives", written.max_minutes if written else None, site.cited),
+        (gives, site.max_minutes, site.cited),
+        (f"{gives} interactive jobs", interactive, site.cited),
+        (f"{gives} notebooks", site.notebook_minutes if is_notebook else None, site.cited),
     )
-    live = case.partition.max_minutes if case.partition else None
-    limits = [(written[0][0], live, "sinfo"), *((*each, case.site.cited) for each in written)]
     for who, limit, source in limits:
-        if limit is not None and case.minutes is not None and case.minutes > limit:
+        if limit is not None and minutes is not None and minutes > limit:
             yield ShapeError(
-                f"{who} {counted(limit, 'minute')} at most, {case.minutes} were asked for",
+                f"{who} {counted(limit, 'minute')} at most, {minutes} were asked for",
                 place="--time",
                 next_step=f"--time {limit}",
                 source=source,
