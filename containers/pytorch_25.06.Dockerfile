@@ -61,90 +61,66 @@ RUN set -ex; \
 RUN set -ex; \
     mkdir -p /opt/toolkit/checks; \
     printf '%s\n' \
-        '"""Runs checks of Python in forks of one process, which imports their modules once.' \
+        '"""Run checks of Python in forks of one process, which imports their modules once.' \
         '' \
         'Arguments: the modules, then each check as one word for a shell: its name, its script and the script'"'"'s arguments.' \
         '"""' \
         '' \
         'import importlib' \
+        'import multiprocessing' \
         'import os' \
         'import runpy' \
         'import shlex' \
         'import signal' \
         'import sys' \
         'import tempfile' \
-        'import traceback' \
         '' \
         'PATIENCE = 300  # seconds for one check' \
         '' \
         '' \
-        'def run(program: str, *arguments: str) -> int:' \
-        '    """Run a program of Python in this process; return its exit code."""' \
-        '    sys.argv = [program, *arguments]' \
-        '    code = 0' \
-        '    try:' \
-        '        runpy.run_path(program, run_name="__main__")' \
-        '    except SystemExit as error:' \
-        '        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1' \
-        '        if isinstance(error.code, str):' \
-        '            print(error.code, file=sys.stderr)' \
-        '    except BaseException:' \
-        '        traceback.print_exc()' \
-        '        code = 1' \
-        '    sys.stdout.flush()' \
-        '    sys.stderr.flush()' \
-        '    return code' \
+        'def run(output: int, *words: str) -> None:' \
+        '    """Run a script with its arguments, as this process."""' \
+        '    signal.alarm(PATIENCE)' \
+        '    os.dup2(output, 1)' \
+        '    os.dup2(output, 2)' \
+        '    sys.stdout.reconfigure(line_buffering=True)  # so that the last line is the one that was printed last' \
+        '    sys.argv = list(words)' \
+        '    runpy.run_path(words[0], run_name="__main__")' \
         '' \
         '' \
-        'def run_forked(program: str, *arguments: str) -> "tuple[int, str]":' \
-        '    """Run a program of Python in a fork of this process; return its exit code and what it printed."""' \
-        '    sys.stdout.flush()' \
+        'def check(name: str, *words: str) -> bool:' \
+        '    """Run a check in a fork and print its result; return whether it passed."""' \
         '    with tempfile.TemporaryFile() as output:' \
-        '        child = os.fork()' \
-        '        if child == 0:' \
-        '            os.dup2(output.fileno(), 1)' \
-        '            os.dup2(output.fileno(), 2)' \
-        '            signal.alarm(PATIENCE)' \
-        '            os._exit(run(program, *arguments))' \
-        '        status = os.waitpid(child, 0)[1]' \
+        '        process = multiprocessing.get_context("fork").Process(target=run, args=(output.fileno(), *words))' \
+        '        process.start()' \
+        '        process.join()' \
         '        output.seek(0)' \
         '        text = output.read().decode(errors="replace").strip()' \
-        '    if os.WIFSIGNALED(status):' \
-        '        return 1, f"{text}\n{program} was ended by signal {os.WTERMSIG(status)}".strip()' \
-        '    return os.WEXITSTATUS(status), text' \
+        '    code = process.exitcode or 0' \
+        '    if code < 0:' \
+        '        text = f"{text}\n{words[0]} was ended by signal {-code}".strip()' \
+        '    print(text)' \
+        '    print(f"toolkit-check: {name} {'"'"'failed'"'"' if code else '"'"'passed'"'"'}: {(text.splitlines() or ['"'"''"'"'])[-1]}", flush=True)' \
+        '    return code == 0' \
         '' \
         '' \
-        'def main(modules: str, *calls: str) -> int:' \
-        '    """Run the checks; return 1 if one failed."""' \
-        '    for module in modules.split():' \
+        'if __name__ == "__main__":' \
+        '    for module in sys.argv[1].split():' \
         '        try:' \
         '            importlib.import_module(module)' \
         '        except BaseException:  # also SystemExit; the check that needs it says so' \
         '            continue' \
-        '    failed = False' \
-        '    for call in calls:' \
-        '        name, *words = shlex.split(call)' \
-        '        code, text = run_forked(*words)' \
-        '        failed = failed or code != 0' \
-        '        print(text)' \
-        '        print(f"toolkit-check: {name} {'"'"'failed'"'"' if code else '"'"'passed'"'"'}: {(text.splitlines() or ['"'"''"'"'])[-1]}", flush=True)' \
-        '    return int(failed)' \
-        '' \
-        '' \
-        'if __name__ == "__main__":' \
-        '    sys.exit(main(*sys.argv[1:]))' \
+        '    results = [check(*shlex.split(call)) for call in sys.argv[2:]]' \
+        '    sys.exit(not all(results))' \
         > /opt/toolkit/checks/forked.py; \
     printf '%s\n' \
-        '"""Compares three witnesses of Horovod'"'"'s build: `horovodrun --check-build`, the metadata of the build, and its modules.' \
+        '"""Compare the metadata of Horovod'"'"'s build with what its modules can do, and with the frameworks of the image.' \
         '' \
-        'One alone is not enough: --check-build was seen to show PyTorch for a build that had been made for TensorFlow only.' \
+        'One witness alone is not enough: `horovodrun --check-build` was seen to show PyTorch for a build that had been made for TensorFlow only.' \
         'Arguments: frameworks and operations that it must be built with, a comma between them: pytorch , mpi gloo' \
         '"""' \
         '' \
         'import json' \
-        'import re' \
-        'import shutil' \
-        'import subprocess' \
         'import sys' \
         'from importlib import import_module' \
         'from importlib.util import find_spec' \
@@ -152,67 +128,10 @@ RUN set -ex; \
         'from typing import Any' \
         '' \
         'MODULES = {"pytorch": "torch", "tensorflow": "tensorflow", "mxnet": "mxnet"}' \
-        'SECTIONS = {"Frameworks": "frameworks", "Controllers": "controllers", "Tensor Operations": "operations"}' \
-        '' \
-        '' \
-        'def marked(text: str) -> "dict[str, list[str]]":' \
-        '    """Return what `horovodrun --check-build` marks, by section, in lower case."""' \
-        '    marks: dict[str, list[str]] = {name: [] for name in SECTIONS.values()}' \
-        '    section = ""' \
-        '    for line in text.splitlines():' \
-        '        head = re.match(r"\s*Available (.+):", line)' \
-        '        section = SECTIONS.get(head.group(1), "") if head else section' \
-        '        mark = re.match(r"\s*\[X\] (\S+)", line)' \
-        '        if mark and section:' \
-        '            marks[section].append(mark.group(1).lower())' \
-        '    return marks' \
-        '' \
-        '' \
-        'def faults(name: str, marks: Any, metadata: Any, reason: "str | None", version: str, required: bool) -> Any:' \
-        '    """Yield the contradictions about one framework; `reason` is why Horovod'"'"'s module for it fails, None if the framework is not there."""' \
-        '    if reason is None:' \
-        '        if required:' \
-        '            yield f"it should work with {name}, which is not in the image"' \
-        '        return' \
-        '    shown, recorded = name in marks, metadata is None or name in metadata' \
-        '    if shown and not recorded:' \
-        '        yield f"--check-build shows {name}, but the metadata of its build does not have it"' \
-        '    if shown and reason:' \
-        '        yield f"--check-build shows {name}, but horovod.{MODULES[name]} cannot be imported ({reason})"' \
-        '    if required and not shown:' \
-        '        yield f"--check-build does not show {name}"' \
-        '    if not shown and metadata is not None and recorded:' \
-        '        yield f"the metadata of its build has {name}, but --check-build does not show it"' \
-        '    built_for = (metadata or {}).get(name)' \
-        '    if shown and built_for and version and built_for != version:' \
-        '        yield f"Horovod was built for {name} {built_for}, and {version} is in the image"' \
-        '' \
-        '' \
-        'def judge(marks: Any, metadata: Any, reasons: Any, versions: Any, frameworks: Any, operations: Any) -> "tuple[bool, str]":' \
-        '    """Return whether the witnesses agree, and what they say."""' \
-        '    wrong = [' \
-        '        fault' \
-        '        for name in MODULES' \
-        '        for fault in faults(name, marks["frameworks"], metadata, reasons.get(name), versions.get(name, ""), name in frameworks)' \
-        '    ]' \
-        '    built = [name for name in MODULES if name in marks["frameworks"] and reasons.get(name) == ""]' \
-        '    every = {name for names in marks.values() for name in names}' \
-        '    wrong += [f"--check-build does not show {name}" for name in operations if name not in every]' \
-        '    if not wrong and not built:' \
-        '        wrong.append("it is built for no framework that is in the image")' \
-        '    if not marks["controllers"]:' \
-        '        wrong.append("it has neither MPI nor Gloo")' \
-        '    if wrong:' \
-        '        return False, "; ".join(wrong)' \
-        '    names = ", ".join(f"{name} {(metadata or {}).get(name, '"'"''"'"')}".strip() for name in built)' \
-        '    notes = [f"--check-build also shows {name}, which is not in the image" for name in marks["frameworks"] if name not in reasons]' \
-        '    notes += [] if metadata is not None else ["this release keeps no metadata of its build"]' \
-        '    parts = f"with {'"'"', '"'"'.join(marks['"'"'controllers'"'"'])}; operations {'"'"', '"'"'.join(marks['"'"'operations'"'"'])}"' \
-        '    return True, "; ".join((f"built for {names}, {parts}", *notes))' \
         '' \
         '' \
         'def read_metadata() -> Any:' \
-        '    """Return the metadata of Horovod'"'"'s build; None if there is none."""' \
+        '    """Return the metadata of Horovod'"'"'s build; None if there are none."""' \
         '    spec = find_spec("horovod")' \
         '    try:' \
         '        return json.loads((Path(spec.origin).parent / "metadata.json").read_text()) if spec and spec.origin else None' \
@@ -220,7 +139,7 @@ RUN set -ex; \
         '        return None' \
         '' \
         '' \
-        'def reason_of(module: str) -> str:' \
+        'def import_error(module: str) -> str:' \
         '    """Return why a module cannot be imported; empty if it can."""' \
         '    try:' \
         '        import_module(module)' \
@@ -229,45 +148,50 @@ RUN set -ex; \
         '    return ""' \
         '' \
         '' \
-        'def check_build(program: str) -> "tuple[int, str]":' \
-        '    """Run `horovodrun --check-build`; return its exit code and what it printed.' \
-        '' \
-        '    In a fork of this process it finds what is imported already: it imports each framework seven times.' \
-        '    """' \
-        '    try:' \
-        '        with Path(program).open("rb") as stream:' \
-        '            is_python = b"python" in stream.readline(200)' \
-        '        if is_python:' \
-        '            code, text = import_module("forked").run_forked(program, "--check-build")' \
-        '            return int(code), str(text)' \
-        '        done = subprocess.run([program, "--check-build"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)' \
-        '        return done.returncode, done.stdout.decode(errors="replace").strip()' \
-        '    except OSError as error:' \
-        '        return 127, str(error)' \
+        'def judge(name: str, reason: str, metadata: Any, version: str, required: bool) -> str:' \
+        '    """Return what is wrong with the build for a framework of the image; `reason` is why Horovod'"'"'s module for it cannot be imported."""' \
+        '    recorded, built_for = name in (metadata or {}), (metadata or {}).get(name)' \
+        '    if reason and (recorded or required):' \
+        '        return f"horovod.{MODULES[name]} cannot be imported ({reason})"' \
+        '    if not reason and metadata is not None and not recorded:' \
+        '        return f"horovod.{MODULES[name]} can be imported, but the metadata of its build does not have {name}"' \
+        '    if not reason and built_for and version and built_for != version:' \
+        '        return f"Horovod was built for {name} {built_for}, and {version} is in the image"' \
+        '    return ""' \
         '' \
         '' \
-        'def main() -> None:' \
-        '    """Ask the witnesses, and judge what they say."""' \
-        '    split = sys.argv.index(",")' \
-        '    reasons = {name: reason_of(f"horovod.{module}") for name, module in MODULES.items() if find_spec(module)}' \
-        '    versions = {name: str(getattr(sys.modules.get(MODULES[name]), "__version__", "")) for name in reasons}' \
-        '    code, text = check_build(shutil.which("horovodrun") or "horovodrun")' \
-        '    if code:' \
-        '        sys.exit(f"horovodrun --check-build ended with {code}: {(text or '"'"'?'"'"').splitlines()[-1]}")' \
-        '    print(text)' \
-        '    marks = marked(text)' \
-        '    for name in marks["controllers"]:' \
+        'def main(required: "list[str]", operations: "list[str]") -> None:' \
+        '    """Print what Horovod is built for, or exit with what is wrong."""' \
+        '    metadata, wrong, built = read_metadata(), [], {}' \
+        '    for name, module in MODULES.items():' \
+        '        if find_spec(module):' \
+        '            reason = import_error(f"horovod.{module}")' \
+        '            version = str(getattr(sys.modules.get(module), "__version__", ""))' \
+        '            wrong.append(judge(name, reason, metadata, version, name in required))' \
+        '            if not reason:' \
+        '                built[name] = f"{name} {(metadata or {}).get(name, '"'"''"'"')}".strip()' \
+        '        elif name in required:' \
+        '            wrong.append(f"it should work with {name}, which is not in the image")' \
+        '    if not built:' \
+        '        sys.exit("; ".join(filter(None, wrong)) or "it is built for no framework that is in the image")' \
+        '    library = sys.modules[f"horovod.{MODULES[next(iter(built))]}"]' \
+        '    has = [name for name in ("mpi", "gloo", "nccl") if getattr(library, f"{name}_built")()]' \
+        '    wrong += [f"it is built without {name}" for name in operations if name not in has]' \
+        '    controllers = [name for name in has if name != "nccl"]' \
+        '    for name in controllers:' \
         '        print(f"toolkit-fact: controller {name}")' \
-        '    right, says = judge(marks, read_metadata(), reasons, versions, sys.argv[1:split], sys.argv[split + 1 :])' \
-        '    print(says)' \
-        '    sys.exit(0 if right else 1)' \
+        '    wrong += [] if controllers else ["it has neither MPI nor Gloo"]' \
+        '    if any(wrong):' \
+        '        sys.exit("; ".join(filter(None, wrong)))' \
+        '    note = " (this release keeps no metadata of its build)" if metadata is None else ""' \
+        '    print(f"built for {'"'"', '"'"'.join(built.values())}{note}, with {'"'"', '"'"'.join(has)}")' \
         '' \
         '' \
         'if __name__ == "__main__":' \
-        '    main()' \
+        '    main(*(part.split() for part in " ".join(sys.argv[1:]).split(",")))' \
         > /opt/toolkit/checks/horovod_build.py; \
     printf '%s\n' \
-        '"""Imports each module that is named, and those of the packages that are named after `--of`, and says their versions."""' \
+        '"""Import each module that is named, and those of the packages that are named after `--of`, and print their versions."""' \
         '' \
         'import importlib' \
         'import re' \
@@ -279,10 +203,8 @@ RUN set -ex; \
         '' \
         'def modules_of(package: str) -> "tuple[list[str], str]":' \
         '    """Return the modules of a package, that of its own name alone if there is one, and its version."""' \
-        '    try:' \
-        '        from importlib import metadata' \
-        '    except ImportError:  # before Python 3.8' \
-        '        return [], ""' \
+        '    from importlib import metadata  # since Python 3.8' \
+        '' \
         '    found = metadata.distribution(package)' \
         '    tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}' \
         '    known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}' \
@@ -315,7 +237,7 @@ RUN set -ex; \
         'print(", ".join(versions))' \
         > /opt/toolkit/checks/imports.py; \
     printf '%s\n' \
-        '"""Sums vectors over several ranks, of which this is one, and compares with the right sum.' \
+        '"""Sum vectors over several ranks, of which this is one, and compare with the right sum.' \
         '' \
         'Arguments: the library that sums (horovod, torch), the backend that carries it (mpi, gloo, nccl), how many ranks and hosts there must be,' \
         'and `start` if this program starts the ranks itself, in forks on this host. Rank 0 reports: a line of JSON, then the last line in words.' \
@@ -323,21 +245,91 @@ RUN set -ex; \
         '"""' \
         '' \
         'import json' \
+        'import multiprocessing' \
         'import os' \
         'import re' \
         'import signal' \
         'import socket' \
         'import sys' \
         'import tempfile' \
+        'import threading' \
         'import time' \
-        'import traceback' \
         'from importlib import import_module' \
+        'from multiprocessing.connection import wait' \
         'from pathlib import Path' \
         'from typing import Any' \
         '' \
         'LENGTH = 1000' \
         'SPEED = int(os.environ.get("RANKS_SPEED_MB", "0")) * 10**6  # bytes' \
         'PATIENCE = 240  # seconds for a rank that this program starts' \
+        '' \
+        '' \
+        'class Torch:' \
+        '    """A rank that sums by torch.distributed."""' \
+        '' \
+        '    def __init__(self, backend: str) -> None:' \
+        '        self.torch, self.dist = import_module("torch"), import_module("torch.distributed")' \
+        '        self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])' \
+        '        self.device = f"cuda:{os.environ.get('"'"'LOCAL_RANK'"'"', self.rank)}" if backend == "nccl" else "cpu"' \
+        '        if backend == "nccl":' \
+        '            self.torch.cuda.set_device(self.device)' \
+        '        meeting = os.environ.get("RANKS_MEET_AT", "env://")' \
+        '        self.dist.init_process_group(backend, init_method=meeting, rank=self.rank, world_size=self.size)' \
+        '        self.backend = self.dist.get_backend()' \
+        '' \
+        '    def vector(self, numbers: Any) -> Any:' \
+        '        return self.torch.tensor(numbers, device=self.device)' \
+        '' \
+        '    def add_up(self, vector: Any) -> Any:' \
+        '        self.dist.all_reduce(vector)' \
+        '        if self.backend == "nccl":' \
+        '            self.torch.cuda.synchronize()' \
+        '        return vector' \
+        '' \
+        '    def gather(self, value: Any) -> Any:' \
+        '        values = [None] * self.size' \
+        '        self.dist.all_gather_object(values, value)' \
+        '        return values' \
+        '' \
+        '    def close(self) -> None:' \
+        '        self.dist.barrier()' \
+        '        self.dist.destroy_process_group()' \
+        '' \
+        '' \
+        'def import_horovod() -> "tuple[Any, Any]":' \
+        '    """Return Horovod'"'"'s module for the first framework that it is built for, and what makes a vector there."""' \
+        '    try:' \
+        '        return import_module("horovod.torch"), import_module("torch").tensor' \
+        '    except ImportError:' \
+        '        return import_module("horovod.tensorflow"), import_module("tensorflow").constant' \
+        '' \
+        '' \
+        'class Horovod:' \
+        '    """A rank that sums by Horovod, on its CPU."""' \
+        '' \
+        '    def __init__(self) -> None:' \
+        '        self.hvd, self.vector = import_horovod()' \
+        '        self.hvd.init()' \
+        '        self.rank, self.size = self.hvd.rank(), self.hvd.size()' \
+        '        self.backend = "mpi" if self.hvd.mpi_enabled() else "gloo" if self.hvd.gloo_enabled() else "none"' \
+        '        self.gather, self.close = self.hvd.allgather_object, self.hvd.shutdown' \
+        '' \
+        '    def add_up(self, vector: Any) -> Any:' \
+        '        return self.hvd.allreduce(vector, op=self.hvd.Sum, name="sum")' \
+        '' \
+        '' \
+        'def measure(group: Any) -> float:' \
+        '    """Return the GB/s that each rank sends and receives while all sum a long vector; 0 if that is not wanted.' \
+        '' \
+        '    The best of three counts, after one to warm up. A ring moves 2 (n - 1) / n times the vector through each of n ranks.' \
+        '    """' \
+        '    vector, times = group.vector([1.0] * (SPEED // 4)), []' \
+        '    for _ in range(4 if SPEED else 0):' \
+        '        group.gather(0)' \
+        '        began = time.perf_counter()' \
+        '        group.add_up(vector)' \
+        '        times.append(time.perf_counter() - began)' \
+        '    return SPEED * 2 * (group.size - 1) / group.size / min(times[1:]) / 1e9 if SPEED else 0.0' \
         '' \
         '' \
         'def driver() -> str:' \
@@ -349,198 +341,93 @@ RUN set -ex; \
         '    return match.group(1) if match else ""' \
         '' \
         '' \
-        'def expected(ranks: int) -> Any:' \
-        '    """Return the right sum: rank r gives the vector 0, 1, 2, ... with r added to each element."""' \
-        '    return [ranks * index + ranks * (ranks - 1) // 2 for index in range(LENGTH)]' \
-        '' \
-        '' \
-        'def speed(ranks: int, add_up: Any, settle: Any) -> float:' \
-        '    """Return the GB/s that each rank sends and receives while all sum a long vector.' \
-        '' \
-        '    The best of three counts, after one to warm up. A ring moves 2 (n - 1) / n times the vector through each of n ranks.' \
-        '    """' \
-        '    if not SPEED:' \
-        '        return 0.0' \
-        '    times = []' \
-        '    for _ in range(4):' \
-        '        settle()' \
-        '        began = time.perf_counter()' \
-        '        add_up()' \
-        '        times.append(time.perf_counter() - began)' \
-        '    return SPEED * 2 * (ranks - 1) / ranks / min(times[1:]) / 1e9' \
-        '' \
-        '' \
-        'def judge(gathered: Any, controller: str, backend: str, ranks: int, nodes: int) -> str:' \
+        'def judge(gathered: Any, used: str, backend: str, ranks: int, nodes: int) -> str:' \
         '    """Return what is wrong with a sum; empty if nothing is."""' \
         '    hosts = sorted({each["host"] for each in gathered})' \
         '    if len(gathered) != ranks:' \
         '        return f"{len(gathered)} {'"'"'rank'"'"' if len(gathered) == 1 else '"'"'ranks'"'"'} found each other, not {ranks}"' \
         '    if len(hosts) != nodes:' \
         '        return f"the ranks were on {'"'"', '"'"'.join(hosts)}: {len(hosts)} {'"'"'node'"'"' if len(hosts) == 1 else '"'"'nodes'"'"'}, not {nodes}"' \
-        '    if controller != backend:' \
-        '        return f"it went by {controller}, not by {backend}"' \
+        '    if used != backend:' \
+        '        return f"it went by {used}, not by {backend}"' \
         '    if sorted(each["rank"] for each in gathered) != list(range(ranks)) or not all(each["right"] for each in gathered):' \
         '        return "the sum over all ranks is wrong"' \
         '    return ""' \
         '' \
         '' \
-        'def report(gathered: Any, controller: str, gigabytes_per_second: float = 0.0) -> int:' \
-        '    """Print the report of all ranks; return the exit code."""' \
-        '    backend, ranks, nodes = sys.argv[2], int(sys.argv[3]), int(sys.argv[4])' \
-        '    wrong = judge(gathered, controller, backend, ranks, nodes)' \
-        '    where = f" on {'"'"', '"'"'.join(sorted({each['"'"'host'"'"'] for each in gathered}))}" if nodes > 1 else ""' \
-        '    text = wrong or f"{ranks} ranks by {backend}{where}: the sum of their vectors is right"' \
-        '    drivers = sorted({each["driver"] for each in gathered if each["driver"]})' \
-        '    content = {"passed": not wrong, "detail": text, "drivers": drivers}' \
-        '    if SPEED:' \
-        '        content["gigabytes_per_second"] = round(gigabytes_per_second, 4)' \
-        '    print(json.dumps(content))' \
-        '    print(text, flush=True)' \
+        'def be_rank(library: str, backend: str, ranks: int, nodes: int) -> int:' \
+        '    """Sum as the rank that the environment says; rank 0 reports. Return the exit code."""' \
+        '    group = Horovod() if library == "horovod" else Torch(backend)' \
+        '    total = group.add_up(group.vector([float(index + group.rank) for index in range(LENGTH)]))' \
+        '    right = [group.size * index + group.size * (group.size - 1) // 2 for index in range(LENGTH)] == [float(number) for number in total]' \
+        '    speed = measure(group)' \
+        '    gathered = group.gather({"rank": group.rank, "host": socket.gethostname(), "right": right, "driver": driver()})' \
+        '    wrong = judge(gathered, group.backend, backend, ranks, nodes)' \
+        '    if group.rank == 0:' \
+        '        where = f" on {'"'"', '"'"'.join(sorted({each['"'"'host'"'"'] for each in gathered}))}" if nodes > 1 else ""' \
+        '        text = wrong or f"{ranks} ranks by {backend}{where}: the sum of their vectors is right"' \
+        '        drivers = sorted({each["driver"] for each in gathered if each["driver"]})' \
+        '        print(json.dumps({"passed": not wrong, "detail": text, "drivers": drivers, "gigabytes_per_second": round(speed, 4)}))' \
+        '        print(text, flush=True)' \
+        '    group.close()' \
         '    return 1 if wrong else 0' \
         '' \
         '' \
-        'def import_horovod() -> "tuple[str, Any]":' \
-        '    """Return the first framework that Horovod is built for, and Horovod'"'"'s module for it."""' \
-        '    try:' \
-        '        return "torch", import_module("horovod.torch")' \
-        '    except ImportError:' \
-        '        return "tensorflow", import_module("horovod.tensorflow")' \
-        '' \
-        '' \
-        'def by_horovod(backend: str) -> int:' \
-        '    """Sum by Horovod; return the exit code."""' \
-        '    name, hvd = import_horovod()' \
-        '    framework = import_module(name)' \
-        '    hvd.init()' \
-        '    controller = "mpi" if hvd.mpi_enabled() else "gloo" if hvd.gloo_enabled() else "none"' \
-        '    rank, ranks = hvd.rank(), hvd.size()' \
-        '    if name == "torch":' \
-        '        device = f"cuda:{hvd.local_rank()}" if backend == "nccl" else "cpu"' \
-        '        total = hvd.allreduce(framework.arange(float(LENGTH), device=device) + rank, op=hvd.Sum).tolist()' \
-        '        long = framework.ones(max(SPEED // 4, 1), device=device)' \
-        '    else:' \
-        '        total = hvd.allreduce(framework.range(float(LENGTH)) + rank, op=hvd.Sum).numpy().tolist()' \
-        '        long = framework.ones([max(SPEED // 4, 1)])' \
-        '    fast = speed(ranks, lambda: hvd.allreduce(long, op=hvd.Sum, name="long"), lambda: hvd.allgather_object(rank))' \
-        '    if backend == "nccl":' \
-        '        controller = "nccl" if hvd.nccl_built() else controller' \
-        '    mine = {"rank": rank, "host": socket.gethostname(), "right": total == expected(ranks), "driver": driver()}' \
-        '    gathered = hvd.allgather_object(mine)' \
-        '    code = report(gathered, controller, fast) if rank == 0 else 0' \
-        '    hvd.shutdown()' \
-        '    return code' \
-        '' \
-        '' \
-        'def by_torch(backend: str) -> int:' \
-        '    """Sum by torch.distributed; return the exit code."""' \
-        '    torch = import_module("torch")' \
-        '    dist = import_module("torch.distributed")' \
-        '    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])' \
-        '    device = f"cuda:{os.environ.get('"'"'LOCAL_RANK'"'"', rank)}" if backend == "nccl" else "cpu"' \
-        '    if backend == "nccl":' \
-        '        torch.cuda.set_device(device)' \
-        '    dist.init_process_group(backend, init_method=os.environ.get("RANKS_MEET_AT", "env://"), rank=rank, world_size=ranks)' \
-        '    total = torch.arange(float(LENGTH), device=device) + rank' \
-        '    dist.all_reduce(total)' \
-        '    long = torch.ones(max(SPEED // 4, 1), device=device)' \
-        '' \
-        '    def add_up() -> None:' \
-        '        dist.all_reduce(long)' \
-        '        if backend == "nccl":' \
-        '            torch.cuda.synchronize()' \
-        '' \
-        '    fast = speed(ranks, add_up, dist.barrier)' \
-        '    right = total.tolist() == expected(ranks)' \
-        '    gathered: Any = [None] * ranks' \
-        '    dist.all_gather_object(gathered, {"rank": rank, "host": socket.gethostname(), "right": right, "driver": driver()})' \
-        '    code = report(gathered, dist.get_backend(), fast) if rank == 0 else 0' \
-        '    dist.barrier()' \
-        '    dist.destroy_process_group()' \
-        '    return code' \
-        '' \
-        '' \
-        'def be_rank() -> int:' \
-        '    """Take part as the rank that the environment says; return the exit code."""' \
-        '    return by_horovod(sys.argv[2]) if sys.argv[1] == "horovod" else by_torch(sys.argv[2])' \
-        '' \
-        '' \
-        'def leave(code: int) -> None:' \
-        '    """End this process at once: while Python shuts down, a thread of Gloo may still hold a tensor, and abort (pytorch#179291)."""' \
-        '    sys.stdout.flush()' \
-        '    sys.stderr.flush()' \
-        '    os._exit(code)' \
+        'def be_forked(rank: int, address: str, *arguments: Any) -> None:' \
+        '    """Sum as a rank that this program started; `address` is where the ranks meet: a file, or a port of this host."""' \
+        '    signal.alarm(PATIENCE)' \
+        '    counts = {"RANK": rank, "SIZE": arguments[2], "LOCAL_RANK": rank, "LOCAL_SIZE": arguments[2], "CROSS_RANK": 0, "CROSS_SIZE": 1}' \
+        '    os.environ.update({f"HOROVOD_{name}": str(count) for name, count in counts.items()})' \
+        '    os.environ.update(dict.fromkeys(("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"), "gloo"))' \
+        '    os.environ.update(dict.fromkeys(("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME"), "lo"))' \
+        '    os.environ.update(HOROVOD_HOSTNAME="localhost", HOROVOD_GLOO_RENDEZVOUS_ADDR="127.0.0.1", HOROVOD_GLOO_RENDEZVOUS_PORT=address)' \
+        '    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(arguments[2]), RANKS_MEET_AT=f"file://{address}")' \
+        '    sys.exit(be_rank(*arguments))' \
         '' \
         '' \
         'def open_meeting(ranks: int) -> Any:' \
-        '    """Return the server at which Horovod'"'"'s ranks meet; it is served by `start`, since a thread would not outlive a fork."""' \
+        '    """Return the server at which Horovod'"'"'s ranks meet."""' \
         '    hosts = import_module("horovod.runner.common.util.hosts")' \
         '    http = import_module("horovod.runner.http.http_server")' \
         '    server = http.RendezvousHTTPServer(("127.0.0.1", 0), http.RendezvousHandler, 0)' \
         '    server.init(hosts.get_host_assignments(hosts.parse_hosts(f"localhost:{ranks}"), ranks))' \
-        '    server.timeout = 0.1' \
         '    return server' \
         '' \
         '' \
-        'def variables(rank: int, ranks: int, port: int, directory: str) -> "dict[str, str]":' \
-        '    """Return the variables of a rank that this program starts."""' \
-        '    counts = {"RANK": rank, "SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_SIZE": ranks, "CROSS_RANK": 0, "CROSS_SIZE": 1}' \
-        '    return {' \
-        '        **{f"HOROVOD_{name}": str(count) for name, count in counts.items()},' \
-        '        **dict.fromkeys(("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"), "gloo"),' \
-        '        **dict.fromkeys(("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME"), "lo"),' \
-        '        "HOROVOD_HOSTNAME": "localhost",' \
-        '        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",' \
-        '        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),' \
-        '        "RANK": str(rank),' \
-        '        "LOCAL_RANK": str(rank),' \
-        '        "WORLD_SIZE": str(ranks),' \
-        '        "RANKS_MEET_AT": f"file://{directory}/meet",' \
-        '    }' \
-        '' \
-        '' \
-        'def start(library: str, ranks: int, directory: str) -> int:' \
+        'def start(directory: str, library: str, backend: str, ranks: int, nodes: int) -> int:' \
         '    """Fork the ranks from this process, which imports their framework, and wait for them; return 1 if one failed."""' \
-        '    server = None' \
-        '    if library == "horovod" and not import_horovod()[1].gloo_built():' \
-        '        library = sys.argv[1] = "torch"' \
-        '    if library == "horovod":' \
+        '    server, address = None, f"{directory}/meet"' \
+        '    if library == "horovod" and import_horovod()[0].gloo_built():' \
         '        server = open_meeting(ranks)' \
+        '        address = str(server.server_address[1])' \
         '    else:' \
+        '        library = "torch"' \
         '        import_module("torch.distributed")' \
-        '    sys.stdout.flush()' \
-        '    running = set()' \
-        '    for rank in range(ranks):' \
-        '        child = os.fork()' \
-        '        if child == 0:' \
-        '            code = 1' \
-        '            try:' \
-        '                signal.alarm(PATIENCE)' \
-        '                os.environ.update(variables(rank, ranks, server.server_address[1] if server else 0, directory))' \
-        '                code = be_rank()' \
-        '            except BaseException:' \
-        '                traceback.print_exc()' \
-        '            finally:' \
-        '                leave(code)' \
-        '        running.add(child)' \
-        '    failed = 0' \
+        '    fork = multiprocessing.get_context("fork").Process' \
+        '    forked = [fork(target=be_forked, args=(rank, address, library, backend, ranks, nodes)) for rank in range(ranks)]' \
+        '    for each in forked:' \
+        '        each.start()' \
+        '    if server:  # only now: a thread would not outlive a fork' \
+        '        threading.Thread(target=server.serve_forever, daemon=True).start()' \
+        '    running = forked' \
         '    while running:' \
-        '        if server:' \
-        '            server.handle_request()' \
-        '        child, status = os.waitpid(-1, os.WNOHANG if server else 0)' \
-        '        running.discard(child)' \
-        '        if child and status and not failed:' \
-        '            failed = 1' \
-        '            for other in running:  # they would wait for it' \
-        '                os.kill(other, signal.SIGKILL)' \
-        '    return failed' \
+        '        wait([each.sentinel for each in running])' \
+        '        running = [each for each in running if each.is_alive()]' \
+        '        for each in running if any(each.exitcode for each in forked) else ():' \
+        '            each.kill()  # it would wait for the one that failed' \
+        '    return int(any(each.exitcode for each in forked))' \
         '' \
         '' \
         'if __name__ == "__main__":' \
+        '    words = (sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))' \
         '    if "start" in sys.argv[5:]:' \
         '        with tempfile.TemporaryDirectory() as directory:' \
-        '            code = start(sys.argv[1], int(sys.argv[3]), directory)' \
+        '            code = start(directory, *words)' \
         '        sys.exit(code)' \
-        '    leave(be_rank())' \
+        '    code = be_rank(*words)' \
+        '    sys.stdout.flush()' \
+        '    sys.stderr.flush()' \
+        '    os._exit(code)  # while Python shuts down, a thread of Gloo may still hold a tensor, and abort (pytorch#179291)' \
         > /opt/toolkit/checks/ranks.py; \
     printf '%s\n' \
         '#!/bin/sh' \
@@ -564,7 +451,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_25.06"
-LABEL toolkit.recipe-hash="68066efc44bce976648917e9f65a238cb79fb8fda9c05b6fa7fc311f740f8c44"
+LABEL toolkit.recipe-hash="100bb820ee251dcbe5ba55c66ad70da465244d47ba348f2695e47c8833dc5415"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -97,81 +97,60 @@ RUN set -ex; \
 RUN set -ex; \
     mkdir -p /opt/toolkit/checks; \
     printf '%s\n' \
-        '"""Runs checks of Python in forks of one process, which imports their modules once.' \
+        '"""Run checks of Python in forks of one process, which imports their modules once.' \
         '' \
         'Arguments: the modules, then each check as one word for a shell: its name, its script and the script'"'"'s arguments.' \
         '"""' \
         '' \
         'import importlib' \
+        'import multiprocessing' \
         'import os' \
         'import runpy' \
         'import shlex' \
         'import signal' \
         'import sys' \
         'import tempfile' \
-        'import traceback' \
         '' \
         'PATIENCE = 300  # seconds for one check' \
         '' \
         '' \
-        'def run(program: str, *arguments: str) -> int:' \
-        '    """Run a program of Python in this process; return its exit code."""' \
-        '    sys.argv = [program, *arguments]' \
-        '    code = 0' \
-        '    try:' \
-        '        runpy.run_path(program, run_name="__main__")' \
-        '    except SystemExit as error:' \
-        '        code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1' \
-        '        if isinstance(error.code, str):' \
-        '            print(error.code, file=sys.stderr)' \
-        '    except BaseException:' \
-        '        traceback.print_exc()' \
-        '        code = 1' \
-        '    sys.stdout.flush()' \
-        '    sys.stderr.flush()' \
-        '    return code' \
+        'def run(output: int, *words: str) -> None:' \
+        '    """Run a script with its arguments, as this process."""' \
+        '    signal.alarm(PATIENCE)' \
+        '    os.dup2(output, 1)' \
+        '    os.dup2(output, 2)' \
+        '    sys.stdout.reconfigure(line_buffering=True)  # so that the last line is the one that was printed last' \
+        '    sys.argv = list(words)' \
+        '    runpy.run_path(words[0], run_name="__main__")' \
         '' \
         '' \
-        'def run_forked(program: str, *arguments: str) -> "tuple[int, str]":' \
-        '    """Run a program of Python in a fork of this process; return its exit code and what it printed."""' \
-        '    sys.stdout.flush()' \
+        'def check(name: str, *words: str) -> bool:' \
+        '    """Run a check in a fork and print its result; return whether it passed."""' \
         '    with tempfile.TemporaryFile() as output:' \
-        '        child = os.fork()' \
-        '        if child == 0:' \
-        '            os.dup2(output.fileno(), 1)' \
-        '            os.dup2(output.fileno(), 2)' \
-        '            signal.alarm(PATIENCE)' \
-        '            os._exit(run(program, *arguments))' \
-        '        status = os.waitpid(child, 0)[1]' \
+        '        process = multiprocessing.get_context("fork").Process(target=run, args=(output.fileno(), *words))' \
+        '        process.start()' \
+        '        process.join()' \
         '        output.seek(0)' \
         '        text = output.read().decode(errors="replace").strip()' \
-        '    if os.WIFSIGNALED(status):' \
-        '        return 1, f"{text}\n{program} was ended by signal {os.WTERMSIG(status)}".strip()' \
-        '    return os.WEXITSTATUS(status), text' \
+        '    code = process.exitcode or 0' \
+        '    if code < 0:' \
+        '        text = f"{text}\n{words[0]} was ended by signal {-code}".strip()' \
+        '    print(text)' \
+        '    print(f"toolkit-check: {name} {'"'"'failed'"'"' if code else '"'"'passed'"'"'}: {(text.splitlines() or ['"'"''"'"'])[-1]}", flush=True)' \
+        '    return code == 0' \
         '' \
         '' \
-        'def main(modules: str, *calls: str) -> int:' \
-        '    """Run the checks; return 1 if one failed."""' \
-        '    for module in modules.split():' \
+        'if __name__ == "__main__":' \
+        '    for module in sys.argv[1].split():' \
         '        try:' \
         '            importlib.import_module(module)' \
         '        except BaseException:  # also SystemExit; the check that needs it says so' \
         '            continue' \
-        '    failed = False' \
-        '    for call in calls:' \
-        '        name, *words = shlex.split(call)' \
-        '        code, text = run_forked(*words)' \
-        '        failed = failed or code != 0' \
-        '        print(text)' \
-        '        print(f"toolkit-check: {name} {'"'"'failed'"'"' if code else '"'"'passed'"'"'}: {(text.splitlines() or ['"'"''"'"'])[-1]}", flush=True)' \
-        '    return int(failed)' \
-        '' \
-        '' \
-        'if __name__ == "__main__":' \
-        '    sys.exit(main(*sys.argv[1:]))' \
+        '    results = [check(*shlex.split(call)) for call in sys.argv[2:]]' \
+        '    sys.exit(not all(results))' \
         > /opt/toolkit/checks/forked.py; \
     printf '%s\n' \
-        '"""Imports each module that is named, and those of the packages that are named after `--of`, and says their versions."""' \
+        '"""Import each module that is named, and those of the packages that are named after `--of`, and print their versions."""' \
         '' \
         'import importlib' \
         'import re' \
@@ -183,10 +162,8 @@ RUN set -ex; \
         '' \
         'def modules_of(package: str) -> "tuple[list[str], str]":' \
         '    """Return the modules of a package, that of its own name alone if there is one, and its version."""' \
-        '    try:' \
-        '        from importlib import metadata' \
-        '    except ImportError:  # before Python 3.8' \
-        '        return [], ""' \
+        '    from importlib import metadata  # since Python 3.8' \
+        '' \
         '    found = metadata.distribution(package)' \
         '    tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}' \
         '    known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}' \
@@ -219,7 +196,7 @@ RUN set -ex; \
         'print(", ".join(versions))' \
         > /opt/toolkit/checks/imports.py; \
     printf '%s\n' \
-        '"""Packages in a user'"'"'s home must not hide the image'"'"'s: a module planted there is not found.' \
+        '"""Check that packages in a user'"'"'s home do not hide the image'"'"'s: a module planted there is not found.' \
         '' \
         'With `--foreign`, as for images of others, it is enough that it is not found where PYTHONNOUSERSITE is set, as in every job.' \
         '"""' \
@@ -227,28 +204,23 @@ RUN set -ex; \
         'import os' \
         'import subprocess' \
         'import sys' \
+        'import sysconfig' \
         'import tempfile' \
         'from pathlib import Path' \
         '' \
         'with tempfile.TemporaryDirectory() as home:' \
-        '    environment = {**os.environ, "HOME": home, "PYTHONUSERBASE": f"{home}/base"}' \
-        '    ask = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]' \
-        '    where = Path(subprocess.run(ask, env=environment, capture_output=True, text=True, check=True).stdout.strip())' \
-        '    if not str(where).startswith(home):' \
-        '        sys.exit(f"the user'"'"'s site packages are in {where}, where nobody looked for them")' \
-        '    where.mkdir(parents=True)' \
-        '    (where / "planted.py").touch()' \
-        '    settings = [{}, {"PYTHONNOUSERSITE": "1"}] if "--foreign" in sys.argv else [{}]' \
-        '    found = [' \
-        '        subprocess.run([sys.executable, "-c", "import planted"], env={**environment, **more}, capture_output=True).returncode == 0' \
-        '        for more in settings' \
+        '    packages = Path(sysconfig.get_path("purelib", "posix_user", {"userbase": home}))' \
+        '    packages.mkdir(parents=True)' \
+        '    (packages / "planted.py").touch()' \
+        '    plain = {**os.environ, "HOME": home, "PYTHONUSERBASE": home}' \
+        '    in_jobs = {**plain, "PYTHONNOUSERSITE": "1"}' \
+        '    found, found_in_jobs = [' \
+        '        subprocess.run([sys.executable, "-c", "import planted"], env=variables, capture_output=True).returncode == 0' \
+        '        for variables in (plain, in_jobs)' \
         '    ]' \
-        'if found[-1]:' \
+        'if found_in_jobs or (found and "--foreign" not in sys.argv):' \
         '    sys.exit("a module in the user'"'"'s site packages was imported")' \
-        'if found[0]:' \
-        '    print("off in jobs, which set PYTHONNOUSERSITE; the image by itself leaves them on")' \
-        else: \
-        '    print("a module in the user'"'"'s site packages is not imported")' \
+        'print("off in jobs, which set PYTHONNOUSERSITE; the image by itself leaves them on" if found else "a module in the user'"'"'s site packages is not imported")' \
         > /opt/toolkit/checks/user_site.py; \
     printf '%s\n' \
         '#!/bin/sh' \
@@ -272,7 +244,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray_cpu"
-LABEL toolkit.recipe-hash="383cd168481ae31109fa1ec42672c18aed23628bfe918842816e1d225059ecdf"
+LABEL toolkit.recipe-hash="0636284bb4c8613b7d6616baf9a7598d903baf47633cf40aaa5c0e87d9777fe5"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

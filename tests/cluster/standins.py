@@ -158,7 +158,7 @@ def _framework(root: Path, framework: str, constraints: str) -> None:
         version = re.findall(
             r'^__version__ = "(.*)"', (site / "tensorflow.py").read_text(), re.MULTILINE
         )[0]
-        for name, text in wheel.files({"tensorflow": version}, ["mpi", "gloo", "nccl"]).items():
+        for name, text in wheel.files({"tensorflow": version}).items():
             target = (
                 root / "usr/local/bin/horovodrun" if name.endswith("/horovodrun") else site / name
             )

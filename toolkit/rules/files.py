@@ -276,11 +276,12 @@ def locked(case: Case) -> Iterator[ToolkitError]:
     image, manifest = Path(case.image.path), case.manifest
     if not case.is_sif or not case.image.is_here:
         return
-    if manifest is None and image.with_name(f"{image.name.removesuffix('.sif')}.json").is_file():
+    beside = image.with_name(f"{image.name.removesuffix('.sif')}.json")
+    if manifest is None and beside.is_file():
         yield ImageMissingError(
-            f"{image} was changed: the manifest beside it is of another file",
+            f"{image} was replaced: it has no manifest, and {beside.name} describes another file",
             place="--image",
-            next_step="build or pull it again, or remove the manifest",
+            next_step=f"build or pull it again, or remove {beside}",
             source="its manifest",
         )
     elif manifest and manifest.locked and _lock(case, manifest) not in ("", manifest.locked):

@@ -1,4 +1,4 @@
-"""Imports each module that is named, and those of the packages that are named after `--of`, and says their versions."""
+"""Import each module that is named, and those of the packages that are named after `--of`, and print their versions."""
 
 import importlib
 import re
@@ -10,10 +10,8 @@ BESIDE = ("test", "tests", "docs", "doc", "examples", "example", "benchmarks", "
 
 def modules_of(package: str) -> "tuple[list[str], str]":
     """Return the modules of a package, that of its own name alone if there is one, and its version."""
-    try:
-        from importlib import metadata
-    except ImportError:  # before Python 3.8
-        return [], ""
+    from importlib import metadata  # since Python 3.8
+
     found = metadata.distribution(package)
     tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}
     known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}

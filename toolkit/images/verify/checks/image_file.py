@@ -8,17 +8,17 @@ from toolkit.images.verify.case import ImageCase
 from toolkit.units import human_size
 
 
-@check("manifest", "the manifest beside the image belongs to that file", at_build=True)
+@check("manifest", "the image has a manifest", at_build=True)
 def check_manifest(case: ImageCase) -> Result:
-    """Check that the manifest beside the image belongs to that very file."""
+    """Check that the image has a manifest, and no older one beside it describes another file."""
     manifest = case.image.manifest
     if manifest is not None:
         builder = f" by {manifest.builder}" if manifest.builder else ""
         return passed(f"{manifest.name}, built {manifest.built}{builder}")
     beside = case.path.with_name(f"{case.path.name.removesuffix('.sif')}.json")
     if beside.exists():
-        return failed(f"{beside.name} beside it is the manifest of another file")
-    return unchecked("a foreign image: no manifest is beside it")
+        return failed(f"it has no manifest, and {beside.name} beside it describes another file")
+    return unchecked("a foreign image: it has no manifest")
 
 
 @check("size", "the file is as long as its header and its manifest say", at_build=True)
