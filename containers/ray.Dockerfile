@@ -63,7 +63,7 @@ RUN set -ex; \
         '    signal.alarm(PATIENCE)' \
         '    os.dup2(output, 1)' \
         '    os.dup2(output, 2)' \
-        '    sys.stdout.reconfigure(line_buffering=True)  # so that the last line is the one that was printed last' \
+        '    sys.stdout = os.fdopen(1, "w", 1, closefd=False)  # so that the last line is what was printed last' \
         '    sys.argv = list(words)' \
         '    runpy.run_path(words[0], run_name="__main__")' \
         '' \
@@ -160,7 +160,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray"
-LABEL toolkit.recipe-hash="b1b0d2237bdd7160eed7227f5bf671d836679a44e219fa685cb137313308c4e8"
+LABEL toolkit.recipe-hash="b2dea8106c436feca7ceacc375693dce9723ebba0f9c674aa265f123968427f2"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -119,7 +119,7 @@ RUN set -ex; \
         '    signal.alarm(PATIENCE)' \
         '    os.dup2(output, 1)' \
         '    os.dup2(output, 2)' \
-        '    sys.stdout.reconfigure(line_buffering=True)  # so that the last line is the one that was printed last' \
+        '    sys.stdout = os.fdopen(1, "w", 1, closefd=False)  # so that the last line is what was printed last' \
         '    sys.argv = list(words)' \
         '    runpy.run_path(words[0], run_name="__main__")' \
         '' \
@@ -244,7 +244,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray_cpu"
-LABEL toolkit.recipe-hash="0636284bb4c8613b7d6616baf9a7598d903baf47633cf40aaa5c0e87d9777fe5"
+LABEL toolkit.recipe-hash="f1aed3d0724e0bcc8c457353925e13856153ab53f9cfac6d35ddc40f3849e7ab"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

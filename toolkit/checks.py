@@ -103,7 +103,6 @@ class Check(NamedTuple):
         about: what must hold, in a few words.
         make: from a case to one result, or to a result for each fault.
         scope: ``site``: the result holds for one cluster only; ``nodes``: the check takes nodes.
-        at_build: every build of an image ends with it, since it is quick.
         severity: ``warning`` if a failure does not stop anything.
         cause, fix, source: why a failure matters, what to do about it, where that is known from.
     """
@@ -112,7 +111,6 @@ class Check(NamedTuple):
     about: str
     make: Callable[[Any], Result | Iterable[Result]]
     scope: Literal["host", "site", "nodes"] = "host"
-    at_build: bool = False
     severity: Literal["error", "warning"] = "error"
     cause: str = ""
     fix: str = ""

@@ -52,8 +52,8 @@ def test_a_build_makes_an_image_its_manifest_and_its_log(tiny: Tiny) -> None:
     assert tiny.left() == BUILT
     assert tiny.inside("/bin/cat", "/greeting") == "hello\n"
     known = manifest(tiny)
-    check, _ = cast("list[dict[str, object]]", known["checks"])
-    assert (check["name"], check["passed"], check["detail"]) == ("greeting", True, "hello")
+    check, *_ = cast("list[dict[str, object]]", known["verified"])
+    assert (check["name"], check["outcome"], check["detail"]) == ("greeting", "passed", "hello")
     assert known["size"] == (tiny.images / "tiny.sif").stat().st_size
     assert set(known["seconds"]) == {"base", "act", "clean", "checks", "pack"}  # type: ignore[call-overload]
     for step in ("base", "act", "clean", "checks", "pack"):

@@ -24,8 +24,8 @@ from toolkit.doctor.items import (
 )
 from toolkit.errors import PlanError, ShapeError, UsageError
 from toolkit.images.host.space import Room
-from toolkit.images.verify.case import ImageCase, RankSum, ScriptRun
-from toolkit.images.verify.runner import ImageRunner
+from toolkit.images.verify.case import ImageCase, ScriptRun
+from toolkit.images.verify.own_checks import ImageRunner
 from toolkit.model.run import Outcome
 from toolkit.model.site import Access, Site
 from toolkit.slurm.client import Client
@@ -194,16 +194,17 @@ def test_room() -> None:
 
 
 def test_an_allreduce_is_held_against_what_the_site_expects() -> None:
-    sums = {"nccl": RankSum(outcome="passed", detail="", speed=5.0)}
-    runner = ImageRunner("/i.sif")
-    image_case = ImageCase(image=None, runner=runner, sums=sums)  # type: ignore[arg-type]
-    for expected, outcome in ((20.0, "warning"), (6.0, "passed"), (None, "passed")):
+    results: dict[str, object] = {"gigabytes_per_second": 5.0}
+    outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, results=results)
+    runner, runs = ImageRunner("/i.sif"), {"nccl": ScriptRun(outcome)}
+    image_case = ImageCase(image=None, runner=runner, runs=runs)  # type: ignore[arg-type]
+    for expected, result in ((20.0, "warning"), (6.0, "passed"), (None, "passed")):
         site = Site(name="s", allreduce={"nccl": expected} if expected else {})
         assert (
             allreduce.judge_speed(
                 case(site=site, image_case=image_case), passed("4 ranks"), "nccl"
             ).outcome
-            == outcome
+            == result
         )
 
 

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from tests.progress import Silent
 from toolkit import shell
+from toolkit.checks import failed
 from toolkit.errors import BuildError, BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
 from toolkit.images.builder import methods
 from toolkit.images.builder.apptainer import programs
@@ -35,7 +36,6 @@ from toolkit.images.host.workspace import Owner
 from toolkit.images.recipe import library
 from toolkit.images.recipe.recipe import Space
 from toolkit.images.verify.own_checks import Results
-from toolkit.model.image import Check
 
 LOG = """\
 INFO:    Starting build...
@@ -85,9 +85,7 @@ def test_a_log_tells_what_the_checks_said() -> None:
     assert fed(reader, CHECKS) == [("check", "checks"), ("check", "checks")]
     assert reader.results.frameworks == {"torch": "2.13.0+cpu"}
     assert reader.results.mpi == ["pmix"]
-    assert reader.results.failed == [
-        Check(name="ranks-gloo", passed=False, detail="the sum is wrong: 1")
-    ]
+    assert reader.results.failed == [failed("the sum is wrong: 1", name="ranks-gloo")]
 
 
 @pytest.mark.parametrize("steps", [["run", "clean", "pack"], []])

@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
+import json
+import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from toolkit.config import package_directory
+from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase
-from toolkit.images.verify.checks import contents
-from toolkit.images.verify.checks.site import judge_driver
-from toolkit.images.verify.own_checks import Results, usual_checks
-from toolkit.images.verify.runner import ImageContents
+from toolkit.images.verify.checks.cluster import judge_driver
+from toolkit.images.verify.checks.image import USUAL
+from toolkit.images.verify.own_checks import ImageContents, Results
 from toolkit.images.verify.verdicts import merged
-from toolkit.model.image import Check, Verdict
+from toolkit.model.image import Verdict
 
 SCRIPTS = package_directory("images/checks")
-HOROVOD = runpy.run_path(str(SCRIPTS / "horovod_build.py"))
 RANKS = runpy.run_path(str(SCRIPTS / "ranks.py"))
 
+LIBRARY = "mpi_built = gloo_built = lambda: True\nnccl_built = lambda: False\n"
+VERSION = '__version__ = "2.13.0"\n'
 HELD = {"pytorch": "2.13.0"}  # the metadata of a build
 
 
 @pytest.mark.parametrize(
-    ("reason", "metadata", "version", "required", "says"),
+    ("words", "metadata", "modules", "code", "says"),
     [
-        ("", HELD, "2.13.0", True, ""),
-        ("", None, "2.13.0", True, ""),
-        ("", {"pytorch": ""}, "2.13.0", True, ""),
-        ("", {"tensorflow": "2.21"}, "2.13.0", True, "the metadata of its build does not have"),
-        ("", HELD, "2.14.0", False, "was built for pytorch 2.13.0, and 2.14.0 is in the image"),
-        ("ImportError: not built", HELD, "2.13.0", False, "cannot be imported (ImportError: not"),
-        ("ImportError: not built", {}, "2.13.0", True, "cannot be imported (ImportError: not"),
-        ("ImportError: not built", None, "2.13.0", False, ""),
+        ("pytorch , mpi gloo", HELD, "torch horovod.torch", 0, "built for pytorch 2.13.0, with mpi, gloo"),
+        (",", None, "torch horovod.torch tensorflow", 0, "built for pytorch (this release keeps no"),
+        (",", {}, "torch", 1, "built for no framework that is in the image"),
+        (",", {"tensorflow": "2.21"}, "torch horovod.torch", 1, "of its build does not have pytorch"),
+        (",", {"pytorch": "2.12"}, "torch horovod.torch", 1, "for pytorch 2.12, and 2.13.0 is in the image"),
+        (",", {"pytorch": "2.13.0", "tensorflow": "2"}, "torch tensorflow horovod.torch", 1, "horovod.tensorflow cannot be"),
+        ("pytorch ,", HELD, "tensorflow horovod.tensorflow", 1, "horovod.torch cannot be imported"),
+        ("pytorch , nccl", HELD, "torch horovod.torch", 1, "it is built without nccl"),
     ],
-)
+)  # fmt: skip
 def test_one_witness_of_horovods_build_is_not_enough(
-    reason: str, metadata: Any, version: str, required: bool, says: str
+    words: str, metadata: Any, modules: str, code: int, says: str, tmp_path: Path
 ) -> None:
-    found = HOROVOD["judge"]("pytorch", reason, metadata, version, required)
-    assert says in found
-    assert bool(says) == bool(found)
+    for name in ("horovod", *modules.split()):
+        file = tmp_path / name.replace(".", "/") / "__init__.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = f"import {name.partition('.')[2]}\n{LIBRARY}" if "." in name else VERSION
+        file.write_text(text)
+    if metadata is not None:
+        (tmp_path / "horovod/metadata.json").write_text(json.dumps(metadata))
+    argv = [sys.executable, str(SCRIPTS / "horovod_build.py"), *words.split()]
+    env = {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done
 
 
 @pytest.mark.parametrize(
@@ -72,7 +82,7 @@ def test_a_sum_over_ranks_is_looked_at_closely(
 
 CALLS = {  # by name: a script, its result, its last line
     "fine": ("print('one'); print('two')", "passed", "two"),
-    "wrong": ("import sys; sys.exit('no good')", "failed", "no good"),
+    "wrong": ("import sys; print('first'); sys.exit('no good')", "failed", "no good"),
     "broken": ("1 / 0", "failed", "ZeroDivisionError: division by zero"),
     "killed": ("import os; os.kill(os.getpid(), 9)", "failed", "killed.py was ended by signal 9"),
     "shared": ("import sys; print('imported' if 'wave' in sys.modules else 'not')", "passed", "imported"),
@@ -89,8 +99,8 @@ def test_checks_run_in_forks_of_one_process_and_each_has_a_result(tmp_path: Path
     for line in done.stdout.splitlines():
         results.feed(line)
     assert done.returncode == 1
-    assert {check.name: (check.passed, check.detail) for check in results.checks} == {
-        name: (outcome == "passed", says) for name, (_, outcome, says) in CALLS.items()
+    assert {check.name: (check.outcome, check.message) for check in results.checks} == {
+        name: (outcome, says) for name, (_, outcome, says) in CALLS.items()
     }
 
 
@@ -100,62 +110,77 @@ WHOLE = ImageContents(
 )
 
 
+class Runner:
+    """An image that prints something when it runs checks."""
+
+    def __init__(self, contents: ImageContents | None, *printed: str) -> None:
+        self.printed, self.contents, self.calls = printed, lambda: contents, ""
+
+    def run_checks(self, results: Results, *words: str) -> None:
+        self.calls += " ".join(words)
+        for line in self.printed:
+            results.feed(line)
+
+
+def case(contents: ImageContents | None, *printed: str, **more: Any) -> ImageCase:
+    image = StoredImage(name="x", path="/x.sif", manifest=more.pop("manifest", None))
+    return ImageCase(image=image, runner=cast("Any", Runner(contents, *printed)), **more)
+
+
 @pytest.mark.parametrize(
-    ("image", "gpus", "names"),
+    ("contents", "gpus", "names"),
     [
-        (ImageContents(), 0, ""),
+        (None, 0, ""),
         (ImageContents(python="3.11"), 0, "user-site"),
         (TORCH, 2, "imports user-site ranks-gloo"),
         (WHOLE, 0, "imports user-site openmpi horovod-build ranks-mpi ranks-gloo"),
         (replace(TORCH, cuda="12.4"), 2, "imports user-site ranks-gloo ranks-nccl"),
     ],
-)  # fmt: skip
+)
 def test_an_image_of_others_gets_the_checks_that_it_can_take(
-    image: ImageContents, gpus: int, names: str
+    contents: ImageContents | None, gpus: int, names: str
 ) -> None:
-    calls = usual_checks(image, image.modules, gpus, own=False)
-    assert [call.name for call in calls] == names.split()
+    given = case(contents, local_gpus=gpus)
+    assert given.results.checks == []
+    made = [each.name for each in USUAL if re.search(f"['k ]{each.name} ", given.runner.calls)]  # type: ignore[attr-defined]
+    assert made == names.split()
 
 
 @pytest.mark.parametrize(
-    ("check", "controllers", "outcome"),
+    ("printed", "outcome"),
     [
-        (Check(name="ranks-mpi", passed=True, detail="right"), [], "passed"),
-        (Check(name="ranks-mpi", passed=False, detail="wrong"), ["mpi"], "failed"),
-        (Check(name="ranks-mpi", passed=False, detail="wrong"), ["gloo"], "unchecked"),
-        (Check(name="other", passed=True), [], "unchecked"),
+        (["ranks-mpi passed: right"], "passed"),
+        (["ranks-mpi failed: wrong"], "failed"),
+        (["ranks-mpi passed: right", "ranks-mpi failed: wrong"], "failed"),
+        (["ranks-mpi failed: wrong\ntoolkit-fact: controller gloo"], "unchecked"),
+        (["other passed: "], "unchecked"),
     ],
 )
 def test_a_check_that_was_not_possible_says_nothing_of_an_image(
-    check: Check, controllers: list[str], outcome: str
+    printed: list[str], outcome: str
 ) -> None:
-    case = SimpleNamespace(
-        results=Results(checks=[check], controllers=controllers),
-        no_python="",
-        contents=WHOLE,
-        has=WHOLE.modules.__contains__,
-        controllers=tuple(controllers),
-    )
-    (ranks,) = (each for each in contents.USUAL if each.name == "ranks-mpi")
-    assert ranks.only(cast("ImageCase", case)).outcome == outcome
+    lines = "".join(f"toolkit-check: {line}\n" for line in printed).splitlines()
+    (ranks,) = (each for each in USUAL if each.name == "ranks-mpi")
+    assert ranks.only(case(WHOLE, *lines)).outcome == outcome
 
 
 @pytest.mark.parametrize(
-    ("cuda", "drivers", "made_for", "compat", "outcome"),
+    ("cuda", "drivers", "base", "compat", "outcome"),
     [
-        ("", (), None, False, "passed"),
-        ("12.4", (), None, False, "unchecked"),
-        ("12.4", ("550.54",), None, False, "passed"),
-        ("12.4", ("470.82",), None, False, "failed"),
-        ("12.4", ("470.82",), None, True, "unchecked"),
-        ("12.4", ("550.54", "470.82"), None, False, "failed"),
-        ("12.4", ("530.1",), "550.54", False, "passed"),
+        ("", (), "", False, "passed"),
+        ("12.4", (), "", False, "unchecked"),
+        ("12.4", ("550.54",), "", False, "passed"),
+        ("12.4", ("470.82",), "", False, "failed"),
+        ("12.4", ("470.82",), "", True, "unchecked"),
+        ("12.4", ("550.54", "470.82"), "", False, "failed"),
     ],
 )
 def test_a_driver_against_cuda(
-    cuda: str, drivers: tuple[str, ...], made_for: str | None, compat: bool, outcome: str
+    cuda: str, drivers: tuple[str, ...], base: str, compat: bool, outcome: str
 ) -> None:
-    assert judge_driver(cuda, drivers, made_for, compat=compat).outcome == outcome
+    given = case(ImageContents(cuda=cuda, compat=compat))
+    given.labels = {"org.label-schema.usage.singularity.deffile.from": base}
+    assert judge_driver(given, drivers).outcome == outcome
 
 
 def test_what_could_not_be_checked_does_not_put_out_what_was_found() -> None:

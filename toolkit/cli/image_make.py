@@ -27,6 +27,7 @@ from toolkit.images.recipe.plan import Plan
 from toolkit.images.store import store
 from toolkit.images.store.listing import count_passed
 from toolkit.images.store.provenance import find_manifest
+from toolkit.images.verify.checks import AT_BUILD
 from toolkit.units import human_size, human_time
 
 directory_option = click.option(
@@ -121,10 +122,10 @@ def build(
 
 def _verdicts(built: BuildResult) -> str:
     """Return the external verification in one line: the image's own checks were printed before."""
-    own = {check.name for check in built.manifest.checks}
+    external = {check.name for check in AT_BUILD}
     groups: dict[str, list[str]] = {"passed": [], "failed": [], "unchecked": []}
     for verdict in built.verdicts:
-        if verdict.name not in own:
+        if verdict.name in external:
             groups[verdict.outcome].append(verdict.name)
     words = [f"{', '.join(names)} {outcome}" for outcome, names in groups.items() if names]
     return f"{'; '.join(words)} (toolkit image show {built.manifest.name})"

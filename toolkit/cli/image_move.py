@@ -19,8 +19,9 @@ from toolkit.images.store.cache import Cache
 from toolkit.images.store.sign import sign as sign_image
 from toolkit.images.store.signatures import verify as verify_signed
 from toolkit.images.store.store import find
-from toolkit.images.verify.case import VerifyOptions, local_case
+from toolkit.images.verify.case import local_case
 from toolkit.images.verify.verdicts import check_again, save, verdicts
+from toolkit.model.image import Verdict
 from toolkit.runs.removal import holds_image
 from toolkit.shell import require_apptainer
 from toolkit.units import counted, human_age, human_size
@@ -72,7 +73,9 @@ def verify(
         image,
         site=offer,
         no_site=reason,
-        options=VerifyOptions(nodes=nodes or 0, gpus=gpus or 0, key=key or ""),
+        nodes=nodes or 0,
+        gpus=gpus or 0,
+        key=key or "",
         run_ranks=run_ranks if nodes else None,
     )
     with console.Steps() as steps:
@@ -81,9 +84,7 @@ def verify(
             case, lambda verdict: steps.say(verdict.outcome, f"{verdict.name}: {verdict.detail}")
         )
         save(image, made, steps)
-    rows = [(verdict.name, verdict.outcome, verdict.detail) for verdict in made]
-    data = {"path": image.path, "verdicts": made}
-    _show_and_judge(image.name, rows, data, as_json=as_json)
+    _show_and_judge(image.name, made, {"path": image.path, "verdicts": made}, as_json=as_json)
 
 
 @click.command("check")
@@ -103,20 +104,18 @@ def check(name: str, as_json: bool) -> None:
         console.say("checking", image.path)
     with console.Steps() as progress:
         checks = check_again(image, progress)
-    rows = [(each.name, "passed" if each.passed else "failed", each.detail) for each in checks]
-    _show_and_judge(image.name, rows, checks, as_json=as_json)
+    _show_and_judge(image.name, checks, checks, as_json=as_json)
 
 
-def _show_and_judge(
-    image: str, rows: Sequence[tuple[str, str, str]], data: object, *, as_json: bool
-) -> None:
+def _show_and_judge(image: str, made: Sequence[Verdict], data: object, *, as_json: bool) -> None:
     """Print the name, the outcome and the detail of each check.
 
     Raises:
         BuildError: a check failed.
     """
+    rows = [(verdict.name, verdict.outcome, verdict.detail) for verdict in made]
     console.result(data, console.table(("CHECK", "RESULT", "DETAIL"), rows), as_json=as_json)
-    failed = [name for name, outcome, _ in rows if outcome == "failed"]
+    failed = [verdict.name for verdict in made if verdict.outcome == "failed"]
     if failed:
         raise BuildError(
             f"{image} did not pass {len(failed)} of {len(rows)} checks", place=", ".join(failed)

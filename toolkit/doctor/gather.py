@@ -15,7 +15,7 @@ from toolkit.doctor.node_jobs import rank_runner, run_script, shared_directory, 
 from toolkit.errors import SlurmUnreachableError, ToolkitError
 from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
-from toolkit.images.verify.case import ImageCase, ScriptRun, VerifyOptions, local_case
+from toolkit.images.verify.case import ImageCase, ScriptRun, local_case
 from toolkit.localcluster import access
 from toolkit.localcluster.paths import paths_of
 from toolkit.model.site import Site
@@ -154,6 +154,7 @@ def _image_case(
         image,
         site=site_offer(place, case.client) if place and case.client and options.nodes else None,
         no_site=case.no_site,
-        options=VerifyOptions(nodes=options.nodes, gpus=options.gpus),
+        nodes=options.nodes,
+        gpus=options.gpus,
         run_ranks=runner if options.nodes else None,
     )

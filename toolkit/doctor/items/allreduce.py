@@ -6,25 +6,25 @@ from functools import partial
 
 from toolkit.checks import Check, Result, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
-from toolkit.images.verify.checks.ranks import BACKENDS, Backend
+from toolkit.images.verify.checks.cluster import BACKENDS, sum_on_nodes
 
 MEGABYTES = 16
 _SHARE = 0.7  # of the expected speed; less is worth a warning
 
 
-def check_sum(backend: Backend, case: DoctorCase) -> Result:
+def check_sum(backend: str, case: DoctorCase) -> Result:
     """Have ranks on all nodes sum by a backend.
 
     Ranks that are known not to reach each other would wait for minutes; they are not started.
     """
     if case.image_case is None:
         return unchecked(case.no_image)
-    if reason := case.no_reports(1 if backend.takes_gpus else 2):
+    if reason := case.no_reports(1 if BACKENDS[backend].takes_gpus else 2):
         return reason
     links = (link for each in case.reports for link in (each.rendezvous, *each.links.values()))
     if any("error" in link for link in links):
         return unchecked("the nodes do not reach each other; see `connections` and `rendezvous`")
-    return judge_speed(case, backend.run_on_nodes(case.image_case), backend.name)
+    return judge_speed(case, sum_on_nodes(backend, case.image_case), backend)
 
 
 def judge_speed(case: DoctorCase, summed: Result, backend: str) -> Result:
@@ -34,8 +34,8 @@ def judge_speed(case: DoctorCase, summed: Result, backend: str) -> Result:
     if summed.outcome == "failed":
         step = "toolkit explain of a run that fails so; `connections` and `interface` above"
         return failed(summed.message, step)
-    made = case.image_case.sums.get(backend) if case.image_case else None
-    speed = made.speed if made else 0.0
+    run = case.image_case.runs.get(backend) if case.image_case else None
+    speed = float(run.results.get("gigabytes_per_second") or 0.0) if run else 0.0
     expected = case.site.allreduce.get(backend) if case.site else None
     text = f"{summed.message}; {speed:.2f} GB/s per rank for {MEGABYTES} MB"
     if expected is None:
@@ -51,7 +51,7 @@ CHECKS = tuple(
     Check(
         f"allreduce-{name}",
         f"ranks on all nodes sum by {backend.title}",
-        partial(check_sum, backend),
+        partial(check_sum, name),
         scope="nodes",
     )
     for name, backend in sorted(BACKENDS.items())

@@ -6,7 +6,7 @@ from collections import Counter
 
 from toolkit.checks import Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
-from toolkit.images.verify.checks.site import judge_driver, release_driver
+from toolkit.images.verify.checks.cluster import judge_driver
 
 
 @check("gpus", "the container on each node sees the requested GPUs", scope="nodes")
@@ -48,10 +48,7 @@ def check_driver(case: DoctorCase) -> Result:
     versions = tuple(dict.fromkeys(drivers.values()))
     image = case.image_case
     if image is not None:
-        contents = image.contents
-        judged = judge_driver(
-            contents.cuda, versions, release_driver(image), compat=contents.compat
-        )
+        judged = judge_driver(image, versions)
         if judged.outcome == "failed":
             step = "an older image: toolkit image search; or ask for a newer driver"
             return failed(judged.message, step)

@@ -35,9 +35,8 @@ from toolkit.images.store.provenance import (
 )
 from toolkit.images.store.settings import read_variables, user_options
 from toolkit.images.store.sif_files import partition_digest
-from toolkit.images.verify.own_checks import Results
-from toolkit.images.verify.runner import MOUNTED, ImageRunner
-from toolkit.images.verify.verdicts import finish, merged
+from toolkit.images.verify.own_checks import MOUNTED, ImageRunner, Results
+from toolkit.images.verify.verdicts import finish, merged, to_verdict
 from toolkit.model.base import Model
 from toolkit.model.image import BaseImage, Manifest, Verdict
 from toolkit.quoting import shell_words
@@ -207,7 +206,6 @@ def _publish(
             recipe_hash=library.hash_recipe(task.resolved),
             built=_time(lock.epoch),
             seconds={},
-            checks=(),
             verified=(),
             products="",
             command=shell_words(["toolkit", "image", "build", name, "--locked"]),
@@ -291,7 +289,7 @@ def _describe(task: BuildTask, outcome: BuildOutcome, place: Workspace) -> Manif
         frameworks=results.frameworks,
         mpi=tuple(results.mpi),
         builder=outcome.builder,
-        checks=tuple(results.checks),
+        verified=tuple(map(to_verdict, results.checks)),
         locked=hash_lock(lock),
         partition=partition_digest(place.sif) if lock else "",
         layers=outcome.layers,

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import IO
 
 from toolkit import shell
+from toolkit.checks import Result
 from toolkit.errors import BuildError, NoSpaceError, ToolkitError
 from toolkit.images.builder.buildlog import Reader, pin_fitting
 from toolkit.images.host.host_mounts import mask_secrets
 from toolkit.images.host.kernel import die_with_parent
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.plan import STEP
-from toolkit.model.image import Check
 from toolkit.shell import Progress
 from toolkit.units import human_time
 
@@ -164,8 +164,7 @@ class Follower:
             self.begin(self.reader.step)
         if event == "check":
             check = self.reader.results.checks[-1]
-            outcome = "passed" if check.passed else "failed"
-            self._progress.say("check", f"{check.name} {outcome}: {check.detail}")
+            self._progress.say("check", f"{check.name} {check.outcome}: {check.message}")
 
     def say(self, subject: str, text: str) -> None:
         """Show a fact about the current step."""
@@ -231,12 +230,12 @@ class Follower:
             next_step=f"{advise_on_network(reader.tail)}the log: {self.log}",
         )
 
-    def _checks_error(self, failed: Sequence[Check]) -> ToolkitError:
+    def _checks_error(self, failed: Sequence[Result]) -> ToolkitError:
         count = f"{len(failed)} of {len(self.reader.results.checks)}"
         return BuildError(
             f"{self._name} was built but did not pass {count} checks; it is not kept",
             place=", ".join(check.name for check in failed),
-            details=[f"{check.name}: {check.detail}" for check in failed],
+            details=[f"{check.name}: {check.message}" for check in failed],
             next_step=f"{advise_on_checks(failed, self.reader.index)}the log: {self.log}",
         )
 
@@ -281,14 +280,14 @@ def advise_on_network(lines: Iterable[str]) -> str:
     )
 
 
-def advise_on_checks(failed: Sequence[Check], index: str = "") -> str:
+def advise_on_checks(failed: Sequence[Result], index: str = "") -> str:
     """Return advice on checks that failed because of a package's build; empty if there is none.
 
     Args:
         failed: The checks.
         index: The index of the framework, if the build used one.
     """
-    texts = " ".join(check.detail for check in failed)
+    texts = " ".join(check.message for check in failed)
     if "does not exist" in texts and "operator " in texts:
         right = (
             f"the build that fits is at {index}, which did not give it to this machine"
@@ -299,7 +298,7 @@ def advise_on_checks(failed: Sequence[Check], index: str = "") -> str:
             f"the package is a build for another torch, such as one with CUDA; {right}: name an"
             " index that has it in `index` of the step, or another torch in [overrides]; "
         )
-    if any(check.name == "horovod-build" and "was built for" in check.detail for check in failed):
+    if any(check.name == "horovod-build" and "was built for" in check.message for check in failed):
         return (
             "a step has replaced the framework: pin its version, or name the new one in [overrides]"
             " of the recipe; "

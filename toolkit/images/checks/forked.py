@@ -20,7 +20,7 @@ def run(output: int, *words: str) -> None:
     signal.alarm(PATIENCE)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    sys.stdout.reconfigure(line_buffering=True)  # so that the last line is the one that was printed last
+    sys.stdout = os.fdopen(1, "w", 1, closefd=False)  # so that the last line is what was printed last
     sys.argv = list(words)
     runpy.run_path(words[0], run_name="__main__")
 

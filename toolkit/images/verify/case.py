@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from toolkit.checks import failed
+from toolkit.errors import CommandFailedError
+from toolkit.images.recipe.image_checks import runner as runner_script
 from toolkit.images.store.settings import inspect
 from toolkit.images.store.store import StoredImage
-from toolkit.images.verify.own_checks import Results, run_checks
-from toolkit.images.verify.runner import ImageContents, ImageRunner
+from toolkit.images.verify.own_checks import (
+    MOUNTED,
+    ImageContents,
+    ImageRunner,
+    Results,
+    list_lacks,
+    usual_checks,
+)
 from toolkit.model.base import Model
 from toolkit.model.run import Outcome
 
@@ -31,31 +41,6 @@ class SiteOffer(Model, frozen=True, kw_only=True):
     mpi: tuple[str, ...] | None = None
     container: str | None = None
     containers: tuple[str, ...] = ()
-
-
-class RankSum(Model, frozen=True, kw_only=True):
-    """The sum of the vectors of all ranks of one job on several nodes.
-
-    Attributes:
-        outcome: as of a check.
-        detail: what the ranks reported, or why there were none.
-        drivers: versions of the nodes' NVIDIA drivers.
-        speed: GB/s that each rank moved while all summed a long vector; 0 if that was not measured
-            (RANKS_SPEED_MB).
-    """
-
-    outcome: Literal["passed", "failed", "unchecked"]
-    detail: str
-    drivers: tuple[str, ...] = ()
-    speed: float = 0.0
-
-
-class VerifyOptions(Model, frozen=True, kw_only=True):
-    """Options beyond the image itself: ``--nodes``, ``--gpus``, ``--key``."""
-
-    nodes: int = 0
-    gpus: int = 0
-    key: str = ""
 
 
 class ScriptRun(NamedTuple):
@@ -91,17 +76,6 @@ class ScriptRun(NamedTuple):
 RunRanks = Callable[[str, Sequence[str]], ScriptRun]
 
 
-def local_drivers() -> tuple[int, tuple[str, ...]]:
-    """Return the number of GPUs of this machine, and the version of its NVIDIA driver."""
-    gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
-    try:
-        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
-    except OSError:
-        return gpus, ()
-    match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    return gpus, (match[1],) if match else ()
-
-
 @dataclass
 class ImageCase:
     """An image that is verified, and all that its checks need.
@@ -109,27 +83,27 @@ class ImageCase:
     Attributes:
         image: the file, and the manifest that belongs to it.
         runner: runs programs in it.
-        gpus: the number of GPUs of this machine.
+        local_gpus: the number of GPUs of this machine.
+        local_drivers: the version of their driver.
         site: what the site offers; None if there is none, and then ``no_site`` says why.
-        options: what the user wants beyond the image.
+        nodes, gpus: the requested nodes, and GPUs on each.
+        key: that must have signed the image; empty if any may.
         run_ranks: starts ranks on the site's nodes; None if no nodes were requested.
-        local_drivers: of this machine.
-        sums: what ranks on nodes reported, by backend.
-        manifest_mpi: the PMI types of the image's MPI, if the checks in the image need not run to
-            know them.
-        controllers: how the image's Horovod can coordinate, once a check has found it out.
+        runs: of ranks on nodes, by backend.
+        controllers: how the image's Horovod can coordinate, once its checks have run.
     """
 
     image: StoredImage
     runner: ImageRunner
-    gpus: int = 0
+    local_gpus: int = 0
+    local_drivers: tuple[str, ...] = ()
     site: SiteOffer | None = None
     no_site: str = "no site was asked for"
-    options: VerifyOptions = field(default_factory=VerifyOptions)
+    nodes: int = 0
+    gpus: int = 0
+    key: str = ""
     run_ranks: RunRanks | None = None
-    local_drivers: tuple[str, ...] = ()
-    sums: dict[str, RankSum] = field(default_factory=dict)
-    manifest_mpi: tuple[str, ...] | None = None
+    runs: dict[str, ScriptRun] = field(default_factory=dict)
     controllers: tuple[str, ...] = ()
 
     @property
@@ -142,6 +116,14 @@ class ImageCase:
         """The image's labels."""
         return inspect(self.image.path)["labels"]
 
+    @property
+    def base(self) -> str:
+        """The reference of the base image; for a foreign image what its labels say."""
+        manifest = self.image.manifest
+        if manifest and manifest.base:
+            return manifest.base.reference
+        return self.labels.get("org.label-schema.usage.singularity.deffile.from", "")
+
     @cached_property
     def contents(self) -> ImageContents:
         """The contents of the image."""
@@ -149,50 +131,72 @@ class ImageCase:
         empty = ImageContents(has_checks=self.image.manifest is not None)
         return self.runner.contents() or empty
 
-    @cached_property
-    def results(self) -> Results:
-        """The results of the checks in the image: its own, and the usual ones that it lacks."""
-        contents, manifest = self.contents, self.image.manifest
-        return run_checks(self.runner, contents, self.expected, self.gpus, own=manifest is not None)
-
     @property
-    def mpi(self) -> tuple[str, ...]:
-        """The PMI types of the image's MPI."""
-        return tuple(self.results.mpi) if self.manifest_mpi is None else self.manifest_mpi
-
-    @cached_property
     def expected(self) -> dict[str, str]:
         """The modules that the manifest lists, and their versions."""
         return dict(self.image.manifest.frameworks) if self.image.manifest else {}
 
-    @property
-    def no_python(self) -> str:
-        """The reason why the image's Python cannot be used; empty if it can."""
-        return "" if self.contents.python else "the image has no Python 3 that runs"
+    @cached_property
+    def results(self) -> Results:
+        """The results of the checks in the image: its own, and the usual ones that it lacks."""
+        results, contents = Results(), self.contents
+        try:
+            if contents.has_checks:
+                self.runner.run_checks(results)
+            wanted = tuple(self.expected) or contents.modules
+            modules = [name for name in wanted if name not in results.frameworks]
+            lacks = list_lacks(contents, modules, self.local_gpus)
+            calls = [
+                call
+                for call in usual_checks(contents, modules)
+                if not lacks[call.name]
+                and (not results.find(call.name) or (call.name == "imports" and self.expected))
+            ]
+            if calls:
+                script = runner_script(calls, contents.modules, MOUNTED)
+                self.runner.run_checks(results, "-c", script)
+        except CommandFailedError as error:
+            results.checks.append(failed(error.cause, name="checks"))
+        self.controllers = tuple(results.controllers)
+        return results
 
-    def has(self, module: str) -> bool:
-        """Return whether a module is in the image."""
-        return module in self.contents.modules
+    def lacks(self, check: str, gpus: int | None = None) -> str:
+        """Return what the image lacks for one of the usual checks; empty if nothing.
+
+        Args:
+            check: its name.
+            gpus: the number of GPUs for NCCL; None: those of this machine.
+        """
+        modules = tuple(self.expected) or self.contents.modules
+        count = self.local_gpus if gpus is None else gpus
+        return list_lacks(self.contents, modules, count, self.controllers)[check]
 
     @property
-    def base(self) -> str:
-        """The reference of the base image; for a foreign image what its labels say."""
+    def mpi(self) -> tuple[str, ...]:
+        """The PMI types of the image's MPI."""
         manifest = self.image.manifest
-        return (
-            manifest.base.reference
-            if manifest and manifest.base
-            else self.labels.get("org.label-schema.usage.singularity.deffile.from", "")
-        )
+        return manifest.mpi if manifest else tuple(self.results.mpi)
 
     @property
     def drivers(self) -> tuple[str, ...]:
         """The NVIDIA drivers of this machine and of the nodes that ranks ran on."""
-        of_nodes = (driver for each in self.sums.values() for driver in each.drivers)
+        of_nodes = (
+            str(each) for run in self.runs.values() for each in run.results.get("drivers", ())
+        )
         return tuple(dict.fromkeys((*self.local_drivers, *of_nodes)))
 
 
 def local_case(image: StoredImage, **fields: Any) -> ImageCase:
     """Return a case with the GPUs and drivers of this machine; ``fields`` are the other fields."""
-    gpus, drivers = local_drivers()
-    runner = ImageRunner(image.path, gpus=gpus > 0)
-    return ImageCase(image=image, runner=runner, gpus=gpus, local_drivers=drivers, **fields)
+    gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    driver = None
+    with suppress(OSError):
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+        driver = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return ImageCase(
+        image=image,
+        runner=ImageRunner(image.path, gpus=gpus > 0),
+        local_gpus=gpus,
+        local_drivers=(driver[1],) if driver else (),
+        **fields,
+    )

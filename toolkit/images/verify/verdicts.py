@@ -6,25 +6,22 @@ from outside, also of images that were built elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 
 from msgspec.structs import replace
 
-from toolkit.checks import Check, Result, failed, passed
+from toolkit.checks import Result, failed
 from toolkit.errors import BuildError, ToolkitError
 from toolkit.images.store import store
 from toolkit.images.store.contents import read_contents
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, SiteOffer, local_case
-from toolkit.images.verify.checks import CHECKS
-from toolkit.images.verify.checks.image_file import check_labels
-from toolkit.images.verify.own_checks import run_carried
-from toolkit.images.verify.runner import ImageRunner
-from toolkit.model.image import Check as ImageCheck
-from toolkit.model.image import Manifest, Python, Verdict
+from toolkit.images.verify.checks import AT_BUILD, CHECKS
+from toolkit.images.verify.checks.image import check_labels
+from toolkit.images.verify.own_checks import ImageRunner, Results
+from toolkit.model.image import Manifest, Verdict
 from toolkit.shell import Progress
 
 # Returns what the default site offers, or None and why that is not known. Sites are planned for
@@ -36,55 +33,51 @@ FindSite = Callable[[], tuple[SiteOffer | None, str]]
 _UNEXPECTED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
+def to_verdict(result: Result, site: str = "") -> Verdict:
+    """Return the result of a check as the manifest keeps it."""
+    assert result.outcome != "warning", f"{result.name}: a verdict is no warning"
+    return Verdict(
+        name=result.name,
+        outcome=result.outcome,
+        detail=result.message or "it printed nothing",
+        when=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        site=site,
+    )
+
+
 def verdicts(
-    case: ImageCase,
-    on_verdict: Callable[[Verdict], object] = bool,
-    only: Collection[str] | None = None,
+    case: ImageCase, on_verdict: Callable[[Verdict], object] = bool, *, at_build: bool = False
 ) -> tuple[Verdict, ...]:
     """Make the checks of an image in their order.
 
     Args:
         case: the image.
         on_verdict: is called with each verdict as soon as it is known.
-        only: the names of the checks to make; None makes all.
+        at_build: make only those that every build ends with.
     """
     made: list[Verdict] = []
 
-    def add(name: str, result: Result, site: str = "") -> None:
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        outcome = result.outcome
-        assert outcome != "warning", f"{name}: a verdict is no warning"
-        made.append(Verdict(name=name, outcome=outcome, detail=result.message, when=now, site=site))
+    def add(result: Result, site: str = "") -> None:
+        made.append(to_verdict(result, site))
         on_verdict(made[-1])
 
-    for check in CHECKS:
-        if only is None or check.name in only:
-            of_site = case.site is not None and check.scope != "host"
-            add(check.name, _result(check, case), case.site.name if case.site and of_site else "")
-    if only is None:  # such as the commands of its recipe
-        for further in case.results.checks:
-            if further.name not in {verdict.name for verdict in made}:
-                add(
-                    further.name,
-                    (passed if further.passed else failed)(further.detail or "it printed nothing"),
-                )
+    for check in AT_BUILD if at_build else CHECKS:
+        try:
+            result = check.only(case)
+        except _UNEXPECTED as error:
+            kind = type(error).__name__
+            text = f"the image's answer has an unexpected form: {kind}: {error}"
+            result = failed(text, name=check.name)
+        add(result, case.site.name if case.site and check.scope != "host" else "")
+    known = {verdict.name for verdict in made}
+    with suppress(*_UNEXPECTED):  # then the checks above say so
+        for result in () if at_build else case.results.checks:  # such as commands of its recipe
+            if result.name not in known:
+                add(result)
     return tuple(made)
 
 
-def at_build() -> list[str]:
-    """Return the names of the checks that every build ends with."""
-    return [check.name for check in CHECKS if check.at_build]
-
-
-def _result(check: Check, case: ImageCase) -> Result:
-    try:
-        return check.only(case)
-    except _UNEXPECTED as error:
-        kind = type(error).__name__
-        return failed(f"the image's answer has an unexpected form: {kind}: {error}")
-
-
-def merged(before: tuple[Verdict, ...], now: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
+def merged(before: Iterable[Verdict], now: Iterable[Verdict]) -> tuple[Verdict, ...]:
     """Return the latest verdict of each check and site.
 
     A check that could not be made now does not replace an earlier verdict.
@@ -102,20 +95,17 @@ def no_site() -> tuple[None, str]:
 
 
 def finish(image: StoredImage, find_site: FindSite = no_site) -> tuple[Verdict, ...]:
-    """Verify an image that was just built.
+    """Verify an image that was just built; return these verdicts after those of its own checks.
 
     Checks that take longer, or jobs on nodes, are left to `toolkit image verify`.
     """
-    manifest = image.manifest
-    assert manifest
+    assert image.manifest
     site, reason = find_site()
-    case = local_case(image, site=site, no_site=reason, manifest_mpi=manifest.mpi)
-    with ThreadPoolExecutor() as ahead:  # each starts the image, while another check does
-        ahead.submit(lambda: case.contents)
-        return (*manifest.verdicts, *verdicts(case, only=at_build()))
+    case = local_case(image, site=site, no_site=reason)
+    return (*image.manifest.verdicts, *verdicts(case, at_build=True))
 
 
-def check_again(image: StoredImage, progress: Progress) -> tuple[ImageCheck, ...]:
+def check_again(image: StoredImage, progress: Progress) -> tuple[Verdict, ...]:
     """Run the checks that an image carries, and save the results in its manifest, if it has one.
 
     Args:
@@ -126,38 +116,39 @@ def check_again(image: StoredImage, progress: Progress) -> tuple[ImageCheck, ...
         BuildError: The image has no checks, or did not run.
         NeedsInstallError: Apptainer is not installed.
     """
-    results, printed = run_carried(ImageRunner(image.path))
+    results = Results()
+    printed = ImageRunner(image.path).run_checks(results)
     if not any(check.name != "checks" for check in results.checks):
         raise BuildError(
             f"the image {image.name} has no checks of its own, or does not run",
             place=image.path,
             details=printed.tail(),
         )
-    checks = tuple(results.checks)
     if image.manifest is not None:
-        labels = check_labels.only(local_case(image))
-        is_passed = labels.outcome == "passed"
-        checks = (ImageCheck(name="labels", passed=is_passed, detail=labels.message), *checks)
-    store.update_manifest(
-        image,
-        lambda now: replace(now, checks=checks, frameworks=results.frameworks or now.frameworks),
-        progress,
-    )
-    return checks
+        results.checks.insert(0, check_labels.only(local_case(image)))
+    made = tuple(map(to_verdict, results.checks))
+    save(image, made, progress, results.frameworks)
+    return made
 
 
-def save(image: StoredImage, made: tuple[Verdict, ...], progress: Progress) -> None:
+def save(
+    image: StoredImage,
+    made: tuple[Verdict, ...],
+    progress: Progress,
+    frameworks: Mapping[str, str] = {},  # never changed
+) -> None:
     """Save verdicts to the manifest, under the lock, unless the image was replaced meanwhile."""
-    store.update_manifest(image, lambda manifest: _verified(image.path, manifest, made), progress)
 
+    def verified(manifest: Manifest) -> Manifest:
+        pythons = manifest.pythons
+        if not pythons:  # built before manifests recorded them
+            with suppress(ToolkitError):
+                pythons = read_contents(image.path).pythons
+        return replace(
+            manifest,
+            verified=merged(manifest.verified, made),
+            pythons=pythons,
+            frameworks={**manifest.frameworks, **frameworks},
+        )
 
-def _verified(path: str, manifest: Manifest, made: tuple[Verdict, ...]) -> Manifest:
-    pythons = manifest.pythons or _pythons(path)
-    return replace(manifest, verified=merged(manifest.verified, made), pythons=pythons)
-
-
-def _pythons(image: str) -> tuple[Python, ...]:
-    """Return the Pythons of an image built before manifests recorded them; none if that fails."""
-    with suppress(ToolkitError):
-        return read_contents(image).pythons
-    return ()
+    store.update_manifest(image, verified, progress)
