@@ -26,12 +26,10 @@ from toolkit.images.lockfile.packages import parse_page
 from toolkit.images.recipe.lock import Lock, Pinned, to_toml
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif import header as sif
-from toolkit.images.sif.squashfs.format import Reader as SquashfsReader
-from toolkit.images.sif.squashfs.format import damage_errors
-from toolkit.images.sif.squashfs.graft import graft
-from toolkit.images.sif.squashfs.inodes import DIRECTORY, list_directory, read_inode
-from toolkit.images.sif.squashfs.tables import Tables, read_tables, write_tables
-from toolkit.images.store import sif_files, store
+from toolkit.images.sif.graft import DIRECTORY, graft, list_directory, read_inode
+from toolkit.images.sif.tables import Reader as SquashfsReader
+from toolkit.images.sif.tables import Tables, damage_errors, read_tables, write_tables
+from toolkit.images.store import sif_files, signatures, store
 from toolkit.images.store.contents import parse as contents
 from toolkit.images.store.settings import parse_inspection
 from toolkit.model.base import BadDataError, from_json, to_json
@@ -84,7 +82,7 @@ def _read_sif(data: bytes, directory: Path) -> None:
         store.whole_header,
         sif_files.read_descriptors,
         sif_files.partition_digest,
-        sif_files.is_signed,
+        signatures.is_signed,
         lambda path: parse_inspection(sif_files.read_object(path, sif.JSON)),
         lambda path: sif_files.read_object(path, sif.DEFINITION),
         lambda path: compose.read_image_tables(str(path)),

@@ -21,10 +21,9 @@ from typing import NamedTuple
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
-from toolkit.images.sif.squashfs.format import SUPERBLOCK_SIZE, Reader
-from toolkit.images.sif.squashfs.graft import graft
-from toolkit.images.sif.squashfs.tables import Tables, read_tables, write_tables
+from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
+from toolkit.images.sif.graft import graft
+from toolkit.images.sif.tables import SUPERBLOCK_SIZE, Reader, Tables, read_tables, write_tables
 
 _SIZES = (0, 1, 3000, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * BLOCK_SIZE + 5000)
 _SMALL = ("-mem", "32M", "-processors", "1")  # most of the time goes into buffers and threads

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from toolkit.images.store.diff import Change, alike, files, listing, named, variables
+from toolkit.images.store.diff import (
+    Change,
+    compare_files,
+    compare_values,
+    parse_listing,
+    variables,
+)
 
 ONE = """\
 Parallel unsquashfs: Using 2 processors
@@ -23,7 +29,7 @@ OTHER = (
 
 
 def test_a_listing_is_read_with_links_devices_and_odd_names() -> None:
-    found = listing(ONE)
+    found = parse_listing(ONE)
     assert set(found) == {
         "/",
         "/same",
@@ -33,13 +39,13 @@ def test_a_listing_is_read_with_links_devices_and_odd_names() -> None:
         "/gone",
         "/tmp",
     }
-    assert (found["/link"].target, found["/dev/null"].size) == ("usr/lib/a -> b", "1,   3")
+    assert found["/link"].facts == "lrwxrwxrwx root/root 27 -> usr/lib/a -> b"
+    assert (found["/dev/null"].facts, found["/dev/null"].size) == ("crw-rw-rw- root/root 1,   3", 0)
 
 
 def test_changes_of_files_are_told_apart_from_times() -> None:
-    before, after = listing(ONE), listing(OTHER)
-    assert set(alike(before, after)) == {"/same", "/with space -> not a link"}
-    changes, times, unknown = files(before, after, lambda _: True)
+    before, after = parse_listing(ONE), parse_listing(OTHER)
+    changes, times, unknown = compare_files(before, after, lambda _: True)
     assert [(one.name, one.before, one.after) for one in changes] == [
         ("/gone", "-rwsr-xr-x root/shadow 10", ""),
         (
@@ -53,8 +59,8 @@ def test_changes_of_files_are_told_apart_from_times() -> None:
 
 
 def test_contents_decide_where_sizes_are_the_same() -> None:
-    before, after = listing(ONE), listing(ONE)
-    changes, _, unknown = files(
+    before, after = parse_listing(ONE), parse_listing(ONE)
+    changes, _, unknown = compare_files(
         before, after, lambda path: {"/same": None, "/gone": True}.get(path, False)
     )
     assert changes == [
@@ -73,9 +79,9 @@ def test_names_and_variables_are_compared() -> None:
         ["#!/bin/sh\nexport PATH=/a:$PATH\nexport B=1\n", "export B=2\nif x; then\n  C='3'\nfi\n"]
     )
     assert before == {"PATH": "/a:$PATH", "B": "2", "C": "'3'"}
-    assert named("environment", before, {**before, "B": "4"}) == [
+    assert compare_values("environment", before, {**before, "B": "4"}) == [
         Change(kind="environment", name="B", before="2", after="4")
     ]
-    assert named("packages", {}, {"x": "1"}) == [
+    assert compare_values("packages", {}, {"x": "1"}) == [
         Change(kind="packages", name="x", before="", after="1")
     ]

@@ -46,13 +46,14 @@ def test_an_image_is_kept_under_the_name_of_its_reference(
     image: str, name: str, origin: str
 ) -> None:
     assert foreign.is_reference(image)
-    assert (foreign.derive_name(image), foreign.complete_reference(image)) == (name, origin)
+    assert foreign.locate(image).name == f"{name}.sif"
+    assert foreign.complete_reference(image) == origin
     assert is_image_name(name)
 
 
 def test_a_long_reference_gets_a_name_that_a_file_can_have() -> None:
     names = {
-        foreign.derive_name(f"docker://ghcr.io/{'very/' * 40}{last}:1") for last in ("one", "two")
+        foreign.locate(f"docker://ghcr.io/{'very/' * 40}{last}:1").stem for last in ("one", "two")
     }
     assert len(names) == 2
     assert all(is_image_name(name) and len(name) <= LONGEST for name in names)

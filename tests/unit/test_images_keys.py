@@ -11,9 +11,13 @@ import pytest
 from toolkit.errors import ConfigError
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.header import PARTITION
-from toolkit.images.store.sif_files import is_signed, normalize, partition_digest, read_descriptors
-from toolkit.images.store.sign import read_private
-from toolkit.images.store.signatures import fingerprint, pgp_fingerprint
+from toolkit.images.store.sif_files import normalize, partition_digest, read_descriptors
+from toolkit.images.store.signatures import (
+    fingerprint,
+    is_signed,
+    pgp_fingerprint,
+    read_private,
+)
 
 PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n"
 

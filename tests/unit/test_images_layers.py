@@ -140,15 +140,16 @@ def test_a_note_that_is_broken_counts_as_none(cache: Cache, damage: str) -> None
     assert cache.entries() == ()
 
 
-def test_a_file_without_a_note_counts_as_none_and_is_swept(cache: Cache) -> None:
+def test_clearing_removes_entries_and_what_killed_builds_left(cache: Cache) -> None:
     kept = Path(cache.keep(LAYERS, "k", made(cache)).path)
-    left = kept.with_name("left.sqfs")
-    left.write_text("half")
+    kept.with_name("left.sqfs").write_text("half")
     assert cache.find(LAYERS, "left") is None
-    with cache.alone():
-        cache.sweep()
-    assert kept.exists()
-    assert not left.exists()
+    (kept.parent / "half").mkdir()
+    with cache.used(), cache.used(), pytest.raises(BusyError, match="a build is using"):
+        cache.clear()
+    assert cache.find(LAYERS, "k")
+    cache.clear()
+    assert list(kept.parent.iterdir()) == []
 
 
 def test_a_directory_of_wheels(cache: Cache, tmp_path: Path) -> None:
@@ -161,18 +162,6 @@ def test_a_directory_of_wheels(cache: Cache, tmp_path: Path) -> None:
     wheels.mkdir()
     (wheels / "x.whl").write_text("x")
     assert cache.keep(WHEELS, "k", wheels, replace=True).path == one.path
-
-
-def test_nobody_clears_what_a_build_uses(cache: Cache) -> None:
-    with (
-        cache.used(),
-        cache.used(),
-        pytest.raises(BusyError, match="a build is using"),
-        cache.alone(),
-    ):
-        pass
-    with cache.alone():
-        pass
 
 
 def test_wheels_are_lent_beside_what_the_machine_lends(tmp_path: Path) -> None:

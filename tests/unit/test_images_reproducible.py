@@ -19,8 +19,7 @@ from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.plan import with_keys
 from toolkit.images.recipe.reproducible import BYTE_CODE, is_dropped
 from toolkit.images.sif import SquashfsError
-from toolkit.images.sif.squashfs.format import Reader, position_of
-from toolkit.images.sif.squashfs.tables import read_tables, settle_times
+from toolkit.images.sif.tables import Reader, position_of, read_tables, settle_times
 from toolkit.images.store.cache import Cache
 from toolkit.model.image import BaseImage, Layer
 

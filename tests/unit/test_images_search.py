@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from toolkit.cli.groups import image as command
 from toolkit.errors import UsageError
-from toolkit.images.store import search
+from toolkit.images.store import listing
 
 
 def image(*words: str) -> Result:
@@ -57,7 +57,7 @@ def test_words_and_filters(words: tuple[str, ...], found: set[str], not_found: s
 @pytest.mark.parametrize("word", ["cuda>>1", "cuda==1", "cuda>", "=1", ">", "python:"])
 def test_what_looks_like_a_filter_and_is_none_is_refused(word: str) -> None:
     with pytest.raises(UsageError, match="neither a word nor a filter") as caught:
-        search.matching((), [word])
+        listing.matching((), [word])
     assert "cuda>=12" in (caught.value.next_step or "")
 
 

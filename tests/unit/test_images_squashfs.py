@@ -8,14 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from toolkit.images.sif import SquashfsError
-from toolkit.images.sif.squashfs.format import (
-    SUPERBLOCK_SIZE,
-    Reader,
-    Superblock,
-    decode,
-)
-from toolkit.images.sif.squashfs.graft import graft
-from toolkit.images.sif.squashfs.inodes import (
+from toolkit.images.sif.graft import (
     CHARACTER_DEVICE,
     DIRECTORY,
     FILE,
@@ -24,10 +17,19 @@ from toolkit.images.sif.squashfs.inodes import (
     Inode,
     append_inode,
     append_listing,
+    graft,
     list_directory,
     read_inode,
 )
-from toolkit.images.sif.squashfs.tables import Tables, read_tables, write_tables
+from toolkit.images.sif.tables import (
+    SUPERBLOCK_SIZE,
+    Reader,
+    Superblock,
+    Tables,
+    decode,
+    read_tables,
+    write_tables,
+)
 
 Tree = Mapping[str, "Tree | bytes | str | None"]  # directory, file, symbolic link, whiteout
 _HEAD = Superblock(*[0] * 19)._replace(mkfs_time=1, block_size=131072, compression=6, ids=1)
@@ -62,11 +64,11 @@ class Image:
     def _directory(self, tree: Tree, parent: int) -> Entry:
         number = self._number()
         entries = [self._entry(name.encode(), value, number) for name, value in tree.items()]
-        start, size, index = append_listing(self.tables, entries)
+        start, size = append_listing(self.tables, entries)
         inode = Inode(
             DIRECTORY, 0o755, 0, 0, 7, number, links=2, start=start, size=size, parent=parent
         )
-        return Entry(b"", append_inode(self.tables, inode, index), number, DIRECTORY)
+        return Entry(b"", append_inode(self.tables, inode), number, DIRECTORY)
 
     def _entry(self, name: bytes, value: Tree | bytes | str | None, parent: int) -> Entry:
         if isinstance(value, Mapping):
@@ -168,7 +170,7 @@ def test_a_layer_that_only_adds_leaves_directories_as_they_are() -> None:
     ] == [0, 33]
 
 
-def test_directories_larger_than_a_block_have_an_index_that_leads_to_each_name() -> None:
+def test_directories_larger_than_a_block_lead_to_each_name() -> None:
     many = {f"name-{number:05d}": b"" for number in range(3000)}
     data = grafted({"usr": {"bin": {"old": b"1"}}}, {"usr": {"bin": many}})
     assert contents(data) == {"usr": {"bin": {**dict.fromkeys(many, b""), "old": b"1"}}}

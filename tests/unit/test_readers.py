@@ -22,18 +22,17 @@ from toolkit.errors import ImageMissingError, MalformedInputError, ToolkitError
 from toolkit.files import read_text
 from toolkit.images.builder.apptainer import compose
 from toolkit.images.sif import SquashfsError
-from toolkit.images.sif.header import JSON
-from toolkit.images.sif.squashfs.format import Reader, decode, reference_to
-from toolkit.images.sif.squashfs.graft import graft
-from toolkit.images.sif.squashfs.inodes import (
+from toolkit.images.sif.graft import (
     DIRECTORY,
     Entry,
     Inode,
     append_inode,
     append_listing,
+    graft,
     list_directory,
 )
-from toolkit.images.sif.squashfs.tables import Tables
+from toolkit.images.sif.header import JSON
+from toolkit.images.sif.tables import Reader, Tables, decode, reference_to
 from toolkit.images.store import store
 from toolkit.images.store.sif_files import partition_digest, read_descriptors, read_object
 
@@ -191,9 +190,9 @@ def directories(*levels: tuple[int, ...]) -> Tables:
             Entry(b"%02d" % place, reference_to(size * level), level + 1, DIRECTORY)
             for place, level in enumerate(leads_to)
         ]
-        start, length, index = append_listing(made, entries)
+        start, length = append_listing(made, entries)
         inode = Inode(DIRECTORY, 0o755, 0, 0, 0, number + 1, start=start, size=length)
-        assert append_inode(made, inode, index) == reference_to(size * number)
+        assert append_inode(made, inode) == reference_to(size * number)
     made.head = made.head._replace(root=reference_to(0), inodes=len(levels))
     return made
 
@@ -217,7 +216,7 @@ def test_directories_have_an_end(levels: tuple[tuple[int, ...], ...], error: str
 def test_a_name_that_is_a_path_is_refused(name: bytes) -> None:
     layer = tables(LAYER)
     layer.directories = bytearray()
-    start, size, _ = append_listing(layer, [Entry(name, layer.head.root, 1, DIRECTORY)])
+    start, size = append_listing(layer, [Entry(name, layer.head.root, 1, DIRECTORY)])
     with pytest.raises(SquashfsError, match="is not a name of a file"):
         list(list_directory(layer, Inode(DIRECTORY, 0, 0, 0, 0, 1, start=start, size=size)))
 

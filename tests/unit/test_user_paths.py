@@ -16,7 +16,7 @@ from toolkit import files
 from toolkit.errors import ConfigError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.importers import import_file
-from toolkit.images.store.sign import read_private
+from toolkit.images.store.signatures import read_private
 from toolkit.rules.files import _lock
 from toolkit.runtimes.environments import _lines, _variables
 

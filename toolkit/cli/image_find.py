@@ -14,12 +14,10 @@ from toolkit.cli.shared import json_option
 from toolkit.errors import ImageMissingError
 from toolkit.files import write_atomically
 from toolkit.images.recipe import catalogue, library, names
-from toolkit.images.store.compare import compare
-from toolkit.images.store.diff import Difference
-from toolkit.images.store.listing import listing
+from toolkit.images.store.diff import Difference, compare
+from toolkit.images.store.listing import catalogue_entries, listing, matching
 from toolkit.images.store.sbom import materials
-from toolkit.images.store.search import catalogue_entries, matching
-from toolkit.images.store.sif_files import is_signed
+from toolkit.images.store.signatures import is_signed
 from toolkit.images.store.store import find
 from toolkit.text import json_safe, one_line
 from toolkit.units import human_size

@@ -16,7 +16,7 @@ from toolkit.images.registry import copies, transfer
 from toolkit.images.store import prune as pruning
 from toolkit.images.store import store
 from toolkit.images.store.cache import Cache
-from toolkit.images.store.sign import sign as sign_image
+from toolkit.images.store.signatures import sign as sign_image
 from toolkit.images.store.signatures import verify as verify_signed
 from toolkit.images.store.store import find
 from toolkit.images.verify.case import local_case
@@ -289,10 +289,7 @@ def cache(clear: bool, as_json: bool) -> None:
     entries = cache.entries()
     size = human_size(sum(entry.note.size for entry in entries))
     if clear:
-        with cache.alone():
-            for entry in entries:
-                cache.drop(entry)
-            cache.sweep()
+        cache.clear()
         console.say("removed", f"{counted(len(entries), 'entry')}, {size}")
         return
     now = time.time()
@@ -362,7 +359,7 @@ def pull(origin: str, name: str | None, force: bool) -> None:
 def copy(name: str, target: str, mode: str) -> None:
     """Copy an image to a directory, here or on another machine.
 
-    The manifest is in it. Another machine is reached by rsync and ssh.
+    The manifest is in it. Another machine is reached by ssh.
 
     \b
     Examples:

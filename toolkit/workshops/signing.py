@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from toolkit import shell
 from toolkit.errors import ConfigError, NeedsInstallError, SignatureError
-from toolkit.images.store.sign import read_private
+from toolkit.images.store.signatures import read_private
 from toolkit.workshops.archive import Verify
 
 PATIENCE = 60.0  # seconds

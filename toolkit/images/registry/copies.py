@@ -1,6 +1,6 @@
 """Copy an image into a directory of this machine, or of another one by ssh.
 
-All arrive in a directory of their own there, are compared with what was sent, and get their names
+The copy arrives in a directory of its own there, is compared with what was sent, and gets its name
 under the image's lock of that directory. The next build or `image prune` there removes what a
 killed copy left.
 """
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit import shell
@@ -20,10 +18,9 @@ from toolkit.errors import (
     ForbiddenError,
     ImageMissingError,
     NoSpaceError,
-    ToolkitError,
     UsageError,
 )
-from toolkit.files import hash_file
+from toolkit.files import hash_file, open_regular
 from toolkit.images.host.mutex import hold_for_reading, hold_image, lock_path
 from toolkit.images.host.remove import MARKER
 from toolkit.images.host.workspace import PREFIX, describe_process, workspace
@@ -36,6 +33,22 @@ from toolkit.shell import Progress
 from toolkit.units import human_size
 
 _PATIENCE = 6 * 3600.0  # seconds
+# Reads the image from its input. The marker is that of a build, so that a build or a prune there
+# removes in the end what is left if that machine is switched off. Exit codes: 3, another file
+# arrived; 4, it could not be named.
+_RECEIVE = """\
+mkdir -m 700 {scratch} || exit
+trap 'rm -rf {scratch}' EXIT
+trap 'exit 1' HUP INT TERM
+printf %s {marker} > {scratch}/{marker_name} && cat > {scratch}/sif || exit
+test "$(sha256sum < {scratch}/sif | cut -d' ' -f1)" = {digest} || exit 3
+chmod {mode:o} {scratch}/sif && exec 9>> {lock} && flock -w 3000 9 &&
+    mv -f {scratch}/sif {target} && {forget} || exit 4
+"""
+_FAILURES = {
+    3: "what arrived on {host} differs from what was sent",
+    4: "{name} could not be named on {host}",
+}
 
 
 def copy(image: StoredImage, target: str, progress: Progress, *, mode: int = 0o644) -> str:
@@ -55,24 +68,26 @@ def copy(image: StoredImage, target: str, progress: Progress, *, mode: int = 0o6
     """
     host, colon, directory = target.partition(":")
     if colon and "/" not in host:
-        _Remote(host, directory or ".").copy(image, progress, mode)
+        _send(Path(image.path), host, directory or ".", progress, mode)
     else:
-        _copy_here(image, Path(target), progress, mode)
+        _copy_here(Path(image.path), Path(target), progress, mode)
     return f"{target.rstrip('/')}/{Path(image.path).name}"
 
 
-def _copy_here(image: StoredImage, directory: Path, progress: Progress, mode: int) -> None:
+def _copy_here(path: Path, directory: Path, progress: Progress, mode: int) -> None:
     if not directory.is_dir():
         reason = f"the directory {directory} does not exist"
         raise ImageMissingError(reason, place=str(directory), next_step=f"mkdir -p {directory}")
-    path, target = Path(image.path), directory / Path(image.path).name
+    target = directory / path.name
     with workspace(directory) as place:
         with hold_for_reading(path, "copied", progress):
             progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
             try:
                 shutil.copyfile(path, place.sif)
             except OSError as error:
-                raise _not_copied(path, target, error) from None
+                kind = NoSpaceError if error.errno in NO_SPACE else ForbiddenError
+                reason = f"{path.name} cannot be written: {error.strerror or error}"
+                raise kind(reason, place=str(directory)) from None
             if hash_file(place.sif) != hash_file(path):
                 raise CommandFailedError(f"what arrived as {place.sif} differs from what was sent")
             progress.end()
@@ -81,81 +96,35 @@ def _copy_here(image: StoredImage, directory: Path, progress: Progress, mode: in
             store.publish(place.sif, directory, path.name.removesuffix(".sif"))
 
 
-def _not_copied(path: Path, target: Path, error: OSError) -> ToolkitError:
-    """Return the error for a file that could not be copied into a directory of this machine."""
-    reason = f"{path.name} cannot be written: {error.strerror or error}"
-    if error.errno in NO_SPACE:
-        return NoSpaceError(reason, place=str(target.parent))
-    return ForbiddenError(reason, place=str(target.parent))
+def _send(path: Path, host: str, directory: str, progress: Progress, mode: int) -> None:
+    """Copy an image by ssh: one command there receives, compares and names it.
 
-
-@dataclass(frozen=True)
-class _Remote:
-    """A directory of another machine, by ssh."""
-
-    host: str
-    directory: str
-
-    def __post_init__(self) -> None:
-        if self.host.startswith("-"):
-            raise UsageError(f"{self.host!r} is not a host name", place="TO")
-
-    def _path(self, name: str) -> str:
-        return f"{self.directory.rstrip('/')}/{name}"
-
-    def _shell(self, script: str, patience: float = 3600, text: str = "") -> shell.Result:
-        words = ["ssh", "-o", "BatchMode=yes", self.host, script]
-        return shell.run(words, input=text, check=False, timeout=patience)
-
-    def copy(self, image: StoredImage, progress: Progress, mode: int) -> None:
-        """Copy an image; errors as of ``copy``."""
-        path, scratch = Path(image.path), self._path(f"{PREFIX}{secrets.token_hex(4)}")
-        try:
-            # With the marker of a build, so that a build or a prune there removes it in the end.
-            marker = to_json(describe_process(Path(self.directory)))
-            self._write(f"{scratch}/{MARKER}", marker, f"mkdir -m 700 {quoted(scratch)}")
-            with hold_for_reading(path, "copied", progress):
-                progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
-                self._send(path, f"{scratch}/sif", mode)
-            self._name(path, [(f"{scratch}/sif", self._path(path.name))])
-            progress.end()
-        finally:
-            with suppress(ToolkitError):
-                self._shell(f"rm -rf {quoted(scratch)}", patience=60)
-
-    def _write(self, path: str, text: str, before: str) -> None:
-        target = quoted(path)
-        done = self._shell(f"{before} && cat > {target} && chmod 600 {target}", text=text)
-        if not done.ok:
-            raise self._failed(f"the files could not be written on {self.host}", done)
-
-    def _send(self, path: Path, target: str, mode: int) -> None:
-        there = f"{self.host}:{target}"
-        if shell.which("rsync"):
-            # --protect-args: the remote shell does not interpret the name. --inplace: there is no
-            # second file of another name.
-            ssh = "ssh -o BatchMode=yes"
-            words = ["rsync", "--inplace", "--protect-args", "-e", ssh, "--", str(path), there]
-        else:
-            words = ["scp", "-q", "-o", "BatchMode=yes", "--", str(path), there]
-        sent = shell.run(words, check=False, timeout=_PATIENCE)
-        if not sent.ok:
-            raise self._failed(f"{path.name} could not be sent to {self.host}", sent)
-        compared = f"test \"$(sha256sum < {quoted(target)} | cut -d' ' -f1)\" = {hash_file(path)}"
-        arrived = self._shell(f"{compared} && chmod {mode:o} {quoted(target)}")
-        if not arrived.ok:
-            raise self._failed(f"what arrived on {self.host} differs from what was sent", arrived)
-
-    def _name(self, image: Path, moves: list[tuple[str, str]]) -> None:
-        """Rename the files, all of them in one command, under the lock of the image there."""
-        lock = quoted(self._path(lock_path(image).name))
-        script = " && ".join(shell_words(["mv", "-f", old, new]) for old, new in moves)
-        done = self._shell(f"exec 9>> {lock} && flock -w 3000 9 && {script}")
-        if not done.ok:
-            raise self._failed(f"the files could not be named on {self.host}", done)
-
-    def _failed(self, reason: str, result: shell.Result) -> CommandFailedError:
-        step = f"ssh {self.host} ls -a {quoted(self.directory)}"
-        return CommandFailedError(
-            reason, place=f"{self.host}:{self.directory}", details=result.tail(), next_step=step
+    If the connection breaks, its input ends, and what arrived is not what was sent.
+    """
+    if host.startswith("-"):
+        raise UsageError(f"{host!r} is not a host name", place="TO")
+    target = Path(directory) / path.name
+    stale = (other for other in store.paths_of(target) if other.suffix == ".json")
+    with hold_for_reading(path, "copied", progress), open_regular(path) as stream:
+        progress.begin("copy", f"{path.name}, {human_size(path.stat().st_size)}")
+        script = _RECEIVE.format(
+            scratch=quoted(str(target.with_name(f"{PREFIX}{secrets.token_hex(4)}"))),
+            marker=quoted(to_json(describe_process(Path(directory)))),
+            marker_name=MARKER,
+            digest=hash_file(path),
+            mode=mode,
+            lock=quoted(str(lock_path(target))),
+            target=quoted(str(target)),
+            forget=shell_words(["rm", "-f", "--", *map(str, stale)]),
         )
+        words = ["ssh", "-o", "BatchMode=yes", host, script]
+        done = shell.run(words, stdin=stream.fileno(), check=False, timeout=_PATIENCE)
+        if not done.ok:
+            reason = _FAILURES.get(done.returncode, "{name} could not be sent to {host}")
+            raise CommandFailedError(
+                reason.format(name=path.name, host=host),
+                place=f"{host}:{directory}",
+                details=done.tail(),
+                next_step=f"ssh {host} ls -a {quoted(directory)}",
+            )
+        progress.end()

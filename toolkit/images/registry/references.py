@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from toolkit.model.base import Model
 
 DEFAULT_REGISTRY = "docker.io"
@@ -99,13 +101,10 @@ def redirect(reference: Reference, mirrors: Mapping[str, str]) -> Reference:
             ``{"nvcr.io": "mirror.site/ngc"}``. The longest that fits is used, once.
     """
     for prefix in sorted(mirrors, key=len, reverse=True):
-        if reference.repository == prefix or reference.repository.startswith(f"{prefix}/"):
-            registry, _, path = (
-                mirrors[prefix].rstrip("/") + reference.repository[len(prefix) :]
-            ).partition("/")
-            return Reference(
-                registry=registry, path=path, tag=reference.tag, digest=reference.digest
-            )
+        if f"{reference.repository}/".startswith(f"{prefix}/"):
+            moved = mirrors[prefix] + reference.repository[len(prefix) :]
+            registry, _, path = moved.partition("/")
+            return replace(reference, registry=registry, path=path)
     return reference
 
 
@@ -115,27 +114,26 @@ def parse_mirrors(text: str) -> dict[str, str]:
     Raises:
         ValueError: a word is not of that form.
     """
-    parsed: dict[str, str] = {}
-    for pair in text.replace(",", " ").split():
-        name, equals, target = pair.partition("=")
+    pairs = [pair.partition("=") for pair in text.replace(",", " ").split()]
+    for name, equals, _ in pairs:
         if not equals:
-            raise ValueError(f"{pair!r} is not of the form REGISTRY=MIRROR")
-        require_mirror(name, target)
-        parsed[name.rstrip("/")] = target.rstrip("/")
-    return parsed
+            raise ValueError(f"{name!r} is not of the form REGISTRY=MIRROR")
+    return check_mirrors({name: target for name, _, target in pairs})
 
 
-def require_mirror(name: str, target: str) -> None:
-    """Raise ValueError unless both are a registry, with or without the beginning of a path.
+def check_mirrors(mirrors: Mapping[str, str]) -> dict[str, str]:
+    """Return mirrors without slashes at their ends.
 
     Raises:
-        ValueError: names the wrong one.
+        ValueError: a name is not a registry, with or without the beginning of a path.
     """
-    for place in (name, target):
-        registry, slash, path = place.rstrip("/").partition("/")
+    checked = {name.rstrip("/"): target.rstrip("/") for name, target in mirrors.items()}
+    for place in (*checked, *checked.values()):
+        registry, slash, path = place.partition("/")
         is_host = "." in registry or ":" in registry or registry == "localhost"
         if not is_host or not _REGISTRY.match(registry) or (slash and not _PATH.match(path)):
             raise ValueError(
                 f"{place!r} is not a registry: write mirror.site or mirror.site:5000, with a path"
                 " behind it if there is one"
             )
+    return checked

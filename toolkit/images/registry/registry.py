@@ -12,10 +12,10 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import msgspec
 
@@ -35,13 +35,14 @@ from toolkit.files import read_text, read_toml, temporary_beside, write_atomical
 from toolkit.images.host.host_config import proxies
 from toolkit.images.registry.references import (
     Reference,
+    check_mirrors,
     is_loopback,
     parse,
     parse_mirrors,
     redirect,
-    require_mirror,
 )
 from toolkit.model.job import Project
+from toolkit.units import counted
 
 VARIABLE = "TOOLKIT_REGISTRIES"
 _NGC_KEY, _NGC_REGISTRY, _NGC_USER = "NGC_API_KEY", "nvcr.io", "$oauthtoken"
@@ -51,7 +52,8 @@ _PATIENCE = 60  # seconds for one answer
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 # What skopeo prints after the registry has answered 404, 401 or 403.
 _UNKNOWN = ("manifest unknown", "name unknown", "StatusCode: 404")
-_REFUSED = ("unauthorized", "authentication required", "denied", "StatusCode: 403")
+# In lower case; Apptainer speaks of a status code 401.
+_REFUSED = ("unauthorized", "authentication required", "denied", "statuscode: 403")
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def find_digest(reference: Reference) -> str:
         if done.ok and _DIGEST.fullmatch(digest):
             return digest
         if any(message in done.stderr for message in _UNKNOWN):
-            _raise_unknown(reference, login)
+            raise _unknown_image(reference, login)
         raise explain_failure(reference, done)
 
 
@@ -160,57 +162,43 @@ def _skopeo(
     )
 
 
-def _raise_unknown(reference: Reference, login: Path | None) -> NoReturn:
+def _unknown_image(reference: Reference, login: Path | None) -> UnknownImageError:
     listed = _skopeo("list-tags", (), reference.repository, reference, login)
     try:
-        known = sorted(map(str, json.loads(listed.stdout)["Tags"] or ())) if listed.ok else []
+        tags = sorted(map(str, json.loads(listed.stdout)["Tags"] or ()))
     except (ValueError, KeyError, TypeError, RecursionError):
-        known = []
-    wanted = reference.digest or reference.tag
-    if not known:
-        raise UnknownImageError(
-            f"the registry {reference.registry} has no {reference.path}:{wanted}",
-            place=str(reference),
-            next_step="compare the name with the registry's catalogue, or see `toolkit image list`",
-        )
+        tags = []
     kind = "image with the digest" if reference.digest else "tag"
-    count = f"{len(known)} tags, among them " if len(known) > 8 else ""
-    raise UnknownImageError(
-        f"{reference.repository} has no {kind} {wanted}",
+    step = "compare the name with the registry's catalogue, or see `toolkit image list`"
+    if tags:
+        step = f"it has {counted(len(tags), 'tag')}, among them {', '.join(tags[-8:])}"
+    return UnknownImageError(
+        f"{reference.repository} has no {kind} {reference.digest or reference.tag}",
         place=str(reference),
-        choices=known,
+        choices=tags,
         value=reference.tag or None,
-        next_step=f"it has {count}{', '.join(known[-8:])}",
+        next_step=step,
     )
 
 
 def explain_failure(reference: Reference, done: shell.Result) -> ToolkitError:
     """Return the error to raise after a program could not reach an image in a registry."""
-    registry = reference.registry
-    if any(message in done.stderr for message in _REFUSED):
-        _, origin = _find_login(registry)
-        refusal = f"does not accept the login from {origin}" if origin else "requires a login"
-        step = (
-            f"export {_NGC_KEY}=<your key> (from ngc.nvidia.com, Setup)"
-            if registry == _NGC_REGISTRY
-            else f"docker login {registry}, or:"
-            f" apptainer registry login --username NAME docker://{registry}"
-        )
-        return ForbiddenError(
-            f"the registry {registry} {refusal} for {reference.path}, or does not have it",
-            place=str(reference),
-            details=done.tail(),
-            next_step=step,
-        )
-    return CommandFailedError(
-        f"the registry {registry} does not give {reference.path}:"
-        f"{reference.tag or reference.digest}",
-        place=str(reference),
-        details=done.tail(),
-        next_step="check the address, and that this machine reaches the registry; through a"
-        f" mirror: {VARIABLE}={registry}=MIRROR; without a network: `archive` in the recipe's"
-        " [base]",
+    registry, answer = reference.registry, done.stderr.lower()
+    reason = f"the registry {registry} failed for {reference.path}"
+    error: type[ToolkitError] = CommandFailedError
+    step = (
+        "check the address, and that this machine reaches the registry; through a mirror:"
+        f" {VARIABLE}={registry}=MIRROR; without a network: `archive` in the recipe's [base]"
     )
+    if any(message in answer for message in _REFUSED):
+        error, (_, origin) = ForbiddenError, _find_login(registry)
+        refusal = f"does not accept the login from {origin}" if origin else "requires a login"
+        reason = f"the registry {registry} {refusal} for {reference.path}, or does not have it"
+        step = f"docker login {registry}, or:"
+        step += f" apptainer registry login --username NAME docker://{registry}"
+        if registry == _NGC_REGISTRY:
+            step = f"export {_NGC_KEY}=<your key> (from ngc.nvidia.com, Setup)"
+    return error(reason, place=str(reference), details=done.tail(), next_step=step)
 
 
 def write_login(registry: str, directory: Path) -> Path | None:
@@ -249,34 +237,35 @@ def _find_login(registry: str) -> tuple[dict[str, Any], str]:
         return {"auths": {registry: {"auth": secret}}}, f"${_NGC_KEY}"
     hub = (_HUB_KEY,) if registry == _HUB else ()
     keys = (*hub, registry, *(f"https://{registry}{end}" for end in ("", "/", "/v1/", "/v2/")))
-    stores: list[tuple[dict[str, Any], str]] = []
-    for path in _login_files():
-        data = _read_table(path)
+    files = [(str(path), _read_table(path)) for path in _login_files()]
+    for path, data in files:
         auths, helpers = (_table(data, name) for name in ("auths", "credHelpers"))
         for key in keys:
             entry = _table(auths, key)
             if entry.get("auth"):
-                return {"auths": {(*hub, registry)[0]: entry}}, str(path)
+                return {"auths": {(*hub, registry)[0]: entry}}, path
             helper = helpers.get(key) or (data.get("credsStore") if key in auths else None)
             if _is_helper(helper):
-                return {"credHelpers": dict.fromkeys((*hub, registry), helper)}, str(path)
+                return {"credHelpers": dict.fromkeys((*hub, registry), helper)}, path
+    for path, data in files:
         if _is_helper(data.get("credsStore")):
-            store = {"credHelpers": dict.fromkeys((*hub, registry), data["credsStore"])}
-            stores.append((store, str(path)))
-    return stores[0] if stores else ({}, "")
+            return {"credHelpers": dict.fromkeys((*hub, registry), data["credsStore"])}, path
+    return {}, ""
 
 
-def _login_files() -> Iterator[Path]:
-    """Yield the files with logins: the one that the user names first (containers-auth.json(5))."""
-    home = Path(os.environ.get("HOME") or Path.home())
-    if os.environ.get("REGISTRY_AUTH_FILE"):
-        yield Path(os.environ["REGISTRY_AUTH_FILE"])
-    yield Path(os.environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
-    yield home / ".apptainer" / _LOGIN_FILE
-    yield home / ".singularity" / _LOGIN_FILE
-    if os.environ.get("XDG_RUNTIME_DIR"):
-        yield Path(os.environ["XDG_RUNTIME_DIR"]) / "containers/auth.json"
-    yield Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "containers/auth.json"
+def _login_files() -> list[Path]:
+    """Return the files with logins: the one that the user names first (containers-auth.json(5))."""
+    home, variable = os.environ.get("HOME") or str(Path.home()), os.environ.get
+    runtime = variable("XDG_RUNTIME_DIR")
+    places = (
+        variable("REGISTRY_AUTH_FILE"),
+        f"{variable('DOCKER_CONFIG') or f'{home}/.docker'}/config.json",
+        f"{home}/.apptainer/{_LOGIN_FILE}",
+        f"{home}/.singularity/{_LOGIN_FILE}",
+        runtime and f"{runtime}/containers/auth.json",
+        f"{variable('XDG_CONFIG_HOME') or f'{home}/.config'}/containers/auth.json",
+    )
+    return [Path(place) for place in places if place]
 
 
 def _read_table(path: Path) -> dict[str, Any]:
@@ -317,29 +306,21 @@ def read_mirrors() -> dict[str, str]:
     Raises:
         UsageError, ConfigError: one of them cannot be read.
     """
+    mirrors: dict[str, str] = {}
+    for file in settings_files(Path.cwd()):
+        try:
+            mirrors |= check_mirrors(read_toml(file.path, Project).registries)
+        except ValueError as error:
+            raise ConfigError(
+                str(error),
+                place=f"{file.path}, key registries",
+                next_step='write: "nvcr.io" = "mirror.site/ngc"',
+            ) from None
     try:
-        chosen = parse_mirrors(os.environ.get(VARIABLE, ""))
+        return mirrors | parse_mirrors(os.environ.get(VARIABLE, ""))
     except ValueError as error:
         raise UsageError(
             str(error),
             place=VARIABLE,
             next_step=f"{VARIABLE}='nvcr.io=mirror.site/ngc' toolkit image build ...",
         ) from None
-    mirrors_of_files: dict[str, str] = {}
-    for file in settings_files(Path.cwd()):
-        mirrors_of_files |= _read_settings_file(file.path)
-    return {**mirrors_of_files, **chosen}
-
-
-def _read_settings_file(path: Path) -> dict[str, str]:
-    table = read_toml(path, Project).registries
-    try:
-        for name, target in table.items():
-            require_mirror(name, target)
-    except ValueError as error:
-        raise ConfigError(
-            str(error),
-            place=f"{path}, key registries",
-            next_step='write: "nvcr.io" = "mirror.site/ngc"',
-        ) from None
-    return {name.rstrip("/"): target.rstrip("/") for name, target in table.items()}

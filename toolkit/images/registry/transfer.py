@@ -9,23 +9,23 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from toolkit import shell
-from toolkit.errors import (
-    CommandFailedError,
-    NoSpaceError,
-    UsageError,
-)
+from toolkit.errors import NoSpaceError, UsageError
 from toolkit.images.host.mutex import hold_for_reading, hold_image
-from toolkit.images.host.workspace import workspace
+from toolkit.images.host.workspace import Workspace, workspace
 from toolkit.images.recipe.names import require_image_name
 from toolkit.images.registry import foreign
 from toolkit.images.registry.references import Reference, is_loopback
-from toolkit.images.registry.registry import apptainer_login, proxy_variables, resolve_source
+from toolkit.images.registry.registry import (
+    apptainer_login,
+    explain_failure,
+    proxy_variables,
+    resolve_source,
+)
 from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
-from toolkit.model.image import Manifest
 from toolkit.shell import Progress
 from toolkit.units import human_size
 
@@ -40,8 +40,9 @@ def fetch(image: str, progress: Progress) -> StoredImage:
     """
     stored = foreign.find_stored(image)
     if stored is None:
+        name = foreign.locate(image).name.removesuffix(".sif")
         try:
-            stored = store.find(str(pull(image, foreign.derive_name(image), progress)))
+            stored = store.find(str(pull(image, name, progress)))
         except UsageError:
             stored = foreign.find_stored(image)  # another command has fetched it meanwhile
             if stored is None:
@@ -54,7 +55,7 @@ def push(image: StoredImage, target: str, progress: Progress) -> Reference:
 
     Raises:
         UsageError: the target is not of the form ``oras://registry/path:tag``.
-        CommandFailedError: the registry refused it.
+        ForbiddenError, CommandFailedError: the registry refused it.
     """
     if not target.startswith("oras://"):
         raise UsageError(
@@ -62,14 +63,9 @@ def push(image: StoredImage, target: str, progress: Progress) -> Reference:
         )
     place = foreign.parse_image(target, "TO")
     path = Path(image.path)
-    with (
-        workspace(store.images_directory()) as space,
-        hold_for_reading(path, "pushed", progress),
-    ):
-        environment = _environment(place, space.scratch)
-        progress.begin("push", f"{image.name}, {human_size(Path(image.path).stat().st_size)}")
-        words = ["push", *_plain(place), image.path, f"oras://{place.pinned}"]
-        _apptainer(words, environment, place)
+    with workspace(store.images_directory()) as space, hold_for_reading(path, "pushed", progress):
+        progress.begin("push", f"{image.name}, {human_size(path.stat().st_size)}")
+        _apptainer("push", place, [image.path, f"oras://{place.pinned}"], space)
         progress.end()
     return place
 
@@ -86,8 +82,7 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
 
     Raises:
         UsageError: the origin is none of these, or the name is taken or cannot be one.
-        CommandFailedError: the registry does not give it.
-        BuildError: what came is not what its manifest describes.
+        ForbiddenError, CommandFailedError: the registry does not give it.
         MalformedInputError: what came is broken, or wants a name that is a path.
     """
     if name is not None:
@@ -99,103 +94,60 @@ def pull(origin: str, name: str | None, progress: Progress, *, force: bool = Fal
             next_step="oras://registry/path:tag, or docker://registry/path:tag",
         )
     scheme, wanted = origin.partition("://")[0], foreign.parse_image(origin, "FROM")
+    is_converted = scheme == "docker"
     # A tag may move on, so that a foreign image is fetched by the digest that its tag has now.
-    place = resolve_source(str(wanted), written="FROM").place if scheme == "docker" else wanted
+    place = resolve_source(str(wanted), written="FROM").place if is_converted else wanted
     directory = store.images_directory()
     with workspace(directory) as space:
-        scratch, sif = space.scratch, space.sif
-        environment = _environment(place, scratch)
         progress.begin("pull", str(wanted))
-        words = ["pull", *_plain(place), str(sif), f"{scheme}://{place.pinned}"]
-        _apptainer(words, environment, place, directory=directory)
+        _apptainer("pull", place, [str(space.sif), f"{scheme}://{place.pinned}"], space)
         progress.end()
-        # A foreign image is converted here, so that its manifest can be put into it.
-        manifest = None if scheme == "docker" else store.manifest_of(sif)
+        # What Apptainer converted here has no manifest, and one can be put into it.
+        manifest = None if is_converted else store.manifest_of(space.sif)
         chosen = name or (manifest.name if manifest else wanted.path.rsplit("/", 1)[-1])
         require_image_name(chosen, str(place))
-        origin = f"{scheme}://{wanted}"
         if manifest is None:
             progress.begin("inspect", "contents of the image")
-            manifest = foreign.describe(sif, origin, place.digest)
+            manifest = foreign.describe(space.sif, chosen, f"{scheme}://{wanted}", place.digest)
             progress.end()
-            manifest = msgspec.structs.replace(manifest, name=chosen)
-        manifest = msgspec.structs.replace(manifest, origin=origin)
-        if scheme == "docker":
-            store.seal(sif, manifest, "")
+        manifest = replace(manifest, origin=f"{scheme}://{wanted}")
+        if is_converted:
+            store.seal(space.sif, manifest, "")
         target = directory / f"{chosen}.sif"
         with hold_image(target, "pulled", wait=progress):
-            return _appear(sif, target, None if scheme == "docker" else manifest, force=force)
+            if target.exists() and not force:
+                raise UsageError(
+                    f"an image {chosen} exists already",
+                    place="--name",
+                    next_step="--force replaces it; --name gives the new one another name",
+                )
+            space.sif.chmod(0o755)
+            return store.publish(space.sif, directory, chosen, None if is_converted else manifest)
 
 
-def _appear(sif: Path, target: Path, manifest: Manifest | None, *, force: bool) -> Path:
-    if target.exists() and not force:
-        raise UsageError(
-            f"an image {target.name.removesuffix('.sif')} exists already",
-            place="--name",
-            next_step="--force replaces it; --name gives the new one another name",
-        )
-    sif.chmod(0o755)
-    return store.publish(sif, target.parent, target.name.removesuffix(".sif"), manifest)
-
-
-def _plain(place: Reference) -> list[str]:
-    return ["--no-https"] if is_loopback(place.registry) else []
-
-
-def _apptainer(
-    words: list[str],
-    environment: dict[str, str],
-    place: Reference,
-    *,
-    directory: Path | None = None,
-) -> None:
+def _apptainer(action: str, place: Reference, words: list[str], space: Workspace) -> None:
+    """Run Apptainer with caches in a temporary directory, and with the user's login."""
+    known = ("PATH", "HOME", "SSL_CERT_FILE")
+    environment = {name: os.environ[name] for name in known if name in os.environ}
+    environment |= {**proxy_variables(), "LC_ALL": "C.UTF-8"}
+    for kind in ("CACHEDIR", "TMPDIR"):
+        directory = space.scratch / kind.lower()
+        directory.mkdir()
+        for tool in ("APPTAINER", "SINGULARITY"):
+            environment[f"{tool}_{kind}"] = str(directory)
+    environment |= apptainer_login(place.registry, space.scratch)
+    plain = ["--no-https"] if is_loopback(place.registry) else []
     done = shell.run(
-        [shell.require_apptainer(), *words], env=environment, check=False, timeout=_PATIENCE
+        [shell.require_apptainer(), action, *plain, *words],
+        env=environment,
+        check=False,
+        timeout=_PATIENCE,
     )
-    if done.ok:
-        return
-    output = "\n".join(done.tail())
-    if "no space left" in output.lower():
+    if "no space left" in "\n".join(done.tail()).lower() and not done.ok:
         raise NoSpaceError(
-            f"a disk was full while {words[0]} worked",
-            place=str(directory or place),
+            f"a disk was full while apptainer {action} worked",
+            place=str(space.output.parent),
             details=done.tail(),
         )
-    if "unauthorized" in output.lower() or "denied" in output.lower() or "401" in output:
-        step = (
-            f"apptainer registry login --username NAME oras://{place.registry}, "
-            f"or docker login {place.registry}"
-        )
-        raise CommandFailedError(
-            f"the registry {place.registry} requires a login",
-            place=str(place),
-            details=done.tail(),
-            next_step=step,
-        )
-    raise CommandFailedError(
-        f"apptainer {words[0]} failed for {place}",
-        place=str(place),
-        details=done.tail(),
-        next_step="check the address, and that this machine reaches the registry; then try again",
-    )
-
-
-def _environment(place: Reference, directory: Path) -> dict[str, str]:
-    """Return Apptainer's environment: caches in a temporary directory, and the user's login."""
-    known = {
-        name: os.environ[name] for name in ("PATH", "HOME", "SSL_CERT_FILE") if name in os.environ
-    }
-    places = {
-        f"{tool}_{what}": str(directory / what.lower())
-        for tool in ("APPTAINER", "SINGULARITY")
-        for what in ("CACHEDIR", "TMPDIR")
-    }
-    for path in set(places.values()):
-        Path(path).mkdir(exist_ok=True)
-    return {
-        **known,
-        **proxy_variables(),
-        "LC_ALL": "C.UTF-8",
-        **places,
-        **apptainer_login(place.registry, directory),
-    }
+    if not done.ok:
+        raise explain_failure(place, done)

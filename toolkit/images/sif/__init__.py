@@ -13,3 +13,9 @@ class SifError(ValueError):
 
 class SquashfsError(SifError):
     """The bytes are not a squashfs, or not one that can be grafted; the message says why."""
+
+
+# Options of mksquashfs for bases and layers: tables are uncompressed, which every reader allows, so
+# that a reference into the base's tables keeps its meaning.
+UNCOMPRESSED_TABLES = ("-noI", "-noX")
+BLOCK_SIZE = 131072  # bytes of a block of data: the same for everything that is grafted together

@@ -6,9 +6,8 @@ Every number is compared with the size of the file before anything relies on it.
 
 from __future__ import annotations
 
-import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from toolkit.images.sif import SifError
@@ -193,11 +192,6 @@ def build_header(sizes: tuple[int, int, int], sif_id: bytes, time: int, machine:
     return (first.ljust(_DESCRIPTORS_AT, b"\0") + packed).ljust(DATA_START, b"\0")
 
 
-def derive_id(digests: Iterable[str]) -> bytes:
-    """Derive the 16 bytes of an id from the hashes of a SIF's objects."""
-    return hashlib.sha256("\n".join(digests).encode()).digest()[:16]
-
-
 def plan_normalization(
     descriptors: Sequence[Descriptor], sif_id: bytes, time: int
 ) -> tuple[tuple[int, bytes], ...]:
@@ -207,9 +201,6 @@ def plan_normalization(
     does not, and they keep equal images from being equal files. So both are replaced before a
     signature fixes the header.
     """
+    places = (each.position + _DESCRIPTOR_TIMES_AT for each in descriptors)
     times = struct.pack("<qq", time, time)
-    places = (
-        _TIMES_AT,
-        *(descriptor.position + _DESCRIPTOR_TIMES_AT for descriptor in descriptors),
-    )
-    return ((_ID_AT, sif_id), *((place, times) for place in places))
+    return ((_ID_AT, sif_id), *((place, times) for place in (_TIMES_AT, *places)))

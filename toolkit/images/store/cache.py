@@ -75,11 +75,11 @@ class Cache:
             path, used = self._path(kind, key, note.digest), note_path.stat().st_mtime
             if not path.exists():
                 path = path.with_name(f"{key}{_ENDINGS[kind]}")  # of an older version
-            if not path.is_dir() and path.stat().st_size != note.size:
-                return None
+            is_whole = path.is_dir() or path.stat().st_size == note.size
         except (OSError, ValueError):
             return None
-        return CacheEntry(kind=kind, key=key, path=str(path), note=note, used=used)
+        entry = CacheEntry(kind=kind, key=key, path=str(path), note=note, used=used)
+        return entry if is_whole else None
 
     def use(self, kind: str, key: str) -> CacheEntry | None:
         """Return the entry as ``find`` does, and record its use."""
@@ -137,41 +137,31 @@ class Cache:
 
     def entries(self) -> tuple[CacheEntry, ...]:
         """Return all complete entries, the one used last first."""
-        entries = (
-            self.find(kind, path.name.removesuffix(".json"))
-            for kind in KINDS
-            for path in (self.directory / kind).glob("[!.]*.json")
-        )
+        notes = [
+            (kind, note) for kind in KINDS for note in self.directory.glob(f"{kind}/[!.]*.json")
+        ]
+        entries = (self.find(kind, note.name.removesuffix(".json")) for kind, note in notes)
         return tuple(sorted(filter(None, entries), key=lambda entry: -entry.used))
 
-    def drop(self, entry: CacheEntry) -> None:
-        """Remove an entry."""
-        self._note(entry.kind, entry.key).unlink(missing_ok=True)
-        _discard(Path(entry.path))
-
-    def sweep(self) -> None:
-        """Remove what killed builds and replaced entries left; only within ``alone``."""
-        entries = self.entries()
-        known = {Path(entry.path) for entry in entries}
-        known |= {self._note(entry.kind, entry.key) for entry in entries}
-        for path in self.directory.glob("*/*"):
-            if path not in known:
-                _discard(path)
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Keep other processes from removing entries during a build."""
-        with self._flock(fcntl.LOCK_SH):
-            yield
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep builds from using entries that are about to be removed.
+    def clear(self) -> None:
+        """Remove all entries, and what killed builds left.
 
         Raises:
             BusyError: A build is using the caches.
         """
         with self._flock(fcntl.LOCK_EX | fcntl.LOCK_NB):
+            # Notes first: what has none is not an entry.
+            files = sorted(self.directory.glob("*/*"), key=lambda path: path.suffix != ".json")
+            for path in files:
+                if path.is_dir() and not path.is_symlink():
+                    remove(path)
+                else:
+                    path.unlink(missing_ok=True)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Keep other processes from removing entries during a build."""
+        with self._flock(fcntl.LOCK_SH):
             yield
 
     def _note(self, kind: str, key: str) -> Path:
@@ -209,10 +199,3 @@ def measure(path: Path) -> tuple[int, str]:
         hash_file(file, digest)
         size += length
     return size, digest.hexdigest()
-
-
-def _discard(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        remove(path)
-    else:
-        path.unlink(missing_ok=True)

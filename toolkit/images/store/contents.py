@@ -6,7 +6,7 @@ interpreter on the image's PATH.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -102,16 +102,13 @@ class PythonPackage(Model, frozen=True, kw_only=True):
 
 
 class _Python(Model, frozen=True, kw_only=True):
-    version: str
-    packages: tuple[PythonPackage, ...]
-    horovod: dict[str, Any]
+    version: str = ""
+    packages: tuple[PythonPackage, ...] = ()
+    horovod: dict[str, Any] = {}
 
 
-class _Modules(Model, frozen=True, kw_only=True):
-    path: str
+class _Modules(Python, frozen=True, kw_only=True):
     prefix: str
-    version: str
-    modules: tuple[str, ...]
 
 
 class Contents(Model, frozen=True, kw_only=True):
@@ -139,16 +136,17 @@ class Contents(Model, frozen=True, kw_only=True):
 
         Of two Python packages with one name, the first on Python's path counts: Python imports it.
         """
+        several = Counter(package.name for package in self.debian)
         return Packages(
-            apt={_apt_name(package, self.debian): package.version for package in self.debian},
+            apt={
+                # A name that tells apart the packages of two architectures.
+                package.name + (f":{package.architecture}" if several[package.name] > 1 else ""): (
+                    package.version
+                )
+                for package in self.debian
+            },
             pip={package.name: package.version for package in reversed(self.pip)},
         )
-
-
-def _apt_name(package: DebianPackage, installed: Iterable[DebianPackage]) -> str:
-    """Return a name that tells apart the packages of two architectures."""
-    architectures = {other.architecture for other in installed if other.name == package.name}
-    return f"{package.name}:{package.architecture}" if len(architectures) > 1 else package.name
 
 
 def read_contents(path: str) -> Contents:
@@ -159,16 +157,13 @@ def read_contents(path: str) -> Contents:
         NeedsInstallError: Apptainer is not installed.
     """
     result = run_in_image(path, ["/bin/sh", "-c", SCRIPT], timeout=_TIMEOUT)
+    reason = "the image could not list its contents"
     try:
         contents = parse(result.stdout)
     except ValueError as error:
-        raise BuildError(
-            f"the image's list of its contents cannot be read: {error}",
-            place=path,
-            details=result.tail(),
-        ) from None
+        contents, reason = None, f"the image's list of its contents cannot be read: {error}"
     if contents is None:
-        raise BuildError("the image could not list its contents", place=path, details=result.tail())
+        raise BuildError(reason, place=path, details=result.tail())
     return contents
 
 
@@ -186,47 +181,37 @@ def parse(output: str) -> Contents | None:
     if ("end", "") not in lines:
         return None
     texts = dict(reversed(lines))  # the first of each kind
+    modules = (
+        line.removeprefix(_MODULES) for line in output.splitlines() if line.startswith(_MODULES)
+    )
     try:
-        python = (
-            msgspec.json.decode(texts["python"], type=_Python) if "python" in texts else _NO_PYTHON
-        )
+        python = msgspec.json.decode(texts.get("python", "{}"), type=_Python)
+        listed = [msgspec.json.decode(line, type=_Modules) for line in modules]
     except RecursionError as error:
         raise ValueError(str(error)) from None
-    debian = _parse_debian(text for kind, text in lines if kind == "apt")
+    pythons: dict[tuple[str, str], _Modules] = {}
+    for each in listed:
+        pythons.setdefault((each.prefix, each.version), each)
+    packages = [text.split("\t") for kind, text in lines if kind == "apt"]
+    debian = [
+        DebianPackage(
+            name=name,
+            version=version,
+            architecture=architecture,
+            source=source,
+            source_version=source_version,
+        )
+        for status, name, version, architecture, source, source_version in packages
+        if status == "installed"
+    ]
     return Contents(
         system=texts.get("system", ""),
         python=python.version,
         debian=tuple(sorted(debian, key=lambda package: (package.name, package.architecture))),
         pip=tuple(sorted(python.packages, key=lambda package: package.name.lower())),
         horovod=python.horovod,
-        pythons=_parse_pythons(output),
+        pythons=tuple(
+            Python(path=each.path, version=each.version, modules=each.modules)
+            for each in pythons.values()
+        ),
     )
-
-
-_NO_PYTHON = _Python(version="", packages=(), horovod={})
-
-
-def _parse_pythons(output: str) -> tuple[Python, ...]:
-    """Return every Python that listed its modules; one with several paths is listed once."""
-    lines = (line for line in output.splitlines() if line.startswith(_MODULES))
-    distinct: dict[tuple[str, str], _Modules] = {}
-    for line in lines:
-        python = msgspec.json.decode(line.removeprefix(_MODULES), type=_Modules)
-        distinct.setdefault((python.prefix, python.version), python)
-    return tuple(
-        Python(path=python.path, version=python.version, modules=python.modules)
-        for python in distinct.values()
-    )
-
-
-def _parse_debian(lines: Iterable[str]) -> Iterable[DebianPackage]:
-    for line in lines:
-        status, name, version, architecture, source, source_version = line.split("\t")
-        if status == "installed":
-            yield DebianPackage(
-                name=name,
-                version=version,
-                architecture=architecture,
-                source=source,
-                source_version=source_version,
-            )

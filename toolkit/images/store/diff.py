@@ -1,50 +1,63 @@
-"""The differences between two images: packages, labels, environment, files.
+"""Comparison of two images: packages, labels, environment and files.
 
-Pure: it works on lists and texts that its caller has read.
+``unsquashfs`` lists their file systems, and unpacks them where only the contents show a difference.
 """
 
 from __future__ import annotations
 
+import filecmp
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, NamedTuple
 
+from toolkit import shell
+from toolkit.errors import BuildError
+from toolkit.images.host.workspace import require_space, workspace
+from toolkit.images.recipe.recipe import Space
+from toolkit.images.sif.header import PARTITION
+from toolkit.images.store import store
+from toolkit.images.store.contents import read_contents
+from toolkit.images.store.settings import inspect
+from toolkit.images.store.sif_files import partition_digest, read_descriptors
 from toolkit.model.base import Model
+from toolkit.model.image import Packages
 
+Kind = Literal["packages", "labels", "environment", "files"]
+_PATIENCE = 3600.0  # seconds
 _LINE = re.compile(
     r"(?P<mode>[bcdlps-][rwxsStT-]{9}) (?P<owner>\S+)\s+(?P<size>\d+(?:,\s*\d+)?) "
-    r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d) (?P<path>.*)"
+    r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d) squashfs-root(?P<path>/.*|)"
 )
-_ROOT = "squashfs-root"
 
 
-class Entry(Model, frozen=True, kw_only=True):
+class Entry(NamedTuple):
     """A file of an image, as ``unsquashfs -lls`` lists it.
 
     Attributes:
-        mode: as ``ls`` writes it, with the kind of file first.
-        size: in bytes; of a device, its numbers.
-        target: the target of a symbolic link.
+        facts: all that is compared: mode, owner and size, but for directories, whose size is that
+            of their lists; and the target of a symbolic link.
+        size: in bytes, of a regular file; else 0.
+        time: of its last change.
     """
 
-    path: str
-    mode: str
-    owner: str
-    size: str
+    facts: str
+    size: int
     time: str
-    target: str = ""
 
 
 class Change(Model, frozen=True, kw_only=True):
     """One difference between two images.
 
     Attributes:
-        kind: ``packages``, ``labels``, ``environment`` or ``files``.
+        kind: of what differs.
         name: of the package, label, variable or file.
         before, after: its value; empty in an image that does not have it.
     """
 
-    kind: Literal["packages", "labels", "environment", "files"]
+    kind: Kind
     name: str
     before: str
     after: str
@@ -67,44 +80,114 @@ class Difference(Model, frozen=True, kw_only=True):
     uncompared: int = 0
 
 
-def listing(text: str) -> dict[str, Entry]:
-    """Parse the output of ``unsquashfs -lls`` into entries by path."""
-    entries: dict[str, Entry] = {}
-    for line in text.splitlines():
-        fields = _LINE.fullmatch(line)
-        if not fields or not (fields["path"] == _ROOT or fields["path"].startswith(f"{_ROOT}/")):
-            continue
-        path, _, target = (
-            fields["path"].partition(" -> ")
-            if fields["mode"].startswith("l")
-            else (fields["path"], "", "")
-        )
-        path = path[len(_ROOT) :] or "/"
-        entries[path] = Entry(
-            path=path,
-            mode=fields["mode"],
-            owner=fields["owner"],
-            size=fields["size"],
-            time=fields["time"],
-            target=target,
-        )
-    return entries
+def compare(
+    first: store.StoredImage, second: store.StoredImage, *, read: bool = True
+) -> Difference:
+    """Compare two images.
+
+    Args:
+        first: the image that is compared from.
+        second: the image that is compared to.
+        read: also compare the contents of files of the same size; else their directory entries
+            only.
+
+    Raises:
+        NeedsInstallError: unsquashfs or Apptainer is not installed.
+        BuildError: an image cannot be read.
+        NoSpaceError: there is no room to unpack both.
+    """
+    before, after = Path(first.path), Path(second.path)
+    if partition_digest(before) == partition_digest(after):
+        return Difference(identical=True, contents=True)
+    changes = compare_values("packages", _packages(first), _packages(second))
+    was, now = inspect(before), inspect(after)
+    changes += compare_values("labels", was["labels"], now["labels"])
+    scripts = (variables(each["environment"].values()) for each in (was, now))
+    changes += compare_values("environment", *scripts)
+    entries = (_list_files(before), _list_files(after))
+    if not read:
+        changed, times, unknown = compare_files(*entries, lambda _: None)
+        return _difference(None, [*changes, *changed], times, unknown)
+    images = store.images_directory()
+    images.mkdir(parents=True, exist_ok=True)
+    size = sum(entry.size for listed in entries for entry in listed.values())
+    require_space(images, Space(image=0, build=size // 10**6 + 1))
+    with workspace(images) as place:
+        roots = (place.scratch / "before", place.scratch / "after")
+        for path, root in zip((before, after), roots, strict=True):
+            # Files that this user may not create, such as devices, are left out.
+            _unsquashfs(path, "-q", "-n", "-no-xattrs", "-d", root)
+
+        def same(name: str) -> bool | None:
+            with suppress(OSError):
+                old, new = (root / name.lstrip("/") for root in roots)
+                return filecmp.cmp(old, new, shallow=False)
+            return None
+
+        changed, times, unknown = compare_files(*entries, same)
+    return _difference(not changed and not unknown, [*changes, *changed], times, unknown)
 
 
-def alike(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> tuple[str, ...]:
-    """Return the files that differ, if at all, in their contents only."""
-    return tuple(
-        path
-        for path, entry in before.items()
-        if entry.mode.startswith("-")
-        and (other := after.get(path))
-        and other.mode[0] == "-"
-        and other.size == entry.size
-        and entry.size != "0"
+def _difference(
+    contents: bool | None, changes: Iterable[Change], times: int, unknown: int
+) -> Difference:
+    return Difference(
+        identical=False,
+        contents=contents,
+        changes=tuple(changes),
+        times=times,
+        uncompared=unknown,
     )
 
 
-def files(
+def _packages(image: store.StoredImage) -> dict[str, str]:
+    """Return the packages in the manifest; if it has none, read them from the image."""
+    known = image.manifest.packages if image.manifest else Packages()
+    if not known.apt and not known.pip:
+        known = read_contents(image.path).packages
+    return {**known.apt, **{f"{name} (pip)": version for name, version in known.pip.items()}}
+
+
+def _unsquashfs(path: Path, *options: str | Path) -> shell.Result:
+    """Run unsquashfs on the file system of an image.
+
+    Raises:
+        BuildError: the image has none, or several on top of each other.
+    """
+    systems = [each for each in read_descriptors(path) if each.data_type == PARTITION]
+    if len(systems) != 1:
+        raise BuildError(f"the image has {len(systems)} file systems, not one", place=str(path))
+    words = ["unsquashfs", *options, "-o", str(systems[0].offset)]
+    environment = {**os.environ, "TZ": "UTC", "LC_ALL": "C.UTF-8"}
+    return shell.run([*words, path], env=environment, check=False, timeout=_PATIENCE)
+
+
+def _list_files(path: Path) -> dict[str, Entry]:
+    answer = _unsquashfs(path, "-lls")
+    entries = parse_listing(answer.stdout)
+    if not entries:
+        reason = "the image's file system cannot be listed"
+        raise BuildError(reason, place=str(path), details=answer.tail(3))
+    return entries
+
+
+def parse_listing(text: str) -> dict[str, Entry]:
+    """Parse the output of ``unsquashfs -lls`` into entries by path."""
+    entries: dict[str, Entry] = {}
+    for fields in filter(None, map(_LINE.fullmatch, text.splitlines())):
+        mode, path, arrow = fields["mode"], fields["path"], ""
+        facts = f"{mode} {fields['owner']}"
+        if mode[0] != "d":
+            facts += f" {fields['size']}"
+        if mode[0] == "l":
+            path, arrow, target = path.partition(" -> ")
+            facts += f"{arrow}{target}"
+        size = int(fields["size"]) if mode[0] == "-" else 0
+        entries[path or "/"] = Entry(facts, size, fields["time"])
+    return entries
+
+
+def compare_files(
     before: Mapping[str, Entry], after: Mapping[str, Entry], same: Callable[[str], bool | None]
 ) -> tuple[list[Change], int, int]:
     """Return the changed files and two counts: files that differ in time only, and unknown ones.
@@ -112,15 +195,15 @@ def files(
     Args:
         before: the entries of the first image.
         after: the entries of the second image.
-        same: returns whether the contents of a file that is ``alike`` are the same; None: unknown.
+        same: returns whether the contents of a file that is in both with the same size are the
+            same; None: unknown.
     """
     changes: list[Change] = []
     times = unknown = 0
-    candidates = set(alike(before, after))
     for path in sorted({*before, *after}):
         old, new = before.get(path), after.get(path)
-        was, now = _meta(old), _meta(new)
-        equal = same(path) if path in candidates else True
+        was, now = old.facts if old else "", new.facts if new else ""
+        equal = same(path) if old and new and 0 < old.size == new.size else True
         if was == now and equal is False:
             now = "other contents"
         if was != now:
@@ -131,37 +214,17 @@ def files(
     return changes, times, unknown
 
 
-def _meta(entry: Entry | None) -> str:
-    """Return the fields of an entry that are compared; empty if there is none.
-
-    The size of a directory is left out: it is that of its list.
-    """
-    if entry is None:
-        return ""
-    size = "" if entry.mode.startswith("d") else f" {entry.size}"
-    return f"{entry.mode} {entry.owner}{size}" + (f" -> {entry.target}" if entry.target else "")
-
-
-def named(
-    kind: Literal["packages", "labels", "environment"],
-    before: Mapping[str, str],
-    after: Mapping[str, str],
-) -> list[Change]:
+def compare_values(kind: Kind, before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
     """Return the changes between two mappings of names to values."""
-    names = sorted({*before, *after})
     return [
         Change(kind=kind, name=name, before=before.get(name, ""), after=after.get(name, ""))
-        for name in names
+        for name in sorted({*before, *after})
         if before.get(name) != after.get(name)
     ]
 
 
 def variables(scripts: Iterable[str]) -> dict[str, str]:
     """Return the variables that environment scripts of an image set, unexpanded; the last wins."""
-    values: dict[str, str] = {}
-    for script in scripts:
-        for line in script.splitlines():
-            name, equals, value = line.strip().removeprefix("export ").partition("=")
-            if equals and name.isidentifier():
-                values[name] = value
-    return values
+    lines = (line.strip().removeprefix("export ") for text in scripts for line in text.splitlines())
+    pairs = (line.partition("=") for line in lines)
+    return {name: value for name, equals, value in pairs if equals and name.isidentifier()}

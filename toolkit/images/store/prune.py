@@ -6,6 +6,7 @@ image that a run uses, or that another process works on.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from toolkit.errors import BusyError, ForbiddenError, ImageMissingError, UsageError
 from toolkit.images.host.mutex import hold_image, lock_path
@@ -29,6 +31,7 @@ _UNITS = {"h": 3600.0, "d": _DAY, "w": 7 * _DAY, "m": 30 * _DAY}
 _AGE = re.compile(r"(\d+)([hdwm])\Z")
 FAILED_LOG = ".failed.log"
 _LOG_DAYS = 7.0  # a failed build's log is of use for so long
+_NOTE_DAYS = 180.0  # so are checks of an image in another directory, which may be gone
 
 
 class Removal(Model, frozen=True, kw_only=True):
@@ -96,84 +99,69 @@ def prune(
     if not dry_run:
         require_writable(directory)
         sweep(directory)
+        _forget_elsewhere(directory)
     results: list[Removal] = []
-    for image in _images(directory):
+    for image in _list_images(directory):
         judge = partial(_judge, image, (older_than, unused_for), holds)
         removals = judge()
-        if not dry_run and (lock_path(image).exists() or any(map(_can_go, removals))):
+        if not dry_run and (lock_path(image).exists() or removals):
             try:
                 with hold_image(image, "removed"):
                     removals = judge()
-                    for removal in filter(_can_go, removals):
-                        _unlink(removal)
+                    for removal in removals:
+                        if not removal.reason_to_keep:
+                            _unlink(removal)
                     _settle(image)
             except (BusyError, ForbiddenError) as error:
-                reason = error.cause
-                removals = [
-                    msgspec.structs.replace(each, reason_to_keep=each.reason_to_keep or reason)
-                    for each in removals
-                ]
+                for number, each in enumerate(removals):
+                    reason = each.reason_to_keep or error.cause
+                    removals[number] = replace(each, reason_to_keep=reason)
         results += removals
     return tuple(results)
 
 
-def _images(directory: Path) -> list[Path]:
+def _forget_elsewhere(directory: Path) -> None:
+    """Remove notes on images of other directories that nothing was added to for a long time."""
+    for note in directory.glob(f".*{store.ELSEWHERE}"):
+        if time.time() - note.lstat().st_mtime > _NOTE_DAYS * _DAY:
+            note.unlink(missing_ok=True)
+
+
+def _list_images(directory: Path) -> list[Path]:
     """Return the paths of images that exist, that failed to build, or that have a lock."""
-    patterns = (("", ".sif"), ("", FAILED_LOG), (".", ".lock"))
-    names = {
-        path.name[len(start) : -len(end)]
-        for start, end in patterns
-        for path in directory.glob(f"{start}*{end}")
-    }
+    names = {path.name.removesuffix(".sif") for path in directory.glob("*.sif")}
+    names |= {path.name.removesuffix(FAILED_LOG) for path in directory.glob(f"*{FAILED_LOG}")}
+    names |= {path.name[1:].removesuffix(".lock") for path in directory.glob(".*.lock")}
     return [directory / f"{name}.sif" for name in sorted(names)]
-
-
-def _can_go(removal: Removal) -> bool:
-    return not removal.reason_to_keep
 
 
 def _judge(
     image: Path, ages: tuple[float | None, float | None], holds: Holds | None
 ) -> list[Removal]:
+    """Return the removal of an image, or of the log of its build that failed, if it is due."""
     now, log = time.time(), _failed_log(image)
-    if image.exists() and (removal := _judge_image(image, now, ages, holds)):
-        return [removal]
+    if image.exists() and ages != (None, None):
+        passed = (now - image.stat().st_mtime, now - usage.last_used(image))
+        if all(limit is None or age >= limit for age, limit in zip(passed, ages, strict=True)):
+            runs = usage.unfinished(image, holds)
+            why = f"built {human_age(passed[0])} ago, used {human_age(passed[1])} ago"
+            name, reason = image.name.removesuffix(".sif"), f"used by {runs[0]}" if runs else ""
+            return [_removal(name, (*store.paths_of(image), log), why, reason)]
     age = now - log.stat().st_mtime if log.exists() else 0.0
     why = f"a build that failed {human_age(age)} ago"
     return [_removal(log.name, (log,), why)] if age > _LOG_DAYS * _DAY else []
-
-
-def _judge_image(
-    image: Path, now: float, ages: tuple[float | None, float | None], holds: Holds | None
-) -> Removal | None:
-    older_than, unused_for = ages
-    age, idle = now - image.stat().st_mtime, now - usage.last_used(image)
-    if (
-        ages == (None, None)
-        or (older_than is not None and age < older_than)
-        or (unused_for is not None and idle < unused_for)
-    ):
-        return None
-    runs = usage.unfinished(image, holds)
-    why = f"built {human_age(age)} ago, used {human_age(idle)} ago"
-    name, reason = image.name.removesuffix(".sif"), f"used by {runs[0]}" if runs else ""
-    return _removal(name, _files(image), why, reason)
 
 
 def _failed_log(image: Path) -> Path:
     return image.with_name(f"{image.name.removesuffix('.sif')}{FAILED_LOG}")
 
 
-def _files(image: Path) -> tuple[Path, ...]:
-    log = _failed_log(image)
-    return (*store.files_of(image), *((log,) if log.exists() else ()))
-
-
 def _removal(name: str, paths: tuple[Path, ...], why: str, reason_to_keep: str = "") -> Removal:
+    existing = [path for path in paths if os.path.lexists(path)]
     return Removal(
         name=name,
-        paths=tuple(map(str, paths)),
-        size=sum(path.lstat().st_size for path in paths),
+        paths=tuple(map(str, existing)),
+        size=sum(path.lstat().st_size for path in existing),
         why=why,
         reason_to_keep=reason_to_keep,
     )
@@ -203,7 +191,7 @@ def remove(image: Path, *, force: bool = False, holds: Holds | None = None) -> i
             raise ImageMissingError(
                 f"the image {image.name} does not exist", next_step="toolkit image list"
             )
-        removal = _removal(image.name, _files(image), "")
+        removal = _removal(image.name, (*store.paths_of(image), _failed_log(image)), "")
         _unlink(removal)
         _settle(image)
     return removal.size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import msgspec
 
 from toolkit import __version__
 from toolkit.images.sif import header as sif
-from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage, read_contents
+from toolkit.images.store.contents import Contents, read_contents
 from toolkit.images.store.sif_files import partition_digest, read_object
 from toolkit.images.store.store import BILL, StoredImage
 from toolkit.model.image import Manifest
@@ -29,15 +28,24 @@ def cyclonedx(manifest: Manifest, contents: Contents) -> str:
         manifest: of the image.
         contents: of the image.
     """
+    values = {
+        "toolkit:built": manifest.built,
+        "toolkit:recipe-hash": manifest.recipe_hash,
+        "toolkit:partition": manifest.partition,
+        "toolkit:lock": manifest.locked,
+        "toolkit:base": manifest.base.reference if manifest.base else "",
+        "toolkit:base-digest": manifest.base.digest if manifest.base else "",
+        **{f"toolkit:horovod:{name}": str(value) for name, value in manifest.horovod.items()},
+    }
     image = {
         "type": "container",
         "bom-ref": f"image:{manifest.name}",
         "name": manifest.name,
         "version": manifest.recipe_hash[:12],
-        "properties": _properties(manifest),
+        "properties": [{"name": name, "value": value} for name, value in values.items() if value],
     }
     tool = {"type": "application", "name": "toolkit", "version": __version__}
-    components = list(_components(contents))
+    components = _components(contents)
     contained = [component["bom-ref"] for component in components]
     serial = uuid.uuid5(_NAMESPACE, f"{manifest.recipe_hash} {manifest.built}")
     document = {
@@ -56,43 +64,27 @@ def cyclonedx(manifest: Manifest, contents: Contents) -> str:
     return msgspec.json.format(msgspec.json.encode(document)).decode() + "\n"
 
 
-def _properties(manifest: Manifest) -> list[dict[str, str]]:
-    values = {
-        "toolkit:built": manifest.built,
-        "toolkit:recipe-hash": manifest.recipe_hash,
-        "toolkit:partition": manifest.partition,
-        "toolkit:lock": manifest.locked,
-        "toolkit:base": manifest.base.reference if manifest.base else "",
-        "toolkit:base-digest": manifest.base.digest if manifest.base else "",
-        **{f"toolkit:horovod:{name}": str(value) for name, value in manifest.horovod.items()},
-    }
-    return [{"name": name, "value": value} for name, value in values.items() if value]
-
-
-def _components(contents: Contents) -> Iterator[_Json]:
+def _components(contents: Contents) -> list[_Json]:
+    components: list[_Json] = []
+    distribution = "debian"
     if contents.system:
-        yield {"type": "operating-system", "bom-ref": "system", "name": contents.system}
-    distribution = contents.system.split()[0].lower() if contents.system else "debian"
-    yield from (_debian(package, distribution) for package in contents.debian)
+        system = {"type": "operating-system", "bom-ref": "system", "name": contents.system}
+        components.append(system)
+        distribution = quote(contents.system.split()[0].lower())
+    for each in contents.debian:
+        url = f"pkg:deb/{distribution}/{quote(each.name)}@{quote(each.version, safe=':')}"
+        component = _library(each.name, each.version, f"{url}?arch={each.architecture}")
+        source = {"name": "toolkit:source", "value": f"{each.source} {each.source_version}"}
+        components.append({**component, "properties": [source]})
     # Of two with one name, Python imports the first on its path.
     first = {package.name.lower(): package for package in reversed(contents.pip)}
-    yield from (_python(first[name]) for name in sorted(first))
-
-
-def _debian(package: DebianPackage, distribution: str) -> _Json:
-    url = f"pkg:deb/{quote(distribution)}/{quote(package.name)}@{quote(package.version, safe=':')}"
-    source = f"{package.source} {package.source_version}"
-    return {
-        **_library(package.name, package.version, f"{url}?arch={package.architecture}"),
-        "properties": [{"name": "toolkit:source", "value": source}],
-    }
-
-
-def _python(package: PythonPackage) -> _Json:
-    name = package.name.lower().replace("_", "-")
-    url = f"pkg:pypi/{quote(name)}@{quote(package.version, safe=':')}"
-    licenses = {"licenses": [_license(package.license)]} if package.license else {}
-    return {**_library(package.name, package.version, url), **licenses}
+    for name, package in sorted(first.items()):
+        url = f"pkg:pypi/{quote(name.replace('_', '-'))}@{quote(package.version, safe=':')}"
+        component = _library(package.name, package.version, url)
+        if package.license:
+            component["licenses"] = [_license(package.license)]
+        components.append(component)
+    return components
 
 
 def _library(name: str, version: str, url: str) -> _Json:
@@ -116,22 +108,18 @@ def materials(image: StoredImage) -> str:
         BuildError: the image does not run, or does not list its contents.
         NeedsInstallError: Apptainer is not installed.
     """
-    if document := read_object(Path(image.path), sif.BILL, BILL):
+    path = Path(image.path)
+    if document := read_object(path, sif.BILL, BILL):
         return document.decode(errors="replace")
-    contents = read_contents(image.path)
-    manifest = image.manifest or _foreign(Path(image.path), image.name)
+    contents, manifest = read_contents(image.path), image.manifest
+    if manifest is None:
+        status, digest = path.stat(), partition_digest(path)
+        manifest = Manifest(
+            name=image.name,
+            sif_id="",
+            size=status.st_size,
+            recipe_hash=digest,
+            built=datetime.fromtimestamp(int(status.st_mtime), timezone.utc).isoformat(),
+            partition=digest,
+        )
     return cyclonedx(msgspec.structs.replace(manifest, horovod=contents.horovod), contents)
-
-
-def _foreign(path: Path, name: str) -> Manifest:
-    """Return a manifest for an image that we did not build, with the facts of its file only."""
-    when = datetime.fromtimestamp(int(path.stat().st_mtime), timezone.utc).isoformat()
-    digest = partition_digest(path)
-    return Manifest(
-        name=name,
-        sif_id="",
-        size=path.stat().st_size,
-        recipe_hash=digest,
-        built=when,
-        partition=digest,
-    )

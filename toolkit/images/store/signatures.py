@@ -1,4 +1,4 @@
-"""Verification of the signatures of images by Apptainer, and the keys that it is given.
+"""Signatures of images: made and verified by Apptainer, with keys in PEM or of the PGP keyring.
 
 Apptainer's signature covers every object of a group, descriptors and the header's id; ``verify
 --all`` refuses a file to which anything was added afterwards, such as an overlay partition that
@@ -16,22 +16,38 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 
+from msgspec.structs import replace as with_facts
+
 from toolkit import shell
-from toolkit.errors import ConfigError, SignatureError, ToolkitError, UsageError
+from toolkit.errors import (
+    BuildError,
+    ConfigError,
+    ForbiddenError,
+    NeedsInstallError,
+    SignatureError,
+    ToolkitError,
+    UsageError,
+)
 from toolkit.files import read_text
+from toolkit.images.host.mutex import hold_image
+from toolkit.images.host.workspace import require_space, workspace
+from toolkit.images.recipe.recipe import Space
 from toolkit.images.sif.header import SIGNATURE
-from toolkit.images.store.sif_files import is_signed, read_descriptors
+from toolkit.images.store import store
+from toolkit.images.store.sif_files import normalize, read_descriptors
 from toolkit.model.image import Signature
 from toolkit.model.job import Job
+from toolkit.shell import Progress
 from toolkit.trust import require_trusted
 
 _BLOCK = re.compile(
     r"-----BEGIN (?P<kind>[A-Z0-9 ]+)-----\n(?P<body>.*?)-----END (?P=kind)-----", re.DOTALL
 )
 _FINGERPRINT = re.compile(r"(?:0x)?(?P<digits>[0-9A-Fa-f]{40})\Z")
-PUBLIC = "PUBLIC KEY"
+_PUBLIC = "PUBLIC KEY"
 _KEYRING = (
     "APPTAINER_KEYSDIR",
     "SINGULARITY_KEYSDIR",
@@ -40,7 +56,7 @@ _KEYRING = (
     "GPG_TTY",
     "TERM",
 )
-PATIENCE = 3600.0  # seconds: it hashes the whole file
+_PATIENCE = 3600.0  # seconds: it hashes the whole file
 # What Apptainer's messages mean; the first that fits counts.
 _MEANINGS = (
     ("integrity compromised", "was changed after it was signed"),
@@ -50,6 +66,125 @@ _MEANINGS = (
     ),
     ("envelope failed|signature object|unknown entity|(?i:key)", "is not signed by this key"),
 )
+
+
+def sign(
+    image: store.StoredImage, key: Path | None, pgp: int, progress: Progress, *, replace: bool
+) -> Signature:
+    """Sign an image; a signed copy takes its place, so that no reader gets half a signature.
+
+    Args:
+        image: the image.
+        key: a private key in PEM; None: the user's PGP keyring.
+        pgp: the number of the key there.
+        progress: reports a wait for the image's lock.
+        replace: drop the signatures that are there already.
+
+    Raises:
+        SignatureError: the image is signed already, or the result does not verify.
+        ConfigError: the key cannot be read, or it is guarded by a passphrase.
+        NeedsInstallError, ForbiddenError, NoSpaceError, BuildError: this machine cannot sign it.
+    """
+    path = Path(image.path).resolve()
+    if not os.access(path.parent, os.W_OK):
+        raise ForbiddenError(f"the directory of the image cannot be written to: {path.parent}")
+    private = None if key is None else read_private(key)
+    with hold_image(path, "signed", wait=progress):
+        image = store.find(str(path))  # as it is now
+        if is_signed(path) and not replace:
+            raise SignatureError(
+                f"{image.name} is signed already",
+                place=str(path),
+                next_step="toolkit image sign --replace ... to sign it again",
+            )
+        require_space(path.parent, Space(image=path.stat().st_size // 10**6 + 1, build=0))
+        with workspace(path.parent) as place:
+            shell.run(["cp", "--reflink=auto", "--", path, place.sif])
+            sif_id = _remove_signatures(place.sif)
+            made = _sign_pgp(place.sif, pgp) if private is None else _sign_pem(place.sif, private)
+            made = with_facts(made, when=datetime.now(timezone.utc).isoformat(timespec="seconds"))
+            place.sif.chmod(path.stat().st_mode & 0o777)
+            facts = {"sif_id": sif_id, "size": place.sif.stat().st_size, "signatures": (made,)}
+            note = with_facts(image.manifest, **facts) if image.manifest else None
+            store.publish(place.sif, path.parent, image.name, note)
+    return made
+
+
+def is_signed(path: Path) -> bool:
+    """Return whether a SIF has any signature; neither signer nor signature are checked."""
+    return any(descriptor.data_type == SIGNATURE for descriptor in read_descriptors(path))
+
+
+def _remove_signatures(path: Path) -> str:
+    """Drop old signatures and normalize the header; return the SIF's id.
+
+    The time in the header is that of the image: so two builds by one lock are still one file but
+    for their signatures.
+    """
+    for descriptor in reversed(read_descriptors(path)):
+        if descriptor.data_type == SIGNATURE:
+            done = _run_apptainer(["sif", "del", str(descriptor.number), str(path)])
+            if not done.ok:
+                reason = "the old signature cannot be removed"
+                raise BuildError(reason, place=str(path), details=done.tail(3))
+    return normalize(path, min(descriptor.created for descriptor in read_descriptors(path)))
+
+
+def read_private(key: Path) -> str:
+    """Read a private key.
+
+    Raises:
+        ConfigError: it cannot be read, or it is guarded by a passphrase.
+    """
+    reason, step = "", "openssl ecparam -name prime256v1 -genkey -noout -out KEY.pem"
+    try:
+        text = read_text(key)
+        kind, body = _find_block(text)
+        if not kind.endswith("PRIVATE KEY"):
+            reason = "it holds no private key" + (f", but a {kind}" if kind else "")
+        elif "COSIGN" in kind or "SIGSTORE" in kind:
+            reason = "it is a key of cosign's, which Apptainer does not read"
+        elif "ENCRYPTED" in kind or "Proc-Type: 4,ENCRYPTED" in body:
+            reason = "it is guarded by a passphrase, with which Apptainer does not read it"
+            step = "umask 077; openssl pkey -in KEY -out PLAIN; remove PLAIN after signing"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+    if reason:
+        raise ConfigError(f"the key cannot be used: {reason}", place=str(key), next_step=step)
+    return text
+
+
+def _sign_pem(path: Path, private: str) -> Signature:
+    program = shell.which("openssl")
+    if program is None:
+        raise NeedsInstallError(
+            "OpenSSL is not installed here, which reads keys", next_step="apt-get install openssl"
+        )
+    # Through pipes: the key is in no argument, and on no other disk than the user's own.
+    public = shell.run([program, "pkey", "-pubout"], input=private, timeout=_PATIENCE, check=False)
+    if not public.ok:
+        raise ConfigError("the key is damaged", details=public.tail(2))
+    done = _run_apptainer(["sign", "--key", "/dev/stdin", str(path)], text=private)
+    if not done.ok:
+        raise BuildError(
+            "Apptainer could not sign with this key",
+            details=done.tail(3),
+            next_step="it takes RSA, ECDSA and Ed25519",
+        )
+    return _verify_pem(path, public.stdout)
+
+
+def _sign_pgp(path: Path, number: int) -> Signature:
+    done = _run_apptainer(["sign", "--keyidx", str(number), str(path)], asks=True)
+    if not done.ok:
+        raise ConfigError(
+            "Apptainer could not sign with this PGP key",
+            place=f"--pgp {number}",
+            details=done.tail(3),
+            next_step="apptainer key list --secret; apptainer key newpair; "
+            "apptainer key import FILE",
+        )
+    return _verify_pgp(path)
 
 
 def verify(path: Path, key: str) -> Signature:
@@ -67,91 +202,84 @@ def verify(path: Path, key: str) -> Signature:
         NeedsInstallError: Apptainer is not installed.
     """
     wanted = pgp_fingerprint(key)
-    if wanted is None:
-        try:
-            return check_pem(path, read_text(Path(key).expanduser()))
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise ConfigError(
-                f"the public key cannot be read: {reason}",
-                place=key,
-                next_step="openssl pkey -in KEY.pem -pubout -out KEY.pub",
-            ) from None
-    _require_signed(path)
-    signers = pgp_signers(run_verify(path, ["--local"]))
-    data = sum(descriptor.data_type != SIGNATURE for descriptor in read_descriptors(path))
-    for (signer_key, name), objects in signers.items():
-        if signer_key == wanted and objects >= data:
-            return Signature(kind="pgp", fingerprint=signer_key, signer=name)
-    others = [f"{name} {signer_key}" for signer_key, name in signers]
+    if wanted:
+        return _verify_pgp(path, wanted)
+    try:
+        return _verify_pem(path, read_text(Path(key).expanduser()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"the public key cannot be read: {getattr(error, 'strerror', None) or error}",
+            place=key,
+            next_step="openssl pkey -in KEY.pem -pubout -out KEY.pub",
+        ) from None
+
+
+def _verify_pem(path: Path, public: str) -> Signature:
+    """Verify a file with a public key. Raise ValueError if the text is not a public key."""
+    digest = fingerprint(public)
+    _run_verify(path, ["--key", "/dev/stdin"], text=public)
+    return Signature(kind="pem", fingerprint=digest)
+
+
+def _verify_pgp(path: Path, wanted: str = "") -> Signature:
+    """Verify that one PGP key, or any if none is wanted, has signed all objects of a file."""
+    answer = json.loads(_run_verify(path, ["--local"]))
+    signers = [entry["Signer"] for entry in answer.get("SignerKeys") or ()]
+    keys = [
+        (signer["Fingerprint"].lower(), str(signer["Name"]))
+        for signer in signers
+        if signer["DataCheck"] and signer["KeyLocal"]
+    ]
+    objects = sum(descriptor.data_type != SIGNATURE for descriptor in read_descriptors(path))
+    for digest, name in dict.fromkeys(keys):
+        if wanted in ("", digest) and keys.count((digest, name)) >= objects:
+            return Signature(kind="pgp", fingerprint=digest, signer=name)
     raise SignatureError(
-        f"{path.name} is signed by another key than {wanted}", place=str(path), details=others
+        f"{path.name} is not signed by the key {wanted}".rstrip(),
+        place=str(path),
+        details=[f"signed by {name} {digest}" for digest, name in dict.fromkeys(keys)],
     )
 
 
-def _require_signed(path: Path) -> None:
+def _run_verify(path: Path, options: Sequence[str], text: str | None = None) -> str:
+    """Run ``apptainer verify``; return its JSON if every object is signed and none has changed."""
     if not is_signed(path):
         raise SignatureError(
             f"{path.name} is not signed",
             place=str(path),
             next_step=f"toolkit image sign {path.name.removesuffix('.sif')} --key KEY.pem",
         )
-
-
-def check_pem(path: Path, public: str) -> Signature:
-    """Verify a file with a public key. Raise ValueError if the text is not a public key."""
-    digest = fingerprint(public)
-    _require_signed(path)
-    run_verify(path, ["--key", "/dev/stdin"], text=public)
-    return Signature(kind="pem", fingerprint=digest)
-
-
-def run_verify(path: Path, options: Sequence[str], text: str | None = None) -> str:
-    """Run ``apptainer verify``; return its JSON if every object is signed and none has changed."""
-    done = run_apptainer(["verify", "--all", "--json", *options, str(path)], text=text)
+    done = _run_apptainer(["verify", "--all", "--json", *options, str(path)], text=text)
     if done.ok:
         return done.stdout
     fatal = [line for line in done.stderr.splitlines() if line.startswith("FATAL")]
     reason = fatal[-1].removeprefix("FATAL:").strip() if fatal else ""
-    meaning = next(
-        (meaning for pattern, meaning in _MEANINGS if re.search(pattern, reason)),
-        "could not be verified",
-    )
+    meanings = (meaning for pattern, meaning in _MEANINGS if re.search(pattern, reason))
     raise SignatureError(
-        f"{path.name} {meaning}", place=str(path), details=(reason,) if reason else ()
+        f"{path.name} {next(meanings, 'could not be verified')}",
+        place=str(path),
+        details=(reason,) if reason else (),
     )
 
 
-def pgp_signers(answer: str) -> dict[tuple[str, str], int]:
-    """Return fingerprint and name of each signer, and how many objects it signed."""
-    signers: dict[tuple[str, str], int] = {}
-    for entry in json.loads(answer).get("SignerKeys") or ():
-        signer = entry["Signer"]
-        if signer["DataCheck"] and signer["KeyLocal"]:
-            name = (signer["Fingerprint"].lower(), signer["Name"])
-            signers[name] = signers.get(name, 0) + 1
-    return signers
-
-
-def run_apptainer(
-    arguments: Sequence[str], *, text: str | None = None, terminal: bool = False
+def _run_apptainer(
+    arguments: Sequence[str], *, text: str | None = None, asks: bool = False
 ) -> shell.Result:
     """Run Apptainer with the user's keyring and nothing else of the environment.
 
-    Args:
-        arguments: its arguments.
-        text: its standard input.
-        terminal: let it ask the user for a passphrase.
+    It may ask the user for a passphrase if ``asks`` is set and there is a terminal.
     """
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": str(Path.home()),
-        "LC_ALL": "C.UTF-8",
-        **{name: os.environ[name] for name in _KEYRING if name in os.environ},
-    }
-    argv = (shell.require_apptainer(), *arguments)
-    stdin = None if terminal and sys.stdin.isatty() else subprocess.DEVNULL
-    return shell.run(argv, env=environment, stdin=stdin, input=text, timeout=PATIENCE, check=False)
+    environment = {name: os.environ[name] for name in _KEYRING if name in os.environ}
+    environment |= {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(Path.home())}
+    stdin = None if asks and sys.stdin.isatty() else subprocess.DEVNULL
+    return shell.run(
+        (shell.require_apptainer(), *arguments),
+        env={**environment, "LC_ALL": "C.UTF-8"},
+        stdin=stdin,
+        input=text,
+        timeout=_PATIENCE,
+        check=False,
+    )
 
 
 def pgp_fingerprint(text: str) -> str | None:
@@ -160,7 +288,7 @@ def pgp_fingerprint(text: str) -> str | None:
     return match["digits"].lower() if match else None
 
 
-def find_block(text: str) -> tuple[str, str]:
+def _find_block(text: str) -> tuple[str, str]:
     """Return the kind and the body of the first block of a text in PEM; empty if it has none."""
     block = _BLOCK.search(text.replace("\r\n", "\n"))
     return (block["kind"], block["body"]) if block else ("", "")
@@ -174,13 +302,13 @@ def fingerprint(public: str) -> str:
     Raises:
         ValueError: the text is not a public key in PEM.
     """
-    kind, body = find_block(public)
-    if kind != PUBLIC:
-        raise ValueError(f"it holds no {PUBLIC}" + (f", but a {kind}" if kind else ""))
+    kind, body = _find_block(public)
+    if kind != _PUBLIC:
+        raise ValueError(f"it holds no {_PUBLIC}" + (f", but a {kind}" if kind else ""))
     try:
         return hashlib.sha256(base64.b64decode("".join(body.split()), validate=True)).hexdigest()
     except binascii.Error:
-        raise ValueError(f"its {PUBLIC} is damaged") from None
+        raise ValueError(f"its {_PUBLIC} is damaged") from None
 
 
 def signature(job: Job, image: str, cwd: Path, folder: Path, origin: str) -> list[ToolkitError]:

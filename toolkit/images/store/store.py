@@ -43,8 +43,8 @@ from toolkit.shell import Progress
 from toolkit.units import human_size
 
 MANIFEST, BILL = "toolkit-manifest.json", "toolkit.cdx.json"  # names of objects in a SIF
+ELSEWHERE = ".elsewhere.json"  # ends the name of a note on another directory's image
 _MOST_NOTE = 16 << 20  # bytes
-_MOST_READINGS = 5  # of an image that others replace again and again
 # What a note says of an image that has a manifest: what only this machine knows.
 _NOTED = (
     *("recipe_hash", "built", "seconds", "checks", "verified", "command", "products"),
@@ -71,21 +71,13 @@ def images_directory() -> Path:
 
     It is ``$TOOLKIT_IMAGES``, else ``~/.local/share/toolkit/images``.
     """
-    chosen = os.environ.get("TOOLKIT_IMAGES")
-    return (
-        Path(chosen).expanduser().absolute()
-        if chosen
-        else Path.home() / ".local/share/toolkit/images"
-    )
+    chosen = os.environ.get("TOOLKIT_IMAGES") or "~/.local/share/toolkit/images"
+    return Path(chosen).expanduser().absolute()
 
 
 def image_names(directory: Path) -> tuple[str, ...]:
     """Return the names of the SIF files of a directory, sorted; none if it does not exist."""
-    return (
-        tuple(sorted(path.name[: -len(".sif")] for path in directory.glob("*.sif")))
-        if directory.is_dir()
-        else ()
-    )
+    return tuple(sorted(path.name.removesuffix(".sif") for path in directory.glob("*.sif")))
 
 
 def shared_directories() -> tuple[Path, ...]:
@@ -113,7 +105,9 @@ def find(image: str, directories: Sequence[Path] = ()) -> StoredImage:
             for name in dict.fromkeys((image, image.removesuffix(".sif"))):
                 if _exists(directory / f"{name}.sif"):
                     return _open(directory / f"{name}.sif")
-    path = _expanded(image)
+    path = Path(image)
+    with suppress(RuntimeError):  # "~" before a name that is not a user's
+        path = path.expanduser()
     if _exists(path):
         return _open(path)
     if image in list_recipes():
@@ -121,25 +115,14 @@ def find(image: str, directories: Sequence[Path] = ()) -> StoredImage:
             f"the image {image} is not built yet", next_step=f"toolkit image build {image}"
         )
     known = {name for directory in places for name in image_names(directory)}
-    registry = f"; docker://{image} is fetched from a registry" if _is_reference(image) else ""
+    is_reference = ":" in image and " " not in image and "://" not in image
+    registry = f"; docker://{image} is fetched from a registry" if is_reference else ""
     raise UnknownImageError(
         f"no recipe, image or file is called {image}",
         choices={*known, *list_recipes()},
         value=image,
         next_step=f"toolkit image list{registry}",
     )
-
-
-def _is_reference(image: str) -> bool:
-    """Return whether a word may be an image of a registry, without its scheme: ``python:3.11``."""
-    return ":" in image and " " not in image and "://" not in image
-
-
-def _expanded(path: str) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:  # "~" before a name that is not a user's
-        return Path(path)
 
 
 def _exists(path: Path) -> bool:
@@ -179,41 +162,27 @@ def whole_header(path: Path) -> sif.Header:
 def manifest_of(path: Path) -> Manifest | None:
     """Return the manifest in an image, with what was noted of this very file; None: it has none.
 
+    What the image itself says of its contents stands against a note, since it may be signed.
+
     Raises:
         ImageMissingError, MalformedInputError: as of ``whole_header``.
     """
-    for _ in range(_MOST_READINGS):
-        header, status, text = _read(path)
-        try:
-            manifest = from_json(text, Manifest) if text else None
-        except BadDataError:  # of another version of the toolkit
-            manifest = None
-        # Every user who verified an image of an earlier version has written its file.
-        old = None if manifest else _read_note(path.with_suffix(".json"), None)
-        notes = (_read_note(beside, status.st_uid) for beside in _note_paths(path))
-        for note in (old, *notes):
-            if note and (note.sif_id, note.size) == (header.sif_id, status.st_size):
-                manifest = _with_note(manifest, note)
-        if not _was_replaced(path, status):
-            break
+    header, status, text = _read(path)
+    manifest = None
+    with suppress(BadDataError):  # of another version of the toolkit
+        manifest = from_json(text, Manifest) if text else None
+    notes = [_read_note(beside, status.st_uid) for beside in _note_paths(path)]
+    if manifest is None:  # every user who verified an image of an earlier version wrote its file
+        notes.insert(0, _read_note(path.with_suffix(".json"), None))
+    for note in notes:
+        if note is None or (note.sif_id, note.size) != (header.sif_id, status.st_size):
+            continue
+        if manifest is None:
+            manifest = note
+        facts = {name: getattr(note, name) for name in _NOTED}
+        manifest = replace(manifest, pythons=manifest.pythons or note.pythons, **facts)
     facts = {"sif_id": header.sif_id, "size": status.st_size}
     return replace(manifest, **facts) if manifest else None
-
-
-def _was_replaced(path: Path, status: os.stat_result) -> bool:
-    """Return whether another file has taken the place of one that was read."""
-    try:
-        return not os.path.samestat(path.stat(), status)
-    except OSError:  # it was removed: what was read stands
-        return False
-
-
-def _with_note(manifest: Manifest | None, note: Manifest) -> Manifest:
-    """Return a manifest with what a note says; what the image itself says of its contents stays."""
-    if manifest is None:
-        return note
-    facts = {name: getattr(note, name) for name in _NOTED}
-    return replace(manifest, pythons=manifest.pythons or note.pythons, **facts)
 
 
 def _read(path: Path) -> tuple[sif.Header, os.stat_result, bytes]:
@@ -240,14 +209,13 @@ def _note_paths(path: Path) -> tuple[Path, Path]:
     An image of that name among the own ones is another one, so that the path is in the second.
     """
     name = path.name.removesuffix(".sif")
+    beside = path.with_name(f".{name}.note.json")
     if path.absolute().parent == images_directory():
-        beside = path.with_name(f".{name}.note.json")
         return beside, beside
     from toolkit.images.recipe.digests import hash_texts
 
     where = hash_texts(str(path.absolute()))[:16]
-    elsewhere = images_directory() / f".{name[: LONGEST - 17]}.{where}.elsewhere.json"
-    return path.with_name(f".{name}.note.json"), elsewhere
+    return beside, images_directory() / f".{name[: LONGEST - 17]}.{where}{ELSEWHERE}"
 
 
 def _read_note(path: Path, owner: int | None) -> Manifest | None:
@@ -296,18 +264,11 @@ def publish(made: Path, directory: Path, name: str, note: Manifest | None = None
     beside, _ = _note_paths(target)
     if note:
         write_atomically(beside, to_json(note))
-    before = os.open(target, os.O_RDONLY) if target.is_file() else None
     made.replace(target)
-    for stale in files_of(target):
+    for stale in paths_of(target)[1:]:
         if stale.suffix == ".json" and not (note and stale == beside):
             stale.unlink(missing_ok=True)
     sync(target.parent)
-    if before is not None:
-        # This handle is the last that holds the previous image: to free gigabytes takes the disk
-        # a while.
-        import threading
-
-        threading.Thread(target=os.close, args=(before,)).start()
     return target
 
 
@@ -318,17 +279,16 @@ def settle(path: Path) -> None:
     """
     name = escape(path.name.removesuffix(".sif"))
     halves = path.parent.glob(f"..{name}.note.json.????????")
-    gone = () if os.path.lexists(path) else files_of(path)
+    gone = () if os.path.lexists(path) else paths_of(path)
     for stale in (*halves, *gone):
         stale.unlink(missing_ok=True)
 
 
-def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the existing files of an image: itself, its log, its note, and those of old images."""
-    beside, _ = _note_paths(path)
+def paths_of(path: Path) -> tuple[Path, ...]:
+    """Return where the files of an image are if it has them: itself, its log, and its notes."""
     name = path.name.removesuffix(".sif")
-    others = (path.with_name(f"{name}{ending}") for ending in (".log", ".json", ".cdx.json"))
-    return tuple(each for each in (path, beside, *others) if os.path.lexists(each))
+    others = (".{}.note.json", "{}.log", "{}.json", "{}.cdx.json")
+    return (path, *(path.with_name(other.format(name)) for other in others))
 
 
 def rewrite_manifest(path: Path, manifest: Manifest) -> None:

@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,9 +51,9 @@ def note(image: Path, use: Use) -> None:
     """
     text = "\0".join((str(use.run), str(use.job_id), use.cluster or ""))
     with suppress(OSError, ValueError):
-        for directory in (_directory(image).parent, _directory(image)):
-            with suppress(FileExistsError):
-                directory.mkdir()
+        directory = _directory(image)
+        directory.parent.mkdir(exist_ok=True)
+        directory.mkdir(exist_ok=True)
         with _opened(image) as notes:
             write_atomically(notes / _name(use.run), text)
 
@@ -75,16 +75,13 @@ def _opened(image: Path) -> Iterator[Path]:
     Raises:
         OSError: there is none.
     """
-    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    above = os.open(_directory(image).parent, flags | os.O_PATH)
-    try:
-        handle = os.open(_directory(image).name, flags, dir_fd=above)
-    finally:
-        os.close(above)
-    try:
+    flags, directory = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, _directory(image)
+    with ExitStack() as stack:
+        above = os.open(directory.parent, flags | os.O_PATH)
+        stack.callback(os.close, above)
+        handle = os.open(directory.name, flags, dir_fd=above)
+        stack.callback(os.close, handle)
         yield Path(f"/proc/self/fd/{handle}")
-    finally:
-        os.close(handle)
 
 
 def _name(run: Path) -> str:
@@ -125,21 +122,18 @@ def unfinished(image: Path, holds: Callable[[Use], bool] | None = None) -> tuple
             use = None if path.name == "ended" else _read(path)
             if use is None:
                 continue
-            try:
-                has_ended = (use.run / "outcome.json").exists() or not (
-                    holds(use) if holds else _may_hold(use, path)
+            is_used = True  # of a run in a private directory, or of one that Slurm does not tell of
+            with suppress(ToolkitError, OSError):
+                is_used = not (use.run / "outcome.json").exists() and (
+                    holds(use)
+                    if holds
+                    else use.run.exists() or time.time() - path.lstat().st_mtime <= _FINISHED
                 )
-            except (ToolkitError, OSError):  # such as a run in a private directory
-                has_ended = False
-            if has_ended:
-                _keep_time_only(path)
-            else:
+            if is_used:
                 runs.append(use.run)
+            else:
+                _keep_time_only(path)
     return tuple(sorted(runs))
-
-
-def _may_hold(use: Use, note: Path) -> bool:
-    return use.run.exists() or time.time() - note.lstat().st_mtime <= _FINISHED
 
 
 def forget(image: Path) -> None:
@@ -151,10 +145,7 @@ def forget(image: Path) -> None:
 
 
 def _keep_time_only(path: Path) -> None:
-    """Replace the note on an ended run by the time of its last use.
-
-    No more is needed of ended runs, so one file serves all of them.
-    """
+    """Replace the note on an ended run by the time of its last use; one file serves all of them."""
     last = path.with_name("ended")
     with suppress(OSError):
         if os.path.lexists(last) and last.lstat().st_mtime > path.lstat().st_mtime:

@@ -39,7 +39,7 @@ from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap, LocalImage
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import EPOCH
-from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
+from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.store.contents import Contents
 from toolkit.images.store.settings import read_variables
 from toolkit.images.verify.own_checks import Results

@@ -19,15 +19,18 @@ from toolkit.errors import BuildError
 from toolkit.files import open_regular
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif import header as sif
-from toolkit.images.sif.squashfs.format import (
+from toolkit.images.sif.graft import graft
+from toolkit.images.sif.tables import (
     MKFS_TIME_AT,
     SUPERBLOCK_SIZE,
     Reader,
     Superblock,
+    Tables,
     encode,
+    read_tables,
+    settle_times,
+    write_tables,
 )
-from toolkit.images.sif.squashfs.graft import graft
-from toolkit.images.sif.squashfs.tables import Tables, read_tables, settle_times, write_tables
 from toolkit.images.store.cache import CacheEntry
 from toolkit.images.store.sif_files import normalize, sif_errors
 

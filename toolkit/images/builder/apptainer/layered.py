@@ -1,7 +1,7 @@
 """Build in layers: a base that is packed once, and the changes of each step, which are cached.
 
 Only the steps from the first changed one on run again; the image is composed of the base and the
-layers without packing any of them again: ``images/sif/squashfs`` says how, and why not otherwise.
+layers without packing any of them again: ``images/sif/README.md`` says how, and why not otherwise.
 A machine that does not let a user mount overlays builds flat images.
 """
 

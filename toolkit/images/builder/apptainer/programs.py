@@ -23,7 +23,7 @@ from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import BYTE_CODE, EPOCH
-from toolkit.images.sif.squashfs import BLOCK_SIZE, UNCOMPRESSED_TABLES
+from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.store import provenance
 from toolkit.images.store.settings import VARIABLES, image_command
 from toolkit.model.base import to_json
