@@ -250,9 +250,11 @@ def test_prune_tidies_up_after_a_kill_and_touches_nothing_of_others(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Of names without a lock nothing is ours: a directory of images may hold a user's own files."""
-    others = {"y.json", "y.log", "..y.note.json.abcd1234", "x.y.z.json"}
+    others = {"y.json", "y.log", "..y.note.json.abcd1234", "x.y.z.json", ".y.ab.elsewhere.json"}
     for other in others:
         (images / other).touch()
+    (images / ".old.ab.elsewhere.json").touch()
+    os.utime(images / ".old.ab.elsewhere.json", (0, 0))
     gone = (f"{name}.json", f"{name}.cdx.json", f"{name}.log", f".{name}.note.json")
     halves = (f"..{name}.note.json.abcd_123",)
     for each in (*gone, *halves, f".{name}.lock"):

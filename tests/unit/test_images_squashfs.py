@@ -40,158 +40,135 @@ class Image:
 
     def __init__(self, tree: Tree) -> None:
         self.data = bytearray(SUPERBLOCK_SIZE)
-        self.tables = Tables(
-            _HEAD,
-            0,
-            bytearray(),
-            bytearray(),
-            bytearray(),
-            bytearray(),
-            bytearray(struct.pack("<I", 0)),
-            bytearray(),
-            bytearray(),
-        )
-        root = self._directory(tree, 1_000_000)
-        self.tables.head = _HEAD._replace(root=root.inode)
-        self.tables.data_end = len(self.data)
+        empty = [bytearray() for _ in range(7)]
+        empty[4] += bytes(4)  # the only owner is root
+        self.tables = Tables(_HEAD, 0, *empty)
+        root = self._add(b"", tree, 1_000_000)
+        self.tables.head, self.tables.data_end = _HEAD._replace(root=root.inode), len(self.data)
         head, tail = write_tables(self.tables)
         self.bytes = head + bytes(self.data[SUPERBLOCK_SIZE:]) + tail
 
-    def _number(self) -> int:
+    def _add(self, name: bytes, value: Tree | bytes | str | None, parent: int) -> Entry:
         self.tables.export += bytes(8)
-        return len(self.tables.export) // 8
-
-    def _directory(self, tree: Tree, parent: int) -> Entry:
-        number = self._number()
-        entries = [self._entry(name.encode(), value, number) for name, value in tree.items()]
-        start, size = append_listing(self.tables, entries)
-        inode = Inode(
-            DIRECTORY, 0o755, 0, 0, 7, number, links=2, start=start, size=size, parent=parent
-        )
-        return Entry(b"", append_inode(self.tables, inode), number, DIRECTORY)
-
-    def _entry(self, name: bytes, value: Tree | bytes | str | None, parent: int) -> Entry:
+        number = len(self.tables.export) // 8
+        kind, fields = CHARACTER_DEVICE, {}
+        sizes = b""
         if isinstance(value, Mapping):
-            made = self._directory(value, parent)
-            return Entry(name, made.inode, made.number, DIRECTORY)
-        inode = Inode(CHARACTER_DEVICE, 0, 0, 0, 7, self._number())
-        if isinstance(value, bytes):
+            inner = [self._add(key.encode(), each, number) for key, each in value.items()]
+            start, size = append_listing(self.tables, inner)
+            kind, fields = DIRECTORY, {"start": start, "size": size, "parent": parent}
+        elif isinstance(value, bytes):
             sizes = struct.pack("<I", len(value) | 1 << 24) if value else b""
-            inode = Inode(
-                FILE,
-                0o644,
-                0,
-                0,
-                7,
-                inode.number,
-                start=len(self.data),
-                size=len(value),
-                sizes=sizes,
-            )
+            kind, fields = FILE, {"start": len(self.data), "size": len(value)}
             self.data += value
         elif isinstance(value, str):
-            inode = Inode(
-                SYMLINK, 0o777, 0, 0, 7, inode.number, size=len(value), sizes=value.encode()
-            )
-        return Entry(name, append_inode(self.tables, inode), inode.number, inode.kind)
+            kind, fields, sizes = SYMLINK, {"size": len(value)}, value.encode()
+        inode = Inode(kind, 0o755, 0, 0, 7, number, sizes=sizes, **fields)
+        return Entry(name, append_inode(self.tables, inode), number, kind)
 
 
 def read(data: bytes) -> Tables:
     return read_tables(Reader(len(data), lambda at, length: data[at : at + length]))
 
 
+def entries(tables: Tables, reference: int) -> dict[bytes, Inode]:
+    """The inodes of a directory, by name; each must have its number and be in the table of all."""
+    found = {}
+    for entry in list_directory(tables, read_inode(tables, reference)):
+        found[entry.name] = inode = read_inode(tables, entry.inode)
+        assert inode.number == entry.number
+        assert struct.unpack_from("<Q", tables.export, 8 * (inode.number - 1))[0] == entry.inode
+    return found
+
+
 def contents(data: bytes) -> dict[str, object]:
     """The tree that a reader finds."""
     tables = read(data)
 
-    def directory(at: int) -> dict[str, object]:
+    def directory(reference: int) -> dict[str, object]:
         found: dict[str, object] = {}
-        for entry in list_directory(tables, read_inode(tables, at)):
-            inode = read_inode(tables, entry.inode)
-            assert inode.number == entry.number
-            assert struct.unpack_from("<Q", tables.export, 8 * (inode.number - 1))[0] == entry.inode
+        for name, inode in entries(tables, reference).items():
+            value: object = inode.sizes.decode() if inode.kind == SYMLINK else None
             if inode.kind == DIRECTORY:
-                found[entry.name.decode()] = directory(entry.inode)
+                value = directory(struct.unpack_from("<Q", tables.export, 8 * inode.number - 8)[0])
             elif inode.kind == FILE:
-                found[entry.name.decode()] = data[inode.start : inode.start + inode.size]
-            else:
-                found[entry.name.decode()] = inode.sizes.decode() if inode.kind == SYMLINK else None
+                value = data[inode.start : inode.start + inode.size]
+            found[name.decode()] = value
         return found
 
     return directory(tables.head.root)
 
 
-def grafted(base: Tree, *layers: Tree) -> bytes:
-    """The squashfs of a base with layers on it."""
-    below = Image(base)
-    tables = read(below.bytes)
-    data = bytearray(below.bytes[: tables.data_end])
-    for layer in layers:
-        above = Image(layer)
-        of_layer = read(above.bytes)
-        graft(tables, of_layer, SUPERBLOCK_SIZE)
-        data += above.bytes[SUPERBLOCK_SIZE : of_layer.data_end]
-        assert len(data) == tables.data_end
+def grafted(base: Tree, layer: Tree) -> bytes:
+    """The squashfs of a base with a layer on it."""
+    below, above = Image(base).bytes, Image(layer).bytes
+    tables, of_layer = read(below), read(above)
+    data = below[SUPERBLOCK_SIZE : tables.data_end]
+    graft(tables, of_layer, SUPERBLOCK_SIZE)
+    data += above[SUPERBLOCK_SIZE : of_layer.data_end]
+    assert len(data) + SUPERBLOCK_SIZE == tables.data_end
     head, tail = write_tables(tables)
-    return head + bytes(data[SUPERBLOCK_SIZE:]) + tail
+    return head + data + tail
 
 
-def test_a_layer_adds_replaces_and_deletes() -> None:
-    base: Tree = {
-        "etc": {"a": b"old", "b": b"stays", "c": b"goes"},
-        "usr": {"bin": {"x": b"x"}},
-        "link": "etc",
-    }
-    layer: Tree = {
-        "etc": {"a": b"new", "c": None, "d": {"e": b"added"}},
-        "link": {"now": b"a directory"},
-    }
-    assert contents(grafted(base, layer)) == {
-        "etc": {"a": b"new", "b": b"stays", "d": {"e": b"added"}},
-        "usr": {"bin": {"x": b"x"}},
-        "link": {"now": b"a directory"},
-    }
+_MANY = {f"name-{number:05d}": b"" for number in range(3000)}  # more than one block of names
+
+
+@pytest.mark.parametrize(
+    ("base", "layer", "merged"),
+    [
+        (
+            {
+                "etc": {"a": b"old", "b": b"stays", "c": b"goes"},
+                "usr": {"bin": {"x": b"x"}},
+                "link": "etc",
+            },
+            {
+                "etc": {"a": b"new", "c": None, "d": {"e": b"added"}},
+                "link": {"now": b"a directory"},
+            },
+            {
+                "etc": {"a": b"new", "b": b"stays", "d": {"e": b"added"}},
+                "usr": {"bin": {"x": b"x"}},
+                "link": {"now": b"a directory"},
+            },
+        ),
+        ({"bin": {"old": b"1"}}, {"bin": _MANY}, {"bin": {**_MANY, "old": b"1"}}),
+    ],
+    ids=["adds, replaces and deletes", "thousands of names"],
+)
+def test_a_layer_is_merged_with_its_base(base: Tree, layer: Tree, merged: Tree) -> None:
+    assert contents(grafted(base, layer)) == merged
 
 
 def test_a_layer_that_only_adds_leaves_directories_as_they_are() -> None:
-    base, layer = (
-        read(Image({"a": {"b": b"1"}}).bytes),
-        read(Image({"a": {"c": b"2"}, "new": {}}).bytes),
-    )
+    base, layer = read(Image({"a": {}}).bytes), read(Image({"a": {}, "new": {}}).bytes)
     struct.pack_into("<I", layer.ids, 0, 33)
     graft(base, layer, SUPERBLOCK_SIZE, only_adds=True)
-    root = {
-        entry.name: read_inode(base, entry.inode)
-        for entry in list_directory(base, read_inode(base, base.head.root))
+    owners = {
+        name: struct.unpack_from("<I", base.ids, 4 * inode.owner)[0]
+        for name, inode in entries(base, base.head.root).items()
     }
-    assert [entry.name for entry in list_directory(base, root[b"a"])] == [b"b", b"c"]
-    assert [
-        struct.unpack_from("<I", base.ids, 4 * root[name].owner)[0] for name in (b"a", b"new")
-    ] == [0, 33]
-
-
-def test_directories_larger_than_a_block_lead_to_each_name() -> None:
-    many = {f"name-{number:05d}": b"" for number in range(3000)}
-    data = grafted({"usr": {"bin": {"old": b"1"}}}, {"usr": {"bin": many}})
-    assert contents(data) == {"usr": {"bin": {**dict.fromkeys(many, b""), "old": b"1"}}}
-    tables = read(data)
-    assert len(tables.directories) > 5 * 8192
+    assert owners == {b"a": 0, b"new": 33}
 
 
 def test_what_is_written_is_read_again_the_same() -> None:
     image = Image({"a": {"b": b"1" * 9000}, "c": "d"}).bytes
-    head, tail = write_tables(read(image))
     tables = read(image)
+    head, tail = write_tables(tables)
     assert head + image[SUPERBLOCK_SIZE : tables.data_end] + tail == image
 
 
-def test_what_is_broken_is_refused() -> None:
-    image = Image({"a": b"1"}).bytes
-    with pytest.raises(SquashfsError, match="shorter"):
-        read(image[:50])
-    with pytest.raises(SquashfsError, match="not a squashfs"):
-        read(bytes(200))
-    with pytest.raises(SquashfsError, match="cut off"):
-        read(image[:-3])
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (Image({"a": b"1"}).bytes[:50], "shorter"),
+        (bytes(200), "not a squashfs"),
+        (Image({"a": b"1"}).bytes[:-3], "cut off"),
+    ],
+)
+def test_what_is_broken_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(SquashfsError, match=reason):
+        read(data)
     with pytest.raises(SquashfsError, match="compressed"):
         decode(struct.pack("<H", 4) + b"abcd")

@@ -109,7 +109,11 @@ def test_an_image_is_sent_with_what_is_known_of_it(
 
 @pytest.mark.parametrize(
     ("state", "reason"),
-    [("half", "could not be sent"), ("flipped", "differs from what was sent"), ("no ssh", "could not be sent")],
+    [
+        ("half", "could not be sent"),
+        ("flipped", "differs from what was sent"),
+        ("no ssh", "could not be sent"),
+    ],
 )
 def test_what_was_sent_in_part_does_not_stay(
     image: StoredImage, target: Path, machine: Path, state: str, reason: str

@@ -234,8 +234,9 @@ def _verify_pgp(path: Path, wanted: str = "") -> Signature:
     for digest, name in dict.fromkeys(keys):
         if wanted in ("", digest) and keys.count((digest, name)) >= objects:
             return Signature(kind="pgp", fingerprint=digest, signer=name)
+    reason = f"signed by another key than {wanted}" if wanted else "not signed by one key"
     raise SignatureError(
-        f"{path.name} is not signed by the key {wanted}".rstrip(),
+        f"{path.name} is {reason}",
         place=str(path),
         details=[f"signed by {name} {digest}" for digest, name in dict.fromkeys(keys)],
     )
