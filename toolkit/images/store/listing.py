@@ -1,4 +1,4 @@
-"""What `image list` and `image search` show: recipes, images and NGC releases.
+"""The rows of `image list` and `image search`: recipes, images and NGC releases.
 
 A search is of words and filters: ``pytorch cuda>=12 python:3.10``.
 """
