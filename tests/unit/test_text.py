@@ -272,7 +272,7 @@ PRINTS: tuple[str, ...] = (
 )
 PRINTS += (
     *"runtimes/probe.py images/builder/apptainer/sandbox.py".split(),
-    *"images/builder/apptainer/side_by_side.py localcluster/supervisor.py".split(),
+    *"images/builder/apptainer/side_by_side.py".split(),
 )
 
 

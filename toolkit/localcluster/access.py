@@ -80,11 +80,7 @@ def running(paths: Paths) -> Started | None:
         return None
     from toolkit.localcluster import processes  # only for a cluster that was started
 
-    return (
-        started
-        if processes.is_supervisor(started.pid, paths) or processes.is_within(paths)
-        else None
-    )
+    return started if processes.is_init(started.pid, paths) or processes.is_within(paths) else None
 
 
 def must_run(paths: Paths) -> Started:

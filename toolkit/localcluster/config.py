@@ -14,7 +14,6 @@ from toolkit.localcluster.shape import Node, Shape, all_nodes, partitions_of
 
 LOGIN = "login"  # the host name of the controller's side, from where jobs are submitted
 LOGIN_ADDRESS = "10.77.0.1"
-NODE_LINK = "eth0"  # the nodes' network interface, as in toolkit/sites/local.toml
 CONTROLLER_PORT = 16817
 NODE_PORT = 16818
 LIGHT_PORTS = 17024  # of light nodes, which have one network: each has a port of its own above it
@@ -41,58 +40,65 @@ def files(
         nsswitch: this machine's /etc/nsswitch.conf.
         gpus: the number N of /dev/nvidiaN of each GPU of all nodes; empty: they are simulated.
     """
-    known = {
+    nodes = all_nodes(shape)
+    values = {
         "name": name,
         "user": user,
         "directory": directory,
         "shape": shape,
-        "nodes": _node_lines(shape),
+        "nodes": [_line_of(group, shape) for group in _groups(shape)],
         "partitions": partitions_of(shape),
         "memory_per_cpu": max(min(group.memory // group.cpus for group in shape.nodes), 1),
         # Seconds that an answer may take longer, since light nodes share few cores.
-        "slack": len(all_nodes(shape)) // 5 if shape.is_light else 0,
+        "slack": len(nodes) // 5 if shape.is_light else 0,
         "login": LOGIN,
         "login_address": LOGIN_ADDRESS,
         "controller_port": CONTROLLER_PORT,
         "node_port": NODE_PORT,
         "accounting_port": ACCOUNTING_PORT,
     }
+    hosts = {"127.0.0.1": "localhost", LOGIN_ADDRESS: LOGIN}
+    hosts |= {node.address: node.name for node in nodes}
+    # Hosts are looked up in the file only: the cluster has no route to a name server, and would
+    # wait for one.
+    others = [row for row in nsswitch.splitlines() if not re.match(r"\s*hosts\s*:", row)]
     texts = {
-        "slurm.conf": _render("slurm.conf.j2", known),
+        "slurm.conf": render("slurm.conf.j2", values),
         "gres.conf": gres_conf(shape, directory, gpus),
         # slurmd starts a cgroup plugin even where nothing uses one; v1 by name touches nothing, and
         # automatic choice can fail.
         "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
-        "hosts": hosts(shape),
-        "nsswitch.conf": _nsswitch(nsswitch),
+        "hosts": "".join(f"{address} {host}\n" for address, host in hosts.items()),
+        "nsswitch.conf": "\n".join([*others, "hosts: files\n"]),
     }
     if shape.job_submit:
         texts["job_submit.lua"] = shape.job_submit
     if shape.accounting:
-        texts["slurmdbd.conf"] = _render("slurmdbd.conf.j2", known)
+        texts["slurmdbd.conf"] = render("slurmdbd.conf.j2", values)
     return texts
 
 
-def _render(template: str, known: Mapping[str, object]) -> str:
+def render(template: str, values: Mapping[str, object]) -> str:
+    """Return the text of a template of this room."""
     # Not HTML: a shape is checked, and has only words of slurm.conf.
     templates = make_templates("localcluster/templates", autoescape=False)
-    return templates.get_template(template).render(known)
+    templates.filters["lua"] = _lua
+    return templates.get_template(template).render(values)
 
 
-def _node_lines(shape: Shape) -> list[tuple[Node, str]]:
-    """Return the nodes as lines have them, with what a line says of ports."""
-    lines = []
-    for nodes in _groups(shape):
-        first, last = nodes[0], nodes[-1]
-        if shape.is_light:
-            network, _, begin = first.address.rpartition(".")
-            end = last.address.rpartition(".")[2]
-            ports = f" Port=[{light_port(first)}-{light_port(last)}]"
-            whole = replace(first, name=_names(nodes), address=f"{network}.[{begin}-{end}]")
-            lines.append((whole, ports))
-        else:
-            lines.append((first, ""))
-    return lines
+def _lua(value: object) -> str:
+    """Return a literal of Lua 5.1; of text, control characters are written by number."""
+    if isinstance(value, Mapping):
+        return "{ " + " ".join(f"[{_lua(key)}] = {_lua(of)}," for key, of in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "{ " + ", ".join(map(_lua, value)) + " }"
+    if isinstance(value, str):
+        quoted = (
+            f"\\{ord(letter):03d}" if ord(letter) < 32 or letter in '"\\\x7f' else letter
+            for letter in value
+        )
+        return '"' + "".join(quoted) + '"'
+    return "nil" if value is None else str(value).lower()
 
 
 def _groups(shape: Shape) -> list[list[Node]]:
@@ -106,15 +112,21 @@ def _groups(shape: Shape) -> list[list[Node]]:
         return light_port(node) // _ON_A_LINE, replace(node, name="", address="")
 
     nodes = all_nodes(shape)
-    return (
-        [list(group) for _, group in itertools.groupby(nodes, kind)]
-        if shape.is_light
-        else [[node] for node in nodes]
-    )
+    if not shape.is_light:
+        return [[node] for node in nodes]
+    return [list(group) for _, group in itertools.groupby(nodes, kind)]
 
 
-def _names(nodes: Sequence[Node]) -> str:
-    return ",".join(node.name for node in nodes)
+def _line_of(nodes: Sequence[Node], shape: Shape) -> tuple[Node, str]:
+    """Return a group as if it was one node, and the ports of its line."""
+    first, last = nodes[0], nodes[-1]
+    if not shape.is_light:
+        return first, ""
+    network, _, begin = first.address.rpartition(".")
+    end = last.address.rpartition(".")[2]
+    names = ",".join(node.name for node in nodes)
+    whole = replace(first, name=names, address=f"{network}.[{begin}-{end}]")
+    return whole, f" Port=[{light_port(first)}-{light_port(last)}]"
 
 
 def light_port(node: Node) -> int:
@@ -129,36 +141,13 @@ def gres_conf(shape: Shape, directory: PurePosixPath, gpus: Sequence[int]) -> st
     device = "/dev/nvidia" if gpus else f"{directory}/dev/gpu"
     for nodes in [[node] for node in all_nodes(shape)] if gpus else _groups(shape):
         node = nodes[0]
-        if node.gpus:
-            kind = f" Type={node.gpu_type}" if node.gpu_type else ""
-            numbers = list(itertools.islice(rest, node.gpus)) or range(node.gpus)
-            rows.append(f"NodeName={_names(nodes)} Name=gpu{kind} File={device}{_ranges(numbers)}")
+        if not node.gpus:
+            continue
+        numbers = list(itertools.islice(rest, node.gpus)) or [*range(node.gpus)]
+        files = f"[{','.join(map(str, numbers))}]" if len(numbers) > 1 else str(numbers[0])
+        if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
+            files = f"[{numbers[0]}-{numbers[-1]}]"
+        names = ",".join(each.name for each in nodes)
+        kind = f" Type={node.gpu_type}" if node.gpu_type else ""
+        rows.append(f"NodeName={names} Name=gpu{kind} File={device}{files}")
     return "\n".join(rows) + "\n"
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as Slurm writes them: ``0``, ``[0-3]``, ``[0,2]``."""
-    if len(numbers) == 1:
-        return str(numbers[0])
-    if numbers[-1] - numbers[0] == len(numbers) - 1:
-        return f"[{numbers[0]}-{numbers[-1]}]"
-    return f"[{','.join(map(str, numbers))}]"
-
-
-def hosts(shape: Shape) -> str:
-    """Return /etc/hosts of the cluster."""
-    rows = [
-        "127.0.0.1 localhost",
-        f"{LOGIN_ADDRESS} {LOGIN}",
-        *(f"{node.address} {node.name}" for node in all_nodes(shape)),
-    ]
-    return "\n".join(rows) + "\n"
-
-
-def _nsswitch(text: str) -> str:
-    """Return this machine's nsswitch.conf, with hosts looked up in the file only.
-
-    The cluster has no route to a name server, and would wait for one.
-    """
-    others = [row for row in text.splitlines() if not re.match(r"\s*hosts\s*:", row)]
-    return "\n".join([*others, "hosts: files"]) + "\n"

@@ -9,93 +9,47 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
-from toolkit.errors import BusyError, ClusterError, ConfigError, ForbiddenError
-from toolkit.files import read_json, write_atomically
+from toolkit.errors import BusyError, ClusterError, ForbiddenError, ToolkitError
+from toolkit.files import read_text, write_atomically
 from toolkit.localcluster.paths import Paths, require_own
-from toolkit.model.base import Model, to_json
 
-
-class Marker(Model, frozen=True, kw_only=True):
-    """The identity of a cluster's directory.
-
-    Attributes:
-        name: of the cluster.
-        directory: absolute path of the directory, so that a copy elsewhere is not accepted.
-        identity: random, 32 hexadecimal digits.
-    """
-
-    name: str
-    directory: str
-    identity: str
+_MARKER_BYTES = 4096
 
 
 def is_ours(paths: Paths) -> bool:
-    """Return whether `toolkit cluster up` made this directory, for this cluster and this user."""
+    """Return whether `toolkit cluster up` made this directory, for this cluster and this user.
+
+    The marker has the directory's path, so that a copy elsewhere is not accepted.
+    """
     if paths.directory.is_symlink() or paths.marker.is_symlink():
         return False
     try:
-        marker = read_json(paths.marker, Marker)
-        owner = paths.marker.stat().st_uid
-    except (ConfigError, OSError):
+        is_own = paths.marker.stat().st_uid == os.geteuid()
+        return is_own and read_text(paths.marker, _MARKER_BYTES) == str(paths.directory)
+    except (OSError, UnicodeDecodeError):
         return False
-    return (marker.name, marker.directory, owner) == (
-        paths.name,
-        str(paths.directory),
-        os.geteuid(),
-    )
-
-
-def is_foreign(paths: Paths) -> bool:
-    """Return whether the path of the directory has something that no cluster made."""
-    if paths.directory.is_symlink():
-        return True
-    try:
-        return any(paths.directory.iterdir()) and not is_ours(paths)
-    except FileNotFoundError:
-        return False
-    except NotADirectoryError:
-        return True
-
-
-def claim(paths: Paths) -> None:
-    """Create the cluster's directory with its marker in one step; keep one that is ours.
-
-    The directory is prepared beside its path and renamed to it: the kernel refuses that if the
-    path has anything but an empty directory.
-
-    Raises:
-        ClusterError: the path has something else; it is not touched.
-    """
-    if is_ours(paths):
-        return
-    refuse_foreign(paths)
-    paths.directory.parent.mkdir(parents=True, exist_ok=True)
-    prepared = paths.directory.with_name(f".{paths.name}.{secrets.token_hex(8)}")
-    prepared.mkdir(mode=0o700)  # sockets, keys and the database will be below
-    marker = Marker(name=paths.name, directory=str(paths.directory), identity=secrets.token_hex(16))
-    try:
-        write_atomically(prepared / paths.marker.name, to_json(marker))
-        prepared.rename(paths.directory)
-    except OSError:
-        (prepared / paths.marker.name).unlink(missing_ok=True)
-        prepared.rmdir()
-        if not is_ours(paths):  # else another `up` was faster
-            refuse_foreign(paths)
-            raise
 
 
 def refuse_foreign(paths: Paths) -> None:
-    """Raise ClusterError if the directory was not made by a cluster.
+    """Check that a cluster made the directory, or that there is none, or an empty one.
 
     Raises:
-        ClusterError: it was not; nothing in it was touched.
+        ClusterError: it has something else; nothing in it was touched.
     """
-    if is_foreign(paths):
+    try:
+        # A marker that was being written when its writer was killed is no file of others.
+        is_foreign = paths.directory.is_symlink() or any(
+            not entry.name.startswith(f".{paths.marker.name}.")
+            for entry in paths.directory.iterdir()
+        )
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        is_foreign = True
+    if is_foreign and not is_ours(paths):
         raise ClusterError(
             f"no cluster made {paths.directory}; nothing in it was touched",
             place="TOOLKIT_CLUSTER_DIR" if os.environ.get("TOOLKIT_CLUSTER_DIR") else None,
@@ -104,26 +58,9 @@ def refuse_foreign(paths: Paths) -> None:
         )
 
 
-def release(paths: Paths) -> bool:
-    """Remove a directory in which only the marker and the lock are left; return whether it is gone.
-
-    The caller holds the lock. The directory is renamed before it is emptied, so that no process
-    finds one without its marker.
-    """
-    own = {paths.marker.name, paths.lock.name}
-    if not is_ours(paths) or not own.issuperset(entry.name for entry in paths.directory.iterdir()):
-        return False
-    aside = paths.directory.with_name(f".{paths.name}.{secrets.token_hex(8)}")
-    paths.directory.rename(aside)
-    for name in own:
-        (aside / name).unlink(missing_ok=True)
-    aside.rmdir()
-    return True
-
-
 @contextlib.contextmanager
 def locked(paths: Paths) -> Iterator[None]:
-    """Hold the lock of a cluster in its directory, which is removed afterwards if it is empty.
+    """Hold the lock of a cluster and have its directory, which is removed afterwards if empty.
 
     Raises:
         BusyError: another `toolkit cluster up` or `down` holds it.
@@ -132,7 +69,7 @@ def locked(paths: Paths) -> Iterator[None]:
         UntrustedError: it belongs to another user, or others can write it.
     """
     try:
-        handle = _take(paths)
+        handle = _take_lock(paths)
     except PermissionError as error:
         raise ForbiddenError(
             f"the directory of the cluster cannot be used: {error.strerror}",
@@ -140,75 +77,88 @@ def locked(paths: Paths) -> Iterator[None]:
             next_step="set TOOLKIT_CLUSTER_DIR to a directory of your own",
         ) from error
     try:
+        _claim(paths)
         yield
     finally:
-        # A process that opens the lock meanwhile notices the removal, and creates a new one.
-        if not release(paths):
-            paths.lock.unlink(missing_ok=True)
-        # The default directories above are removed, too, unless they have other entries.
-        with contextlib.suppress(OSError):
-            if not os.environ.get("TOOLKIT_CLUSTER_DIR"):
-                paths.directory.parent.rmdir()
-                paths.directory.parent.parent.rmdir()
+        _release(paths)
         os.close(handle)
 
 
-def _take(paths: Paths) -> int:
+def _take_lock(paths: Paths) -> int:
+    """Return the open lock file, which its holder removes at the end."""
     while True:
         paths.directory.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # then only the directories above are examined
             require_own(paths)
-        claim(paths)
+        refuse_foreign(paths)
         try:
-            require_own(paths)
-            paths.directory.chmod(0o700)  # sockets, keys and the database are below
             handle = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
-            continue  # its last holder has just removed the directory
+            continue  # its last holder has just removed the directory above
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            if os.path.samestat(os.fstat(handle), paths.lock.stat()):
+                os.ftruncate(handle, 0)
+                os.write(handle, str(os.getpid()).encode())
+                return handle
+        except FileNotFoundError:
+            pass  # its last holder removed it while we waited
+        except OSError as error:
             holder = os.read(handle, 20).decode(errors="replace").strip()
             os.close(handle)
-            raise _busy(paths, holder) from None
-        except OSError as error:
-            os.close(handle)
-            raise ClusterError(
-                f"the file system of the cluster's directory has no locks: {error.strerror}",
-                place=str(paths.directory),
-                next_step="set TOOLKIT_CLUSTER_DIR to a directory on another file system",
-            ) from None
-        if _is_at(handle, paths.lock):
-            os.ftruncate(handle, 0)
-            os.write(handle, str(os.getpid()).encode())
-            return handle
-        os.close(handle)  # it was removed while we waited for it
+            raise _not_locked(paths, error, holder) from None
+        os.close(handle)
 
 
-def _is_at(handle: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _busy(paths: Paths, holder: str) -> BusyError:
-    who = f"process {holder}" if holder else "another process"
-    return BusyError(
-        f"{who} is bringing cluster {paths.name} up or down",
+def _not_locked(paths: Paths, error: OSError, holder: str) -> ToolkitError:
+    if isinstance(error, BlockingIOError):
+        who = f"process {holder}" if holder else "another process"
+        return BusyError(
+            f"{who} is bringing cluster {paths.name} up or down",
+            place=str(paths.directory),
+            next_step="wait until it has finished, then: toolkit cluster status",
+        )
+    return ClusterError(
+        f"the file system of the cluster's directory has no locks: {error.strerror}",
         place=str(paths.directory),
-        next_step="wait until it has finished, then: toolkit cluster status",
+        next_step="set TOOLKIT_CLUSTER_DIR to a directory on another file system",
     )
 
 
+def _claim(paths: Paths) -> None:
+    """Create the directory with its marker; sockets, keys and the database will be below."""
+    refuse_foreign(paths)
+    paths.directory.mkdir(mode=0o700, exist_ok=True)
+    require_own(paths)
+    paths.directory.chmod(0o700)
+    if not is_ours(paths):
+        write_atomically(paths.marker, str(paths.directory))
+
+
+def _release(paths: Paths) -> None:
+    """Remove the lock, and the directory if nothing but its marker is left.
+
+    The default directories above are removed, too, unless they have other entries.
+    """
+    with contextlib.suppress(OSError):
+        if is_ours(paths) and [*paths.directory.iterdir()] == [paths.marker]:
+            paths.marker.unlink()
+            paths.directory.rmdir()
+    paths.lock.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        if not os.environ.get("TOOLKIT_CLUSTER_DIR"):
+            paths.directory.parent.rmdir()
+            paths.directory.parent.parent.rmdir()
+
+
 def remove_files(paths: Paths, *, keep_logs: bool = False) -> bool:
-    """Remove all files of the cluster but its marker and lock; return whether there were any.
+    """Remove all files of the cluster but its marker; return whether there were any.
 
     Raises:
         ClusterError: a file cannot be removed.
     """
-    spared = {paths.lock.name, paths.marker.name} | ({paths.logs.name} if keep_logs else set())
-    entries = [entry for entry in paths.directory.iterdir() if entry.name not in spared]
+    spared = (paths.marker, paths.logs) if keep_logs else (paths.marker,)
+    entries = [entry for entry in paths.directory.iterdir() if entry not in spared]
     for entry in entries:
         try:
             if entry.is_dir() and not entry.is_symlink():

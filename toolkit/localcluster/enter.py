@@ -11,10 +11,11 @@ from typing import NoReturn
 from toolkit import shell
 from toolkit.config import package_directory
 from toolkit.errors import ClusterError, NeedsInstallError, UsageError
+from toolkit.files import read_json
 from toolkit.localcluster import processes
 from toolkit.localcluster.access import must_run, prefix
-from toolkit.localcluster.control import Request, ask
 from toolkit.localcluster.paths import PRIVATE, Paths, below_private, paths_of
+from toolkit.localcluster.shape import Plan, all_nodes
 
 
 def enter(name: str, command: Sequence[str], *, node: str | None = None) -> NoReturn:
@@ -64,12 +65,12 @@ def _node(paths: Paths, node: str) -> int:
             "this shell is in the cluster, from where no node can be entered",
             next_step="exit it, or: srun -w NODE --pty bash",
         )
-    power = ask(paths, Request()).nodes
-    if node not in power:
+    names = tuple(each.name for each in all_nodes(read_json(paths.plan, Plan).shape))
+    if node not in names:
         raise UsageError(
-            f"cluster {paths.name} has no node {node!r}", place="--node", choices=power, value=node
+            f"cluster {paths.name} has no node {node!r}", place="--node", choices=names, value=node
         )
-    pid = processes.node_process(paths, node)
-    if pid is None or power[node] == "off":
+    pid = processes.node_processes(paths).get(node)
+    if pid is None:
         raise ClusterError(f"{node} is switched off", next_step=f"toolkit cluster start {node}")
     return pid

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from toolkit.errors import UnknownPartitionError
-from toolkit.localcluster import submit_lua
+from toolkit.localcluster.config import render
 from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
 from toolkit.model.site import Site, SitePartition
 from toolkit.sites import short_name
@@ -23,6 +23,19 @@ from toolkit.slurm import hostlist
 
 _MEMORY_PER_CPU = 4000  # MB, where a site does not say
 _UNKNOWN_CPUS = 8
+# The plugin's conditions that an option of sbatch was given.
+_CONDITIONS = {
+    "mem": "job.min_mem_per_node ~= nil or job.min_mem_per_cpu ~= nil",
+    "account": "job.account ~= nil",
+    "qos": "job.qos ~= nil",
+    "constraint": "job.features ~= nil",
+    "nodelist": "job.req_nodes ~= nil",
+    "exclude": "job.exc_nodes ~= nil",
+    "reservation": "job.reservation ~= nil",
+    "comment": "job.comment ~= nil",
+    "partition": "job.partition ~= nil",
+    "time": "job.time_limit ~= nil and job.time_limit ~= slurm.NO_VAL",
+}
 
 
 class Imitation(NamedTuple):
@@ -71,20 +84,50 @@ def imitate(
     nodes = _nodes(parts, members) if members else _nameless(site, most)
     default = next(iter(members), "main")
     directory = local_directory(site.submit_directory) if site.submit_directory else ""
+    partitions = tuple(
+        _partition(name, partition, site, members, default) for name, partition in parts.items()
+    )
+    main = PartitionShape(name="main", default=True, max_time=_time(site.max_minutes))
     shape = Shape(
         nodes=nodes,
-        partitions=tuple(
-            _partition(name, partition, site, members, default) for name, partition in parts.items()
-        )
-        or (PartitionShape(name="main", default=True, max_time=_time(site.max_minutes)),),
+        partitions=partitions or (main,),
         like=site.name,
-        job_submit=submit_lua.text(site, parts, default=default, directory=directory),
+        job_submit=submit_rules(site, parts, default=default, directory=directory),
         accounting=accounting,
     )
-    return Imitation(
-        check(shape),
-        tuple(_differences(site, parts, members, directory=directory)),
-    )
+    return Imitation(check(shape), tuple(_differences(site, parts, members, directory=directory)))
+
+
+def submit_rules(
+    site: Site, partitions: Mapping[str, SitePartition], *, default: str, directory: str
+) -> str:
+    """Return the site's rules as a job_submit.lua, which slurmctld runs for every job.
+
+    Args:
+        site: whose rules they are.
+        partitions: of the cluster.
+        default: partition of jobs that name none.
+        directory: that jobs must be submitted from; empty: any.
+    """
+    comment = site.comment and {
+        "required": site.comment.required,
+        "words": site.comment.words,
+        "fields": site.comment.fields or None,
+    }
+    values = {
+        "name": " ".join(site.name.split()),
+        "comment": comment,
+        "required": {key: rule.why for key, rule in site.required.items() if key in _CONDITIONS},
+        "forbidden": {key: rule.why for key, rule in site.forbidden.items() if key in _CONDITIONS},
+        "closed": [name for name, partition in partitions.items() if not partition.batch],
+        "most": {
+            name: part.jobs_submitted for name, part in partitions.items() if part.jobs_submitted
+        },
+        "default": default,
+        "directory": directory,
+        "conditions": _CONDITIONS,
+    }
+    return render("job_submit.lua.j2", values)
 
 
 def _names(name: str, partition: SitePartition, most: int) -> tuple[str, ...]:
@@ -174,9 +217,7 @@ def _differences(
         yield "all nodes have this machine's architecture; the rules use the site's"
     if site.submit_directory and not directory:
         yield f"jobs can be submitted anywhere: {site.submit_directory} is not on this machine"
-    unknown = [
-        f"--{name}" for name in (*site.required, *site.forbidden) if not submit_lua.can_check(name)
-    ]
+    unknown = [f"--{name}" for name in (*site.required, *site.forbidden) if name not in _CONDITIONS]
     if unknown:
         yield f"Slurm here does not check {', '.join(unknown)}"
     if site.modules:

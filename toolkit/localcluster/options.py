@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.errors import ToolkitError, UsageError
+from toolkit.errors import UsageError
 from toolkit.files import config_error, read_text, read_toml
 from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
 from toolkit.model.base import BadDataError
 
-_FACTORS = {
-    "": 1.0,
-    "M": 1.0,
-    "MB": 1.0,
-    "G": 1024.0,
-    "GB": 1024.0,
-    "T": 1024.0**2,
-    "TB": 1024.0**2,
-}
+_FACTORS = {"": 1, "M": 1, "MB": 1, "G": 1024, "GB": 1024, "T": 1024**2, "TB": 1024**2}
 _KEYS = {
     "nodes": "nodes",
     "max-nodes": "max_nodes",
@@ -46,13 +39,14 @@ def from_options(
     Raises:
         UsageError: an option is invalid.
     """
-    counts = _gpus(gpus, nodes)
     common = Nodes(names="-", cpus=cpus, memory=_megabytes(memory), gpu_type=gpu_type)
-    groups = tuple(
-        replace(common, names=_span(first, last, len(str(nodes))), gpus=count)
-        for first, last, count in _runs(counts)
+    groups, last = [], 0
+    for count, equal in itertools.groupby(_gpus(gpus, nodes)):
+        first, last = last + 1, last + len([*equal])
+        groups.append(replace(common, names=_span(first, last, len(str(nodes))), gpus=count))
+    shape = Shape(
+        nodes=tuple(groups), partitions=tuple(map(partition, partitions)), accounting=accounting
     )
-    shape = Shape(nodes=groups, partitions=tuple(map(partition, partitions)), accounting=accounting)
     try:
         return check(shape)
     except BadDataError as error:
@@ -101,78 +95,49 @@ def partition(text: str) -> PartitionShape:
     name, _, rest = text.partition(":")
     values: dict[str, str | int | bool] = {}
     for word in filter(None, re.split(r",(?![^\[\]]{0,100}\])", rest)):
-        key, equals, value = word.partition("=")
+        key, _, value = word.partition("=")
         if word == "default":
             values["default"] = True
-        elif key not in _KEYS or not (equals and value):
-            raise _bad_word(word, key)
+        elif key not in _KEYS:
+            raise UsageError(
+                f"a partition has no setting {key!r}",
+                place="--partition",
+                choices=(*_KEYS, "default"),
+                value=key,
+                next_step=f"write {_GRAMMAR}",
+            )
+        elif not value:
+            raise _bad("--partition", f"{word!r} has no value", f"write {_GRAMMAR}")
+        elif key == "max-nodes" and not value.isdecimal():
+            raise _bad("--partition", f"{word!r} is not a number of nodes", f"write {_GRAMMAR}")
         else:
-            values[_KEYS[key]] = _number(value, word) if key == "max-nodes" else value
+            values[_KEYS[key]] = int(value) if key == "max-nodes" else value
     return PartitionShape(name=name, **values)  # type: ignore[arg-type]
 
 
-def _bad_word(word: str, key: str) -> ToolkitError:
-    known = (*_KEYS, "default")
-    next_step = f"write {_GRAMMAR}"
-    if key in _KEYS:
-        return UsageError(f"{word!r} has no value", place="--partition", next_step=next_step)
-    return UsageError(
-        f"a partition has no setting {key!r}",
-        place="--partition",
-        choices=known,
-        value=key,
-        next_step=next_step,
-    )
-
-
-def _number(value: str, word: str) -> int:
-    if not value.isdecimal():
-        raise UsageError(
-            f"{word!r} is not a number of nodes", place="--partition", next_step=f"write {_GRAMMAR}"
-        )
-    return int(value)
+def _bad(place: str, cause: str, next_step: str) -> UsageError:
+    return UsageError(cause, place=place, next_step=next_step)
 
 
 def _megabytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
     if not match or match[2].upper() not in _FACTORS:
-        raise UsageError(
-            f"{text!r} is not a size of memory",
-            place="--mem-per-node",
-            next_step="write MB or a unit: 4000, 4000M or 4G",
-        )
+        units = "write MB or a unit: 4000, 4000M or 4G"
+        raise _bad("--mem-per-node", f"{text!r} is not a size of memory", units)
     return int(float(match[1]) * _FACTORS[match[2].upper()])
 
 
 def _gpus(text: str, nodes: int) -> list[int]:
-    words = text.split(",")
-    if not all(word.strip().isdecimal() for word in words):
-        raise UsageError(
-            f"{text!r} is not a number of GPUs",
-            place="--gpus-per-node",
-            next_step="write 4, or one number for each node: 4,2",
-        )
+    words = [word.strip() for word in text.split(",")]
+    place = "--gpus-per-node"
+    if not all(word.isdecimal() for word in words):
+        each = "write 4, or one number for each node: 4,2"
+        raise _bad(place, f"{text!r} is not a number of GPUs", each)
+    if len(words) not in (1, nodes):
+        cause = f"{len(words)} numbers of GPUs for {nodes} nodes"
+        raise _bad(place, cause, "write one number, or one for each node")
     counts = [int(word) for word in words]
-    if len(counts) == 1:
-        return counts * nodes
-    if len(counts) != nodes:
-        raise UsageError(
-            f"{len(counts)} numbers of GPUs for {nodes} nodes",
-            place="--gpus-per-node",
-            next_step="write one number, or one for each node",
-        )
-    return counts
-
-
-def _runs(counts: list[int]) -> list[tuple[int, int, int]]:
-    """Group neighbors with equal counts: first, last, count."""
-    runs: list[tuple[int, int, int]] = []
-    for number, count in enumerate(counts, 1):
-        if runs and runs[-1][2] == count:
-            runs[-1] = (runs[-1][0], number, count)
-        else:
-            runs.append((number, number, count))
-    return runs
+    return counts if len(counts) == nodes else counts * nodes
 
 
 def _span(first: int, last: int, digits: int) -> str:

@@ -1,13 +1,15 @@
-"""Find the packages that a local cluster needs and this machine lacks.
+"""Find what a local cluster takes of this machine: packages, which it may lack, and GPUs.
 
 Programs and files count, so that a Slurm that was installed another way is accepted.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from toolkit.errors import NeedsInstallError
+from toolkit.localcluster.shape import Shape, all_nodes
 from toolkit.shell import which
 
 # package of Debian -> programs of it that are used here
@@ -97,3 +99,16 @@ def require(accounting: bool = False) -> None:
                 else ""
             ),
         )
+
+
+def gpus_of(shape: Shape, directory: Path = Path("/dev")) -> tuple[int, ...]:
+    """Return the number N of /dev/nvidiaN of each GPU of all nodes, in the order of the nodes.
+
+    Empty if the machine has fewer than the nodes shall have: then all are simulated, since a job
+    could not know which of its GPUs it can use.
+    """
+    wanted = sum(node.gpus for node in all_nodes(shape))
+    paths = [path for path in directory.glob("nvidia*") if path.is_char_device()]
+    names = (re.fullmatch(r"nvidia(\d+)", path.name) for path in paths)
+    numbers = sorted(int(name[1]) for name in names if name)
+    return tuple(numbers[:wanted]) if len(numbers) >= wanted else ()

@@ -33,13 +33,12 @@ class Paths(NamedTuple):
         conf: the file slurm.conf.
         logs: the folder of the daemons' logs.
         run: the folder of sockets and process ids.
-        secrets: the folder of munge's key; readable by the owner only.
-        lock: the file whose lock a process holds that brings the cluster up or down.
+        lock: the file beside it whose lock a process holds that brings the cluster up or down.
         marker: proof that `toolkit cluster up` made this directory.
-        plan: the requested plan: written first, read by the supervisor.
+        plan: the requested plan: written first.
         started: the running cluster: written when every node is idle.
-        control: the socket on which the supervisor accepts `cut`, `join`, `kill` and `start`.
-        database: the folder of MariaDB; for the owner only, even if the directory above is not.
+        step: the step of the start that is under way.
+        control: the pipe by which the first process is told to switch a node.
     """
 
     name: str
@@ -48,21 +47,16 @@ class Paths(NamedTuple):
     conf: Path
     logs: Path
     run: Path
-    secrets: Path
     lock: Path
     marker: Path
     plan: Path
     started: Path
+    step: Path
     control: Path
-    database: Path
 
     def log_of(self, subject: str) -> Path:
         """Return the log of a daemon."""
         return self.logs / f"{subject}.log"
-
-    def daemon_logs(self) -> list[Path]:
-        """Return the logs of Slurm's daemons, and their outputs of before a log was open."""
-        return [path for path in self.logs.glob("slurm*") if path.suffix in (".log", ".out")]
 
 
 def paths_in(directory: Path) -> Paths:
@@ -74,13 +68,12 @@ def paths_in(directory: Path) -> Paths:
         conf=directory / "etc/slurm.conf",
         logs=directory / "log",
         run=directory / "run",
-        secrets=directory / "munge",
-        lock=directory / "lock",
+        lock=directory.with_name(f".{directory.name}.lock"),
         marker=directory / "cluster.json",
         plan=directory / "plan.json",
         started=directory / "run/started.json",
+        step=directory / "run/step",
         control=directory / "run/control",
-        database=directory / "db",
     )
 
 
@@ -126,10 +119,11 @@ def paths_of(name: str) -> Paths:
     require_name(name, "--name")
     directory = root() / name
     text = str(directory)
-    room = LONGEST - len(os.fsencode(text)) + len(os.fsencode(name))
-    if len(os.fsencode(text)) > LONGEST:
+    length = len(os.fsencode(text))
+    room = LONGEST - length + len(name)
+    if length > LONGEST:
         raise ClusterError(
-            f"the directory of the cluster is {len(os.fsencode(text))} characters long; "
+            f"the directory of the cluster is {length} characters long; "
             f"sockets in it allow {LONGEST}",
             place=text,
             next_step=_SHORTER.format(room) + _ELSEWHERE if room > 0 else _ELSEWHERE,

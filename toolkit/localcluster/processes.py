@@ -6,6 +6,7 @@ owner: a file with a process id is not reliable after a crash.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -15,20 +16,32 @@ from pathlib import Path
 from toolkit.errors import ClusterError
 from toolkit.localcluster.paths import Paths
 
-SUPERVISOR = "toolkit.localcluster.supervisor"
+CLUSTER_INIT = "cluster-init.sh"
 NODE_INIT = "node-init.sh"
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
-# Runs a command as process 1 of namespaces of its own, and ends it when it is ended itself.
-UNSHARE = ("unshare", "--uts", "--mount", "--ipc", "--net", "--pid", "--fork", "--kill-child")
+_ENDED_WITHIN = 20.0  # seconds
 
 
-def arguments(pid: int) -> tuple[str, ...]:
+def all_pids() -> Iterator[int]:
+    """Return the ids of all processes."""
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _arguments(pid: int) -> tuple[str, ...]:
     """Return the command line of a process; empty if it has ended or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes()
     except _GONE:
         return ()
     return tuple(os.fsdecode(word) for word in text.rstrip(b"\0").split(b"\0")) if text else ()
+
+
+def _arguments_of(script: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the arguments of a script that a process, or the `unshare` before it, runs."""
+    for number, word in enumerate(words[1:], 1):
+        if word.endswith(f"/{script}") and words[number - 1] == "bash":
+            return words[number + 1 :]
+    return ()
 
 
 def _status(pid: int) -> dict[str, list[str]]:
@@ -39,67 +52,65 @@ def _status(pid: int) -> dict[str, list[str]]:
     return {name: rest.split() for name, _, rest in (row.partition(":") for row in rows)}
 
 
-def is_supervisor(pid: int, paths: Paths) -> bool:
-    """Return whether a process is the first of this cluster, or the `unshare` that waits for it."""
-    return arguments(pid)[-3:] == ("-m", SUPERVISOR, str(paths.directory)) and _is_own(pid)
-
-
 def _is_own(pid: int) -> bool:
     return _status(pid).get("Uid", [""])[0] == str(os.getuid())
 
 
-def is_first(pid: int) -> bool:
+def _is_first(pid: int) -> bool:
     """Return whether it is process 1 of a process namespace below ours."""
     ids = _status(pid).get("NSpid", [])
     return len(ids) > 1 and ids[-1] == "1"
 
 
-def is_within(paths: Paths) -> bool:
-    """Return whether this process is in the cluster, on its login side or on a node."""
-    words = arguments(1)
-    return words[-3:] == ("-m", SUPERVISOR, str(paths.directory)) or (
-        len(words) > 2 and words[1].endswith("/" + NODE_INIT) and words[2] == str(paths.directory)
-    )
+def is_init(pid: int, paths: Paths) -> bool:
+    """Return whether a process is the first of this cluster, a copy of it, or its `unshare`."""
+    named = _arguments_of(CLUSTER_INIT, _arguments(pid))[:1] == (str(paths.directory),)
+    return named and _is_own(pid)
 
 
-def all_pids() -> Iterator[int]:
-    """Return the ids of all processes."""
-    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-
-
-def supervisors(paths: Paths) -> tuple[int, ...]:
+def inits(paths: Paths) -> tuple[int, ...]:
     """Return the first processes of this cluster and their `unshare`; () if it does not run."""
-    return tuple(pid for pid in all_pids() if is_supervisor(pid, paths))
+    return tuple(pid for pid in all_pids() if is_init(pid, paths))
 
 
 def first_process(paths: Paths) -> int | None:
     """Return process 1 of the cluster, by its number in our namespace."""
-    return next((pid for pid in supervisors(paths) if is_first(pid)), None)
+    return next((pid for pid in inits(paths) if _is_first(pid)), None)
 
 
-def node_process(paths: Paths, node: str) -> int | None:
-    """Return process 1 of a node, or slurmd of a light one; None if the node is switched off.
+def is_within(paths: Paths) -> bool:
+    """Return whether this process is in the cluster, on its login side or on a node."""
+    directory = str(paths.directory)
+    return is_on_node(paths) or _arguments_of(CLUSTER_INIT, _arguments(1))[:1] == (directory,)
 
-    Its number is the one that it has here.
+
+def is_on_node(paths: Paths) -> bool:
+    """Return whether this process is on a node of the cluster that has processes of its own."""
+    return _arguments_of(NODE_INIT, _arguments(1))[:1] == (str(paths.directory),)
+
+
+def node_processes(paths: Paths) -> dict[str, int]:
+    """Return process 1, or slurmd of a light node, of each node that is switched on.
+
+    Their numbers are those that they have here.
     """
-    light = light_arguments(paths, node)
+    pids = {}
     for pid in all_pids():
-        words = arguments(pid)
-        start = next(
-            (index for index, word in enumerate(words) if word.endswith("/" + NODE_INIT)), None
-        )
-        named = start is not None and words[start + 1 : start + 3] == (str(paths.directory), node)
-        if (words == light or (named and is_first(pid))) and _is_own(pid):
-            return pid
-    return None
+        words = _arguments(pid)
+        script = _arguments_of(NODE_INIT, words)
+        # The arguments of a light node's slurmd: the file tells whose it is.
+        if words[:3] == ("slurmd", "-D", "-N") and words[4:] == ("-f", str(paths.conf)):
+            name = words[3]
+        elif script[:1] == (str(paths.directory),) and len(script) > 1 and _is_first(pid):
+            name = script[1]
+        else:
+            continue
+        if _is_own(pid):
+            pids[name] = pid
+    return pids
 
 
-def light_arguments(paths: Paths, node: str) -> tuple[str, ...]:
-    """Return the command line of a light node's slurmd; the file tells whose it is."""
-    return ("slurmd", "-D", "-N", node, "-f", str(paths.conf))
-
-
-def stop(paths: Paths, timeout: float = 20) -> bool:
+def stop(paths: Paths, timeout: float = _ENDED_WITHIN) -> bool:
     """Kill the cluster.
 
     All of its processes die with its first one, and namespaces, mounts and interfaces with them.
@@ -110,12 +121,11 @@ def stop(paths: Paths, timeout: float = 20) -> bool:
     Raises:
         ClusterError: a process still exists after ``timeout`` seconds.
     """
-    running = supervisors(paths)
+    running = left = inits(paths)
     deadline = time.monotonic() + timeout
-    left = running
     while left:
         for pid in left:
-            _kill(pid, paths)
+            _kill_init(pid, paths)
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"processes of cluster {paths.name} do not end",
@@ -124,24 +134,53 @@ def stop(paths: Paths, timeout: float = 20) -> bool:
                 "a process in state D waits for a disk or a network file system",
             )
         time.sleep(0.02)
-        left = supervisors(paths)
+        left = inits(paths)
     return bool(running)
 
 
-def _kill(pid: int, paths: Paths) -> None:
+def _kill_init(pid: int, paths: Paths) -> None:
     """Kill a process of ours, through a handle that cannot refer to another process later."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
+    with contextlib.suppress(ProcessLookupError):
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        except OSError:  # a kernel before 5.3
+            if is_init(pid, paths):
+                os.kill(pid, signal.SIGKILL)
+            return
+        try:
+            if is_init(pid, paths):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
+
+
+def kill_node(paths: Paths, name: str) -> None:
+    """Kill all processes of a node that is switched on.
+
+    Raises:
+        ClusterError: one does not end.
+    """
+    pid = node_processes(paths).get(name)
+    if pid is None:
         return
-    except OSError:  # a kernel before 5.3
-        if is_supervisor(pid, paths):
-            os.kill(pid, signal.SIGKILL)
-        return
+    # A light node's are those in the namespace of its host name; process 1 takes all with it.
+    namespace = _host_namespace(pid)
+    deadline = time.monotonic() + _ENDED_WITHIN
+    # Until there is none: a process may start another between two looks.
+    while pids := [each for each in all_pids() if namespace and _host_namespace(each) == namespace]:
+        if time.monotonic() > deadline:
+            raise ClusterError(f"processes of {name} do not end: {pids}")
+        for each in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _host_namespace(pid: int) -> str:
+    """Return what identifies the namespace of a process's host name; empty if it has ended."""
     try:
-        if is_supervisor(pid, paths):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    finally:
-        os.close(handle)
+        return os.readlink(f"/proc/{pid}/ns/uts")  # noqa: PTH115
+    except OSError:
+        return ""

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 from toolkit.model.base import BadDataError, Model
 from toolkit.slurm import hostlist
@@ -110,6 +111,20 @@ class Shape(Model, frozen=True, kw_only=True):
         return many if self.light is None else self.light
 
 
+class Plan(Model, frozen=True, kw_only=True):
+    """The plan of a cluster that was requested.
+
+    Attributes:
+        shape: a checked one.
+        shared: directories below /tmp or /dev/shm that the nodes see.
+        gpus: the number N of /dev/nvidiaN of each GPU of all nodes; empty: they are simulated.
+    """
+
+    shape: Shape
+    shared: tuple[str, ...] = ()
+    gpus: tuple[int, ...] = ()
+
+
 class Node(Model, frozen=True, kw_only=True):
     """One node, with the address that it has in every cluster of this shape."""
 
@@ -133,10 +148,6 @@ def expand(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: it is not such a list, or one of very many nodes.
     """
-    for ranges in re.findall(r"\[([^\[\]]*)\]", text):
-        for first, last in re.findall(r"(?<!\d)(\d+)-(\d+)", ranges):
-            if int(last) - int(first) >= 1000:
-                raise ValueError(f"{text!r} is more than {counted(MOST_LIGHT_NODES, 'node')}")
     names = hostlist.expand(text)
     if not names:
         raise ValueError(f"{text!r} is not a list of nodes such as nid[001-004] or nid001,nid003")
@@ -194,127 +205,79 @@ def check(shape: Shape) -> Shape:
     Raises:
         BadDataError: it could not; with the key.
     """
-    _check_nodes(shape)
+    _check(bool(shape.nodes), "nodes", "a cluster has at least one node")
+    for index, group in enumerate(shape.nodes):
+        _check_group(group, f"nodes[{index}]")
     names = tuple(node.name for node in all_nodes(shape))
-    _check_names(names, shape)
+    most = MOST_NODES if shape.light is False else MOST_LIGHT_NODES
+    number = counted(len(names), "node")
+    _check(1 <= len(names) <= most, "nodes", f"{number}; 1 to {most} were expected")
+    for name in names:
+        cannot = f"{name!r} cannot be the name of a node:"
+        _check(_NODE.match(name), "nodes", f"{cannot} letters, digits and -")
+        _check(name.lower() not in _RESERVED, "nodes", f"{cannot} it is reserved")
+    _check_unique(names, "nodes", "node")
     for index, partition in enumerate(shape.partitions):
         _check_partition(partition, f"partitions[{index}]", names)
-    _unique([partition.name for partition in shape.partitions], "partitions", "partition")
-    _check(
-        sum(partition.default for partition in shape.partitions) <= 1,
-        "partitions",
-        "only one partition can be the default",
-    )
+    _check_unique([partition.name for partition in shape.partitions], "partitions", "partition")
+    defaults = sum(partition.default for partition in shape.partitions)
+    _check(defaults <= 1, "partitions", "only one partition can be the default")
     for index, line in enumerate(shape.extra):
         _check(line.isprintable(), f"extra[{index}]", "one line of slurm.conf was expected")
     return shape
 
 
-def _check(
-    fine: bool, key: str, message: str, choices: tuple[str, ...] = (), value: str | None = None
-) -> None:
+def _check(fine: object, key: str, message: str) -> None:
     if not fine:
-        raise BadDataError(message, key, choices, value)
+        raise BadDataError(message, key)
 
 
-def _unique(names: list[str], key: str, what: str) -> None:
+def _check_unique(names: Sequence[str], key: str, what: str) -> None:
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     _check(twice is None, key, f"{what} {twice} is listed twice")
 
 
-def _check_nodes(shape: Shape) -> None:
-    _check(bool(shape.nodes), "nodes", "a cluster has at least one node")
-    for index, group in enumerate(shape.nodes):
-        key = f"nodes[{index}]"
-        _check(
-            1 <= group.cpus <= 4096,
-            f"{key}.cpus",
-            f"{counted(group.cpus, 'CPU')} per node; 1 to 4096 were expected",
-        )
-        _check(
-            100 <= group.memory <= 1 << 30,
-            f"{key}.memory",
-            f"{group.memory} MB per node; at least 100 were expected",
-        )
-        _check(
-            0 <= group.gpus <= 64,
-            f"{key}.gpus",
-            f"{group.gpus} GPUs per node; 0 to 64 were expected",
-        )
-        _check(
-            group.gpu_type is None or bool(_WORD.match(group.gpu_type)),
-            f"{key}.gpu_type",
-            f"{group.gpu_type!r} is not a type of a GPU",
-        )
-        for feature in group.features:
-            _check(
-                bool(_WORD.match(feature)),
-                f"{key}.features",
-                f"{feature!r} is not a feature of a node",
-            )
-        try:
-            expand(group.names)
-        except ValueError as error:
-            raise BadDataError(str(error), f"{key}.names") from None
+def _check_group(group: Nodes, key: str) -> None:
+    cpus, gpus = counted(group.cpus, "CPU"), group.gpus
+    _check(1 <= group.cpus <= 4096, f"{key}.cpus", f"{cpus} per node; 1 to 4096 were expected")
+    memory = f"{group.memory} MB per node; at least 100 were expected"
+    _check(100 <= group.memory <= 1 << 30, f"{key}.memory", memory)
+    _check(0 <= gpus <= 64, f"{key}.gpus", f"{gpus} GPUs per node; 0 to 64 were expected")
+    kind = group.gpu_type
+    is_kind = kind is None or _WORD.match(kind)
+    _check(is_kind, f"{key}.gpu_type", f"{kind!r} is not a type of a GPU")
+    for feature in group.features:
+        _check(_WORD.match(feature), f"{key}.features", f"{feature!r} is not a feature of a node")
+    _members(group.names, f"{key}.names")
 
 
-def _check_names(names: tuple[str, ...], shape: Shape) -> None:
-    most = MOST_NODES if shape.light is False else MOST_LIGHT_NODES
-    _check(
-        1 <= len(names) <= most,
-        "nodes",
-        f"{counted(len(names), 'node')}; 1 to {most} were expected",
-    )
-    for name in names:
-        _check(
-            bool(_NODE.match(name)),
-            "nodes",
-            f"{name!r} cannot be the name of a node: letters, digits and -",
-        )
-        _check(
-            name.lower() not in _RESERVED,
-            "nodes",
-            f"{name!r} cannot be the name of a node: it is reserved",
-        )
-    _unique(list(names), "nodes", "node")
-
-
-def _check_partition(partition: PartitionShape, key: str, names: tuple[str, ...]) -> None:
-    name = partition.name
-    _check(
-        bool(_WORD.match(name)) and name.lower() != "default",
-        f"{key}.name",
-        f"{name!r} cannot be the name of a partition",
-    )
-    _check(
-        partition.max_nodes is None or partition.max_nodes >= 1,
-        f"{key}.max_nodes",
-        "a job has at least one node",
-    )
-    for field, value in (
-        ("max_time", partition.max_time),
-        ("default_time", partition.default_time),
-    ):
-        _check(
-            value is None or bool(_TIME.match(value)),
-            f"{key}.{field}",
-            f"{value!r} is not a time such as 30:00, 1:00:00 or 2-00:00:00",
-        )
-    for option in partition.options:
-        _check(
-            bool(re.match(r"[A-Za-z]+=\S+\Z", option)),
-            f"{key}.options",
-            f"{option!r} is not of the form Name=value",
-        )
+def _members(text: str, key: str) -> tuple[str, ...]:
     try:
-        members = () if partition.nodes.upper() == "ALL" else expand(partition.nodes)
+        return expand(text)
     except ValueError as error:
-        raise BadDataError(str(error), f"{key}.nodes") from None
-    strange = next((member for member in members if member not in names), None)
-    _check(
-        strange is None,
-        f"{key}.nodes",
-        f"partition {name} has a node {strange} that does not exist",
-        names,
-        strange,
-    )
+        raise BadDataError(str(error), key) from None
+
+
+def _check_partition(partition: PartitionShape, key: str, names: Sequence[str]) -> None:
+    name = partition.name
+    is_name = _WORD.match(name) and name.lower() != "default"
+    _check(is_name, f"{key}.name", f"{name!r} cannot be the name of a partition")
+    is_number = partition.max_nodes is None or partition.max_nodes >= 1
+    _check(is_number, f"{key}.max_nodes", "a job has at least one node")
+    for field in ("max_time", "default_time"):
+        time = getattr(partition, field)
+        message = f"{time!r} is not a time such as 30:00, 1:00:00 or 2-00:00:00"
+        _check(time is None or _TIME.match(time), f"{key}.{field}", message)
+    for option in partition.options:
+        is_option = re.match(r"[A-Za-z]+=\S+\Z", option)
+        _check(is_option, f"{key}.options", f"{option!r} is not of the form Name=value")
+    if partition.nodes.upper() == "ALL":
+        return
+    for member in _members(partition.nodes, f"{key}.nodes"):
+        if member not in names:
+            raise BadDataError(
+                f"partition {name} has a node {member} that does not exist",
+                f"{key}.nodes",
+                tuple(names),
+                member,
+            )

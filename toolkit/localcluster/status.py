@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from toolkit import shell
 from toolkit.errors import ClusterError, CommandFailedError, UsageError
 from toolkit.files import read_json
-from toolkit.localcluster.access import access, must_run
-from toolkit.localcluster.control import Plan, Power, Request, Verb, ask
+from toolkit.localcluster import processes
+from toolkit.localcluster.access import must_run, prefix
+from toolkit.localcluster.config import NODE_PORT, light_port
 from toolkit.localcluster.paths import Paths, paths_of
-from toolkit.localcluster.shape import all_nodes, partitions_of
+from toolkit.localcluster.shape import Node, Plan, all_nodes, partitions_of
 from toolkit.shell import Progress
 
+Verb = Literal["cut", "join", "kill", "start"]
+Power = Literal["on", "cut", "off"]
+_POWER: dict[Verb, Power] = {"cut": "cut", "join": "on", "kill": "off", "start": "on"}
+_SWITCHED_WITHIN = 20.0  # seconds
 # Seconds until Slurm has noticed that a node is down or back; 15 to 30 with our configuration.
 _NOTICED_WITHIN, _NOTICED_WITHIN_EACH = 90.0, 0.3  # and for each node
 
 
-@dataclass(frozen=True)
-class NodeState:
+class NodeState(NamedTuple):
     """The state of a node in Slurm: ``idle``, ``mixed``, ``down*`` (it does not answer), ..."""
 
-    state: str
+    state: str = "unknown"
     reason: str = ""
 
     @property
@@ -31,29 +40,19 @@ class NodeState:
         """Jobs can run on the node."""
         return self.state in ("idle", "mixed", "allocated", "completing")
 
-    @property
-    def down(self) -> bool:
-        """Slurm has taken the node out of service."""
-        return self.state.startswith("down")
 
-
-def node_states(prefix: Sequence[str], timeout: float = 10) -> dict[str, NodeState] | None:
-    """Return the state of every node by its name; None if the controller does not answer.
+def node_states(prefix: Sequence[str], timeout: float) -> dict[str, NodeState]:
+    """Return the state of every node by its name; none if the controller does not answer.
 
     Args:
         prefix: the words that bring a command to the cluster.
-        timeout: seconds.
-
-    Raises:
-        CommandFailedError: there was no answer within ``timeout``.
+        timeout: seconds to wait for the answer.
     """
-    answer = shell.run(
-        (*prefix, "sinfo", "--noheader", "--Node", "--format=%N|%T|%E"),
-        check=False,
-        timeout=timeout,
-    )
-    if not answer.ok:
-        return None
+    question = ("sinfo", "--noheader", "--Node", "--format=%N|%T|%E")
+    try:
+        answer = shell.run((*prefix, *question), timeout=timeout)
+    except CommandFailedError:
+        return {}
     rows = [line.split("|", 2) for line in answer.stdout.splitlines() if line.count("|") >= 2]
     return {
         name: NodeState(state, "" if reason == "none" else reason) for name, state, reason in rows
@@ -114,51 +113,65 @@ def status(name: str) -> Status:
 
     Raises:
         SlurmUnreachableError: it is not up.
-        ClusterError: its first process does not answer.
+        ClusterError: this process is on one of its nodes.
     """
     paths = paths_of(name)
     started = must_run(paths)
-    plan = read_json(paths.plan, Plan)
-    reply = ask(paths, Request())
-    states = _states(name) if reply.daemons.get("slurmctld") else {}
+    shape = read_json(paths.plan, Plan).shape
+    inside = prefix(paths, started.pid, "/")
+    powers = _powers(paths, inside, all_nodes(shape))
+    states = node_states(inside, timeout=10)
     nodes = tuple(
         NodeStatus(
-            name=node.name,
-            state=states.get(node.name, NodeState("unknown")).state,
-            reason=states.get(node.name, NodeState("unknown")).reason,
-            power=reply.nodes[node.name],
-            cpus=node.cpus,
-            memory=node.memory,
-            gpus=node.gpus,
-            gpu_type=node.gpu_type,
-            address=node.address,
+            node.name,
+            *states.get(node.name, NodeState()),
+            powers[node.name],
+            node.cpus,
+            node.memory,
+            node.gpus,
+            node.gpu_type,
+            node.address,
         )
-        for node in all_nodes(plan.shape)
+        for node in all_nodes(shape)
+    )
+    partitions = tuple(
+        PartitionStatus(part.name, part.default, part.nodes, part.max_nodes, part.max_time)
+        for part in partitions_of(shape)
     )
     return Status(
         name=name,
         up=True,
         controller=bool(states),
-        accounting=plan.shape.accounting,
+        accounting=shape.accounting,
         nodes=nodes,
-        partitions=tuple(
-            PartitionStatus(part.name, part.default, part.nodes, part.max_nodes, part.max_time)
-            for part in partitions_of(plan.shape)
-        ),
+        partitions=partitions,
         directory=str(paths.directory),
         logs=str(paths.logs),
         slurm_conf=str(paths.conf),
         shared=started.shared,
         real_gpus=started.real_gpus,
-        light=plan.shape.is_light,
+        light=shape.is_light,
     )
 
 
-def _states(name: str) -> dict[str, NodeState]:
-    try:
-        return node_states(access(name, "/").prefix, timeout=10) or {}
-    except CommandFailedError:
-        return {}
+def _powers(paths: Paths, inside: Sequence[str], nodes: Sequence[Node]) -> dict[str, Power]:
+    """Return the power of each node: its processes are seen in /proc, its cable by ip(8).
+
+    Raises:
+        ClusterError: this process is on a node, which sees its own processes only.
+    """
+    if processes.is_on_node(paths):
+        raise ClusterError(
+            "this shell is on a node of the cluster, which sees no other",
+            next_step="exit it, or: toolkit cluster exec",
+        )
+    running = processes.node_processes(paths)
+    links = json.loads(shell.run((*inside, "ip", "-json", "link"), timeout=10).stdout)
+    cut = {link["ifname"] for link in links if "UP" not in link["flags"]}
+    return {
+        node.name: "off" if node.name not in running else "cut" if node.link in cut else "on"
+        for node in nodes
+    }
 
 
 def switch(name: str, verb: Verb, node: str, progress: Progress, *, wait: bool) -> NodeState | None:
@@ -180,35 +193,97 @@ def switch(name: str, verb: Verb, node: str, progress: Progress, *, wait: bool) 
         ClusterError: it failed, or Slurm did not notice.
     """
     paths = paths_of(name)
-    must_run(paths)
-    known = tuple(ask(paths, Request()).nodes)
-    if node not in known:
+    inside = prefix(paths, must_run(paths).pid, "/")
+    shape = read_json(paths.plan, Plan).shape
+    nodes = {each.name: each for each in all_nodes(shape)}
+    if node not in nodes:
         raise UsageError(
             f"cluster {name} has no node {node!r}",
-            choices=known,
+            choices=tuple(nodes),
             value=node,
             next_step="toolkit cluster status",
         )
+    if shape.is_light and verb in ("cut", "join"):
+        raise ClusterError(
+            f"{node} has no network cable of its own to {verb}, since the nodes of this cluster are"
+            " light; `toolkit cluster kill` works, and so does a cluster of at most 200 nodes"
+            " without --light"
+        )
     progress.begin(verb, node)
-    ask(paths, Request(verb=verb, node=node))
+    _switch(paths, inside, verb, nodes[node])
+    if verb in ("join", "start"):
+        port = light_port(nodes[node]) if shape.is_light else NODE_PORT
+        _await_slurmd(paths, inside, nodes[node], port)
+    if verb == "join" and (pid := processes.node_processes(paths).get(node)):
+        os.kill(pid, signal.SIGHUP)  # its slurmd registers with the controller
     if not wait:
         return None
     back = verb in ("join", "start")
-    progress.begin(
-        "waiting", f"until Slurm calls {node} {'usable' if back else 'down'}", 5.0 if back else 25.0
+    expected = f"until Slurm calls {node} {'usable' if back else 'down'}"
+    progress.begin("waiting", expected, 5.0 if back else 25.0)
+    return _await(
+        paths, inside, node, back=back, patience=_NOTICED_WITHIN + _NOTICED_WITHIN_EACH * len(nodes)
     )
-    patience = _NOTICED_WITHIN + _NOTICED_WITHIN_EACH * len(known)
-    return _await(paths, access(name, "/").prefix, node, back=back, patience=patience)
+
+
+def _switch(paths: Paths, inside: Sequence[str], verb: Verb, node: Node) -> None:
+    """Switch a node; one command at a time does.
+
+    Raises:
+        ClusterError: it is off and has to be started first, or nothing happened.
+    """
+    wanted = _POWER[verb]
+    pipe = os.open(paths.control, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(pipe, fcntl.LOCK_EX)
+        power = _powers(paths, inside, [node])[node.name]
+        if power == "off" and verb in ("cut", "join"):
+            raise ClusterError(
+                f"{node.name} is switched off", next_step=f"toolkit cluster start {node.name}"
+            )
+        if power == wanted or (power == "cut" and verb == "start"):
+            return
+        if verb == "kill":
+            processes.kill_node(paths, node.name)
+        else:
+            os.write(pipe, f"{verb} {node.name}\n".encode())
+        deadline = time.monotonic() + _SWITCHED_WITHIN
+        while _powers(paths, inside, [node])[node.name] != wanted:
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"{node.name} is not {wanted} after {_SWITCHED_WITHIN:g} s",
+                    next_step=f"see {paths.log_of('cluster')}, {paths.log_of(f'init.{node.name}')}",
+                )
+            time.sleep(0.05)
+    finally:
+        os.close(pipe)
+
+
+def _await_slurmd(paths: Paths, inside: Sequence[str], node: Node, port: int) -> None:
+    """Wait until slurmd of a node takes connections; Slurm may not have noticed its absence.
+
+    Raises:
+        ClusterError: it does not.
+    """
+    connect = ("timeout", "1", "bash", "-c", f": <>/dev/tcp/{node.address}/{port}")
+    deadline = time.monotonic() + _SWITCHED_WITHIN
+    while not shell.run((*inside, *connect), check=False).ok:
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"slurmd of {node.name} did not start",
+                next_step=f"see {paths.log_of(f'slurmd.{node.name}')}",
+            )
+        time.sleep(0.05)
 
 
 def _await(
-    paths: Paths, prefix: Sequence[str], node: str, *, back: bool, patience: float
+    paths: Paths, inside: Sequence[str], node: str, *, back: bool, patience: float
 ) -> NodeState:
     deadline = time.monotonic() + patience
-    state = NodeState("unknown")
+    state = NodeState()
     while time.monotonic() < deadline:
-        state = (node_states(prefix, timeout=30) or {}).get(node, state)
-        if state.usable if back else state.down:
+        state = node_states(inside, timeout=30).get(node, state)
+        if state.usable if back else state.state.startswith("down"):
             return state
         time.sleep(0.2)
     raise ClusterError(

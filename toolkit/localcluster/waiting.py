@@ -1,153 +1,160 @@
-"""Wait for a cluster that starts: for its first process, then for each node to become idle."""
+"""Wait for a cluster that starts, and read in the logs of its daemons why it does not."""
 
 from __future__ import annotations
 
-import queue
 import subprocess
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from toolkit.errors import CommandFailedError
-from toolkit.localcluster import database
-from toolkit.localcluster.control import Report, StartError
-from toolkit.localcluster.daemon_logs import fatal_errors
+from toolkit.errors import ClusterError
+from toolkit.localcluster import access, processes
 from toolkit.localcluster.paths import Paths
 from toolkit.localcluster.status import NodeState, node_states
-from toolkit.model.base import BadDataError, from_json
 from toolkit.shell import Progress
 
-# Seconds for all steps but the nodes' registration, and further ones for each node; a database on
-# a slow disk takes long.
-_READY_WITHIN, _READY_WITHIN_EACH = 120.0, 0.3
-# The same from then to idle nodes; an idle machine takes one, and a hundredth for each.
-_IDLE_WITHIN, _IDLE_WITHIN_EACH = 60.0, 0.3
+# Seconds until all nodes are idle, and further ones for each node; a database on a slow disk takes
+# long. An idle machine takes two, and a hundredth for each.
+_IDLE_WITHIN, _IDLE_WITHIN_EACH = 180.0, 0.6
 _FATAL_EVERY = 2.0  # seconds between two searches of the logs
 # Seconds between two queries, and further ones for each node: each is work for the controller.
 _PAUSE, _PAUSE_EACH = 0.05, 0.0005
-_DETAILS = {
+_DATABASE_EXPECTED = 8.0  # seconds that it takes on a small machine
+_STEPS = {
     "network": "host names, switch",
     "munge": "authentication",
     "database": "MariaDB, slurmdbd",
     "controller": "slurmctld",
 }
+_LOGS = {"munge": ("munged",), "database": ("mariadb", "slurmdbd"), "controller": ("slurmctld",)}
+_NAMED = 3  # daemons in a message
+_TAIL = 12  # lines of a log in a message
+_FATAL = "fatal: "  # begins what a daemon of Slurm prints before it ends itself
+# slurmd prints this instead in some places, after the error (slurmd.c, _slurmd_init).
+_ERROR, _NOT_STARTED = "error: ", "slurmd initialization failed"
+_AT_MOST = 1 << 20  # bytes at the end of a log that are read
 
 
-class Reports:
-    """The messages of the first process of a cluster, read as they arrive."""
+class StartError(ClusterError):
+    """A part of the cluster did not start; ``logs`` may have the reason, the likeliest first."""
 
-    def __init__(self, process: subprocess.Popen[str], paths: Paths) -> None:
-        """Start to read them."""
-        self._process = process
-        self._paths = paths
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
-
-    def await_ready(self, progress: Progress, nodes: int) -> None:
-        """Wait until all steps but the registration of so many nodes are done.
-
-        Raises:
-            StartError: it failed, ended, or took too long.
-        """
-        patience = _READY_WITHIN + _READY_WITHIN_EACH * nodes
-        deadline = time.monotonic() + patience
-        for report in self._until(deadline):
-            if report.ready:
-                return
-            if report.step:
-                progress.begin(
-                    report.step,
-                    _DETAILS.get(report.step, f"{nodes} x slurmd"),
-                    database.EXPECTED if report.step == "database" else None,
-                )
-        raise StartError(f"it took longer than {patience:g} s", (self._paths.log_of("cluster"),))
-
-    def check(self) -> None:
-        """Check that the cluster still starts.
-
-        Raises:
-            StartError: it failed or ended.
-        """
-        while not self._lines.empty():
-            next(self._until(time.monotonic() + 1), None)
-
-    def _until(self, deadline: float) -> Iterator[Report]:
-        while (left := deadline - time.monotonic()) > 0:
-            try:
-                line = self._lines.get(timeout=left)
-            except queue.Empty:
-                return
-            yield self._decode(line)
-
-    def _decode(self, line: str | None) -> Report:
-        if line is None:
-            raise StartError("its first process ended", (self._paths.log_of("cluster"),))
-        try:
-            report = from_json(line, Report)
-        except BadDataError as error:
-            raise StartError(
-                f"unexpected message of its first process: {line.strip()}",
-                (self._paths.log_of("cluster"),),
-            ) from error
-        if report.failed:
-            raise StartError(
-                report.failed,
-                (*map(Path, report.logs), self._paths.log_of("cluster")),
-                report.details,
-            )
-        return report
+    def __init__(self, cause: str, logs: Iterable[str]) -> None:
+        """Keep the subjects of the logs beside the cause."""
+        super().__init__(cause)
+        self.logs = tuple(logs)
 
 
-def await_idle(paths: Paths, names: Sequence[str], reports: Reports, prefix: Sequence[str]) -> None:
-    """Wait until every node is idle.
+def await_idle(
+    paths: Paths, process: subprocess.Popen[str], names: Sequence[str], progress: Progress
+) -> int:
+    """Wait until every node is idle; return the first process of the cluster.
+
+    Args:
+        paths: of the cluster.
+        process: that started it, and ends with it.
+        names: of all nodes.
+        progress: shows the steps.
 
     Raises:
-        StartError: a node is not idle in time, or the controller ended or does not answer.
+        StartError: a part of it did not start, or a node is not idle in time.
     """
     patience = _IDLE_WITHIN + _IDLE_WITHIN_EACH * len(names)
-    checked = began = time.monotonic()
-    deadline = began + patience
-    states: dict[str, NodeState] | None = None
-    while time.monotonic() < deadline:
-        reports.check()
-        try:
-            states = node_states(prefix, timeout=15)
-        except CommandFailedError:
-            states = None
-        if states is not None and all(name in states and states[name].usable for name in names):
-            return
-        if time.monotonic() > checked + _FATAL_EVERY:
-            if fatal_errors(paths.daemon_logs()):
+    searched = began = time.monotonic()
+    step, states = "", dict[str, NodeState]()
+    while time.monotonic() < began + patience:
+        if process.poll() is not None:
+            raise _ended(paths, step)
+        now = paths.step.read_text().strip() if paths.step.exists() else ""
+        if now not in (step, "", "started"):
+            step = now
+            expected = _DATABASE_EXPECTED if step == "database" else None
+            progress.begin(step, _STEPS.get(step, f"{len(names)} x slurmd"), expected)
+        if now == "started" and (pid := processes.first_process(paths)):
+            states = node_states(access.prefix(paths, pid, "/"), timeout=15)
+            if all(states.get(name, NodeState()).usable for name in names):
+                return pid
+        if time.monotonic() > searched + _FATAL_EVERY:
+            if fatal_errors(paths):
                 break  # this daemon has ended itself, and no node becomes idle without it
-            checked = time.monotonic()
+            searched = time.monotonic()
         time.sleep(max(_PAUSE, _PAUSE_EACH * len(names)))
-    raise _not_idle(paths, names, states, time.monotonic() - began)
+    raise _not_idle(step, names, states, time.monotonic() - began)
+
+
+def _ended(paths: Paths, step: str) -> StartError:
+    rows = _rows(paths.log_of("cluster"))
+    daemons = [name for name in ("mariadb", "slurmdbd", "slurmctld") if f"{name} ended" in rows]
+    logs = dict.fromkeys((*daemons, *_LOGS.get(step, ()), "cluster"))
+    return StartError(rows[-1] if rows else "its first process ended", logs)
 
 
 def _not_idle(
-    paths: Paths, names: Sequence[str], states: dict[str, NodeState] | None, seconds: float
+    step: str, names: Sequence[str], states: dict[str, NodeState], seconds: float
 ) -> StartError:
-    controller = paths.log_of("slurmctld")
-    if states is None:
+    if not states:
         return StartError(
-            "the controller does not answer", (controller, paths.logs / "slurmctld.out")
+            f"the controller does not answer after {seconds:.0f} s",
+            (*_LOGS.get(step, ()), "slurmctld", "cluster"),
         )
-    by_name = {name: states.get(name, NodeState("unknown")) for name in names}
-    bad = next(name for name, state in by_name.items() if not state.usable)
-    count = sum(not state.usable for state in by_name.values())
-    why = f" ({by_name[bad].reason})" if by_name[bad].reason else ""
-    others = f", and {count - 1} more" if count > 1 else ""
-    logs = (
-        paths.log_of(f"slurmd.{bad}"),
-        paths.logs / f"slurmd.{bad}.out",
-        paths.log_of(f"init.{bad}"),
-        controller,
+    bad = [name for name in names if not states.get(name, NodeState()).usable]
+    state, reason = states.get(bad[0], NodeState())
+    others = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
+    return StartError(
+        f"{bad[0]} is {state}{f' ({reason})' if reason else ''} after {seconds:.0f} s{others}",
+        (f"slurmd.{bad[0]}", f"init.{bad[0]}", "slurmctld"),
     )
-    return StartError(f"{bad} is {by_name[bad].state}{why} after {seconds:.0f} s{others}", logs)
+
+
+def explain(error: StartError, paths: Paths) -> ClusterError:
+    """Return the error with the reasons in the daemons' logs; why a daemon stopped comes first."""
+    fatal = fatal_errors(paths)
+    causes = [error.cause]
+    for text, daemons in reversed(fatal.items()):
+        more = f" and {len(daemons) - _NAMED} more" if len(daemons) > _NAMED else ""
+        causes.insert(0, f"{', '.join(daemons[:_NAMED])}{more} stopped: {text}")
+    rows = (*causes, *_tails(paths, error.logs))
+    next_step = "nothing of it is left; fix the error in the log, then: toolkit cluster up"
+    if any("unshare failed" in row or "Operation not permitted" in row for row in rows):
+        next_step = "namespaces are not permitted: run as root, or in a container with --privileged"
+    elif any("plugin" in text for text in fatal):
+        next_step = (
+            "fix the plugin's name, or install Slurm's plugins: toolkit setup;"
+            " then: toolkit cluster up"
+        )
+    cause = f"the local cluster did not start: {causes[0]}"
+    return ClusterError(cause, details=rows[1:], next_step=next_step)
+
+
+def _tails(paths: Paths, subjects: Iterable[str]) -> list[str]:
+    """Return the last lines of each log, or of what was printed before it was open."""
+    tails = []
+    for log in map(paths.log_of, subjects):
+        read = log if _rows(log) else log.with_suffix(".out")
+        if rows := _rows(read):
+            tails += [f"{read.name}:", *rows[-_TAIL:]]
+    return tails
+
+
+def fatal_errors(paths: Paths) -> dict[str, tuple[str, ...]]:
+    """Return what daemons printed before they ended themselves, with the names of those daemons."""
+    names: dict[str, dict[str, None]] = {}
+    logs = (path for path in paths.logs.glob("slurm*") if path.suffix in (".log", ".out"))
+    for log in sorted(logs):
+        rows = _rows(log)
+        for before, row in zip(["", *rows], rows, strict=False):
+            _, is_fatal, text = row.partition(_FATAL)
+            if row.endswith(_ERROR + _NOT_STARTED):
+                is_fatal, text = _FATAL, before.partition(_ERROR)[2] or _NOT_STARTED
+            if is_fatal:
+                names.setdefault(text.strip(), {})[log.stem] = None
+    return {text: tuple(daemons) for text, daemons in names.items()}
+
+
+def _rows(log: Path) -> list[str]:
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _AT_MOST))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [row for row in text.split("\n") if row.strip()]

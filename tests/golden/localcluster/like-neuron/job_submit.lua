@@ -1,11 +1,25 @@
 -- Written by toolkit cluster up --like neuron: the rules of that site, for every job.
-local COMMENT = { required = true, words = {}, fields = { ["field"] = { "agenticai", "robotics", "aim", "nlp", "cv", "speech", "recsys", "multimodal", "sciai", "efficientai", "healthai", "finai", "misc" }, ["appl"] = { "pytorch", "pytorch-ddp", "pytorch-fsdp", "deepspeed", "megatron-lm", "jax", "tensorflow", "tensorrt", "ollama", "vllm", "triton", "jupyter", "r", "misc" }, } }
+local COMMENT = { ["required"] = true, ["words"] = {  }, ["fields"] = { ["field"] = { "agenticai", "robotics", "aim", "nlp", "cv", "speech", "recsys", "multimodal", "sciai", "efficientai", "healthai", "finai", "misc" }, ["appl"] = { "pytorch", "pytorch-ddp", "pytorch-fsdp", "deepspeed", "megatron-lm", "jax", "tensorflow", "tensorrt", "ollama", "vllm", "triton", "jupyter", "r", "misc" }, }, }
 local REQUIRED = {  }
-local FORBIDDEN = { ["mem"] = { why = "memory goes with the cores here: 95 % of the node's memory, shared out by cores", given = function(job) return job.min_mem_per_node ~= nil or job.min_mem_per_cpu ~= nil end }, }
+local FORBIDDEN = { ["mem"] = "memory goes with the cores here: 95 % of the node's memory, shared out by cores", }
 local CLOSED = { "jupyter" }
 local MOST = { ["cas_v100_4"] = 20, }
 local DEFAULT = "cas_v100_4"
 local DIRECTORY = ""
+
+-- Whether an option of sbatch was given.
+local GIVEN = {
+    mem = function(job) return job.min_mem_per_node ~= nil or job.min_mem_per_cpu ~= nil end,
+    account = function(job) return job.account ~= nil end,
+    qos = function(job) return job.qos ~= nil end,
+    constraint = function(job) return job.features ~= nil end,
+    nodelist = function(job) return job.req_nodes ~= nil end,
+    exclude = function(job) return job.exc_nodes ~= nil end,
+    reservation = function(job) return job.reservation ~= nil end,
+    comment = function(job) return job.comment ~= nil end,
+    partition = function(job) return job.partition ~= nil end,
+    time = function(job) return job.time_limit ~= nil and job.time_limit ~= slurm.NO_VAL end,
+}
 
 local function has(list, word)
     for _, one in ipairs(list) do
@@ -43,11 +57,11 @@ local function comment_problem(text)
 end
 
 local function option_problem(job)
-    for name, rule in pairs(FORBIDDEN) do
-        if rule.given(job) then return "--" .. name .. " is not to be used: " .. rule.why end
+    for name, why in pairs(FORBIDDEN) do
+        if GIVEN[name](job) then return "--" .. name .. " is not to be used: " .. why end
     end
-    for name, rule in pairs(REQUIRED) do
-        if not rule.given(job) then return "--" .. name .. " is needed: " .. rule.why end
+    for name, why in pairs(REQUIRED) do
+        if not GIVEN[name](job) then return "--" .. name .. " is needed: " .. why end
     end
     return nil
 end

@@ -1,0 +1,423 @@
+"""The local cluster without Slurm: its shape, its files, its directory, its processes, its logs."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from tests.progress import Silent
+from toolkit import sites
+from toolkit.errors import BusyError, ClusterError, ConfigError, SlurmUnreachableError, UsageError
+from toolkit.localcluster import access, config, directory, options, packages, processes, waiting
+from toolkit.localcluster.imitation import imitate
+from toolkit.localcluster.lifecycle import down, shared_directories
+from toolkit.localcluster.paths import Paths, below_private, paths_in, paths_of
+from toolkit.localcluster.shape import (
+    Nodes,
+    PartitionShape,
+    Shape,
+    all_nodes,
+    check,
+    partitions_of,
+    summary,
+)
+from toolkit.model.base import BadDataError
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "localcluster"
+V100 = Nodes(
+    names="gpu[01-02]", cpus=40, memory=380000, gpus=4, gpu_type="v100", features=("v100", "fast")
+)
+WIDE = PartitionShape(
+    name="cas_v100_4", nodes="gpu[01-02]", max_nodes=2, max_time="2-0", options=("DefCpuPerGPU=10",)
+)
+DEBUG = PartitionShape(name="debug", nodes="cpu01", max_time="30:00", default_time="5:00")
+SHAPES = {
+    "usual": Shape(),
+    "imitation": Shape(
+        nodes=(
+            V100,
+            Nodes(names="amd01", cpus=64, memory=512000, gpus=1),
+            Nodes(names="cpu01", cpus=40, memory=190000),
+        ),
+        partitions=(WIDE, DEBUG),
+        extra=("PriorityType=priority/multifactor",),
+        accounting=True,
+    ),
+    # Their lines are few, since every slurmd reads them: one for each network of 256 addresses.
+    "light": Shape(
+        nodes=(Nodes(names="nid[001-250]"), Nodes(names="gpu[1-10]", gpus=2, gpu_type="v100"))
+    ),
+    "like-neuron": imitate(
+        sites.load("neuron"), most=1, chosen=("cas_v100_4", "jupyter"), accounting=True
+    ).shape,
+}
+
+
+def from_options(**changed: Any) -> Shape:
+    usual = {"nodes": 2, "cpus": 4, "memory": "4000", "gpus": "0", "gpu_type": None}
+    return options.from_options(**{**usual, "partitions": (), "accounting": False, **changed})
+
+
+def files(shape: Shape, nsswitch: str = "", gpus: Sequence[int] = ()) -> dict[str, str]:
+    place = PurePosixPath("/var/c/local")
+    return config.files(
+        check(shape), name="local", directory=place, user="ada", nsswitch=nsswitch, gpus=gpus
+    )
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_files_of_a_shape(name: str) -> None:
+    found = files(SHAPES[name], "passwd: files systemd\nhosts:  files dns\n")
+    if name == "light":  # a line for each node
+        hosts = found.pop("hosts").splitlines()
+        assert (len(hosts), hosts[2], hosts[-1]) == (262, "10.77.0.11 nid001", "10.77.1.14 gpu10")
+    if os.environ.get("TOOLKIT_UPDATE_GOLDEN"):
+        for file, text in found.items():
+            (GOLDEN / name).mkdir(parents=True, exist_ok=True)
+            (GOLDEN / name / file).write_text(text)
+    assert found == {path.name: path.read_text() for path in (GOLDEN / name).iterdir()}
+
+
+def test_hosts_are_looked_up_in_the_file_only() -> None:
+    assert files(Shape())["nsswitch.conf"] == "hosts: files\n"
+
+
+def test_the_gpus_of_this_machine_are_shared_out(tmp_path: Path) -> None:
+    for number in (10, 2, 0, 1):
+        (tmp_path / f"nvidia{number}").symlink_to("/dev/null")
+    (tmp_path / "nvidiactl").symlink_to("/dev/null")
+    (tmp_path / "nvidia3").touch()
+    shape = Shape(nodes=(Nodes(names="a1", gpus=2), Nodes(names="a2", gpus=2)))
+    found = packages.gpus_of(shape, tmp_path)
+    assert found == (0, 1, 2, 10)
+    assert files(shape, gpus=found)["gres.conf"].splitlines()[1:] == [
+        "NodeName=a1 Name=gpu File=/dev/nvidia[0-1]",
+        "NodeName=a2 Name=gpu File=/dev/nvidia[2,10]",
+    ]
+    assert packages.gpus_of(Shape(nodes=(Nodes(names="a[1-5]", gpus=1),)), tmp_path) == ()
+
+
+def test_options_make_groups_of_equal_nodes() -> None:
+    assert from_options() == Shape()
+    assert from_options(nodes=1).nodes[0].names == "nid001"
+    assert from_options(nodes=12).nodes[0].names == "nid[001-012]"
+    shape = from_options(nodes=4, gpus="4,2,2,0", gpu_type="v100")
+    assert [(node.name, node.gpus, node.link) for node in all_nodes(shape)] == [
+        ("nid001", 4, "ve11"),
+        ("nid002", 2, "ve12"),
+        ("nid003", 2, "ve13"),
+        ("nid004", 0, "ve14"),
+    ]
+    assert summary(shape).startswith("nid001: 4 CPUs, 4.0 GB, 4 v100 GPUs; nid[002-003]: ")
+    for text, megabytes in {"4G": 4096, "512M": 512, "1.5GB": 1536, "1t": 1048576}.items():
+        assert from_options(memory=text).nodes[0].memory == megabytes
+
+
+def test_nodes_are_light_above_200_or_where_that_is_asked() -> None:
+    light = {count: from_options(nodes=count).is_light for count in (1, 200, 201, 1000)}
+    assert light == {1: False, 200: False, 201: True, 1000: True}
+    assert options.with_light(from_options(), True).is_light
+    assert not options.with_light(from_options(nodes=200), False).is_light
+    with pytest.raises(UsageError, match="1 to 200") as caught:
+        options.with_light(from_options(nodes=201), False)
+    assert caught.value.place == "--no-light"
+    nodes = all_nodes(from_options(nodes=1000))
+    ports, addresses = map(config.light_port, nodes), {node.address for node in nodes}
+    assert len(set(ports)) == len(addresses) == 1000
+    assert all(17000 < config.light_port(node) < 32768 for node in nodes)
+    assert all(ipaddress.ip_address(address).is_private for address in addresses)
+
+
+def test_the_grammar_of_partitions() -> None:
+    text = "gpu:nodes=nid[001-002,004],max-nodes=2,max-time=1:00:00,default-time=10:00,default"
+    assert options.partition(text) == PartitionShape(
+        name="gpu",
+        nodes="nid[001-002,004]",
+        max_nodes=2,
+        max_time="1:00:00",
+        default_time="10:00",
+        default=True,
+    )
+    for words, default in {("a", "b"): "a", ("a", "b:default"): "b", (): "main"}.items():
+        parts = partitions_of(from_options(partitions=words))
+        assert [part.name for part in parts if part.default] == [default]
+
+
+@pytest.mark.parametrize(
+    ("changed", "place", "words"),
+    [
+        ({"partitions": ("a:max-node=2",)}, "--partition", "no setting 'max-node'"),
+        ({"partitions": ("a:max-nodes",)}, "--partition", "has no value"),
+        ({"partitions": ("a:max-nodes=two",)}, "--partition", "not a number"),
+        ({"partitions": ("a:max-nodes=0",)}, "--partition", "at least one node"),
+        ({"partitions": ("a:max-time=soon",)}, "--partition", "not a time"),
+        ({"partitions": ("a:nodes=nid009",)}, "--partition", "nid009 that does not exist"),
+        ({"partitions": ("a:nodes=nid[001",)}, "--partition", "bracket"),
+        ({"partitions": ("a", "a")}, "--partition", "listed twice"),
+        ({"partitions": ("a:default", "b:default")}, "--partition", "only one"),
+        ({"partitions": ("default",)}, "--partition", "cannot be the name"),
+        ({"partitions": ("a b",)}, "--partition", "cannot be the name"),
+        ({"partitions": ("a\nNodeName=x",)}, "--partition", "cannot be the name"),
+        ({"gpus": "4,2,1"}, "--gpus-per-node", "3 numbers of GPUs for 2 nodes"),
+        ({"gpus": "some"}, "--gpus-per-node", "not a number"),
+        ({"gpus": "65"}, "--gpus-per-node", "0 to 64"),
+        ({"gpu_type": "v100 x"}, "--gpu-type", "not a type"),
+        ({"memory": "4 apples"}, "--mem-per-node", "not a size"),
+        ({"memory": "1"}, "--mem-per-node", "at least 100"),
+        ({"nodes": 1001}, "--nodes", "1 to 1000"),
+        ({"cpus": 0}, "--cpus-per-node", "0 CPUs"),
+    ],
+)
+def test_options_that_are_off(changed: dict[str, Any], place: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        from_options(**changed)
+    assert (caught.value.place, words in caught.value.cause) == (place, True), caught.value.cause
+    assert caught.value.next_step
+
+
+def test_a_shape_file(tmp_path: Path) -> None:
+    file = tmp_path / "shape.toml"
+    file.write_text(
+        'extra = ["PriorityType=priority/multifactor"]\n'
+        '[[nodes]]\nnames = "gpu[01-02]"\ngpus = 4\nfeatures = ["v100"]\n'
+        '[[nodes]]\nnames = "cpu01"\n'
+        '[[partitions]]\nname = "v100"\nmax_time = "2-0"\noptions = ["DefCpuPerGPU=10"]\n'
+    )
+    shape = options.from_file(file)
+    assert [node.name for node in all_nodes(shape)] == ["gpu01", "gpu02", "cpu01"]
+    assert shape.partitions[0].options == ("DefCpuPerGPU=10",)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[[nodes]]\nname = "a"\n', "no key 'name'"),
+        ('[[nodes]]\nnames = "a[2-1]"\n', "range"),
+        ('[[nodes]]\nnames = "a[1-99999999]"\n', "range"),
+        ('[[nodes]]\nnames = "a,a"\n', "node a is listed twice"),
+        ('[[nodes]]\nnames = "login"\n', "it is reserved"),
+        ('[[nodes]]\nnames = "a_b;c"\n', "cannot be the name of a node"),
+        ('[[nodes]]\nnames = ""\n', "not a list of nodes"),
+        ("nodes = []\n", "at least one node"),
+        ('extra = ["a\\nb"]\n', "one line"),
+        ('[[partitions]]\nname = "a"\noptions = ["x y"]\n', "Name=value"),
+        ("nodes =\n", "not valid TOML"),
+    ],
+)
+def test_shape_files_that_are_broken(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "shape.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        options.from_file(file)
+    assert words in caught.value.cause
+    assert str(file) in (caught.value.place or "")
+
+
+@given(some.text(max_size=12), some.text(max_size=12))
+def test_nothing_that_is_accepted_can_break_a_line(names: str, kind: str) -> None:
+    """Whatever passes is made of characters that slurm.conf, gres.conf and scripts can carry."""
+    try:
+        shape = check(Shape(nodes=(Nodes(names=names, gpus=1, gpu_type=kind),)))
+    except BadDataError:
+        return
+    for node in all_nodes(shape):
+        text = node.name + (node.gpu_type or "")
+        assert text.isascii()
+        assert all(character.isalnum() or character in "-._" for character in text)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return paths_in(tmp_path / "local")
+
+
+@pytest.mark.parametrize(
+    ("root", "name", "words"),
+    [
+        *[
+            (root, "local", "export TOOLKIT_")
+            for root in ("/" + "x" * 69, "/a b", "/a;b", "/a'b", "/ä")
+        ],
+        ("/" + "x" * 53, "imitation", "a name of at most 5 characters; or export TOOLKIT_"),
+        *[("/r", name, "--name local") for name in ("", "../x", "A", "a b", "-a", "x" * 21, "a\n")],
+    ],
+)
+def test_directories_and_names_that_cannot_be(
+    root: str, name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", root)
+    with pytest.raises((ClusterError, UsageError)) as caught:
+        paths_of(name)
+    assert (caught.value.next_step or "").startswith(words)
+
+
+def test_the_directory_of_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("TOOLKIT_CLUSTER_DIR", "TOOLKIT_CLUSTER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/home/ada")
+    found = paths_of(access.default_name())
+    assert found.directory == Path("/home/ada/.local/state/toolkit/clusters/local")
+    monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", "/var/c")
+    monkeypatch.setenv("TOOLKIT_CLUSTER", "mine")
+    assert paths_of(access.default_name()).conf == Path("/var/c/mine/etc/slurm.conf")
+    monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", str(tmp_path)[:40])
+    for name, step in {"mine": "", "nowhere": " --name nowhere"}.items():
+        with pytest.raises(SlurmUnreachableError, match="is not up") as caught:
+            access.access(name)
+        assert caught.value.next_step == f"toolkit cluster up{step}"
+
+
+def test_a_process_of_somebody_else_is_not_ours(paths: Paths) -> None:
+    """Neither a process that has our number by chance, nor one that only looks alike, is killed."""
+    script = f"/x/{processes.CLUSTER_INIT}"
+    wait = (sys.executable, "-c", "import time; time.sleep(60)")
+    alike = [
+        subprocess.Popen((*wait, *words))
+        for words in (("bash", script, f"{paths.directory}2"), (script, str(paths.directory)))
+    ]
+    ours = subprocess.Popen((*wait, "bash", script, str(paths.directory)))
+    try:
+        until = time.monotonic() + 30  # a process that has just begun has no words for a moment
+        while not processes.inits(paths) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert processes.inits(paths) == (ours.pid,)
+        assert processes.stop(paths) is True
+        assert ours.wait(timeout=10) == -9
+        assert [process.poll() for process in alike] == [None, None]
+        assert processes.stop(paths) is False
+    finally:
+        for process in (*alike, ours):
+            process.kill()
+            process.wait()
+
+
+def test_one_at_a_time_and_a_lock_goes_with_its_holder(paths: Paths) -> None:
+    with directory.locked(paths), pytest.raises(BusyError) as caught, directory.locked(paths):
+        pass
+    assert f"process {os.getpid()}" in caught.value.cause
+    assert not paths.directory.exists()
+    code = "import sys, time, pathlib; from toolkit.localcluster import directory, paths\n"
+    code += "with directory.locked(paths.paths_in(pathlib.Path(sys.argv[1]))):\n"
+    code += "    print('held', flush=True); time.sleep(60)"
+    words = (sys.executable, "-c", code, str(paths.directory))
+    holder = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(BusyError), directory.locked(paths):
+        pass
+    holder.kill()
+    holder.communicate()
+    with directory.locked(paths):
+        (paths.directory / "file").touch()
+    assert {entry.name for entry in paths.directory.iterdir()} == {"file", paths.marker.name}
+
+
+def _contents(directory: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(directory)): path.read_text() if path.is_file() else ""
+        for path in directory.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("made", ["files", "copy", "renamed", "link", "file", "forged"])
+def test_only_a_cluster_s_own_directory_is_touched(
+    made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`up` and `down` refuse any other, whatever it holds, and leave it as it was."""
+    root = tmp_path / "r"
+    other, here = paths_in(root / "other"), paths_in(root / "local")
+    with directory.locked(other):
+        (other.directory / "log").mkdir()
+    if made == "files":
+        (here.directory / "lock").mkdir(parents=True)
+    elif made == "copy":
+        shutil.copytree(other.directory, here.directory)
+    elif made == "renamed":
+        other.directory.rename(here.directory)
+    elif made == "link":
+        here.directory.symlink_to(other.directory)
+    elif made == "file":
+        here.directory.write_text("mine")
+    else:
+        here.directory.mkdir()
+        here.marker.write_text("{}")
+    if here.directory.is_dir():
+        (here.directory / "thesis.tex").write_text("years of work")
+    before = _contents(root)
+    monkeypatch.setattr("toolkit.localcluster.lifecycle.paths_of", lambda _: here)
+    with pytest.raises(ClusterError, match="nothing in it was touched"):
+        down("local", Silent())
+    with pytest.raises(ClusterError, match="nothing in it was touched"), directory.locked(here):
+        pass
+    assert _contents(root) == before
+
+
+@pytest.mark.parametrize("left", ["nothing", "a marker that was being written"])
+def test_an_empty_directory_is_used_by_up_and_left_by_down(
+    left: str, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths.directory.mkdir()
+    if left != "nothing":
+        (paths.directory / f".{paths.marker.name}.x1").touch()
+    monkeypatch.setattr("toolkit.localcluster.lifecycle.paths_of", lambda _: paths)
+    assert down("local", Silent()) is False
+    assert paths.directory.is_dir()
+    with directory.locked(paths):
+        directory.remove_files(paths)
+        assert directory.is_ours(paths)
+    assert not paths.directory.exists()
+
+
+def test_what_nodes_share_below_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as text:
+        place = Path(text).resolve()
+        (place / "a" / "b").mkdir(parents=True)
+        monkeypatch.chdir(place / "a" / "b")
+        outside = paths_in(Path("/var/c/local"))
+        assert str(place / "a" / "b") in shared_directories(outside, ())
+        found = shared_directories(outside, (str(place / "a"), "/usr"))
+        assert str(place / "a") in found
+        assert not {str(place / "a" / "b"), "/usr"} & {*found}
+        for wrong in ("/tmp", "/dev/shm", str(place / "nowhere")):
+            with pytest.raises(UsageError):
+                shared_directories(outside, (wrong,))
+    assert not below_private("/tmp")
+    assert not below_private("/tmpfiles/x")
+
+
+def test_the_daemons_that_stopped_themselves_are_named(paths: Paths) -> None:
+    paths.logs.mkdir(parents=True)
+    assert waiting.fatal_errors(paths) == {}
+    line = "fatal: Unable to determine this slurmd's NodeName"
+    for name in ("nid002", "nid001"):
+        (paths.logs / f"slurmd.{name}.out").write_text(f"slurmd: {line}\n")
+    paths.log_of("slurmd.nid001").write_text(f"[2026-11-22T10:00:00.000] {line}\nend\n")
+    paths.log_of("slurmctld").write_text("[2026-11-22T10:00:00.000] error: not fatal\n")
+    error = "slurmd: error: cannot create auth context\n"
+    (paths.logs / "slurmd.nid003.out").write_text(
+        f"slurmd: error: other\n{error}slurmd: error: slurmd initialization failed\n"
+    )
+    assert waiting.fatal_errors(paths) == {
+        "cannot create auth context": ("slurmd.nid003",),
+        "Unable to determine this slurmd's NodeName": ("slurmd.nid001", "slurmd.nid002"),
+    }
+
+
+def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ("slurmd", "mariadbd")
+    monkeypatch.setattr(packages, "which", lambda name: None if name in missing else f"/bin/{name}")
+    monkeypatch.setattr(packages, "_any", lambda *_: True)
+    assert packages.needed() == ("slurmd",)
+    assert packages.needed(accounting=True) == ("mariadb-server", "slurmd")
