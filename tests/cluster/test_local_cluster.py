@@ -114,7 +114,9 @@ def test_down_after_up_was_killed(
     process = subprocess.Popen(
         words, env=toolkit_env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    assert eventually(lambda: [line for line in left_of(str(directory)) if "cluster-init.sh" in line])
+    assert eventually(
+        lambda: [line for line in left_of(str(directory)) if "cluster-init.sh" in line]
+    )
     time.sleep(moment)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -137,7 +139,9 @@ def test_interrupting_up_cleans_up(
     process = subprocess.Popen(
         words, env=toolkit_env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    assert eventually(lambda: [line for line in left_of(str(directory)) if "cluster-init.sh" in line])
+    assert eventually(
+        lambda: [line for line in left_of(str(directory)) if "cluster-init.sh" in line]
+    )
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=120)
     assert (process.returncode, "interrupted" in said) == (130, True)
