@@ -122,7 +122,7 @@ def _within(directory: str, others: list[str] | tuple[str, ...]) -> bool:
 def _write_files(paths: Paths, plan: Plan) -> None:
     secret, devices = paths.directory / "munge", paths.directory / "dev"
     for directory in (paths.etc, paths.logs, paths.run, paths.directory / "state", devices):
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(mode=0o755, exist_ok=True)
     secret.mkdir(mode=0o700)
     (secret / "key").touch(mode=0o600)
     (secret / "key").write_bytes(secrets.token_bytes(1024))

@@ -127,7 +127,7 @@ def _shape(workshop: Workshop, name: str, nodes: int) -> Shape:
 
 def _open_to_users(paths: Paths) -> None:
     """Let other users reach the configuration and the sockets, and nothing else."""
-    for private in (paths.logs, paths.directory / "state", paths.secrets):
+    for private in (paths.logs, paths.directory / "state", paths.directory / "munge"):
         private.chmod(0o700)
     paths.directory.chmod(0o711)
 
