@@ -81,8 +81,8 @@ def _require_same(paths: Paths, shape: Shape, requested: Iterable[str]) -> None:
             f"cluster {paths.name} is up in another shape", next_step=next_step, details=both
         )
     for directory in map(os.path.realpath, requested):
-        is_seen = directory in plan.shared or _within(directory, plan.shared)
-        if below_private(directory) and not is_seen:
+        is_shared = directory in plan.shared or _within(directory, plan.shared)
+        if below_private(directory) and not is_shared:
             raise ClusterError(
                 f"cluster {paths.name} is up, and its nodes do not see {directory}",
                 next_step=next_step,

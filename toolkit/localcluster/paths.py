@@ -38,7 +38,7 @@ class Paths(NamedTuple):
         plan: the requested plan: written first.
         started: the running cluster: written when every node is idle.
         step: the step of the start that is under way.
-        control: the pipe by which the first process is told to switch a node.
+        control: the pipe by which the first process gets orders to switch a node.
     """
 
     name: str

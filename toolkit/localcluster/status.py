@@ -118,9 +118,9 @@ def status(name: str) -> Status:
     paths = paths_of(name)
     started = must_run(paths)
     shape = read_json(paths.plan, Plan).shape
-    inside = prefix(paths, started.pid, "/")
-    powers = _powers(paths, inside, all_nodes(shape))
-    states = node_states(inside, timeout=10)
+    login = prefix(paths, started.pid, "/")
+    powers = _powers(paths, login, all_nodes(shape))
+    states = node_states(login, timeout=10)
     nodes = tuple(
         NodeStatus(
             node.name,
@@ -154,7 +154,7 @@ def status(name: str) -> Status:
     )
 
 
-def _powers(paths: Paths, inside: Sequence[str], nodes: Sequence[Node]) -> dict[str, Power]:
+def _powers(paths: Paths, login: Sequence[str], nodes: Sequence[Node]) -> dict[str, Power]:
     """Return the power of each node: its processes are seen in /proc, its cable by ip(8).
 
     Raises:
@@ -166,7 +166,7 @@ def _powers(paths: Paths, inside: Sequence[str], nodes: Sequence[Node]) -> dict[
             next_step="exit it, or: toolkit cluster exec",
         )
     running = processes.node_processes(paths)
-    links = json.loads(shell.run((*inside, "ip", "-json", "link"), timeout=10).stdout)
+    links = json.loads(shell.run((*login, "ip", "-json", "link"), timeout=10).stdout)
     cut = {link["ifname"] for link in links if "UP" not in link["flags"]}
     return {
         node.name: "off" if node.name not in running else "cut" if node.link in cut else "on"
@@ -193,7 +193,7 @@ def switch(name: str, verb: Verb, node: str, progress: Progress, *, wait: bool) 
         ClusterError: it failed, or Slurm did not notice.
     """
     paths = paths_of(name)
-    inside = prefix(paths, must_run(paths).pid, "/")
+    login = prefix(paths, must_run(paths).pid, "/")
     shape = read_json(paths.plan, Plan).shape
     nodes = {each.name: each for each in all_nodes(shape)}
     if node not in nodes:
@@ -210,10 +210,10 @@ def switch(name: str, verb: Verb, node: str, progress: Progress, *, wait: bool) 
             " without --light"
         )
     progress.begin(verb, node)
-    _switch(paths, inside, verb, nodes[node])
+    _switch(paths, login, verb, nodes[node])
     if verb in ("join", "start"):
         port = light_port(nodes[node]) if shape.is_light else NODE_PORT
-        _await_slurmd(paths, inside, nodes[node], port)
+        _await_slurmd(paths, login, nodes[node], port)
     if verb == "join" and (pid := processes.node_processes(paths).get(node)):
         os.kill(pid, signal.SIGHUP)  # its slurmd registers with the controller
     if not wait:
@@ -222,11 +222,11 @@ def switch(name: str, verb: Verb, node: str, progress: Progress, *, wait: bool) 
     expected = f"until Slurm calls {node} {'usable' if back else 'down'}"
     progress.begin("waiting", expected, 5.0 if back else 25.0)
     return _await(
-        paths, inside, node, back=back, patience=_NOTICED_WITHIN + _NOTICED_WITHIN_EACH * len(nodes)
+        paths, login, node, back=back, patience=_NOTICED_WITHIN + _NOTICED_WITHIN_EACH * len(nodes)
     )
 
 
-def _switch(paths: Paths, inside: Sequence[str], verb: Verb, node: Node) -> None:
+def _switch(paths: Paths, login: Sequence[str], verb: Verb, node: Node) -> None:
     """Switch a node; one command at a time does.
 
     Raises:
@@ -236,7 +236,7 @@ def _switch(paths: Paths, inside: Sequence[str], verb: Verb, node: Node) -> None
     pipe = os.open(paths.control, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(pipe, fcntl.LOCK_EX)
-        power = _powers(paths, inside, [node])[node.name]
+        power = _powers(paths, login, [node])[node.name]
         if power == "off" and verb in ("cut", "join"):
             raise ClusterError(
                 f"{node.name} is switched off", next_step=f"toolkit cluster start {node.name}"
@@ -248,7 +248,7 @@ def _switch(paths: Paths, inside: Sequence[str], verb: Verb, node: Node) -> None
         else:
             os.write(pipe, f"{verb} {node.name}\n".encode())
         deadline = time.monotonic() + _SWITCHED_WITHIN
-        while _powers(paths, inside, [node])[node.name] != wanted:
+        while _powers(paths, login, [node])[node.name] != wanted:
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"{node.name} is not {wanted} after {_SWITCHED_WITHIN:g} s",
@@ -259,7 +259,7 @@ def _switch(paths: Paths, inside: Sequence[str], verb: Verb, node: Node) -> None
         os.close(pipe)
 
 
-def _await_slurmd(paths: Paths, inside: Sequence[str], node: Node, port: int) -> None:
+def _await_slurmd(paths: Paths, login: Sequence[str], node: Node, port: int) -> None:
     """Wait until slurmd of a node takes connections; Slurm may not have noticed its absence.
 
     Raises:
@@ -267,7 +267,7 @@ def _await_slurmd(paths: Paths, inside: Sequence[str], node: Node, port: int) ->
     """
     connect = ("timeout", "1", "bash", "-c", f": <>/dev/tcp/{node.address}/{port}")
     deadline = time.monotonic() + _SWITCHED_WITHIN
-    while not shell.run((*inside, *connect), check=False).ok:
+    while not shell.run((*login, *connect), check=False).ok:
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"slurmd of {node.name} did not start",
@@ -277,12 +277,12 @@ def _await_slurmd(paths: Paths, inside: Sequence[str], node: Node, port: int) ->
 
 
 def _await(
-    paths: Paths, inside: Sequence[str], node: str, *, back: bool, patience: float
+    paths: Paths, login: Sequence[str], node: str, *, back: bool, patience: float
 ) -> NodeState:
     deadline = time.monotonic() + patience
     state = NodeState()
     while time.monotonic() < deadline:
-        state = node_states(inside, timeout=30).get(node, state)
+        state = node_states(login, timeout=30).get(node, state)
         if state.usable if back else state.state.startswith("down"):
             return state
         time.sleep(0.2)
