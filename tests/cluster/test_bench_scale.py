@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from toolkit.bench.scale import analysis, fits
 from toolkit.bench.scale.directory import read_study
+from toolkit.bench.scale.report import series
 
 pytestmark = pytest.mark.usefixtures("cluster")
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -143,9 +143,9 @@ def test_the_serial_fraction_is_found(toolkit: Any, pytorch_image: Path, shared_
     done = toolkit(*chosen, cwd=shared_dir, timeout=240)
     assert done.returncode == 0, done.stderr
     study = read_study(shared_dir / "scale/paced")
-    (entry,) = analysis.series(study)
+    (entry,) = series(study)
     assert [row.size for row in entry.counting] == [1, 2, 2, 4, 4, 8]
-    law = fits.fit(entry)
+    law = entry.fit
     assert law is not None
     assert law.law == "Amdahl"
     assert abs(law.serial - 0.1) <= 0.02

@@ -18,7 +18,7 @@ from toolkit.cli.bench import _compare
 from toolkit.errors import MalformedInputError, RegressionError, UsageError
 from toolkit.model.base import to_json
 
-KEY: against.Key = ("weak", "torchrun", 2, 2)
+KEY = "torchrun, weak, 2 x 1"
 
 
 # 3 against 3 have p = 1/20 at best; 2 against 2 have 1/6, which shows nothing.

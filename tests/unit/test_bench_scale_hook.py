@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.bench.scale import rank_files
-from toolkit.bench.scale.point_run import HOOK
+from toolkit.bench.scale import measurement
+from toolkit.bench.scale.study import HOOK
 
 OPTIMIZER = """\
 before, after = [], []
@@ -75,7 +75,7 @@ def test_the_steps_of_a_rank_are_recorded_however_it_ends(tmp_path: Path, ending
     assert done.stdout == "ends\n"
     assert done.returncode == (1 if "raise" in ending else 0), done.stderr
     (path,) = records.glob("*.jsonl")
-    file = rank_files.parse(path.read_text())
+    file = measurement.parse(path.read_text())
     assert file is not None
     assert (file.rank, len(file.ends)) == (3, 4)
     # The first step has no hook at its parameters yet; the others have 0.15 s of their own of 0.45.

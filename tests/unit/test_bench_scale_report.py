@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.test_bench_scale import OPTIONS, measured, study
 from toolkit import reports
-from toolkit.bench.scale import analysis, fits
+from toolkit.bench.scale import report, statistics
 from toolkit.bench.scale.directory import StudyDirectory, read_study
 from toolkit.bench.scale.model import Communication, Origin, Straggler, Study
 from toolkit.bench.scale.report import page, write_reports
@@ -47,15 +47,15 @@ def strong(serial: float, *, scatter: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) 
     return study(*groups, options=STRONG, mode="strong")
 
 
-def fitted(whole: Study) -> fits.Fit:
-    result = fits.fit(analysis.series(whole)[0])
+def fitted(whole: Study) -> statistics.Fit:
+    result = report.series(whole)[0].fit
     assert result is not None
     return result
 
 
 def test_a_line_is_that_computed_by_hand() -> None:
     # Weights 1/4, 1, 1/4: mean x 2, mean y 4/3, so b = 0.
-    assert fits.fit_line([(1.0, 2.0), (2.0, 1.0), (3.0, 2.0)]) == pytest.approx((4 / 3, 0))
+    assert statistics.fit_line([(1.0, 2.0), (2.0, 1.0), (3.0, 2.0)]) == pytest.approx((4 / 3, 0))
 
 
 @settings(deadline=None)
@@ -66,22 +66,22 @@ def test_the_serial_fraction_is_found_in_exact_data(serial: float, is_strong: bo
     assert law.law == ("Amdahl" if is_strong else "Gustafson")
     assert (law.serial, law.low, law.high) == pytest.approx((serial,) * 3, abs=1e-9)
     ideal = 1 / (serial + (1 - serial) / 512) if is_strong else serial + (1 - serial) * 512
-    assert fits.speedup(law, 512) == pytest.approx(ideal, rel=1e-6)
+    assert law.speedup(512) == pytest.approx(ideal, rel=1e-6)
 
 
 def test_three_sizes_or_oversubscribed_ones_are_not_fitted() -> None:
     three = [measured(size, 50.0 * size) for size in SIZES[:3]]
-    assert fits.fit(analysis.series(study(*three))[0]) is None
+    assert report.series(study(*three))[0].fit is None
     oversubscribed = measured(8, 400.0, oversubscribed=True)
-    assert fits.fit(analysis.series(study(*three, oversubscribed))[0]) is None
-    assert fits.fit(analysis.series(study(*three, measured(8, 400.0)))[0]) is not None
+    assert report.series(study(*three, oversubscribed))[0].fit is None
+    assert report.series(study(*three, measured(8, 400.0)))[0].fit is not None
 
 
 def test_what_a_law_cannot_explain_is_called_so() -> None:
     faster = [measured(size, rate) for size, rate in zip(SIZES, (50, 110, 230, 470), strict=True)]
-    assert "the law does not hold" in fits.verdict(fitted(study(*faster)))
+    assert "the law does not hold" in str(fitted(study(*faster)))
     wild = [measured(size, rate) for size, rate in zip(SIZES, (50, 40, 230, 170), strict=True)]
-    assert "too wide to tell" in fits.verdict(fitted(study(*wild)))
+    assert "too wide to tell" in str(fitted(study(*wild)))
 
 
 def full() -> Study:

@@ -158,31 +158,16 @@ def measured(
         results: the JSON object that our own script prints.
         lines: of rank 0; nccl-tests prints a table.
     """
+    values = dict(results)
     if backend == "nccl-tests":
         rows = nccl_tests(lines, ranks)
+        values = {"rows": rows} if rows else {}
         wrong = sum(row.wrong for row in rows)
-        return (
-            Measured(
-                backend=backend,
-                shape=shape,
-                ranks=ranks,
-                rows=rows,
-                wrong=wrong,
-                device="cuda",
-                run=run,
-            )
-            if rows
-            else None
-        )
-    if "rows" not in results:
+        values |= {"backend": backend, "device": "cuda", "world_size": ranks, "wrong": wrong}
+    if "rows" not in values:
         return None
-    values = {
-        "backend": results["backend"],
-        "device": results["device"],
-        "ranks": results["world_size"],
-        "wrong": results["wrong"],
-    }
-    return convert({**values, "shape": shape, "rows": results["rows"], "run": run}, Measured)
+    named = {name: values[name] for name in ("backend", "device", "wrong", "rows")}
+    return convert({**named, "ranks": values["world_size"], "shape": shape, "run": run}, Measured)
 
 
 # Size, count, type, operation, root; then out of place and in place: time, algorithm's and bus

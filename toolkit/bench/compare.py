@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
+from toolkit.api.run import CompletedRun
 from toolkit.bench import jobs
 from toolkit.errors import UnknownRunError
 from toolkit.model.base import Model
 from toolkit.model.case import Case
-from toolkit.model.plan import Plan
-from toolkit.model.run import Outcome
 from toolkit.planning.settings import Layer
 from toolkit.runs.run import Run
 from toolkit.units import or_dash
@@ -48,15 +47,6 @@ class Row(Model, frozen=True, kw_only=True):
     accuracy: float | None = None
     parameters_equal: bool | None = None
     runs: tuple[str, ...] = ()
-
-
-class Measured(NamedTuple):
-    """A run of a job that has ended."""
-
-    plan: Plan
-    outcome: Outcome
-    memory: tuple[float, float]
-    name: str
 
 
 def settings(given: Mapping[str, Any], arguments: Sequence[str]) -> Layer:
@@ -88,18 +78,18 @@ def run(
         FailedRunError: a job failed.
         ToolkitError: one could not be planned or submitted.
     """
-    measured_runs: dict[str, list[Measured]] = {target: [] for target in targets}
+    measured_runs: dict[str, list[CompletedRun]] = {target: [] for target in targets}
     for number in range(rounds):
-        for target in measured_runs:
+        for target, runs in measured_runs.items():
             ended = _ended(cwd / target)
-            if ended is None:
-                measured_runs[target].append(_measured(target, layer, cwd, say))
-            elif number == 0:
-                measured_runs[target].append(ended)
+            ran = ended or jobs.run(target, layer, cwd, say, adapt=_remembering)
+            if ran.outcome.kind != "ok":
+                raise jobs.FailedRunError(ran)
+            runs += [] if ended and number else [ran]
     return [row(target, runs) for target, runs in measured_runs.items()]
 
 
-def _ended(directory: Path) -> Measured | None:
+def _ended(directory: Path) -> CompletedRun | None:
     """Return an existing run; None if this is not the directory of a run.
 
     Raises:
@@ -115,47 +105,39 @@ def _ended(directory: Path) -> Measured | None:
             place=str(directory),
             next_step=f"toolkit logs {run.name}",
         )
-    return Measured(run.plan, outcome, memory(run.plan, directory), run.name)
+    return CompletedRun(run, outcome)
 
 
-def _measured(target: str, layer: Layer, cwd: Path, say: Callable[[str, str], None]) -> Measured:
-    ran = jobs.run(target, layer, cwd, say, adapt=_remembering)
-    if ran.outcome.kind != "ok":
-        raise jobs.FailedRunError(ran)
-    used = memory(ran.run.plan, ran.run.directory)
-    return Measured(ran.run.plan, ran.outcome, used, ran.run.name)
-
-
-def memory(plan: Plan, directory: Path) -> tuple[float, float]:
+def memory(run: Run) -> tuple[float, float]:
     """Return the peak memory of the script's processes on the host and on a GPU, in MB.
 
     Agents and the like run other scripts.
     """
-    scripts = {PurePosixPath(word).name for word in plan.launch.program if word.endswith(".py")}
-    records = [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted((directory / _MEMORY).glob("*.json"))
-    ]
-    own = [record for record in records if PurePosixPath(record["script"]).name in scripts]
-    return max((record["host_mb"] for record in own), default=0.0), max(
-        (record["gpu_mb"] for record in own), default=0.0
-    )
+    words = run.plan.launch.program
+    scripts = {PurePosixPath(word).name for word in words if word.endswith(".py")}
+    peaks = [(0.0, 0.0)]
+    for path in sorted((run.directory / _MEMORY).glob("*.json")):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if PurePosixPath(record["script"]).name in scripts:
+            peaks.append((record["host_mb"], record["gpu_mb"]))
+    return max(host for host, _ in peaks), max(gpu for _, gpu in peaks)
 
 
-def row(target: str, runs: Sequence[Measured]) -> Row:
+def row(target: str, runs: Sequence[CompletedRun]) -> Row:
     """Return the runs of a job as one row."""
-    plan, results = runs[0].plan, [record.outcome.results for record in runs]
+    plan, results = runs[0].run.plan, [ran.outcome.results for ran in runs]
     equal = [bool(record["parameters_equal"]) for record in results if "parameters_equal" in record]
+    host, gpu = zip(*(memory(ran.run) for ran in runs), strict=True)
     return Row(
         job=PurePosixPath(target).name,
         launcher=plan.launch.launcher,
         shape=plan.shape,
         samples_per_second=_median(record.get("samples_per_second") for record in results),
-        host_mb=max(record.memory[0] for record in runs) or None,
-        gpu_mb=max(record.memory[1] for record in runs) or None,
+        host_mb=max(host) or None,
+        gpu_mb=max(gpu) or None,
         accuracy=_median(record.get("accuracy") for record in results),
         parameters_equal=all(equal) if equal else None,
-        runs=tuple(record.name for record in runs),
+        runs=tuple(ran.run.name for ran in runs),
     )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from toolkit import scripts
 from toolkit.api.run import Adapt, CompletedRun, complete, unchanged
 from toolkit.model.plan import Plan
 from toolkit.planning.case import gather
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.runs.follow import Changed, Event
 from toolkit.runs.logs import Line, is_noise
@@ -30,9 +32,6 @@ def script_of(target: str, settings: Layer, cwd: Path, *, adapt: Adapt = unchang
     Raises:
         ToolkitError: it could not be planned.
     """
-    from toolkit import scripts
-    from toolkit.planning.plan import decide
-
     return scripts.script(decide(adapt(gather(target, settings, cwd))))
 
 
@@ -65,7 +64,8 @@ def run(
     case = patiently(lambda: gather(target, settings, cwd), wait)
 
     def planned(plan: Plan) -> None:
-        say("plan", _summary(plan))
+        launcher, image = plan.launch.launcher, plan.container.shown
+        say("plan", f"{plan.name}: {plan.shape}, {launcher}, {image}, site {plan.site}")
         on_plan(plan)
 
     return complete(
@@ -76,11 +76,6 @@ def run(
         on_event=lambda event: report(event, say),
         on_cancel=lambda job_id: say("cancelled", f"job {job_id}"),
     )
-
-
-def _summary(plan: Plan) -> str:
-    launcher, image = plan.launch.launcher, plan.container.shown
-    return f"{plan.name}: {plan.shape}, {launcher}, {image}, site {plan.site}"
 
 
 def report(event: Event, say: Inform) -> None:

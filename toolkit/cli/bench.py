@@ -20,10 +20,10 @@ from toolkit.bench.allreduce import BACKENDS, JOB, Measured
 from toolkit.bench.jobs import FailedRunError, script_of
 from toolkit.bench.jobs import run as run_job
 from toolkit.bench.scale import against as earlier
-from toolkit.bench.scale import analysis, fits, study
+from toolkit.bench.scale import study
 from toolkit.bench.scale.directory import StudyDirectory, read_study
 from toolkit.bench.scale.model import Options, Study
-from toolkit.bench.scale.report import table, write_reports
+from toolkit.bench.scale.report import remarks, series, table, write_reports
 from toolkit.bench.scale.study import PlannedPoint
 from toolkit.cli import console
 from toolkit.cli.follow import show_explanation, show_outcome
@@ -537,11 +537,11 @@ def _show_study(study: Study, folder: StudyDirectory, *, as_json: bool) -> None:
     if as_json:
         console.out_json(study)
         return
-    for entry in analysis.series(study):
+    for entry in series(study):
         console.out(f"{entry.name} scaling")
         console.out(console.table(*table(study, entry)))
-        for remark in analysis.remarks(entry, study):
+        for remark in remarks(entry, study):
             console.fact("note", remark)
-        if (fitted := fits.fit(entry)) is not None:
-            console.fact("fit", fits.verdict(fitted))
+        if (fitted := entry.fit) is not None:
+            console.fact("fit", str(fitted))
     console.say("report", f"{folder.html}, {folder.json}, {folder.csv}")

@@ -280,27 +280,6 @@ def _describe_machine(directory: str) -> None:
     own.replace(path)
 
 
-class _Loader(importlib.abc.Loader):
-    """A module's own loader, and the patch after it."""
-
-    def __init__(self, loader: Any, patch: Callable[[ModuleType], object]) -> None:
-        self.loader = loader
-        self.patch = patch
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Create the module as its own loader does."""
-        module: ModuleType | None = self.loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module, then patch it."""
-        self.loader.exec_module(module)
-        _quiet(self.patch)(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.loader, name)
-
-
 class _Finder(importlib.abc.MetaPathFinder):
     """A finder of the few modules that are patched; all others are left to the next one."""
 
@@ -318,7 +297,13 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, functools.partial(patch, self.recorder))
+            run = spec.loader.exec_module
+
+            def run_and_patch(module: ModuleType) -> None:
+                run(module)
+                _quiet(patch)(self.recorder, module)
+
+            spec.loader.exec_module = run_and_patch  # type: ignore[method-assign]
         return spec
 
 

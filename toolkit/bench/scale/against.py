@@ -8,47 +8,44 @@ comparison says that it cannot tell.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from toolkit.bench.scale.model import Sample, Study
-from toolkit.bench.scale.spread import Spread, least_p, p_lower, spread
+from toolkit.bench.scale.model import Study
+from toolkit.bench.scale.statistics import Spread, p_lower, spread
 from toolkit.errors import UsageError
 
 THRESHOLD = 0.05  # of the median
 _LEVEL = 0.05 + 1e-9  # of the test: 3 runs against 3 have 1 / 20
 _MOST_RUNS = 500  # of a point that are compared
+_ORIGIN = {
+    "image_digest": "image",
+    "script_sha256": "script",
+    "commit": "commit",
+    "site": "site",
+    "slurm": "Slurm",
+    "toolkit": "toolkit",
+}
 
 Verdict = Literal["slower", "faster", "no change", "too few runs"]
-Key = tuple[str, str, int, int]
 
 
 class Change(NamedTuple):
     """One point of both studies.
 
     Attributes:
-        key: mode, launcher, nodes and ranks.
+        name: such as ``torchrun, weak, 2 x 4`` for two nodes with four ranks each.
         ratio: the new rate by the old one: below 1 is slower, also if the metric is a time.
         p: of the test in the direction of the change.
     """
 
-    key: Key
+    name: str
     old: Spread
     new: Spread
     ratio: float
     p: float
     verdict: Verdict
-
-    @property
-    def name(self) -> str:
-        """Return the name of the point."""
-        return name_of(self.key)
-
-
-def name_of(key: Key) -> str:
-    """Return the name of a point: ``torchrun, weak, 2 x 4`` for two nodes with four ranks each."""
-    mode, launcher, nodes, ranks = key
-    return f"{launcher}, {mode}, {nodes} x {ranks // nodes}"
 
 
 def compare(old: Study, new: Study, threshold: float = THRESHOLD) -> tuple[Change, ...]:
@@ -63,8 +60,8 @@ def compare(old: Study, new: Study, threshold: float = THRESHOLD) -> tuple[Chang
             place="--against",
             next_step="compare studies of one metric",
         )
-    before, after = by_key(old), by_key(new)
-    common = [key for key in after if key in before]
+    before, after = _by_name(old), _by_name(new)
+    common = [name for name in after if name in before]
     if not common:
         raise UsageError(
             "the studies have no point in common",
@@ -72,24 +69,24 @@ def compare(old: Study, new: Study, threshold: float = THRESHOLD) -> tuple[Chang
             next_step="measure the same nodes, ranks and launcher",
         )
     is_time = new.options.is_time
-    return tuple(change(key, before[key], after[key], threshold, is_time=is_time) for key in common)
+    return tuple(
+        change(name, before[name], after[name], threshold, is_time=is_time) for name in common
+    )
 
 
-def by_key(study: Study) -> dict[Key, list[float]]:
+def _by_name(study: Study) -> dict[str, list[float]]:
     """Return the values of each point by what makes it the same in another study."""
-    values: dict[Key, list[float]] = {}
+    values: dict[str, list[float]] = {}
     for point in study.points:
         for sample in study.of(point):
-            values.setdefault(_key(point.mode, sample), []).append(sample.value)
-    return {key: runs[:_MOST_RUNS] for key, runs in values.items()}
-
-
-def _key(mode: str, sample: Sample) -> Key:
-    return mode, sample.launcher, sample.nodes, sample.size
+            shape = f"{sample.nodes} x {sample.ranks_per_node}"
+            name = f"{sample.launcher}, {point.mode}, {shape}"
+            values.setdefault(name, []).append(sample.value)
+    return {name: runs[:_MOST_RUNS] for name, runs in values.items()}
 
 
 def change(
-    key: Key, old: Sequence[float], new: Sequence[float], threshold: float, *, is_time: bool
+    name: str, old: Sequence[float], new: Sequence[float], threshold: float, *, is_time: bool
 ) -> Change:
     """Return the change of one point."""
     before = [1 / value for value in old] if is_time else old
@@ -97,25 +94,17 @@ def change(
     ratio = spread(after).median / spread(before).median
     p = p_lower(after, before) if ratio < 1 else p_lower(before, after)
     verdict: Verdict = "no change"
-    if least_p(len(new), len(old)) > _LEVEL:
+    if 1 / math.comb(len(new) + len(old), len(new)) > _LEVEL:  # the least that p can be
         verdict = "too few runs"
     elif p <= _LEVEL and abs(ratio - 1) > threshold:
         verdict = "slower" if ratio < 1 else "faster"
-    return Change(key, spread(old), spread(new), ratio, p, verdict)
+    return Change(name, spread(old), spread(new), ratio, p, verdict)
 
 
 def differences(old: Study, new: Study) -> list[str]:
     """Return what else is different: a change may come from it."""
-    names = {
-        "image_digest": "image",
-        "script_sha256": "script",
-        "commit": "commit",
-        "site": "site",
-        "slurm": "Slurm",
-        "toolkit": "toolkit",
-    }
     notes = []
-    for field, name in names.items():
+    for field, name in _ORIGIN.items():
         before, after = getattr(old.origin, field), getattr(new.origin, field)
         if before != after:
             notes.append(f"{name}: {before[:40] or 'unknown'} -> {after[:40] or 'unknown'}")

@@ -17,11 +17,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.bench.scale.model import Options, Origin, Point, Sample, Study
-from toolkit.bench.scale.points import MOST_POINTS
+from toolkit.bench.scale.model import MOST_POINTS, Options, Origin, Point, Sample, Study
 from toolkit.errors import BusyError, ConfigError, MalformedInputError, UsageError
 from toolkit.files import read_json, read_text, write_atomically
-from toolkit.model.base import BadDataError, from_json, to_json
+from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.trust import require_trusted
 
 _MOST_FILES = 100_000
@@ -34,7 +33,7 @@ _MAY_GROW = (
 
 
 class StudyDirectory:
-    """The files of one study."""
+    """The files of one study: its options, the measurements so far, and the run in progress."""
 
     def __init__(self, path: Path) -> None:
         """Name the files below a directory, which may not exist."""
@@ -86,34 +85,32 @@ class StudyDirectory:
         Raises:
             UsageError: the directory has a study with other options or another script or image.
         """
-        study = Study(
-            directory=str(self.path), options=options, origin=origin, points=tuple(points)
-        )
+        directory = str(self.path)
+        study = Study(directory=directory, options=options, origin=origin, points=tuple(points))
         if self.study.is_file():
             before = read_json(self.study, Study)
-            if any(self.samples.glob("*.json")):
-                self._require_same(before, study)
+            compared: list[tuple[str, Model, Model, str]] = [
+                (name.replace("_", "-"), before.options, options, name)
+                for name in Options.__struct_fields__
+                if name not in _MAY_GROW
+            ]
+            compared.append(("the script", before.origin, origin, "script_sha256"))
+            compared.append(("the image", before.origin, origin, "image_digest"))
+            changed = [
+                shown
+                for shown, old, new, name in compared
+                if getattr(old, name) != getattr(new, name)
+            ]
+            if changed and any(self.samples.glob("*.json")):
+                raise UsageError(
+                    f"{self.path} has a study that differs in: {', '.join(changed)}",
+                    place="--directory",
+                    next_step="measure in another --directory; --against compares the two",
+                )
             all_points = dict.fromkeys((*before.points, *points))
             study = replace(study, origin=before.origin, points=tuple(all_points))
         write_atomically(self.study, to_json(study))
         return study
-
-    def _require_same(self, before: Study, now: Study) -> None:
-        changed = [
-            name
-            for name in Options.__struct_fields__
-            if name not in _MAY_GROW and getattr(before.options, name) != getattr(now.options, name)
-        ]
-        for name in ("script_sha256", "image_digest"):
-            if getattr(before.origin, name) != getattr(now.origin, name):
-                changed.append({"script_sha256": "the script"}.get(name, "the image"))
-        if changed:
-            named = ", ".join(name.replace("_", "-") for name in changed)
-            raise UsageError(
-                f"{self.path} has a study that differs in: {named}",
-                place="--directory",
-                next_step="measure in another --directory; --against compares the two",
-            )
 
     def read_samples(self) -> tuple[Sample, ...]:
         """Return all measurements so far."""
@@ -144,7 +141,8 @@ def read_study(path: Path) -> Study:
 
     Raises:
         ConfigError: there is none.
-        MalformedInputError: the file is not a report.
+        MalformedInputError: the file is not a report, or one that no measurement gives: it may be
+            another user's.
     """
     file = path / "report.json" if path.is_dir() else path
     try:
@@ -159,7 +157,12 @@ def read_study(path: Path) -> Study:
         text = text.partition(_SCRIPT)[2].partition("</script>")[0]
     try:
         study = from_json(text, Study)
-        _require_possible(study)
+        if len(study.points) > MOST_POINTS or len(study.samples) > _MOST_FILES:
+            raise BadDataError("it has too many points or measurements", "points")
+        for entry in study.samples:
+            least = min(entry.value, entry.nodes, entry.ranks_per_node, entry.cpus_per_rank)
+            if not (least > 0 and entry.value < math.inf):
+                raise BadDataError("a measurement is not above zero, or not finite", "samples")
     except BadDataError as error:
         raise MalformedInputError(
             f"this is not the report of a scaling study: {error}",
@@ -167,14 +170,3 @@ def read_study(path: Path) -> Study:
             next_step="name a report.json or report.html of toolkit bench scale",
         ) from None
     return study
-
-
-def _require_possible(study: Study) -> None:
-    """Raise BadDataError for a study that no measurement gives, of a file by another user."""
-    if len(study.points) > MOST_POINTS or len(study.samples) > _MOST_FILES:
-        raise BadDataError("it has too many points or measurements", "points")
-    for sample in study.samples:
-        if min(sample.value, sample.nodes, sample.ranks_per_node, sample.cpus_per_rank) <= 0:
-            raise BadDataError("a measurement is not above zero", "samples")
-        if not sample.value < math.inf:
-            raise BadDataError("a measurement is not finite", "samples")

@@ -6,12 +6,16 @@ renamed: reports of earlier versions stay readable.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, Literal
 
+from toolkit.errors import UsageError
 from toolkit.model.base import Model
+from toolkit.units import counted
 
 Mode = Literal["strong", "weak"]
 FORMAT = 1
+MOST_POINTS = 200
 
 
 class Options(Model, frozen=True, kw_only=True):
@@ -56,6 +60,55 @@ class Options(Model, frozen=True, kw_only=True):
     def is_time(self) -> bool:
         """Return whether the metric is a duration, of which less is better."""
         return self.metric == "seconds" or self.metric.endswith("_seconds")
+
+    def points(self) -> tuple[Point, ...]:
+        """Return all points of a study, the smallest first within each mode and launcher.
+
+        Raises:
+            UsageError: the options contradict each other.
+        """
+        if len(set(self.modes)) > 1 and not (self.divide or self.multiply):
+            raise UsageError(
+                "--strong and --weak would run the script with the same arguments",
+                place="--strong --weak",
+                next_step="name the argument that differs: --divide batch-size=64",
+            )
+        for name, mode in (("divide", "strong"), ("multiply", "weak")):
+            if getattr(self, name) and mode not in self.modes:
+                cause = f"--{name} changes arguments of {mode} scaling, which is not measured"
+                raise UsageError(cause, place=f"--{name}", next_step=f"add --{mode}")
+        shapes = sorted(
+            set(product(self.nodes, self.ntasks_per_node or (0,))),
+            key=lambda shape: (shape[0] * max(shape[1], 1), shape[0]),
+        )
+        modes, launchers = dict.fromkeys(self.modes), dict.fromkeys(self.launchers or ("",))
+        count = len(shapes) * len(launchers) * len(modes)
+        if count > MOST_POINTS:
+            cause = f"the study has {count} points; the limit is {MOST_POINTS}"
+            raise UsageError(cause, place="--nodes", next_step="give fewer values")
+        return tuple(
+            Point(mode=mode, launcher=launcher, nodes=nodes, ntasks_per_node=ranks)
+            for mode, launcher, (nodes, ranks) in product(modes, launchers, shapes)
+        )
+
+    def scaled_arguments(self, mode: Mode, ranks: int) -> tuple[str, ...]:
+        """Return the arguments that depend on the number of ranks.
+
+        Raises:
+            UsageError: a total cannot be divided.
+        """
+        words: list[str] = []
+        for name, total in self.divide.items() if mode == "strong" else ():
+            if total % ranks:
+                raise UsageError(
+                    f"{total} cannot be divided by {counted(ranks, 'rank')}",
+                    place=f"--divide {name}={total}",
+                    next_step=f"--divide {name}={total * ranks}, or other sizes",
+                )
+            words += [f"--{name}", str(total // ranks)]
+        for name, value in self.multiply.items() if mode == "weak" else ():
+            words += [f"--{name}", str(value * ranks)]
+        return tuple(words)
 
 
 class Point(Model, frozen=True, kw_only=True):

@@ -1,20 +1,22 @@
-"""The reports of a study: a table, a page, JSON for later comparisons, CSV for spreadsheets."""
+"""From measurements to reports: a table, a page, JSON for later comparisons, CSV for spreadsheets.
+
+The rows are medians with their spread, speed-up, efficiency and hours.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 from toolkit import reports
-from toolkit.bench.scale import analysis, fits
-from toolkit.bench.scale.analysis import Row, Series
 from toolkit.bench.scale.directory import StudyDirectory
-from toolkit.bench.scale.fits import Fit
-from toolkit.bench.scale.model import Study
-from toolkit.bench.scale.spread import Spread
+from toolkit.bench.scale.model import Communication, Mode, Point, Sample, Straggler, Study
+from toolkit.bench.scale.statistics import LEAST_SIZES, Fit, Spread, fit, spread
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.reports.charts import Axis, Curve, Mark, chart
@@ -30,28 +32,246 @@ COLUMNS = (
 )
 # A spreadsheet takes a cell that begins with these for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FACTS = {
+    "image": "image",
+    "image_digest": "image digest",
+    "lock": "lock",
+    "script": "script",
+    "script_sha256": "script SHA-256",
+    "commit": "commit",
+    "site": "site",
+    "slurm": "Slurm",
+    "toolkit": "toolkit",
+    "began": "began",
+}
+
+
+class Row(NamedTuple):
+    """One point of a study, measured.
+
+    Attributes:
+        size: number of ranks.
+        value: the metric.
+        rate: work by second: the metric, or its inverse if it is a time.
+        speedup: by the smallest size of the same mode and launcher.
+        efficiency: the speed-up by the factor of the ranks.
+        oversubscribed: more ranks than cores or GPUs: it says nothing of scaling.
+        counts: the point counts for speed-up and fits.
+        unit_hours: hours of all GPUs or cores for an epoch; None: unknown.
+        communication_share: of a step, an all-reduce of the gradients; None: unknown, also if it
+            took longer than a step.
+        start_seconds, warm_up_seconds, step_seconds: medians; 0: unknown.
+        warm_up: values of the metric that were dropped, the most of a run.
+    """
+
+    point: Point
+    size: int
+    value: Spread
+    rate: Spread
+    speedup: Spread | None
+    efficiency: Spread | None
+    oversubscribed: bool
+    counts: bool
+    units: tuple[int, str]
+    unit_hours: float | None
+    communication: Communication
+    communication_share: float | None
+    start_seconds: float
+    warm_up_seconds: float
+    step_seconds: float
+    values: int
+    warm_up: int
+    straggler: Straggler | None
+    runs: tuple[str, ...]
+
+
+class Series(NamedTuple):
+    """All points of one mode and launcher, the smallest first."""
+
+    mode: Mode
+    launcher: str
+    rows: tuple[Row, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the name for a legend."""
+        return f"{self.launcher}, {self.mode}"
+
+    @property
+    def counting(self) -> tuple[Row, ...]:
+        """Return the rows that say something of scaling."""
+        return tuple(row for row in self.rows if row.counts)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Return the numbers of ranks that count, each once."""
+        return sorted({row.size for row in self.counting})
+
+    @property
+    def fit(self) -> Fit | None:
+        """Return the law that fits the rows that count; None if these are too few sizes."""
+        return fit(self.mode, [(row.size, row.rate.median) for row in self.counting])
+
+
+def series(study: Study) -> tuple[Series, ...]:
+    """Return the measured points of a study by mode and launcher."""
+    groups: dict[tuple[Mode, str], list[Row]] = {}
+    for point in study.points:
+        if samples := study.of(point):
+            key = (point.mode, samples[0].launcher)
+            groups.setdefault(key, []).append(_row(study, point, samples))
+    made = []
+    for (mode, launcher), rows in groups.items():
+        rows.sort(key=lambda row: (row.size, row.point.nodes))
+        base = next((row for row in rows if row.counts), None)
+        made.append(Series(mode, launcher, tuple(_scaled(row, base) for row in rows)))
+    return tuple(made)
+
+
+def _row(study: Study, point: Point, samples: Sequence[Sample]) -> Row:
+    first, values = samples[0], [sample.value for sample in samples]
+    rates = [1 / value for value in values] if study.options.is_time else values
+    oversubscribed = any(sample.oversubscribed for sample in samples)
+    epochs = _known(sample.epoch_seconds for sample in samples)
+    step = _known(sample.step_seconds for sample in samples)
+    sums = [sample.communication for sample in samples if sample.communication.seconds]
+    middle = sorted(sums, key=lambda entry: entry.seconds)[len(sums) // 2 :]
+    communication = middle[0] if middle else first.communication
+    share = communication.seconds / step if 0 < communication.seconds < step else None
+    return Row(
+        point=point,
+        size=first.size,
+        value=spread(values),
+        rate=spread(rates),
+        speedup=None,
+        efficiency=None,
+        oversubscribed=oversubscribed,
+        counts=not oversubscribed or bool(study.options.count_oversubscribed),
+        units=first.units,
+        unit_hours=epochs * first.units[0] / 3600 if epochs else None,
+        communication=communication,
+        communication_share=share,
+        start_seconds=_known(sample.start_seconds for sample in samples),
+        warm_up_seconds=_known(sample.warm_up_seconds for sample in samples),
+        step_seconds=step,
+        values=max(sample.values for sample in samples),
+        warm_up=max(sample.warm_up for sample in samples),
+        straggler=_straggler(samples),
+        runs=tuple(sample.name for sample in samples),
+    )
+
+
+def _known(values: Iterable[float]) -> float:
+    """Return the median of the values that are known, which are not 0."""
+    known = [value for value in values if value]
+    return statistics.median(known) if known else 0.0
+
+
+def _straggler(samples: Sequence[Sample]) -> Straggler | None:
+    """Return the straggler of most runs; one that is slow once may have been unlucky."""
+    stragglers = [sample.straggler for sample in samples if sample.straggler]
+    ranks = [straggler.ranks for straggler in stragglers]
+    if not ranks or ranks.count(statistics.mode(ranks)) * 2 <= len(samples):
+        return None
+    return next(entry for entry in stragglers if entry.ranks == statistics.mode(ranks))
+
+
+def _scaled(row: Row, base: Row | None) -> Row:
+    """Return the row with its speed-up and efficiency, if it and a smaller one count."""
+    if base is None or not row.counts:
+        return row
+    speedup = row.rate.scaled(1 / base.rate.median)
+    return row._replace(speedup=speedup, efficiency=speedup.scaled(base.size / row.size))
+
+
+def remarks(entry: Series, study: Study) -> Iterator[str]:
+    """Yield what the numbers of a series do not show, or must not be read as."""
+    shapes, reason = _shapes(entry, lambda row: row.oversubscribed), ""
+    if study.options.count_oversubscribed:
+        reason = f"; counted all the same, because: {study.options.count_oversubscribed}"
+    if shapes:
+        why = "oversubscribed, more ranks than cores or GPUs"
+        yield f"{shapes}: {why}{reason or '; this says nothing of scaling'}"
+    elif not all(sample.cores for sample in study.samples):
+        yield (
+            "the cores of the nodes are not recorded, so that more ranks than cores would not be "
+            "noticed"
+        )
+    for before, after in pairwise(entry.counting):
+        runs = min(before.value.runs, after.value.runs)
+        if runs > 1 and before.value.overlaps(after.value):
+            both = f"{_shape(before)} and {_shape(after)}"
+            yield f"{both}: the difference is within the spread of the runs"
+    if single := _shapes(entry, lambda row: row.counts and row.value.runs < 2):
+        yield f"{single}: one run does not show the spread; measure with --runs 3"
+    for row in entry.rows:
+        yield from _remarks_on(row)
+    most = max(entry.rows, key=lambda row: row.warm_up / row.values)
+    if most.warm_up:
+        share = f"{most.warm_up} of {most.values} printed values"
+        yield f"up to {share} of a run were dropped as warm-up ({_shape(most)})"
+    if once := [row for row in entry.rows if row.values == 1]:
+        slowest = max(once, key=lambda row: row.warm_up_seconds)
+        longer = f"{slowest.warm_up_seconds:.2g} s longer than later ones ({_shape(slowest)})"
+        bias = f"; the first steps took up to {longer}" if slowest.warm_up_seconds else ""
+        yield f"the script prints one value for a whole run, which may include its warm-up{bias}"
+
+
+def _remarks_on(row: Row) -> Iterator[str]:
+    """Yield that the all-reduce took longer than a step that has one, and who is a straggler."""
+    if row.step_seconds and row.communication.seconds >= row.step_seconds:
+        took = f"took {row.communication.seconds * 1000:.3g} ms"
+        yield (
+            f"{_shape(row)}: an all-reduce alone {took}, and a whole step "
+            f"{row.step_seconds * 1000:.3g} ms: the share of communication is not known; "
+            "the machines or the network were busier at the end of the run"
+        )
+    if (slow := row.straggler) is not None:
+        numbers = ", ".join(map(str, slow.ranks[:20]))
+        noun, verb = ("rank", "does") if len(slow.ranks) == 1 else ("ranks", "do")
+        yield (
+            f"{_shape(row)}: straggler {noun} {numbers} on {', '.join(slow.hosts[:20])}: {verb} "
+            f"{slow.busy_seconds * 1000:.3g} ms of its own work in each step, the others "
+            f"{slow.others_seconds * 1000:.3g} ms, and they wait"
+        )
+
+
+def _shapes(entry: Series, is_meant: Callable[[Row], bool]) -> str:
+    return ", ".join(_shape(row) for row in entry.rows if is_meant(row))
+
+
+def _shape(row: Row) -> str:
+    return f"{counted(row.point.nodes, 'node')} x {counted(row.size // row.point.nodes, 'rank')}"
 
 
 def write_reports(study: Study, directory: StudyDirectory) -> None:
     """Write all reports of what is measured so far."""
     write_atomically(directory.json, to_json(study))
-    write_atomically(directory.csv, as_csv(study, analysis.series(study)))
+    write_atomically(directory.csv, as_csv(study))
     write_atomically(directory.html, page(study))
 
 
 def page(study: Study) -> str:
     """Return what is measured of a study so far as one HTML page, with the report itself in it."""
-    entries = analysis.series(study)
-    fitted = {entry.name: fits.fit(entry) for entry in entries}
+    entries, samples = series(study), study.samples
+    fitted = {entry.name: entry.fit for entry in entries}
     directory = shlex.quote(f"{study.directory}/report.json")
+    dates = sorted(sample.ended[:10] for sample in samples if sample.ended)
+    days = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else ""
+    runs = f"{counted(len(samples), 'run')} at {counted(len(study.points), 'point')}"
+    planned = len(study.points) * study.options.runs
+    missing = f"; {planned - len(samples)} of {planned} not measured"
+    facts = {shown: getattr(study.origin, name) for name, shown in _FACTS.items()}
+    facts["arguments"] = redacted(shlex.join(study.options.arguments))
     return reports.render(
         "scale.html.j2",
         title=f"Scaling of {study.options.target}",
-        summary=_summary(study),
+        summary=f"Site {study.origin.site}, metric {study.options.metric}: {runs}"
+        f"{f', {days}' if days else ''}{missing if planned > len(samples) else ''}.",
         sections=[_section(study, entry, fitted[entry.name]) for entry in entries],
-        pictures=pictures(study, entries, fitted),
+        pictures=_pictures(study, entries, fitted) if entries else [],
         again=f"toolkit bench scale --again {directory} --directory scale/again",
-        facts=_facts(study),
+        facts=[(name, value) for name, value in facts.items() if value],
         runs=[
             (row.point.key, ", ".join(row.runs[:_MOST_RUNS]))
             for entry in entries
@@ -61,48 +281,16 @@ def page(study: Study) -> str:
     )
 
 
-def _summary(study: Study) -> str:
-    samples = study.samples
-    dates = sorted(sample.ended for sample in samples if sample.ended)
-    days = list(dict.fromkeys((dates[0][:10], dates[-1][:10]))) if dates else []
-    when = f", {' to '.join(days)}" if days else ""
-    runs = f"{counted(len(samples), 'run')} at {counted(len(study.points), 'point')}"
-    planned = len(study.points) * study.options.runs
-    missing = (
-        f"; {planned - len(samples)} of {planned} not measured" if planned > len(samples) else ""
-    )
-    return f"Site {study.origin.site}, metric {study.options.metric}: {runs}{when}{missing}."
-
-
-def _section(study: Study, entry: Series, fitted: fits.Fit | None) -> dict[str, object]:
+def _section(study: Study, entry: Series, fitted: Fit | None) -> dict[str, object]:
     header, rows = table(study, entry)
-    sizes = len({row.size for row in entry.counting})
-    few = f"No law is fitted: a fit needs {fits.LEAST} sizes that count, and the study has {sizes}"
+    few = f"a fit needs {LEAST_SIZES} sizes that count, and the study has {len(entry.sizes)}"
     return {
         "name": entry.name,
         "header": header,
         "rows": rows,
-        "remarks": analysis.remarks(entry, study),
-        "law": f"{fits.verdict(fitted) if fitted else few}.",
+        "remarks": list(remarks(entry, study)),
+        "law": f"{fitted}." if fitted else f"No law is fitted: {few}.",
     }
-
-
-def _facts(study: Study) -> list[tuple[str, str]]:
-    origin = study.origin
-    facts = {
-        "image": origin.image,
-        "image digest": origin.image_digest,
-        "lock": origin.lock,
-        "script": origin.script,
-        "script SHA-256": origin.script_sha256,
-        "commit": origin.commit,
-        "site": origin.site,
-        "Slurm": origin.slurm,
-        "toolkit": origin.toolkit,
-        "began": origin.began,
-        "arguments": redacted(shlex.join(study.options.arguments)),
-    }
-    return [(name, value) for name, value in facts.items() if value]
 
 
 def table(study: Study, entry: Series) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -133,12 +321,12 @@ def _median(value: Spread | None, form: str) -> str:
     return or_dash(value.median if value else None, form)
 
 
-def as_csv(study: Study, entries: Sequence[Series]) -> str:
+def as_csv(study: Study) -> str:
     """Return all points as CSV; what is unknown is empty."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for entry in entries:
+    for entry in series(study):
         for row in entry.rows:
             writer.writerow([_cell(value) for value in _values(study, entry, row)])
     return stream.getvalue()
@@ -170,25 +358,40 @@ def _cell(value: object) -> str:
     return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
 
 
-_HOLLOW = "Hollow marks are oversubscribed: they say nothing of scaling."
-_BARS = "Bars are the lowest and the highest run."
-_RANKS = Axis("ranks")
-
-Picture = tuple[dict[str, object], str]
-
-
-def pictures(
+def _pictures(
     study: Study, entries: Sequence[Series], fitted: Mapping[str, Fit | None]
-) -> list[Picture]:
+) -> list[tuple[dict[str, object], str]]:
     """Return the charts that a study has values for, each with its caption."""
-    if not entries:
-        return []
-    drawn = [_metric(study, entries)]
+    metric = study.options.metric
+    sizes = sorted({size for entry in entries for size in entry.sizes})
+    hollow = "Hollow marks are oversubscribed: they say nothing of scaling."
+    bars = "Bars are the lowest and the highest run."
+    title = f"{'Time' if study.options.is_time else 'Rate'}: {metric}"
+    caption = f"{bars} {hollow} Both axes are logarithmic."
+    drawn = [(title, _curves(entries, lambda row: row.value), Axis(metric), caption)]
+    percent = "{:.0%}".format
     if any(len(entry.counting) > 1 for entry in entries):
-        drawn += [_speedup(entries, fitted), _efficiency(entries)]
+        laws = [
+            _plain(f"{law.law}'s law, {entry.name}", entry.sizes, law.speedup)
+            for entry in entries
+            if (law := fitted[entry.name])
+        ]
+        curves = _curves(entries, lambda row: row.speedup)
+        ideal = _plain("ideal", sizes, lambda size: size / sizes[0])
+        caption = f"Against the smallest size. {bars}"
+        drawn.append(("Speed-up", [*curves, *laws, ideal], Axis("speed-up"), caption))
+        curves = _curves(entries, lambda row: row.efficiency)
+        curves.append(_plain("ideal", sizes, lambda _: 1.0))
+        axis = Axis("efficiency", is_log=False, least=1.0, write=percent)
+        caption = f"Speed-up divided by the factor of the ranks. {bars}"
+        drawn.append(("Efficiency", curves, axis, caption))
     if any(row.communication_share for entry in entries for row in entry.rows):
-        drawn.append(_communication(entries))
-    return drawn
+        curves = _curves(entries, lambda row: row.communication_share)
+        axis = Axis("all-reduce / step", is_log=False, least=0.1, write=percent)
+        caption = "An all-reduce of the gradients' size by the time of a step: an upper limit."
+        drawn.append(("Share of communication", curves, axis, f"{caption} {hollow}"))
+    ranks = Axis("ranks")
+    return [(chart(title, curves, ranks, axis), caption) for title, curves, axis, caption in drawn]
 
 
 def _curves(
@@ -200,53 +403,15 @@ def _curves(
         marks = []
         for row in entry.rows:
             value = value_of(row)
-            if isinstance(value, Spread):
+            value = spread([value]) if isinstance(value, float) else value
+            if value:
                 marks.append(Mark(row.size, value.median, value.low, value.high, not row.counts))
-            elif value:
-                marks.append(Mark(row.size, value, value, value, not row.counts))
         if marks:
             curves.append(Curve(entry.name, tuple(marks)))
     return curves
 
 
-def _plain(name: str, entries: Sequence[Series], value_of: Callable[[int], float]) -> Curve:
+def _plain(name: str, sizes: Iterable[int], value_of: Callable[[int], float]) -> Curve:
     """Return the line of a function of the number of ranks."""
-    sizes = sorted({row.size for entry in entries for row in entry.counting})
     values = [(size, value_of(size)) for size in sizes]
     return Curve(name, tuple(Mark(size, y, y, y) for size, y in values), is_plain=True)
-
-
-def _metric(study: Study, entries: Sequence[Series]) -> Picture:
-    metric = study.options.metric
-    title = f"{'Time' if study.options.is_time else 'Rate'}: {metric}"
-    drawing = chart(title, _curves(entries, lambda row: row.value), _RANKS, Axis(metric))
-    return drawing, f"{_BARS} {_HOLLOW} Both axes are logarithmic."
-
-
-def _speedup(entries: Sequence[Series], fitted: Mapping[str, Fit | None]) -> Picture:
-    base = min(row.size for entry in entries for row in entry.counting)
-    curves = _curves(entries, lambda row: row.speedup)
-    for entry in entries:
-        law = fitted[entry.name]
-        if law is not None:
-            name = f"{law.law}'s law, {entry.name}"
-            curves.append(_plain(name, [entry], partial(fits.speedup, law)))
-    curves.append(_plain("ideal", entries, lambda size: size / base))
-    return chart(
-        "Speed-up", curves, _RANKS, Axis("speed-up")
-    ), f"Against the smallest size. {_BARS}"
-
-
-def _efficiency(entries: Sequence[Series]) -> Picture:
-    curves = _curves(entries, lambda row: row.efficiency)
-    curves.append(_plain("ideal", entries, lambda _: 1.0))
-    axis = Axis("efficiency", is_log=False, least=1.0, write="{:.0%}".format)
-    caption = f"Speed-up divided by the factor of the ranks. {_BARS}"
-    return chart("Efficiency", curves, _RANKS, axis), caption
-
-
-def _communication(entries: Sequence[Series]) -> Picture:
-    curves = _curves(entries, lambda row: row.communication_share)
-    axis = Axis("all-reduce / step", is_log=False, least=0.1, write="{:.0%}".format)
-    caption = "An all-reduce of the gradients' size by the time of a step: an upper limit."
-    return chart("Share of communication", curves, _RANKS, axis), f"{caption} {_HOLLOW}"

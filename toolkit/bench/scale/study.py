@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from datetime import datetime, timezone
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,25 +19,37 @@ from toolkit import __version__, git
 from toolkit.api.run import CompletedRun
 from toolkit.bench import jobs
 from toolkit.bench.scale.directory import StudyDirectory
-from toolkit.bench.scale.measurement import sample
+from toolkit.bench.scale.measurement import Evidence, parse, sample
 from toolkit.bench.scale.model import Options, Origin, Point, Sample, Study
-from toolkit.bench.scale.point_run import adapted, evidence, layer, now, place_hook
-from toolkit.bench.scale.points import asked_hours, points, turns
+from toolkit.config import package_directory
 from toolkit.errors import MalformedInputError, ToolkitError
+from toolkit.files import read_text
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome
-from toolkit.planning.case import gather as gather_case
+from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
+from toolkit.planning.settings import Layer
 from toolkit.runs.follow import follow
+from toolkit.runs.logs import Tail
 from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
-from toolkit.slurm.client import Client
 from toolkit.slurm.failures import configured_wait, patiently
+from toolkit.slurm.hostlist import expand
+
+HOOK = package_directory("bench/inside") / "sitecustomize.py"
+_RECORDS = "scale"  # of a run's directory: the hook, and a file for each process
+_MOST_BYTES = 16 << 20  # of a rank's file
+_MOST_LINES = 200_000  # that are kept of a run, of those with a measured value
 
 
 class PlannedPoint(NamedTuple):
-    """A point that could run, and the most that its runs take."""
+    """A point that could run, and the most that its runs take.
+
+    Attributes:
+        hours: of GPUs or cores; 0: unknown, as the partition has the time limit.
+        unit: ``GPU`` or ``core``.
+    """
 
     point: Point
     plan: Plan
@@ -52,25 +69,29 @@ def plan_points(options: Options, cwd: Path, say: jobs.Inform) -> tuple[list[Pla
     planned: list[PlannedPoint] = []
     origin = Origin()
     wait = configured_wait(lambda text: say("waiting", text))
-    for point in points(options):
-        gather = partial(gather_case, options.target, layer(options, point), cwd)
-        case = patiently(gather, wait)
+    for point in options.points():
+        case = patiently(partial(gather, options.target, layer(options, point), cwd), wait)
         case = adapted(options, point, case)
-        decided = decide(case)
+        plan = decide(case)
         if not planned:
             origin = _origin(case, patiently(case.client.version, wait))
-        hours, unit = asked_hours(decided, case.minutes, options.runs)
-        planned.append(PlannedPoint(point, decided, hours, unit))
+        amount = plan.gpus_per_node or plan.ranks_per_node * plan.cpus_per_rank
+        hours = plan.nodes * amount * options.runs * (case.minutes or 0) / 60
+        unit = "GPU" if plan.gpus_per_node else "core"
+        planned.append(PlannedPoint(point, plan, hours, unit))
     return planned, origin
 
 
 def _origin(case: Case, slurm: str) -> Origin:
     manifest, script = case.manifest, case.script_file
+    tree = git.top(Path(case.target.folder))
+    state = git.state(tree) if tree else None
+    commit = state.commit if state else ""
     return Origin(
         image=Path(case.image.path).name,
         image_digest=(manifest.partition or manifest.sif_id) if manifest else "",
         lock=manifest.locked if manifest else "",
-        commit=_commit(Path(case.target.folder)),
+        commit=f"{commit}+" if state and commit and state.is_changed else commit,
         script=script.path if script else case.target.script,
         script_sha256=script.sha256 if script else "",
         site=case.site.name,
@@ -80,11 +101,50 @@ def _origin(case: Case, slurm: str) -> Origin:
     )
 
 
-def _commit(folder: Path) -> str:
-    """Return git's commit of a folder, with ``+`` if tracked files differ; empty without git."""
-    tree = git.top(folder)
-    state = git.state(tree) if tree else None
-    return f"{state.commit}{'+' if state.is_changed else ''}" if state and state.commit else ""
+def now() -> str:
+    """Return the present time: UTC, ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def layer(options: Options, point: Point) -> Layer:
+    """Return the settings of the job at a point, without arguments that depend on its ranks."""
+    values = {**options.job, "nodes": point.nodes}
+    values.setdefault("job_name", f"scale-{Path(options.target).stem}"[:60])
+    if point.ntasks_per_node:
+        values["ntasks_per_node"] = point.ntasks_per_node
+    if point.launcher:
+        values["launcher"] = point.launcher
+    if options.arguments:
+        values["arguments"] = options.arguments
+    return Layer("bench scale", values)
+
+
+def adapted(options: Options, point: Point, given: Case) -> Case:
+    """Return the case of a run with the arguments for its ranks, and with the hook. Pure."""
+    planned = decide(given)
+    words = options.scaled_arguments(point.mode, planned.nodes * planned.ranks_per_node)
+    env = dict(given.job.env)
+    if options.hook:
+        records = f"{given.run}/{_RECORDS}"
+        before = f":{env['PYTHONPATH']}" if env.get("PYTHONPATH") else ""
+        env |= {"PYTHONPATH": f"{records}{before}", "TOOLKIT_SCALE": records}
+        env |= {"TOOLKIT_SCALE_BYTES": str(options.gradient_size)} if options.gradient_size else {}
+    job = replace(given.job, arguments=(*given.job.arguments, *words), env=env)
+    return given._replace(job=job)
+
+
+class Measuring(NamedTuple):
+    """The circumstances of the runs that a study lacks.
+
+    Attributes:
+        plans: of the points as they would be submitted now.
+    """
+
+    options: Options
+    directory: StudyDirectory
+    cwd: Path
+    say: jobs.Inform
+    plans: Mapping[Point, Plan]
 
 
 def measure(
@@ -108,124 +168,131 @@ def measure(
     """
     chosen = [entry.point for entry in planned]
     study = directory.begin(options, origin, chosen)
-    schedule = list(turns(chosen, options.runs))
-    missing = [turn for turn in schedule if not directory.sample_file(*turn).is_file()]
+    # All points once, then all again: a machine that gets slower meanwhile slows every point.
+    turns = [(point, number) for number in range(1, options.runs + 1) for point in chosen]
+    missing = [turn for turn in turns if not directory.sample_file(*turn).is_file()]
     # Runs of an interrupted study come first: their job may still be running.
     missing.sort(key=lambda turn: directory.run_in_progress(*turn) is None)
     plans = {entry.point: entry.plan for entry in planned}
     measuring = Measuring(options, directory, cwd, say, plans)
-    with measuring.cancelling():
-        for count, (point, number) in enumerate(missing, len(schedule) - len(missing) + 1):
-            say("point", f"{count} of {len(schedule)}: {point.key}, run {number}")
-            taken = measuring.sample_of(point, number)
-            directory.keep(point, taken)
-            say("value", f"{options.metric} {taken.value:.6g}")
-            on_sample(replace(study, samples=directory.read_samples()))
+    for count, (point, number) in enumerate(missing, len(turns) - len(missing) + 1):
+        say("point", f"{count} of {len(turns)}: {point.key}, run {number}")
+        taken = _measure_run(measuring, point, number)
+        directory.keep(point, taken)
+        say("value", f"{options.metric} {taken.value:.6g}")
+        on_sample(replace(study, samples=directory.read_samples()))
     return replace(study, samples=directory.read_samples())
 
 
-class Measuring:
-    """The runs that a study lacks, and the jobs in which this process has them done."""
+def _measure_run(measuring: Measuring, point: Point, number: int) -> Sample:
+    """Return the measurement of a run, once it has ended.
 
-    def __init__(
-        self,
-        options: Options,
-        directory: StudyDirectory,
-        cwd: Path,
-        say: jobs.Inform,
-        plans: Mapping[Point, Plan],
-    ) -> None:
-        """Begin without a job; ``plans`` are those of the points as they would be submitted now."""
-        self._options = options
-        self._directory = directory
-        self._cwd = cwd
-        self._say = say
-        self._plans = plans
-        self._jobs: dict[int, Client] = {}  # that are cancelled if this process is interrupted
+    Raises:
+        FailedRunError: it failed.
+        ToolkitError: it could not be submitted or followed, or printed no metric.
+    """
+    options, directory = measuring.options, measuring.directory
+    if (ran := _taken_up(measuring, point, number)) is not None:
+        with suppress(MalformedInputError):  # of the run before: the metric may be printed now
+            return _sample(options, point, number, ran)
+        directory.pending_file(point, number).unlink(missing_ok=True)
 
-    @contextmanager
-    def cancelling(self) -> Iterator[None]:
-        """Cancel the jobs that were taken up if the block is left early."""
-        try:
-            yield
-        except BaseException:
-            for job_id, client in self._jobs.items():
-                with suppress(ToolkitError):  # a Slurm that is silent does not cancel either
-                    client.cancel(job_id)
-                    self._say("cancelled", f"job {job_id}")
-            raise
+    def prepare(plan: Plan) -> None:
+        if options.hook:  # where the ranks see it, inside of containers as well
+            target = Path(plan.run_directory) / _RECORDS
+            target.mkdir(exist_ok=True)
+            shutil.copyfile(HOOK, target / HOOK.name)
+        directory.note_run(point, number, plan.run_directory)
 
-    def sample_of(self, point: Point, number: int) -> Sample:
-        """Return the measurement of a run, once it has ended.
+    ran = jobs.run(
+        options.target,
+        layer(options, point),
+        measuring.cwd,
+        measuring.say,
+        adapt=partial(adapted, options, point),
+        on_plan=prepare,
+    )
+    if ran.outcome.kind != "ok":
+        directory.pending_file(point, number).unlink(missing_ok=True)
+        raise jobs.FailedRunError(ran)
+    return _sample(options, point, number, ran)
 
-        Raises:
-            FailedRunError: it failed.
-            ToolkitError: it could not be submitted or followed, or printed no metric.
-        """
-        ran = self._taken_up(point, number)
-        if ran is not None:
-            with suppress(MalformedInputError):  # of the run before: the metric may be printed now
-                return sample(self._options, point, number, evidence(self._options, ran))
-            self._directory.pending_file(point, number).unlink(missing_ok=True)
-        ran = self._own_job(point, number)
-        if ran.outcome.kind != "ok":
-            self._directory.pending_file(point, number).unlink(missing_ok=True)
-            raise jobs.FailedRunError(ran)
-        return sample(self._options, point, number, evidence(self._options, ran))
 
-    def _own_job(self, point: Point, number: int) -> CompletedRun:
-        return jobs.run(
-            self._options.target,
-            layer(self._options, point),
-            self._cwd,
-            self._say,
-            adapt=partial(adapted, self._options, point),
-            on_plan=partial(self._note, point, number),
-        )
+def _taken_up(measuring: Measuring, point: Point, number: int) -> CompletedRun | None:
+    """Return the run that an earlier process noted, once it has succeeded.
 
-    def _note(self, point: Point, number: int, decided: Plan) -> None:
-        place_hook(self._options, decided)
-        self._directory.note_run(point, number, decided.run_directory)
-
-    def _leave(self, run: Run, job: JobState | None) -> None:
-        """Cancel the job of a run that would not be measured, if it has not ended."""
+    None if there is none, if Slurm has no job of it, or if it is to be repeated.
+    """
+    directory = measuring.directory.run_in_progress(point, number)
+    if directory is None:
+        return None
+    run = Run(directory)
+    job = run.state() if run.outcome is None else None
+    if job is not None and job.ended:
+        finish(run, job)
+    if run.job is None or run.job.job_id is None:
+        return None
+    if _comparable(run.plan) != _comparable(measuring.plans[point]):
         if job is not None and not job.ended:
             run.client.cancel(run.job_id)
             text = f"job {run.job_id}: the script, its image or its options have changed"
-            self._say("cancelled", text)
-
-    def _taken_up(self, point: Point, number: int) -> CompletedRun | None:
-        """Return the run that an earlier process noted, once it has succeeded.
-
-        None if there is none, if Slurm has no job of it, or if it is to be repeated.
-        """
-        directory = self._directory.run_in_progress(point, number)
-        if directory is None:
-            return None
-        run = Run(directory)
-        job = run.state() if run.outcome is None else None
-        if job is not None and job.ended:
-            finish(run, job)
-        if run.job is None or run.job.job_id is None:
-            return None
-        if _measured(run.plan) != _measured(self._plans[point]):
-            self._leave(run, job)
-            return None
-        outcome = run.outcome or (self._followed(run, job) if job else None)
-        return CompletedRun(run, outcome) if outcome and outcome.kind == "ok" else None
-
-    def _followed(self, run: Run, job: JobState) -> Outcome:
-        self._say("resumed", f"{run.name}: job {run.job_id} is {job.state.lower()}")
-        self._jobs[run.job_id] = run.client
-        for event in follow(run):
-            if isinstance(event, Outcome):
-                del self._jobs[run.job_id]
-                return event
-            jobs.report(event, self._say)
-        raise AssertionError("a run that is followed ends with an outcome")
+            measuring.say("cancelled", text)
+        return None
+    outcome = run.outcome or (_followed(run, job, measuring.say) if job else None)
+    return CompletedRun(run, outcome) if outcome and outcome.kind == "ok" else None
 
 
-def _measured(plan: Plan) -> tuple[object, ...]:
+def _comparable(plan: Plan) -> tuple[object, ...]:
     """Return what two runs of one point have in common if they measure the same."""
     shape = (plan.nodes, plan.ranks_per_node, plan.gpus_per_node)
     return (*shape, plan.launch, plan.container, plan.script_file)
+
+
+def _followed(run: Run, job: JobState, say: jobs.Inform) -> Outcome:
+    """Follow a job that was taken up; cancel it if this process is interrupted."""
+    say("resumed", f"{run.name}: job {run.job_id} is {job.state.lower()}")
+    try:
+        for event in follow(run):
+            if isinstance(event, Outcome):
+                return event
+            jobs.report(event, say)
+    except BaseException:
+        with suppress(ToolkitError):  # a Slurm that is silent does not cancel either
+            run.client.cancel(run.job_id)
+            say("cancelled", f"job {run.job_id}")
+        raise
+    raise AssertionError("a run that is followed ends with an outcome")
+
+
+def _sample(options: Options, point: Point, number: int, ran: CompletedRun) -> Sample:
+    """Measure a run that has succeeded, by what it printed and recorded."""
+    run, outcome = ran
+    words = (options.metric, "busy_seconds")
+    lines = (line for line in Tail(run).read(last=True) if any(word in line.text for word in words))
+    records = run.directory / _RECORDS
+    files = [parse(text) for text in _texts(records, "*.jsonl")]
+    machines: dict[str, tuple[str, int]] = {}
+    for path in sorted(records.glob("machine-*.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            data = json.loads(read_text(path))
+            machines[path.stem] = (str(data["boot"]), int(data["cores"]))
+    if not machines and run.job is not None and run.job.cluster is not None:  # a local cluster
+        cores = os.cpu_count() or 1
+        machines = dict.fromkeys(expand(outcome.nodes), ("local", cores))
+    evidence = Evidence(
+        name=run.name,
+        plan=run.plan,
+        results=outcome.results,
+        lines=list(islice(lines, _MOST_LINES)),
+        files=[file for file in files if file is not None],
+        machines=machines,
+    )
+    measured = sample(options, point, number, evidence)
+    return replace(measured, nodelist=outcome.nodes, job_id=run.job_id, ended=now())
+
+
+def _texts(directory: Path, pattern: str) -> Iterator[str]:
+    """Yield the texts of files of ranks that can be read."""
+    for path in sorted(directory.glob(pattern)):
+        with suppress(OSError, UnicodeDecodeError):
+            yield read_text(path, _MOST_BYTES)
