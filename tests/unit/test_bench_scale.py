@@ -118,7 +118,9 @@ def test_at_most_half_is_dropped(values: list[float]) -> None:
     ],
 )
 def test_the_metric_is_taken_from_json_or_text(line: str, value: float | None) -> None:
-    assert measurement.printed_values([line], "samples_per_second") == ([] if value is None else [value])
+    assert measurement.printed_values([line], "samples_per_second") == (
+        [] if value is None else [value]
+    )
 
 
 @settings(deadline=None)
