@@ -14,7 +14,7 @@ from toolkit.cli.check import lint_files as command
 from toolkit.errors import NoSpaceError, UsageError, of_system
 from toolkit.lint.linter import fixed, lint, severity
 from toolkit.lint.rules import RULES
-from toolkit.lint.script import Context, directive_words
+from toolkit.lint.script import Context, directive
 from toolkit.model.site import Site, SitePartition
 from tools.docs.lint_cases import CASES, Case
 
@@ -71,19 +71,20 @@ def test_nothing_makes_it_stumble(value: str) -> None:
         f"srun {value} \\",
         f"a=({value}",
         f"cat <<E\n{value}",
+        f'echo "{value}\n{value}',
     ):
         lint(text, Context(site=sites.load("neuron")))
         fixed(text)
 
 
 def test_words_are_sbatchs_own() -> None:
-    assert list(directive_words(r' --comment="a b" -J c\ d # --nodes=2')) == [
-        "--comment=a b",
-        "-J",
-        "c d",
+    read = directive(r'#SBATCH --comment="a b" -J c\ d e # --nodes=2')
+    assert [(option.name, option.value) for option in read.options] == [
+        ("comment", "a b"),
+        ("job-name", "c d"),
     ]
-    with pytest.raises(ValueError, match="not closed"):
-        list(directive_words("--comment='a"))
+    assert read.strays == ("e",)
+    assert "not closed" in directive("#SBATCH --comment='a").problem
 
 
 def test_the_command_says_shows_and_mends(tmp_path: Path) -> None:

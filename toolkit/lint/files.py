@@ -117,20 +117,16 @@ def _back_up(target: Path) -> Path:
     """Give the file a second name that is not in use yet."""
     for number in count(1):
         ending = f".{number}" if number > 1 else ""
+        original = target.with_name(f"{target.name}.orig{ending}")
         with suppress(FileExistsError):
-            original = target.with_name(f"{target.name}.orig{ending}")
-            _link_or_copy(target, original)
+            try:
+                original.hardlink_to(target)
+            except FileExistsError:
+                raise
+            except OSError:  # a file system without hard links, or fs.protected_hardlinks
+                _copy(target, original)
             return original
     raise AssertionError("numbers do not end")
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    try:
-        target.hardlink_to(source)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links, or fs.protected_hardlinks
-        _copy(source, target)
 
 
 def _copy(source: Path, target: Path) -> None:

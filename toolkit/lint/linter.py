@@ -6,17 +6,15 @@ from typing import Any
 
 from toolkit.checks import Edit, Result
 from toolkit.lint.rules import RULES
-from toolkit.lint.script import Context, LintCase, lines_of, parse
+from toolkit.lint.script import Context, lines_of, parse
 
 _MOST_FIXES = 1000
 
 
 def lint(text: str, context: Context | None = None) -> tuple[Result, ...]:
     """Return all faults of a script, in the order of its lines."""
-    case = LintCase(parse(text), context or Context())
-    if not case.script.lines:
-        return ()
-    faults = (result for rule in RULES for result in rule(case))
+    script = parse(text, context)
+    faults = (result for rule in RULES for result in rule(script)) if script.lines else ()
     results = {(result.line, result.name, result.message): result for result in faults}
     return tuple(sorted(results.values(), key=lambda result: result.line))
 
@@ -24,26 +22,18 @@ def lint(text: str, context: Context | None = None) -> tuple[Result, ...]:
 def fixed(text: str, context: Context | None = None) -> tuple[str, tuple[Result, ...]]:
     """Return the script with every mechanical fault fixed, and the faults that were."""
     faults: list[Result] = []
-    for _ in range(_MOST_FIXES):
-        step = _next_fix(text, context)
-        if step is None:
+    while len(faults) < _MOST_FIXES:
+        results = lint(text, context)
+        for result in results:
+            changed = applied(text, result.edits)
+            # A fix that brings more faults than it removes does not count.
+            if changed != text and len(lint(changed, context)) <= len(results):
+                text = changed
+                faults.append(result)
+                break
+        else:
             break
-        text = step[0]
-        faults.append(step[1])
     return text, tuple(faults)
-
-
-def _next_fix(text: str, context: Context | None) -> tuple[str, Result] | None:
-    """Return the script with the first fault fixed that can be.
-
-    A fix that brings more faults than it removes does not count.
-    """
-    results = lint(text, context)
-    for result in results:
-        changed = applied(text, result.edits) if result.edits else text
-        if changed != text and len(lint(changed, context)) <= len(results):
-            return changed, result
-    return None
 
 
 def applied(text: str, edits: tuple[Edit, ...]) -> str:

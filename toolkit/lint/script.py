@@ -1,20 +1,80 @@
 """Parse an sbatch script: directives in sbatch's own grammar, and commands with quotes. Pure.
 
 This is no shell: what a command does is not known, only where it begins and ends, which parts of it
-are quoted, and what is a comment.
+are quoted, what is a comment, and which programs it starts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
-from toolkit.lint.options import LONG, SHORT
+from toolkit.model import slurm_options
 from toolkit.model.site import Site
 
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_]\w*)\1")
 _MARK = "#SBATCH"
+# name -> ``value``, ``maybe`` (the value is optional) or ``flag``. Some options are those of
+# versions before 22.05, or of srun.
+LONG: dict[str, str] = {
+    **{name: option.takes for name, option in slurm_options.OPTIONS.items()},
+    "bcast": "value",
+    "share": "flag",
+    "workdir": "value",
+}
+# What srun, and what salloc knows beyond these.
+_SRUN = frozenset(
+    (
+        *("accel-bind", "acctg-freq", "bcast-exclude", "compress", "cpu-bind", "cpu_bind"),
+        *(
+            "debugger-test",
+            "disable-status",
+            "distribution",
+            "epilog",
+            "exact",
+            "gpus",
+            "het-group",
+        ),
+        *("external-launcher", "immediate", "jobid", "kill-on-bad-exit", "label", "launch-cmd"),
+        *("launcher-opts", "mem-bind", "mem_bind", "mpi", "msg-timeout", "multi-prog"),
+        *("no-allocate", "no-shell", "overlap", "pack-group", "preserve-env", "prolog", "pty"),
+        *("het-group", "relative", "send-libs", "slurmd-debug", "task-epilog", "task-prolog"),
+        *(
+            "threads",
+            "tres-per-job",
+            "treewidth",
+            "tty",
+            "unbuffered",
+            "wait",
+            "whole",
+            "x11",
+            "exclude",
+        ),
+        *("container-image", "container-mounts", "container-name", "container-workdir"),
+        *("container-mount-home", "no-container-mount-home", "container-entrypoint"),
+        *("container-remap-root", "container-save", "container-writable", "container-env"),
+    )
+)
+_OTHERS = frozenset(("no-shell", "bell", "no-bell", "kill-command", "immediate", "x11"))
+_TAKING = ("mpi", "cpu-bind", "mem-bind", "distribution", "relative", "multi-prog")  # of srun
+# What a scanner reads at once outside of quotes, and within them.
+_TOKENS = {
+    "": re.compile(r"\\.?|[^\\'\"#()\s]+|\s+|."),
+    "'": re.compile(r"[^']+|'"),
+    '"': re.compile(r"[^\"\\]+|\\.?|\""),
+}
+_OF_DIRECTIVES = {**_TOKENS, "'": re.compile(r"[^'\\]+|\\.?|'")}
+# Not "--comment a = b": there the "=" belongs to the value.
+_BLANK_EQUALS = re.compile(r"(?<!\S)(?P<name>--[A-Za-z][\w-]*)(?:\s+=\s*|=\s+)(?=[^\s=-])")
+_BEFORE = (
+    r"(?:^|[\n|&;(`{]|\b(?:then|do|else|exec|time|nohup|if|while|until)\s|!\s)\s*"
+    r"(?:[A-Za-z_]\w*=(?:\$\(|[^\s$(])*\s+)*"
+)
+# "2>&1" and "&>" are no end of a command.
+_END = re.compile(r"[|;)`]|(?<!>)&(?!>)|(?<!\\)\n")
 
 
 class Option(NamedTuple):
@@ -31,8 +91,8 @@ class Directive(NamedTuple):
     Attributes:
         line: its number.
         text: the line.
-        words: as sbatch reads them; a bare ``#`` ends them.
-        options: their options.
+        plain: the line with its comment, and what quotes or a backslash hide, blanked out.
+        options: as sbatch reads them; a bare ``#`` ends them.
         strays: words that belong to no option, which sbatch refuses.
         effective: whether it is before the first command, so that sbatch reads it.
         problem: why it cannot be read; empty if it can.
@@ -40,11 +100,20 @@ class Directive(NamedTuple):
 
     line: int
     text: str
-    words: tuple[str, ...]
+    plain: str
     options: tuple[Option, ...]
     strays: tuple[str, ...]
     effective: bool
     problem: str = ""
+
+    @property
+    def blank_equals(self) -> re.Match[str] | None:
+        """The place of a blank beside the ``=`` of an option, if there is one."""
+        quote = re.search(r"[\"']", self.text)
+        match = _BLANK_EQUALS.search(self.plain)
+        if match or not quote:
+            return match
+        return _BLANK_EQUALS.search(self.text[: quote.start()] + "x")  # the value itself is quoted
 
 
 class Command(NamedTuple):
@@ -75,280 +144,49 @@ class Place(NamedTuple):
     command: Command
 
 
-class Script(NamedTuple):
-    """A whole script. ``open_quote``: the line of a quote that is never closed."""
+class Call(NamedTuple):
+    """A program that is started, with everything up to the end of its arguments.
 
-    lines: tuple[str, ...]
-    directives: tuple[Directive, ...]
-    commands: tuple[Command, ...]
-    open_quote: int | None = None
+    Attributes:
+        command: that it is part of.
+        program: its name.
+        line: where it begins.
+        text, bare, plain: of the call, as ``Command`` has them; from the program's name on.
+    """
 
-    def options(self, name: str) -> Iterator[tuple[Directive, Option]]:
-        """Return every effective use of an option, by its long name."""
-        return (
-            (directive, option)
-            for directive in self.directives
-            if directive.effective
-            for option in directive.options
-            if option.name == name
-        )
-
-    def value(self, name: str) -> str | None:
-        """Return the value of an option, the last if there are several; None if unset."""
-        values = [option.value or "" for _, option in self.options(name)]
-        return values[-1] if values else None
-
-    def find(
-        self, pattern: re.Pattern[str], part: str = "text", group: str | int = 0
-    ) -> Iterator[Place]:
-        """Yield where a pattern matches in commands.
-
-        Args:
-            pattern: is searched for.
-            part: ``text``, ``bare`` or ``plain`` of each command.
-            group: whose line is meant.
-        """
-        for command in self.commands:
-            for match in pattern.finditer(getattr(command, part)):
-                yield Place(command.line_of(match.start(group)), match, command)
+    command: Command
+    program: str
+    line: int
+    text: str
+    bare: str
+    plain: str
 
     @property
-    def is_batch(self) -> bool:
-        """True for a script for sbatch: it has directives."""
-        return bool(self.directives)
+    def words(self) -> tuple[str, ...]:
+        """Its words without quotes, as far as they are known without a shell."""
+        try:
+            return tuple(shlex.split(self.text.replace("\\\n", " ")))
+        except ValueError:
+            return tuple(self.text.replace("\\\n", " ").split())
 
-
-def parse(text: str) -> Script:
-    """Parse a script."""
-    lines = lines_of(text)
-    commands, open_quote = _commands(lines)
-    first = commands[0].line if commands else len(lines) + 1
-    text_lines = _text_lines(lines, commands)
-    directives = tuple(
-        _directive(number, line, effective=number < first)
-        for number, line in enumerate(lines, 1)
-        if line.startswith(_MARK) and number not in text_lines
-    )
-    return Script(lines, directives, commands, open_quote)
-
-
-def _text_lines(lines: tuple[str, ...], commands: tuple[Command, ...]) -> set[int]:
-    """Return the lines that are text of a here-document or a string.
-
-    A script may write another script so.
-    """
-    numbers: set[int] = set()
-    for command in commands:
-        last = command.line + command.text.count("\n")
-        numbers |= set(range(command.line + 1, last + 1))
-        for heredoc in _HEREDOC.finditer(command.text):
-            while last < len(lines) and lines[last].strip() != heredoc[2]:
-                last += 1
-                numbers.add(last)
-            last += 1
-    return numbers
-
-
-def outside_quotes(text: str) -> str:
-    """Return a directive without its comment and what quotes or a backslash hide: blanked out."""
-    result, quote, skip = "", "", False
-    for index, character in enumerate(text):
-        if skip:
-            result, skip = result + " ", False
-        elif character == "\\":
-            result, skip = result + " ", True
-        elif quote:
-            result, quote = result + " ", "" if character == quote else quote
-        elif character in "\"'":
-            result, quote = result + " ", character
-        elif character == "#" and index > 0:
-            return result + " " * (len(text) - index)
-        else:
-            result += character
-    return result
-
-
-# Not "--comment a = b": there the "=" belongs to the value.
-_BLANK_EQUALS = re.compile(r"(?<!\S)(?P<name>--[A-Za-z][\w-]*)(?:\s+=\s*|=\s+)(?=[^\s=-])")
-
-
-def blank_equals(text: str) -> re.Match[str] | None:
-    """Return where a directive has a blank beside the ``=`` of an option, if it has."""
-    match = _BLANK_EQUALS.search(outside_quotes(text))
-    quote = re.search(r"[\"']", text)
-    if match or not quote:
-        return match
-    return _BLANK_EQUALS.search(text[: quote.start()] + "x")  # the value itself is quoted
-
-
-def node_range(script: Script) -> tuple[int, int] | None:
-    """Return the least and the most nodes of a job; None if its directives do not tell."""
-    match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", script.value("nodes") or "")
-    return (int(match[1]), int(match[2] or match[1])) if match else None
-
-
-def is_conditional(script: Script, command: Command) -> bool:
-    """Return whether a condition decides about a command; it may be about the number of nodes."""
-    depth = 0
-    for each in script.commands:
-        words = [word.rstrip(";") for word in each.plain.split()]
-        depth += sum(word in ("if", "case") for word in words)
-        if each.line >= command.line:
-            break
-        depth -= sum(word in ("fi", "esac") for word in words)
-    return depth > 0 or bool(re.match(r"\s*\[\[? ", command.plain)) or "&&" in command.plain
-
-
-def least_nodes(script: Script) -> int:
-    """Return how many nodes a job has at least; 1 if its directives do not tell."""
-    nodes = node_range(script)
-    return nodes[0] if nodes else 1
-
-
-def lines_of(text: str) -> tuple[str, ...]:
-    """Return lines without their ends; a carriage return stays, since it is a fault."""
-    lines = text.split("\n")
-    return tuple(lines[:-1] if lines[-1] == "" else lines)
-
-
-def _directive(number: int, line: str, *, effective: bool) -> Directive:
-    try:
-        words = tuple(directive_words(line[len(_MARK) :]))
-    except ValueError as error:
-        return Directive(number, line, (), (), (), effective, str(error))
-    options, strays = _options(words)
-    return Directive(number, line, words, options, strays, effective)
-
-
-def directive_words(text: str) -> Iterator[str]:
-    r"""Yield the words of a directive as sbatch reads them.
-
-    ``\`` escapes everywhere, and a bare ``#`` ends the line.
-
-    Raises:
-        ValueError: a quote is not closed.
-    """
-    word, quote, has_word, characters = "", "", False, iter(text)
-    for character in characters:
-        if character == "\\":
-            word, has_word = word + next(characters, ""), True
-        elif quote:
-            quote, word = ("", word) if character == quote else (quote, word + character)
-        elif character in "\"'":
-            quote, has_word = character, True
-        elif character == "#":
-            break
-        elif character.isspace():
-            if has_word:
-                yield word
-            word, has_word = "", False
-        else:
-            word, has_word = word + character, True
-    if quote:
-        raise ValueError(f"the quote {quote} is not closed")
-    if has_word:
-        yield word
-
-
-def _options(words: tuple[str, ...]) -> tuple[tuple[Option, ...], tuple[str, ...]]:
-    options: list[Option] = []
-    strays: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        if word.startswith("--") and len(word) > 2:
-            name, sign, value = word[2:].partition("=")
-            if not sign and LONG.get(name) == "value" and rest:
-                options.append(Option(name, f"--{name}", rest.pop(0)))
-            else:
+    def slurm_options(self) -> tuple[list[Option], list[str]]:
+        """Return the options of a call of srun, sbatch or salloc, and the command it starts."""
+        options: list[Option] = []
+        rest = list(self.words[1:])
+        while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
+            word = rest.pop(0)
+            if word.startswith("--"):
+                name, sign, value = word[2:].partition("=")
+                if not sign and rest and (LONG.get(name) == "value" or name in _TAKING):
+                    value, sign = rest.pop(0), "="
                 options.append(Option(name, f"--{name}", value if sign else None))
-        elif re.match(r"-[A-Za-z]", word):
-            name = SHORT.get(word[1], word[1])
-            attached = word[2:]
-            takes = LONG.get(name) == "value"
-            options.append(
-                Option(name, word[:2], attached or (rest.pop(0) if takes and rest else None))
-            )
-        else:
-            strays.append(word)
-    return tuple(options), tuple(strays)
-
-
-class _Scanner:
-    """A scanner of the characters of a command, line by line, until no quote is open."""
-
-    def __init__(self) -> None:
-        self.text, self.bare, self.plain = "", "", ""
-        self.quote = ""
-        self.opened_at = 0
-        self.parentheses = 0  # of an array, whose lines need no backslash
-
-    def feed(self, number: int, line: str) -> bool:
-        """Scan a line; return whether the command continues on the next."""
-        index, continued = 0, False
-        while index < len(line):
-            character = line[index]
-            if (
-                not self.quote
-                and character == "#"
-                and (index == 0 or line[index - 1].isspace() or line[index - 1] in ";&|(")
-            ):
-                break
-            if character == "\\" and self.quote != "'":
-                continued = index + 1 == len(line)
-                self._add(line[index : index + 2])
-                index += 2
-                continue
-            if character in "'\"" and self.quote in ("", character):
-                self.quote, self.opened_at = (
-                    ("", self.opened_at) if self.quote else (character, number)
-                )
-                self.text, self.bare, self.plain = (
-                    self.text + character,
-                    self.bare + character,
-                    self.plain + character,
-                )
             else:
-                self._count(character)
-                self._add(character)
-            index += 1
-        self.text, self.bare, self.plain = self.text + "\n", self.bare + "\n", self.plain + "\n"
-        return continued or bool(self.quote) or self.parentheses > 0
-
-    def _count(self, character: str) -> None:
-        """Follow the parentheses of an array: ``name=( ... )``."""
-        if not self.quote and character == "(" and (self.parentheses or self.plain.endswith("=")):
-            self.parentheses += 1
-        elif not self.quote and character == ")" and self.parentheses:
-            self.parentheses -= 1
-
-    def _add(self, text: str) -> None:
-        blank = " " * len(text)
-        self.text += text
-        self.bare += blank if self.quote == "'" else text
-        self.plain += blank if self.quote else text
-
-
-def _commands(lines: tuple[str, ...]) -> tuple[tuple[Command, ...], int | None]:
-    commands: list[Command] = []
-    number = 0
-    while number < len(lines):
-        scanner, first = _Scanner(), number + 1
-        goes_on = True
-        while goes_on and number < len(lines):
-            goes_on = scanner.feed(number + 1, lines[number])
-            number += 1
-        if scanner.plain.strip():
-            commands.append(
-                Command(first, scanner.text.rstrip(), scanner.bare.rstrip(), scanner.plain.rstrip())
-            )
-        if scanner.quote:
-            return tuple(commands), scanner.opened_at
-        for heredoc in _HEREDOC.finditer(scanner.text):
-            while number < len(lines) and lines[number].strip() != heredoc[2]:
-                number += 1
-            number += 1
-    return tuple(commands), None
+                letter = word[1]
+                name = letter if letter in "lKruXI" else slurm_options.SHORT.get(letter, letter)
+                takes = LONG.get(name) == "value" and not (self.program == "srun" and letter == "W")
+                value = word[2:] or (rest.pop(0) if takes and rest else "")
+                options.append(Option(name, word[:2], value or None))
+        return options, rest[1:] if rest[:1] == ["--"] else rest
 
 
 class Context(NamedTuple):
@@ -366,18 +204,229 @@ class Context(NamedTuple):
     syntax: tuple[tuple[int, str], ...] = ()
 
 
-class LintCase(NamedTuple):
-    """A script and its context.
+class Script(NamedTuple):
+    """A whole script, and its context.
 
     Attributes:
-        script: the parsed script.
-        context: facts that rules know apart from it.
+        open_quote: the line of a quote that is never closed.
     """
 
-    script: Script
+    lines: tuple[str, ...]
+    directives: tuple[Directive, ...]
+    commands: tuple[Command, ...]
+    open_quote: int | None
     context: Context
 
+    def options(self, *names: str) -> Iterator[tuple[Directive, Option]]:
+        """Return every effective use of options, by their long names, in the order of these."""
+        return (
+            (directive, option)
+            for name in names
+            for directive in self.directives
+            if directive.effective
+            for option in directive.options
+            if option.name == name
+        )
+
+    def value(self, name: str) -> str | None:
+        """Return the value of an option, the last if there are several; None if unset."""
+        values = [option.value or "" for _, option in self.options(name)]
+        return values[-1] if values else None
+
+    def number(self, name: str) -> int | None:
+        """Return the value of an option that is a number above zero; None if it is none."""
+        value = self.value(name) or ""
+        return int(value) or None if value.isdecimal() else None
+
+    def find(
+        self, pattern: re.Pattern[str], part: str = "text", group: str | int = 0
+    ) -> Iterator[Place]:
+        """Yield where a pattern matches in commands.
+
+        Args:
+            pattern: is searched for.
+            part: ``text``, ``bare`` or ``plain`` of each command.
+            group: whose line is meant.
+        """
+        for command in self.commands:
+            for match in pattern.finditer(getattr(command, part)):
+                yield Place(command.line_of(match.start(group)), match, command)
+
+    def command_lines(self) -> Iterator[tuple[int, str, str]]:
+        """Yield the number of each line of commands, the line without comment, and its plain."""
+        for command in self.commands:
+            lines = zip_longest(command.text.split("\n"), command.plain.split("\n"), fillvalue="")
+            yield from ((number, *pair) for number, pair in enumerate(lines, command.line))
+
+    def has(self, pattern: re.Pattern[str], part: str = "text") -> bool:
+        """Return whether a pattern matches in a command."""
+        return any(pattern.search(getattr(command, part)) for command in self.commands)
+
+    def calls(self, *programs: str) -> Iterator[Call]:
+        """Yield every call of these programs, in the order of the script."""
+        names = "|".join(map(re.escape, programs))
+        pattern = re.compile(
+            rf"{_BEFORE}(?P<program>(?:[\w./~$-]*/)?(?:{names}))(?=[\s;&|)]|$)", re.MULTILINE
+        )
+        for place in self.find(pattern, "plain", "program"):
+            yield call_at(place)
+
     @property
-    def site(self) -> Site | None:
-        """The cluster that the script is for."""
-        return self.context.site
+    def first(self) -> int:
+        """The line of the first command, after which sbatch reads no directives."""
+        return self.commands[0].line if self.commands else len(self.lines) + 1
+
+    @property
+    def is_batch(self) -> bool:
+        """True for a script for sbatch: it has directives."""
+        return bool(self.directives)
+
+    @property
+    def nodes(self) -> tuple[int, int] | None:
+        """The least and the most nodes of the job; None if its directives do not tell."""
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", self.value("nodes") or "")
+        return (int(match[1]), int(match[2] or match[1])) if match else None
+
+    @property
+    def least_nodes(self) -> int:
+        """The least nodes of the job; 1 if its directives do not tell."""
+        return self.nodes[0] if self.nodes else 1
+
+
+def call_at(place: Place) -> Call:
+    """Return the call whose program has matched as ``program``."""
+    line, match, command = place
+    start = match.start("program")
+    end = _END.search(command.plain, start)
+    cut = slice(start, end.start() if end else len(command.plain))
+    program = match["program"].rpartition("/")[2]
+    return Call(command, program, line, command.text[cut], command.bare[cut], command.plain[cut])
+
+
+def lines_of(text: str) -> tuple[str, ...]:
+    """Return lines without their ends; a carriage return stays, since it is a fault."""
+    lines = text.split("\n")
+    return tuple(lines[:-1] if lines[-1] == "" else lines)
+
+
+def parse(text: str, context: Context | None = None) -> Script:
+    """Parse a script."""
+    lines = lines_of(text)
+    commands: list[Command] = []
+    written: set[int] = set()  # lines of strings and here-documents: a script may write another
+    number, open_quote = 1, None
+    while number <= len(lines) and open_quote is None:
+        command, open_quote = _command(lines, number)
+        if command.plain.strip():
+            commands.append(command)
+        last = number + command.text.count("\n")
+        for heredoc in _HEREDOC.finditer(command.text):
+            while last < len(lines) and lines[last].strip() != heredoc[2]:
+                last += 1
+            last += 1
+        written |= set(range(number + 1, last + 1)) if command.plain.strip() else set()
+        number = last + 1
+    first = commands[0].line if commands else len(lines) + 1
+    directives = tuple(
+        directive(line, number, effective=number < first)
+        for number, line in enumerate(lines, 1)
+        if line.startswith(_MARK) and number not in written
+    )
+    return Script(lines, directives, tuple(commands), open_quote, context or Context())
+
+
+def _command(lines: Sequence[str], first: int) -> tuple[Command, int | None]:
+    """Read a command with all lines that backslashes, quotes and arrays add to its first.
+
+    Returns:
+        The command, and the line of a quote in it that is never closed.
+    """
+    text, bare, plain, quote, opened, depth = "", "", "", "", first, 0
+    for number in range(first, len(lines) + 1):
+        line, place, is_continued = lines[number - 1], 0, False
+        while (match := _TOKENS[quote].match(line, place)) is not None:
+            token, before = match[0], line[place - 1 : place] if place else " "
+            place, is_continued = match.end(), match[0] == "\\" and quote != "'"
+            if token == "#" and not quote and (before.isspace() or before in ";&|("):
+                break
+            hidden, is_array = quote, depth > 0 or plain.endswith("=")
+            if token == quote or (not quote and token in ("'", '"')):
+                opened = opened if quote else number
+                quote, hidden = "" if quote else token, ""
+            elif token == "(" and not quote and is_array:
+                depth += 1  # of an array, whose lines need no backslash
+            elif token == ")" and not quote and depth:
+                depth -= 1
+            blank = " " * len(token)
+            text += token
+            bare += blank if hidden == "'" else token
+            plain += blank if hidden else token
+        if not (is_continued or quote or depth):
+            break
+        text, bare, plain = text + "\n", bare + "\n", plain + "\n"
+    command = Command(first, text.rstrip(), bare.rstrip(), plain.rstrip())
+    return command, opened if quote else None
+
+
+def directive(text: str, number: int = 1, *, effective: bool = True) -> Directive:
+    r"""Parse a directive as sbatch does: ``\`` escapes everywhere, and a bare ``#`` ends it."""
+    words: list[str] = []
+    plain, quote, word, place = _MARK, "", "", len(_MARK)
+    has_word = False
+    while (match := _OF_DIRECTIVES[quote].match(text, place)) is not None:
+        token, place = match[0], match.end()
+        is_mark = token == quote or (not quote and token in ("'", '"'))
+        if token == "#" and not quote:
+            break
+        if token.isspace() and not quote:
+            words += [word] if has_word else []
+            word, has_word = "", False
+        else:
+            word += "" if is_mark else token[1:] if token[0] == "\\" else token
+            has_word = True
+        plain += " " * len(token) if quote or is_mark or token[0] == "\\" else token
+        quote = ("" if quote else token) if is_mark else quote
+    plain = plain.ljust(len(text))
+    if quote:
+        problem = f"the quote {quote} is not closed"
+        return Directive(number, text, plain, (), (), effective, problem)
+    options, strays = _options([*words, word] if has_word else words)
+    return Directive(number, text, plain, options, strays, effective)
+
+
+def _options(rest: list[str]) -> tuple[tuple[Option, ...], tuple[str, ...]]:
+    """Return the options of a directive's words, and the words that belong to none."""
+    options: list[Option] = []
+    strays: list[str] = []
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("--") and len(word) > 2:
+            name, sign, value = word[2:].partition("=")
+            if not sign and LONG.get(name) == "value" and rest:
+                value, sign = rest.pop(0), "="
+            options.append(Option(name, f"--{name}", value if sign else None))
+        elif re.match(r"-[A-Za-z]", word):
+            name = slurm_options.SHORT.get(word[1], word[1])
+            takes = LONG.get(name) == "value"
+            own = word[2:] or (rest.pop(0) if takes and rest else None)
+            options.append(Option(name, word[:2], own))
+        else:
+            strays.append(word)
+    return tuple(options), tuple(strays)
+
+
+def is_conditional(script: Script, command: Command) -> bool:
+    """Return whether a condition decides about a command; it may be about the number of nodes."""
+    depth = 0
+    for each in script.commands:
+        words = [word.rstrip(";") for word in each.plain.split()]
+        depth += sum(word in ("if", "case") for word in words)
+        if each.line >= command.line:
+            break
+        depth -= sum(word in ("fi", "esac") for word in words)
+    return depth > 0 or bool(re.match(r"\s*\[\[? ", command.plain)) or "&&" in command.plain
+
+
+def known_options(program: str) -> frozenset[str]:
+    """Return the long options of srun, sbatch or salloc."""
+    return frozenset(LONG) | (_SRUN if program == "srun" else _OTHERS)

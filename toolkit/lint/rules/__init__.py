@@ -1,6 +1,6 @@
 """The rules of lint, in the order in which they are listed. Each works on a ``LintCase``."""
 
-from toolkit.lint.rules import characters, commands, directives, environments, logs, ranks, site
+from toolkit.lint.rules import characters, commands, directives, environments, ranks, site
 
 RULES = (
     characters.check_line_endings,
@@ -26,8 +26,8 @@ RULES = (
     environments.check_no_nv,
     environments.check_export,
     environments.check_conda_activate,
-    logs.check_log_name,
-    logs.check_log_directory,
+    directives.check_log_name,
+    directives.check_log_directory,
     ranks.check_slurm_variable,
     ranks.check_rank_count,
     ranks.check_node_count,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from toolkit.checks import Edit, Result, at, check
-from toolkit.lint.script import LintCase, Script, outside_quotes
+from toolkit.lint.script import Script
 
 
 @check(
@@ -16,12 +16,11 @@ from toolkit.lint.script import LintCase, Script, outside_quotes
     "part of a word",
     source="sbatch of Slurm 22.05",
 )
-def check_line_endings(case: LintCase) -> Iterator[Result]:
+def check_line_endings(script: Script) -> Iterator[Result]:
     """Find lines that end as on Windows.
 
     Reported once, at the first such line; fixed in all.
     """
-    script = case.script
     bad = [number for number, line in enumerate(script.lines, 1) if line.endswith("\r")]
     if bad:
         edits = [Edit(line=number, text=script.lines[number - 1].rstrip("\r")) for number in bad]
@@ -35,9 +34,8 @@ def check_line_endings(case: LintCase) -> Iterator[Result]:
     cause="sbatch refuses a script whose first line does not name its interpreter",
     source="sbatch: This does not look like a batch script",
 )
-def check_shebang(case: LintCase) -> Iterator[Result]:
+def check_shebang(script: Script) -> Iterator[Result]:
     """Find a script for sbatch that does not begin with ``#!``."""
-    script = case.script
     if script.is_batch and not script.lines[0].startswith("#!"):
         yield at(
             1,
@@ -49,6 +47,7 @@ def check_shebang(case: LintCase) -> Iterator[Result]:
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d"
 _OPTION = re.compile(rf"(?<!\S)(?P<dash>-?[{_DASHES}]+-?)(?P<name>[A-Za-z][\w-]*)")
 _BENT_QUOTE = re.compile("[\u2018\u2019\u201c-\u201e]")
+_SHORT = ("np", "al", "la", "mca")  # that mpirun and its like know with one hyphen
 _NAMES = {
     "–": "an en dash",
     "—": "an em dash",
@@ -66,68 +65,31 @@ _NAMES = {
     source="12 such lines in a published guide of a GPU cluster; sbatch 22.05: Invalid directive "
     "found in batch script",
 )
-def check_dashes(case: LintCase) -> Iterator[Result]:
+def check_dashes(script: Script) -> Iterator[Result]:
     """Find options in directives and commands that begin with another dash than "-"."""
-    script = case.script
-    quoted = {
-        number
-        for command in script.commands
-        for number in _quoted_lines(command.line, command.text, command.plain)
-    }
-    commands = {
-        number
-        for command in script.commands
-        for number in range(command.line, command.line + command.text.count("\n") + 1)
-    }
-    directives = {directive.line for directive in script.directives}
-    for number, line in enumerate(script.lines, 1):
-        if number not in directives and (number not in commands or number in quoted):
-            continue
-        plain = outside_quotes(line) if number in directives else line
-        options = _options(line, plain)
+    lines = {directive.line: directive.plain for directive in script.directives}
+    for number, line, plain in script.command_lines():
+        if _OPTION.search(plain) or not _OPTION.search(line):  # within quotes it may be text
+            lines[number] = script.lines[number - 1]
+    for number, plain in lines.items():
+        corrected = line = script.lines[number - 1]
+        # A dash right after a quote is part of that word, and one after a bent quote may be text.
+        options = [
+            match
+            for match in _OPTION.finditer(plain)
+            if line[max(match.start() - 1, 0)] not in "\"'"
+            and not _BENT_QUOTE.search(line, 0, match.start())
+        ]
+        for match in reversed(options):  # what quotes hide stays
+            is_short = len(match["name"]) == 1 or match["name"] in _SHORT
+            hyphens = "-" if is_short else "--"
+            corrected = corrected[: match.start()] + hyphens + corrected[match.start("name") :]
         if options:
             first = options[0]
             kind = _NAMES.get(first["dash"].strip("-")[:1], "a character that looks like a dash")
-            corrected = _with_hyphens(line, options)
-            yield at(
-                number,
-                f"{first[0]} begins with {kind}",
-                edits=[Edit(line=number, text=corrected)],
-                fix=corrected.strip(),
-            )
-
-
-def _options(line: str, plain: str) -> list[re.Match[str]]:
-    """Return the options of ``plain``, in which quoted text is blank.
-
-    A dash right after a quote is part of that word, and one after a bent quote may be text.
-    """
-    return [
-        match
-        for match in _OPTION.finditer(plain)
-        if line[max(match.start() - 1, 0)] not in "\"'"
-        and not _BENT_QUOTE.search(line, 0, match.start())
-    ]
-
-
-def _with_hyphens(line: str, options: list[re.Match[str]]) -> str:
-    """Put hyphens in the place of the dashes of options; what quotes hide stays."""
-    for match in reversed(options):
-        hyphens = "-" if _is_short(match) else "--"
-        line = line[: match.start()] + hyphens + line[match.start("name") :]
-    return line
-
-
-def _is_short(match: re.Match[str]) -> bool:
-    """One letter is a short option; so is what mpirun and its like know with one hyphen."""
-    return len(match["name"]) == 1 or match["name"] in ("np", "al", "la", "mca")
-
-
-def _quoted_lines(first: int, text: str, plain: str) -> Iterator[int]:
-    """Lines whose dashes all stand within quotes, where they may be text."""
-    for offset, (line, bare) in enumerate(zip(text.split("\n"), plain.split("\n"), strict=True)):
-        if _OPTION.search(line) and not _OPTION.search(bare):
-            yield first + offset
+            edits = [Edit(line=number, text=corrected)]
+            message = f"{first[0]} begins with {kind}"
+            yield at(number, message, edits=edits, fix=corrected.strip())
 
 
 _STRAIGHT = {"\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'"}
@@ -146,33 +108,23 @@ _ANY = re.compile(f"[{''.join(_STRAIGHT)}]")
     "open",
     source="a published guide's script for MultiWorkerMirroredStrategy",
 )
-def check_quotes(case: LintCase) -> Iterator[Result]:
+def check_quotes(script: Script) -> Iterator[Result]:
     """Find typographic quotes in directives and commands.
 
     Within straight quotes they may be text, unless those never close.
     """
-    script = case.script
-    for command in script.commands:
-        for offset, (line, plain) in enumerate(
-            zip(command.text.split("\n"), command.plain.split("\n"), strict=True)
-        ):
-            number = command.line + offset
-            if _ANY.search(plain) or (
-                _ANY.search(line) and script.open_quote is not None and number >= script.open_quote
-            ):
-                yield _finding(script, number)
-    for directive in script.directives:
-        if _ANY.search(outside_quotes(directive.text)):
-            yield _finding(script, directive.line)
-
-
-def _finding(script: Script, number: int) -> Result:
-    line = script.lines[number - 1]
-    corrected = _ANY.sub(lambda match: _STRAIGHT[match[0]], line)
-    bent = _ANY.search(line)
-    is_clear = _PAIR.match(line) or not line.startswith("#SBATCH")
-    edits = [Edit(line=number, text=corrected)] if is_clear else []
-    return at(number, f"{bent[0] if bent else ''} is not a quote of the shell", edits=edits)
+    lines = {directive.line for directive in script.directives if _ANY.search(directive.plain)}
+    for number, line, plain in script.command_lines():
+        is_open = script.open_quote is not None and number >= script.open_quote
+        if _ANY.search(plain) or (is_open and _ANY.search(line)):
+            lines.add(number)
+    for number in lines:
+        line = script.lines[number - 1]
+        bent = _ANY.search(line)
+        is_clear = _PAIR.match(line) or not line.startswith("#SBATCH")
+        corrected = _ANY.sub(lambda match: _STRAIGHT[match[0]], line)
+        edits = [Edit(line=number, text=corrected)] if is_clear else []
+        yield at(number, f"{bent[0] if bent else ''} is not a quote of the shell", edits=edits)
 
 
 @check(
@@ -181,11 +133,10 @@ def _finding(script: Script, number: int) -> Result:
     cause="bash stops here, and the job with it",
     source="bash -n",
 )
-def check_syntax(case: LintCase) -> Iterator[Result]:
+def check_syntax(script: Script) -> Iterator[Result]:
     """Report bash's own errors, or first the line of a quote that is never closed."""
-    script = case.script
     if script.open_quote is not None:
         yield at(script.open_quote, "a quote is opened here and never closed")
         return
-    for line, message in case.context.syntax:
+    for line, message in script.context.syntax:
         yield at(line, message)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from toolkit.checks import Edit, Result, at, check
-from toolkit.lint.calls import calls
-from toolkit.lint.script import LintCase, Script
+from toolkit.lint.script import Script
 
 
 @check(
@@ -16,9 +15,8 @@ from toolkit.lint.script import LintCase, Script
     cause="the command ends here; what follows is run as a command of its own, and is not found",
     source="a published guide's script of submitit",
 )
-def check_continuation(case: LintCase) -> Iterator[Result]:
+def check_continuation(script: Script) -> Iterator[Result]:
     """Find blanks after a backslash, and lines that begin with an option."""
-    script = case.script
     continued = {
         number
         for command in script.commands
@@ -85,9 +83,8 @@ _AROUND = re.compile(r"^\s*([A-Za-z_]\w*) += *\S|^\s*([A-Z_][A-Z0-9_]*)= +[^\s\"
     "value",
     source="a published guide's scripts",
 )
-def check_assignment(case: LintCase) -> Iterator[Result]:
+def check_assignment(script: Script) -> Iterator[Result]:
     """Find names of several words, paths with a blank, and blanks around ``=``."""
-    script = case.script
     for command in script.commands:
         name = _NAME_WITH_BLANK.match(command.plain)
         if name:
@@ -134,14 +131,13 @@ _FUNCTION = re.compile(r"(\w{1,200})\(\) \{$")
     cause="the batch shell replaces it once, with its own value: every rank gets that of rank 0",
     source="ml-engineering, slurm/users.md",
 )
-def check_early_expansion(case: LintCase) -> Iterator[Result]:
+def check_early_expansion(script: Script) -> Iterator[Result]:
     """Find variables of a task that the batch shell expands.
 
     They are found in the arguments of srun and mpirun unless single quotes protect them, and in
     exports of a batch script.
     """
-    script = case.script
-    for call in calls(script, "srun", "mpirun", "mpiexec"):
+    for call in script.calls("srun", "mpirun", "mpiexec"):
         match = _OF_TASK.search(call.bare)
         if match:
             offset = call.text.count("\n", 0, match.start())
@@ -189,9 +185,8 @@ _ANY = re.compile(r"(?:^|[\n;&|]|\bdo\b|\bthen\b)[ \t]*wait\b")
     "the job ends at once and kills them",
     source="NeMo-Run templates/slurm.sh.j2; bash(1)",
 )
-def check_background(case: LintCase) -> Iterator[Result]:
+def check_background(script: Script) -> Iterator[Result]:
     """Find a bare wait, or background processes without a wait."""
-    script = case.script
     if not script.is_batch:
         return
     started = list(script.find(_BACKGROUND, "plain"))
@@ -205,11 +200,7 @@ def check_background(case: LintCase) -> Iterator[Result]:
             "wait without a process id ends with 0 whatever happened",
             fix='for pid in "${pids[@]}"; do wait "$pid" || status=$?; done; exit "${status:-0}"',
         )
-    if (
-        not bare
-        and not any(_ANY.search(command.plain) for command in script.commands)
-        and not _goes_on(script)
-    ):
+    if not bare and not script.has(_ANY, "plain") and not _goes_on(script):
         yield at(
             started[-1].line,
             "nothing waits for what is started with &",
@@ -238,10 +229,9 @@ def _goes_on(script: Script) -> bool:
     source="a published guide's script for MultiWorkerMirroredStrategy",
     fix="srun --nodes=1 --ntasks=1 --nodelist=<node> ..., or one srun for all",
 )
-def check_ssh(case: LintCase) -> Iterator[Result]:
+def check_ssh(script: Script) -> Iterator[Result]:
     """Find ssh in a batch script."""
-    script = case.script
-    for call in calls(script, "ssh") if script.is_batch else ():
+    for call in script.calls("ssh") if script.is_batch else ():
         yield at(call.line, "processes on the nodes are started by ssh")
 
 
@@ -253,12 +243,11 @@ def check_ssh(case: LintCase) -> Iterator[Result]:
     source="scripts for vLLM and Ollama on a shared cluster",
     fix='pid=$! after the start, and kill "$pid" (or trap it)',
 )
-def check_kill_by_name(case: LintCase) -> Iterator[Result]:
+def check_kill_by_name(script: Script) -> Iterator[Result]:
     """Find pkill, killall, and ``ray stop``."""
-    script = case.script
-    for call in calls(script, "pkill", "killall"):
+    for call in script.calls("pkill", "killall"):
         yield at(call.line, f"{call.program} ends processes by their name")
-    for call in calls(script, "ray"):
+    for call in script.calls("ray"):
         if call.words[1:2] == ("stop",):
             yield at(call.line, "ray stop ends every Ray of yours on the node, by name")
 
@@ -283,16 +272,16 @@ _KNOWN = re.compile(
     source="proc(5); a published guide starts Jupyter with the user's name as its token",
     fix="read it from a file of mode 0600, or set the variable before sbatch",
 )
-def check_secret(case: LintCase) -> Iterator[Result]:
+def check_secret(script: Script) -> Iterator[Result]:
     """Find options and variables that carry a secret, and texts that look like one.
 
     The value itself is not repeated.
     """
-    for line, match, _ in case.script.find(_ARGUMENT):
+    for line, match, _ in script.find(_ARGUMENT):
         yield at(line, f"{match[0].split('=')[0].split()[0]} is given on the command line")
-    for line, match, _ in case.script.find(_VARIABLE):
+    for line, match, _ in script.find(_VARIABLE):
         if not match["value"].startswith(("/", "~", "`")):
             yield at(line, f"the value of {match['name']} is written in the script")
-    for line, _, command in case.script.find(_KNOWN):
+    for line, _, command in script.find(_KNOWN):
         if not _VARIABLE.search(command.text):
             yield at(line, "a token is written in the script")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from toolkit.checks import Edit, Result, at, check
 from toolkit.errors import nearest
-from toolkit.lint.calls import calls, known_options, slurm_options
-from toolkit.lint.options import LONG
-from toolkit.lint.script import Directive, LintCase, Script, blank_equals, parse
+from toolkit.lint.script import LONG, Directive, Script, directive, known_options
 
 # Several "#" are how people switch a directive off, and mean it.
 _HIDDEN = re.compile(r"(?P<before>\s+#SBATCH|\s*#\s+SBATCH|#sbatch|#Sbatch)\s*(?P<rest>-.*)")
@@ -22,30 +21,18 @@ _HIDDEN = re.compile(r"(?P<before>\s+#SBATCH|\s*#\s+SBATCH|#sbatch|#Sbatch)\s*(?
     "comment",
     source="tried with Slurm 22.05",
 )
-def check_hidden_directive(case: LintCase) -> Iterator[Result]:
+def check_hidden_directive(script: Script) -> Iterator[Result]:
     """Find such lines before the first command."""
-    script = case.script
-    first = script.commands[0].line if script.commands else len(script.lines) + 1
-    for number, line in enumerate(script.lines[: first - 1], 1):
-        match = _HIDDEN.match(line)
-        if match:
-            corrected = f"#SBATCH {match['rest']}"
-            edits = [Edit(line=number, text=corrected)] if _is_meant(match, corrected) else []
-            yield at(number, f"{line.strip()!r} is not a directive", edits=edits, fix=corrected)
-
-
-def _is_meant(match: re.Match[str], corrected: str) -> bool:
-    """Return whether the line can only be a directive.
-
-    With a blank after # it may be one that was switched off, or a remark.
-    """
-    (directive,) = parse(corrected).directives
-    is_readable = (
-        not directive.problem
-        and not directive.strays
-        and all(option.name in LONG for option in directive.options)
-    )
-    return is_readable and not re.match(r"\s*#\s", match["before"])
+    for number, line in enumerate(script.lines[: script.first - 1], 1):
+        if (match := _HIDDEN.match(line)) is None:
+            continue
+        corrected = f"#SBATCH {match['rest']}"
+        meant = directive(corrected)
+        # With a blank after # it may be one that was switched off, or a remark.
+        is_clear = not re.match(r"\s*#\s", match["before"]) and not meant.problem
+        is_clear &= not meant.strays and all(option.name in LONG for option in meant.options)
+        edits = [Edit(line=number, text=corrected)] if is_clear else []
+        yield at(number, f"{line.strip()!r} is not a directive", edits=edits, fix=corrected)
 
 
 @check(
@@ -56,36 +43,24 @@ def _is_meant(match: re.Match[str], corrected: str) -> bool:
     source="sbatch(1); tried with Slurm 22.05",
     fix="move it up, before the first command",
 )
-def check_late_directive(case: LintCase) -> Iterator[Result]:
+def check_late_directive(script: Script) -> Iterator[Result]:
     """Find directives that sbatch does not read."""
-    script = case.script
-    late = [directive for directive in script.directives if not directive.effective]
-    if not late:
-        return
-    first = script.commands[0].line
-    for directive in late:
-        moved = Edit(line=first, text=f"{directive.text}\n{script.lines[first - 1]}")
-        edits = [moved, Edit(line=directive.line, text=None)]
-        yield at(
-            directive.line,
-            f"{directive.text.strip()} comes after the first command (line {first})",
-            edits=[] if _contradicts(script, directive) else edits,
+    first = script.first
+    for late in script.directives:
+        if late.effective:
+            continue
+        # Of two values of one option only the author knows which is meant.
+        is_clear = not any(
+            other.name == option.name and other.value != option.value
+            for option in late.options
+            for each in script.directives
+            if each.line != late.line
+            for other in each.options
         )
-
-
-def _contradicts(script: Script, late: Directive) -> bool:
-    """Return whether another directive gives one of its options another value.
-
-    Only the author knows which is meant.
-    """
-    others = [
-        option for each in script.directives if each.line != late.line for option in each.options
-    ]
-    return any(
-        other.name == option.name and other.value != option.value
-        for option in late.options
-        for other in others
-    )
+        moved = Edit(line=first, text=f"{late.text}\n{script.lines[first - 1]}")
+        edits = [moved, Edit(line=late.line, text=None)] if is_clear else []
+        message = f"{late.text.strip()} comes after the first command (line {first})"
+        yield at(late.line, message, edits=edits)
 
 
 @check(
@@ -95,23 +70,18 @@ def _contradicts(script: Script, late: Directive) -> bool:
     "something else",
     source="getopt_long(3); tried with Slurm 22.05",
 )
-def check_blank_equals(case: LintCase) -> Iterator[Result]:
+def check_blank_equals(script: Script) -> Iterator[Result]:
     """Find ``--job-name = train``; within quotes it is text."""
-    script = case.script
-    for directive in script.directives:
-        if match := blank_equals(directive.text):
-            text = directive.text
-            fixed = f"{text[: match.end('name')]}={text[match.end() :]}"
-            edits = [Edit(line=directive.line, text=fixed)] if _is_sound(directive, fixed) else []
-            message = f"there is a blank beside the = of {match['name']}"
-            yield at(directive.line, message, edits=edits, fix=fixed)
-
-
-def _is_sound(directive: Directive, fixed: str) -> bool:
-    """Return whether the corrected line has the same options as before, now with their values."""
-    (after,) = parse(fixed).directives
-    names = [option.name for option in directive.options]
-    return not after.problem and [option.name for option in after.options] == names
+    for written in script.directives:
+        if (match := written.blank_equals) is None:
+            continue
+        text = f"{written.text[: match.end('name')]}={written.text[match.end() :]}"
+        after = directive(text)
+        before, now = ([option.name for option in each.options] for each in (written, after))
+        is_sound = before == now and not after.problem  # the same options, now with their values
+        edits = [Edit(line=written.line, text=text)] if is_sound else []
+        message = f"there is a blank beside the = of {match['name']}"
+        yield at(written.line, message, edits=edits, fix=text)
 
 
 _SPLIT = re.compile(r"#SBATCH\s+--\s+(?=[a-z])")
@@ -125,52 +95,32 @@ _UNCLEAR = re.compile(r"[\\\"'#\u2018\u2019\u201c-\u201e]")
     cause="sbatch refuses the script: Invalid directive found in batch script",
     source="tried with Slurm 22.05",
 )
-def check_stray_word(case: LintCase) -> Iterator[Result]:
+def check_stray_word(script: Script) -> Iterator[Result]:
     """Find blanks after ``--``, values of several words without quotes, and open quotes."""
-    script = case.script
-    for directive in script.directives:
-        if blank_equals(directive.text):
-            continue  # found by the rule for these
-        if directive.problem:
-            yield at(directive.line, directive.problem)
-        elif (
-            directive.strays and directive.strays[0].isascii()
-        ):  # others are found by the rule of dashes
-            yield _finding(directive)
+    for written in script.directives:
+        # The rule of blanks finds those, and the rule of dashes strays that are not ASCII.
+        if not written.blank_equals:
+            if written.problem:
+                yield at(written.line, written.problem)
+            elif written.strays and written.strays[0].isascii():
+                yield _stray(written)
 
 
-def _finding(directive: Directive) -> Result:
-    if _SPLIT.match(directive.text):
-        corrected = _SPLIT.sub("#SBATCH --", directive.text)
-        return at(
-            directive.line,
-            "there is a blank between -- and the option's name",
-            edits=[Edit(line=directive.line, text=corrected)],
-        )
-    option = directive.options[-1] if directive.options else None
-    stray = " ".join(directive.strays)
-    if (
-        option is not None
-        and option.value
-        and not option.value.startswith("=")
-        and option.name in ("job-name", "comment")
-    ):
-        value = f"{option.value} {stray}"
-        corrected = (
-            f'#SBATCH {option.written}{"=" if option.written.startswith("--") else " "}"{value}"'
-        )
-        if len(directive.options) == 1 and not _UNCLEAR.search(directive.text, 1):
-            return at(
-                directive.line,
-                f"{stray!r} is not part of the value",
-                edits=[Edit(line=directive.line, text=corrected)],
-                fix=corrected,
-            )
-    return at(
-        directive.line,
-        f"{stray!r} belongs to no option",
-        fix="put a value of several words in double quotes",
-    )
+def _stray(written: Directive) -> Result:
+    line, stray = written.line, " ".join(written.strays)
+    if _SPLIT.match(written.text):
+        edit = Edit(line=line, text=_SPLIT.sub("#SBATCH --", written.text))
+        return at(line, "there is a blank between -- and the option's name", edits=[edit])
+    option = written.options[-1] if written.options else None
+    is_text = option is not None and option.name in ("job-name", "comment")
+    is_clear = len(written.options) == 1 and not _UNCLEAR.search(written.text, 1)
+    if option and is_text and is_clear and option.value and not option.value.startswith("="):
+        sign = "=" if option.written.startswith("--") else " "
+        text = f'#SBATCH {option.written}{sign}"{option.value} {stray}"'
+        edits = [Edit(line=line, text=text)]
+        return at(line, f"{stray!r} is not part of the value", edits=edits, fix=text)
+    advice = "put a value of several words in double quotes"
+    return at(line, f"{stray!r} belongs to no option", fix=advice)
 
 
 @check(
@@ -179,50 +129,38 @@ def _finding(directive: Directive) -> Result:
     cause="Slurm refuses the whole command",
     source="sbatch --help and srun --help of Slurm 22.05 and 24.11",
 )
-def check_unknown_option(case: LintCase) -> Iterator[Result]:
+def check_unknown_option(script: Script) -> Iterator[Result]:
     """Find unknown options in directives, and in calls of srun, sbatch and salloc.
 
     Unambiguous beginnings of a name are allowed, as they are there.
     """
-    script = case.script
-    for directive in script.directives:
-        for option in directive.options:
-            if option.written.startswith("--") and option.name.isascii():
-                yield from _unknown("sbatch", option.name, directive.line, script)
-    for call in calls(script, "srun", "sbatch", "salloc"):
-        for name, written, _ in slurm_options(call)[0]:
-            if written.startswith("--") and name.isascii():
-                yield from _unknown(call.program, name, call.line, script)
+    used = [("sbatch", each.line, option) for each in script.directives for option in each.options]
+    for call in script.calls("srun", "sbatch", "salloc"):
+        used += [(call.program, call.line, option) for option in call.slurm_options()[0]]
+    for program, line, option in used:
+        name, known = option.name, known_options(program)
+        begun = {each.replace("_", "-") for each in known if name and each.startswith(name)}
+        is_long = option.written.startswith("--") and name.isascii() and name
+        if not is_long or name in known or len(begun) == 1:
+            continue
+        if begun:
+            advice = f"one of --{', --'.join(sorted(begun))}"
+            yield at(line, f"--{name} may be several options of {program}", fix=advice)
+        else:
+            yield _unknown(program, name, line, script.lines[line - 1])
 
 
-def _unknown(program: str, name: str, line: int, script: Script) -> Iterator[Result]:
-    known = known_options(program)
-    begun = sorted({each.replace("_", "-") for each in known if name and each.startswith(name)})
-    if name in known or not name or len(begun) == 1:
-        return
-    if begun:
-        advice = f"one of --{', --'.join(begun)}"
-        yield at(line, f"--{name} may be several options of {program}", fix=advice)
-        return
-    close = nearest(name, known)
-    text = script.lines[line - 1]
-    dashed = name.replace("_", "-")
-    right = (
-        close
-        if close and (dashed in (close, f"n{close}") or dashed.removeprefix("num-") == close)
-        else None
-    )
+def _unknown(program: str, name: str, line: int, text: str) -> Result:
+    close, dashed = nearest(name, known_options(program)), name.replace("_", "-")
+    is_clear = close in (dashed, dashed.removeprefix("num-")) or f"n{close}" == dashed
     if dashed == "num-tasks-per-node":
-        close = right = "ntasks-per-node"
+        close, is_clear = "ntasks-per-node", True
     written = re.compile(rf"(?<![^\s])--{re.escape(name)}(?![\w-])")
-    places = len(written.findall(text))  # more than one: the others may be the program's own
-    edits = [Edit(line=line, text=written.sub(f"--{right}", text))] if right and places == 1 else []
-    yield at(
-        line,
-        f"{program} has no option --{name}",
-        edits=edits,
-        fix=f"close: --{close}" if close else "",
-    )
+    edits = []
+    if is_clear and len(written.findall(text)) == 1:  # others may be the program's own
+        edits = [Edit(line=line, text=written.sub(f"--{close}", text))]
+    advice = f"close: --{close}" if close else ""
+    return at(line, f"{program} has no option --{name}", edits=edits, fix=advice)
 
 
 _TIME = r"(?:\d+-\d{1,2}(?::\d{1,2}){0,2}|\d+(?::\d{1,2}){0,2}|UNLIMITED|INFINITE)"
@@ -250,21 +188,16 @@ _FORMS = {
     cause="sbatch refuses the script",
     source="tried with Slurm 22.05, 24.11 and 26.05",
 )
-def check_bad_value(case: LintCase) -> Iterator[Result]:
+def check_bad_value(script: Script) -> Iterator[Result]:
     """Find values of directives that do not have the form of their option."""
-    script = case.script
     for name, (form, example) in _FORMS.items():
-        for directive, option in script.options(name):
-            if blank_equals(directive.text):
-                continue  # found by the rule for these
-            if option.value is None:
-                yield at(directive.line, f"{option.written} needs a value", fix=example)
-            elif not re.fullmatch(form, option.value, re.IGNORECASE) and option.value.isascii():
-                yield at(
-                    directive.line,
-                    f"{option.value!r} is no value of {option.written}",
-                    fix=example,
-                )
+        for written, option in script.options(name):
+            value, message = option.value or "", f"{option.written} needs a value"
+            if option.value is not None:
+                message = f"{value!r} is no value of {option.written}"
+            is_right = re.fullmatch(form, value, re.IGNORECASE) or not value.isascii()
+            if not is_right and not written.blank_equals:  # the rule of blanks finds those
+                yield at(written.line, message, fix=example)
 
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))|`[^`]*`|\$\(")
@@ -284,33 +217,72 @@ _PATHS = ("output", "error", "input")
     cause="no shell reads a directive: the name is taken literally, with its dollar sign",
     source="sbatch(1); tried with Slurm 22.05",
 )
-def check_variable_in_directive(case: LintCase) -> Iterator[Result]:
+def check_variable_in_directive(script: Script) -> Iterator[Result]:
     """Find variables in directives.
 
     In names of log files, those that Slurm has a pattern for can be fixed.
     """
-    script = case.script
-    for directive in script.directives:
-        for option in directive.options if directive.effective else ():
+    for written in script.directives:
+        for option in written.options if written.effective else ():
             match = _VARIABLE.search(option.value or "")
             if not match:
                 continue
-            name = match[1] or match[2] or ""
-            is_only = directive.text.count(match[0]) == (option.value or "").count(match[0])
-            pattern = _PATTERNS.get(name) if option.name in _PATHS and is_only else None
-            if pattern:
-                corrected = re.sub(
-                    r"\$(?:\{" + name + r"\}|" + name + r"\b)", pattern, directive.text
-                )
-                yield at(
-                    directive.line,
-                    f"{match[0]} is not replaced in {option.written}",
-                    edits=[Edit(line=directive.line, text=corrected)],
-                    fix=f"Slurm's own pattern: {pattern}",
-                )
-            else:
-                yield at(
-                    directive.line,
-                    f"{match[0]} is not replaced in {option.written}",
-                    fix="write the value, or give the option to sbatch itself",
-                )
+            name, edits = match[1] or match[2] or "", []
+            fix = "write the value, or give the option to sbatch itself"
+            is_only = written.text.count(match[0]) == (option.value or "").count(match[0])
+            if is_only and option.name in _PATHS and name in _PATTERNS:
+                fix = f"Slurm's own pattern: {_PATTERNS[name]}"
+                variable = rf"\$(?:\{{{name}\}}|{name}\b)"
+                text = re.sub(variable, _PATTERNS[name], written.text)
+                edits = [Edit(line=written.line, text=text)]
+            message = f"{match[0]} is not replaced in {option.written}"
+            yield at(written.line, message, edits=edits, fix=fix)
+
+
+_KNOWN = "%AabJjNnstux"  # %% is a percent sign
+_PATTERN = re.compile(r"%(\d*)(.?)")
+_LIKELY = {"i": "%j", "s": "%x"}
+
+
+@check(
+    "log-name",
+    "patterns in names of logs are known",
+    severity="warning",
+    cause="the log gets another name than was meant",
+    source="sbatch(1), filename pattern",
+)
+def check_log_name(script: Script) -> Iterator[Result]:
+    """Find unknown patterns, and ``%s``, which is the step and not the job's name."""
+    for written, option in script.options("output", "error"):
+        value, line = option.value or "", written.line
+        letters = [letter for _, letter in _PATTERN.findall(value)]
+        letter = next((each for each in letters if each not in _KNOWN or each == "s"), "")
+        if not letter:
+            continue
+        what = f"Slurm knows no pattern %{letter}"
+        if letter == "s":
+            what = "%s is the step's number, of which a batch job has none"
+        likely, text = _LIKELY.get(letter), written.text
+        is_only = text.count(f"%{letter}") == value.count(f"%{letter}") and "%%" not in text
+        new = text.replace(f"%{letter}", likely or "")
+        edits = [Edit(line=line, text=new)] if likely and is_only else []
+        fix = f"likely meant: {likely}" if likely else "%x: job's name, %j: its number"
+        yield at(line, f"{what} (in {value})", edits=edits, fix=fix)
+
+
+@check(
+    "log-directory",
+    "the directory of the logs exists",
+    severity="warning",
+    cause="Slurm makes no directories: the job fails as soon as it starts, and has no log to say "
+    "so",
+    source="sbatch(1), --output",
+)
+def check_log_directory(script: Script) -> Iterator[Result]:
+    """Find logs in a directory that is not beside the script."""
+    for written, option in script.options("output", "error"):
+        parent = str(PurePosixPath(option.value or "").parent)
+        is_known = parent not in (".", "/") and not set(parent) & set("%$")
+        if is_known and not script.context.is_directory(parent):
+            fix = f"mkdir -p {parent} before sbatch"
+            yield at(written.line, f"the directory {parent} is not there", fix=fix)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 
 from toolkit.checks import Edit, Result, at, check
-from toolkit.lint.calls import call_at, calls, slurm_options
-from toolkit.lint.script import LintCase, Script
+from toolkit.lint.script import Script, call_at
 
 _BY_RANK = re.compile(
     r"\bCUDA_VISIBLE_DEVICES=[\"']?\$\{?(LOCAL_RANK|SLURM_LOCALID|RANK|SLURM_PROCID)\b"
@@ -23,15 +23,14 @@ _BY_RANK = re.compile(
     source="torchx; a guide on Slurm and PyTorch: unhandled system error",
     fix="--gres=gpu:N or --gpus-per-node=N; let the rank choose by LOCAL_RANK",
 )
-def check_gpu_binding(case: LintCase) -> Iterator[Result]:
+def check_gpu_binding(script: Script) -> Iterator[Result]:
     """Find ``--gpus-per-task`` for several tasks, and ``CUDA_VISIBLE_DEVICES`` set from a rank."""
-    script = case.script
     single = script.value("ntasks") == "1" or (script.value("ntasks-per-node") == "1")
     for directive, option in script.options("gpus-per-task"):
         if not single:
             yield at(directive.line, f"{option.written} gives every task GPUs of its own")
-    for call in calls(script, "srun"):
-        options = {name: value for name, _, value in slurm_options(call)[0]}
+    for call in script.calls("srun"):
+        options = {option.name: option.value for option in call.slurm_options()[0]}
         if "gpus-per-task" in options and options.get("ntasks") != "1" and not single:
             yield at(call.line, "--gpus-per-task gives every task GPUs of its own")
     for line, match, _ in script.find(_BY_RANK):
@@ -56,46 +55,31 @@ _OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
     source="Apptainer User Guide, GPU Support",
     fix="apptainer exec --nv image.sif ... (for AMD: --rocm)",
 )
-def check_no_nv(case: LintCase) -> Iterator[Result]:
+def check_no_nv(script: Script) -> Iterator[Result]:
     """Find a container without ``--nv`` in a job with GPUs.
 
     It is no fault if the script names the option somewhere.
     """
-    script = case.script
-    if not _has_gpus(script) or any(_GIVEN.search(command.text) for command in script.commands):
+    gres, known = script.value("gres") or "", ("0", "none")
+    has_gpus = "gpu" in gres and not re.search(r"gpu(?::[\w-]{1,64})?:0\b", gres)
+    if not (has_gpus or any((script.value(name) or "0") not in known for name in _OPTIONS)):
         return
-    for line, match, command in script.find(_STARTED, "plain", "program"):
-        call = call_at(command, match.start("program"), match["program"].rpartition("/")[2])
-        if _ACTION.search(call.plain) and "$" not in _before_image(call.words, script):
-            yield at(line, f"the job has GPUs, and {call.program} is started without --nv")
-
-
-def _before_image(words: tuple[str, ...], script: Script) -> str:
-    """Return the options of a call up to the image: a variable among them may hold --nv."""
-    image = next(
-        (number for number, word in enumerate(words) if number and _is_image(word, script)),
-        len(words),
-    )
-    return " ".join(words[:image])
+    for place in script.find(_STARTED, "plain", "program") if not script.has(_GIVEN) else ():
+        call = call_at(place)
+        words = list(takewhile(lambda word: not _is_image(word, script), call.words[1:]))
+        if _ACTION.search(call.plain) and "$" not in " ".join((call.words[0], *words)):
+            # A variable among the options up to the image may hold --nv.
+            yield at(place.line, f"the job has GPUs, and {call.program} is started without --nv")
 
 
 def _is_image(word: str, script: Script) -> bool:
     """Return whether a word is an image, or a variable that holds one."""
-    if word.endswith(_IMAGES):
-        return True
     name = re.fullmatch(r"\$\{?(\w{1,64})\}?", word)
-    set_to = re.compile(rf"\b{name[1]}=[\"']?([^\s\"';&|]{{1,400}})") if name else None
-    values = [
-        match[1] for command in script.commands if set_to and (match := set_to.search(command.text))
-    ]
-    return any(value.endswith(_IMAGES) for value in values)
-
-
-def _has_gpus(script: Script) -> bool:
-    if any((script.value(name) or "0") not in ("0", "none") for name in _OPTIONS):
-        return True
-    gres = script.value("gres") or ""
-    return "gpu" in gres and not re.search(r"gpu(?::[\w-]{1,64})?:0\b", gres)
+    if name is None:
+        return word.endswith(_IMAGES)
+    set_to = re.compile(rf"\b{name[1]}=[\"']?([^\s\"';&|]{{1,400}})")
+    matches = (set_to.search(command.text) for command in script.commands)
+    return any(match[1].endswith(_IMAGES) for match in matches if match)
 
 
 _OF_RANKS = re.compile(
@@ -111,16 +95,16 @@ _EXPORTS_ALL = re.compile(r"\bset\s[^\n;]{0,80}?(?:-[a-z]{0,8}a|allexport)\b")
     cause="it stays in the batch shell: the ranks do not see it",
     source="bash(1), Environment; sbatch(1), --export",
 )
-def check_export(case: LintCase) -> Iterator[Result]:
+def check_export(script: Script) -> Iterator[Result]:
     """Find variables that only programs read, and that the script neither exports nor uses."""
-    commands = case.script.commands
+    commands = script.commands
     every = "\n".join(command.text for command in commands)
     if _EXPORTS_ALL.search(every) or _SOURCED.search(every):
         return
     for command in commands:
         match = _OF_RANKS.fullmatch(command.plain)
         if match and len(re.findall(rf"\b{match['name']}\b", every)) == 1:
-            line = case.script.lines[command.line - 1]
+            line = script.lines[command.line - 1]
             name = match.start("name")
             new = f"{line[:name]}export {line[name:]}"
             edits = [Edit(line=command.line, text=new)]
@@ -147,24 +131,15 @@ _LOGIN = re.compile(r"#!.{0,200}\s-[a-z]{0,8}[li]")
     source="conda: Your shell has not been properly configured to use 'conda activate'",
     fix='before it: source "$(conda info --base)/etc/profile.d/conda.sh"',
 )
-def check_conda_activate(case: LintCase) -> Iterator[Result]:
+def check_conda_activate(script: Script) -> Iterator[Result]:
     """Find an activation before which nothing has defined the shell function."""
-    script = case.script
     if not script.is_batch or _LOGIN.match(script.lines[0]):
         return
-    for call in calls(script, "conda", "mamba", "micromamba"):
-        if call.words[1:2] == ("activate",) and not _is_known(script, call.line):
+    # What another file or a module does is not known.
+    patterns = ((_KNOWN, "text"), (_SOURCED, "text"), (_MODULE, "plain"))
+    places = [place.command.line for pattern in patterns for place in script.find(*pattern)]
+    first = min(places, default=len(script.lines) + 1)
+    for call in script.calls("conda", "mamba", "micromamba"):
+        if call.words[1:2] == ("activate",) and call.line < first:
             yield at(call.line, f"the shell of a batch job does not know {call.program} activate")
             return  # the others fail for the same reason
-
-
-def _is_known(script: Script, line: int) -> bool:
-    """Return whether an earlier line may have defined the function.
-
-    The effect of a module is not known.
-    """
-    before = (command for command in script.commands if command.line <= line)
-    patterns = ((_KNOWN, "text"), (_SOURCED, "text"), (_MODULE, "plain"))
-    return any(
-        pattern.search(getattr(command, part)) for command in before for pattern, part in patterns
-    )

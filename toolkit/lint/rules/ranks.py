@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from toolkit.checks import Edit, Result, at, check
-from toolkit.lint.calls import Call, calls, slurm_options
-from toolkit.lint.script import LintCase, Script, is_conditional, least_nodes, node_range
+from toolkit.lint.script import Script, is_conditional
 
 # A hostlist of the script's own names is right; of Slurm's list, it is the list again.
 _SHOW = re.compile(
@@ -40,19 +39,13 @@ _FORMS = (
     cause="the program gets a text where it wants a number or a host's name",
     source="sbatch(1), output environment variables; scontrol(1)",
 )
-def check_slurm_variable(case: LintCase) -> Iterator[Result]:
+def check_slurm_variable(script: Script) -> Iterator[Result]:
     """Find values of Slurm in a form that the reader does not expect."""
-    script = case.script
     for line, match, command in script.find(_SHOW, "bare"):
-        corrected = _SHOW.sub(
-            "scontrol show hostnames", command.text.split("\n")[line - command.line]
-        )
-        yield at(
-            line,
-            f"scontrol show {match[1]} does not list the names of hosts",
-            edits=[Edit(line=line, text=corrected)],
-            fix="scontrol show hostnames",
-        )
+        written = command.text.split("\n")[line - command.line]
+        edits = [Edit(line=line, text=_SHOW.sub("scontrol show hostnames", written))]
+        message = f"scontrol show {match[1]} does not list the names of hosts"
+        yield at(line, message, edits=edits, fix="scontrol show hostnames")
     for pattern, message, fix in _FORMS:
         for line, _, _ in script.find(pattern, "bare"):
             yield at(line, message, fix=fix)
@@ -69,11 +62,10 @@ _RANKS_OPTION = re.compile(r"\s(?:-np|-n|--np|--num-proc)[ =](\d+)\b")
     source="a published guide asks for 4 tasks on 2 nodes and starts 2",
     fix="leave it to Slurm, or use $SLURM_NTASKS",
 )
-def check_rank_count(case: LintCase) -> Iterator[Result]:
+def check_rank_count(script: Script) -> Iterator[Result]:
     """Compare ``horovodrun -np`` and ``mpirun -np`` with the tasks of the job."""
-    script = case.script
     tasks = tasks_of(script)
-    for call in calls(script, "horovodrun", "mpirun", "mpiexec") if tasks else ():
+    for call in script.calls("horovodrun", "mpirun", "mpiexec") if tasks else ():
         match = _RANKS_OPTION.search(call.plain)
         if match and int(match[1]) != tasks:
             yield at(
@@ -83,14 +75,11 @@ def check_rank_count(case: LintCase) -> Iterator[Result]:
 
 def tasks_of(script: Script) -> int | None:
     """Return the number of tasks of a job; None if its directives do not tell."""
-    total = script.value("ntasks")
-    if total is not None:
+    if (total := script.value("ntasks")) is not None:
         return int(total) if total.isdigit() else None
-    nodes, each = (
-        script.value("nodes") or "1",
-        script.value("ntasks-per-node") or script.value("tasks-per-node"),
-    )
-    return int(nodes) * int(each) if each and each.isdigit() and nodes.isdigit() else None
+    nodes = script.value("nodes") or "1"
+    each = script.value("ntasks-per-node") or script.value("tasks-per-node") or ""
+    return int(nodes) * int(each) if each.isdigit() and nodes.isdigit() else None
 
 
 _LAUNCHER = re.compile(r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b")
@@ -106,10 +95,9 @@ _NODES_OPTION = re.compile(
     source="pytorch.org: torchrun --nnodes",
     fix="--nnodes=$SLURM_NNODES",
 )
-def check_node_count(case: LintCase) -> Iterator[Result]:
+def check_node_count(script: Script) -> Iterator[Result]:
     """Find ``--nnodes`` with a number that is not the job's."""
-    script = case.script
-    nodes = node_range(script)
+    nodes = script.nodes
     if nodes is None:
         return
     for command in script.commands:
@@ -125,6 +113,7 @@ def check_node_count(case: LintCase) -> Iterator[Result]:
 
 
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_ONE = tuple((module,) for module in _MODULES)
 
 
 @check(
@@ -135,47 +124,23 @@ _MODULES = ("torch.distributed.run", "torch.distributed.launch")
     source="sbatch(1); pytorch.org: torchrun is to be started once on each node",
     fix='srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 torchrun ...',
 )
-def check_lone_launcher(case: LintCase) -> Iterator[Result]:
+def check_lone_launcher(script: Script) -> Iterator[Result]:
     """Find torchrun without srun in a job of several nodes.
 
     It is no fault if srun starts the script itself.
     """
-    script = case.script
-    nodes = least_nodes(script)
-    if nodes < 2 or _is_started_by_srun(script):
+    nodes, launchers = script.least_nodes, ("torchrun", *_MODULES)
+    again = ("$0", "${0}", "BASH_SOURCE", *launchers)
+    if nodes < 2 or any(word in call.text for call in script.calls("srun") for word in again):
         return
-    for call in calls(script, "torchrun", "python", "python3"):
-        if (
-            _is_launcher(call)
-            and not _is_continued(call)
-            and not is_conditional(script, call.command)
-        ):
-            message = f"{call.program} starts on the first of {nodes} nodes only"
-            yield at(call.line, message)
-
-
-def _is_launcher(call: Call) -> bool:
-    words = call.words
-    return call.program == "torchrun" or (
-        len(words) > 2 and words[1] == "-m" and words[2] in _MODULES
-    )
-
-
-def _is_continued(call: Call) -> bool:
-    """Return whether the line before ends with a backslash.
-
-    Then another program starts this one.
-    """
-    lines = call.command.plain.split("\n")
-    number = call.line - call.command.line
-    before = lines[number - 1] if number else ""
-    return before.rstrip(" \t").endswith("\\")
-
-
-def _is_started_by_srun(script: Script) -> bool:
-    """Return whether srun starts a launcher, or the script again, which then runs on every node."""
-    words = ("$0", "${0}", "BASH_SOURCE", "torchrun", *_MODULES)
-    return any(word in call.text for call in calls(script, "srun") for word in words)
+    for call in script.calls("torchrun", "python", "python3"):
+        words, number = call.words, call.line - call.command.line
+        before = call.command.plain.split("\n")[number - 1] if number else ""
+        is_launcher = call.program == "torchrun" or (words[1:2] == ("-m",) and words[2:3] in _ONE)
+        # After a backslash another program starts this one.
+        is_continued = before.rstrip(" \t").endswith("\\")
+        if is_launcher and not is_continued and not is_conditional(script, call.command):
+            yield at(call.line, f"{call.program} starts on the first of {nodes} nodes only")
 
 
 _HERE = r"(?:localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[?::1\]?|0\.0\.0\.0)(?=[:\s\"'/\\;&|)]|$)"
@@ -193,13 +158,12 @@ _CHOSEN = re.compile(r"\bMASTER_ADDR=[\"']?\$[({]")
     source="pytorch.org: the rendezvous endpoint is a host that all nodes reach",
     fix='MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
 )
-def check_local_rendezvous(case: LintCase) -> Iterator[Result]:
+def check_local_rendezvous(script: Script) -> Iterator[Result]:
     """Find a meeting point at localhost in a job of several nodes.
 
     It is no fault if it is only for the case of one node.
     """
-    script = case.script
-    if least_nodes(script) < 2 or any(_CHOSEN.search(command.text) for command in script.commands):
+    if script.least_nodes < 2 or script.has(_CHOSEN):
         return
     for line, match, command in script.find(_MEETING, group="place"):
         if "--standalone" not in command.text and not is_conditional(script, command):
@@ -222,26 +186,21 @@ _GPUS = re.compile(r"(?:gpu(?::[\w-]{1,64})?:)?(?P<count>\d{1,4})\Z")
     source="pytorch.org: WORLD_SIZE is the number of all ranks",
     fix="WORLD_SIZE=$SLURM_NTASKS",
 )
-def check_world_size(case: LintCase) -> Iterator[Result]:
+def check_world_size(script: Script) -> Iterator[Result]:
     """Compare a number in the script with the job's tasks and GPUs; torchrun sets its own."""
-    script = case.script
-    tasks = tasks_of(script)
-    if tasks is None or any(_OWN.search(command.text) for command in script.commands):
+    tasks, nodes = tasks_of(script), script.nodes
+    if tasks is None or script.has(_OWN):
         return
-    fitting = {tasks, _all_gpus(script)}
+    # A script may start a rank for each GPU of all nodes by itself.
+    total = script.value("gpus")
+    each = script.value("gpus-per-node") or script.value("gres") or ""
+    gpus, factor = _GPUS.match(each if total is None else total), 1
+    if total is None:
+        factor = nodes[1] if nodes else 0
+    fitting = {tasks, int(gpus["count"]) * factor if gpus and factor else None}
     for line, match, _ in script.find(_SIZE, group="size"):
         if int(match["size"]) not in fitting:
             yield at(line, f"WORLD_SIZE is {match['size']}, and the job has {tasks} tasks")
-
-
-def _all_gpus(script: Script) -> int | None:
-    """Return the GPUs of all nodes: a script may start a rank for each by itself."""
-    nodes = node_range(script)
-    if (total := script.value("gpus")) is not None:
-        match = _GPUS.match(total)
-        return int(match["count"]) if match else None
-    each = _GPUS.match(script.value("gpus-per-node") or script.value("gres") or "")
-    return nodes[1] * int(each["count"]) if nodes and each else None
 
 
 @check(
@@ -253,15 +212,14 @@ def _all_gpus(script: Script) -> int | None:
     source="Slurm's CHANGELOG, slurm-22.05.md and slurm-23.11.md",
     fix='srun --cpus-per-task="$SLURM_CPUS_PER_TASK"',
 )
-def check_step_cpus(case: LintCase) -> Iterator[Result]:
+def check_step_cpus(script: Script) -> Iterator[Result]:
     """Find srun without ``--cpus-per-task`` in a job that asks for more than one."""
-    script = case.script
     asked = script.value("cpus-per-task") or "1"
     if asked == "1" or any("SRUN_CPUS_PER_TASK" in command.text for command in script.commands):
         return
-    for call in calls(script, "srun"):
-        options, program = slurm_options(call)
-        if program and not {"cpus-per-task", "overlap"} & {name for name, _, _ in options}:
+    for call in script.calls("srun"):
+        options, program = call.slurm_options()
+        if program and not {"cpus-per-task", "overlap"} & {option.name for option in options}:
             yield at(call.line, f"this step gets 1 CPU for each task, not {asked}")
 
 
@@ -281,7 +239,7 @@ _PORT = re.compile(
     source="pytorch#116974; ray#59551",
     fix="MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))",
 )
-def check_fixed_port(case: LintCase) -> Iterator[Result]:
+def check_fixed_port(script: Script) -> Iterator[Result]:
     """Find ports that are numbers in the script."""
-    for line, match, _ in case.script.find(_PORT, "bare", "port"):
+    for line, match, _ in script.find(_PORT, "bare", "port"):
         yield at(line, f"port {match['port']} is the same for every job")

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from toolkit.checks import Edit, Result, at, check
 from toolkit.errors import nearest
-from toolkit.lint.calls import calls
-from toolkit.lint.script import LintCase, Script, node_range
+from toolkit.lint.script import Script
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.quoting import sbatch
@@ -22,11 +21,10 @@ from toolkit.sites import comment_example, comment_problem
     cause="the site refuses a job whose comment is not one of its own",
     source="the site's profile: toolkit site show",
 )
-def check_site_comment(case: LintCase) -> Iterator[Result]:
+def check_site_comment(script: Script) -> Iterator[Result]:
     """Compare the last ``--comment`` of the directives with the site's rule."""
-    script = case.script
-    rule = case.site.comment if case.site else None
-    if case.site is None or rule is None or not script.is_batch:
+    rule = script.context.site.comment if script.context.site else None
+    if script.context.site is None or rule is None or not script.is_batch:
         return
     given = list(script.options("comment"))
     value = given[-1][1].value if given else None
@@ -37,7 +35,7 @@ def check_site_comment(case: LintCase) -> Iterator[Result]:
     ):
         yield at(
             given[-1][0].line if given else script.directives[0].line,
-            f"{wrong} ({case.site.name})",
+            f"{wrong} ({script.context.site.name})",
             fix=f"#SBATCH --comment={sbatch(comment_example(rule))}",
         )
 
@@ -48,9 +46,9 @@ def check_site_comment(case: LintCase) -> Iterator[Result]:
     cause="the site refuses the job, or runs it otherwise than was meant",
     source="the site's profile: toolkit site show",
 )
-def check_site_options(case: LintCase) -> Iterator[Result]:
+def check_site_options(script: Script) -> Iterator[Result]:
     """Find forbidden options, and required ones that are missing."""
-    script, site = case.script, case.site
+    site = script.context.site
     if site is None or not script.is_batch:
         return
     lines = [directive for directive in script.directives if directive.effective]
@@ -72,9 +70,9 @@ def check_site_options(case: LintCase) -> Iterator[Result]:
     cause="Slurm refuses the job",
     source="the site's profile: toolkit site show",
 )
-def check_site_partition(case: LintCase) -> Iterator[Result]:
+def check_site_partition(script: Script) -> Iterator[Result]:
     """Check the partition's name, and the job by the rules that ``toolkit run`` has for it."""
-    script, site = case.script, case.site
+    site = script.context.site
     if site is None or not script.is_batch:
         return
     for directive, option in script.options("partition"):
@@ -85,18 +83,15 @@ def check_site_partition(case: LintCase) -> Iterator[Result]:
                 f"{site.name} has no partition {option.value!r}",
                 fix=f"close: {close}" if close else f"one of {', '.join(sorted(site.partitions))}",
             )
-    job = _job(script)
-    asked = Case(job, site)
-    for rule in (
-        partition.partition,
-        partition.size,
-        partition.gpus,
-        partition.anywhere,
-        partition.user_gpus,
-        partition.time,
-    ):
+    asked = Case(_job(script), site)
+    rules = (partition.partition, partition.size, partition.gpus, partition.anywhere)
+    for rule in (*rules, partition.user_gpus, partition.time):
         for finding in rule(asked):
-            yield at(_line(script, finding.place or ""), finding.cause, fix=finding.advice)
+            place = finding.place or ""
+            names = (*_PLACES.get(place, (place.removeprefix("--"),)), "partition")
+            lines = (written.line for written, _ in script.options(*names))
+            line = next(lines, script.directives[0].line)
+            yield at(line, finding.cause, fix=finding.advice)
 
 
 _GPUS = re.compile(r"(?:gpu:)?(?:[\w.-]{1,64}:)?(\d{1,4})(?:\(.*)?")
@@ -109,32 +104,20 @@ _PLACES = {
 
 def _job(script: Script) -> Job:
     """Return what a script asks of its partition; what cannot be read is left out."""
-    nodes = node_range(script)
-    each = _number(script, "ntasks-per-node") or _number(script, "tasks-per-node")
-    if each is None and nodes and (tasks := _number(script, "ntasks")):
+    nodes = script.nodes
+    each = script.number("ntasks-per-node") or script.number("tasks-per-node")
+    if each is None and nodes and (tasks := script.number("ntasks")):
         each = -(-tasks // max(nodes))  # on the node that has the most of them
     on_node = _GPUS.fullmatch(script.value("gpus-per-node") or script.value("gres") or "")
     return Job(
         partition=script.value("partition"),
         nodes=":".join(map(str, nodes)) if nodes else None,
         ntasks_per_node=each or 1,
-        cpus_per_task=_number(script, "cpus-per-task"),
+        cpus_per_task=script.number("cpus-per-task"),
         gpus_per_node=int(on_node[1]) if on_node else None,
         time=script.value("time"),
         mem=script.value("mem"),
     )
-
-
-def _number(script: Script, name: str) -> int | None:
-    value = script.value(name) or ""
-    return int(value) or None if value.isdecimal() else None
-
-
-def _line(script: Script, place: str) -> int:
-    """Return the line of the directive that a finding is about, or of the partition."""
-    names = (*_PLACES.get(place, (place.removeprefix("--"),)), "partition")
-    lines = (directive.line for name in names for directive, _ in script.options(name))
-    return next(lines, script.directives[0].line)
 
 
 @check(
@@ -144,16 +127,16 @@ def _line(script: Script, place: str) -> int:
     cause="module load fails, and without set -e the script goes on without it",
     source="the site's profile: toolkit site show",
 )
-def check_site_module(case: LintCase) -> Iterator[Result]:
+def check_site_module(script: Script) -> Iterator[Result]:
     """Compare the loaded modules with those that the site has."""
-    if case.site is None:
+    if script.context.site is None:
         return
-    for call in calls(case.script, "module", "ml"):
+    for call in script.calls("module", "ml"):
         words = call.words[1:]
         is_load = words[:1] in (("load",), ("add",))
         names = words[1:] if is_load else () if call.program == "module" else words
         plain = [name for name in names if re.fullmatch(r"[\w.+/-]+", name)]
         loads = Job(modules=() if "{" in call.text else tuple(plain))
-        for finding in options.modules(Case(loads, case.site)):
+        for finding in options.modules(Case(loads, script.context.site)):
             fix = f"close: {finding.close}" if finding.close else finding.advice
             yield at(call.line, finding.cause, fix=fix)
