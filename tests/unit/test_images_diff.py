@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.images.store.diff import (
-    Change,
-    compare_files,
-    compare_values,
-    parse_listing,
-    variables,
-)
+from toolkit.images.store.diff import compare_files, compare_values, parse_listing, variables
 
 ONE = """\
 Parallel unsquashfs: Using 2 processors
@@ -29,59 +23,51 @@ OTHER = (
 
 
 def test_a_listing_is_read_with_links_devices_and_odd_names() -> None:
-    found = parse_listing(ONE)
-    assert set(found) == {
-        "/",
-        "/same",
-        "/with space -> not a link",
-        "/link",
-        "/dev/null",
-        "/gone",
-        "/tmp",
+    facts = {path: entry.facts for path, entry in parse_listing(ONE).items()}
+    assert facts == {
+        "/": "drwxr-xr-x root/root",
+        "/same": "-rwxr-xr-x root/root 630",
+        "/with space -> not a link": "-rw-r--r-- root/root 5",
+        "/link": "lrwxrwxrwx root/root 27 -> usr/lib/a -> b",
+        "/dev/null": "crw-rw-rw- root/root 1,   3",
+        "/gone": "-rwsr-xr-x root/shadow 10",
+        "/tmp": "drwxrwxrwt root/root",
     }
-    assert found["/link"].facts == "lrwxrwxrwx root/root 27 -> usr/lib/a -> b"
-    assert (found["/dev/null"].facts, found["/dev/null"].size) == ("crw-rw-rw- root/root 1,   3", 0)
 
 
 def test_changes_of_files_are_told_apart_from_times() -> None:
+    """Contents decide of files whose sizes are the same, and only of these."""
+    asked: list[str] = []
     before, after = parse_listing(ONE), parse_listing(OTHER)
-    changes, times, unknown = compare_files(before, after, lambda _: True)
+
+    def differs(path: str) -> bool:
+        asked.append(path)
+        return False
+
+    changes, times, unknown = compare_files(before, after, differs)
+    assert asked == ["/same", "/with space -> not a link"]
     assert [(one.name, one.before, one.after) for one in changes] == [
         ("/gone", "-rwsr-xr-x root/shadow 10", ""),
-        (
-            "/link",
-            "lrwxrwxrwx root/root 27 -> usr/lib/a -> b",
-            "lrwxrwxrwx root/root 27 -> usr/lib/c",
-        ),
+        ("/link", before["/link"].facts, "lrwxrwxrwx root/root 27 -> usr/lib/c"),
         ("/new", "", "-rw-r--r-- 1000/1000 1"),
+        ("/same", before["/same"].facts, "other contents"),
+        ("/with space -> not a link", "-rw-r--r-- root/root 5", "other contents"),
     ]
-    assert (times, unknown) == (1, 0)
-
-
-def test_contents_decide_where_sizes_are_the_same() -> None:
-    before, after = parse_listing(ONE), parse_listing(ONE)
-    changes, _, unknown = compare_files(
-        before, after, lambda path: {"/same": None, "/gone": True}.get(path, False)
-    )
-    assert changes == [
-        Change(
-            kind="files",
-            name="/with space -> not a link",
-            before="-rw-r--r-- root/root 5",
-            after="other contents",
-        )
-    ]
-    assert unknown == 1
+    assert (times, unknown) == (0, 0)
+    assert compare_files(before, after, lambda _: True)[1:] == (1, 0)
+    assert compare_files(before, before, lambda _: None) == ([], 0, 3)
 
 
 def test_names_and_variables_are_compared() -> None:
-    before = variables(
-        ["#!/bin/sh\nexport PATH=/a:$PATH\nexport B=1\n", "export B=2\nif x; then\n  C='3'\nfi\n"]
-    )
-    assert before == {"PATH": "/a:$PATH", "B": "2", "C": "'3'"}
-    assert compare_values("environment", before, {**before, "B": "4"}) == [
-        Change(kind="environment", name="B", before="2", after="4")
+    scripts = [
+        "#!/bin/sh\nexport PATH=/a:$PATH\nexport B=1\n",
+        "export B=2\nif x; then\n  C='3'\nfi\n",
     ]
-    assert compare_values("packages", {}, {"x": "1"}) == [
-        Change(kind="packages", name="x", before="", after="1")
+    before = variables(scripts)
+    assert before == {"PATH": "/a:$PATH", "B": "2", "C": "'3'"}
+    changes = compare_values("environment", {**before, "gone": "1"}, {**before, "B": "4", "x": "1"})
+    assert [(one.name, one.before, one.after) for one in changes] == [
+        ("B", "2", "4"),
+        ("gone", "1", ""),
+        ("x", "", "1"),
     ]

@@ -83,7 +83,8 @@ def _with_image(row: Listed, path: Path, recipe_hash: str) -> Listed:
         manifest = store.find(str(path)).manifest
     except (ImageMissingError, MalformedInputError):
         return replace(row, state="not whole", path=str(path))
-    row = replace(row, state="no manifest", path=str(path.absolute()), size=path.stat().st_size)
+    size = manifest.size if manifest else path.stat().st_size
+    row = replace(row, state="no manifest", path=str(path.absolute()), size=size)
     if manifest is None:
         return row
     if manifest.recipe_hash or not manifest.origin:

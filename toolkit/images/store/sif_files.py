@@ -6,40 +6,72 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from toolkit import shell
 from toolkit.errors import ImageMissingError, MalformedInputError
 from toolkit.files import hash_file, open_regular
 from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
+from toolkit.units import human_size
 
 _MOST_TEXT = 16 << 20  # bytes; a bill of materials has some hundred thousands
 
 
-def read_descriptors(path: Path) -> tuple[sif.Descriptor, ...]:
-    """Read the descriptors of the objects of a SIF.
+class SifFile(NamedTuple):
+    """A SIF that is open."""
+
+    stream: BinaryIO
+    status: os.stat_result
+    header: sif.Header
+    descriptors: tuple[sif.Descriptor, ...]
+
+    def read(self, data_type: int, name: str = "") -> bytes:
+        """Read a text that is kept beside the file system. Return no bytes if there is none.
+
+        Args:
+            data_type: ``DEFINITION``, ``JSON`` or ``BILL`` of ``sif.header``.
+            name: of the object; empty: any.
+
+        Raises:
+            SifError: the text is larger than any of its kind.
+        """
+        for each in self.descriptors:
+            if each.data_type == data_type and name in ("", each.label):
+                if each.size > _MOST_TEXT:
+                    raise SifError(f"it keeps a text of {each.size} bytes beside its file system")
+                self.stream.seek(each.offset)
+                return self.stream.read(each.size)
+        return b""
+
+
+@contextmanager
+def open_sif(path: Path) -> Iterator[SifFile]:
+    """Open a SIF that is not cut off.
 
     Raises:
-        ImageMissingError: the file is not a SIF, or cannot be read.
-        MalformedInputError: the SIF is broken.
+        ImageMissingError: the file is not a SIF, cannot be read, or is cut off.
+        MalformedInputError: it is broken.
     """
     try:
         with open_regular(path) as stream, sif_errors(str(path)):
-            size = os.fstat(stream.fileno()).st_size
-            descriptors = sif.parse_descriptors(stream.read(sif.DESCRIPTORS_END), size)
+            status, head = os.fstat(stream.fileno()), stream.read(sif.DESCRIPTORS_END)
+            header = sif.parse_header(head)
+            if header is None:
+                raise ImageMissingError(
+                    "this file is not an image: it does not begin as a SIF does",
+                    place=str(path),
+                    next_step="toolkit image list",
+                )
+            if status.st_size < header.end:
+                sizes = f"{human_size(status.st_size)} of {human_size(header.end)}"
+                reason = f"the image is cut off: {sizes} are there"
+                raise ImageMissingError(reason, place=str(path))
+            descriptors = sif.parse_descriptors(head, status.st_size)
+            yield SifFile(stream, status, header, descriptors)
     except OSError as error:
         reason = f"the image cannot be read: {error.strerror}"
         raise ImageMissingError(reason, place=str(path)) from None
-    if not descriptors:
-        raise not_a_sif(path)
-    return descriptors
-
-
-def not_a_sif(path: Path) -> ImageMissingError:
-    """Return the error for a file that is not a SIF."""
-    reason = "this file is not an image: it does not begin as a SIF does"
-    return ImageMissingError(reason, place=str(path), next_step="toolkit image list")
 
 
 @contextmanager
@@ -56,33 +88,16 @@ def sif_errors(path: str, prefix: str = "") -> Iterator[None]:
         raise MalformedInputError(f"{prefix}{error}", place=path) from None
 
 
+def read_descriptors(path: Path) -> tuple[sif.Descriptor, ...]:
+    """Read the descriptors of the objects of a SIF; errors as of ``open_sif``."""
+    with open_sif(path) as image:
+        return image.descriptors
+
+
 def read_object(path: Path, data_type: int, name: str = "") -> bytes:
-    """Read a text that a SIF keeps beside its file system. Return no bytes if it keeps none.
-
-    Args:
-        path: the SIF.
-        data_type: ``DEFINITION``, ``JSON`` or ``BILL`` of ``sif.header``.
-        name: of the object; empty: any.
-
-    Raises:
-        OSError: the file cannot be read.
-        MalformedInputError: the SIF is broken, or the text is larger than any of its kind.
-    """
-    with open_regular(path) as stream, sif_errors(str(path)):
-        return read_object_of(stream, data_type, name)
-
-
-def read_object_of(stream: BinaryIO, data_type: int, name: str = "") -> bytes:
-    """Read a text as ``read_object``, from an open file; raise ``SifError`` if it is broken."""
-    stream.seek(0)
-    size = os.fstat(stream.fileno()).st_size
-    for each in sif.parse_descriptors(stream.read(sif.DESCRIPTORS_END), size):
-        if each.data_type == data_type and name in ("", each.label):
-            if each.size > _MOST_TEXT:
-                raise SifError(f"it keeps a text of {each.size} bytes beside its file system")
-            stream.seek(each.offset)
-            return stream.read(each.size)
-    return b""
+    """Read a text as ``SifFile.read``; errors as of ``open_sif``."""
+    with open_sif(path) as image:
+        return image.read(data_type, name)
 
 
 def add_object(path: Path, text: str, name: str, *options: str) -> None:
@@ -108,19 +123,14 @@ def add_object(path: Path, text: str, name: str, *options: str) -> None:
 
 
 def partition_digest(path: Path) -> str:
-    """Return the SHA-256 of the file system of an image.
+    """Return the SHA-256 of the file system of an image; errors as of ``open_sif``.
 
     If the image has several file systems on top of each other, return the hash of their hashes.
-
-    Raises:
-        ImageMissingError: the file is not a SIF, or cannot be read.
     """
-    partitions = (
-        descriptor for descriptor in read_descriptors(path) if descriptor.data_type == sif.PARTITION
-    )
-    digests = [hash_file(path, extent=partition.extent) for partition in partitions]
     from toolkit.images.recipe.digests import hash_texts
 
+    partitions = [each for each in read_descriptors(path) if each.data_type == sif.PARTITION]
+    digests = [hash_file(path, extent=partition.extent) for partition in partitions]
     return digests[0] if len(digests) == 1 else hash_texts("\n".join(digests))
 
 
@@ -134,10 +144,10 @@ def normalize(path: Path, time: int) -> str:
     Returns:
         The new id of the SIF.
     """
-    descriptors = read_descriptors(path)
-    assert not any(descriptor.data_type == sif.SIGNATURE for descriptor in descriptors)
     import hashlib  # with OpenSSL; most commands hash nothing
 
+    descriptors = read_descriptors(path)
+    assert not any(descriptor.data_type == sif.SIGNATURE for descriptor in descriptors)
     digests = "\n".join(hash_file(path, extent=descriptor.extent) for descriptor in descriptors)
     sif_id = hashlib.sha256(digests.encode()).digest()[:16]
     with path.open("r+b") as stream:

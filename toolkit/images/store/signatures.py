@@ -23,7 +23,6 @@ from msgspec.structs import replace as with_facts
 
 from toolkit import shell
 from toolkit.errors import (
-    BuildError,
     ConfigError,
     ForbiddenError,
     NeedsInstallError,
@@ -83,12 +82,14 @@ def sign(
     Raises:
         SignatureError: the image is signed already, or the result does not verify.
         ConfigError: the key cannot be read, or it is guarded by a passphrase.
-        NeedsInstallError, ForbiddenError, NoSpaceError, BuildError: this machine cannot sign it.
+        NeedsInstallError, ForbiddenError, NoSpaceError, CommandFailedError: this machine cannot
+            sign it.
     """
     path = Path(image.path).resolve()
     if not os.access(path.parent, os.W_OK):
         raise ForbiddenError(f"the directory of the image cannot be written to: {path.parent}")
     private = None if key is None else read_private(key)
+    public = _derive_public(private) if private is not None else ""
     with hold_image(path, "signed", wait=progress):
         image = store.find(str(path))  # as it is now
         if is_signed(path) and not replace:
@@ -101,7 +102,17 @@ def sign(
         with workspace(path.parent) as place:
             shell.run(["cp", "--reflink=auto", "--", path, place.sif])
             sif_id = _remove_signatures(place.sif)
-            made = _sign_pgp(place.sif, pgp) if private is None else _sign_pem(place.sif, private)
+            words = ["--keyidx", str(pgp)] if private is None else ["--key", "/dev/stdin"]
+            done = _run_apptainer(["sign", *words, str(place.sif)], private, asks=private is None)
+            if not done.ok:
+                raise ConfigError(
+                    "Apptainer could not sign with this key",
+                    place=str(key or f"--pgp {pgp}"),
+                    details=done.tail(3),
+                    next_step="a key in PEM: RSA, ECDSA or Ed25519; of the PGP keyring: "
+                    "apptainer key list --secret; apptainer key newpair; apptainer key import FILE",
+                )
+            made = _verify_pem(place.sif, public) if public else _verify_pgp(place.sif)
             made = with_facts(made, when=datetime.now(timezone.utc).isoformat(timespec="seconds"))
             place.sif.chmod(path.stat().st_mode & 0o777)
             facts = {"sif_id": sif_id, "size": place.sif.stat().st_size, "signatures": (made,)}
@@ -123,10 +134,7 @@ def _remove_signatures(path: Path) -> str:
     """
     for descriptor in reversed(read_descriptors(path)):
         if descriptor.data_type == SIGNATURE:
-            done = _run_apptainer(["sif", "del", str(descriptor.number), str(path)])
-            if not done.ok:
-                reason = "the old signature cannot be removed"
-                raise BuildError(reason, place=str(path), details=done.tail(3))
+            _run_apptainer(["sif", "del", str(descriptor.number), str(path)], check=True)
     return normalize(path, min(descriptor.created for descriptor in read_descriptors(path)))
 
 
@@ -154,37 +162,17 @@ def read_private(key: Path) -> str:
     return text
 
 
-def _sign_pem(path: Path, private: str) -> Signature:
+def _derive_public(private: str) -> str:
+    """Return the public key of a private one, through pipes: it is in no argument and no file."""
     program = shell.which("openssl")
     if program is None:
         raise NeedsInstallError(
             "OpenSSL is not installed here, which reads keys", next_step="apt-get install openssl"
         )
-    # Through pipes: the key is in no argument, and on no other disk than the user's own.
-    public = shell.run([program, "pkey", "-pubout"], input=private, timeout=_PATIENCE, check=False)
-    if not public.ok:
-        raise ConfigError("the key is damaged", details=public.tail(2))
-    done = _run_apptainer(["sign", "--key", "/dev/stdin", str(path)], text=private)
+    done = shell.run([program, "pkey", "-pubout"], input=private, timeout=_PATIENCE, check=False)
     if not done.ok:
-        raise BuildError(
-            "Apptainer could not sign with this key",
-            details=done.tail(3),
-            next_step="it takes RSA, ECDSA and Ed25519",
-        )
-    return _verify_pem(path, public.stdout)
-
-
-def _sign_pgp(path: Path, number: int) -> Signature:
-    done = _run_apptainer(["sign", "--keyidx", str(number), str(path)], asks=True)
-    if not done.ok:
-        raise ConfigError(
-            "Apptainer could not sign with this PGP key",
-            place=f"--pgp {number}",
-            details=done.tail(3),
-            next_step="apptainer key list --secret; apptainer key newpair; "
-            "apptainer key import FILE",
-        )
-    return _verify_pgp(path)
+        raise ConfigError("the key is damaged", details=done.tail(2))
+    return done.stdout
 
 
 def verify(path: Path, key: str) -> Signature:
@@ -250,7 +238,7 @@ def _run_verify(path: Path, options: Sequence[str], text: str | None = None) -> 
             place=str(path),
             next_step=f"toolkit image sign {path.name.removesuffix('.sif')} --key KEY.pem",
         )
-    done = _run_apptainer(["verify", "--all", "--json", *options, str(path)], text=text)
+    done = _run_apptainer(["verify", "--all", "--json", *options, str(path)], text)
     if done.ok:
         return done.stdout
     fatal = [line for line in done.stderr.splitlines() if line.startswith("FATAL")]
@@ -264,7 +252,7 @@ def _run_verify(path: Path, options: Sequence[str], text: str | None = None) -> 
 
 
 def _run_apptainer(
-    arguments: Sequence[str], *, text: str | None = None, asks: bool = False
+    arguments: Sequence[str], text: str | None = None, *, asks: bool = False, check: bool = False
 ) -> shell.Result:
     """Run Apptainer with the user's keyring and nothing else of the environment.
 
@@ -279,7 +267,7 @@ def _run_apptainer(
         stdin=stdin,
         input=text,
         timeout=_PATIENCE,
-        check=False,
+        check=check,
     )
 
 

@@ -30,17 +30,10 @@ from toolkit.files import open_regular, sync, write_atomically
 from toolkit.images.recipe.names import LONGEST, require_image_name
 from toolkit.images.recipe.names import list_recipes as list_recipes
 from toolkit.images.sif import header as sif
-from toolkit.images.store.sif_files import (
-    add_object,
-    normalize,
-    not_a_sif,
-    read_object_of,
-    sif_errors,
-)
+from toolkit.images.store.sif_files import add_object, normalize, open_sif
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.model.image import Manifest
 from toolkit.shell import Progress
-from toolkit.units import human_size
 
 MANIFEST, BILL = "toolkit-manifest.json", "toolkit.cdx.json"  # names of objects in a SIF
 ELSEWHERE = ".elsewhere.json"  # ends the name of a note on another directory's image
@@ -150,13 +143,9 @@ def _open(path: Path) -> StoredImage:
 
 
 def whole_header(path: Path) -> sif.Header:
-    """Read the header of a SIF that is not cut off.
-
-    Raises:
-        ImageMissingError: the file is not a SIF, cannot be read, or is cut off.
-        MalformedInputError: its header is invalid.
-    """
-    return _read(path)[0]
+    """Read the header of a SIF that is not cut off; errors as of ``open_sif``."""
+    with open_sif(path) as image:
+        return image.header
 
 
 def manifest_of(path: Path) -> Manifest | None:
@@ -165,9 +154,10 @@ def manifest_of(path: Path) -> Manifest | None:
     What the image itself says of its contents stands against a note, since it may be signed.
 
     Raises:
-        ImageMissingError, MalformedInputError: as of ``whole_header``.
+        ImageMissingError, MalformedInputError: as of ``open_sif``.
     """
-    header, status, text = _read(path)
+    with open_sif(path) as image:
+        header, status, text = image.header, image.status, image.read(sif.JSON, MANIFEST)
     manifest = None
     with suppress(BadDataError):  # of another version of the toolkit
         manifest = from_json(text, Manifest) if text else None
@@ -183,24 +173,6 @@ def manifest_of(path: Path) -> Manifest | None:
         manifest = replace(manifest, pythons=manifest.pythons or note.pythons, **facts)
     facts = {"sif_id": header.sif_id, "size": status.st_size}
     return replace(manifest, **facts) if manifest else None
-
-
-def _read(path: Path) -> tuple[sif.Header, os.stat_result, bytes]:
-    """Return the header of a whole SIF, the status of the file, and the text of its manifest."""
-    try:
-        with open_regular(path) as stream, sif_errors(str(path)):
-            status = os.fstat(stream.fileno())
-            header = sif.parse_header(stream.read(sif.HEADER_SIZE))
-            if header is None:
-                raise not_a_sif(path)
-            if status.st_size < header.end:
-                sizes = f"{human_size(status.st_size)} of {human_size(header.end)}"
-                reason = f"the image is cut off: {sizes} are there"
-                raise ImageMissingError(reason, place=str(path))
-            return header, status, read_object_of(stream, sif.JSON, MANIFEST)
-    except OSError as error:
-        reason = f"the image cannot be read: {error.strerror}"
-        raise ImageMissingError(reason, place=str(path)) from None
 
 
 def _note_paths(path: Path) -> tuple[Path, Path]:
