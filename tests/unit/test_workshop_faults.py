@@ -31,9 +31,9 @@ from toolkit.images.store.provenance import hash_lock
 from toolkit.model.base import to_json
 from toolkit.model.image import BaseImage
 from toolkit.workshops import archive, checks, join, results
-from toolkit.workshops.model import CONTENTS, Done, Results
+from toolkit.workshops.model import CONTENTS
 from toolkit.workshops.rehearsal import accounts, report, stage
-from toolkit.workshops.rehearsal.crew import Crew
+from toolkit.workshops.rehearsal.rehearse import Crew
 from toolkit.workshops.rehearsal.report import Attempt, Report
 
 
@@ -147,102 +147,82 @@ def test_a_marker_that_is_a_link_opens_no_directory(tmp_path: Path) -> None:
         results.close_directory(tmp_path / "drop")
 
 
-class Machine:
-    """The users of a machine, and the programs that change them."""
+COMMENT = "toolkit rehearsal"
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, users: dict[str, tuple[str, str]]) -> None:
-        self.users = users
-        self.ended: list[Any] = []
-        monkeypatch.setattr(pwd, "getpwall", lambda: [self._get(name) for name in users])
-        monkeypatch.setattr(pwd, "getpwnam", self._get)
-        monkeypatch.setattr(accounts, "_change", self._change)
-        monkeypatch.setattr(accounts, "_end_processes", self.ended.append)
-        monkeypatch.setattr(shutil, "chown", lambda *_: None)
 
-    def _get(self, name: str) -> Any:
-        comment, home = self.users[name]
-        return SimpleNamespace(pw_name=name, pw_gecos=comment, pw_dir=home, pw_uid=name)
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
+    """The users of a machine, with their comments and homes, as programs change them."""
+    users: dict[str, tuple[str, str]] = {}
 
-    def _change(self, *argv: str | Path, check: bool = True) -> None:
+    def change(*argv: str | Path, check: bool = True) -> None:
         del check
         name = str(argv[-1])
         if argv[0] == "userdel":
-            del self.users[name]
-        elif name in self.users:
+            del users[name]
+        elif name in users:
             raise CommandFailedError("useradd failed")
         else:
-            values = (str(argv[argv.index(key) + 1]) for key in ("--comment", "--home-dir"))
-            self.users[name] = (next(values), next(values))
+            comment, home = (str(argv[argv.index(key) + 1]) for key in ("--comment", "--home-dir"))
+            users[name] = (comment, home)
+
+    def entries() -> list[Any]:
+        return [
+            SimpleNamespace(pw_name=name, pw_gecos=comment, pw_dir=home, pw_uid=name)
+            for name, (comment, home) in users.items()
+        ]
+
+    monkeypatch.setattr(pwd, "getpwall", entries)
+    monkeypatch.setattr(accounts, "_change", change)
+    monkeypatch.setattr(accounts, "_end_processes", lambda _: None)
+    monkeypatch.setattr(shutil, "chown", lambda *_: None)
+    return users
 
 
-def test_a_rehearsal_removes_no_user_that_it_did_not_create(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    foreign = {f"tkw{os.getpid()}-02": ("A person", "/home/person")}
-    machine = Machine(monkeypatch, dict(foreign))
-    with (
-        pytest.raises(CommandFailedError, match="useradd"),
-        accounts.users(3, tmp_path / "home"),
-    ):
-        raise AssertionError("one of the users could not be created")
-    assert machine.users == foreign
-    assert machine.ended == [f"tkw{os.getpid()}-01"]
-
-
-def test_users_whose_rehearsal_is_gone_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    comment = "toolkit rehearsal"
+def test_users_of_rehearsals_are_removed_and_no_others(tmp_path: Path, machine: Any) -> None:
     (tmp_path / "living").mkdir()
     kept = {
-        "tkw1-01": (comment, str(tmp_path / "living" / "tkw1-01")),
+        "tkw1-01": (COMMENT, str(tmp_path / "living" / "tkw1-01")),
         "tkw1-02": ("A person", str(tmp_path / "gone" / "tkw1-02")),
     }
-    stale = {"tkw2-01": (comment, str(tmp_path / "gone" / "tkw2-01"))}
-    machine = Machine(monkeypatch, {**kept, **stale})
+    stale = {"tkw2-01": (COMMENT, str(tmp_path / "gone" / "tkw2-01"))}
+    machine.update({**kept, **stale})
     with accounts.users(1, tmp_path / "home") as people:
         assert [each.name for each in people] == [f"tkw{os.getpid()}-01"]
-        assert set(machine.users) == {*kept, people[0].name}
+        assert set(machine) == {*kept, people[0].name}
         assert people[0].home.stat().st_mode & 0o777 == 0o700
-    assert machine.users == kept
+    assert machine == kept
+    machine[f"tkw{os.getpid()}-02"] = foreign = ("A person", "/home/person")
+    with pytest.raises(CommandFailedError, match="useradd"), accounts.users(3, tmp_path / "2"):
+        raise AssertionError("one of the users could not be created")
+    assert machine == {**kept, f"tkw{os.getpid()}-02": foreign}
 
 
 def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, machine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    comment, removed = "toolkit rehearsal", []
+    removed: list[Path] = []
     monkeypatch.setattr(stage, "take_down", lambda place, _: removed.append(place))
     dead, empty, abroad = (tmp_path / f"toolkit-rehearsal-{word}" for word in "abc")
-    for place in (dead, empty, abroad):
-        place.mkdir()
-    (dead / "c").mkdir()
-    (dead / "home" / "tkw1-01").mkdir(parents=True)
+    for place in (dead / "c", dead / "home" / "tkw1-01", empty, abroad):
+        place.mkdir(parents=True)
     (dead / ".host").write_text(socket.gethostname())
     (abroad / ".host").write_text("another-login-node")
     (tmp_path / "toolkit-rehearsal-link").symlink_to(tmp_path)
     (tmp_path / "toolkit-rehearsal-file").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # another user made them
+        assert stage.clean(tmp_path, Silent()) == []
     with stage.temporary_place(tmp_path) as living:
-        users = {
-            "tkw1-01": (comment, str(dead / "home" / "tkw1-01")),
-            "tkw2-01": (comment, str(living / "home" / "tkw2-01")),
-        }
-        machine = Machine(monkeypatch, dict(users))
+        machine["tkw1-01"] = (COMMENT, str(dead / "home" / "tkw1-01"))
+        machine["tkw2-01"] = (COMMENT, str(living / "home" / "tkw2-01"))
         assert stage.clean(tmp_path, Silent()) == [dead, empty]
         assert (living / ".host").is_file()
-        assert set(machine.users) == {"tkw2-01"}
+        assert set(machine) == {"tkw2-01"}
         assert stage.clean(tmp_path, Silent()) == []
     assert removed == [dead]
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {abroad.name, "toolkit-rehearsal-link", "toolkit-rehearsal-file"}
-
-
-def test_a_directory_that_a_process_of_another_user_made_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "toolkit-rehearsal-a").mkdir()
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert stage.clean(tmp_path, Silent()) == []
-    assert (tmp_path / "toolkit-rehearsal-a").is_dir()
 
 
 def attempt(person: str, exercise: str, began: float, after: float, **more: Any) -> Attempt:
@@ -285,17 +265,6 @@ def test_the_report_has_the_first_accuracy_of_each_person_from_the_own_first_com
     )
     assert lines["of it queued"] == "0:13 (median), 0:20 (90 %), 0:20 (last)"
     assert lines["machine"] == "2 CPUs, 75% busy; 50.0 s of CPU for each participant"
-
-
-def test_results_of_two_directories_are_in_one_file(drop: Path) -> None:
-    good = Done(state="ok", accuracy=0.9, tries=2)
-    for exercises in ({"01": good}, {"01": Done(state="failed"), "02": good}):
-        before = results._left_before(drop / f"{OWN}.json", "first")
-        merged = results._merged(exercises, before)
-        text = to_json(Results(name=OWN, workshop="first", exercises=merged))
-        (drop / f"{OWN}.json").write_text(text)
-    ((read,), _) = results.read_all(drop, "first")
-    assert read.exercises == {"01": good, "02": good}
 
 
 TOOL = """\

@@ -7,6 +7,7 @@ import hashlib
 import http.server
 import json
 import os
+import pwd
 import resource
 import shutil
 import socket
@@ -15,6 +16,7 @@ import tarfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -42,9 +44,8 @@ from toolkit.model.run import Outcome
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import merge, project_layers
 from toolkit.planning.target import resolve
-from toolkit.workshops import archive, guide, join, pack, reading, results, signing
+from toolkit.workshops import archive, join, pack, reading, results, signing
 from toolkit.workshops.model import CONTENTS, Contents, Done, Results
-from toolkit.workshops.new import create
 
 
 @pytest.fixture
@@ -58,15 +59,15 @@ def test_a_new_workshop_can_be_read_and_its_exercises_can_be_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    create(Path("first"))
+    reading.create(Path("first"))
     workshop = reading.load(tmp_path / "first")
     assert [exercise.name for exercise in workshop.exercises] == ["01-ddp", "02-horovod"]
     for exercise in workshop.exercises:
         assert resolve(f"first/{exercise.name}", tmp_path)[1].values["image"] == "pytorch_cpu"
     with pytest.raises(UsageError, match="exists already"):
-        create(Path("first"))
+        reading.create(Path("first"))
     with pytest.raises(UsageError, match="cannot be the name"):
-        create(Path("not a name"))
+        reading.create(Path("not a name"))
 
 
 @pytest.mark.parametrize(
@@ -396,7 +397,7 @@ def test_the_guide_is_complete_and_escapes_everything(folder: Path) -> None:
     ],
 )
 def test_markdown(text: str, html: str) -> None:
-    assert guide.to_html(text) == f"{html}\n"
+    assert pack.to_html(text) == f"{html}\n"
 
 
 @pytest.fixture
@@ -478,6 +479,20 @@ def test_the_texts_of_exercises_name_the_folders_that_participants_have(
     assert "not jobs/digits-ddp-srun; then 01-ddp." in page
 
 
+def test_results_of_two_directories_are_in_one_file(
+    member: join.Membership, drop: Path, tmp_path: Path
+) -> None:
+    other = joined(Path(member.joined.source), tmp_path / "other", share=True)
+    ran(member, "01-ddp-0001", "ok", 0.9)
+    ran(other, "01-ddp-0001", "failed", None)
+    ran(other, "02-own-0001", "ok", 0.8)
+    for each in (member, other, member):
+        results.leave(each.directory)
+    (read,), _ = results.read_all(drop, "first")
+    found = {name: (done.state, done.accuracy, done.tries) for name, done in read.exercises.items()}
+    assert found == {"01-ddp": ("ok", 0.9, 1), "02-own": ("ok", 0.8, 1)}
+
+
 def test_without_consent_nothing_is_left(
     member: join.Membership, drop: Path, tmp_path: Path
 ) -> None:
@@ -492,22 +507,15 @@ def test_a_file_of_results_of_another_user_is_an_error(
 ) -> None:
     target = results.leave(member.directory)
     assert target is not None
-    before = target.read_text()
-    monkeypatch.setattr(results, "_require_own", lambda path: _as_another(path))
+    before, own = target.read_text(), target.stat().st_uid
+    monkeypatch.setattr(results, "read_json", lambda *_, **__: member.joined)
+    entry = SimpleNamespace(pw_name=target.stem)
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: entry)
+    monkeypatch.setattr(os, "geteuid", lambda: own + 1)
     with pytest.raises(UntrustedError, match="belongs to user") as caught:
         results.leave(member.directory)
     assert "toolkit workshop reset" in str(caught.value.next_step)
     assert target.read_text() == before
-
-
-def _as_another(path: Path) -> None:
-    """Examine a file as a user who does not own it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-        _REQUIRE_OWN(path)
-
-
-_REQUIRE_OWN = results._require_own
 
 
 def test_a_closed_directory_is_an_error(member: join.Membership, drop: Path) -> None:

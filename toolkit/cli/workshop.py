@@ -20,8 +20,7 @@ from toolkit.workshops import pack as packing
 from toolkit.workshops.archive import Verify
 from toolkit.workshops.checks import examine
 from toolkit.workshops.model import JOINED, WORKSHOP, Done, Joined
-from toolkit.workshops.new import create
-from toolkit.workshops.reading import load
+from toolkit.workshops.reading import create, load
 from toolkit.workshops.rehearsal import rehearse as acts
 from toolkit.workshops.rehearsal import report as reports
 from toolkit.workshops.signing import verifier

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
+from toolkit import scripts
 from toolkit.checks import Result, check, failed, from_error, passed, unchecked, warned
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.files import read_toml
@@ -20,7 +21,9 @@ from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.job import Job
 from toolkit.model.site import Partition
+from toolkit.planning.case import gather
 from toolkit.planning.cluster import Cluster, find_cluster
+from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer, chosen, merge, project_layers
 from toolkit.slurm.client import Client
 from toolkit.text import one_line
@@ -28,17 +31,18 @@ from toolkit.units import counted, human_size
 from toolkit.workshops.join import Membership
 from toolkit.workshops.results import leave
 
+_LEAST_ROOM = 200 << 20
+_ASK = "ask the instructor"
+_SLURM_SILENT = "Slurm does not answer"
+SECONDS = 60.0  # the longest time of all checks together
+
 
 class JoinCase:
     """A joined workshop and its cluster, which is reached when a check first needs it."""
 
     def __init__(self, member: Membership) -> None:
-        self.directory, self.joined, self.contents = (
-            member.directory,
-            member.joined,
-            member.contents,
-        )
-        self.source = Path(member.joined.source)
+        self.directory, self.joined = member.directory, member.joined
+        self.contents, self.source = member.contents, Path(member.joined.source)
 
     @cached_property
     def job(self) -> Job:
@@ -65,23 +69,6 @@ class JoinCase:
         """The partitions that this user may see."""
         return self.client.partitions() if self.client else ()
 
-    def script(self, exercise: str) -> str:
-        """Return the script that `toolkit run` would submit for an exercise.
-
-        Raises:
-            PlanError: the job could not run.
-        """
-        from toolkit import scripts
-        from toolkit.planning.case import gather
-        from toolkit.planning.plan import decide
-
-        case = gather(exercise, Layer("flag", {}), self.directory)
-        return scripts.script(decide(case))
-
-
-_LEAST_ROOM = 200 << 20
-_ASK = "ask the instructor"
-
 
 @check("images", "the images of the workshop, unchanged and readable")
 def images(case: JoinCase) -> Iterator[Result]:
@@ -90,38 +77,31 @@ def images(case: JoinCase) -> Iterator[Result]:
         try:
             image = store.find(name, [case.source / "images"])
             Path(image.path).open("rb").close()
+            yield _examine_image(case, image, lock_file)
         except ToolkitError as error:
             yield from_error(error)
-            continue
         except OSError as error:
             yield failed(f"{name} cannot be read: {error.strerror}", f"{_ASK}: {case.source}")
-            continue
-        yield _is_packed(case, image, name) or _is_locked(case, image, lock_file)
 
 
-def _is_packed(case: JoinCase, image: store.StoredImage, name: str) -> Result | None:
+def _examine_image(case: JoinCase, image: store.StoredImage, lock_file: str) -> Result:
+    name, manifest = image.name, image.manifest
     packed = case.contents.files.get(f"images/{name}.sif")
-    if packed is None:
-        return None
-    size = Path(image.path).stat().st_size
-    own = case.source / "images" / f"{name}.sif"
-    if size == packed.size and (Path(image.path) == own or _is_copy(image, own)):
-        return passed(f"{name}, {human_size(size)}")
-    step = f"export TOOLKIT_IMAGES={case.source}/images"
-    return failed(f"{image.path} is not the workshop's {name}, and is taken before it", step)
-
-
-def _is_copy(image: store.StoredImage, own: Path) -> bool:
-    """Return whether an image of the user has the id of the workshop's."""
-    return image.manifest is not None and store.whole_header(own).sif_id == image.manifest.sif_id
-
-
-def _is_locked(case: JoinCase, image: store.StoredImage, lock_file: str) -> Result:
-    name = image.name
+    if packed is not None:
+        size = Path(image.path).stat().st_size
+        own = case.source / "images" / f"{name}.sif"
+        is_own = size == packed.size and Path(image.path) == own
+        # An image of the user is a copy of the workshop's if it has its id.
+        if not is_own and size == packed.size and manifest is not None:
+            is_own = store.whole_header(own).sif_id == manifest.sif_id
+        if is_own:
+            return passed(f"{name}, {human_size(size)}")
+        step = f"export TOOLKIT_IMAGES={case.source}/images"
+        return failed(f"{image.path} is not the workshop's {name}, and is taken before it", step)
     if not lock_file:
         return passed(name)
     lock = read_toml(case.source / "locks" / f"{name}.lock", Lock, named=True)
-    if image.manifest is not None and image.manifest.locked == hash_lock(lock):
+    if manifest is not None and manifest.locked == hash_lock(lock):
         return passed(f"{name}, built from the workshop's lock")
     step = f"toolkit image build {name} --locked, with {case.source}/locks/{name}.lock"
     return failed(f"{name} was not built from the lock of the workshop", step)
@@ -141,7 +121,7 @@ def partition(case: JoinCase) -> Result:
     """Check the partition of the workshop."""
     name = case.job.partition
     if not name or not case.partitions:
-        return unchecked("the workshop names none" if case.partitions else "Slurm does not answer")
+        return unchecked("the workshop names none" if case.partitions else _SLURM_SILENT)
     names = [each.name for each in case.partitions]
     if name in names:
         return passed(name)
@@ -153,15 +133,19 @@ def reservation(case: JoinCase) -> Result:
     """Check that the reservation of the workshop exists and lists this user."""
     name = case.job.reservation
     if not name or case.client is None:
-        return unchecked("Slurm does not answer" if name else "the workshop has none")
+        return unchecked(_SLURM_SILENT if name else "the workshop has none")
     answer = case.client.ask("scontrol", "show", "--oneliner", "reservation", name)
     if not answer.ok:
-        return failed(f"there is no reservation {name}: {_last(answer.tail(1))}", _ASK)
+        return failed(f"there is no reservation {name}: {one_line(' '.join(answer.tail(1)))}", _ASK)
     users = re.search(r"\bUsers=(\S+)", answer.stdout)
-    own = pwd.getpwuid(os.geteuid()).pw_name
+    own = _own_name()
     if users and users[1] not in ("(null)", "ALL") and own not in users[1].split(","):
         return failed(f"the reservation {name} is for others: {one_line(users[1])}", _ASK)
     return passed(name)
+
+
+def _own_name() -> str:
+    return pwd.getpwuid(os.geteuid()).pw_name
 
 
 @check("account", "the account may be used")
@@ -169,8 +153,8 @@ def account(case: JoinCase) -> Result:
     """Check the association of this user with the account of the workshop."""
     name = case.job.account
     if not name or case.client is None:
-        return unchecked("Slurm does not answer" if name else "the workshop names none")
-    own = pwd.getpwuid(os.geteuid()).pw_name
+        return unchecked(_SLURM_SILENT if name else "the workshop names none")
+    own = _own_name()
     answer = case.client.ask(
         *("sacctmgr", "--noheader", "--parsable2", "show", "associations"),
         *(f"user={own}", f"account={name}", "format=account"),
@@ -187,15 +171,15 @@ def jobs(case: JoinCase) -> Iterator[Result]:
     """Plan each exercise, and let sbatch test the script without a submission."""
     client = case.client
     if client is None:
-        yield unchecked("Slurm does not answer")
+        yield unchecked(_SLURM_SILENT)
         return
     for name in case.joined.exercises:
         if not (case.directory / name / "job.toml").is_file():
             continue
         try:
-            text = case.script(name)
+            text = scripts.script(decide(gather(name, Layer("flag", {}), case.directory)))
         except PlanError as error:
-            yield from (from_error(finding) for finding in error.findings)
+            yield from map(from_error, error.findings)
             continue
         except ToolkitError as error:
             yield from_error(error)
@@ -205,18 +189,10 @@ def jobs(case: JoinCase) -> Iterator[Result]:
             stream.flush()
             answer = client.ask("sbatch", "--test-only", stream.name)
         if answer.ok:
-            yield passed(f"{name}: {_start(answer.stderr)}")
+            start = re.search(r"to start at (\S{10,25})", answer.stderr)
+            yield passed(f"{name}: {f'could start at {start[1]}' if start else 'accepted'}")
         else:
-            yield failed(f"Slurm would refuse {name}: {_last(answer.tail(2))}", _ASK)
-
-
-def _start(answer: str) -> str:
-    match = re.search(r"to start at (\S{10,25})", answer)
-    return f"could start at {match[1]}" if match else "accepted"
-
-
-def _last(lines: tuple[str, ...]) -> str:
-    return one_line(" ".join(lines))
+            yield failed(f"Slurm would refuse {name}: {one_line(' '.join(answer.tail(2)))}", _ASK)
 
 
 @check("room", "there is room for the runs")
@@ -233,7 +209,7 @@ def room(case: JoinCase) -> Result:
 def nodes(case: JoinCase) -> Result:
     """Check that srun can enter a running job, as notebooks and shells do."""
     if case.client is None:
-        return unchecked("Slurm does not answer")
+        return unchecked(_SLURM_SILENT)
     if "--overlap" in case.client.srun_help():
         return passed("through srun --overlap, without ssh")
     return failed("this srun has no --overlap; notebooks need ssh to the nodes", _ASK)
@@ -254,18 +230,7 @@ def results(case: JoinCase) -> Result:
     return passed(f"states and accuracies are left in {wanted}")
 
 
-SECONDS = 60.0  # the longest time of all checks together
-CHECKS = (
-    images,
-    slurm,
-    partition,
-    reservation,
-    account,
-    jobs,
-    room,
-    nodes,
-    results,
-)
+CHECKS = (images, slurm, partition, reservation, account, jobs, room, nodes, results)
 
 
 def examine(member: Membership) -> Iterator[Result]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from toolkit import shell
+from toolkit import reports, shell
 from toolkit.errors import NeedsInstallError, SignatureError, UsageError
 from toolkit.exercises import copy_folder
 from toolkit.files import read_text, read_toml, temporary_beside, write_atomically
@@ -20,11 +20,16 @@ from toolkit.images.store.provenance import hash_lock
 from toolkit.model.base import to_json
 from toolkit.shell import Progress
 from toolkit.units import counted
-from toolkit.workshops import archive, guide
+from toolkit.workshops import archive
 from toolkit.workshops.model import CONTENTS, SIGNATURE, WORKSHOP, Contents, Exercise, Workshop
 from toolkit.workshops.reading import data_directory, job_of, load, source_of
+from toolkit.workshops.signing import sign
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
 
 PACKED = "workshop.tar"
+_WORDS = {"en": ("Join", "Exercises", "Run it"), "ko": ("참가하기", "실습", "실행")}  # of the guide
 _SQUASHFS = (
     *("-noappend", "-no-progress", "-quiet", "-comp", "zstd", "-all-root", "-no-xattrs"),
     *("-all-time", "0", "-mkfs-time", "0", "-processors", "1"),
@@ -62,14 +67,12 @@ def pack(folder: Path, target: Path, options: Options, progress: Progress) -> Co
         workshop = replace(workshop, results=options.results)
     if options.only:
         workshop = _reduced(folder, workshop, options.only)
-    with ExitStack() as stack:
-        scratch = stack.enter_context(temporary_beside(target))
+    with temporary_beside(target) as scratch:
         progress.begin("exercises", f"{len(workshop.exercises)} of {name}")
         sources: dict[str, archive.Source] = {WORKSHOP: folder / WORKSHOP}
         sources |= _exercises(folder, workshop, scratch)
-        sources |= {
-            f"guide/{page}": text.encode() for page, text in pages(folder, workshop, PACKED).items()
-        }
+        guide = pages(folder, workshop, PACKED)
+        sources |= {f"guide/{page}": text.encode() for page, text in guide.items()}
         if workshop.data:
             progress.begin("data", ", ".join(workshop.data))
         sources |= dict(_data(folder, workshop, scratch))
@@ -78,11 +81,10 @@ def pack(folder: Path, target: Path, options: Options, progress: Progress) -> Co
         progress.begin("checksums", counted(len(sources), "file"))
         described = {path: archive.describe(sources[path]) for path in sorted(sources)}
         contents = Contents(name=name, workshop=workshop, files=described)
-        head: dict[str, archive.Source] = {CONTENTS: to_json(contents).encode()}
+        listed = to_json(contents).encode()
+        head: dict[str, archive.Source] = {CONTENTS: listed}
         if options.key is not None:
-            from toolkit.workshops.signing import sign
-
-            head[SIGNATURE] = sign(to_json(contents).encode(), options.key)
+            head[SIGNATURE] = sign(listed, options.key)
         progress.begin("pack", str(target))
         archive.write(target, head | {path: sources[path] for path in described}, described)
         progress.end()
@@ -137,34 +139,43 @@ def _images(folder: Path, workshop: Workshop, options: Options) -> dict[str, arc
             )
         if options.images:
             image = store.find(name)
-            _require_locked(folder, lock_file, image)
+            built_from = image.manifest.locked if image.manifest else ""
+            lock = read_toml(folder / lock_file, Lock, named=True) if lock_file else None
+            if lock and built_from != hash_lock(lock):
+                raise SignatureError(
+                    f"the image {name} was built from {'another' if built_from else 'no'} lock"
+                    f" than {lock_file}",
+                    place=image.path,
+                    next_step=f"copy {lock_file} to the recipe's lock, then: "
+                    f"toolkit image build {name} --locked",
+                )
             files[f"images/{name}.sif"] = Path(image.path)
     return files
 
 
-def _require_locked(folder: Path, lock_file: str, image: store.StoredImage) -> None:
-    if not lock_file:
-        return
-    lock = read_toml(folder / lock_file, Lock, named=True)
-    built_from = image.manifest.locked if image.manifest else ""
-    if built_from != hash_lock(lock):
-        why = "another lock" if built_from else "no lock"
-        raise SignatureError(
-            f"the image {image.name} was built from {why} than {lock_file}",
-            place=image.path,
-            next_step=f"copy {lock_file} to the recipe's lock, then: "
-            f"toolkit image build {image.name} --locked",
-        )
-
-
 def pages(folder: Path, workshop: Workshop, join: str) -> dict[str, str]:
-    """Return the guide as pages of HTML: file name -> text."""
+    """Return the guide as pages of HTML: file name -> text.
+
+    HTML in a text is shown as it is written, links lead to web pages only, and there are no
+    images: a page requests nothing from outside.
+
+    Args:
+        folder: of the workshop.
+        workshop: the workshop.
+        join: the word after ``toolkit workshop join``.
+    """
+    first, *further = workshop.language
+    files = {first: "index.html", **{language: f"{language}.html" for language in further}}
     return {
-        guide.page_name(workshop, language): guide.page(
-            workshop,
-            language,
-            [_section(folder, exercise, workshop, language) for exercise in workshop.exercises],
-            join,
+        files[language]: reports.render(
+            "guide.html.j2",
+            language=language,
+            title=workshop.title_in(language),
+            date=workshop.date,
+            words=_WORDS.get(language, _WORDS["en"]),
+            others=[(file, other) for other, file in files.items() if other != language],
+            join=join,
+            sections=[_section(folder, each, workshop, language) for each in workshop.exercises],
         )
         for language in workshop.language
     }
@@ -177,14 +188,16 @@ def _renamed(text: str, exercise: Exercise, workshop: Workshop) -> str:
     return re.sub(r"(?<![\w./-])jobs/[\w-]+", lambda match: names.get(match[0], match[0]), text)
 
 
-def _section(folder: Path, exercise: Exercise, workshop: Workshop, language: str) -> guide.Section:
+def _section(
+    folder: Path, exercise: Exercise, workshop: Workshop, language: str
+) -> dict[str, object]:
     source = source_of(folder, exercise)
     own = exercise.text.get(language)
     path = folder / own if own else source / "README.md"
     text = read_text(path) if path.is_file() else ""
-    has_job = (source / "job.toml").is_file()
-    command = f"toolkit run {exercise.name}" if has_job else f"toolkit notebook {exercise.name}"
-    return guide.Section(exercise.name, _renamed(text, exercise, workshop), command)
+    verb = "run" if (source / "job.toml").is_file() else "notebook"
+    html = reports.markup(to_html(_renamed(text, exercise, workshop)))
+    return {"name": exercise.name, "text": html, "command": f"toolkit {verb} {exercise.name}"}
 
 
 def publish(
@@ -208,3 +221,24 @@ def publish(
     if packed.resolve() != (directory / PACKED).resolve():
         archive.copy(packed, directory / PACKED)
     return (*written, PACKED)
+
+
+@lru_cache(maxsize=1)
+def _markdown() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False}).disable("image")
+    parser.validateLink = lambda url: url.startswith(  # type: ignore[method-assign]
+        ("http://", "https://")
+    )
+    return parser
+
+
+def to_html(text: str) -> str:
+    """Return Markdown as HTML whose headings are below those of an exercise."""
+    parser = _markdown()
+    tokens = parser.parse(text)
+    for token in tokens:
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
+    return str(parser.renderer.render(tokens, parser.options, {}))

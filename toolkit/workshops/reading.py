@@ -1,14 +1,16 @@
-"""Read a workshop's folder, and find the files that it names."""
+"""Read a workshop's folder, find the files that it names, and write a new one that works."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from toolkit import exercises
 from toolkit.config import shipped
 from toolkit.errors import ConfigError, UsageError
-from toolkit.files import config_error, read_text, read_toml
+from toolkit.files import config_error, read_text, read_toml, temporary_beside
 from toolkit.model.base import BadDataError
 from toolkit.model.job import Job
 from toolkit.quoting import shell
@@ -26,7 +28,20 @@ def load(folder: Path) -> Workshop:
     """
     path = folder / WORKSHOP
     if not path.is_file() or (folder / CONTENTS).is_file():
-        raise _no_folder_of_workshop(folder)
+        cause = f"{folder} has no {WORKSHOP}"
+        step = "name the workshop's folder, or write a new one: toolkit workshop new first"
+        if (folder / CONTENTS).is_file():
+            cause = f"{folder} is an unpacked workshop, not the folder that was packed"
+            step = "name the folder that the instructor wrote"
+        elif (folder / JOINED).is_file():
+            cause = f"{folder} has joined a workshop, and is not the instructor's folder of it"
+            step = "as a participant: toolkit run EXERCISE, toolkit ps, toolkit workshop reset NAME"
+        elif folder.is_file():
+            cause = f"{folder} is a file, not the folder of a workshop"
+            step = f"if it is a packed workshop: toolkit workshop join {shell(str(folder))}"
+        elif not folder.exists():
+            step = f"toolkit workshop new {shell(str(folder))}"
+        raise ConfigError(cause, place=str(folder), next_step=step)
     if not NAME.match(folder.resolve().name):
         raise UsageError(
             f"{folder.resolve().name!r} cannot be the name of a workshop",
@@ -40,24 +55,6 @@ def load(folder: Path) -> Workshop:
     except BadDataError as error:
         raise config_error(path, read_text(path), error) from None
     return workshop
-
-
-def _no_folder_of_workshop(folder: Path) -> ConfigError:
-    """Return the error for what is named in place of the folder of a workshop."""
-    cause = f"{folder} has no {WORKSHOP}"
-    step = "name the workshop's folder, or write a new one: toolkit workshop new first"
-    if (folder / CONTENTS).is_file():
-        cause = f"{folder} is an unpacked workshop, not the folder that was packed"
-        step = "name the folder that the instructor wrote"
-    elif (folder / JOINED).is_file():
-        cause = f"{folder} has joined a workshop, and is not the instructor's folder of it"
-        step = "as a participant: toolkit run EXERCISE, toolkit ps, toolkit workshop reset EXERCISE"
-    elif folder.is_file():
-        cause = f"{folder} is a file, not the folder of a workshop"
-        step = f"if it is a packed workshop: toolkit workshop join {shell(str(folder))}"
-    elif not folder.exists():
-        step = f"toolkit workshop new {shell(str(folder))}"
-    return ConfigError(cause, place=str(folder), next_step=step)
 
 
 def schema() -> str:
@@ -74,7 +71,8 @@ def _require_files(folder: Path, workshop: Workshop) -> None:
     for number, exercise in enumerate(workshop.exercises):
         key = f"exercises[{number}]"
         if not is_exercise(source_of(folder, exercise)):
-            choices = tuple(f"jobs/{path.parent.name}" for path in _shipped_jobs())
+            jobs = sorted(shipped("jobs").glob("*/job.toml"))
+            choices = tuple(f"jobs/{path.parent.name}" for path in jobs)
             is_there = source_of(folder, exercise).is_dir()
             lacks = "has neither a job.toml nor a notebook" if is_there else "does not exist"
             message = f"the folder {exercise.folder} {lacks}"
@@ -106,10 +104,6 @@ def notes(folder: Path, workshop: Workshop) -> Iterator[tuple[str, str]]:
             yield "untranslated", text
 
 
-def _shipped_jobs() -> list[Path]:
-    return sorted(shipped("jobs").glob("*/job.toml"))
-
-
 def _require(path: Path, key: str) -> None:
     if not path.is_file():
         raise BadDataError(f"there is no file {path}", key)
@@ -136,3 +130,65 @@ def job_of(folder: Path) -> Job | None:
     """Return the job of an exercise; None for one of notebooks."""
     path = folder / "job.toml"
     return read_toml(path, Job, named=True) if path.is_file() else None
+
+
+_TEXT = """\
+# A workshop. Show it: toolkit workshop show    check it: toolkit workshop rehearse --people 4
+title = "Distributed training: the first hour"
+language = ["en"]                 # a second one: ["en", "ko"], and a text for each exercise
+# date = "2027-03-01, 14:00"
+people = 20
+
+# Any option of `toolkit run`, for all exercises; a job.toml takes precedence.
+# site = "neuron"
+# partition = "cas_v100_4"
+# reservation = "workshop"
+# account = "course"
+
+
+# The shared directory in which runs leave results, with the consent of each participant;
+# toolkit workshop open creates it.
+# results = "/scratch/workshops/{name}"
+
+[images]
+pytorch_cpu = ""                  # or its lock, a file beside this one: "pytorch_cpu.lock"
+
+# [data]
+# fashion-mnist = "/usr/share/datasets/fashion-mnist"      # read-only in jobs: /data/fashion-mnist
+
+[[exercises]]
+name = "01-ddp"
+folder = "01-ddp"
+
+[[exercises]]
+name = "02-horovod"
+folder = "02-horovod"
+"""
+_EXERCISES = {"01-ddp": "digits-ddp", "02-horovod": "digits-horovod"}
+
+
+def create(folder: Path) -> None:
+    """Write a workshop with two exercises into a folder that does not exist yet.
+
+    Raises:
+        UsageError: there is something at its path, or no workshop can have this name.
+    """
+    if not NAME.match(folder.name):
+        raise UsageError(
+            f"{folder.name!r} cannot be the name of a workshop",
+            place="DIRECTORY",
+            next_step="letters, digits, - and _: toolkit workshop new first-steps",
+        )
+    if os.path.lexists(folder):
+        raise UsageError(
+            f"{folder} exists already",
+            place="DIRECTORY",
+            next_step="toolkit workshop new OTHER-DIRECTORY",
+        )
+    with temporary_beside(folder) as scratch:
+        made = scratch / "made"
+        for name, source in _EXERCISES.items():
+            exercises.copy(source, made / name)
+        (made / WORKSHOP).write_text(_TEXT.format(name=folder.name), encoding="utf-8")
+        made.chmod(0o755)
+        made.rename(folder)

@@ -8,14 +8,13 @@ size, and counts only if its owner is the user whom it names.
 
 from __future__ import annotations
 
-import errno
 import os
 import pwd
 import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -29,9 +28,8 @@ from toolkit.errors import (
     UntrustedError,
     UsageError,
 )
-from toolkit.files import read_json, temporary_beside
+from toolkit.files import open_regular, read_json, temporary_beside
 from toolkit.model.base import BadDataError, from_json, to_json
-from toolkit.model.run import Outcome
 from toolkit.runs import forward
 from toolkit.runs.directories import all_runs
 from toolkit.runs.run import Run
@@ -66,54 +64,38 @@ def leave(directory: Path) -> Path | None:
     target = Path(joined.results) / f"{name}.json"
     done = collect(joined.exercises, all_runs(directory / "runs"))
     try:
-        _require_own(target)
-        exercises = _merged(done, _left_before(target, joined.name))
-        _replace(target, to_json(Results(name=name, workshop=joined.name, exercises=exercises)))
-    except FileNotFoundError:
-        raise ForbiddenError(
-            "the workshop takes no results: it was closed, or is not open yet",
-            place=str(target.parent),
-            next_step="ask the instructor; your runs are not affected",
-        ) from None
+        owner = target.lstat().st_uid if os.path.lexists(target) else os.geteuid()
+        if owner != os.geteuid():
+            raise UntrustedError(
+                f"the file with your results belongs to user {_user(owner)}",
+                place=str(target),
+                next_step=f"ask the instructor for: toolkit workshop reset {name}",
+            )
+        for exercise, before in _left_before(target, joined.name).items():
+            # Of another directory perhaps; runs of one directory are counted once.
+            done[exercise] = max(
+                done.get(exercise, before), before, key=lambda d: (_rank(d), d.tries)
+            )
+        _replace(target, to_json(Results(name=name, workshop=joined.name, exercises=done)))
     except OSError as error:
-        raise ForbiddenError(
-            f"the results of the workshop cannot be left: {error.strerror}",
-            place=str(target),
-            next_step="tell the instructor; your runs are not affected",
-        ) from None
+        cause = f"the results of the workshop cannot be left: {error.strerror}"
+        place, step = target, "tell the instructor; your runs are not affected"
+        if isinstance(error, FileNotFoundError):
+            cause = "the workshop takes no results: it was closed, or is not open yet"
+            place, step = target.parent, "ask the instructor; your runs are not affected"
+        raise ForbiddenError(cause, place=str(place), next_step=step) from None
     return target
 
 
 def _left_before(target: Path, workshop: str) -> dict[str, Done]:
-    """Return what this user has left before, perhaps from another directory."""
     try:
         return _read(target.parent, target.name, workshop).exercises
     except (OSError, ValueError):
         return {}
 
 
-def _merged(done: dict[str, Done], before: dict[str, Done]) -> dict[str, Done]:
-    """Return the better result of each exercise; runs of one directory are counted once."""
-    return {
-        name: max(
-            (each[name] for each in (done, before) if name in each),
-            key=lambda each: (each.state == "ok", each.accuracy or 0.0, each.tries),
-        )
-        for name in {**before, **done}
-    }
-
-
-def _require_own(target: Path) -> None:
-    try:
-        owner = target.lstat().st_uid
-    except FileNotFoundError:
-        return
-    if owner != os.geteuid():
-        raise UntrustedError(
-            f"the file with your results belongs to user {_user(owner)}",
-            place=str(target),
-            next_step=f"ask the instructor for: toolkit workshop reset {target.stem}",
-        )
+def _rank(done: Done) -> tuple[bool, float]:
+    return done.state == "ok", done.accuracy or 0.0
 
 
 def _user(uid: int) -> str:
@@ -141,19 +123,29 @@ def _replace(target: Path, text: str) -> None:
 def collect(exercises: Iterable[str], runs: Iterable[Run]) -> dict[str, Done]:
     """Return the best result of each exercise among the runs that have ended."""
     names = set(exercises)
-    done: dict[str, Done] = {}
+    best: dict[str, Done] = {}
     for run in runs:
         name = run.name.rpartition("-")[0]
         try:
             outcome = run.outcome if name in names else None
         except ConfigError:
             outcome = None  # of another version of the toolkit
-        if outcome is not None:
-            if outcome.kind in _NOTEBOOK_ENDS and outcome.seconds and _is_notebook(run):
-                outcome = replace(outcome, kind="ok")
-            finished = (run.directory / "outcome.json").stat().st_mtime
-            done[name] = _better(done.get(name), _done(outcome, finished))
-    return done
+        if outcome is None:
+            continue
+        state, accuracy = str(outcome.kind), outcome.results.get("accuracy")
+        if state in _NOTEBOOK_ENDS and outcome.seconds and _is_notebook(run):
+            state = "ok"
+        is_number = isinstance(accuracy, int | float) and not isinstance(accuracy, bool)
+        done = Done(
+            state=state,
+            accuracy=float(str(accuracy)) if is_number else None,
+            seconds=outcome.seconds,
+            finished=(run.directory / "outcome.json").stat().st_mtime,
+        )
+        before = best.get(name)
+        better = max(before, done, key=_rank) if before else done
+        best[name] = replace(better, tries=before.tries + 1 if before else 1)
+    return best
 
 
 def _is_notebook(run: Run) -> bool:
@@ -162,24 +154,6 @@ def _is_notebook(run: Run) -> bool:
         return run.plan.launch.launcher == forward.LAUNCHER
     except ConfigError:
         return False
-
-
-def _done(outcome: Outcome, finished: float) -> Done:
-    accuracy = outcome.results.get("accuracy")
-    is_number = isinstance(accuracy, int | float) and not isinstance(accuracy, bool)
-    return Done(
-        state=outcome.kind,
-        accuracy=float(str(accuracy)) if is_number else None,
-        seconds=outcome.seconds,
-        finished=finished,
-    )
-
-
-def _better(first: Done | None, second: Done) -> Done:
-    if first is None:
-        return second
-    key = max(first, second, key=lambda done: (done.state == "ok", done.accuracy or 0.0))
-    return replace(key, tries=first.tries + second.tries)
 
 
 def open_directory(path: Path) -> None:
@@ -214,9 +188,15 @@ def read_all(path: Path, workshop: str) -> tuple[list[Results], list[Unread]]:
     results: list[Results] = []
     unread: list[Unread] = []
     user = cache(_user)
+
+    def is_foreign(entry: str) -> bool:
+        try:
+            return entry != f"{user((path / entry).lstat().st_uid)}.json"
+        except OSError:  # it was removed meanwhile
+            return True
+
     # The files of one user can have any names, and must not keep those of others from being read.
-    ordered = sorted(_entries(path), key=lambda entry: not _is_of_owner(path / entry, user))
-    for entry in ordered:
+    for entry in sorted(_entries(path), key=is_foreign):
         if len(unread) >= _MOST_UNREAD:
             text = f"more than {_MOST_UNREAD} files that do not count; the rest is not listed"
             unread.append(Unread("...", text))
@@ -229,11 +209,9 @@ def read_all(path: Path, workshop: str) -> tuple[list[Results], list[Unread]]:
     return sorted(results, key=lambda each: each.name), unread
 
 
-def _entries(path: Path) -> Iterator[str]:
+def _entries(path: Path) -> list[str]:
     try:
-        with os.scandir(path) as entries:
-            names = (entry.name for entry in entries)
-            yield from sorted(name for name in names if not name.startswith("."))
+        return sorted(each.name for each in path.iterdir() if each.name[0] != ".")
     except FileNotFoundError:
         raise ConfigError(
             "the workshop has no results yet: its directory of results does not exist",
@@ -242,22 +220,10 @@ def _entries(path: Path) -> Iterator[str]:
         ) from None
 
 
-def _is_of_owner(path: Path, user: Callable[[int], str]) -> bool:
-    """Return whether a file has the name of its owner."""
-    try:
-        return path.name == f"{user(path.lstat().st_uid)}.json"
-    except OSError:  # it was removed meanwhile
-        return False
-
-
 def _read(directory: Path, entry: str, workshop: str) -> Results:
     """Read a participant's file. Raise ValueError if it does not count."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    handle = os.open(directory / entry, flags)
-    with os.fdopen(handle, "rb") as stream:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
+    with open_regular(directory / entry, below=directory) as stream:
+        owner = _user(os.fstat(stream.fileno()).st_uid)
         data = stream.read(_MOST + 1)
     if len(data) > _MOST:
         raise ValueError(f"it is larger than {_MOST >> 10} KiB")
@@ -265,8 +231,8 @@ def _read(directory: Path, entry: str, workshop: str) -> Results:
         results = from_json(data, Results)
     except BadDataError as error:
         raise ValueError(f"it is not a file of results: {error}") from None
-    if results.name != _user(status.st_uid) or entry != f"{results.name}.json":
-        raise ValueError(f"it names {results.name}, and belongs to {_user(status.st_uid)}")
+    if results.name != owner or entry != f"{owner}.json":
+        raise ValueError(f"it names {results.name}, and belongs to {owner}")
     if results.workshop != workshop:
         raise ValueError(f"it is about the workshop {results.workshop}")
     return results
@@ -308,7 +274,7 @@ def close_directory(path: Path) -> int:
             next_step="examine it, and remove it by hand",
         )
     path.chmod(0o700)  # from now on no participant can add to it
-    count = sum(1 for _ in _entries(path))
+    count = len(_entries(path))
     for entry in path.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)

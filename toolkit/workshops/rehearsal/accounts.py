@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 
 from toolkit import shell
 from toolkit.config import package_directory, shipped
-from toolkit.errors import CommandFailedError, ForbiddenError
+from toolkit.errors import CommandFailedError
 
 _COMMENT = "toolkit rehearsal"
 _TRIES, _PAUSE = 40, 0.25  # while another program changes the machine's users
@@ -45,19 +45,9 @@ class Person(NamedTuple):
     become: tuple[str, ...] = ()
 
 
-def require_root() -> None:
-    """Raise ForbiddenError if this user is not root."""
-    if os.geteuid() != 0:
-        raise ForbiddenError(
-            "only root can create the users of a rehearsal",
-            place="toolkit workshop rehearse",
-            next_step="run it as root, on a machine of your own",
-        )
-
-
 @contextlib.contextmanager
 def users(count: int, homes: Path) -> Iterator[list[Person]]:
-    """Create users with homes of their own; remove them in any case afterwards.
+    """Create users with homes that only they can enter; remove them in any case afterwards.
 
     Args:
         count: the number of users.
@@ -66,28 +56,22 @@ def users(count: int, homes: Path) -> Iterator[list[Person]]:
     Raises:
         CommandFailedError: a user or a home could not be created.
     """
-    _remove_stale()
+    remove_users(None)
     homes.mkdir(mode=0o755)
-    people: list[Person] = []
+    names = [f"tkw{os.getpid()}-{number:02d}" for number in range(1, count + 1)]
+    drop = ("setpriv", "--inh-caps=-all", "--init-groups")
+    people = [
+        Person(name, homes / name, (*drop, "--reuid", name, "--regid", name)) for name in names
+    ]
     try:
-        for number in range(1, count + 1):
-            name = f"tkw{os.getpid()}-{number:02d}"
-            options = ("--inh-caps=-all", "--reuid", name, "--regid", name, "--init-groups")
-            person = Person(name, homes / name, ("setpriv", *options))
-            people.append(person)
-            _create(person)
+        for person in people:
+            options = ("--home-dir", person.home, "--no-create-home", "--shell", "/bin/bash")
+            _change("useradd", "--comment", _COMMENT, *options, person.name)
+            person.home.mkdir(mode=0o700)
+            shutil.chown(person.home, person.name, person.name)
         yield people
     finally:
-        for person in people:
-            _remove(person.name)
-
-
-def _create(person: Person) -> None:
-    """Create a user, and a home that only this user can enter."""
-    options = ("--home-dir", person.home, "--no-create-home", "--shell", "/bin/bash")
-    _change("useradd", "--comment", _COMMENT, *options, person.name)
-    person.home.mkdir(mode=0o700)
-    shutil.chown(person.home, person.name, person.name)
+        remove_users(homes)
 
 
 def _change(*argv: str | Path, check: bool = True) -> None:
@@ -103,35 +87,25 @@ def _change(*argv: str | Path, check: bool = True) -> None:
         )
 
 
-def _remove(name: str) -> None:
-    """Remove a user that a rehearsal created, and no other one of this name."""
-    with contextlib.suppress(KeyError):
-        entry = pwd.getpwnam(name)
-        if entry.pw_gecos == _COMMENT:
+def remove_users(homes: Path | None) -> None:
+    """Remove users of a rehearsal, with what still runs as them.
+
+    Args:
+        homes: the directory of their homes; None: those whose directory is gone.
+    """
+    for entry in pwd.getpwall():
+        parent = Path(entry.pw_dir).parent
+        is_left = parent == homes if homes else not parent.exists()
+        if entry.pw_gecos == _COMMENT and is_left:
             _end_processes(entry.pw_uid)
-            _change("userdel", "--force", name, check=False)
+            _change("userdel", "--force", entry.pw_name, check=False)
 
 
 def _end_processes(uid: int) -> None:
-    """End what still runs as a user who is about to be removed."""
-    for entry in Path("/proc").iterdir():
+    for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and entry.stat().st_uid == uid != 0:
-                os.kill(int(entry.name), signal.SIGKILL)
-
-
-def remove_below(homes: Path) -> None:
-    """Remove the users of a rehearsal that was killed, by the directory of their homes."""
-    for entry in pwd.getpwall():
-        if Path(entry.pw_dir).parent == homes:
-            _remove(entry.pw_name)
-
-
-def _remove_stale() -> None:
-    """Remove users of rehearsals whose directory is gone."""
-    for entry in pwd.getpwall():
-        if entry.pw_gecos == _COMMENT and not Path(entry.pw_dir).parent.exists():
-            _remove(entry.pw_name)
+            if process.name.isdigit() and process.stat().st_uid == uid != 0:
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 class Tool(NamedTuple):
@@ -159,11 +133,16 @@ def _copy(place: Path) -> Tool:
         shutil.copy2(library, place / "lib")
     packages = place / "packages"
     for distribution in _needed(_DISTRIBUTION, {_DISTRIBUTION}):
-        _copy_files(distribution, packages)
-    _copy_tree(package_directory(""), packages / "toolkit")
-    for kind in ("recipes", "containers", "jobs"):
-        if not (packages / "toolkit/data" / kind).exists():
-            _copy_tree(shipped(kind), packages / "toolkit/data" / kind)
+        for file in distribution.files or ():  # but for programs and compiled modules
+            if ".." not in file.parts and file.suffix != ".pyc":
+                (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(str(distribution.locate_file(file)), packages / file)
+    data = packages / "toolkit/data"
+    sources = {packages / "toolkit": package_directory("")}
+    sources |= {data / kind: shipped(kind) for kind in ("recipes", "containers", "jobs")}
+    for target, source in sources.items():
+        if not target.exists():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.sif", "tests"))
     for path in (place, place / "bin", place / "lib", packages, *packages.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     env = {"LD_LIBRARY_PATH": str(place / "lib"), "PYTHONPATH": str(packages)}
@@ -180,16 +159,3 @@ def _needed(name: str, known: set[str]) -> Iterator[metadata.Distribution]:
             known.add(other)
             yield metadata.distribution(other)
             yield from _needed(other, known)
-
-
-def _copy_files(distribution: metadata.Distribution, target: Path) -> None:
-    """Copy what a distribution has installed, but for its programs and compiled modules."""
-    for file in distribution.files or ():
-        if ".." not in file.parts and file.suffix != ".pyc":
-            copy = target / file
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(str(distribution.locate_file(file)), copy)
-
-
-def _copy_tree(source: Path, target: Path) -> None:
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.sif", "tests"))

@@ -14,6 +14,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,7 +36,7 @@ NAME = "rehearsal"
 _LOCAL = ("", "auto", "local", "generic")  # sites of which nothing is imitated
 
 
-class Stage:
+class Stage(NamedTuple):
     """A cluster that is up.
 
     Attributes:
@@ -45,9 +46,10 @@ class Stage:
         about: the cluster as text.
     """
 
-    def __init__(self, paths: Paths, site: str, about: str) -> None:
-        self.paths, self.site, self.about = paths, site, about
-        self.pid = access.must_run(paths).pid
+    paths: Paths
+    pid: int
+    site: str
+    about: str
 
     def words(self, directory: Path) -> tuple[str, ...]:
         """Return the words before a command that bring it to the login side of the cluster."""
@@ -72,13 +74,17 @@ def stage(workshop: Workshop, nodes: int, place: Path, progress: Progress) -> It
             raise NeedsInstallError(f"{program} is not installed here", next_step="toolkit setup")
     with _clusters_in(place):
         try:
-            name = site_of(workshop)
+            name = "local" if (workshop.site or "") in _LOCAL else str(workshop.site)
             shape = _shape(workshop, name, nodes)
             up(NAME, shape, progress)
             paths = paths_of(NAME)
-            _open_to_users(paths)
+            # Other users reach the configuration and the sockets, and nothing else.
+            for private in (paths.logs, paths.directory / "state", paths.directory / "munge"):
+                private.chmod(0o700)
+            paths.directory.chmod(0o711)
             _write_site(name, place / "etc")
-            yield Stage(paths, name, summary(shape) + (f", like {name}" if name != "local" else ""))
+            about = summary(shape) + (f", like {name}" if name != "local" else "")
+            yield Stage(paths, access.must_run(paths).pid, name, about)
         finally:
             down(NAME, progress)
 
@@ -86,15 +92,13 @@ def stage(workshop: Workshop, nodes: int, place: Path, progress: Progress) -> It
 @contextlib.contextmanager
 def _clusters_in(place: Path) -> Iterator[None]:
     """Let the clusters of this process be in the directory of a rehearsal."""
-    before = os.environ.get("TOOLKIT_CLUSTER_DIR")
+    before = dict(os.environ)
     os.environ["TOOLKIT_CLUSTER_DIR"] = str(place / "c")
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["TOOLKIT_CLUSTER_DIR"]
-        else:
-            os.environ["TOOLKIT_CLUSTER_DIR"] = before
+        os.environ.pop("TOOLKIT_CLUSTER_DIR")
+        os.environ.update(before)
 
 
 def take_down(place: Path, progress: Progress) -> None:
@@ -103,33 +107,20 @@ def take_down(place: Path, progress: Progress) -> None:
         down(NAME, progress)
 
 
-def site_of(workshop: Workshop) -> str:
-    """Return the name of the site that the cluster is like."""
-    return "local" if (workshop.site or "") in _LOCAL else str(workshop.site)
-
-
 def _shape(workshop: Workshop, name: str, nodes: int) -> Shape:
+    chosen = (workshop.partition,) if workshop.partition else ()
     if name == "local":
-        gpus = workshop.most_gpus
         return from_options(
             nodes=nodes,
             cpus=8,
             memory="16G",
-            gpus=str(gpus),
+            gpus=str(workshop.most_gpus),
             gpu_type=None,
-            partitions=(workshop.partition,) if workshop.partition else (),
+            partitions=chosen,
             accounting=False,
         )
-    chosen = (workshop.partition,) if workshop.partition else ()
     shape = imitate(sites.load(name), most=nodes, chosen=chosen).shape
     return shape if packages.has_submit_plugin() else msgspec.structs.replace(shape, job_submit="")
-
-
-def _open_to_users(paths: Paths) -> None:
-    """Let other users reach the configuration and the sockets, and nothing else."""
-    for private in (paths.logs, paths.directory / "state", paths.directory / "munge"):
-        private.chmod(0o700)
-    paths.directory.chmod(0o711)
 
 
 def _write_site(name: str, etc: Path) -> None:
@@ -153,7 +144,10 @@ def temporary_place(parent: Path) -> Iterator[Path]:
 
     Its name has the number of this process, as those of the users do.
     """
-    place, lock = _create(parent)
+    lock = None
+    while lock is None:  # another process took it for one that a killed rehearsal had left
+        place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+        lock = lock_new_directory(place)
     try:
         place.chmod(0o755)
         (place / _HOST).write_text(socket.gethostname(), encoding="utf-8")
@@ -161,14 +155,6 @@ def temporary_place(parent: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(place, ignore_errors=True)
         os.close(lock)
-
-
-def _create(parent: Path) -> tuple[Path, int]:
-    while True:
-        place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
-        lock = lock_new_directory(place)
-        if lock is not None:
-            return place, lock
 
 
 def clean(parent: Path, progress: Progress) -> list[Path]:
@@ -188,7 +174,10 @@ def clean(parent: Path, progress: Progress) -> list[Path]:
             continue
         try:
             progress.begin("clean up", f"{place.name}, of a rehearsal that was killed")
-            _remove(place, progress)
+            if (place / "c").is_dir():
+                take_down(place, progress)
+            accounts.remove_users(place / HOME)
+            shutil.rmtree(place)
             progress.end()
             removed.append(place)
         finally:
@@ -218,21 +207,3 @@ def _is_of_this_host(place: Path) -> bool:
         return (place / _HOST).read_text(encoding="utf-8") == socket.gethostname()
     except FileNotFoundError:
         return True  # it was killed before it wrote the name
-
-
-def _remove(place: Path, progress: Progress) -> None:
-    """Remove the cluster with its jobs, the users, the mounts and the files of a rehearsal."""
-    if (place / "c").is_dir():
-        take_down(place, progress)
-    accounts.remove_below(place / HOME)
-    for point in mounts_below(place):
-        shell.run(["umount", "--lazy", str(point)])
-    shutil.rmtree(place)
-
-
-def mounts_below(place: Path) -> list[Path]:
-    """Return the mount points below a directory, the innermost first."""
-    table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-    fields = (line.split(" ")[4] for line in table.splitlines())
-    points = (Path(field.encode().decode("unicode_escape")) for field in fields)
-    return sorted((point for point in points if place in point.parents), reverse=True)
