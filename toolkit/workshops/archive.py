@@ -71,9 +71,9 @@ def write(target: Path, sources: Mapping[str, Source], described: Mapping[str, P
 def copy(source: Path, target: Path) -> None:
     """Copy a large file completely or not at all."""
     with temporary_beside(target) as scratch, disk_errors(target):
-        shutil.copyfile(source, scratch / "copy")
-        (scratch / "copy").chmod(0o644)
-        (scratch / "copy").replace(target)
+        made = shutil.copyfile(source, scratch / "copy")
+        made.chmod(0o644)
+        made.replace(target)
 
 
 def _append(stream: BinaryIO, name: str, source: Source, expected: PackedFile | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import tempfile
 import time
@@ -19,15 +18,13 @@ from toolkit.images.host.space import read_room
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
-from toolkit.model.job import Job
-from toolkit.model.site import Partition
 from toolkit.planning.case import gather
 from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.plan import decide
-from toolkit.planning.settings import Layer, chosen, merge, project_layers
+from toolkit.planning.settings import Layer, chosen
 from toolkit.slurm.client import Client
 from toolkit.text import one_line
-from toolkit.units import counted, human_size
+from toolkit.units import human_size
 from toolkit.workshops.join import Membership
 from toolkit.workshops.results import leave
 
@@ -45,11 +42,6 @@ class JoinCase:
         self.contents, self.source = member.contents, Path(member.joined.source)
 
     @cached_property
-    def job(self) -> Job:
-        """The options of the participant's ``toolkit.toml``."""
-        return merge(project_layers(self.directory)).job
-
-    @cached_property
     def cluster(self) -> Cluster | ToolkitError:
         """The cluster, or why it cannot be reached."""
         try:
@@ -63,11 +55,6 @@ class JoinCase:
     def client(self) -> Client | None:
         """The client of its Slurm; None if that does not answer."""
         return None if isinstance(self.cluster, ToolkitError) else Client(self.cluster.access)
-
-    @cached_property
-    def partitions(self) -> tuple[Partition, ...]:
-        """The partitions that this user may see."""
-        return self.client.partitions() if self.client else ()
 
 
 @check("images", "the images of the workshop, unchanged and readable")
@@ -113,62 +100,15 @@ def slurm(case: JoinCase) -> Result:
     cluster = case.cluster
     if isinstance(cluster, ToolkitError):
         return from_error(cluster)
-    return passed(f"site {cluster.site.name}, {counted(len(case.partitions), 'partition')}")
-
-
-@check("partition", "the partition exists")
-def partition(case: JoinCase) -> Result:
-    """Check the partition of the workshop."""
-    name = case.job.partition
-    if not name or not case.partitions:
-        return unchecked("the workshop names none" if case.partitions else _SLURM_SILENT)
-    names = [each.name for each in case.partitions]
-    if name in names:
-        return passed(name)
-    return failed(f"there is no partition {name}; valid: {', '.join(names)}", _ASK)
-
-
-@check("reservation", "the reservation is there, for this user")
-def reservation(case: JoinCase) -> Result:
-    """Check that the reservation of the workshop exists and lists this user."""
-    name = case.job.reservation
-    if not name or case.client is None:
-        return unchecked(_SLURM_SILENT if name else "the workshop has none")
-    answer = case.client.ask("scontrol", "show", "--oneliner", "reservation", name)
-    if not answer.ok:
-        return failed(f"there is no reservation {name}: {one_line(' '.join(answer.tail(1)))}", _ASK)
-    users = re.search(r"\bUsers=(\S+)", answer.stdout)
-    own = _own_name()
-    if users and users[1] not in ("(null)", "ALL") and own not in users[1].split(","):
-        return failed(f"the reservation {name} is for others: {one_line(users[1])}", _ASK)
-    return passed(name)
-
-
-def _own_name() -> str:
-    return pwd.getpwuid(os.geteuid()).pw_name
-
-
-@check("account", "the account may be used")
-def account(case: JoinCase) -> Result:
-    """Check the association of this user with the account of the workshop."""
-    name = case.job.account
-    if not name or case.client is None:
-        return unchecked(_SLURM_SILENT if name else "the workshop names none")
-    own = _own_name()
-    answer = case.client.ask(
-        *("sacctmgr", "--noheader", "--parsable2", "show", "associations"),
-        *(f"user={own}", f"account={name}", "format=account"),
-    )
-    if not answer.ok:
-        return unchecked("Slurm has no accounting here")
-    if name in answer.stdout.split():
-        return passed(name)
-    return failed(f"user {own} may not use the account {name}", _ASK)
+    return passed(f"site {cluster.site.name}")
 
 
 @check("jobs", "Slurm would take each exercise")
 def jobs(case: JoinCase) -> Iterator[Result]:
-    """Plan each exercise, and let sbatch test the script without a submission."""
+    """Plan each exercise, and let sbatch test the script, as it tests a submission.
+
+    It refuses a partition, an account or a reservation that this user cannot use.
+    """
     client = case.client
     if client is None:
         yield unchecked(_SLURM_SILENT)
@@ -230,7 +170,7 @@ def results(case: JoinCase) -> Result:
     return passed(f"states and accuracies are left in {wanted}")
 
 
-CHECKS = (images, slurm, partition, reservation, account, jobs, room, nodes, results)
+CHECKS = (images, slurm, jobs, room, nodes, results)
 
 
 def examine(member: Membership) -> Iterator[Result]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -69,42 +70,29 @@ def join(
         place = (directory or Path("x")).absolute().parent
         with temporary_beside(place / "toolkit-workshop") as scratch:
             progress.begin("fetch", source)
-            packed = fetch(source, scratch)
-            return _join_file(packed, directory, share=share, verify=verify, progress=progress)
+            packed = str(fetch(source, scratch))
+            return join(packed, directory, share=share, verify=verify, progress=progress)
     path = Path(source)
     if path.is_dir():
         if verify is not None:
             progress.begin("checksums", str(path))
         contents = contents_of(path, verify)
         progress.end()
-        mine = directory or Path(contents.name)
-        _require_ours(mine)
+        mine = _own(directory, contents)
         return _settle(path.resolve(), contents, mine, share=share)
     if not path.is_file():
         raise ScriptMissingError(
             f"there is no workshop {source}", place="SOURCE", next_step="toolkit workshop --help"
         )
-    return _join_file(path, directory, share=share, verify=verify, progress=progress)
-
-
-def _join_file(
-    packed: Path,
-    directory: Path | None,
-    *,
-    share: bool | None,
-    verify: archive.Verify | None,
-    progress: Progress,
-) -> Membership:
-    contents = archive.read_contents(packed, verify)
-    _require_exercises(contents, packed)
-    mine = directory or Path(contents.name)
-    _require_ours(mine)
+    contents = archive.read_contents(path, verify)
+    _require_exercises(contents, path)
+    mine = _own(directory, contents)
     unpacked = mine / _UNPACKED
     before = _unpacked_before(unpacked)
     if before is None:
-        progress.begin("unpack", packed.name)
+        progress.begin("unpack", path.name)
         mine.mkdir(parents=True, exist_ok=True)
-        contents = archive.unpack(packed, unpacked, verify)
+        contents = archive.unpack(path, unpacked, verify)
         progress.end()
     elif before != contents:
         raise UsageError(
@@ -113,6 +101,18 @@ def _join_file(
             next_step="join in another directory: toolkit workshop join FILE DIRECTORY",
         )
     return _settle(unpacked.resolve(), contents, mine, share=share)
+
+
+def _own(directory: Path | None, contents: Contents) -> Path:
+    """Return the participant's directory. Raise UsageError if it has settings of its own."""
+    mine = directory or Path(contents.name)
+    if (mine / PROJECT_FILE).exists() and not (mine / JOINED).is_file():
+        raise UsageError(
+            f"{mine} has a {PROJECT_FILE} of its own, which joining would replace",
+            place=str(mine),
+            next_step="join in another directory: toolkit workshop join SOURCE DIRECTORY",
+        )
+    return mine
 
 
 def _unpacked_before(unpacked: Path) -> Contents | None:
@@ -135,9 +135,16 @@ def read_list(source: Path) -> bytes:
     Raises:
         ConfigError: it is a workshop's own folder, or no workshop.
     """
-    if not (source / CONTENTS).is_file():
-        raise _no_unpacked_workshop(source)
-    return read_text(source / CONTENTS).encode()
+    if (source / CONTENTS).is_file():
+        return read_text(source / CONTENTS).encode()
+    cause = f"{source} is no unpacked workshop"
+    step = "toolkit workshop unpack FILE DIRECTORY"
+    if (source / WORKSHOP).is_file():
+        cause, step = f"{source} is not packed", f"toolkit workshop pack {shell(str(source))}"
+    elif (source / JOINED).is_file():
+        cause = f"{source} has joined a workshop, and cannot be joined itself"
+        step = "join what it was joined from: the key source of its .workshop.json"
+    raise ConfigError(cause, place=str(source), next_step=step)
 
 
 def contents_of(source: Path, verify: archive.Verify | None = None) -> Contents:
@@ -168,17 +175,6 @@ def contents_of(source: Path, verify: archive.Verify | None = None) -> Contents:
     return contents
 
 
-def _no_unpacked_workshop(source: Path) -> ConfigError:
-    cause = f"{source} is no unpacked workshop"
-    step = "toolkit workshop unpack FILE DIRECTORY"
-    if (source / WORKSHOP).is_file():
-        cause, step = f"{source} is not packed", f"toolkit workshop pack {shell(str(source))}"
-    elif (source / JOINED).is_file():
-        cause = f"{source} has joined a workshop, and cannot be joined itself"
-        step = "join what it was joined from: the key source of its .workshop.json"
-    return ConfigError(cause, place=str(source), next_step=step)
-
-
 def _require_exercises(contents: Contents, place: Path) -> None:
     for exercise in contents.workshop.exercises:
         prefix = f"exercises/{exercise.name}/"
@@ -194,15 +190,6 @@ def _damaged(source: Path, reason: str) -> MalformedInputError:
     )
 
 
-def _require_ours(mine: Path) -> None:
-    if (mine / PROJECT_FILE).exists() and not (mine / JOINED).is_file():
-        raise UsageError(
-            f"{mine} has a {PROJECT_FILE} of its own, which joining would replace",
-            place=str(mine),
-            next_step="join in another directory: toolkit workshop join SOURCE DIRECTORY",
-        )
-
-
 def _settle(source: Path, contents: Contents, mine: Path, *, share: bool | None) -> Membership:
     """Copy what is not there yet, and write the settings."""
     mine.mkdir(parents=True, exist_ok=True)
@@ -215,7 +202,9 @@ def _settle(source: Path, contents: Contents, mine: Path, *, share: bool | None)
             with archive.copy_of_exercise(contents, source, name, mine / name) as copy:
                 copy.rename(mine / name)
     if share is None:
-        share = _shared_before(mine)
+        # Not joined yet, or the file is broken: there is no consent.
+        with contextlib.suppress(ConfigError):
+            share = bool(read_json(mine / JOINED, Joined, searched=True).results)
     joined = Joined(
         source=str(source),
         name=contents.name,
@@ -228,13 +217,6 @@ def _settle(source: Path, contents: Contents, mine: Path, *, share: bool | None)
         _set_aside(mine / PROJECT_FILE)  # with the options that the participant changed
     write_atomically(mine / PROJECT_FILE, text)
     return Membership(mine.resolve(), joined, contents, tuple(unchanged))
-
-
-def _shared_before(mine: Path) -> bool:
-    try:
-        return bool(read_json(mine / JOINED, Joined, searched=True).results)
-    except ConfigError:  # not joined yet, or the file is broken
-        return False
 
 
 def _set_aside(path: Path) -> Path:
