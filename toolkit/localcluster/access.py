@@ -90,9 +90,18 @@ def must_run(paths: Paths) -> Started:
         SlurmUnreachableError: it is not up.
     """
     started = running(paths)
-    if started is None:
-        raise SlurmUnreachableError(not_up(paths), next_step=use_command(paths))
-    return started
+    if started is not None:
+        return started
+    others = all_up()
+    named = "" if paths.name == default_name() else f" --name {paths.name}"
+    step = f"toolkit cluster up{named}"
+    if len(others) == 1:
+        (name,) = others
+        step = f"the cluster {name} is up: --cluster {name}, or export TOOLKIT_CLUSTER={name}"
+    elif others:
+        step = f"clusters that are up: {', '.join(others)}; choose one: --cluster NAME"
+    cluster = "the local cluster" if paths.name == "local" else f"the local cluster {paths.name!r}"
+    raise SlurmUnreachableError(f"{cluster} is not up", next_step=step)
 
 
 def all_up() -> tuple[str, ...]:
@@ -104,38 +113,12 @@ def all_up() -> tuple[str, ...]:
     return tuple(name for name in names if is_name(name) and running(paths_of(name)))
 
 
-def not_up(paths: Paths) -> str:
-    """Return the message that a cluster is not up."""
-    return (
-        "the local cluster is not up"
-        if paths.name == "local"
-        else f"the local cluster {paths.name!r} is not up"
-    )
-
-
-def use_command(paths: Paths) -> str:
-    """Return the next step if a cluster is not up: use another that is, or bring it up."""
-    others = all_up()
-    if len(others) == 1:
-        (name,) = others
-        return f"the cluster {name} is up: --cluster {name}, or export TOOLKIT_CLUSTER={name}"
-    if others:
-        return f"clusters that are up: {', '.join(others)}; choose one: --cluster NAME"
-    return up_command(paths)
-
-
-def up_command(paths: Paths) -> str:
-    """Return the command that brings a cluster up."""
-    return (
-        "toolkit cluster up"
-        if paths.name == default_name()
-        else f"toolkit cluster up --name {paths.name}"
-    )
-
-
 def prefix(paths: Paths, pid: int, cwd: str | None = None) -> tuple[str, ...]:
     """Return the prefix of a command that runs it in the namespaces of a process of the cluster."""
-    settings = ("env", "-C", cwd or current_directory(), f"SLURM_CONF={paths.conf}", *_path())
+    parts = [part for part in os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep) if part]
+    missing = [directory for directory in _ADMIN if directory not in parts]
+    path = (f"PATH={os.pathsep.join([*parts, *missing])}",) if missing else ()
+    settings = ("env", "-C", cwd or current_directory(), f"SLURM_CONF={paths.conf}", *path)
     from toolkit.localcluster import processes
 
     if processes.is_within(paths):
@@ -161,10 +144,3 @@ def current_directory() -> str:
         raise BindMissingError(
             "the current directory was removed", next_step="change to another directory"
         ) from error
-
-
-def _path() -> tuple[str, ...]:
-    """Return ``PATH=...`` with the directories of administrators, if it lacks them."""
-    parts = [part for part in os.environ.get("PATH", "/usr/bin:/bin").split(os.pathsep) if part]
-    missing = [directory for directory in _ADMIN if directory not in parts]
-    return (f"PATH={os.pathsep.join([*parts, *missing])}",) if missing else ()
