@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.progress import Silent
-from tests.unit.workshop_fixtures import OWN, joined, packed_workshop, write_folder
+from tests.unit.workshop_fixtures import (
+    OWN,
+    interrupted_after,
+    joined,
+    packed_workshop,
+    packs,
+    write_folder,
+)
 from toolkit.cli.follow import leave_results
 from toolkit.errors import (
     MalformedInputError,
@@ -30,7 +35,7 @@ from toolkit.files import temporary_beside, write_atomically
 from toolkit.images.registry import web
 from toolkit.model.base import to_json
 from toolkit.runs.run import Run
-from toolkit.workshops import archive, join, pack, results
+from toolkit.workshops import archive, join, results
 from toolkit.workshops.model import CONTENTS, Results
 
 
@@ -117,18 +122,6 @@ def test_a_file_with_consent_that_others_could_have_written_is_not_obeyed(
     assert results.leave(mine) == drop / f"{OWN}.json"
 
 
-def interrupted_after(calls: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function; after so many calls, Ctrl-C comes in place of each."""
-    numbers = itertools.count()
-
-    def interrupted(*arguments: Any, **options: Any) -> Any:
-        if next(numbers) >= calls:
-            raise KeyboardInterrupt
-        return function(*arguments, **options)
-
-    return interrupted
-
-
 @pytest.mark.parametrize("writes", [0, 1])
 def test_joining_that_was_interrupted_can_be_repeated(
     writes: int, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,7 +176,7 @@ def test_a_file_that_changes_while_it_is_packed_is_an_error(
 
     monkeypatch.setattr(archive, "write", changed)
     with pytest.raises(MalformedInputError, match="has changed while it was packed"):
-        pack.pack(folder, tmp_path / "first.tar", pack.Options(), Silent())
+        packs(folder, tmp_path / "first.tar")
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
 
 
@@ -212,13 +205,7 @@ def test_an_answer_without_an_end_does_not_fill_the_disk(
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     monkeypatch.setattr(web, "make_opener", _Endless)
     with pytest.raises(NoSpaceError, match=r"more than 524 kB"):
-        join.join(
-            "http://127.0.0.1/x.tar",
-            tmp_path / "mine",
-            share=False,
-            verify=None,
-            progress=Silent(),
-        )
+        joined("http://127.0.0.1/x.tar", tmp_path / "mine")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -360,7 +347,7 @@ def test_what_a_killed_pack_left_is_removed_by_the_next_one(
     words = (sys.executable, "-c", _PACK, str(folder), str(target))
     assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
     assert [path.name[:14] for path in target.parent.iterdir()] == [".workshop.tar."]
-    pack.pack(folder, target, pack.Options(), Silent())
+    packs(folder, target)
     assert list(target.parent.iterdir()) == [target]
     assert list((tmp_path / "tmp").iterdir()) == []
 

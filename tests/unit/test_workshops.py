@@ -8,13 +8,12 @@ import http.server
 import json
 import os
 import pwd
-import resource
 import shutil
 import socket
 import subprocess
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,9 +21,8 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from tests.progress import Silent
 from tests.unit.samples import make_case
-from tests.unit.workshop_fixtures import TEXT, joined, write_folder
+from tests.unit.workshop_fixtures import TEXT, joined, largest_file, packs, write_folder
 from toolkit.cli.groups import workshop as command
 from toolkit.errors import (
     CommandFailedError,
@@ -99,7 +97,7 @@ def test_packing_twice_gives_the_same_bytes(folder: Path, packed: Path, tmp_path
     for path in folder.rglob("*"):
         os.utime(path, (1, 1))
     again = tmp_path / "again.tar"
-    pack.pack(folder, again, pack.Options(), Silent())
+    packs(folder, again)
     assert again.read_bytes() == packed.read_bytes()
     with tarfile.open(packed) as reader:  # any tar reads it
         assert reader.getnames()[0] == CONTENTS
@@ -113,7 +111,7 @@ def test_data_is_packed_equally_and_bound_read_only(folder: Path, tmp_path: Path
     (folder / "workshop.toml").write_text(text)
     files = [tmp_path / "a.tar", tmp_path / "b.tar"]
     for target in files:
-        pack.pack(folder, target, pack.Options(), Silent())
+        packs(folder, target)
     assert files[0].read_bytes() == files[1].read_bytes()
     member = joined(files[0], tmp_path / "mine")
     job = merge(project_layers(member.directory)).job
@@ -157,12 +155,10 @@ def test_a_workshop_is_joined_from_its_pages(
     shutil.copy(packed, tmp_path / "pages" / "course-1.0")  # a file without an ending of its own
     for number, path in enumerate(places):
         mine = tmp_path / f"mine-{number}"
-        member = join.join(address + path, mine, share=False, verify=None, progress=Silent())
+        member = joined(address + path, mine)
         assert resolve("01-ddp", member.directory)[0].script == "01-ddp/train.py"
     with pytest.raises(CommandFailedError, match="could not be fetched"):
-        join.join(
-            f"{address}/other.tar", tmp_path / "bad", share=False, verify=None, progress=Silent()
-        )
+        joined(f"{address}/other.tar", tmp_path / "bad")
     assert not (tmp_path / "bad").exists()
     assert not list(tmp_path.glob(".toolkit-workshop-*"))
 
@@ -172,15 +168,8 @@ def test_a_disk_that_becomes_full_while_fetching_leaves_nothing(
 ) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     (tmp_path / "place").mkdir()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))
-    try:
-        with pytest.raises(NoSpaceError, match="became full"):
-            join.join(
-                address, tmp_path / "place" / "m", share=False, verify=None, progress=Silent()
-            )
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with largest_file(8192), pytest.raises(NoSpaceError, match="became full"):
+        joined(address, tmp_path / "place" / "m")
     assert list((tmp_path / "place").iterdir()) == []
 
 
@@ -188,12 +177,10 @@ def test_an_address_that_does_not_answer_is_an_error_in_plain_words(tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(CommandFailedError, match=r"could not be fetched: Connection refused\Z"):
-        join.join(
-            f"http://127.0.0.1:{port}/", tmp_path / "m", share=None, verify=None, progress=Silent()
-        )
+        joined(f"http://127.0.0.1:{port}/", tmp_path / "m")
     for address in ("ftp://example.org/x.tar", "file:///etc/passwd"):
         with pytest.raises(UsageError, match="only by https://"):
-            join.join(address, tmp_path / "m", share=None, verify=None, progress=Silent())
+            joined(address, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -262,53 +249,49 @@ def listed(packed: Path, files: dict[str, bytes]) -> bytes:
 
 END = bytes(1024)
 X = {"x": b"data"}
-HOSTILE: dict[str, Callable[[Path], bytes]] = {
-    "empty": lambda _: b"",
-    "text": lambda _: b"not an archive" * 100,
-    "no list": lambda _: entry("x", b"data") + END,
-    "list is no JSON": lambda _: entry(CONTENTS, b"{") + END,
-    "a list of gigabytes": lambda _: entry(CONTENTS, size=1 << 32)[:512],
-    "negative size": lambda path: listed(path, X) + entry("x", b"", size=-4)[:512] + b"data" + END,
-    "parent": lambda path: listed(path, {"../x": b"d"}) + entry("../x", b"d") + END,
-    "absolute": lambda path: listed(path, {"/tmp/x": b"d"}) + entry("/tmp/x", b"d") + END,
-    "inner parent": lambda path: listed(path, {"a/../x": b"d"}) + entry("a/../x", b"d") + END,
-    "line break": lambda path: listed(path, {"a\nb": b"d"}) + entry("a\nb", b"d") + END,
-    "the list twice": lambda path: listed(path, {CONTENTS: b"d"}) + entry(CONTENTS, b"d") + END,
-    "file and directory": lambda path: (
-        listed(path, {"a": b"d", "a/b": b"d"}) + entry("a", b"d") + entry("a/b", b"d") + END
-    ),
-    "symbolic link": lambda path: (
-        listed(path, X) + entry("x", type=tarfile.SYMTYPE, linkname="/etc/passwd") + END
-    ),
-    "hard link": lambda path: (
-        listed(path, X) + entry("x", type=tarfile.LNKTYPE, linkname="/etc/passwd") + END
-    ),
-    "device": lambda path: listed(path, X) + entry("x", type=tarfile.CHRTYPE, devmajor=1) + END,
-    "pipe": lambda path: listed(path, X) + entry("x", type=tarfile.FIFOTYPE) + END,
-    "directory": lambda path: listed(path, X) + entry("x", type=tarfile.DIRTYPE) + END,
-    "long name header": lambda path: (
-        listed(path, X) + entry("x", b"../../x\0", type=tarfile.GNUTYPE_LONGNAME) + END
-    ),
-    "pax header": lambda path: listed(path, X) + entry("x", b"", type=tarfile.XHDTYPE) + END,
-    "sparse": lambda path: listed(path, X) + entry("x", b"", type=tarfile.GNUTYPE_SPARSE) + END,
-    "another name": lambda path: listed(path, X) + entry("y", b"data") + END,
-    "another size": lambda path: listed(path, X) + entry("x", b"data more") + END,
-    "another content": lambda path: listed(path, X) + entry("x", b"date") + END,
-    "missing file": lambda path: listed(path, X) + END,
-    "one more file": lambda path: listed(path, X) + entry("x", b"data") + entry("y", b"d") + END,
-    "cut off": lambda path: listed(path, X) + entry("x", b"data")[:514],
-    "cut off at the end": lambda path: listed(path, X) + entry("x", b"data"),
+# What follows the list, after a list of files: None is X.
+LISTED: dict[str, tuple[dict[str, bytes] | None, bytes]] = {
+    "negative size": (None, entry("x", b"", size=-4)[:512] + b"data" + END),
+    "parent": ({"../x": b"d"}, entry("../x", b"d") + END),
+    "absolute": ({"/tmp/x": b"d"}, entry("/tmp/x", b"d") + END),
+    "inner parent": ({"a/../x": b"d"}, entry("a/../x", b"d") + END),
+    "line break": ({"a\nb": b"d"}, entry("a\nb", b"d") + END),
+    "the list twice": ({CONTENTS: b"d"}, entry(CONTENTS, b"d") + END),
+    "file and directory": ({"a": b"d", "a/b": b"d"}, entry("a", b"d") + entry("a/b", b"d") + END),
+    "symbolic link": (None, entry("x", type=tarfile.SYMTYPE, linkname="/etc/passwd") + END),
+    "hard link": (None, entry("x", type=tarfile.LNKTYPE, linkname="/etc/passwd") + END),
+    "device": (None, entry("x", type=tarfile.CHRTYPE, devmajor=1) + END),
+    "pipe": (None, entry("x", type=tarfile.FIFOTYPE) + END),
+    "directory": (None, entry("x", type=tarfile.DIRTYPE) + END),
+    "long name header": (None, entry("x", b"../../x\0", type=tarfile.GNUTYPE_LONGNAME) + END),
+    "pax header": (None, entry("x", b"", type=tarfile.XHDTYPE) + END),
+    "sparse": (None, entry("x", b"", type=tarfile.GNUTYPE_SPARSE) + END),
+    "another name": (None, entry("y", b"data") + END),
+    "another size": (None, entry("x", b"data more") + END),
+    "another content": (None, entry("x", b"date") + END),
+    "missing file": (None, END),
+    "one more file": (None, entry("x", b"data") + entry("y", b"d") + END),
+    "cut off": (None, entry("x", b"data")[:514]),
+    "cut off at the end": (None, entry("x", b"data")),
+}
+WHOLE = {
+    "empty": b"",
+    "text": b"not an archive" * 100,
+    "no list": entry("x", b"data") + END,
+    "list is no JSON": entry(CONTENTS, b"{") + END,
+    "a list of gigabytes": entry(CONTENTS, size=1 << 32)[:512],
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", [*LISTED, *WHOLE])
 def test_hostile_archives_are_refused_and_leave_nothing(
     name: str, packed: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "place"
     place.mkdir()
     bad = tmp_path / "bad.tar"
-    bad.write_bytes(HOSTILE[name](packed))
+    files, rest = LISTED.get(name, (None, b""))
+    bad.write_bytes(WHOLE[name] if name in WHOLE else listed(packed, files or X) + rest)
     with pytest.raises(MalformedInputError):
         archive.unpack(bad, place / "target")
     assert list(place.iterdir()) == []
@@ -334,15 +317,9 @@ def test_a_full_disk_leaves_nothing(
         patch.setattr("shutil.disk_usage", lambda _: usage)
         with pytest.raises(NoSpaceError, match="needs"):
             archive.unpack(packed, place / "target")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (4096, hard)
-    )  # of the exercises' scripts some are larger
-    try:
-        with pytest.raises(NoSpaceError, match="became full"):
-            archive.unpack(packed, place / "target")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    # Of the exercises' scripts some are larger.
+    with largest_file(4096), pytest.raises(NoSpaceError, match="became full"):
+        archive.unpack(packed, place / "target")
     assert list(place.iterdir()) == []
 
 
@@ -354,7 +331,7 @@ def test_signatures(folder: Path, packed: Path, tmp_path: Path) -> None:
         ):
             subprocess.run(["openssl", *options.split()], check=True, capture_output=True)
     signed = tmp_path / "signed.tar"
-    pack.pack(folder, signed, pack.Options(key=tmp_path / "own.pem"), Silent())
+    packs(folder, signed, key=tmp_path / "own.pem")
     own, other = (signing.verifier(tmp_path / f"{name}.pub") for name in ("own", "other"))
     archive.unpack(signed, tmp_path / "unpacked", own)
     archive.unpack(signed, tmp_path / "unverified")
@@ -362,10 +339,7 @@ def test_signatures(folder: Path, packed: Path, tmp_path: Path) -> None:
         archive.unpack(signed, tmp_path / "refused", other)
     with pytest.raises(SignatureError, match="is not signed"):
         archive.unpack(packed, tmp_path / "refused", own)
-    joined_again = join.join(
-        str(tmp_path / "unpacked"), tmp_path / "m", share=False, verify=own, progress=Silent()
-    )
-    assert joined_again.contents.name == "first"
+    assert joined(tmp_path / "unpacked", tmp_path / "m", verify=own).contents.name == "first"
 
 
 def test_the_guide_is_complete_and_escapes_everything(folder: Path) -> None:
@@ -405,7 +379,7 @@ def member(folder: Path, drop: Path, tmp_path: Path) -> join.Membership:
     text = TEXT.replace("people", f'results = "{drop}"\npeople')
     (folder / "workshop.toml").write_text(text)
     target = tmp_path / "shared.tar"
-    pack.pack(folder, target, pack.Options(), Silent())
+    packs(folder, target)
     return joined(target, tmp_path / "mine", share=True)
 
 
@@ -469,7 +443,7 @@ def test_the_texts_of_exercises_name_the_folders_that_participants_have(
     text = "Run `jobs/own`, not jobs/digits-ddp-srun; then jobs/digits-ddp. ../jobs/own stays"
     (folder / "own" / "README.md").write_text(text)
     workshop = reading.load(folder)
-    pack.pack(folder, tmp_path / "first.tar", pack.Options(), Silent())
+    packs(folder, tmp_path / "first.tar")
     mine = joined(tmp_path / "first.tar", tmp_path / "mine").directory
     assert "toolkit run 01-ddp" in (mine / "01-ddp" / "README.md").read_text()
     assert "jobs/digits-ddp" not in (mine / "01-ddp" / "README.md").read_text()

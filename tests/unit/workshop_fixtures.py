@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import pwd
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.progress import Silent
-from toolkit.workshops import join, pack, results
+from toolkit.workshops import archive, join, pack, results
 
 OWN = pwd.getpwuid(os.geteuid()).pw_name
 
@@ -41,12 +46,46 @@ def write_folder(made: Path, options: str = "") -> Path:
 
 
 def packed_workshop(place: Path, options: str = "") -> Path:
-    pack.pack(write_folder(place / "first", options), place / "first.tar", pack.Options(), Silent())
-    return place / "first.tar"
+    return packs(write_folder(place / "first", options), place / "first.tar")
 
 
-def joined(source: Path, directory: Path, *, share: bool | None = False) -> join.Membership:
-    return join.join(str(source), directory, share=share, verify=None, progress=Silent())
+def joined(
+    source: Path | str,
+    directory: Path,
+    *,
+    share: bool | None = False,
+    verify: archive.Verify | None = None,
+) -> join.Membership:
+    return join.join(str(source), directory, share=share, verify=verify, progress=Silent())
+
+
+def packs(folder: Path, target: Path, **options: Any) -> Path:
+    """Pack a workshop's folder; return the file."""
+    pack.pack(folder, target, pack.Options(**options), Silent())
+    return target
+
+
+def interrupted_after(calls: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function; after so many calls, Ctrl-C comes in place of each."""
+    numbers = itertools.count()
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if next(numbers) >= calls:
+            raise KeyboardInterrupt
+        return function(*arguments, **options)
+
+    return interrupted
+
+
+@contextlib.contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """As on a disk that becomes full: no file can be longer."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture(scope="module")
