@@ -2,54 +2,38 @@
 
 from __future__ import annotations
 
-import ast
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from toolkit.checks import Check, passed
-from toolkit.config import package_directory
 from toolkit.doctor import node_jobs
 from toolkit.doctor.case import DoctorCase
-from toolkit.doctor.items import (
-    ITEMS,
-    allreduce,
-    cluster,
-    diagnose,
-    gpus,
-    image,
-    machine,
-    network,
-)
+from toolkit.doctor.items import ITEMS, diagnose
 from toolkit.errors import PlanError, ShapeError, UsageError
+from toolkit.images.host import space
 from toolkit.images.host.space import Room
+from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, ScriptRun
-from toolkit.images.verify.own_checks import ImageRunner
+from toolkit.images.verify.own_checks import ImageContents, ImageRunner
 from toolkit.model.run import Outcome
 from toolkit.model.site import Access, Site
 from toolkit.slurm.client import Client
 
+ITEM = {item.name: item for item in ITEMS}
 
-def case(*reports: dict[str, Any], asked: int = 0, **more: Any) -> DoctorCase:
+
+def case(*reports: Mapping[str, Any], gpus: int = 0, **more: Any) -> DoctorCase:
     """Return a case with these reports of nodes."""
     files: dict[str, Any] = {
         f"report-{index}.json": {"host": f"n{index}", **report}
         for index, report in enumerate(reports)
     }
     files["presence-0.json"] = {"rendezvous": 61007}
-    outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0)
-    return DoctorCase(
-        cwd=Path("/w"),
-        nodes=len(reports),
-        gpus=asked,
-        run_probe=lambda: ScriptRun(outcome=outcome, files=files),
-        **more,
-    )
-
-
-def way(clock: float = 0.0) -> dict[str, Any]:
-    return {"clock": clock, "from": "10.0.0.1", "to": "10.0.0.2"}
+    given = DoctorCase(nodes=len(reports), gpus=gpus, **more)
+    given.probe = ScriptRun(Outcome(state="COMPLETED", exit_code=0, seconds=1.0), files=files)
+    return given
 
 
 def names(here: str, there: str, address: str, back: str) -> dict[str, Any]:
@@ -57,108 +41,80 @@ def names(here: str, there: str, address: str, back: str) -> dict[str, Any]:
     return {"names": {here: own, there: {"address": address, "back": back}}}
 
 
-V100S = {"gpus": ["GPU 0: V100", "GPU 1: V100"]}
+def clocks(seconds: float) -> tuple[dict[str, Any], ...]:
+    return ({"links": {"n1": {"clock": seconds}}}, {"links": {"n0": {"clock": -seconds}}})
+
+
+V100S, V100 = {"gpus": ["GPU 0: V100", "GPU 1: V100"]}, {"gpus": ["GPU 0: V100"]}
 DRIVER, OTHER = {"driver": "570.86"}, {"driver": "535.129"}
-FINE = names("n0", "n1", "10.0.0.2", "n1.cluster")
-UP = {"addresses": {"ib0": "10.0.0.1"}}
-LATE = {"error": "timed out"}
-IB0 = Site(name="s", interface="ib0")
-CASES: list[tuple[Check, list[dict[str, Any]], dict[str, Any], str, str]] = [
-    (gpus.check_gpus, [V100S, V100S], {"asked": 2}, "passed", "4 x V100"),
-    (gpus.check_gpus, [V100S, {"gpus": ["GPU 0: V100"]}], {"asked": 2}, "failed", "n1 sees 1"),
-    (gpus.check_gpus, [{}, {}], {"asked": 2}, "failed", "n0 sees 0; n1 sees 0"),
-    (
-        gpus.check_gpus,
-        [{"visible": "0,1"}, {"visible": "0,1"}],
-        {"asked": 2, "has_simulated_gpus": True},
-        "unchecked",
-        "2, 2",
-    ),
-    (gpus.check_driver, [DRIVER, DRIVER], {"asked": 1}, "passed", ""),
-    (gpus.check_driver, [DRIVER, OTHER], {"asked": 1}, "warning", "n1 535.129"),
-    (gpus.check_driver, [DRIVER, {}], {"asked": 1}, "warning", ""),
-    *(
-        (
-            network.check_clocks,
-            [{"links": {"n1": way(seconds)}}, {"links": {"n0": way(-seconds)}}],
-            {},
-            outcome,
-            "",
-        )
-        for seconds, outcome in ((0.002, "passed"), (-3.0, "warning"), (120.0, "failed"))
-    ),
-    (network.check_names, [FINE, names("n1", "n0", "10.0.0.1", "n0")], {}, "passed", ""),
-    (network.check_names, [FINE, names("n1", "n0", "10.0.0.1", "login")], {}, "warning", ""),
-    (
-        network.check_names,
-        [FINE, {"names": {"n0": {"error": "unknown"}, "n1": {"address": "10.0.0.2"}}}],
-        {},
-        "failed",
-        "n1 cannot resolve n0",
-    ),
-    (
-        network.check_interface,
-        [
-            {**UP, "throughput": {"n1": {"speed": 900.0}}},
-            {**UP, "throughput": {"n0": {"speed": 800.0}}},
-        ],
-        {"site": IB0},
-        "passed",
-        "ib0 carries 800 to 900 MB/s between nodes, by one connection",
-    ),
-    (
-        network.check_interface,
-        [UP, {"addresses": {"eth0": "10.0.0.2"}}],
-        {"site": IB0},
-        "failed",
-        "is not on every node: n1 has eth0",
-    ),
-    (
-        network.check_interface,
-        [{**UP, "throughput": {"n1": LATE}}, UP],
-        {"site": IB0},
-        "failed",
-        "ib0 carries nothing: n0 -> n1: timed out",
-    ),
-    (network.check_rendezvous, [{}, {}], {}, "passed", "n0:61007 is reached from n1"),
-    (network.check_rendezvous, [{}, {"rendezvous": LATE}], {}, "failed", "n1: timed out"),
-    (network.check_rendezvous, [{}], {}, "unchecked", "it takes 2 nodes"),
-]
+FINE, LATE = names("n0", "n1", "10.0.0.2", "n1.cluster"), {"error": "timed out"}
+LOST = {"names": {"n0": {"error": "unknown"}, "n1": {"address": "10.0.0.2"}}}
+UP, ETH = {"addresses": {"ib0": "10.0.0.1"}}, {"addresses": {"eth0": "10.0.0.2"}}
+IB0 = {"site": Site(name="s", interface="ib0")}
+SIMULATED = {"gpus": 2, "has_simulated_gpus": True}
+CASES: list[tuple[str, tuple[dict[str, Any], ...], dict[str, Any], str, str]] = [
+    ("gpus", (V100S, V100S), {"gpus": 2}, "passed", "4 x V100"),
+    ("gpus", (V100S, V100), {"gpus": 2}, "failed", "n1 sees 1"),
+    ("gpus", ({}, {}), {"gpus": 2}, "failed", "n0 sees 0; n1 sees 0"),
+    ("gpus", ({"visible": "0,1"}, {"visible": "0,1"}), SIMULATED, "unchecked", "2, 2"),
+    ("gpus", (V100S,), {}, "unchecked", "no GPUs were asked for"),
+    ("driver", (DRIVER, DRIVER), {"gpus": 1}, "passed", "570.86 on every node"),
+    ("driver", (DRIVER, OTHER), {"gpus": 1}, "warning", "n1 535.129"),
+    ("driver", (DRIVER, {}), {"gpus": 1}, "warning", "n1 none"),
+    ("driver", ({}, {}), {"gpus": 1}, "unchecked", "no node has a driver"),
+    ("clocks", clocks(0.002), {}, "passed", "within 2.0 ms"),
+    ("clocks", clocks(-3.0), {}, "warning", ""),
+    ("clocks", clocks(120.0), {}, "failed", "n1 is +120.000 s from n0"),
+    ("names", (FINE, names("n1", "n0", "10.0.0.1", "n0")), {}, "passed", "2 nodes find each other"),
+    ("names", (FINE, names("n1", "n0", "10.0.0.1", "login")), {}, "warning", "calls 10.0.0.1 login"),
+    ("names", (FINE, LOST), {}, "failed", "n1 cannot resolve n0: unknown"),
+    ("connections", ({"links": {"n1": LATE}}, {"links": {"n0": {}}}), {}, "failed", "n0 -> n1: timed out"),
+    ("interface", ({**UP, "throughput": {"n1": {"speed": 900.0}}}, {**UP, "throughput": {"n0": {"speed": 800.0}}}), IB0, "passed", "ib0 carries 800 to 900 MB/s between nodes, by one connection"),
+    ("interface", (UP, ETH), IB0, "failed", "is not on every node: n1 has eth0"),
+    ("interface", ({**UP, "throughput": {"n1": LATE}}, UP), IB0, "failed", "ib0 carries nothing: n0 -> n1: timed out"),
+    ("rendezvous", ({}, {}), {}, "passed", "n0:61007 is reached from n1"),
+    ("rendezvous", ({}, {"rendezvous": LATE}), {}, "failed", "n1: timed out"),
+    ("rendezvous", ({},), {}, "unchecked", "it takes 2 nodes"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("item", "told", "more", "outcome", "words"), CASES)
+@pytest.mark.parametrize(("name", "reports", "more", "outcome", "says"), CASES)
 def test_what_nodes_tell_is_judged(
-    item: Check, told: list[dict[str, Any]], more: dict[str, Any], outcome: str, words: str
+    name: str, reports: tuple[dict[str, Any], ...], more: dict[str, Any], outcome: str, says: str
 ) -> None:
-    answer = item.only(case(*told, **more))
-    assert (answer.outcome, answer.name) == (outcome, item.name)
-    assert words in answer.message
+    answer = ITEM[name].only(case(*reports, **more))
+    assert (answer.outcome, answer.name) == (outcome, name)
+    assert says in answer.message
 
 
-def test_nodes_that_take_no_jobs() -> None:
-    states = {
-        "n1": ("idle", "none"),
-        "n2": ("drained", "fan"),
-        "n3": ("down*", "Not responding"),
-        "n4": ("mixed", "none"),
-    }
-    found = cluster.judge_states(states, 2, "main")
-    assert found.outcome == "warning"
-    assert "n2 drained: fan; n3 down*: Not responding" in found.message
-    assert cluster.judge_states(states, 3, "main").outcome == "failed"
-    assert cluster.judge_states({"n1": ("idle", "none")}, 1, "main").outcome == "passed"
-    few = cluster.judge_states({"n1": ("idle", "none"), "n4": ("mixed", "none")}, 3, "main")
-    assert few.message == "2 of 2 nodes of main take jobs, 3 are needed"
-    assert few.fix == "--nodes 2"
-    assert [
-        state
-        for state in ("draining", "idle*", "allocated", "unknown", "mixed+drain", "reserved")
-        if cluster.is_usable(state)
-    ] == [
-        "allocated",
-        "unknown",
-        "reserved",
-    ]
+STATES = {
+    **{"n1": ("idle", "none"), "n2": ("drained", "fan"), "n3": ("down*", "Not responding")},
+    "n4": ("mixed", "none"),
+}
+NOT_USABLE = {state: (state, "none") for state in ("draining", "idle*", "mixed+drain")}
+USABLE = {state: (state, "none") for state in ("allocated", "unknown", "reserved")}
+
+
+@pytest.mark.parametrize(
+    ("states", "wanted", "outcome", "says", "step"),
+    [
+        (STATES, 2, "warning", "n2 drained: fan; n3 down*: Not responding", "sinfo -R"),
+        (STATES, 3, "failed", "2 of 4 nodes of the cluster take jobs, 3 are needed: n2", "sinfo"),
+        ({"n1": ("idle", "none")}, 1, "passed", "1 nodes of the cluster", ""),
+        (USABLE, 4, "failed", "3 of 3 nodes of the cluster take jobs, 4 are needed", "--nodes 3"),
+        ({**USABLE, **NOT_USABLE}, 0, "warning", "3 of 6 nodes", "sinfo -R"),
+    ],
+)
+def test_nodes_that_take_no_jobs(
+    states: Any, wanted: int, outcome: str, says: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Client, "partitions", lambda _: ())
+    monkeypatch.setattr(Client, "node_states", lambda *_: states)
+    given = DoctorCase(nodes=wanted, client=Client(Access()))
+    answer = ITEM["node-states"].only(given)
+    assert answer.outcome == outcome
+    assert says in answer.message
+    assert answer.fix.startswith(step)
 
 
 def test_what_a_refused_job_lacks_is_the_next_step(
@@ -175,42 +131,46 @@ def test_what_a_refused_job_lacks_is_the_next_step(
     monkeypatch.setattr(node_jobs, "gather", refuse)
     script = tmp_path / "x.py"
     script.touch()
-    ran = node_jobs.run_script(script, {}, (), within=tmp_path)
     asked = case({})
-    asked.run_probe = lambda: ran
-    refused = image.check_allocation.only(asked)
+    asked.probe = node_jobs.run_script(script, {}, (), within=tmp_path)
+    refused = ITEM["allocation"].only(asked)
     assert refused.outcome == "failed"
     assert "--comment: this site requires a comment; --nodes: main has 2 nodes" in refused.message
     assert refused.fix == "--comment etc, --nodes 2"
 
 
-def test_room() -> None:
-    def room(free: float, quota: float | None = None) -> Room:
-        return Room(directory="/x", free=int(free), quota=None if quota is None else int(quota))
+@pytest.mark.parametrize(
+    ("free", "quota", "outcome"),
+    [(5e10, None, "passed"), (5e10, 1e9, "warning"), (0, None, "failed")],
+)
+def test_room(
+    free: float, quota: float | None, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Room(directory="/x", free=int(free), quota=None if quota is None else int(quota))
+    monkeypatch.setattr(space, "read_room", lambda _: room)
+    assert ITEM["space"].only(case(directories={"images": Path("/")})).outcome == outcome
 
-    assert machine.judge_space({"images": room(5e10), "runs": room(5e10)}).outcome == "passed"
-    assert machine.judge_space({"images": room(5e10, 1e9), "runs": room(5e10)}).outcome == "warning"
-    assert machine.judge_space({"images": room(5e10), "runs": room(0)}).outcome == "failed"
 
-
-def test_an_allreduce_is_held_against_what_the_site_expects() -> None:
-    results: dict[str, object] = {"gigabytes_per_second": 5.0}
-    outcome = Outcome(state="COMPLETED", exit_code=0, seconds=1.0, results=results)
-    runner, runs = ImageRunner("/i.sif"), {"nccl": ScriptRun(outcome)}
-    image_case = ImageCase(image=None, runner=runner, runs=runs)  # type: ignore[arg-type]
-    for expected, result in ((20.0, "warning"), (6.0, "passed"), (None, "passed")):
-        site = Site(name="s", allreduce={"nccl": expected} if expected else {})
-        assert (
-            allreduce.judge_speed(
-                case(site=site, image_case=image_case), passed("4 ranks"), "nccl"
-            ).outcome
-            == result
-        )
+@pytest.mark.parametrize(
+    ("expected", "outcome"), [(20.0, "warning"), (6.0, "passed"), (None, "passed")]
+)
+def test_an_allreduce_is_held_against_what_the_site_expects(
+    expected: float | None, outcome: str
+) -> None:
+    results: dict[str, object] = {"passed": True, "gigabytes_per_second": 5.0}
+    run = ScriptRun(Outcome(state="COMPLETED", exit_code=0, seconds=1.0, results=results))
+    stored = StoredImage(name="i", path="/i.sif", manifest=None)
+    image = ImageCase(image=stored, runner=ImageRunner("/i.sif"), nodes=1, gpus=4)
+    image.contents = ImageContents(python="3.11", modules=("torch",), cuda="12.4")
+    image.run_ranks = lambda *_: run
+    site = Site(name="s", allreduce={"nccl": expected} if expected else {})
+    answer = ITEM["allreduce-nccl"].only(case({}, site=site, image_case=image))
+    assert answer.outcome == outcome
+    assert "5.00 GB/s per rank" in answer.message
 
 
 def test_without_a_cluster_no_node_is_checked() -> None:
-    case = DoctorCase(cwd=Path("/"), nodes=2, no_site="none is here")
-    results = {result.name: result for result in diagnose(case)}
+    results = {result.name: result for result in diagnose(DoctorCase(nodes=2, no_site="none"))}
     assert list(results) == [item.name for item in ITEMS]
     assert results["slurm"].outcome == "failed"
     of_nodes = {item.name for item in ITEMS if item.scope == "nodes"}
@@ -219,7 +179,7 @@ def test_without_a_cluster_no_node_is_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "outcome", "words"),
+    ("version", "outcome", "says"),
     [
         ("22.05.8", "passed", "tested with all tests"),
         ("24.11.5", "passed", "tested with all tests"),
@@ -229,18 +189,11 @@ def test_without_a_cluster_no_node_is_checked() -> None:
     ],
 )
 def test_whether_the_version_of_slurm_was_tested(
-    version: str, outcome: str, words: str, monkeypatch: pytest.MonkeyPatch
+    version: str, outcome: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("toolkit.shell.which", lambda _: "/usr/bin/x")
-    client = Client(Access())
     monkeypatch.setattr(Client, "partitions", lambda _: ())
     monkeypatch.setattr(Client, "version", lambda _: version)
-    answer = cluster.check_slurm.only(case(site=Site(name="s"), client=client))
+    answer = ITEM["slurm"].only(case(site=Site(name="s"), client=Client(Access())))
     assert answer.outcome == outcome
-    assert words in answer.message
-
-
-def test_the_probe_is_python_that_old_images_have() -> None:
-    ast.parse(
-        (package_directory("doctor/scripts") / "probe.py").read_text(), feature_version=(3, 7)
-    )
+    assert says in answer.message

@@ -20,7 +20,7 @@ from toolkit.cli.shared import (
     require_passed,
     site_option,
 )
-from toolkit.doctor.gather import DoctorOptions, gather, probe_command
+from toolkit.doctor.case import gather
 from toolkit.doctor.items import ITEMS, diagnose
 from toolkit.errors import UsageError
 from toolkit.lint.files import context_of, read, save
@@ -80,10 +80,9 @@ def doctor(
             next_step=f"--nodes 1 --gpus-per-node {gpus}",
         )
     settings = {key: value for key, value in job_options.items() if value}
-    options = DoctorOptions(site, image, nodes or 0, gpus or 0, settings)
-    case = gather(options, Path.cwd())
+    case = gather(site, image, nodes or 0, gpus or 0, settings, Path.cwd())
     if dry_run and case.nodes and case.image is not None:
-        console.out(shell_words(probe_command(options, case.image)))
+        console.out(shell_words(case.probe_command))
         sums = "an all-reduce by Gloo, MPI and NCCL"
         console.note(f"then, if the image has what it takes, a job each for {sums}")
     elif dry_run:

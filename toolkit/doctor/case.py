@@ -1,8 +1,9 @@
-"""The case that the doctor examines: site, Slurm, image, reports of nodes."""
+"""Gather what the doctor examines: the site and its Slurm, the image, directories, nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,13 +11,24 @@ from typing import Any
 
 import msgspec
 
+from toolkit import shell
 from toolkit.checks import Result, unchecked
+from toolkit.config import package_directory
+from toolkit.doctor.node_jobs import rank_runner, run_script, shared_directory, site_offer
+from toolkit.errors import SlurmUnreachableError, ToolkitError
+from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
-from toolkit.images.verify.case import ImageCase, ScriptRun
+from toolkit.images.verify.case import ImageCase, ScriptRun, local_case
+from toolkit.localcluster import access
+from toolkit.localcluster.paths import paths_of
 from toolkit.model.base import Model
 from toolkit.model.site import PORTS, Site
+from toolkit.planning.cluster import find_cluster
 from toolkit.slurm.client import Client
 from toolkit.units import counted
+
+MEGABYTES = 16  # of the vector whose sum is timed
+_PROBE = package_directory("doctor/scripts") / "probe.py"
 
 
 class NodeReport(Model, frozen=True, kw_only=True):
@@ -59,30 +71,27 @@ class DoctorCase:
     """The cluster, the image and the directories that the doctor examines.
 
     Attributes:
-        cwd: the current working directory.
+        nodes, gpus: the requested nodes, and GPUs on each; with 0 nodes only this machine is
+            examined.
+        settings: of the jobs on nodes: partition, time, comment, account.
         site: as it is written; None if there is none, and then ``no_site`` says why.
         client: the door to its Slurm.
         has_simulated_gpus: the cluster's GPUs are not real.
         image: that jobs will use; None if none was named or found, and then ``no_image`` says why.
-        nodes, gpus: the requested nodes, and GPUs on each; with 0 nodes only this machine is
-            examined.
-        partition: that was requested.
-        run_probe: runs the probe on nodes; called once.
-        image_case: the image for the checks of ``images.verify``, with access to nodes.
+        image_case: the image for the checks of ``images.verify``, with access to nodes; None if
+            this machine starts no containers.
         directories: where images, runs and caches go.
     """
 
-    cwd: Path
+    nodes: int = 0
+    gpus: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
     site: Site | None = None
     no_site: str = "no site was asked for"
     client: Client | None = None
     has_simulated_gpus: bool = False
     image: StoredImage | None = None
     no_image: str = "no image is named: --image NAME"
-    nodes: int = 0
-    gpus: int = 0
-    partition: str | None = None
-    run_probe: Callable[[], ScriptRun] = ScriptRun
     image_case: ImageCase | None = None
     directories: dict[str, Path] = field(default_factory=dict)
 
@@ -91,12 +100,34 @@ class DoctorCase:
         """The first and the last port at which ranks may meet."""
         return self.site.ports if self.site else PORTS
 
+    @property
+    def probe_command(self) -> list[str]:
+        """The `toolkit run` that starts the job of the probe."""
+        options = self._probe_settings().items()
+        words = (word for key, value in options for word in (f"--{key.replace('_', '-')}", value))
+        return ["toolkit", "run", *map(str, words), str(_PROBE)]
+
+    def _probe_settings(self) -> dict[str, Any]:
+        """Return the settings of the job that examines nodes, with one task on each."""
+        return {
+            "image": self.image.path if self.image else "",
+            "launcher": "none",
+            "job_name": "doctor",
+            "nodes": self.nodes,
+            "ntasks_per_node": 1,
+            **({"gpus": self.gpus} if self.gpus else {}),
+            **self.settings,
+        }
+
     @cached_property
     def probe(self) -> ScriptRun:
         """The run of the probe."""
-        return self.run_probe()
+        interface = (self.site.interface,) if self.site and self.site.interface else ()
+        arguments = (*map(str, self.ports), *interface)
+        within = shared_directory(self.site)
+        return run_script(_PROBE, self._probe_settings(), arguments, within=within)
 
-    @property
+    @cached_property
     def reports(self) -> tuple[NodeReport, ...]:
         """The reports of the nodes that got so far, in the order of their tasks."""
         files = {
@@ -117,3 +148,56 @@ class DoctorCase:
         if len(self.reports) < least:
             return unchecked(f"it takes {counted(least, 'node')}: --nodes {least}")
         return None
+
+
+def gather(
+    site: str, image: str | None, nodes: int, gpus: int, settings: Mapping[str, Any], cwd: Path
+) -> DoctorCase:
+    """Gather what the doctor examines.
+
+    Args:
+        site: name of the site.
+        image: name of the image.
+        nodes, gpus: the number of nodes, and of GPUs on each; 0 if unset.
+        settings: of the jobs on nodes.
+        cwd: the current working directory.
+
+    Raises:
+        UnknownSiteError: there is no such site.
+    """
+    case = DoctorCase(nodes=nodes, gpus=gpus, settings={"site": site, **settings})
+    place = None
+    try:
+        place = find_cluster(site)
+    except SlurmUnreachableError as error:
+        case.no_site = error.cause
+    else:
+        case.site, case.client = place.site, Client(place.access)
+        local = access.local_name(place.site)
+        if local is not None:
+            case.has_simulated_gpus = not access.must_run(paths_of(local)).real_gpus
+    own = "$SCRATCH" if "SCRATCH" in os.environ else str(Path.home() / ".cache")
+    scratch = case.site.scratch if case.site and case.site.scratch else own
+    caches = Path(os.path.expandvars(scratch)) / "toolkit"
+    case.directories = {"images": store.images_directory(), "runs": cwd, "caches": caches}
+    if not image:
+        return case
+    try:
+        shared = case.site.images if case.site else ()
+        case.image = store.find(image, [Path(os.path.expandvars(each)) for each in shared])
+        shell.require_apptainer()
+    except ToolkitError as error:
+        case.no_image = ": ".join(filter(None, (error.cause, error.next_step)))
+        return case
+    of_ranks = {**settings, "env": {"RANKS_SPEED_MB": str(MEGABYTES)}}
+    within = shared_directory(case.site)
+    run_ranks = rank_runner(case.image.path, site, nodes, gpus, of_ranks, within=within)
+    case.image_case = local_case(
+        case.image,
+        site=site_offer(place, case.client) if place and case.client and nodes else None,
+        no_site=case.no_site,
+        nodes=nodes,
+        gpus=gpus,
+        run_ranks=run_ranks if nodes else None,
+    )
+    return case

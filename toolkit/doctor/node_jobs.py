@@ -12,11 +12,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from toolkit import shell
-from toolkit.api.run import CompletedRun, complete
+from toolkit.api.run import complete
 from toolkit.config import package_directory
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.images.verify.case import RunRanks, ScriptRun, SiteOffer
@@ -57,45 +58,31 @@ def run_script(
     with tempfile.TemporaryDirectory(prefix="verify-", dir=within) as name:
         directory = Path(name)
         shutil.copy(script, directory)
-        values = {**settings, "snapshot": False, "arguments": tuple(arguments)}
+        flags = Layer("flag", {**settings, "snapshot": False, "arguments": tuple(arguments)})
         try:
-            ran = _run(script.name, Layer("flag", values), directory)
-        except (ToolkitError, TimeoutError) as error:
-            return ScriptRun(refusal=_refusal(error), fix=_step(error))
-        files = {path.name: _read(path) for path in sorted(directory.glob("*.json"))}
-        known = {name: content for name, content in files.items() if content is not None}
-        return ScriptRun(ran.outcome, files=known, fix=_fix(ran.run))
+            wait = configured_wait(_LOG.warning)
+            case = patiently(lambda: gather(script.name, flags, directory), wait)
+            # A check does not wait for other runs that a settings file names.
+            case = case._replace(after=())
+            ran = complete(case, wait, until=time.monotonic() + _PATIENCE)
+        except TimeoutError as error:
+            return ScriptRun(refusal=str(error))
+        except ToolkitError as error:
+            return _refused(error)
+        files: dict[str, Any] = {}
+        for path in sorted(directory.glob("*.json")):
+            with suppress(OSError, ValueError):
+                files[path.name] = json.loads(path.read_text(encoding="utf-8"))
+        return ScriptRun(ran.outcome, files=files, fix=_fix(ran.run))
 
 
-def _run(script: str, flags: Layer, directory: Path) -> CompletedRun:
-    wait = configured_wait(_LOG.warning)
-    case = patiently(lambda: gather(script, flags, directory), wait)
-    # A check does not wait for other runs that a settings file names.
-    return complete(case._replace(after=()), wait, until=time.monotonic() + _PATIENCE)
-
-
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def _refusal(error: ToolkitError | TimeoutError) -> str:
-    """Return why a job never ran, with all reasons, on one line."""
-    if isinstance(error, TimeoutError):
-        return str(error)
+def _refused(error: ToolkitError) -> ScriptRun:
+    """Return why a job never ran, with all reasons on one line, and the next step of each."""
     findings = error.findings if isinstance(error, PlanError) else ()
-    reasons = (f"{each.place or each.kind}: {each.cause}" for each in findings)
-    return ": ".join(filter(None, (error.cause, "; ".join(reasons))))
-
-
-def _step(error: ToolkitError | TimeoutError) -> str:
-    """Return the next steps of an error, or of all its reasons; empty if it has none."""
-    if isinstance(error, TimeoutError):
-        return ""
-    errors = (error, *(error.findings if isinstance(error, PlanError) else ()))
-    return ", ".join(dict.fromkeys(each.advice for each in errors if each.advice))
+    reasons = "; ".join(f"{each.place or each.kind}: {each.cause}" for each in findings)
+    steps = dict.fromkeys(each.advice for each in (error, *findings) if each.advice)
+    refusal = ": ".join(filter(None, (error.cause, reasons)))
+    return ScriptRun(refusal=refusal, fix=", ".join(steps))
 
 
 def _fix(run: Run) -> str:
@@ -130,14 +117,13 @@ def rank_runner(
         settings: further settings of the jobs, such as a partition.
         within: the directory that jobs are run in; None for one in the user's cache directory.
     """
-    shape = {"gpus": gpus} if gpus else {"ntasks_per_node": 1}
+    job = {"image": image, "site": site, "nodes": nodes, **settings}
+    job |= {"gpus": gpus} if gpus else {"ntasks_per_node": 1}
     script = package_directory("images/checks") / "ranks.py"
 
     def run_ranks(launcher: str, arguments: Sequence[str]) -> ScriptRun:
-        job = {"image": image, "site": site, "launcher": launcher, "nodes": nodes}
-        return run_script(
-            script, {**job, **shape, **settings}, arguments, within=within or shared_directory(None)
-        )
+        directory = within or shared_directory(None)
+        return run_script(script, {**job, "launcher": launcher}, arguments, within=directory)
 
     return run_ranks
 

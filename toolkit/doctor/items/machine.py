@@ -1,24 +1,81 @@
-"""Items about this machine: its container command, namespaces, directories and their space."""
+"""Items about this machine and the cluster: Slurm, containers, directories, the image here."""
 
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 
 from toolkit import shell
-from toolkit.checks import Result, check, failed, passed, warned
+from toolkit.checks import Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
 from toolkit.hostsetup.facts import read_facts
-from toolkit.hostsetup.model import Facts, SetupOptions
+from toolkit.hostsetup.model import SetupOptions
 from toolkit.images.host import space
-from toolkit.images.host.space import Room, file_system
+from toolkit.slurm import TESTED
 from toolkit.units import human_size
 
+_COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
+_USABLE = ("idle", "alloc", "mix", "comp", "plan", "reserved", "unk", "pow")
 _PATIENCE = 20.0  # seconds for a container command
 _SAMPLE = 1 << 20  # bytes that are written to a directory
 # Bytes below which work soon stops: images of NVIDIA's are 5 to 10 GB, runs hold scripts and logs.
 _LITTLE = {"images": 10 * 10**9, "runs": 10**9, "caches": 2 * 10**9}
 _NONE = 10 * 10**6
+
+
+@check("slurm", "Slurm's commands are installed, and its controller answers")
+def check_slurm(case: DoctorCase) -> Result:
+    """Check Slurm's commands and ask its controller for the partitions."""
+    if case.client is None or case.site is None:
+        return failed(case.no_site, "log in to a login node of a cluster, or: toolkit cluster up")
+    missing = [command for command in _COMMANDS if shell.which(command) is None]
+    if missing:
+        step = "load the module that brings Slurm, or: toolkit setup"
+        return failed(f"{', '.join(missing)} cannot be found", step)
+    began = time.monotonic()
+    partitions = case.client.partitions()
+    seconds = time.monotonic() - began
+    names = ", ".join(partition.name for partition in partitions) or "none"
+    version = case.client.version()
+    how = TESTED.get(".".join(version.split(".")[:2]))
+    untested = f"not tested; tested are {', '.join(sorted(TESTED))}"
+    detail = (
+        f"Slurm {version} ({how or untested}), the controller answers in {seconds:.2f} s; "
+        f"partitions: {names}; site {case.site.name}"
+    )
+    step = "try it with short jobs: toolkit doctor --nodes 2 --image pytorch_cpu"
+    return passed(detail) if how else warned(detail, step)
+
+
+@check("node-states", "enough nodes take jobs")
+def check_node_states(case: DoctorCase) -> Result:
+    """Check how many nodes of the partition take jobs, and why the others do not.
+
+    A state with ``*`` is that of a node which does not answer.
+    """
+    if case.client is None:
+        return unchecked(f"no cluster: {case.no_site}")
+    default = (each.name for each in case.client.partitions() if each.default)
+    partition = case.settings.get("partition") or next(default, None)
+    states = case.client.node_states(partition)
+    by_reason: dict[str, list[str]] = {}
+    for node, (state, reason) in states.items():
+        if not state.startswith(_USABLE) or "*" in state or "drain" in state:
+            why = f": {reason}" if reason not in ("", "none") else ""
+            by_reason.setdefault(f"{state}{why}", []).append(node)
+    away = "; ".join(f"{', '.join(nodes)} {state}" for state, nodes in by_reason.items())
+    left, wanted = len(states) - sum(map(len, by_reason.values())), max(case.nodes, 1)
+    name = partition or "the cluster"
+    detail = f"{left} of {len(states)} nodes of {name} take jobs"
+    if left < wanted:
+        needed = f"{detail}, {wanted} {'are' if wanted > 1 else 'is'} needed"
+        fewer = f"--nodes {left}" if left and not away else ""
+        step = fewer or "sinfo -R; ask the operators"
+        return failed(f"{needed}: {away}" if away else needed, step)
+    if away:
+        return warned(f"{detail}; {away}", "sinfo -R tells who took them out, and when")
+    return passed(f"{left} nodes of {name} take jobs")
 
 
 @check("container", "a command that starts containers is installed and runs")
@@ -42,23 +99,19 @@ def check_container(case: DoctorCase) -> Result:
 @check("namespaces", "this machine has what building images takes")
 def check_namespaces(_: DoctorCase) -> Result:
     """Check user namespaces, subordinate ids and FUSE. Jobs need less of it than builds."""
-    return judge_namespaces(read_facts(SetupOptions()))
-
-
-def judge_namespaces(facts: Facts) -> Result:
-    """Judge what a machine has for building images."""
-    wrong = []
-    if not facts.namespaces:
-        wrong.append("users may not make user namespaces")
-    if not facts.ids:
-        wrong.append(f"{facts.user} has no subordinate ids (/etc/subuid, /etc/subgid): no fakeroot")
-    if facts.fuse != "ready":
-        wrong.append(f"/dev/fuse is {facts.fuse}: users cannot mount images")
-    if facts.root_exec == "fails":
-        wrong.append("root cannot start a container: it lacks capabilities")
-    if wrong:
+    facts = read_facts(SetupOptions())
+    no_ids = f"{facts.user} has no subordinate ids (/etc/subuid, /etc/subgid): no fakeroot"
+    no_fuse = f"/dev/fuse is {facts.fuse}: users cannot mount images"
+    no_root = "root cannot start a container: it lacks capabilities"
+    wrong = (
+        "" if facts.namespaces else "users may not make user namespaces",
+        "" if facts.ids else no_ids,
+        "" if facts.fuse == "ready" else no_fuse,
+        no_root if facts.root_exec == "fails" else "",
+    )
+    if any(wrong):
         return warned(
-            "; ".join(wrong),
+            "; ".join(filter(None, wrong)),
             "toolkit setup says what an administrator has to do; images can be built elsewhere "
             "and copied",
         )
@@ -70,13 +123,17 @@ def check_directories(case: DoctorCase) -> Result:
     """Write to the directories of images, runs and caches: only so a full one is noticed."""
     wrong, fine, memory = [], [], []
     for name, directory in case.directories.items():
-        kind = file_system(existing(directory))
-        reason = write_error(existing(directory))
-        if reason:
-            wrong.append(f"{name} {directory} ({kind}): {reason}")
-        elif kind in ("tmpfs", "ramfs"):
-            memory.append(f"{name} {directory} is in memory ({kind})")
+        kind = space.file_system(_existing(directory))
         fine.append(f"{name} {directory} ({kind})")
+        try:
+            with tempfile.TemporaryFile(dir=_existing(directory)) as stream:
+                stream.write(bytes(_SAMPLE))
+                stream.flush()
+        except OSError as error:
+            wrong.append(f"{fine[-1]}: {(error.strerror or str(error)).lower()}")
+            continue
+        if kind in ("tmpfs", "ramfs"):
+            memory.append(f"{name} {directory} is in memory ({kind})")
     if wrong:
         return failed(
             "; ".join(wrong),
@@ -88,44 +145,59 @@ def check_directories(case: DoctorCase) -> Result:
     return passed("; ".join(fine))
 
 
-def existing(directory: Path) -> Path:
+def _existing(directory: Path) -> Path:
     """Return the directory, or the nearest parent that exists."""
     return next(path for path in (directory, *directory.parents) if path.is_dir())
-
-
-def write_error(directory: Path) -> str:
-    """Return why a directory cannot be written to; empty if it can."""
-    try:
-        with tempfile.TemporaryFile(dir=directory) as stream:
-            stream.write(bytes(_SAMPLE))
-            stream.flush()
-    except OSError as error:
-        return (error.strerror or str(error)).lower()
-    return ""
 
 
 @check("space", "images, runs and caches have free space and quota")
 def check_space(case: DoctorCase) -> Result:
     """Check free space and quotas of the directories."""
-    return judge_space(
-        {name: space.read_room(existing(directory)) for name, directory in case.directories.items()}
-    )
-
-
-def judge_space(rooms: dict[str, Room]) -> Result:
-    """Judge the space that is left in each directory."""
-    texts = {
-        name: f"{name} {human_size(room.free)} free{_quota(room)}" for name, room in rooms.items()
-    }
-    full = [texts[name] for name, room in rooms.items() if room.available < _NONE]
-    low = [texts[name] for name, room in rooms.items() if room.available < _LITTLE.get(name, _NONE)]
+    full, low, texts = [], [], []
+    for name, directory in case.directories.items():
+        room = space.read_room(_existing(directory))
+        quota = "" if room.quota is None else f", {human_size(room.quota)} of the quota"
+        texts.append(f"{name} {human_size(room.free)} free{quota}")
+        if room.available < _NONE:
+            full.append(texts[-1])
+        elif room.available < _LITTLE[name]:
+            low.append(texts[-1])
     prune = "toolkit image prune --unused-for 60d"
     if full:
         return failed(f"full: {'; '.join(full)}", f"{prune}; toolkit image cache")
     if low:
         return warned(f"little room: {'; '.join(low)}", f"{prune}, or TOOLKIT_IMAGES on scratch")
-    return passed("; ".join(texts.values()))
+    return passed("; ".join(texts))
 
 
-def _quota(room: Room) -> str:
-    return "" if room.quota is None else f", {human_size(room.quota)} of the quota"
+@check("image", "the image can be read, and a program starts in it")
+def check_image(case: DoctorCase) -> Result:
+    """Start a program in the image on this machine."""
+    if case.image is None or case.image_case is None:
+        if not case.nodes:
+            return unchecked(case.no_image)
+        return failed(case.no_image, "toolkit image list")
+    began = time.monotonic()
+    result = case.image_case.runner.run(["true"], timeout=60)
+    seconds = time.monotonic() - began
+    what = f"{case.image.path} ({human_size(case.image_case.path.stat().st_size)})"
+    if not result.ok:
+        step = f"toolkit image check {case.image.name}"
+        return failed(f"nothing starts in {what}: {' '.join(result.tail(1))}", step)
+    if case.image.manifest is None:
+        return warned(
+            f"{what} starts in {seconds:.1f} s; it has no manifest: its contents are not recorded",
+            f"toolkit image verify {case.image.path}",
+        )
+    return passed(f"{what} starts in {seconds:.1f} s")
+
+
+ITEMS = (
+    check_slurm,
+    check_node_states,
+    check_container,
+    check_namespaces,
+    check_directories,
+    check_space,
+    check_image,
+)

@@ -12,8 +12,8 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import socket
+import socketserver
 import struct
 import subprocess
 import sys
@@ -48,32 +48,18 @@ STARTED = started()
 
 def gpus() -> Any:
     """Return the GPUs that nvidia-smi lists, else those that the driver has files for."""
-    if shutil.which("nvidia-smi"):
-        with contextlib.suppress(OSError):
-            output = subprocess.Popen(
-                ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            ).communicate()[0]
-            listed = [
-                line.split(" (UUID")[0]
-                for line in output.decode(errors="replace").splitlines()
-                if line.startswith("GPU ")
-            ]
-            if listed:
-                return listed
-    names = []
-    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        text = path.read_text(errors="replace")
-        names.append(
-            next(
-                (
-                    line.split(":", 1)[1].strip()
-                    for line in text.splitlines()
-                    if line.startswith("Model")
-                ),
-                "GPU",
-            )
-        )
-    return names
+    with contextlib.suppress(OSError):
+        listing = subprocess.run(
+            ["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ).stdout.decode(errors="replace")
+        listed = re.findall(r"^(GPU .*?)(?: \(UUID.*)?$", listing, re.MULTILINE)
+        if listed:
+            return listed
+    texts = (
+        path.read_text(errors="replace")
+        for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    )
+    return [(re.findall(r"^Model.*?:\s*(.*)", text, re.MULTILINE) or ["GPU"])[0] for text in texts]
 
 
 def driver() -> str:
@@ -103,41 +89,37 @@ def interfaces() -> Any:
     return {name: address for name, address in addresses.items() if address}
 
 
-def serve(server: socket.socket) -> None:
-    """Answer "T" with this node's time, and "D" once all bytes have come."""
-    while True:
-        client, _ = server.accept()
-        threading.Thread(target=answer, args=(client,), daemon=True).start()
+class Answers(socketserver.StreamRequestHandler):
+    """Answers "T" with this node's time, and "D" once all bytes have come."""
+
+    timeout = PATIENCE
+
+    def handle(self) -> None:
+        """Answer the questions of one client until it closes the connection."""
+        with contextlib.suppress(OSError):
+            question = self.rfile.read(1)
+            while question:
+                if question == b"T":
+                    self.wfile.write(struct.pack("!d", time.time()))
+                elif question == b"D" and len(self.rfile.read(AMOUNT)) == AMOUNT:
+                    self.wfile.write(b"!")
+                else:
+                    return
+                question = self.rfile.read(1)
 
 
-def answer(client: socket.socket) -> None:
-    """Answer the questions of one client until it closes the connection."""
-    with client, contextlib.suppress(OSError):
-        client.settimeout(PATIENCE)
-        while True:
-            question = client.recv(1)
-            if question == b"T":
-                client.sendall(struct.pack("!d", time.time()))
-            elif question == b"D":
-                left = AMOUNT
-                while left > 0:
-                    data = client.recv(min(left, 1 << 16))
-                    if not data:
-                        return
-                    left -= len(data)
-                client.sendall(b"!")
-            else:
-                return
+class Server(socketserver.ThreadingTCPServer):
+    """Serves a port of all interfaces."""
+
+    allow_reuse_address = daemon_threads = True
+    request_queue_size = 64
 
 
-def listen(port: int) -> socket.socket:
-    """Serve a port in a thread."""
-    server = socket.socket()
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind(("", port))
-    server.listen(64)
-    threading.Thread(target=serve, args=(server,), daemon=True).start()
-    return server
+def listen(port: int) -> int:
+    """Serve a port in a thread; return its number."""
+    server = Server(("", port), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return int(server.server_address[1])
 
 
 def rendezvous_port() -> int:
@@ -145,8 +127,7 @@ def rendezvous_port() -> int:
     start = FIRST_PORT + int(os.environ.get("SLURM_JOB_ID", "0")) % (LAST_PORT - FIRST_PORT + 1)
     for port in [*range(start, LAST_PORT + 1), *range(FIRST_PORT, start)]:
         with contextlib.suppress(OSError):
-            listen(port)
-            return int(port)
+            return listen(port)
     return 0
 
 
@@ -177,12 +158,10 @@ def attempt(function: Any, *arguments: Any) -> Any:
     """Return what a function returns, or the error that it raises."""
     try:
         return function(*arguments)
+    except TimeoutError:
+        return {"error": "timed out"}
     except OSError as error:
-        return {
-            "error": "timed out"
-            if isinstance(error, socket.timeout)
-            else error.strerror or str(error)
-        }
+        return {"error": error.strerror or str(error)}
 
 
 def resolve(host: str) -> Any:
@@ -238,10 +217,9 @@ def main() -> None:
     """Publish this node's address, examine the others, publish the report."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     addresses = interfaces()
-    server = listen(0)
     presence = {
         "host": host,
-        "port": server.getsockname()[1],
+        "port": listen(0),
         "addresses": addresses,
         "rendezvous": rendezvous_port() if TASK == 0 else 0,
     }

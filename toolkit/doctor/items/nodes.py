@@ -1,0 +1,326 @@
+"""Items about nodes: the probe's job, what each node reported, the network between them, sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from toolkit.checks import Check, Result, check, failed, passed, unchecked, warned
+from toolkit.doctor.case import MEGABYTES, DoctorCase
+from toolkit.images.verify.checks.cluster import BACKENDS, judge_driver, sum_on_nodes
+from toolkit.units import counted
+
+_SLOW = 10.0  # seconds: then every start of every rank is felt
+_NOTABLE, _WRONG = 1.0, 60.0  # seconds between clocks
+_SHARE = 0.7  # of the expected speed; less is worth a warning
+
+
+@check("allocation", "a job of this shape is accepted, starts and succeeds", scope="nodes")
+def check_allocation(case: DoctorCase) -> Result:
+    """Check what came of the probe's job."""
+    outcome = case.probe.outcome
+    shape = counted(case.nodes, "node") + (f" x {case.gpus} GPUs" if case.gpus else "")
+    if outcome is None:
+        step = case.probe.fix or "ask for less, or for another partition: toolkit cluster show"
+        return failed(f"{shape}: {case.probe.refusal}", step)
+    if outcome.kind == "ok":
+        return passed(f"{shape}: {outcome.nodes}, the job took {outcome.seconds:.0f} s")
+    complaint = f"{shape}: {case.probe.complaint}"
+    if outcome.kind == "timeout":
+        return failed(
+            complaint,
+            "a node hangs, or closes the ports that srun itself needs; examine the nodes, or a "
+            "longer --time",
+        )
+    if case.reports:
+        return failed(complaint, case.probe.fix)
+    states = "; ".join(f"{node}: {state}" for node, state in outcome.unhealthy.items())
+    if states:
+        return failed(f"{complaint}; {states}", "exclude them, and tell the operators")
+    return unchecked(f"{shape} started and reported nothing; see `image-on-nodes`")
+
+
+@check("image-on-nodes", "every node can read the image and starts it fast", scope="nodes")
+def check_image_on_nodes(case: DoctorCase) -> Result:
+    """Check that a program started in the image on every node, and how fast."""
+    outcome = case.probe.outcome
+    if outcome is None:
+        return unchecked("the job never ran")
+    if len(case.reports) < case.nodes:
+        where = ", ".join(report.host for report in case.reports) or "no node"
+        text = (outcome.failure.text if outcome.failure else "") or case.probe.complaint
+        image = case.image.path if case.image else "it"
+        return failed(
+            f"of {counted(case.nodes, 'node')} only {where} started a program in {image}: {text}",
+            case.probe.fix or "put the image where all nodes see it: toolkit image copy",
+        )
+    starts = [(report.started, report.host) for report in case.reports if report.started > 0]
+    if not starts:
+        return passed(counted(case.nodes, "node"))
+    text = ", ".join(f"{host} {seconds:.1f} s" for seconds, host in starts)
+    if max(starts)[0] > _SLOW:
+        return warned(
+            f"slow to start: {text}",
+            "stripe the image over more servers (lfs setstripe), or copy it to the nodes' own "
+            "disks",
+        )
+    return passed(f"starts everywhere: {text}")
+
+
+def _reported(
+    name: str, about: str, *, least: int = 1, gpus: bool = False
+) -> Callable[[Callable[[DoctorCase], Result]], Check]:
+    """Turn a function into an item about what nodes reported.
+
+    Args:
+        name: of the item.
+        about: what must hold, in a few words.
+        least: the number of nodes that it takes.
+        gpus: it takes GPUs.
+    """
+
+    def make(judge: Callable[[DoctorCase], Result], case: DoctorCase) -> Result:
+        if gpus and not case.gpus:
+            return unchecked("no GPUs were asked for", "toolkit doctor --gpus-per-node N")
+        return case.no_reports(least) or judge(case)
+
+    return lambda judge: Check(name, about, partial(make, judge), scope="nodes")
+
+
+def _errors(case: DoctorCase, kind: str, verb: str) -> list[str]:
+    """Return what each node could not do with another: ``n1 -> n2: timed out``."""
+    return [
+        f"{report.host} {verb} {other}: {answer['error']}"
+        for report in case.reports
+        for other, answer in getattr(report, kind).items()
+        if "error" in answer
+    ]
+
+
+@_reported("gpus", "the container on each node sees the requested GPUs", gpus=True)
+def check_gpus(case: DoctorCase) -> Result:
+    """Check that each node's container sees as many GPUs as were requested."""
+    if case.has_simulated_gpus and not any(report.gpus for report in case.reports):
+        given = [len(list(filter(None, report.visible.split(",")))) for report in case.reports]
+        numbers = ", ".join(map(str, given))
+        return unchecked(f"this cluster's GPUs are simulated; Slurm gave the nodes {numbers}")
+    few = [
+        f"{report.host} sees {len(report.gpus)}"
+        for report in case.reports
+        if len(report.gpus) < case.gpus
+    ]
+    if few:
+        return failed(
+            f"{case.gpus} GPUs were asked for: {'; '.join(few)}",
+            "on the node: nvidia-smi. In the image: --nv needs the host's driver and "
+            "libnvidia-container",
+        )
+    kinds = Counter(gpu.split(":", 1)[-1].strip() for each in case.reports for gpu in each.gpus)
+    return passed("; ".join(f"{count} x {kind}" for kind, count in kinds.items()))
+
+
+@_reported("driver", "all nodes have one driver that runs the image's CUDA", gpus=True)
+def check_driver(case: DoctorCase) -> Result:
+    """Check that all nodes have one NVIDIA driver, and that it runs the image's CUDA."""
+    drivers = tuple(dict.fromkeys(report.driver for report in case.reports))
+    if not any(drivers):
+        return unchecked("no node has a driver of NVIDIA")
+    if case.image_case is not None:
+        judged = judge_driver(case.image_case, tuple(filter(None, drivers)))
+        if judged.outcome == "failed":
+            step = "an older image: toolkit image search; or ask for a newer driver"
+            return failed(judged.message, step)
+    if len(drivers) > 1:
+        each = ", ".join(f"{report.host} {report.driver or 'none'}" for report in case.reports)
+        step = "tell the operators; --constraint or --exclude keeps a job on equal nodes"
+        return warned(f"drivers differ: {each}", step)
+    return passed(f"{drivers[0]} on every node")
+
+
+@_reported("names", "every node resolves every other by its name")
+def check_names(case: DoctorCase) -> Result:
+    """Check that nodes resolve each other and themselves, and that addresses lead back to names.
+
+    A node may know itself by another address than the others do, such as Debian's 127.0.1.1.
+    """
+    if wrong := _errors(case, "names", "cannot resolve"):
+        step = "/etc/hosts or the name service of that node; tell the operators"
+        return failed("; ".join(wrong), step)
+    addresses: dict[str, set[str]] = {}
+    renamed, loopback = [], []
+    for report in case.reports:
+        for name, answer in report.names.items():
+            address, back = str(answer["address"]), str(answer["back"])
+            if name == report.host:
+                is_alone = len(case.reports) == 1
+                loopback += [name] if address.startswith("127.") and not is_alone else []
+                continue
+            addresses.setdefault(name, set()).add(address)
+            if back.split(".")[0] != name.split(".")[0]:
+                renamed.append(f"{report.host} calls {address} {back or 'nothing'}, not {name}")
+    doubts = [
+        f"{name} is {' and '.join(sorted(known))}"
+        for name, known in addresses.items()
+        if len(known) > 1
+    ]
+    doubts += renamed
+    if loopback:
+        doubts.append(f"{', '.join(loopback)} know themselves by a loopback address")
+    if doubts:
+        step = "if ranks do not meet: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME"
+        return warned("; ".join(doubts), step)
+    return passed(f"{len(case.reports)} nodes find each other by name and by address")
+
+
+@_reported("connections", "every node reaches any port of every other", least=2)
+def check_connections(case: DoctorCase) -> Result:
+    """Check that nodes reach each other's ports, as ranks of NCCL, Gloo and MPI do."""
+    if wrong := _errors(case, "links", "->"):
+        return failed(
+            f"no connection: {'; '.join(wrong)}",
+            "a firewall between the nodes, or a wrong address (see `names`); tell the operators",
+        )
+    count = sum(len(report.links) for report in case.reports)
+    return passed(f"{count} connections between {len(case.reports)} nodes")
+
+
+@_reported("rendezvous", "every node reaches the port where ranks meet", least=2)
+def check_rendezvous(case: DoctorCase) -> Result:
+    """Check that every node reaches the port of the first one at which ranks meet."""
+    first, *others = case.reports
+    port = (case.probe.files.get("presence-0.json") or {}).get("rendezvous")
+    low, high = case.ports
+    if not port:
+        step = "find what listens there: ss -ltn"
+        return failed(f"{first.host} has no free port from {low} to {high}", step)
+    wrong = [
+        f"{report.host}: {report.rendezvous['error']}"
+        for report in others
+        if "error" in report.rendezvous
+    ]
+    if wrong:
+        return failed(
+            f"{first.host}:{port} cannot be reached from {'; '.join(wrong)}",
+            f"ports {low} to {high} must be open between nodes, or set the open ones: "
+            "ports = [FIRST, LAST] in the site's file",
+        )
+    hosts = ", ".join(report.host for report in others)
+    return passed(f"{first.host}:{port} is reached from {hosts}")
+
+
+@_reported("clocks", "the nodes' clocks agree", least=2)
+def check_clocks(case: DoctorCase) -> Result:
+    """Compare the nodes' clocks.
+
+    If they differ, times in logs mislead, and Slurm's and Kerberos' tickets are refused.
+    """
+    apart = [
+        (abs(float(link["clock"])), f"{name} is {link['clock']:+.3f} s from {report.host}")
+        for report in case.reports
+        for name, link in report.links.items()
+        if "clock" in link
+    ]
+    if not apart:
+        return failed("no clock could be compared: no node reaches another")
+    most, text = max(apart)
+    step = "the node's time service (chronyc tracking); tell the operators"
+    if most > _WRONG:
+        return failed(text, step)
+    if most > _NOTABLE:
+        return warned(text, step)
+    return passed(f"within {most * 1000:.1f} ms of each other")
+
+
+@_reported("interface", "the site's network interface carries traffic")
+def check_interface(case: DoctorCase) -> Result:
+    """Check that the site's network interface is on every node and carries traffic.
+
+    If the site names none, say which interfaces do.
+    """
+    name = case.site.interface if case.site else None
+    if name is None:
+        used = {
+            interface
+            for report in case.reports
+            for link in report.links.values()
+            for interface, address in report.addresses.items()
+            if address == link.get("from") and not address.startswith("127.")
+        }
+        if not used:
+            return unchecked("the site names no interface, and no node reached another")
+        return passed(f"the site names no interface; names lead to {', '.join(sorted(used))}")
+    lacking = [
+        f"{report.host} has {', '.join(report.addresses)}"
+        for report in case.reports
+        if name not in report.addresses
+    ]
+    if lacking:
+        return failed(
+            f"the site's interface {name} is not on every node: {'; '.join(lacking)}",
+            "correct `interface` in the site's file",
+        )
+    if len(case.reports) < 2:
+        return passed(f"{name} has an address; whether it carries anything takes 2 nodes")
+    if wrong := _errors(case, "throughput", "->"):
+        step = "another `interface` in the site's file; tell the operators"
+        return failed(f"{name} carries nothing: {'; '.join(wrong)}", step)
+    speeds = [
+        float(answer["speed"]) for each in case.reports for answer in each.throughput.values()
+    ]
+    text = f"{name} carries {min(speeds):.0f} to {max(speeds):.0f} MB/s between nodes"
+    return passed(f"{text}, by one connection")
+
+
+def check_sum(backend: str, case: DoctorCase) -> Result:
+    """Have ranks on all nodes sum by a backend, and compare their speed with what is expected.
+
+    Ranks that are known not to reach each other would wait for minutes; they are not started.
+    """
+    if case.image_case is None:
+        return unchecked(case.no_image)
+    if reason := case.no_reports(1 if BACKENDS[backend].takes_gpus else 2):
+        return reason
+    links = (link for each in case.reports for link in (each.rendezvous, *each.links.values()))
+    if any("error" in link for link in links):
+        return unchecked("the nodes do not reach each other; see `connections` and `rendezvous`")
+    summed = sum_on_nodes(backend, case.image_case)
+    if summed.outcome == "failed":
+        step = "toolkit explain of a run that fails so; `connections` and `interface` above"
+        return failed(summed.message, step)
+    if summed.outcome == "unchecked":
+        return summed
+    results: dict[str, Any] = case.image_case.runs[backend].results
+    speed = float(results.get("gigabytes_per_second") or 0.0)
+    expected = case.site.allreduce.get(backend) if case.site else None
+    text = f"{summed.message}; {speed:.2f} GB/s per rank for {MEGABYTES} MB"
+    if expected is None:
+        name = case.site.name if case.site else "?"
+        return passed(f"{text} (site {name} does not say what to expect)")
+    if speed < _SHARE * expected:
+        step = "which network is used: --env NCCL_DEBUG=INFO, and look for NET/IB or NET/Socket"
+        return warned(f"{text}, {expected:g} are expected", step)
+    return passed(f"{text}, {expected:g} are expected")
+
+
+ITEMS = (
+    check_allocation,
+    check_image_on_nodes,
+    check_gpus,
+    check_driver,
+    check_names,
+    check_connections,
+    check_rendezvous,
+    check_clocks,
+    check_interface,
+    *(
+        Check(
+            f"allreduce-{name}",
+            f"ranks on all nodes sum by {backend.title}",
+            partial(check_sum, name),
+            scope="nodes",
+        )
+        for name, backend in sorted(BACKENDS.items())
+    ),
+)
