@@ -1,4 +1,4 @@
-"""Verification: what Horovod's three witnesses say together, sums over ranks, drivers, and what is remembered."""
+"""Verification: what Horovod's witnesses say together, sums over ranks, drivers, and what is remembered."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from toolkit.config import package_directory
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase
-from toolkit.images.verify.checks.cluster import judge_driver
-from toolkit.images.verify.checks.image import USUAL
+from toolkit.images.verify.checks import CHECKS, judge_driver
 from toolkit.images.verify.own_checks import ImageContents, Results
 from toolkit.images.verify.verdicts import merged
 from toolkit.model.image import Verdict
@@ -142,7 +141,7 @@ def test_an_image_of_others_gets_the_checks_that_it_can_take(
 ) -> None:
     given = case(contents, local_gpus=gpus)
     assert given.results.checks == []
-    made = [each.name for each in USUAL if re.search(f"['k ]{each.name} ", given.runner.calls)]  # type: ignore[attr-defined]
+    made = [each.name for each in CHECKS if re.search(f"['k ]{each.name} ", given.runner.calls)]  # type: ignore[attr-defined]
     assert made == names.split()
 
 
@@ -160,27 +159,33 @@ def test_a_check_that_was_not_possible_says_nothing_of_an_image(
     printed: list[str], outcome: str
 ) -> None:
     lines = "".join(f"toolkit-check: {line}\n" for line in printed).splitlines()
-    (ranks,) = (each for each in USUAL if each.name == "ranks-mpi")
+    (ranks,) = (each for each in CHECKS if each.name == "ranks-mpi")
     assert ranks.only(case(WHOLE, *lines)).outcome == outcome
 
 
+RELEASE = "nvcr.io/nvidia/pytorch:24.05-py3"
+
+
 @pytest.mark.parametrize(
-    ("cuda", "drivers", "base", "compat", "outcome"),
+    ("cuda", "drivers", "base", "compat", "outcome", "says"),
     [
-        ("", (), "", False, "passed"),
-        ("12.4", (), "", False, "unchecked"),
-        ("12.4", ("550.54",), "", False, "passed"),
-        ("12.4", ("470.82",), "", False, "failed"),
-        ("12.4", ("470.82",), "", True, "unchecked"),
-        ("12.4", ("550.54", "470.82"), "", False, "failed"),
+        ("", (), "", False, "passed", "it needs no driver"),
+        ("12.4", (), "", False, "unchecked", "no node with a GPU was asked"),
+        ("12.4", ("550.54",), RELEASE, False, "passed", "550.54 for all of it, 550.54 is installed"),
+        ("12.4", ("530.1",), RELEASE, False, "passed", "by CUDA's minor version compatibility"),
+        ("12.4", ("470.82",), "", False, "failed", "needs driver 525 or newer, 470.82 is installed"),
+        ("12.4", ("470.82",), "", True, "unchecked", "by the compat package in the image"),
+        ("12.4", ("550.54", "470.82"), "", False, "failed", "470.82 is installed"),
+        ("99.0", ("550.54",), "", False, "unchecked", "the catalogue does not say"),
     ],
-)
+)  # fmt: skip
 def test_a_driver_against_cuda(
-    cuda: str, drivers: tuple[str, ...], base: str, compat: bool, outcome: str
+    cuda: str, drivers: tuple[str, ...], base: str, compat: bool, outcome: str, says: str
 ) -> None:
     given = case(ImageContents(cuda=cuda, compat=compat))
     given.labels = {"org.label-schema.usage.singularity.deffile.from": base}
-    assert judge_driver(given, drivers).outcome == outcome
+    answer = judge_driver(given, drivers)
+    assert (answer.outcome, says in answer.message) == (outcome, True), answer
 
 
 def test_what_could_not_be_checked_does_not_put_out_what_was_found() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from toolkit.checks import Check, Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import MEGABYTES, DoctorCase
-from toolkit.images.verify.checks.cluster import BACKENDS, judge_driver, sum_on_nodes
+from toolkit.images.verify.checks import BACKENDS, judge_driver, sum_on_nodes
 from toolkit.units import counted
 
 _SLOW = 10.0  # seconds: then every start of every rank is felt

@@ -18,8 +18,7 @@ from toolkit.images.store import store
 from toolkit.images.store.contents import read_contents
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase, SiteOffer, local_case
-from toolkit.images.verify.checks import AT_BUILD, CHECKS
-from toolkit.images.verify.checks.image import check_labels
+from toolkit.images.verify.checks import AT_BUILD, CHECKS, check_labels
 from toolkit.images.verify.own_checks import ImageRunner, Results
 from toolkit.model.image import Manifest, Verdict
 from toolkit.shell import Progress
