@@ -37,14 +37,13 @@ class NodeReport(Model, frozen=True, kw_only=True):
     Where something did not work the report says why: ``{"error": "timed out"}``.
 
     Attributes:
-        host: as Slurm calls the node; ``called``: as it calls itself.
+        host: as Slurm calls the node.
         started: seconds from the start of the container's command to that of the program in it; 0
             if not known.
         gpus: that the container sees.
         visible: CUDA_VISIBLE_DEVICES.
         driver: version of NVIDIA's driver; empty if there is none.
         addresses: of its network interfaces.
-        missing: the number of tasks that never reported.
         names: of every node its address, and what this address is called.
         links: to every other node by its name: how far its clock is ahead, the addresses at both
             ends.
@@ -53,13 +52,11 @@ class NodeReport(Model, frozen=True, kw_only=True):
     """
 
     host: str
-    called: str = ""
     started: float = 0.0
     gpus: tuple[str, ...] = ()
     visible: str = ""
     driver: str = ""
     addresses: dict[str, str] = {}
-    missing: int = 0
     names: dict[str, dict[str, Any]] = {}
     links: dict[str, dict[str, Any]] = {}
     throughput: dict[str, dict[str, Any]] = {}

@@ -64,13 +64,10 @@ def gpus() -> Any:
 
 def driver() -> str:
     """Return the version of NVIDIA's driver; empty if there is none."""
-    try:
-        match = re.search(
-            r"\s(\d+\.\d+(?:\.\d+)?)\s", Path("/proc/driver/nvidia/version").read_text()
-        )
-    except OSError:
-        return ""
-    return match.group(1) if match else ""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/driver/nvidia/version").read_text()
+        return " ".join(re.findall(r"\s(\d+\.\d+(?:\.\d+)?)\s", text)[:1])
+    return ""
 
 
 def address_of(interface: str) -> str:
@@ -158,8 +155,6 @@ def attempt(function: Any, *arguments: Any) -> Any:
     """Return what a function returns, or the error that it raises."""
     try:
         return function(*arguments)
-    except TimeoutError:
-        return {"error": "timed out"}
     except OSError as error:
         return {"error": error.strerror or str(error)}
 
@@ -229,13 +224,11 @@ def main() -> None:
     names = [*(other["host"] for other in others), host]
     report = {
         "host": host,
-        "called": socket.gethostname(),
         "started": STARTED,
         "gpus": gpus(),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
         "driver": driver(),
         "addresses": addresses,
-        "missing": TASKS - len(nodes),
         "names": {name: attempt(resolve, name) for name in names},
         "links": {other["host"]: attempt(measure_link, other) for other in others},
         "throughput": {
