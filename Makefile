@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-programs test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-notebook docs-update house layers bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-forward bench-queue bench-failures bench-size test-faults test-fresh workshop-rehearsal test-gpu gpu-pack clean
+.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-programs test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-notebook docs-update house bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-forward bench-queue bench-failures bench-size test-faults test-fresh workshop-rehearsal test-gpu gpu-pack clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -144,9 +144,6 @@ workshop-rehearsal: setup ## the workshop of workshops/neuron-2022 with 40 users
 
 house: .venv/.ready-dev ## hold each room to its budget in benchmarks/house.tsv; the longest functions, imports that run upward
 	@.venv/bin/python -m benchmarks.house
-
-layers: .venv/.ready-dev ## draw the layers into ARCHITECTURE.md from the import graph
-	@.venv/bin/python -m benchmarks.layers
 
 test-fresh: ## make demo and make test on a Debian with nothing installed (root; about 30 minutes)
 	tests/fresh/fresh-debian.sh -- make demo test

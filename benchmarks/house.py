@@ -1,8 +1,7 @@
 """Measure the code itself: `make house` holds each room of the package to its budget.
 
 The budgets are in house.tsv: statements (Python's ``ast``) and modules of each room. To raise one
-is a line in a diff, with its reason. It also prints the longest functions and the imports that run
-upward.
+is a line in a diff, with its reason. It also prints the longest functions.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
-
-from benchmarks import layers
 
 ROOT = Path(__file__).parent.parent
 BUDGETS = Path(__file__).with_suffix(".tsv")
@@ -114,8 +111,6 @@ def main() -> int:
         f"{place} has {length} lines" for length, place in lengths if length > LONGEST_FUNCTION
     ]
 
-    rising = layers.upward(layers.edges(layers.graph()))
-    over += [f"{importer} imports {imported}, a higher layer" for importer, imported in rising]
     for line in over:
         print(f"over       {line}")
     return 1 if over else 0

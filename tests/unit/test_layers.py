@@ -1,14 +1,19 @@
-"""No module imports itself by way of others, and the picture of the layers has every room."""
+"""No module imports itself by way of others, and ARCHITECTURE.md names every room."""
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
+import grimp
 import pytest
 
-from benchmarks import layers
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent.parent
 # `toolkit.submit` is loaded at its first use, by the package itself.
@@ -18,7 +23,7 @@ LAZY = ("toolkit", "toolkit.api.functions")
 @pytest.fixture(scope="module")
 def imports() -> dict[str, set[str]]:
     """Return what each module imports."""
-    graph = layers.graph()
+    graph = grimp.build_graph("toolkit", exclude_type_checking_imports=True)
     result = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     result[LAZY[0]] = result[LAZY[0]] - {LAZY[1]}
     return result
@@ -54,32 +59,18 @@ def test_a_cycle_is_found() -> None:
     assert cycles(loop) == {frozenset("abc")}
 
 
-def test_every_room_is_in_a_layer() -> None:
-    rooms = {layers.room_of(module) for module in layers.graph().modules} - {None}
-    assert rooms == {room for line in layers.layers() for room in line}
-
-
-def test_an_import_that_runs_upward_is_counted() -> None:
-    assert layers.upward({("model", "cli"): 2, ("cli", "model"): 1}) == {("model", "cli"): 2}
-
-
-def test_arrows_that_others_replace_are_not_drawn() -> None:
-    drawn = layers.reduced({("cli", "runs"): 1, ("runs", "model"): 1, ("cli", "model"): 1})
-    assert drawn == [("cli", "runs"), ("runs", "model")]
-
-
-def test_the_picture_has_every_room_in_its_layer() -> None:
-    """`make layers` draws it again. An arrow is one that the import graph has."""
-    text = layers.PAGE.read_text(encoding="utf-8")
-    picture = text[text.index(layers.BEGIN) : text.index(layers.END)]
-    rows = [re.findall(r'\["(.+?)"\]', part) for part in picture.split("subgraph")[1:]]
-    assert rows == layers.layers()
-    arrows = re.findall(r"^  (\w+) --> (\w+)$", picture, re.MULTILINE)
-    known = {
-        tuple(room.replace(".", "_") for room in pair) for pair in layers.edges(layers.graph())
-    }
-    assert arrows
-    assert set(arrows) <= known
+def test_the_architecture_names_every_room() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    rooms = [
+        f"{contract['containers'][0]}.{room}".removeprefix("toolkit.")
+        for contract in contracts
+        for line in contract["layers"]
+        for room in line.split(" | ")
+    ]
+    table = {name for line in text.splitlines() for name in re.findall(r"`([\w.]+)`", line[:90])}
+    assert {*rooms} - {"__main__", "images"} <= table
 
 
 def test_the_tools_need_no_tests() -> None:
