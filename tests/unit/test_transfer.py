@@ -50,7 +50,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoredImage:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    found = tmp_path / "target"
+    found = tmp_path / "it's a site's $images"
     found.mkdir()
     return found
 

@@ -37,13 +37,14 @@ _PATIENCE = 6 * 3600.0  # seconds
 # removes in the end what is left if that machine is switched off. Exit codes: 3, another file
 # arrived; 4, it could not be named.
 _RECEIVE = """\
-mkdir -m 700 {scratch} || exit
-trap 'rm -rf {scratch}' EXIT
+scratch={scratch}
+mkdir -m 700 "$scratch" || exit
+trap 'rm -rf "$scratch"' EXIT
 trap 'exit 1' HUP INT TERM
-printf %s {marker} > {scratch}/{marker_name} && cat > {scratch}/sif || exit
-test "$(sha256sum < {scratch}/sif | cut -d' ' -f1)" = {digest} || exit 3
-chmod {mode:o} {scratch}/sif && exec 9>> {lock} && flock -w 3000 9 &&
-    mv -f {scratch}/sif {target} && {forget} || exit 4
+printf %s {marker} > "$scratch/{marker_name}" && cat > "$scratch/sif" || exit
+test "$(sha256sum < "$scratch/sif" | cut -d' ' -f1)" = {digest} || exit 3
+chmod {mode:o} "$scratch/sif" && exec 9>> {lock} && flock -w 3000 9 &&
+    mv -f "$scratch/sif" {target} && {forget} || exit 4
 """
 _FAILURES = {
     3: "what arrived on {host} differs from what was sent",
