@@ -85,26 +85,20 @@ def listed(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.name != ".x.lock")
 
 
-def test_an_image_is_copied_with_what_is_known_of_it(image: StoredImage, target: Path) -> None:
-    progress = Quiet()
-    assert copies.copy(image, str(target), progress, mode=0o640) == f"{target}/x.sif"
-    assert listed(target) == ["x.sif"]
-    assert store.find(str(target / "x.sif")).manifest == image.manifest
-    assert stat.S_IMODE((target / "x.sif").stat().st_mode) == 0o640
-    assert progress.steps == ["x.sif"]
-
-
-def test_an_image_is_sent_with_what_is_known_of_it(
-    image: StoredImage, target: Path, machine: Path
+@pytest.mark.parametrize("host", ["", "login.site:"])
+def test_an_image_is_copied_with_what_is_known_of_it(
+    image: StoredImage, target: Path, machine: Path, host: str
 ) -> None:
     """What was known of an older image of that name goes."""
     for name in ("x.json", "x.cdx.json", ".x.note.json", "x.log", "x.y.json"):
         (target / name).touch()
-    copies.copy(image, f"login.site:{target}", Quiet(), mode=0o640)
+    progress = Quiet()
+    copied = copies.copy(image, f"{host}{target}", progress, mode=0o640)
+    assert copied == f"{host}{target}/x.sif"
     assert listed(target) == ["x.log", "x.sif", "x.y.json"]
     assert store.find(str(target / "x.sif")).manifest == image.manifest
     assert stat.S_IMODE((target / "x.sif").stat().st_mode) == 0o640
-    assert machine.read_text() == ""
+    assert (progress.steps, machine.read_text()) == (["x.sif"], "")
 
 
 @pytest.mark.parametrize(
