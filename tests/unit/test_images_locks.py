@@ -101,30 +101,23 @@ def test_an_image_that_is_built_while_prune_looks_is_judged_again(
     assert store.find("x").manifest == manifest("x", OTHER)
 
 
-def test_verdicts_are_not_given_to_an_image_that_took_the_place_of_the_verified(
-    images: Path, tmp_path: Path
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_verdicts_are_added_to_what_another_has_written_to_the_verified_image(
+    images: Path, tmp_path: Path, is_replaced: bool
 ) -> None:
-    verified = store.find("x")
-
-    def publish() -> None:
-        store.publish(fake_sif(tmp_path / "new", OTHER, inside=manifest("x")), images, "x")
-
-    waiting = Waiting(images, publish)
-    save(verified, PASSED, waiting)
-    assert waiting.lines == ["waiting x is being used by another process"]
-    assert store.find("x").manifest == manifest("x", OTHER)
-
-
-def test_verdicts_are_added_to_what_another_has_written_meanwhile(images: Path) -> None:
-    verified = store.find("x")
     changed = replace(manifest("x"), origin="docker://a", pythons=())
 
-    save(
-        verified, PASSED, Waiting(images, lambda: store.rewrite_manifest(images / "x.sif", changed))
-    )
-    now = store.find("x").manifest
-    assert now
-    assert (now.origin, [each.name for each in now.verified]) == ("docker://a", ["labels"])
+    def write() -> None:
+        if is_replaced:
+            store.publish(fake_sif(tmp_path / "new", OTHER, inside=manifest("x")), images, "x")
+        else:
+            store.rewrite_manifest(images / "x.sif", changed)
+
+    waiting = Waiting(images, write)
+    save(store.find("x"), PASSED, waiting)
+    assert waiting.lines == ["waiting x is being used by another process"]
+    expected = manifest("x", OTHER) if is_replaced else replace(changed, verified=PASSED)
+    assert store.find("x").manifest == expected
 
 
 def test_readers_share_and_who_changes_waits_for_them(images: Path, tmp_path: Path) -> None:
@@ -139,19 +132,12 @@ def test_readers_share_and_who_changes_waits_for_them(images: Path, tmp_path: Pa
         hold_image(image, "built"),
     ):
         pass
-    waiting = Waiting(images)
-    (tmp_path / "there").mkdir()
-    copies.copy(store.find("x"), str(tmp_path / "there"), waiting)
-    assert len(waiting.lines) == 1
-
-
-def test_a_copy_waits_for_the_image_of_its_name_there(images: Path, tmp_path: Path) -> None:
-    assert images.exists()
     there = tmp_path / "there"
     there.mkdir()
-    waiting = Waiting(there)
-    copies.copy(store.find("x"), str(there), waiting)
-    assert waiting.lines == ["waiting x is being used by another process"]
+    for directory in (images, there):  # a copy waits for the image, and for that of its name there
+        waiting = Waiting(directory)
+        copies.copy(store.find("x"), str(there), waiting)
+        assert len(waiting.lines) == 1
     assert store.find(str(there / "x.sif")).manifest == manifest("x")
 
 
