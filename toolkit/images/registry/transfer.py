@@ -32,22 +32,19 @@ from toolkit.units import human_size
 _PATIENCE = 6 * 3600.0  # seconds
 
 
-def fetch(image: str, progress: Progress) -> StoredImage:
+def fetch(image: str, progress: Progress) -> None:
     """Fetch the image of a reference into the store, unless it is there.
 
     Raises:
         ToolkitError: as ``pull``.
     """
-    stored = foreign.find_stored(image)
-    if stored is None:
-        name = foreign.locate(image).name.removesuffix(".sif")
-        try:
-            stored = store.find(str(pull(image, name, progress)))
-        except UsageError:
-            stored = foreign.find_stored(image)  # another command has fetched it meanwhile
-            if stored is None:
-                raise
-    return stored
+    if foreign.find_stored(image):
+        return
+    try:
+        pull(image, foreign.locate(image).name.removesuffix(".sif"), progress)
+    except UsageError:
+        if foreign.find_stored(image) is None:  # else another command has fetched it meanwhile
+            raise
 
 
 def push(image: StoredImage, target: str, progress: Progress) -> Reference:
