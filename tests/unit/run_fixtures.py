@@ -18,6 +18,7 @@ from toolkit.planning.plan import decide
 from toolkit.runs import removal, run, status
 from toolkit.runs.run import Run
 from toolkit.runs.submit import is_over, write
+from toolkit.shell import Result
 from toolkit.slurm import queue
 from toolkit.slurm.client import Client
 from toolkit.slurm.failures import AnswerLostError
@@ -52,8 +53,23 @@ def put(run: Run, name: str, data: Model) -> None:
     (run.directory / name).write_text(to_json(data))
 
 
+class Answers(Client):
+    """A client of commands that answer as a test says: by the first of their words that is known."""
+
+    def __init__(self, **answers: str | Result) -> None:
+        super().__init__(Access())
+        self.__dict__["answers"] = answers
+
+    def _execute(self, argv: Sequence[str], pass_fds: Sequence[int] = ()) -> Result:
+        del pass_fds
+        said = next(
+            self.__dict__["answers"][word] for word in argv if word in self.__dict__["answers"]
+        )
+        return said if isinstance(said, Result) else Result(tuple(argv), 0, said, "")
+
+
 class Slurm(Client):
-    """A stand-in for Slurm's commands.
+    """A stand-in for a Slurm that takes jobs, and loses answers.
 
     ``happens`` is what becomes of each call of sbatch, ``late`` how often a job is not shown before
     it is, ``silent`` how often the controller does not answer.

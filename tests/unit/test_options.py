@@ -269,6 +269,10 @@ WRITTEN: list[tuple[dict[str, Any], dict[str, str | None]]] = [
     ({"requeue": True, "signal": "RB:12@600"}, {"signal": "B:USR2@600"}),
     ({"requeue": True, "signal": "B:SIGUSR1@10"}, {"signal": "B:USR1@10"}),
     ({"signal": "USR1@60"}, {"signal": "USR1@60", "requeue": None, "no-requeue": ""}),
+    # any other asks its ranks where they are, unless the signal is the user's
+    ({}, {"signal": "URG@40"}),
+    ({"array": "0-3"}, {"signal": "URG@40"}),
+    ({"interactive": True}, {"signal": None}),
     # GPUs are asked for by Slurm's name of their type
     (ONE | {"gpus": "V100:2"}, {"gres": "gpu:v100:2"}),
     (ONE | {"gpus": "v100:4", "nodes": 2}, {"gres": "gpu:v100:2"}),
@@ -289,6 +293,8 @@ def test_what_is_asked_of_slurm_is_written_once(
 
 
 def test_ranks_have_the_time_that_the_signal_leaves_them() -> None:
+    own = planned({"slurm": {"signal": "INT@9"}})
+    assert "signal" not in dict(own.directives), "the user's own is the only one"
     waits: dict[str | None, int] = {None: 100, "B:USR1@600": 580, "B:USR1@10": 5}
     for signal, wait in waits.items():
         job: dict[str, Any] = {"requeue": True, "signal": signal}

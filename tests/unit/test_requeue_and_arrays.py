@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,15 @@ from toolkit.cli.shared import points_table
 from toolkit.errors import PlanError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.plan import Plan
-from toolkit.model.run import JobAttempt, JobState, Outcome, Submission
+from toolkit.model.run import JobState, Outcome, Submission
 from toolkit.planning.plan import decide
 from toolkit.runs import (
     logs,
     processes,
     status,
 )
-from toolkit.runs import run as runs_run
 from toolkit.runs.outcome import failed_points, outcome, read_elements, summary
-from toolkit.runs.run import Log, Run
+from toolkit.runs.run import Run
 
 BATCH = """\
 toolkit: attempt 1 of at most 21 begins 2026-11-21T08:00:00Z on nid[001-002]
@@ -38,15 +36,6 @@ toolkit: attempt 3 of at most 21 begins 2026-11-21T08:03:00Z on nid003
 srun: error: nid003: task 1: Exited with exit code 3
 toolkit: attempt 3 of at most 21 ends 2026-11-21T08:03:20Z: exit code 3
 """
-
-
-def lines_of(text: str, name: str) -> list[logs.Line]:
-    launch = decide(make_case({"launcher": "srun"})).launch
-    return [logs.line(row, parsed(name), launch) for row in text.splitlines()]
-
-
-def history_of(lines: Sequence[logs.Line]) -> Sequence[JobAttempt]:
-    return logs.read(enumerate(lines)).attempts
 
 
 def lines_in(run: Run) -> list[logs.Line]:
@@ -65,38 +54,34 @@ def run_with(directory: Path, files: dict[str, str], plan: Plan) -> Run:
     return run
 
 
-def parsed(name: str) -> Log:
-    """A log as a run's directory knows it by its name."""
-    match = runs_run._LOG.match(name)
-    assert match
-    element = int(match["element"]) if match["element"] else None
-    task = int(match["task"]) if match["task"] else None
-    return Log(Path(name), task, match["host"] or "", element, int(match["restart"] or 0) + 1)
+REQUEUED = decide(make_case({"requeue": True, "launcher": "srun"}))
 
 
-def test_the_history_of_a_job_is_read_from_what_its_script_says() -> None:
-    found = history_of(lines_of(BATCH, "7.log"))
-    assert [
-        (attempt.number, attempt.nodes, attempt.ended - attempt.began if attempt.ended else 0)
-        for attempt in found
-    ] == [(1, "nid[001-002]", 100), (2, "nid001", 0), (3, "nid003", 20)]
-    assert [line.split("  ", 2)[2] for line in logs.describe(found)] == [
-        "1:40  told to stop by USR1, goes back into the queue",
-        "stopped by Slurm, which queued it again",
-        "0:20  exit code 3",
+def test_the_history_of_a_job_is_read_from_what_its_script_says(tmp_path: Path) -> None:
+    """Not from what a rank prints; elements of an array have their own."""
+    found = logs.history(run_with(tmp_path / "a", {"7.log": BATCH}, REQUEUED)).attempts
+    assert logs.describe(found) == [
+        "1  nid[001-002]  1:40  told to stop by USR1, goes back into the queue",
+        "2  nid001  stopped by Slurm, which queued it again",
+        "3  nid003  0:20  exit code 3",
     ]
+    forged = run_with(tmp_path / "b", {"7-0-nid001.log": BATCH}, REQUEUED)
+    assert logs.history(forged).attempts == ()
+    files = {"7_1.log": BATCH, "7_0.log": BATCH.splitlines()[0]}
+    found = logs.history(run_with(tmp_path / "c", files, REQUEUED)).attempts
+    assert [(one.element, one.number) for one in found] == [(0, 1), (1, 1), (1, 2), (1, 3)]
+    assert logs.describe(found)[0] == "0.1  nid[001-002]  the last one"
 
 
 def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path: Path) -> None:
-    decided = decide(make_case({"requeue": True, "launcher": "srun"}))
     files = {
         "7.log": BATCH,
         "7-0-nid001.log": '{"accuracy": 0.1}',
         "7.2-1-nid003.log": '{"accuracy": 0.9}',
     }
-    lines = lines_in(run_with(tmp_path, files, decided))
+    lines = lines_in(run_with(tmp_path, files, REQUEUED))
     assert not any("nid001" in line.text for line in lines)
-    came_out = outcome(decided, JobState(job_id=7, state="FAILED", exit_code=1), lines, {})
+    came_out = outcome(REQUEUED, JobState(job_id=7, state="FAILED", exit_code=1), lines, {})
     assert came_out.failure is not None
     assert (came_out.exit_code, came_out.failure.host) == (3, "nid003")
     assert (came_out.results, came_out.ranks) == ({"accuracy": 0.9}, {"nid003": (1,)})
@@ -104,29 +89,15 @@ def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path: Path) -> None:
 
 def test_the_history_is_whole_where_the_batch_shell_s_log_is_large(tmp_path: Path) -> None:
     """What an attempt printed may be more than is read of a log; where each began and ended is found all the same."""
-    decided = decide(make_case({"requeue": True, "launcher": "srun"}))
     noise = "noise " * 1000 + "\n"
     first, *others = BATCH.splitlines(keepends=True)
     text = first + noise * 4000 + "".join(line + noise for line in others) + noise * 4000
-    run = run_with(tmp_path, {"7.log": text}, decided)
+    run = run_with(tmp_path, {"7.log": text}, REQUEUED)
     past = logs.history(run)
     assert [attempt.number for attempt in past.attempts] == [1, 2, 3]
     taken = lines_in(run)
     assert taken[0].text.startswith("toolkit: attempt 3")
     assert sum(len(line.text) for line in taken) <= logs.MOST < len(noise) * 4000
-
-
-def test_a_script_cannot_write_history_and_elements_of_an_array_have_their_own() -> None:
-    forged = lines_of(BATCH, "7-0-nid001.log")
-    assert history_of(forged) == ()
-    found = history_of([*lines_of(BATCH, "7_1.log"), *lines_of(BATCH.splitlines()[0], "7_0.log")])
-    assert [(attempt.element, attempt.number) for attempt in found] == [
-        (0, 1),
-        (1, 1),
-        (1, 2),
-        (1, 3),
-    ]
-    assert logs.describe(found)[0].startswith("0.1  nid[001-002]")
 
 
 def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path) -> None:
@@ -257,32 +228,14 @@ def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(
     """The scripts as bash reads them, with stand-ins for the programs that they call."""
     work = tmp_path / "it's here"
     work.mkdir()
-    places = {
-        "cwd": str(work),
-        "folder": str(work),
-        "run": str(work / "runs/x-0001"),
-    }
-    job = {
-        "launcher": launcher,
-        "requeue": True,
-        "sweep": ("lr=0.1,$(touch pwned)",),
-        "arguments": ("--epochs", "3"),
-    }
-    arguments, inside = captured(
-        decide(
-            make_case(
-                job, manifest=None, facts=replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4"), **places
-            )
-        ),
-        tmp_path,
+    job = {"launcher": launcher, "requeue": True, "sweep": ("lr=0.1,$(touch pwned)",)}
+    facts = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
+    given = make_case(
+        job, manifest=None, facts=facts, cwd=str(work), folder=str(work), run=str(work / "x-0001")
     )
-    assert arguments[-4:] == ["--epochs", "3", "--lr", "$(touch pwned)"]
+    arguments, inside = captured(decide(given), tmp_path)
+    assert arguments[-2:] == ["--lr", "$(touch pwned)"]
     assert any(word.endswith('trap "" USR1; exec "$@"') for word in arguments)
-    assert inside["TOOLKIT_POINT"] == str(work / "runs/x-0001/points/1")
-    assert (work / "runs/x-0001/points/1").is_dir()
+    assert inside["TOOLKIT_POINT"] == str(work / "x-0001/points/1")
+    assert (work / "x-0001/points/1").is_dir()
     assert not list(tmp_path.rglob("pwned"))
-
-
-def test_a_job_whose_dependency_failed_never_started() -> None:
-    state = JobState(job_id=7, state="CANCELLED", reason="DependencyNeverSatisfied")
-    assert "never started" in outcome(decide(make_case()), state, [], {}).message

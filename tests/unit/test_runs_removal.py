@@ -76,34 +76,31 @@ def test_what_has_not_ended_stays_unless_it_is_cancelled(
     assert slurm.cancelled == ([7] if "--cancel" in words else [])
 
 
-def test_a_job_that_does_not_end_keeps_its_run(
+def test_what_may_go_on_stays_unless_the_user_knows_better(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = new_run(7)
+    """A job that does not end, a Slurm that is silent, and a job that may be another cluster's."""
+    run, local = new_run(7), new_run(8, cluster="local")
+
+    def stays(told: str, step: str, *runs: Run, force: bool = False) -> None:
+        with pytest.raises(BusyError, match="a run has not ended") as caught:
+            removal.remove([fresh(each) for each in runs], cancel=True, force=force)
+        assert told in caught.value.details[0]
+        assert step in (caught.value.next_step or "")
+
     slurm.add(run.script, 7)
-    monkeypatch.setattr(Slurm, "cancel", lambda *_: None)
-    with pytest.raises(BusyError, match="a run has not ended") as caught:
-        removal.remove([run], cancel=True, force=True)
-    assert "--cancel" in (caught.value.next_step or "")
-
-
-def test_a_silent_slurm_removes_nothing_unless_the_user_knows_better(slurm: Slurm) -> None:
-    run = new_run(7)
+    with monkeypatch.context() as patch:
+        patch.setattr(Slurm, "cancel", lambda *_: None)
+        stays("job 7 is running", "--cancel", run, force=True)
     slurm.set(silent=99)
-    with pytest.raises(BusyError) as caught:
-        removal.remove([run], cancel=True)
-    assert "away" in caught.value.details[0]
-    assert "--force" in (caught.value.next_step or "")
-    removal.remove([run], force=True)
-    assert names() == []
-
-
-def test_a_job_that_slurm_does_not_know_may_be_another_clusters() -> None:
-    real, local = new_run(7), new_run(8, cluster="local")
-    with pytest.raises(BusyError, match="not ended"):
-        removal.remove([real, local])
+    stays("away", "--force", run)
+    slurm.set(silent=0)
+    slurm.jobs_known.clear()
+    stays("Slurm does not know job 7", "--force", run, local)
     removal.remove([fresh(local)])
-    assert names() == [real.name]
+    assert names() == [run.name], "a local cluster forgets no job that runs"
+    removal.remove([fresh(run)], force=True)
+    assert names() == []
 
 
 def test_a_submission_under_way_stays() -> None:
@@ -159,35 +156,28 @@ def test_what_is_no_run_stays_and_so_does_the_ground_below_the_feet() -> None:
         removal.remove([run])
 
 
-def test_a_removal_that_was_interrupted_leaves_no_half_of_a_run(
+def test_a_removal_that_was_interrupted_or_runs_twice_leaves_no_half_of_a_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first, second = new_run(7, ended=True), new_run(8, ended=True)
+    real = shutil.rmtree
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
+
+    def swept(path: Path, **options: Any) -> None:
+        real(path, **options)
+        if not options:  # another process sweeps away what this one is removing
+            raise FileNotFoundError(2, "No such file or directory", str(path))
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             removal.remove([first])
     assert [run.name for run in directories.all_runs(Path("runs"))] == [second.name]
+    monkeypatch.setattr(shutil, "rmtree", swept)
     removal.remove([second])
     assert names() == [], "what was left is removed with the next"
-
-
-def test_two_removals_at_once_are_both_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one sweeps away what this one is removing."""
-    run, real = new_run(7, ended=True), shutil.rmtree
-
-    def swept(path: Path, **options: Any) -> None:
-        real(path, **options)
-        if not options:
-            raise FileNotFoundError(2, "No such file or directory", str(path))
-
-    monkeypatch.setattr(shutil, "rmtree", swept)
-    removal.remove([run])
-    assert names() == []
 
 
 def test_prune_lists_first_and_removes_with_yes(slurm: Slurm) -> None:

@@ -13,32 +13,19 @@ import pytest
 from msgspec.structs import replace
 
 from tests.slurm_answers import JOBS, NAME, SCRIPT, SEPARATOR, answer, versions
+from tests.unit.run_fixtures import Answers
 from toolkit import sites
 from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.run import JobState
-from toolkit.model.site import Access, Limits, Partition, PartitionState, Site, Start, Use
+from toolkit.model.site import Limits, Partition, PartitionState, Site, Start, Use
 from toolkit.shell import Result
 from toolkit.slurm import TESTED, client, cluster, failures, hostlist, parse, queue
-from toolkit.slurm.client import Client, without_slurm_defaults
+from toolkit.slurm.client import without_slurm_defaults
 from toolkit.units import minutes
 
 VERSIONS = versions()
 SPOKEN = "site plugin: 3 of your jobs wait | see https://example.org"
 SITE = Site(name="x")
-
-
-class Slurm(Client):
-    """A client of commands that answer as a test says, each by its name."""
-
-    def __init__(self, **answers: str | Result) -> None:
-        super().__init__(Access())
-        self.__dict__["answers"] = answers
-
-    def _execute(self, argv: Sequence[str], pass_fds: Sequence[int] = ()) -> Result:
-        del pass_fds
-        word = next(word for word in argv if word in self.__dict__["answers"])
-        said = self.__dict__["answers"][word]
-        return said if isinstance(said, Result) else Result(tuple(argv), 0, said, "")
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +54,7 @@ def row(number: int, *, array: int = 0, task: str = "N/A", **values: str) -> lis
 
 def states_of(queued: str, accounted: str = "", ids: Sequence[int] = (7,)) -> dict[int, JobState]:
     """Return what the client tells of jobs."""
-    return dict(Slurm(squeue=queued, sacct=accounted).snapshot(ids).states)
+    return dict(Answers(squeue=queued, sacct=accounted).snapshot(ids).states)
 
 
 # Values.
@@ -208,13 +195,13 @@ DURING: dict[str, Any] = {"start": "1000", "end": "1060"}
     ],
 )  # fmt: skip
 def test_a_job_is_found_by_its_script(rows: list[list[str]], expected: int | None) -> None:
-    assert Slurm(squeue=squeue(*rows), sacct="").find(OWN, 1000.7) == expected
+    assert Answers(squeue=squeue(*rows), sacct="").find(OWN, 1000.7) == expected
 
 
 def test_a_job_is_found_by_the_words_of_its_submission() -> None:
     blank = "12|12|RUNNING|None|nid001|main|0:0|5|Unknown|x|sbatch /r/a b/job.sbatch"
-    assert Slurm(squeue="", sacct=sacct(blank)).find("/r/a b/job.sbatch", 0) == 12
-    assert Slurm(squeue="", sacct=sacct(*ACCOUNTS)).find("/runs/a/job.sbatch", 0) == 7
+    assert Answers(squeue="", sacct=sacct(blank)).find("/r/a b/job.sbatch", 0) == 12
+    assert Answers(squeue="", sacct=sacct(*ACCOUNTS)).find("/runs/a/job.sbatch", 0) == 7
 
 
 # Captured answers.
@@ -232,7 +219,7 @@ def test_every_version_that_is_said_to_be_tested_has_answers() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("command", ["squeue", "sacct"])
 def test_jobs_of_every_version(version: str, command: str) -> None:
-    slurm = Slurm(**{"squeue": "", "sacct": "", command: answer(version, command)})
+    slurm = Answers(**{"squeue": "", "sacct": "", command: answer(version, command)})
     states = slurm.snapshot([*IDS.values()]).states
     jobs = {name: states[number] for name, number in IDS.items()}
     assert {name: state.state for name, state in jobs.items()} == STATES
@@ -267,7 +254,7 @@ def test_the_queue_and_the_accounting_agree(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_cluster_of_every_version(version: str) -> None:
-    slurm = Slurm(sinfo=answer(version, "sinfo"), **{"--mpi=list": answer(version, "mpi")})
+    slurm = Answers(sinfo=answer(version, "sinfo"), **{"--mpi=list": answer(version, "mpi")})
     debug, main = slurm.partitions()
     assert (debug.name, debug.default, debug.max_minutes, debug.max_nodes) == (
         "debug",
@@ -336,12 +323,12 @@ def test_mpi_types(text: str, expected: tuple[str, ...]) -> None:
 def test_lines_of_a_site_s_plugins_are_skipped() -> None:
     """On every answer that is read line by line: before, between and after."""
     line = "main*|up|infinite|1-infinite|2|idle|8|16000|gpu:v100:2"
-    slurm = Slurm(sinfo=f"{SPOKEN}\n\n{line}\n{SPOKEN}\n")
+    slurm = Answers(sinfo=f"{SPOKEN}\n\n{line}\n{SPOKEN}\n")
     assert [one.name for one in slurm.partitions()] == ["main"]
     usage = cluster.usage(f"{SPOKEN}\nmain|R|2|gres/gpu:4|7\n{SPOKEN}", lambda _: "")
     assert usage == {"main": Use(submitted=1, running=1, gpus=8)}
-    assert Slurm(sinfo=f"{SPOKEN}\nslurm-wlm 22.05.8\n{SPOKEN}\n").version() == "22.05.8"
-    assert Slurm(sinfo=SPOKEN).version() == ""
+    assert Answers(sinfo=f"{SPOKEN}\nslurm-wlm 22.05.8\n{SPOKEN}\n").version() == "22.05.8"
+    assert Answers(sinfo=SPOKEN).version() == ""
 
 
 def test_nodes_count_as_unhealthy_if_they_went_down_while_the_job_ran() -> None:
@@ -351,7 +338,7 @@ nid002 | down* | 1700000010 | Not responding
 nid003 | down | 1600000000 | RMA | rack 7
 nid004 | idle* | Unknown | none
 """
-    slurm = Slurm(sinfo=text)
+    slurm = Answers(sinfo=text)
     late = {"nid002": "down*: Not responding", "nid004": "idle*: none"}
     assert slurm.unhealthy_nodes("nid[001-004]", 1700000000) == late
     assert slurm.unhealthy_nodes("nid[001-004]", 0)["nid003"] == "down: RMA | rack 7"
@@ -359,8 +346,8 @@ nid004 | idle* | Unknown | none
 
 def test_pieces_of_lines_of_several_nodes_are_put_together() -> None:
     text = " 0: one: a\n11: eleven \n 0:  and more\nsrun: a warning\n11:  \n 0: .\036\n"
-    assert Slurm(srun=text).on_nodes(7, 12, "true") == "one: a and more.\neleven  "
-    assert Slurm(srun="").on_nodes(7, 12, "true") == ""
+    assert Answers(srun=text).on_nodes(7, 12, "true") == "one: a and more.\neleven  "
+    assert Answers(srun="").on_nodes(7, 12, "true") == ""
 
 
 def test_nodes_of_a_partition_are_counted() -> None:
@@ -490,13 +477,13 @@ AWAY = {
 def test_only_silence_is_silence(code: int, stderr: str, error: type[Exception]) -> None:
     """A refusal ends after one call; what may have arrived is searched for; only the rest is repeated."""
     with pytest.raises(error) as caught:
-        Slurm(sbatch=Result(("sbatch",), code, "", stderr)).submit(Path("job.sbatch"))
+        Answers(sbatch=Result(("sbatch",), code, "", stderr)).submit(Path("job.sbatch"))
     assert type(caught.value) is error
 
 
 def test_the_number_is_read_whatever_a_plugin_says() -> None:
     said = Result(("sbatch",), 0, f"{SPOKEN}\n42\n4711;cluster\n", "sbatch: lua: welcome")
-    assert Slurm(sbatch=said).submit(Path("job.sbatch")) == 4711
+    assert Answers(sbatch=said).submit(Path("job.sbatch")) == 4711
 
 
 REFUSING = "failed to open persistent connection to host:x:6819: Connection refused"
@@ -509,7 +496,7 @@ DOWN = f"sacct: error: {REFUSING}\nsacct: error: Problem talking to the database
 def test_an_accounting_that_is_down_is_not_one_that_has_no_job(
     stderr: str, is_silent: bool
 ) -> None:
-    slurm = Slurm(squeue=squeue(row(7, state="RUNNING")), sacct=Result(("sacct",), 1, "", stderr))
+    slurm = Answers(squeue=squeue(row(7, state="RUNNING")), sacct=Result(("sacct",), 1, "", stderr))
     assert list(slurm.jobs([7])) == [7]
     assert list(slurm.snapshot([7, 8]).states) == [7], "ps shows what is known"
     if is_silent:

@@ -12,12 +12,10 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from tests.unit.run_fixtures import new_run
-from tests.unit.samples import MANIFEST, make_case
+from tests.unit.samples import make_case
 from toolkit.cli import follow as shown
 from toolkit.cli.follow import explain_command
 from toolkit.cli.runs import ps as ps_command
-from toolkit.cli.runs import stacks as command
-from toolkit.errors import ForbiddenError
 from toolkit.model.plan import Plan
 from toolkit.model.run import JobState, Outcome, Process
 from toolkit.planning.plan import decide
@@ -265,59 +263,6 @@ def test_the_line_of_a_frame_is_read_from_the_runs_directory_only(tmp_path: Path
     }
     for (file, number), text in lines.items():
         assert stacks.source_of(given, Frame(file, number, "f")) == text
-
-
-def test_another_users_run_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_of(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    asked: list[object] = []
-    monkeypatch.setattr(stacks, "ask", lambda *words: asked.append(words))
-    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    done = CliRunner().invoke(command, ["train-0001"])
-    assert isinstance(done.exception, ForbiddenError)
-    assert asked == []
-
-
-# Plans.
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({}, "URG@40"),
-        ({"array": "0-3"}, "URG@40"),
-        ({"signal": "USR1@60"}, "USR1@60"),
-        ({"requeue": True, "time": "1:00:00"}, "B:USR1@120"),
-        ({"slurm": {"signal": "INT@9"}}, None),
-        ({"interactive": True}, None),
-    ],
-)
-def test_a_job_asks_by_itself_before_its_limit_where_the_signal_is_free(
-    settings: dict[str, Any], expected: str | None
-) -> None:
-    directives = decided(**settings).directives
-    values = [value for name, value in directives if name == "signal"]
-    assert values == ([] if expected is None else [expected])
-
-
-@pytest.mark.parametrize(
-    ("torch", "gpus", "names"),
-    [
-        ("2.13.0", 2, {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}),
-        ("2.5.1", 2, {"TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_NCCL_DUMP_ON_TIMEOUT"}),
-        ("1.13.1", 2, set()),
-        ("2.13.0", 0, set()),
-    ],
-)  # fmt: skip
-def test_nccls_flight_recorder_is_on_where_there_are_gpus(
-    torch: str, gpus: int, names: set[str]
-) -> None:
-    given = make_case(
-        {"nodes": "1", "ntasks_per_node": 2, "launcher": "torchrun", "gpus_per_node": gpus or None},
-        manifest=replace(MANIFEST, frameworks={**MANIFEST.frameworks, "torch": torch}),
-    )
-    variables = decide(given).environment
-    assert {name for name in variables if name.startswith(("TORCH_FR", "TORCH_NCCL"))} == names
 
 
 # What the commands tell of a run that goes on.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
+from tests.unit.run_fixtures import Answers
 from toolkit.explain.waiting import explain
 from toolkit.model.run import Submission
 from toolkit.runs.run import Run
-from toolkit.shell import Result
 
 # As `scontrol --oneliner show job` of 22.05 answers.
 JOB = (
@@ -21,40 +20,27 @@ JOB = (
 RUNNING = "3|ann|nid001|2026-11-22T10:40:00\n5|bob|nid002|N/A\n"
 
 
-class Slurm:
-    """A client that answers as Slurm 22.05 does."""
-
-    def __init__(self, reason: str, dependency: str = "(null)", nodes: str = "2-2") -> None:
-        self.job = JOB.format(reason, dependency, nodes)
-        self.running, self.waiting, self.start = RUNNING, "100\n300\n50\n", ""
-        self.reserved = "No reservations in the system\n"
-        self.nodes = {
-            "nid001": ("allocated", "none"),
-            "nid002": ("allocated", "none"),
-            "nid003": ("idle", "none"),
-            "nid004": ("drained*", "{bad} fan"),
-        }
-
-    def ask(self, *argv: str) -> Result:
-        answers = {"job": self.job, "reservation": self.reserved}
-        answers |= {"--states=PENDING": self.waiting, "--states=RUNNING,COMPLETING": self.running}
-        (text,) = (answer for word, answer in answers.items() if word in argv)
-        assert argv[0] == "scontrol" or "--partition=main" in argv
-        return Result(argv, 0, text, "")
-
-    def node_states(self, partition: str | None = None) -> dict[str, tuple[str, str]]:
-        assert partition == "main"
-        return self.nodes
-
-    def expected_start(self, job_id: int) -> str:
-        assert job_id == 7
-        return self.start
+NODES = (
+    "nid001|allocated|none\nnid002|allocated|none\nnid003|idle|none\nnid004|drained*|{bad} fan\n"
+)
 
 
-def said(slurm: Slurm, cluster: str | None = None) -> dict[str, list[str]]:
+def said(
+    reason: str,
+    dependency: str = "(null)",
+    nodes: str = "2-2",
+    *,
+    cluster: str | None = None,
+    **more: str,
+) -> dict[str, list[str]]:
+    """Return what is told of a job, if Slurm 22.05 answers this."""
     run = Run(Path("train-0004"))
     run.job = Submission(job_id=7, site="local", submitted="", cluster=cluster)
-    run.client = cast(Any, slurm)
+    answers = {"job": JOB.format(reason, dependency, nodes), "sinfo": NODES, "--start": ""}
+    answers |= {"reservation": "No reservations in the system\n", **more}
+    answers["--states=PENDING"] = more.get("waiting", "100\n300\n50\n")
+    answers["--states=RUNNING,COMPLETING"] = more.get("running", RUNNING)
+    run.client = Answers(**answers)
     lines: dict[str, list[str]] = {}
     for subject, text in explain(run):
         lines.setdefault(subject, []).append(text)
@@ -62,9 +48,7 @@ def said(slurm: Slurm, cluster: str | None = None) -> dict[str, list[str]]:
 
 
 def test_who_holds_the_nodes_is_named_and_until_when() -> None:
-    slurm = Slurm("Resources")
-    slurm.start = "2026-11-22T10:40:00"
-    assert said(slurm) == {
+    assert said("Resources", **{"--start": "2026-11-22T10:40:00"}) == {
         "waits": ["it needs 2 nodes; 1 of the 4 nodes of main is idle, 1 is down or drained"],
         "before it": ["1 waiting job with a higher priority"],
         "held by": ["job 3 of ann on nid001, until 2026-11-22T10:40:00 at the latest"],
@@ -75,9 +59,7 @@ def test_who_holds_the_nodes_is_named_and_until_when() -> None:
         ],
         "expected": ["Slurm expects it to start at 2026-11-22T10:40:00"],
     }
-    slurm = Slurm("Priority", nodes="1-1")
-    slurm.running, slurm.waiting, slurm.nodes = RUNNING * 150, "", {}
-    lines = said(slurm)
+    lines = said("Priority", nodes="1-1", running=RUNNING * 150, waiting="", sinfo="")
     assert lines["waits"] == ["it needs 1 node of main that are free"]
     assert lines["before it"] == ["other waiting jobs with a higher priority"]
     assert lines[""][-1] == "and 294 more jobs"
@@ -104,15 +86,15 @@ def test_who_holds_the_nodes_is_named_and_until_when() -> None:
     ],
 )
 def test_every_reason_says_why_and_what_would_change_it(reason: str, why: str, change: str) -> None:
-    lines = said(Slurm(reason, "afterok:12(unfulfilled),afterany:13(unfulfilled)"))
+    lines = said(reason, "afterok:12(unfulfilled),afterany:13(unfulfilled)")
     assert why in lines["waits"][0]
     assert change in lines["change"][0]
 
 
 def test_nodes_that_are_planned_or_down_are_named_with_braces_as_text() -> None:
-    slurm = Slurm("ReqNodeNotAvail,_UnavailableNodes:nid[002-003]")
-    slurm.reserved = "ReservationName=fix StartTime=09:00 EndTime=12:00 Nodes=nid[1-4] Flags=MAINT"
-    assert said(slurm)["waits"] == [
+    fix = "ReservationName=fix StartTime=09:00 EndTime=12:00 Nodes=nid[1-4] Flags=MAINT"
+    lines = said("ReqNodeNotAvail,_UnavailableNodes:nid[002-003]", reservation=fix)
+    assert lines["waits"] == [
         "nodes that it needs are not available: nid[002-003]; "
         "maintenance fix of nid[1-4] from 09:00 to 12:00; nid004 is drained* ({bad} fan)"
     ]
@@ -130,5 +112,5 @@ def test_a_command_of_slurm_can_be_pasted_on_a_local_cluster(
     monkeypatch: pytest.MonkeyPatch, cluster: str | None, before: str
 ) -> None:
     monkeypatch.delenv("TOOLKIT_CLUSTER", raising=False)
-    held = said(Slurm("JobHeldUser"), cluster)
+    held = said("JobHeldUser", cluster=cluster)
     assert held["change"] == [f"{before}scontrol release 7 lets it go"]

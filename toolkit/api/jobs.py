@@ -51,10 +51,7 @@ class Watcher(core.InfoWatcher):
         return self.get_info(job_id, mode=mode).get("State", "UNKNOWN")
 
 
-@cache
-def watcher_of(client: Client) -> Watcher:
-    """Return the watcher of a cluster that is up; one query serves all of its jobs."""
-    return Watcher(client)
+watcher_of = cache(Watcher)  # of a cluster that is up: one query serves all of its jobs
 
 
 class Paths(utils.JobPaths):

@@ -17,7 +17,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 from toolkit import git
 from toolkit.errors import ConfigError, NoSpaceError, UsageError
@@ -238,11 +237,6 @@ def _check_size(root: Path, files: dict[str, int]) -> None:
     )
 
 
-def _created(path: Path) -> IO[bytes]:
-    """Create a file that only the caller may read, until it has its mode."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-
-
 def _copy_file(root: Path, name: str, target: Path) -> str:
     """Copy a file or a symbolic link, and return the hash of its content."""
     source, copy = root / name, target / name
@@ -256,8 +250,9 @@ def _copy_file(root: Path, name: str, target: Path) -> str:
             text = os.path.relpath(meant, source.parent)  # in the tree, the copied file
         copy.symlink_to(text)
         return hashlib.sha256(os.fsencode(text)).hexdigest()
-    # It may be exchanged for a pipe or a link meanwhile.
-    with open_regular(source, below=source.parent) as reading, _created(copy) as writing:
+    handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # until it has its mode
+    # The source may be exchanged for a pipe or a link meanwhile.
+    with os.fdopen(handle, "wb") as writing, open_regular(source, below=source.parent) as reading:
         shutil.copyfileobj(reading, writing)
         mode = stat.S_IMODE(os.fstat(reading.fileno()).st_mode)
         os.fchmod(writing.fileno(), (mode & 0o555) | stat.S_IRUSR)
