@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import fields, replace
 
 from tests.hostile import HOSTILE, MULTILINE
+from tests.unit.run_fixtures import Answers
 from tests.unit.samples import FACTS, LOCAL, NEURON, PARTITIONS, findings, make_case
 from toolkit import scripts, sites
 from toolkit.cli.options import flags
@@ -57,7 +58,7 @@ TAKES = {
     **dict.fromkeys(("contiguous", "hold"), "flag"),
     **dict.fromkeys(("exclusive", "nice"), "maybe"),
 }
-WITH_SBATCH = replace(FACTS, sbatch_options=parse.sbatch_options(HELP))
+WITH_SBATCH = replace(FACTS, sbatch_options=Answers(sbatch=HELP).sbatch_options())
 TYPED = replace(
     FACTS, partitions=tuple(replace(one, gpus_by_type={"v100": one.gpus}) for one in PARTITIONS)
 )
@@ -71,7 +72,7 @@ def planned(job: dict[str, Any], **changes: Any) -> Plan:
 
 
 def test_the_help_of_sbatch_says_what_each_option_takes() -> None:
-    assert parse.sbatch_options(HELP) == TAKES
+    assert Answers(sbatch=HELP).sbatch_options() == TAKES
 
 
 def test_flags_and_fields_are_those_of_the_table() -> None:
@@ -444,7 +445,7 @@ def test_sinfo_counts_the_gpus_of_each_type() -> None:
         "main*|up|1:00:00|1-infinite|2|idle|4|4000|gpu:v100:2,nvme:100\n"
         "cpu|up|1:00:00|1-infinite|2|idle|4|4000|(null)"
     )
-    main, cpu = parse.partitions(lines)
+    main, cpu = Answers(sinfo=lines).partitions()
     assert main.gpus_by_type == {"a100": 4, "1g.10gb": 7, "v100": 2}
     assert main.gpus == 11
     assert (cpu.gpus, cpu.gpus_by_type) == (0, {})

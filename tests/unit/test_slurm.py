@@ -19,7 +19,7 @@ from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.run import JobState
 from toolkit.model.site import Limits, Partition, PartitionState, Site, Start, Use
 from toolkit.shell import Result
-from toolkit.slurm import TESTED, client, cluster, failures, hostlist, parse, queue
+from toolkit.slurm import TESTED, client, cluster, failures, hostlist, queue
 from toolkit.slurm.client import without_slurm_defaults
 from toolkit.units import minutes
 
@@ -265,7 +265,7 @@ def test_a_cluster_of_every_version(version: str) -> None:
     assert (main.name, main.default, main.max_minutes, main.max_nodes) == ("main", True, None, None)
     assert (main.nodes, main.cpus, main.memory, main.gpus, main.gpu_type) == (3, 8, 8192, 4, "v100")
     assert {"none", "pmi2"} <= set(slurm.mpi_types())
-    nodes = cluster.nodes(answer(version, "nodes"))
+    nodes = cluster.ask_nodes(Answers(node=answer(version, "nodes")))
     expected = [(f"nid00{number}", "mixed", 4, "v100") for number in (1, 2, 3)]
     assert [(node.name, node.state, node.gpus, node.gpu_type) for node in nodes] == expected
     assert sum(node.gpus_used for node in nodes) == 5
@@ -286,11 +286,12 @@ def test_a_cluster_of_every_version(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_a_user_has(version: str) -> None:
-    details = {str(IDS["debug"]): answer(version, "details"), str(IDS["requeued"]): ""}
-    found = cluster.usage(answer(version, "usage"), details.pop)
+    """It asks about the jobs whose GPUs squeue does not print."""
+    debug, requeued = str(IDS["debug"]), str(IDS["requeued"])
+    details = {debug: answer(version, "details"), requeued: ""}
+    found = cluster.ask_usage(Answers(squeue=answer(version, "usage"), **details))
     assert found["debug"] == Use(submitted=1, running=1, gpus=1)
     assert found["main"] == Use(submitted=43, running=2, gpus=4)
-    assert details == {}, "it asks about the jobs whose GPUs squeue does not print"
 
 
 # Partitions, nodes and limits.
@@ -305,7 +306,7 @@ def test_partitions_of_sinfo() -> None:
     main = Partition(name="main", default=True, nodes=2, cpus=8, memory=16000, gpus=4)
     main = replace(main, gpu_type="v100", gpus_by_type={"v100": 4}, max_minutes=1440)
     big = Partition(name="big", nodes=3, cpus=40, memory=190000, max_nodes=2, available=False)
-    assert parse.partitions(text) == (main, big)
+    assert Answers(sinfo=text).partitions() == (main, big)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +318,7 @@ def test_partitions_of_sinfo() -> None:
     ],
 )  # fmt: skip
 def test_mpi_types(text: str, expected: tuple[str, ...]) -> None:
-    assert parse.mpi_types(text) == expected
+    assert Answers(srun=text).mpi_types() == expected
 
 
 def test_lines_of_a_site_s_plugins_are_skipped() -> None:
@@ -325,8 +326,8 @@ def test_lines_of_a_site_s_plugins_are_skipped() -> None:
     line = "main*|up|infinite|1-infinite|2|idle|8|16000|gpu:v100:2"
     slurm = Answers(sinfo=f"{SPOKEN}\n\n{line}\n{SPOKEN}\n")
     assert [one.name for one in slurm.partitions()] == ["main"]
-    usage = cluster.usage(f"{SPOKEN}\nmain|R|2|gres/gpu:4|7\n{SPOKEN}", lambda _: "")
-    assert usage == {"main": Use(submitted=1, running=1, gpus=8)}
+    usage = f"{SPOKEN}\nmain|R|2|gres/gpu:4|7\n{SPOKEN}"
+    assert cluster.ask_usage(Answers(squeue=usage)) == {"main": Use(submitted=1, running=1, gpus=8)}
     assert Answers(sinfo=f"{SPOKEN}\nslurm-wlm 22.05.8\n{SPOKEN}\n").version() == "22.05.8"
     assert Answers(sinfo=SPOKEN).version() == ""
 
@@ -351,9 +352,15 @@ def test_pieces_of_lines_of_several_nodes_are_put_together() -> None:
 
 
 def test_nodes_of_a_partition_are_counted() -> None:
-    nodes = cluster.nodes(answer("22.05.8", "nodes").replace("State=MIXED", "State=IDLE", 1))
-    settings = cluster.partitions(answer("22.05.8", "partitions"))[1]
-    state = cluster.partition_state(settings, nodes, SITE, Limits(), Use(submitted=1))
+    nodes = answer("22.05.8", "nodes").replace("State=MIXED", "State=IDLE", 1)
+    known = {
+        "node": nodes,
+        "partition": answer("22.05.8", "partitions"),
+        "qos": "",
+        "associations": "",
+    }
+    _, state = cluster.partition_states(Answers(**known, squeue="main|PD|1|N/A|7"), SITE)
+    assert state.use == Use(submitted=1)
     assert (state.idle, state.mixed, state.gpus, state.gpus_free) == (1, 2, 12, 7)
     assert (state.gpu, state.gpus_per_node, state.cpus_per_node) == ("v100", 4, 8)
 
@@ -368,7 +375,7 @@ def test_a_node_has_a_state_partitions_and_features(state: str, meant: str) -> N
     words = f"Gres=(null) State={state} Reason=some words"
     lines = f"NodeName=a Partitions=main,debug AvailableFeatures=intel,rack1 {words}\n{SPOKEN}\n"
     lines += f"NodeName=b Partitions=main AvailableFeatures=(null) {words}"
-    first, second = cluster.nodes(lines)
+    first, second = cluster.ask_nodes(Answers(node=lines))
     assert (first.state, first.gpus, first.gpu_type) == (meant, 0, "")
     assert (first.partitions, first.features) == (("main", "debug"), ("intel", "rack1"))
     assert (second.partitions, second.features) == (("main",), ())

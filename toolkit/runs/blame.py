@@ -209,11 +209,21 @@ def first(
     unclear = [record for record in records if record.origin == "unclear"]
     noun = launchers.get(launcher).task_noun
     if fatal:
-        cause = _cause_within(fatal[0], own)
-        return _failure(cause, records, reported, _certainty(fatal), noun)
-    silent = _without_record(records, reported)
-    if silent is not None:
-        return replace(silent, certainty="likely")
+        cause = fatal[0]
+        who = (cause.rank, cause.host)
+        if cause.chain[0].type == "SystemExit" and not cause.chain[0].message:
+            # An earlier error of the same rank made it exit, in a thread or in a process of it.
+            cause = next(record for record in own if (record.rank, record.host) == who)
+        kinds = {(record.chain[0].type, record.chain[0].line) for record in fatal}
+        # Of several errors and ranks, clocks decide.
+        is_sure = len(kinds) == 1 or len({(record.rank, record.host) for record in fatal}) == 1
+        return _failure(cause, records, reported, "certain" if is_sure else "likely", noun)
+    # A rank whose record is a consequence did not fail first, and one that SIGTERM ended was
+    # stopped; what a signal or native code killed has no record.
+    known = {None, *(record.rank for record in records)}
+    for failure in reported if records else ():
+        if failure.rank not in known and failure.exit_code != _TERMINATED:
+            return replace(failure, certainty="likely")
     if own or unclear:
         certainty = "likely" if own else "possible"
         return _failure((own or unclear)[0], records, reported, certainty, noun)
@@ -225,34 +235,6 @@ def first(
 def _judged(record: Record, process: Process) -> Record:
     judged = replace(judge(record), rank=process.rank, host=process.host)
     return replace(judged, origin="consequence") if is_starter(process.program) else judged
-
-
-def _cause_within(last: Record, own: Sequence[Record]) -> Record:
-    """Return the earlier error of the same rank that made it exit.
-
-    It happened in a thread, or in a process that the rank started.
-    """
-    if last.chain[0].type != "SystemExit" or last.chain[0].message:
-        return last
-    return next(record for record in own if (record.rank, record.host) == (last.rank, last.host))
-
-
-def _certainty(fatal: Sequence[Record]) -> str:
-    """Return ``certain`` if all errors are alike or of one rank; else clocks decide: ``likely``."""
-    kinds = {(record.chain[0].type, record.chain[0].line) for record in fatal}
-    ranks = {(record.rank, record.host) for record in fatal}
-    return "certain" if len(kinds) == 1 or len(ranks) == 1 else "likely"
-
-
-def _without_record(records: Sequence[Record], reported: Sequence[Failure]) -> Failure | None:
-    """Return the first failure of a rank without a record: killed by a signal, or in native code.
-
-    A rank whose record is a consequence did not fail first, and one that SIGTERM ended was stopped.
-    """
-    known = {None, *(record.rank for record in records)}
-    silent = (failure for failure in reported if failure.rank not in known)
-    others = (failure for failure in silent if failure.exit_code != _TERMINATED)
-    return next(others, None) if records else None
 
 
 def _failure(

@@ -208,17 +208,14 @@ def _chosen(root: Path, names: Iterable[str]) -> tuple[dict[str, int], tuple[str
             status = path.lstat()
             is_file = stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK)
             is_inside = Path(os.path.realpath(path.parent)).is_relative_to(top)
-            if is_file and is_inside and not _is_secret(path.name.lower()):
+            name_alone = path.name.lower()
+            is_example = any(fnmatchcase(name_alone, pattern) for pattern in _EXAMPLES)
+            is_secret = any(fnmatchcase(name_alone, pattern) for pattern in SECRET_FILES)
+            if is_file and is_inside and (is_example or not is_secret):
                 sizes[name] = status.st_size
             else:
                 others.append(name)
     return sizes, tuple(others)
-
-
-def _is_secret(name: str) -> bool:
-    """Return whether a file usually holds secrets, by its name."""
-    is_example = any(fnmatchcase(name, pattern) for pattern in _EXAMPLES)
-    return not is_example and any(fnmatchcase(name, pattern) for pattern in SECRET_FILES)
 
 
 def _check_size(root: Path, files: dict[str, int]) -> None:

@@ -53,7 +53,12 @@ def read(run: Run) -> list[Process]:
         with suppress(OSError):
             process = _read(run, name, min(_TAIL, left), hide)
             left -= len(process.text) if process else 0
-            if process and _is_of(process, run.job_id):
+            env = process.env if process else {}
+            # A job that joins an elastic job has its own number; the name of their rendezvous
+            # begins with the number of the other.
+            numbers = {env.get("SLURM_ARRAY_JOB_ID"), env.get("SLURM_JOB_ID")}
+            numbers.add(env.get("TORCHELASTIC_RUN_ID", "").partition("-")[0])
+            if process and str(run.job_id) in numbers:
                 is_agent = is_starter(process.program)
                 rank = None if is_agent else launcher.rank_of(process)
                 own = process.own_rank if rank is None else rank
@@ -135,14 +140,6 @@ def _records(text: bytes, hide: Callable[[str], str]) -> tuple[Record, ...]:
                 )
                 records.append(replace(record, chain=chain))
     return tuple(records)
-
-
-def _is_of(process: Process, job_id: int) -> bool:
-    # A job that joins an elastic job has its own number; the name of their rendezvous begins with
-    # the number of the other.
-    rendezvous = process.env.get("TORCHELASTIC_RUN_ID", "").partition("-")[0]
-    numbers = (process.env.get("SLURM_ARRAY_JOB_ID"), process.env.get("SLURM_JOB_ID"), rendezvous)
-    return str(job_id) in numbers
 
 
 def _attempt_of(process: Process) -> int:

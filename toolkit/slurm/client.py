@@ -27,6 +27,7 @@ from toolkit.model.slurm_options import Takes
 from toolkit.slurm import failures, parse, queue
 
 _DEFAULTS = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_EXIT_")
+_HELP_OPTION = re.compile(r"^ {2,8}(?:-\w,? +)?--([A-Za-z][\w-]*)(\[=)?(=)?", re.MULTILINE)
 _SILENCE = "no Slurm controller answers"
 _ANSWER_SECONDS = 60  # slurmctld under load is slow; a command that hangs longer does not return
 
@@ -96,14 +97,27 @@ class Client:
 
     def partitions(self) -> tuple[Partition, ...]:
         """Return all partitions that this user may see."""
-        return parse.partitions(
-            self._run(["sinfo", "--noheader", "--exact", f"--format={parse.SINFO_FORMAT}"]).stdout
-        )
+        words = ("sinfo", "--noheader", "--exact", f"--format={parse.SINFO_FORMAT}")
+        by_name: dict[str, list[list[str]]] = {}
+        for name, *row in parse.rows(self._run(words).stdout, parse.SINFO_FORMAT):
+            by_name.setdefault(name, []).append(row)
+        return tuple(parse.partition(name, lines) for name, lines in by_name.items())
 
     def mpi_types(self) -> tuple[str, ...]:
-        """Return the types of ``srun --mpi``."""
+        """Return the types of ``srun --mpi`` in Slurm's order, versions of a plugin among them.
+
+        Slurm 22.05 prints ``MPI plugin types are...`` and indented names, later versions ``specific
+        pmix plugin versions available: pmix_v4``.
+        """
         result = self._run(["srun", "--mpi=list"], check=False)
-        return parse.mpi_types(result.stdout + result.stderr)
+        names: list[str] = []
+        for line in (result.stdout + result.stderr).splitlines():
+            head, colon, rest = line.partition(":")
+            if colon and "versions available" in head:
+                names += re.findall(r"[\w.]+", rest)
+            elif re.fullmatch(r"(?:srun: )?\s*[\w.]+", line.strip()):
+                names.append(line.replace("srun:", "").strip())
+        return tuple(dict.fromkeys(names))
 
     def srun_help(self) -> str:
         """Return the text of ``srun --help``, plugins' options included."""
@@ -111,7 +125,11 @@ class Client:
 
     def sbatch_options(self) -> dict[str, Takes]:
         """Return what each option of ``sbatch --help`` takes; plugins' options are among them."""
-        return parse.sbatch_options(self._run(["sbatch", "--help"], check=False).stdout)
+        text = self._run(["sbatch", "--help"], check=False).stdout
+        return {
+            name: "maybe" if optional else "value" if value else "flag"
+            for name, optional, value in _HELP_OPTION.findall(text)
+        }
 
     def ask(self, *argv: str) -> shell.Result:
         """Run a read-only command of Slurm and return its result, also if it fails."""

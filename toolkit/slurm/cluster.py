@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 
 from toolkit.errors import SlurmUnreachableError
 from toolkit.model.site import ClusterNode, Limits, Partition, PartitionState, Site, Start, Use
@@ -41,19 +40,28 @@ def partition_states(
     Raises:
         SlurmUnreachableError: no Slurm answers.
     """
-    all_nodes = ask_nodes(client)
+    found, all_nodes = [], ask_nodes(client)
     uses, (qos, own) = ask_usage(client), accounts(client)
-    return tuple(
-        partition_state(
-            partition,
-            [node for node in all_nodes if partition.name in node.partitions],
-            site,
-            limits(partition, site, qos, own),
-            uses.get(partition.name, Use()),
-            None if shape is None else _ask_start(client, partition, site, shape),
+    for partition in ask_partitions(client):
+        members = [node for node in all_nodes if partition.name in node.partitions]
+        written = site.partitions.get(partition.name)
+        kinds = ", ".join(dict.fromkeys(node.gpu_type for node in members if node.gpu_type))
+        alive = [node for node in members if node.state != "down"]
+        states = [node.state for node in members]
+        state = PartitionState(
+            settings=partition,
+            gpu=(written.gpu if written and written.gpu else kinds) or "",
+            gpus_per_node=max((node.gpus for node in members), default=0),
+            cpus_per_node=max((node.cpus for node in members), default=0),
+            **{state: states.count(state) for state in ("idle", "mixed", "full", "down")},
+            gpus=sum(node.gpus for node in alive),
+            gpus_free=sum(node.gpus - node.gpus_used for node in alive),
+            limits=limits(partition, site, qos, own),
+            use=uses.get(partition.name, Use()),
+            start=None if shape is None else _ask_start(client, partition, site, shape),
         )
-        for partition in ask_partitions(client)
-    )
+        found.append(state)
+    return tuple(found)
 
 
 def ask_partitions(client: Client) -> tuple[Partition, ...]:
@@ -73,7 +81,9 @@ def ask_partitions(client: Client) -> tuple[Partition, ...]:
 def ask_nodes(client: Client) -> tuple[ClusterNode, ...]:
     """Return all nodes, those of hidden partitions too; none if Slurm hides them."""
     words = ("scontrol", "--all", "--oneliner", "--details", "show", "node")
-    return nodes(client.ask(*words).stdout)
+    text = client.ask(*words).stdout
+    lines = (line for line in text.splitlines() if line.startswith("NodeName="))
+    return tuple(map(_node, map(fields_of, lines)))
 
 
 def accounts(client: Client) -> tuple[dict[str, Limits], dict[str, Limits]]:
@@ -103,11 +113,27 @@ def ask_limits(client: Client, partition: str) -> dict[str, Limits]:
 
 
 def ask_usage(client: Client) -> dict[str, Use]:
-    """Return the user's jobs and GPUs in each partition; empty if squeue fails."""
+    """Return the user's jobs and GPUs in each partition; empty if squeue fails.
+
+    A job that waits for one of several partitions counts in each.
+    """
     words = ("squeue", "--noheader", "--array", f"--user={os.getuid()}", f"--format={USAGE_FORMAT}")
     result = client.ask(*words)
-    details = partial(client.ask, "scontrol", "--details", "show", "job")
-    return usage(result.stdout, lambda job: details(job).stdout) if result.ok else {}
+    uses: dict[str, Use] = {}
+    for names, state, count, gres, job in rows(result.stdout, USAGE_FORMAT) if result.ok else ():
+        if state in _ENDING or not count.isdigit():
+            continue
+        runs = state != "PD"
+        gpus = gpus_in(gres) * int(count) if runs else 0
+        if runs and not gpus:  # squeue does not print those of --gpus
+            shown = client.ask("scontrol", "--details", "show", "job", job).stdout
+            gpus = sum(map(gpus_in, _GIVEN.findall(shown)))
+        for name in names.split(","):
+            use = uses.get(name, Use())
+            uses[name] = Use(
+                submitted=use.submitted + 1, running=use.running + runs, gpus=use.gpus + gpus
+            )
+    return uses
 
 
 def _ask_start(client: Client, partition: Partition, site: Site, shape: Sequence[str]) -> Start:
@@ -124,12 +150,6 @@ def fields_of(line: str) -> dict[str, str]:
     A value with blanks (a reason, an operating system) is cut after its first word.
     """
     return dict(re.findall(r"(?:^|\s)([A-Za-z_:]+)=(\S*)", line))
-
-
-def nodes(text: str) -> tuple[ClusterNode, ...]:
-    """Parse the output of ``scontrol --oneliner --details show node``."""
-    lines = (line for line in text.splitlines() if line.startswith("NodeName="))
-    return tuple(map(_node, map(fields_of, lines)))
 
 
 def _node(values: Mapping[str, str]) -> ClusterNode:
@@ -218,59 +238,6 @@ def limits(
                 values[name] = getattr(each, name)
                 sources[each.source] = None
     return Limits(**values, source=" and ".join(sources))
-
-
-def usage(text: str, details: Callable[[str], str]) -> dict[str, Use]:
-    """Parse lines of ``squeue --format=USAGE_FORMAT`` into the usage of each partition.
-
-    A job that waits for one of several partitions counts in each.
-
-    Args:
-        text: output of squeue.
-        details: function that returns scontrol's output for a job; it is called for jobs whose GPUs
-            squeue does not print (those of ``--gpus``).
-    """
-    uses: dict[str, Use] = {}
-    for partitions, state, count, gres, job in rows(text, USAGE_FORMAT):
-        if state in _ENDING or not count.isdigit():
-            continue
-        runs = state != "PD"
-        gpus = gpus_in(gres) * int(count) if runs else 0
-        if runs and not gpus:
-            gpus = sum(map(gpus_in, _GIVEN.findall(details(job))))
-        for name in partitions.split(","):
-            use = uses.get(name, Use())
-            uses[name] = Use(
-                submitted=use.submitted + 1, running=use.running + runs, gpus=use.gpus + gpus
-            )
-    return uses
-
-
-def partition_state(
-    partition: Partition,
-    members: Sequence[ClusterNode],
-    site: Site,
-    allowed: Limits,
-    use: Use,
-    start: Start | None = None,
-) -> PartitionState:
-    """Return the present state of a partition from its nodes, limits and usage."""
-    written = site.partitions.get(partition.name)
-    kinds = ", ".join(dict.fromkeys(node.gpu_type for node in members if node.gpu_type))
-    alive = [node for node in members if node.state != "down"]
-    states = [node.state for node in members]
-    return PartitionState(
-        settings=partition,
-        gpu=(written.gpu if written and written.gpu else kinds) or "",
-        gpus_per_node=max((node.gpus for node in members), default=0),
-        cpus_per_node=max((node.cpus for node in members), default=0),
-        **{state: states.count(state) for state in ("idle", "mixed", "full", "down")},
-        gpus=sum(node.gpus for node in alive),
-        gpus_free=sum(node.gpus - node.gpus_used for node in alive),
-        limits=allowed,
-        use=use,
-        start=start,
-    )
 
 
 def start(text: str) -> Start:

@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from toolkit.model.site import Partition
-from toolkit.model.slurm_options import Takes
 from toolkit.units import minutes
 
 SINFO_FORMAT = "%P|%a|%l|%s|%D|%t|%c|%m|%G"
 _GPU = re.compile(r"gpu(?::(?P<type>[^:,=(\s]+))?[:=](?P<count>\d+)")
-_HELP_OPTION = re.compile(r"^ {2,8}(?:-\w,? +)?--([A-Za-z][\w-]*)(\[=)?(=)?", re.MULTILINE)
 # States of nodes that no job can start on, in sinfo's short form. Not "unk": so are all nodes for a
 # moment after the controller's start.
 _GONE = ("down", "drain", "drng", "fail", "futr", "pow_dn", "boot")
@@ -29,18 +27,8 @@ def rows(text: str, shape: str) -> Iterator[list[str]]:
             yield values
 
 
-def partitions(text: str) -> tuple[Partition, ...]:
-    """Parse the output of ``sinfo --format=SINFO_FORMAT`` into partitions in Slurm's order.
-
-    It has one line for each partition, node state and kind of node.
-    """
-    by_name: dict[str, list[list[str]]] = {}
-    for name, *row in rows(text, SINFO_FORMAT):
-        by_name.setdefault(name, []).append(row)
-    return tuple(_partition(name, lines) for name, lines in by_name.items())
-
-
-def _partition(name: str, lines: Sequence[Sequence[str]]) -> Partition:
+def partition(name: str, lines: Sequence[Sequence[str]]) -> Partition:
+    """Return a partition from its lines in sinfo, one for each state and kind of its nodes."""
     available, limit, size, *_ = lines[-1]
     most_nodes = size.rpartition("-")[2]  # "1-1K" is not 1
     counts = [gpu_counts(gres) for *_, gres in lines]
@@ -86,31 +74,6 @@ def gpus_in(gres: str) -> int:
     Examples: ``gpu:v100:4(IDX:0-3)``, ``gres/gpu:2``, ``gres/gpu=8``.
     """
     return sum(gpu_counts(gres).values())
-
-
-def sbatch_options(text: str) -> dict[str, Takes]:
-    """Parse ``sbatch --help`` into what each long option takes, those of plugins included."""
-    options: dict[str, Takes] = {}
-    for name, optional, value in _HELP_OPTION.findall(text):
-        options[name] = "maybe" if optional else "value" if value else "flag"
-    return options
-
-
-def mpi_types(text: str) -> tuple[str, ...]:
-    """Parse the output of ``srun --mpi=list`` into names in Slurm's order.
-
-    The names include the versions of a plugin (``pmix_v4``). Slurm 22.05 prints ``MPI plugin types
-    are...`` and indented names, later versions ``specific pmix plugin versions available:
-    pmix_v4``.
-    """
-    names: list[str] = []
-    for line in text.splitlines():
-        head, colon, rest = line.partition(":")
-        if colon and "versions available" in head:
-            names += re.findall(r"[\w.]+", rest)
-        elif re.fullmatch(r"(?:srun: )?\s*[\w.]+", line.strip()):
-            names.append(line.replace("srun:", "").strip())
-    return tuple(dict.fromkeys(names))
 
 
 def common_mpi_type(spoken: Sequence[str], offered: Sequence[str]) -> str | None:
