@@ -298,7 +298,15 @@ def matches(
 def _match(
     name: str, rule: Rule, evidence: Evidence, hits: Sequence[Hit], *, is_past: bool
 ) -> Match:
-    best = _best(hits, evidence.first_rank) if hits else None
+    # The line of the rank that failed first, else the earliest in its own log; one that fills more
+    # of the groups comes before one that fills fewer.
+    first = evidence.first_rank
+    own = [hit for hit in hits if first is not None and hit.entry.rank == first]
+    best = min(
+        own or hits,
+        key=lambda hit: (list(hit.groups.values()).count(""), hit.entry.number),
+        default=None,
+    )
     entry = best.entry if best else None
     daemon = _DAEMON.match(entry.text) if entry else None
     groups = {**placeholders(evidence, entry), "node": ",".join(sorted(evidence.nodes_down))}
@@ -381,18 +389,6 @@ def is_plain(evidence: Evidence) -> bool:
     if evidence.names or evidence.launcher:
         return False
     return all(entry.rank is None and not entry.host for entry in evidence.entries)
-
-
-def _best(hits: Sequence[Hit], first_rank: int | None) -> Hit:
-    """Return the line of the rank that failed first, else the earliest in its own log.
-
-    A line that fills more of the groups comes before one that fills fewer.
-    """
-    own = [hit for hit in hits if hit.entry.rank is not None and hit.entry.rank == first_rank]
-    return min(
-        own or hits,
-        key=lambda hit: (list(hit.groups.values()).count(""), hit.entry.number),
-    )
 
 
 def _where(evidence: Evidence, hit: Hit) -> str:

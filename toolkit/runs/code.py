@@ -56,7 +56,32 @@ def record(run: Run, script: ScriptFile | None, folder: Path, secrets: Iterable[
         folder: the directory that it lies in.
         secrets: values that must not be in the diff.
     """
-    code, diff = _of_tree(script, folder, run.directory.parent.resolve())
+    tree, diff = git.top(folder), None
+    state = git.state(tree) if tree else None
+    if tree is None or state is None:
+        note = "git does not tell the state of the tree" if tree else ""
+        code = Code(script=script, tree=str(tree or ""), note=note)
+    else:
+        is_known = state.is_changed and state.commit
+        diff = git.diff(tree, SECRET_FILES, _MOST_DIFF) if is_known else ""
+        runs = run.directory.parent.resolve()
+        untracked = tuple(name for name in state.untracked if tree / name != runs)
+        more = len(untracked) - _MOST_UNTRACKED
+        notes = (
+            "git does not tell what differs from the commit" if diff is None else "",
+            f"{more} more untracked names are not kept" if more > 0 else "",
+        )
+        code = Code(
+            script=script,
+            tree=str(tree),
+            commit=state.commit,
+            branch=state.branch,
+            is_changed=state.is_changed,
+            is_cut=len(diff or "") >= _MOST_DIFF,
+            untracked=untracked[:_MOST_UNTRACKED],
+            note="; ".join(filter(None, notes)),
+        )
+    diff = diff or ""
     for value in secrets:
         if len(value) >= 4:  # a shorter one would be found in every line
             diff = diff.replace(value, HIDDEN)
@@ -64,32 +89,6 @@ def record(run: Run, script: ScriptFile | None, folder: Path, secrets: Iterable[
         if diff:
             write_atomically(run.directory / "code.diff", redacted(diff), mode=0o600)
         write_atomically(run.directory / "code.json", to_json(code))
-
-
-def _of_tree(script: ScriptFile | None, folder: Path, runs: Path) -> tuple[Code, str]:
-    tree = git.top(folder)
-    state = git.state(tree) if tree else None
-    if tree is None or state is None:
-        note = "git does not tell the state of the tree" if tree else ""
-        return Code(script=script, tree=str(tree or ""), note=note), ""
-    diff = git.diff(tree, SECRET_FILES, _MOST_DIFF) if state.is_changed and state.commit else ""
-    untracked = tuple(name for name in state.untracked if tree / name != runs)
-    more = len(untracked) - _MOST_UNTRACKED
-    notes = (
-        "git does not tell what differs from the commit" if diff is None else "",
-        f"{more} more untracked names are not kept" if more > 0 else "",
-    )
-    code = Code(
-        script=script,
-        tree=str(tree),
-        commit=state.commit,
-        branch=state.branch,
-        is_changed=state.is_changed,
-        is_cut=len(diff or "") >= _MOST_DIFF,
-        untracked=untracked[:_MOST_UNTRACKED],
-        note="; ".join(filter(None, notes)),
-    )
-    return code, diff or ""
 
 
 def change_since(run: Run, script: ScriptFile | None) -> str:

@@ -25,6 +25,7 @@ from toolkit.model.run import JobState
 from toolkit.model.site import Access, Partition
 from toolkit.model.slurm_options import Takes
 from toolkit.slurm import failures, parse, queue
+from toolkit.slurm.hostlist import task_ids
 
 _DEFAULTS = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_EXIT_")
 _HELP_OPTION = re.compile(r"^ {2,8}(?:-\w,? +)?--([A-Za-z][\w-]*)(\[=)?(=)?", re.MULTILINE)
@@ -211,12 +212,17 @@ class Client:
         return queue.Snapshot(states, entries)
 
     def elements(self, job_id: int) -> dict[int, JobState]:
-        """Return the states of the tasks of a job array by task id.
+        """Return the states of the tasks of a job array by task id, in rising order.
 
         Tasks that wait, or were cancelled, together in one entry of the queue are among them.
         """
-        entries = queue.merge(self._queued(job_id), self._accounted(_jobs_option([job_id])))
-        return queue.task_states(entries, job_id)
+        states = {
+            task: entry.state
+            for entry in queue.merge(self._queued(job_id), self._accounted(_jobs_option([job_id])))
+            if entry.array == job_id
+            for task in task_ids(entry.tasks)
+        }
+        return {task: states[task] for task in sorted(states)}
 
     def _queued(self, job_id: int | None = None) -> list[queue.Entry]:
         """Ask squeue about one job, or about all jobs of this user."""

@@ -63,12 +63,26 @@ class Snapshot(NamedTuple):
 
 def squeue_entries(text: str, separator: str) -> list[Entry]:
     """Parse the answer of squeue."""
-    return [_squeue_entry(row) for row in _rows(text, separator, len(SQUEUE))]
+    entries = []
+    for row in _rows(text, separator, len(SQUEUE)):
+        number, array, task, *common, batch, command = row
+        job = _job(number, *common)
+        if batch != "0":  # a job of salloc has no script
+            job = replace(job, command=_word(command))
+        known = task != "N/A"
+        entries.append(Entry(job, int(array) if known else 0, task if known else ""))
+    return entries
 
 
 def sacct_entries(text: str, separator: str) -> list[Entry]:
     """Parse the answer of sacct."""
-    return [_sacct_entry(row) for row in _rows(text, separator, len(_SACCT))]
+    entries = []
+    for raw, number, *common, submit_line in _rows(text, separator, len(_SACCT)):
+        array, _, task = number.partition("_")
+        # The raw id of tasks that were cancelled together is written with their range, too.
+        job = replace(_job(raw.partition("_")[0], *common), command=submit_line)
+        entries.append(Entry(job, int(array) if task else 0, task.strip("[]")))
+    return entries
 
 
 def _rows(text: str, separator: str, width: int) -> Iterator[list[str]]:
@@ -79,22 +93,6 @@ def _rows(text: str, separator: str, width: int) -> Iterator[list[str]]:
         first = values[start].rpartition("\n")[2]
         if first.partition("_")[0].isdigit():
             yield [first, *values[start + 1 : start + width]]
-
-
-def _squeue_entry(row: Sequence[str]) -> Entry:
-    number, array, task, *common, batch, command = row
-    job = _job(number, *common)
-    if batch != "0":  # a job of salloc has no script
-        job = replace(job, command=_word(command))
-    return Entry(job, int(array) if task != "N/A" else 0, "" if task == "N/A" else task)
-
-
-def _sacct_entry(row: Sequence[str]) -> Entry:
-    raw, number, *common, submit_line = row
-    array, _, task = number.partition("_")
-    # The raw id of tasks that were cancelled together is written with their range, too.
-    job = replace(_job(raw.partition("_")[0], *common), command=submit_line)
-    return Entry(job, int(array) if task else 0, task.strip("[]"))
 
 
 def _job(
@@ -204,20 +202,6 @@ def array_state(number: int, members: Sequence[JobState]) -> JobState:
         start=min((state.start for state in members if state.start), default=0),
         end=0 if alive else max(state.end for state in members),
     )
-
-
-def task_states(entries: Iterable[Entry], array: int) -> dict[int, JobState]:
-    """Return the state of each task of a job array by task id, in rising order.
-
-    Tasks that wait, or were cancelled, together in one entry of the queue are among them.
-    """
-    states = {
-        task: entry.state
-        for entry in entries
-        if entry.array == array
-        for task in task_ids(entry.tasks)
-    }
-    return {task: states[task] for task in sorted(states)}
 
 
 def job_of(entries: Iterable[Entry], script: str, since: float) -> int | None:
