@@ -62,8 +62,10 @@ def copy_folder(source: Path, target: Path) -> None:
             shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__", "runs"))
         except shutil.Error as error:  # of all errors as texts, the first, such as a full disk
             _, place, reason = error.args[0][0]
-            number = int("0" + "".join(re.findall(r"\[Errno (\d{1,5})\]", str(reason))[:1]))
-            raise (OSError(number, os.strerror(number), str(place)) if number else error) from None
+            number = re.match(r"\[Errno (\d{1,5})\]", str(reason))
+            if number is None:
+                raise
+            raise OSError(int(number[1]), os.strerror(int(number[1])), str(place)) from None
         _bring_script(source, copied)
         for path in (copied, *copied.rglob("*")):  # a wheel's files may be read-only
             path.chmod(0o755 if path.is_dir() else 0o644)

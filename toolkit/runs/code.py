@@ -62,8 +62,8 @@ def record(run: Run, script: ScriptFile | None, folder: Path, secrets: Iterable[
         note = "git does not tell the state of the tree" if tree else ""
         code = Code(script=script, tree=str(tree or ""), note=note)
     else:
-        is_known = state.is_changed and state.commit
-        diff = git.diff(tree, SECRET_FILES, _MOST_DIFF) if is_known else ""
+        differs = state.is_changed and state.commit
+        diff = git.diff(tree, SECRET_FILES, _MOST_DIFF) if differs else ""
         runs = run.directory.parent.resolve()
         untracked = tuple(name for name in state.untracked if tree / name != runs)
         more = len(untracked) - _MOST_UNTRACKED
