@@ -40,7 +40,7 @@ def partition_states(
     Raises:
         SlurmUnreachableError: no Slurm answers.
     """
-    found, all_nodes = [], ask_nodes(client)
+    all_states, all_nodes = [], ask_nodes(client)
     uses, (qos, own) = ask_usage(client), accounts(client)
     for partition in ask_partitions(client):
         members = [node for node in all_nodes if partition.name in node.partitions]
@@ -60,8 +60,8 @@ def partition_states(
             use=uses.get(partition.name, Use()),
             start=None if shape is None else _ask_start(client, partition, site, shape),
         )
-        found.append(state)
-    return tuple(found)
+        all_states.append(state)
+    return tuple(all_states)
 
 
 def ask_partitions(client: Client) -> tuple[Partition, ...]:
