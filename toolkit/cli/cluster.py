@@ -21,13 +21,12 @@ from toolkit.cli.shared import complete_sites, gpus_option, json_option, options
 from toolkit.errors import SlurmUnreachableError, UsageError
 from toolkit.localcluster import lifecycle
 from toolkit.localcluster.access import all_up, default_name
-from toolkit.localcluster.enter import enter, interactive
 from toolkit.localcluster.imitation import imitate
 from toolkit.localcluster.options import from_file, from_options, with_light
 from toolkit.localcluster.packages import gpus_of, has_submit_plugin
 from toolkit.localcluster.paths import paths_of
 from toolkit.localcluster.shape import Shape, all_nodes
-from toolkit.localcluster.status import Status, Verb, switch
+from toolkit.localcluster.status import Status, Verb, enter, interactive, switch
 from toolkit.localcluster.status import status as query
 from toolkit.model.base import Model
 from toolkit.model.site import PartitionState

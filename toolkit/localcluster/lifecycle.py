@@ -17,7 +17,7 @@ from toolkit.files import read_json, write_atomically
 from toolkit.localcluster import access, config, packages, processes
 from toolkit.localcluster.directory import is_ours, locked, refuse_foreign, remove_files
 from toolkit.localcluster.packages import gpus_of
-from toolkit.localcluster.paths import PRIVATE, Paths, below_private, paths_of
+from toolkit.localcluster.paths import PRIVATE, Paths, is_on_nodes, paths_of
 from toolkit.localcluster.processes import CLUSTER_INIT
 from toolkit.localcluster.shape import Plan, Shape, all_nodes, summary
 from toolkit.localcluster.waiting import StartError, await_idle, explain
@@ -81,8 +81,7 @@ def _require_same(paths: Paths, shape: Shape, requested: Iterable[str]) -> None:
             f"cluster {paths.name} is up in another shape", next_step=next_step, details=both
         )
     for directory in map(os.path.realpath, requested):
-        is_shared = directory in plan.shared or _within(directory, plan.shared)
-        if below_private(directory) and not is_shared:
+        if not is_on_nodes(directory, plan.shared):
             raise ClusterError(
                 f"cluster {paths.name} is up, and its nodes do not see {directory}",
                 next_step=next_step,
@@ -110,13 +109,12 @@ def shared_directories(paths: Paths, share: tuple[str, ...]) -> tuple[str, ...]:
             )
     shipped_files = (package_directory(""), shipped("jobs"), shipped("recipes"))
     own = (Path.home(), access.current_directory(), paths.directory, *shipped_files)
-    shared = sorted({os.path.realpath(path) for path in (*map(str, own), *share)})
-    below = [directory for directory in shared if below_private(directory)]
-    return tuple(directory for directory in below if not _within(directory, below))
-
-
-def _within(directory: str, others: list[str] | tuple[str, ...]) -> bool:
-    return any(directory.startswith(other + "/") for other in others)
+    real = sorted({os.path.realpath(path) for path in (*map(str, own), *share)})
+    shared: list[str] = []
+    for directory in real:  # those above come first
+        if not is_on_nodes(directory, shared):
+            shared.append(directory)
+    return tuple(shared)
 
 
 def _write_files(paths: Paths, plan: Plan) -> None:

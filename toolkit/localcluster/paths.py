@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -161,3 +162,9 @@ def require_own(paths: Paths) -> None:
 def below_private(directory: str) -> bool:
     """Return whether a node does not have a directory, unless it is mounted there."""
     return any(directory.startswith(private + "/") for private in PRIVATE)
+
+
+def is_on_nodes(directory: str, shared: Sequence[str]) -> bool:
+    """Return whether nodes have a directory, of which those below ``shared`` are mounted."""
+    within = any(directory == other or directory.startswith(f"{other}/") for other in shared)
+    return within or not below_private(directory)

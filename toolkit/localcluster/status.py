@@ -1,4 +1,4 @@
-"""Query the nodes, partitions and daemons of a cluster, and switch nodes to rehearse failures."""
+"""Query a cluster and its nodes, enter them, and switch them to rehearse failures."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import fcntl
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple, NoReturn
 
 from toolkit import shell
-from toolkit.errors import ClusterError, CommandFailedError, UsageError
+from toolkit.config import package_directory
+from toolkit.errors import ClusterError, CommandFailedError, NeedsInstallError, UsageError
 from toolkit.files import read_json
 from toolkit.localcluster import processes
 from toolkit.localcluster.access import must_run, prefix
 from toolkit.localcluster.config import NODE_PORT, light_port
-from toolkit.localcluster.paths import Paths, paths_of
-from toolkit.localcluster.shape import Node, Plan, all_nodes, partitions_of
+from toolkit.localcluster.paths import Paths, is_on_nodes, paths_of
+from toolkit.localcluster.shape import Node, Plan, Shape, all_nodes, partitions_of
 from toolkit.shell import Progress
 
 Verb = Literal["cut", "join", "kill", "start"]
@@ -194,15 +197,7 @@ def switch(name: str, verb: Verb, node: str, progress: Progress, *, wait: bool) 
     """
     paths = paths_of(name)
     login = prefix(paths, must_run(paths).pid, "/")
-    shape = read_json(paths.plan, Plan).shape
-    nodes = {each.name: each for each in all_nodes(shape)}
-    if node not in nodes:
-        raise UsageError(
-            f"cluster {name} has no node {node!r}",
-            choices=tuple(nodes),
-            value=node,
-            next_step="toolkit cluster status",
-        )
+    shape, machine = _find(paths, node)
     if shape.is_light and verb in ("cut", "join"):
         raise ClusterError(
             f"{node} has no network cable of its own to {verb}, since the nodes of this cluster are"
@@ -210,19 +205,29 @@ def switch(name: str, verb: Verb, node: str, progress: Progress, *, wait: bool) 
             " without --light"
         )
     progress.begin(verb, node)
-    _switch(paths, login, verb, nodes[node])
-    if verb in ("join", "start"):
-        port = light_port(nodes[node]) if shape.is_light else NODE_PORT
-        _await_slurmd(paths, login, nodes[node], port)
+    _switch(paths, login, verb, machine)
+    back = verb in ("join", "start")
+    if back:
+        port = light_port(machine) if shape.is_light else NODE_PORT
+        _await_slurmd(paths, login, machine, port)
     if verb == "join" and (pid := processes.node_processes(paths).get(node)):
         os.kill(pid, signal.SIGHUP)  # its slurmd registers with the controller
     if not wait:
         return None
-    back = verb in ("join", "start")
     expected = f"until Slurm calls {node} {'usable' if back else 'down'}"
     progress.begin("waiting", expected, 5.0 if back else 25.0)
-    return _await(
-        paths, login, node, back=back, patience=_NOTICED_WITHIN + _NOTICED_WITHIN_EACH * len(nodes)
+    patience = _NOTICED_WITHIN + _NOTICED_WITHIN_EACH * len(all_nodes(shape))
+    deadline = time.monotonic() + patience
+    state = NodeState()
+    while time.monotonic() < deadline:
+        state = node_states(login, timeout=30).get(node, state)
+        if state.usable if back else state.state.startswith("down"):
+            return state
+        time.sleep(0.2)
+    raise ClusterError(
+        f"Slurm calls {node} {state.state} after {patience:g} s"
+        + (f": {state.reason}" if state.reason else ""),
+        next_step=f"see {paths.log_of('slurmctld')}",
     )
 
 
@@ -276,18 +281,62 @@ def _await_slurmd(paths: Paths, login: Sequence[str], node: Node, port: int) -> 
         time.sleep(0.05)
 
 
-def _await(
-    paths: Paths, login: Sequence[str], node: str, *, back: bool, patience: float
-) -> NodeState:
-    deadline = time.monotonic() + patience
-    state = NodeState()
-    while time.monotonic() < deadline:
-        state = node_states(login, timeout=30).get(node, state)
-        if state.usable if back else state.state.startswith("down"):
-            return state
-        time.sleep(0.2)
-    raise ClusterError(
-        f"Slurm calls {node} {state.state} after {patience:g} s"
-        + (f": {state.reason}" if state.reason else ""),
-        next_step=f"see {paths.log_of('slurmctld')}",
-    )
+def enter(name: str, command: Sequence[str], *, node: str | None = None) -> NoReturn:
+    """Become ``command`` on the login side of the cluster ``name``, or on one of its nodes.
+
+    It runs in the current directory, or in ``/`` on a node that does not have this directory.
+
+    Raises:
+        SlurmUnreachableError: the cluster is not up.
+        UsageError: it has no such node.
+        ClusterError: the node is switched off, or this process is in the cluster.
+    """
+    paths = paths_of(name)
+    started = must_run(paths)
+    pid, directory = started.pid, None
+    if node is not None:
+        pid = _process_of(paths, node)
+        directory = None if is_on_nodes(str(Path.cwd()), started.shared) else "/"
+    words = (*prefix(paths, pid, directory), f"TOOLKIT_CLUSTER={name}", *command)
+    shell.echo(words)
+    sys.stdout.flush()
+    try:
+        os.execvp(words[0], words)
+    except FileNotFoundError as error:
+        raise NeedsInstallError(
+            f"{words[0]} is not installed here", next_step="toolkit setup"
+        ) from error
+
+
+def interactive() -> tuple[str, ...]:
+    """Return the command of a shell that names the cluster in its prompt."""
+    return ("bash", "--rcfile", str(package_directory("localcluster") / "shell.bashrc"), "-i")
+
+
+def _process_of(paths: Paths, node: str) -> int:
+    """Return the first process of a node."""
+    if processes.is_within(paths):
+        raise ClusterError(
+            "this shell is in the cluster, from where no node can be entered",
+            next_step="exit it, or: srun -w NODE --pty bash",
+        )
+    _find(paths, node, "--node")
+    pid = processes.node_processes(paths).get(node)
+    if pid is None:
+        raise ClusterError(f"{node} is switched off", next_step=f"toolkit cluster start {node}")
+    return pid
+
+
+def _find(paths: Paths, name: str, place: str | None = None) -> tuple[Shape, Node]:
+    """Return the shape of a cluster, and a node of it. Raise UsageError if it has none such."""
+    shape = read_json(paths.plan, Plan).shape
+    nodes = {node.name: node for node in all_nodes(shape)}
+    if name not in nodes:
+        raise UsageError(
+            f"cluster {paths.name} has no node {name!r}",
+            place=place,
+            choices=nodes,
+            value=name,
+            next_step="toolkit cluster status",
+        )
+    return shape, nodes[name]
