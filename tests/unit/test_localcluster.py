@@ -36,25 +36,9 @@ from toolkit.localcluster.shape import (
 from toolkit.model.base import BadDataError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "localcluster"
-V100 = Nodes(
-    names="gpu[01-02]", cpus=40, memory=380000, gpus=4, gpu_type="v100", features=("v100", "fast")
-)
-WIDE = PartitionShape(
-    name="cas_v100_4", nodes="gpu[01-02]", max_nodes=2, max_time="2-0", options=("DefCpuPerGPU=10",)
-)
-DEBUG = PartitionShape(name="debug", nodes="cpu01", max_time="30:00", default_time="5:00")
 SHAPES = {
     "usual": Shape(),
-    "imitation": Shape(
-        nodes=(
-            V100,
-            Nodes(names="amd01", cpus=64, memory=512000, gpus=1),
-            Nodes(names="cpu01", cpus=40, memory=190000),
-        ),
-        partitions=(WIDE, DEBUG),
-        extra=("PriorityType=priority/multifactor",),
-        accounting=True,
-    ),
+    "imitation": options.from_file(GOLDEN / "imitation.toml"),
     # Their lines are few, since every slurmd reads them: one for each network of 256 addresses.
     "light": Shape(
         nodes=(Nodes(names="nid[001-250]"), Nodes(names="gpu[1-10]", gpus=2, gpu_type="v100"))
@@ -88,10 +72,6 @@ def test_the_files_of_a_shape(name: str) -> None:
             (GOLDEN / name).mkdir(parents=True, exist_ok=True)
             (GOLDEN / name / file).write_text(text)
     assert found == {path.name: path.read_text() for path in (GOLDEN / name).iterdir()}
-
-
-def test_hosts_are_looked_up_in_the_file_only() -> None:
-    assert files(Shape())["nsswitch.conf"] == "hosts: files\n"
 
 
 def test_the_gpus_of_this_machine_are_shared_out(tmp_path: Path) -> None:
@@ -185,19 +165,6 @@ def test_options_that_are_off(changed: dict[str, Any], place: str, words: str) -
         from_options(**changed)
     assert (caught.value.place, words in caught.value.cause) == (place, True), caught.value.cause
     assert caught.value.next_step
-
-
-def test_a_shape_file(tmp_path: Path) -> None:
-    file = tmp_path / "shape.toml"
-    file.write_text(
-        'extra = ["PriorityType=priority/multifactor"]\n'
-        '[[nodes]]\nnames = "gpu[01-02]"\ngpus = 4\nfeatures = ["v100"]\n'
-        '[[nodes]]\nnames = "cpu01"\n'
-        '[[partitions]]\nname = "v100"\nmax_time = "2-0"\noptions = ["DefCpuPerGPU=10"]\n'
-    )
-    shape = options.from_file(file)
-    assert [node.name for node in all_nodes(shape)] == ["gpu01", "gpu02", "cpu01"]
-    assert shape.partitions[0].options == ("DefCpuPerGPU=10",)
 
 
 @pytest.mark.parametrize(
