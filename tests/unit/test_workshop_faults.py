@@ -1,8 +1,7 @@
-"""Workshops against hostile users, interrupted rehearsals and mistakes of participants."""
+"""Rehearsals that were killed, their report, and images that were not built from the lock."""
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import shutil
@@ -16,136 +15,15 @@ import pytest
 from msgspec.structs import replace
 
 from tests.progress import Silent
-from tests.unit.test_workshops import END, X, entry, listed
-from tests.unit.workshop_fixtures import OWN, joined, packed_workshop
-from toolkit.errors import (
-    CommandFailedError,
-    ForbiddenError,
-    MalformedInputError,
-    ScriptMissingError,
-    UsageError,
-)
+from toolkit.errors import CommandFailedError
 from toolkit.images.recipe.lock import Lock, to_toml
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
-from toolkit.model.base import to_json
 from toolkit.model.image import BaseImage
-from toolkit.workshops import archive, checks, join, results
-from toolkit.workshops.model import CONTENTS
+from toolkit.workshops import checks
 from toolkit.workshops.rehearsal import accounts, report, stage
 from toolkit.workshops.rehearsal.rehearse import Crew
 from toolkit.workshops.rehearsal.report import Attempt, Report
-
-
-@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "..", ".", "", "a/b", ".ssh"])
-def test_an_archive_cannot_choose_where_it_is_joined(
-    packed: Path, tmp_path: Path, name: str
-) -> None:
-    contents = json.loads(to_json(archive.read_contents(packed))) | {"name": name}
-    bad = tmp_path / "bad.tar"
-    bad.write_bytes(entry(CONTENTS, json.dumps(contents).encode()) + END)
-    with pytest.raises(MalformedInputError, match="cannot be the name of a workshop"):
-        archive.read_contents(bad)
-
-
-def test_an_archive_without_the_files_of_an_exercise_is_refused(
-    packed: Path, tmp_path: Path
-) -> None:
-    bad = tmp_path / "bad.tar"
-    bad.write_bytes(listed(packed, X) + entry("x", X["x"]) + END)
-    with pytest.raises(MalformedInputError, match="no files of the exercise 01-ddp"):
-        joined(bad, tmp_path / "mine")
-    assert not (tmp_path / "mine").exists()
-
-
-def test_others_can_read_what_was_unpacked_under_a_strict_umask(
-    packed: Path, tmp_path: Path
-) -> None:
-    before = os.umask(0o077)
-    try:
-        archive.unpack(packed, tmp_path / "shared")
-    finally:
-        os.umask(before)
-    for path in (tmp_path / "shared").rglob("*"):
-        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
-
-
-def test_joining_again_keeps_changed_settings_and_the_consent(packed: Path, tmp_path: Path) -> None:
-    mine = tmp_path / "mine"
-    joined(packed, mine)
-    settings = mine / "toolkit.toml"
-    written = settings.read_text()
-    settings.write_text(written + 'account = "mine"\n')
-    joined(packed, mine)
-    assert settings.read_text() == written
-    assert (mine / "toolkit.toml.old-1").read_text() == written + 'account = "mine"\n'
-    joined(packed, mine)
-    assert not (mine / "toolkit.toml.old-2").exists()
-
-
-def test_the_consent_is_kept_unless_it_is_withdrawn(tmp_path: Path, drop: Path) -> None:
-    shared = packed_workshop(tmp_path, f'results = "{drop}"\n')
-    assert joined(shared, tmp_path / "mine", share=None).joined.results == ""
-    assert joined(shared, tmp_path / "mine", share=True).joined.results == str(drop)
-    assert joined(shared, tmp_path / "mine", share=None).joined.results == str(drop)
-    assert joined(shared, tmp_path / "mine", share=False).joined.results == ""
-
-
-def test_a_reset_changes_nothing_if_the_workshop_is_gone(packed: Path, tmp_path: Path) -> None:
-    archive.unpack(packed, tmp_path / "shared")
-    member = joined(tmp_path / "shared", tmp_path / "mine")
-    results.remove_unpacked(tmp_path / "shared", "first")
-    with pytest.raises(ScriptMissingError, match="no longer at"):
-        join.reset(member.directory, member.joined, "01-ddp")
-    assert (member.directory / "01-ddp" / "train.py").is_file()
-
-
-def test_another_workshop_is_not_removed(packed: Path, tmp_path: Path) -> None:
-    archive.unpack(packed, tmp_path / "shared")
-    with pytest.raises(UsageError, match="is the workshop first, not second"):
-        results.remove_unpacked(tmp_path / "shared", "second")
-    (tmp_path / "shared" / "link").symlink_to(tmp_path)  # to a directory
-    with pytest.raises(UsageError, match="not unpacked there"):
-        results.remove_unpacked(tmp_path / "shared", "first")
-    assert (tmp_path / "shared" / CONTENTS).is_file()
-
-
-def test_a_directory_in_the_place_of_results_can_be_reset(drop: Path) -> None:
-    (drop / "minji.json" / "inner").mkdir(parents=True)
-    results.remove_one(drop, "minji")
-    assert not (drop / "minji.json").exists()
-
-
-def test_a_state_of_many_characters_does_not_count(drop: Path) -> None:
-    data = {"name": OWN, "workshop": "first", "exercises": {"01-ddp": {"state": "x" * 41}}}
-    (drop / f"{OWN}.json").write_text(json.dumps(data))
-    counted, unread = results.read_all(drop, "first")
-    assert counted == []
-    assert "of length <= 40" in unread[0].why
-
-
-def test_a_directory_of_another_user_keeps_the_results_open(
-    drop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (drop / "minji.json").write_text("{}")
-    (drop / "full").mkdir()
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # as if it were another's
-        with pytest.raises(ForbiddenError, match="1 directory of other users") as caught:
-            results.close_directory(drop)
-    assert f"{drop}/full of {OWN}" in str(caught.value.place)
-    assert not (drop / "minji.json").exists()
-    results.close_directory(drop)
-    assert not drop.exists()
-
-
-def test_a_marker_that_is_a_link_opens_no_directory(tmp_path: Path) -> None:
-    (tmp_path / "own").write_text("own")
-    (tmp_path / "drop").mkdir()
-    (tmp_path / "drop" / ".toolkit-workshop").symlink_to(tmp_path / "own")
-    with pytest.raises(UsageError, match="not a directory of results that you opened"):
-        results.close_directory(tmp_path / "drop")
-
 
 COMMENT = "toolkit rehearsal"
 

@@ -1,4 +1,4 @@
-"""Workshops in directories of other users, hostile participants and servers, and interruptions."""
+"""Workshops against hostile users, servers and archives, interruptions and mistakes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,21 +17,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.workshop_fixtures import (
-    OWN,
-    interrupted_after,
-    joined,
-    packed_workshop,
-    packs,
-    write_folder,
-)
+from tests.unit import workshop_fixtures as fixtures
+from tests.unit.test_workshops import END, X, entry, listed
+from tests.unit.workshop_fixtures import OWN, interrupted_after, joined, packs
+from toolkit import errors
 from toolkit.cli.follow import leave_results
-from toolkit.errors import (
-    MalformedInputError,
-    NoSpaceError,
-    ScriptMissingError,
-    UntrustedError,
-)
+from toolkit.errors import MalformedInputError, ScriptMissingError, UsageError
 from toolkit.files import temporary_beside, write_atomically
 from toolkit.images.registry import web
 from toolkit.model.base import to_json
@@ -111,9 +103,9 @@ def test_a_file_with_consent_that_others_could_have_written_is_not_obeyed(
     drop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = tmp_path / "mine"
-    joined(packed_workshop(tmp_path, f'results = "{drop}"\n'), mine, share=True)
+    joined(fixtures.packed_workshop(tmp_path, f'results = "{drop}"\n'), mine, share=True)
     mine.chmod(0o777)
-    with pytest.raises(UntrustedError, match="every user"):
+    with pytest.raises(errors.UntrustedError, match="every user"):
         results.leave(mine)
     leave_results(Run(mine / "runs" / "01-ddp-0001"))
     assert "not trusted" in capsys.readouterr().err
@@ -167,7 +159,7 @@ def test_a_reset_on_a_full_disk_leaves_the_exercise_where_it_is(
 def test_a_file_that_changes_while_it_is_packed_is_an_error(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, write = write_folder(tmp_path / "first"), archive.write
+    folder, write = fixtures.write_folder(tmp_path / "first"), archive.write
 
     def changed(*arguments: Any) -> None:
         before = (folder / "workshop.toml").read_text()
@@ -204,7 +196,7 @@ def test_an_answer_without_an_end_does_not_fill_the_disk(
     usage = type("Usage", (), {"free": 1 << 20})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     monkeypatch.setattr(web, "make_opener", _Endless)
-    with pytest.raises(NoSpaceError, match=r"more than 524 kB"):
+    with pytest.raises(errors.NoSpaceError, match=r"more than 524 kB"):
         joined("http://127.0.0.1/x.tar", tmp_path / "mine")
     assert list(tmp_path.iterdir()) == []
 
@@ -233,11 +225,13 @@ def test_many_files_of_one_user_do_not_hide_the_results_of_others(
     assert unread[-1].name == "..."
 
 
-@pytest.mark.parametrize("done", ['"accuracy": 1e308', '"tries": 1000000000000000'])
-def test_a_number_of_hundreds_of_digits_does_not_count(drop: Path, done: str) -> None:
-    text = (
-        f'{{"name": "{OWN}", "workshop": "first", "exercises": {{"a": {{"state": "ok", {done}}}}}}}'
-    )
+@pytest.mark.parametrize(
+    "done", ['"accuracy": 1e308', '"tries": 1000000000000000', f'"state": "{"x" * 41}"']
+)
+def test_values_that_no_run_has_do_not_count(drop: Path, done: str) -> None:
+    state = "" if "state" in done else '"state": "ok", '
+    exercises = f'{{"a": {{{state}{done}}}}}'
+    text = f'{{"name": "{OWN}", "workshop": "first", "exercises": {exercises}}}'
     (drop / f"{OWN}.json").write_text(text)
     counted, (unread,) = results.read_all(drop, "first")
     assert (counted, "not a file of results" in unread.why) == ([], True)
@@ -250,7 +244,33 @@ def test_the_results_of_any_name_can_be_removed_and_nothing_else(drop: Path) -> 
     for name in ("_minji", "minji@example.org"):
         (drop / f"{name}.json").touch()
         results.remove_one(drop, name)
+    (drop / "full.json" / "inner").mkdir(parents=True)
+    results.remove_one(drop, "full")
     assert [path.name for path in drop.iterdir() if path.name[0] != "."] == ["minji"]
+
+
+def test_what_others_made_is_neither_opened_nor_closed(tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("own")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / ".toolkit-workshop").symlink_to(tmp_path / "own")
+    for place in (tmp_path, tmp_path / "linked"):
+        for act in (results.open_directory, results.close_directory):
+            with pytest.raises(UsageError, match="not a directory of results"):
+                act(place)
+
+
+def test_only_the_unpacked_workshop_is_removed(shared: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is the workshop first, not second"):
+        results.remove_unpacked(shared, "second")
+    (shared / "link").symlink_to(tmp_path)
+    (shared / "mine.txt").write_text("mine")
+    for name in ("link", "mine.txt"):
+        with pytest.raises(UsageError, match=f"not unpacked there: .*{name}"):
+            results.remove_unpacked(shared, "first")
+        assert (shared / CONTENTS).is_file()
+        (shared / name).unlink()
+    results.remove_unpacked(shared, "first")
+    assert not shared.exists()
 
 
 def test_opening_after_an_interruption_gives_participants_their_rights(
@@ -343,7 +363,7 @@ def test_what_a_killed_pack_left_is_removed_by_the_next_one(
     (tmp_path / "tmp").mkdir()
     (tmp_path / "there").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    folder, target = write_folder(tmp_path / "first"), tmp_path / "there/workshop.tar"
+    folder, target = fixtures.write_folder(tmp_path / "first"), tmp_path / "there/workshop.tar"
     words = (sys.executable, "-c", _PACK, str(folder), str(target))
     assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
     assert [path.name[:14] for path in target.parent.iterdir()] == [".workshop.tar."]
@@ -384,3 +404,81 @@ def test_a_closed_terminal_leaves_nothing_half_written(
     assert (process.returncode, "interrupted" in messages) == (130, True), messages
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not (tmp_path / "mine").exists() or not any((tmp_path / "mine").iterdir())
+
+
+@pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "..", ".", "", "a/b", ".ssh"])
+def test_an_archive_cannot_choose_where_it_is_joined(
+    packed: Path, tmp_path: Path, name: str
+) -> None:
+    contents = json.loads(to_json(archive.read_contents(packed))) | {"name": name}
+    bad = tmp_path / "bad.tar"
+    bad.write_bytes(entry(CONTENTS, json.dumps(contents).encode()) + END)
+    with pytest.raises(MalformedInputError, match="cannot be the name of a workshop"):
+        archive.read_contents(bad)
+
+
+def test_an_archive_without_the_files_of_an_exercise_is_refused(
+    packed: Path, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.tar"
+    bad.write_bytes(listed(packed, X) + entry("x", X["x"]) + END)
+    with pytest.raises(MalformedInputError, match="no files of the exercise 01-ddp"):
+        joined(bad, tmp_path / "mine")
+    assert not (tmp_path / "mine").exists()
+
+
+def test_others_can_read_what_was_unpacked_under_a_strict_umask(
+    packed: Path, tmp_path: Path
+) -> None:
+    before = os.umask(0o077)
+    try:
+        archive.unpack(packed, tmp_path / "shared")
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "shared").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
+
+
+def test_joining_again_keeps_changed_settings_and_the_consent(packed: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    joined(packed, mine)
+    settings = mine / "toolkit.toml"
+    written = settings.read_text()
+    settings.write_text(written + 'account = "mine"\n')
+    joined(packed, mine)
+    assert settings.read_text() == written
+    assert (mine / "toolkit.toml.old-1").read_text() == written + 'account = "mine"\n'
+    joined(packed, mine)
+    assert not (mine / "toolkit.toml.old-2").exists()
+
+
+def test_the_consent_is_kept_unless_it_is_withdrawn(tmp_path: Path, drop: Path) -> None:
+    shared = fixtures.packed_workshop(tmp_path, f'results = "{drop}"\n')
+    assert joined(shared, tmp_path / "mine", share=None).joined.results == ""
+    assert joined(shared, tmp_path / "mine", share=True).joined.results == str(drop)
+    assert joined(shared, tmp_path / "mine", share=None).joined.results == str(drop)
+    assert joined(shared, tmp_path / "mine", share=False).joined.results == ""
+
+
+def test_a_reset_changes_nothing_if_the_workshop_is_gone(packed: Path, tmp_path: Path) -> None:
+    archive.unpack(packed, tmp_path / "shared")
+    member = joined(tmp_path / "shared", tmp_path / "mine")
+    results.remove_unpacked(tmp_path / "shared", "first")
+    with pytest.raises(ScriptMissingError, match="no longer at"):
+        join.reset(member.directory, member.joined, "01-ddp")
+    assert (member.directory / "01-ddp" / "train.py").is_file()
+
+
+def test_a_directory_of_another_user_keeps_the_results_open(
+    drop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (drop / "minji.json").write_text("{}")
+    (drop / "full").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)  # as if it were another's
+        with pytest.raises(errors.ForbiddenError, match="1 directory of other users") as caught:
+            results.close_directory(drop)
+    assert f"{drop}/full of {OWN}" in str(caught.value.place)
+    assert not (drop / "minji.json").exists()
+    results.close_directory(drop)
+    assert not drop.exists()

@@ -523,24 +523,6 @@ def test_hostile_files_among_the_results_do_not_count(member: join.Membership, d
     assert all(entry.why for entry in unread)
 
 
-def test_what_another_made_is_neither_opened_nor_closed(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not a directory of results"):
-        results.open_directory(tmp_path)
-    with pytest.raises(UsageError, match="not a directory of results"):
-        results.close_directory(tmp_path)
-
-
-def test_an_unpacked_workshop_with_other_files_is_not_removed(packed: Path, tmp_path: Path) -> None:
-    shared = tmp_path / "shared"
-    archive.unpack(packed, shared)
-    (shared / "mine.txt").write_text("mine")
-    with pytest.raises(UsageError, match=r"mine\.txt"):
-        results.remove_unpacked(shared, "first")
-    (shared / "mine.txt").unlink()
-    results.remove_unpacked(shared, "first")
-    assert not shared.exists()
-
-
 def test_the_commands_from_new_to_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     call = CliRunner().invoke
