@@ -76,18 +76,14 @@ def read(case: Case) -> Source:
     """
     target, directory = case.target, Path(case.target.cwd)
     if not target.is_program:
-        script = Path(target.folder) / target.name
-        return _read(case, script, directory if case.job.python_module else None)
+        root = directory if case.job.python_module else None
+        return _read(case, Path(target.folder) / target.name, root)
     command = python_command((target.script, *case.job.arguments))
     if command is None:
         return Source()
     _, name, module, _ = command
-    if module:
-        file = module_file(module, directory)
-        source = _read(case, file, directory) if file else Source()
-    else:
-        script = directory / name
-        source = _read(case, script)
+    script = module_file(module, directory) if module else directory / name
+    source = _read(case, script, directory if module else None) if script else Source()
     # No launcher is chosen by what a program runs.
     return Source(needed=source.needed, directories=source.directories, doubt=source.doubt)
 
@@ -136,8 +132,7 @@ class _Reader:
         self.known = {*(case.python.modules if case.python else ()), *sys.stdlib_module_names}
         trees = work_trees(Path(case.target.folder), self.directory)
         own = (case.target.cwd, case.target.folder, case.run)
-        paths = (*own, *trees, *(bind.source for bind in case.binds))
-        self.visible = [*map(Path, paths)]
+        self.visible = [*map(Path, (*own, *trees, *(bind.source for bind in case.binds)))]
         self.directories = [root]
         self.queue: dict[Path, bool] = {}
         self.files: dict[Path, PythonFile | None] = {}
@@ -148,7 +143,7 @@ class _Reader:
         self.shown: dict[Path, str] = {}
         is_packages = any("-packages" in f"{bind.source}:{bind.target}" for bind in case.binds)
         self.doubt = "a directory of packages is bound by --bind" if is_packages else ""
-        search = case.job.env.get("PYTHONPATH", case.site.environment.get("PYTHONPATH", ""))
+        search = (case.site.environment | case.job.env).get("PYTHONPATH", "")
         for text in filter(None, search.split(":")):
             path = Path(os.path.normpath(self.directory / text))
             if os.path.isdir(path) and not _is_system(path):

@@ -11,6 +11,7 @@ from typing import Literal
 
 from toolkit.model.base import Model, Record
 from toolkit.model.site import PORTS
+from toolkit.units import counted
 
 
 class ScriptFile(Model, frozen=True, kw_only=True):
@@ -316,11 +317,9 @@ class Plan(Record, frozen=True, kw_only=True):
         4 GPUs``.
         """
         least = "" if self.least_nodes is None else f"{self.least_nodes}-"
-        nodes = f"{least}{self.nodes} node{'s' if self.nodes != 1 else ''}"
-        kind = f"{self.gpu_type} " if self.gpu_type else ""
+        kind, nodes = f"{self.gpu_type} GPU".lstrip(), f"{least}{counted(self.nodes, 'node')}"
         if self.gpus_by_node:
-            return f"{nodes} with {' and '.join(map(str, self.gpus_by_node))} {kind}GPUs"
+            return f"{nodes} with {' and '.join(map(str, self.gpus_by_node))} {kind}s"
         if self.gpus_per_node and self.gpus_per_node == self.ranks_per_node:
-            plural = "s" if self.gpus_per_node != 1 else ""
-            return f"{nodes} x {self.gpus_per_node} {kind}GPU{plural}"
-        return f"{nodes} x {self.ranks_per_node} rank{'s' if self.ranks_per_node != 1 else ''}"
+            return f"{nodes} x {counted(self.gpus_per_node, kind)}"
+        return f"{nodes} x {counted(self.ranks_per_node, 'rank')}"

@@ -81,8 +81,7 @@ def unseen(case: Case, option: str, path: str) -> Iterator[ToolkitError]:
     if any(place.is_relative_to(shared) for shared in access.shared_directories):
         return
     known = access.private_directories
-    owners = case.site.private_directories if known is None else known
-    for owner in owners:
+    for owner in case.site.private_directories if known is None else known:
         if place.is_relative_to(owner):
             yield BindMissingError(
                 f"{path} cannot be seen by the nodes: each has a {owner} of its own",

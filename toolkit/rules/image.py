@@ -104,8 +104,10 @@ def _notes(
     notes = [note for each in missing if (note := explain_standard(each.name, python.version))]
     if unsure := [each.name for each in missing if not is_known(each.name)]:
         verb = "is" if len(unsure) == 1 else "are"
-        advice = "--env PYTHONPATH=DIRECTORY says where it is"
-        notes.append(f"if {_listed(unsure)} {verb} your own code: {advice}")
+        notes.append(
+            f"if {_listed(unsure)} {verb} your own code: "
+            "--env PYTHONPATH=DIRECTORY says where it is"
+        )
     if packages and case.is_sif:
         notes += ["[[steps]]", 'block = "pip"', f"packages = {json.dumps(packages)}"]
     return notes
@@ -175,8 +177,8 @@ def explain_standard(name: str, version: str) -> str:
     """Return why a version of Python lacks a module of the standard library; empty: not known."""
     known = read_packages().standard.get(name)
     if known is None:
-        is_standard = name in sys.stdlib_module_names
-        return f"{name} is of the standard library, and this Python lacks it" if is_standard else ""
+        text = f"{name} is of the standard library, and this Python lacks it"
+        return text if name in sys.stdlib_module_names else ""
     since, until, own = known.get("since", ""), known.get("until", ""), numbers(version)
     if since and own < numbers(since):
         return f"Python has {name} since {since}"

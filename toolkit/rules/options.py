@@ -107,10 +107,9 @@ def _nodes(case: Case) -> Iterator[ToolkitError]:
             next_step=f"leave --nodes out, or --nodes {named}",
         )
     elif named and job.ntasks_per_node is not None:
-        decided = case.origins.get("ntasks_per_node", "--ntasks-per-node")
         yield UsageError(
-            f"{given} gives each node as many ranks as it has GPUs, "
-            f"and {decided} is {job.ntasks_per_node}",
+            f"{given} gives each node as many ranks as it has GPUs, and "
+            f"{case.origins.get('ntasks_per_node', '--ntasks-per-node')} is {job.ntasks_per_node}",
             place=option,
             next_step="leave --ntasks-per-node out",
         )
@@ -272,20 +271,18 @@ def ports(case: Case) -> Iterator[ToolkitError]:
     text = case.job.env.get("MASTER_PORT")
     if text is None:
         return
-    source, is_fixed = "pytorch#116974", False
+    why, source = "the same for every job, and taken where two of them share a node", ""
     if not text.isdecimal() or not _LOWEST <= int(text) <= _HIGHEST:
         why, source = f"not a port that a user can listen at: {_LOWEST} to {_HIGHEST}", "ip(7)"
     elif case.site.ports != PORTS and not first <= int(text) <= last:
         why = f"not among the ports at which ranks may meet: {first} to {last}"
         source = case.site.cited
-    else:
-        why, is_fixed = "the same for every job, and taken where two of them share a node", True
     yield UsageError(
         f"MASTER_PORT={text} is {why}",
         place="--env",
         next_step="leave it out: the script takes a free one by the job's number",
-        source=source,
-        is_warning=is_fixed,
+        source=source or "pytorch#116974",
+        is_warning=not source,
     )
 
 

@@ -63,8 +63,8 @@ def script(plan: Plan) -> str:
     }
     runtime = templates.get_template(f"runtimes/{container.runtime}.j2").make_module(known)
     names = (launch.template, f"{launch.launcher}-{launch.init}", launch.launcher, "job")
-    own = [f"{name}.sbatch.j2" for name in names if name]
-    return templates.select_template(own).render(runtime=runtime, **known)
+    template = templates.select_template([f"{name}.sbatch.j2" for name in names if name])
+    return template.render(runtime=runtime, **known)
 
 
 @lru_cache(maxsize=1)
@@ -160,24 +160,27 @@ def _step_options(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "--kill-on-bad-exit=1", "a task that fails ends the job"
     yield "--wait=0", "one that ends early does not"
     if launch.cpus_per_task:
-        reason = "steps do not inherit it in every Slurm"
-        yield f"--cpus-per-task={launch.cpus_per_task}", reason
+        yield f"--cpus-per-task={launch.cpus_per_task}", "steps do not inherit it in every Slurm"
     if launch.mpi:
         yield f"--mpi={quoting.shell(launch.mpi)}", "who each rank is"
     if plan.pty and plan.interactive:
         yield "--pty", "this terminal, for the first task"
     else:
         log = f"{plan.job_pattern}{_ATTEMPT if plan.requeue else ''}-%t-%N.log"
-        output = f'--output="${{run//%/%%}}/logs/{log}" --open-mode=append'
-        yield output, "a log for each task, which nothing overwrites"
+        yield (
+            f'--output="${{run//%/%%}}/logs/{log}" --open-mode=append',
+            "a log for each task, which nothing overwrites",
+        )
 
 
 def _command(plan: Plan) -> str:
     """Return what srun starts; a terminal for each task, since some programs look for one."""
     if not plan.pty or plan.interactive:
         return "bash -c task"
-    terminal = "SHELL=/bin/bash script --quiet --return --flush --command"
-    return f"env {terminal} 'stty rows 40 cols 120; task' /dev/null"
+    return (
+        "env SHELL=/bin/bash script --quiet --return --flush --command "
+        "'stty rows 40 cols 120; task' /dev/null"
+    )
 
 
 def _exports(values: Mapping[str, str], prefix: str = "") -> list[str]:
