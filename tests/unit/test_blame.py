@@ -12,7 +12,7 @@ from toolkit import launchers
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import entries_of, rules
 from toolkit.explain.match import Evidence, Explanation
-from toolkit.launchers.failures import rank_failure
+from toolkit.launchers.failures import rank_failure, rank_of, reader
 from toolkit.model.run import Error, Failure, JobState, Process, Record
 from toolkit.planning.plan import decide
 from toolkit.runs import blame
@@ -211,10 +211,10 @@ def test_failures_that_were_survived_do_not_count() -> None:
 def test_the_rank_of_a_process_is_that_of_its_launcher(
     launcher: str, env: dict[str, str], more: dict[str, Any], rank: int | None
 ) -> None:
-    assert launchers.get(launcher).rank_of(process(None, 1.0, KEY, env=env, **more)) == rank
+    assert rank_of(launchers.get(launcher), process(None, 1.0, KEY, env=env, **more)) == rank
     parent = error("ProcessExitedException", f"{_EXITED} exit code 3")
     env = {"NODE_RANK": "1", "NPROC_PER_NODE": "2"}
-    assert launchers.get("spawn").rank_of(process(None, 1.0, parent, env=env)) == 2
+    assert rank_of(launchers.get("spawn"), process(None, 1.0, parent, env=env)) == 2
 
 
 Lines = list[tuple[str, str, int | None]]
@@ -343,7 +343,7 @@ Root Cause (first observed failure):
 
 
 def test_a_rank_that_sends_sigterm_to_itself_is_the_root_cause_that_torchrun_names() -> None:
-    reported = tuple(launchers.get("torchrun").failures([("nid001", _SUMMARY)]))
+    reported = tuple(reader(launchers.get("torchrun")).of_logs([("nid001", _SUMMARY)]))
     assert [failure.rank for failure in reported] == [1, 0]
     found = first("torchrun", _AGENT, reported=reported)
     assert (found.rank, found.exit_code, found.certainty) == (1, 143, "possible")

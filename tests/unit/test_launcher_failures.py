@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.samples import first
 from toolkit.launchers import get
+from toolkit.launchers.failures import reader
 
 _SRUN = (
     "srun: error: nid002: task 2: Exited with exit code 3",
@@ -51,15 +52,17 @@ def test_the_first_failure_of_a_launcher(
     logs: dict[str, list[str]],
     expected: tuple[int | None, str | None, int] | None,
 ) -> None:
-    failure = first(get(launcher).failures(list(logs.items())))
+    failure = first(reader(get(launcher)).of_logs(list(logs.items())))
     told = (failure.rank, failure.host, failure.exit_code) if failure else None
     assert told == expected
 
 
 def test_a_failure_is_named_by_what_is_known_of_it() -> None:
-    spawned = first(get("spawn").failures([("nid002", [_SPAWNED.format(1, "exit code 3")])]))
+    spawned = first(reader(get("spawn")).of_logs([("nid002", [_SPAWNED.format(1, "exit code 3")])]))
     agent = first(
-        get("spawn").failures([("", ["srun: error: nid001: task 0: Exited with exit code 1"])])
+        reader(get("spawn")).of_logs(
+            [("", ["srun: error: nid001: task 0: Exited with exit code 1"])]
+        )
     )
     assert [failure.text for failure in (spawned, agent) if failure] == [
         "local rank 1 on nid002: exit code 3",
@@ -69,5 +72,5 @@ def test_a_failure_is_named_by_what_is_known_of_it() -> None:
 
 def test_the_driver_names_the_failure_that_ended_a_run_first() -> None:
     lines = [*_SURVIVED, "elastic: rank 0 on nid001: killed by signal 6", *_ENDED]
-    failures = get("horovod-elastic").failures([("", lines)])
+    failures = reader(get("horovod-elastic")).of_logs([("", lines)])
     assert [(failure.rank, failure.exit_code) for failure in failures] == [(1, 4), (0, 134)]

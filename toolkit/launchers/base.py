@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
-from toolkit.launchers.failures import Logs, of_step, ranked_by
 from toolkit.model.case import Case, Source
 from toolkit.model.plan import Launch
-
-if TYPE_CHECKING:
-    from toolkit.model.run import Failure, Process
 
 # What a launcher may need of a runtime:
 #   command    a command enters the container, so that not only srun can start ranks in it
@@ -61,6 +57,9 @@ def sockets(case: Case, *libraries: str) -> dict[str, str]:
     return {f"{library}_SOCKET_IFNAME": name for library in libraries} if name else {}
 
 
+SLURM_RANKS = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
 class Launcher(NamedTuple):
     """A way to start ranks, by default one task of Slurm for each.
 
@@ -79,10 +78,8 @@ class Launcher(NamedTuple):
         commands: programs whose whole command it takes, as ``accelerate launch train.py``.
         starters: programs that start its ranks: their own errors are about the ranks.
         task_noun: what messages call a task: ``rank`` or ``task``.
-        failures: the ranks that failed according to the logs, the first one first.
-        rank_of: the global rank of a process; None: not known.
-        of_last_start: of the processes of a run in order of time, and of its reported failures, the
-            processes since ranks were last started; the run survived failures before that.
+        rank_variables: that hold a rank's number; the first that is set counts. What launchers
+            report of failures is read by ``launchers.failures``.
         is_elastic: can start with a number of nodes that may change (``--nodes 1:4``).
         is_unequal: can start as many ranks on each node as it has GPUs (``--gpus 8,4``).
         is_per_node: starts one task on each node, which has the CPUs of all the node's ranks.
@@ -112,13 +109,7 @@ class Launcher(NamedTuple):
     commands: tuple[str, ...] = ()
     starters: tuple[str, ...] = ()
     task_noun: str = "rank"
-    failures: Callable[[Logs], list[Failure]] = of_step
-    rank_of: Callable[[Process], int | None] = ranked_by(
-        "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"
-    )
-    of_last_start: Callable[[Sequence[Process], Sequence[Failure]], Sequence[Process]] = (
-        lambda processes, _: processes
-    )
+    rank_variables: tuple[str, ...] = SLURM_RANKS
     is_elastic: bool = False
     is_unequal: bool = False
     is_per_node: bool = False

@@ -1,7 +1,8 @@
 """The failed ranks that launchers report in their logs, and the ranks of processes. Pure.
 
 Readers of logs get the lines of each log with its host, which is "" for the log of the batch shell,
-and return the ranks that failed, the first one first.
+and return the ranks that failed, the first one first. ``READERS`` has those of launchers; a plan is
+made without them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from signal import SIGKILL, SIGTERM, Signals
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from toolkit.model.run import Failure, Process
 from toolkit.units import signal_of, whole
 
 if TYPE_CHECKING:
-    from toolkit.model.run import Failure, Process
+    from toolkit.launchers.base import Launcher
 
 Logs = Iterable[tuple[str, Sequence[str]]]
 
@@ -53,8 +55,6 @@ def rank_failure(
         host: of the process; None if it is not known.
         task: what messages call it: ``rank``, ``task`` or ``agent``.
     """
-    from toolkit.model.run import Failure  # a new run has none
-
     where = f" on {host}" if host else ""
     number = "?" if rank is None else rank
     return Failure(
@@ -102,10 +102,6 @@ def _exit_code(text: str) -> int:
         return int(code[1])
     number = next((number for name, number in _SIGNALS.items() if text.startswith(name)), 1)
     return 128 + number if number > 1 else 1
-
-
-# The failed tasks of a program that knows no ranks.
-of_tasks = partial(of_step, task="task")
 
 
 def _batch_lines(logs: Logs) -> list[str]:
@@ -289,11 +285,41 @@ def of_last_processes(
     return [process for rank, process in of_ranks if process.time_ns >= begun.get(rank, math.inf)]
 
 
-def ranked_by(*names: str) -> Callable[[Process], int | None]:
-    """Return the function that reads a rank from the first variable that is a number."""
+class Reader(NamedTuple):
+    """How the failures of a launcher are read.
 
-    def rank_of(process: Process) -> int | None:
-        numbers = (whole(process.env.get(name)) for name in names)
-        return next((number for number in numbers if number is not None), None)
+    Attributes:
+        of_logs: the ranks that failed according to the logs, the first one first.
+        rank_of: the global rank of a process; None: it is in a variable of the process.
+        of_last_start: of the processes of a run in order of time, and of its reported failures, the
+            processes since ranks were last started; the run survived failures before that.
+    """
 
-    return rank_of
+    of_logs: Callable[[Logs], list[Failure]]
+    rank_of: Callable[[Process], int | None] | None = None
+    of_last_start: Callable[[Sequence[Process], Sequence[Failure]], Sequence[Process]] = (
+        lambda processes, _: processes
+    )
+
+
+# Of all other launchers, srun reports the failed tasks.
+READERS = {
+    "accelerate": Reader(of_torchrun),
+    "horovod-elastic": Reader(of_elastic, of_last_start=of_last_processes),
+    "mpirun": Reader(of_mpirun),
+    "spawn": Reader(of_spawn, rank_of_spawned),
+    "torchrun": Reader(of_torchrun, of_last_start=since_restart),
+}
+
+
+def reader(launcher: Launcher) -> Reader:
+    """Return how the failures of a launcher are read."""
+    return READERS.get(launcher.name) or Reader(partial(of_step, task=launcher.task_noun))
+
+
+def rank_of(launcher: Launcher, process: Process) -> int | None:
+    """Return the global rank of a process; None: not known."""
+    if own := reader(launcher).rank_of:
+        return own(process)
+    numbers = (whole(process.env.get(name)) for name in launcher.rank_variables)
+    return next((number for number in numbers if number is not None), None)

@@ -15,7 +15,6 @@ from toolkit.errors import (
     NeedsInstallError,
     ToolkitError,
 )
-from toolkit.launchers import failures
 from toolkit.launchers.base import Launcher, default, require, sockets
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch
@@ -244,9 +243,7 @@ HOROVOD_ELASTIC = Launcher(
     has_pty=False,
     options=("max_restarts",),
     starters=("-c", "horovod_elastic.py"),
-    failures=failures.of_elastic,
-    rank_of=failures.ranked_by("HOROVOD_RANK"),
-    of_last_start=failures.of_last_processes,
+    rank_variables=("HOROVOD_RANK",),
 )
 
 _OPEN_MPI = re.compile(r"Open MPI\)? (\d{1,9})\.(\d{1,9})")
@@ -316,7 +313,6 @@ MPIRUN = Launcher(
     needs=frozenset(("command", "nodes")),
     has_pty=False,
     starters=("mpirun",),
-    failures=failures.of_mpirun,
-    rank_of=failures.ranked_by("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
+    rank_variables=("OMPI_COMM_WORLD_RANK", "PMIX_RANK"),
     waits_for_failed=True,
 )

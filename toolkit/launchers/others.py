@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
-from toolkit.launchers import failures
 from toolkit.launchers.base import Launcher, default, require, sockets
 from toolkit.model.case import Case
 from toolkit.model.plan import Launch
@@ -21,7 +20,6 @@ NONE = Launcher(
     takes_node=True,
     takes_programs=True,
     task_noun="task",
-    failures=failures.of_tasks,
 )
 
 STRATEGIES = ("MultiWorkerMirroredStrategy", "MirroredStrategy", "ParameterServerStrategy")
@@ -136,7 +134,6 @@ RAY = Launcher(
     is_per_node=True,
     takes_node=True,
     task_noun="task",
-    failures=failures.of_tasks,
     starters=("ray", "-c", "ray_node.py"),
 )
 
@@ -212,7 +209,6 @@ SUBMITIT = Launcher(
     takes_programs=True,
     starts_python=True,
     task_noun="task",
-    failures=failures.of_tasks,
 )
 
 
@@ -237,7 +233,6 @@ SHELL = Launcher(
     takes_programs=True,
     writes_reports=False,
     task_noun="task",
-    failures=failures.of_tasks,
 )
 
 _JUPYTER = "jupyterlab"
@@ -306,5 +301,4 @@ NOTEBOOK = Launcher(
     starts_python=True,
     writes_reports=False,
     task_noun="task",
-    failures=failures.of_tasks,
 )

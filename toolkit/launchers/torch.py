@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UsageError
-from toolkit.launchers import failures
 from toolkit.launchers.base import Launcher, default, require, sockets
 from toolkit.launchers.trainers import (
     AGENT_ENVIRONMENT,
@@ -93,9 +92,7 @@ TORCHRUN = Launcher(
     is_per_node=True,
     options=("max_restarts",),
     starters=("torchrun",),
-    failures=failures.of_torchrun,
-    rank_of=failures.ranked_by("RANK"),
-    of_last_start=failures.since_restart,
+    rank_variables=("RANK",),
 )
 
 
@@ -188,7 +185,7 @@ SRUN = Launcher(
     framework=_FRAMEWORK,
     modules=(_FRAMEWORK, *TRAINERS),
     options=("init",),
-    rank_of=failures.ranked_by("RANK", "SLURM_PROCID"),
+    rank_variables=("RANK", "SLURM_PROCID"),
 )
 
 _NODES = ("nodes", "nnodes", "num-nodes", "num-machines")
@@ -236,8 +233,6 @@ SPAWN = Launcher(
     check=lambda case: require("torch", case),
     framework=_FRAMEWORK,
     is_per_node=True,
-    failures=failures.of_spawn,
-    rank_of=failures.rank_of_spawned,
 )
 
 RECORDS = "nccl_trace_rank_"  # the number of the rank follows; below the directory of reports

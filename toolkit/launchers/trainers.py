@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise, takewhile
 
 from toolkit.errors import LauncherMismatchError, ToolkitError
-from toolkit.launchers import failures
 from toolkit.launchers.base import Launcher, default, require, sockets
 from toolkit.model.case import Case, Construction, Source
 from toolkit.model.plan import Launch
@@ -283,6 +282,5 @@ ACCELERATE = Launcher(
     takes_programs=True,
     commands=_COMMAND[:1],
     starters=("accelerate",),
-    failures=failures.of_torchrun,
-    rank_of=failures.ranked_by("RANK"),
+    rank_variables=("RANK",),
 )

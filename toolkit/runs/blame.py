@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from msgspec.structs import replace
 
 from toolkit import launchers
-from toolkit.launchers.failures import describe_end, end_of_spawned
+from toolkit.launchers.failures import describe_end, end_of_spawned, reader
 from toolkit.model.run import Error, Failure, Process, Record
 from toolkit.text import redacted
 
@@ -198,7 +198,7 @@ def first(
     records = sorted(
         (
             _judged(record, process)
-            for process in launchers.get(launcher).of_last_start(processes, reported)
+            for process in reader(launchers.get(launcher)).of_last_start(processes, reported)
             for record in process.records
             if record.chain
         ),

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from toolkit import launchers
 from toolkit.errors import ConfigError, JobLostError
-from toolkit.launchers.failures import rank_failure
+from toolkit.launchers.failures import rank_failure, reader
 from toolkit.launchers.torch import SPAWN
 from toolkit.model.plan import Plan
 from toolkit.model.run import Failure, JobState, Outcome, PointOutcome, Process
@@ -151,7 +151,7 @@ def first_failure(
         rank_failure(failure.exit_code, failure.rank, host_of[failure.rank])
         if failure.rank in host_of and not failure.host
         else failure
-        for failure in launchers.get(launcher).failures([*by_host.items()])
+        for failure in reader(launchers.get(launcher)).of_logs([*by_host.items()])
     ]
     failure = blame.first(launcher, processes, reported) or next(iter(reported), None)
     if failure is None or failure.words or not signal_of(failure.exit_code):

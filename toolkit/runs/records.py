@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from toolkit import launchers
 from toolkit.files import open_regular
+from toolkit.launchers.failures import rank_of, reader
 from toolkit.model.plan import Plan
 from toolkit.model.run import Process, Record
 from toolkit.runs import logs
@@ -60,7 +61,7 @@ def read(run: Run) -> list[Process]:
             numbers.add(env.get("TORCHELASTIC_RUN_ID", "").partition("-")[0])
             if process and str(run.job_id) in numbers:
                 is_agent = is_starter(process.program)
-                rank = None if is_agent else launcher.rank_of(process)
+                rank = None if is_agent else rank_of(launcher, process)
                 own = process.own_rank if rank is None else rank
                 processes.append(process._replace(rank=own))
     return sorted(processes, key=lambda process: process.time_ns)
@@ -86,7 +87,7 @@ def latest(
     """
     last = attempt or max(map(_attempt_of, processes), default=1)
     started = [process for process in processes if _attempt_of(process) == last]
-    return launchers.get(plan.launch.launcher).of_last_start(started, ())
+    return reader(launchers.get(plan.launch.launcher)).of_last_start(started, ())
 
 
 def _read(run: Run, name: str, most: int, hide: Callable[[str], str]) -> Process | None:
