@@ -26,7 +26,7 @@ from toolkit.model.slurm_options import OPTIONS, OWN
 from toolkit.planning import settings
 from toolkit.planning.options import with_gpus
 from toolkit.planning.plan import decide
-from toolkit.planning.settings import Layer, Settings, from_environment, layer, merge
+from toolkit.planning.settings import Layer, from_environment, layer, merge
 from toolkit.quoting import sbatch_option
 from toolkit.rules import judge
 from toolkit.rules.partition import gpu_types
@@ -466,8 +466,8 @@ def test_memory_is_read_as_slurm_reads_it() -> None:
 # Variables that are passed on
 
 
-def passed(*names: str, **given: Any) -> tuple[Settings, list[ToolkitError]]:
-    return settings.with_variables(merge([Layer("below", given), flags({"env": names}, ())]))
+def passed(*names: str, **given: Any) -> tuple[Job, list[ToolkitError]]:
+    return settings.with_variables(merge([Layer("below", given), flags({"env": names}, ())]).job)
 
 
 def test_env_with_a_name_alone_passes_the_variable_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,7 +475,7 @@ def test_env_with_a_name_alone_passes_the_variable_on(monkeypatch: pytest.Monkey
     monkeypatch.setenv("OPTION_EMPTY", "")
     monkeypatch.delenv("OPTION_B", raising=False)
     found, wrong = passed("OPTION_A", "OPTION_EMPTY", "X=1", env={"OPTION_A": "of the project"})
-    assert found.job.env == {"OPTION_A": "line one\nline 'two'", "OPTION_EMPTY": "", "X": "1"}
+    assert found.env == {"OPTION_A": "line one\nline 'two'", "OPTION_EMPTY": "", "X": "1"}
     assert not wrong
     _, wrong = passed("OPTION_B")
     assert [(one.place, one.cause) for one in wrong] == [
@@ -496,8 +496,8 @@ def test_with_conda_a_name_that_is_no_variable_is_the_environment(
         (("OPTION_A",), "base", "base", []),
     ):
         found, wrong = passed(*names, runtime="conda", conda_env=below)
-        assert (found.job.conda_env, [one.cause for one in wrong]) == (environment, unset)
-        assert found.job.env == ({"OPTION_A": "a"} if "OPTION_A" in names else {})
+        assert (found.conda_env, [one.cause for one in wrong]) == (environment, unset)
+        assert found.env == ({"OPTION_A": "a"} if "OPTION_A" in names else {})
 
 
 def test_a_value_that_was_passed_on_is_kept_with_the_run(tmp_path: Path) -> None:

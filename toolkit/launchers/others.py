@@ -278,19 +278,15 @@ def _require_jupyter(case: Case) -> Iterator[ToolkitError]:
     yield LauncherMismatchError(f"{lacking} has no JupyterLab", place=place, next_step=step)
 
 
-def _notebook(case: Case) -> Launch:
-    """Start the server on the first node, on a Unix socket of the node's own.
-
-    One task has the job's share of that node; the other nodes wait for its kernels. The server's
-    first argument is the seconds after which it stops if unused.
-    """
-    return default(case, program=("python3", f"{case.run}/notebook_server.py", *case.job.arguments))
-
-
+# The server is on the first node, on a Unix socket of the node's own. One task has the job's share
+# of that node; the other nodes wait for its kernels. The server's first argument is the seconds
+# after which it stops if unused.
 NOTEBOOK = Launcher(
     "notebook",
     "JupyterLab on the first node: what toolkit notebook starts",
-    launch=_notebook,
+    launch=lambda case: default(
+        case, program=("python3", f"{case.run}/notebook_server.py", *case.job.arguments)
+    ),
     check=_check_notebook,
     is_internal=True,
     is_server=True,

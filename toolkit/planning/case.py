@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -128,8 +129,7 @@ def _site_layer(site: Site) -> Layer:
 
 def _settled(target: Target, note: str, cluster: Cluster, settings: Settings, cwd: Path) -> Case:
     """Return the case as far as the settings tell."""
-    settings, unset = with_variables(settings)
-    job, origins = settings.job, dict(settings.origins)
+    (job, unset), origins = with_variables(settings.job), dict(settings.origins)
     if job.site == "auto" or "site" not in origins:
         origins["site"] = cluster.origin if job.site == "auto" else "default"
     case = Case(
@@ -257,6 +257,7 @@ def _with_facts(case: Case) -> Case:
     if client is None or (container is None and site.modules):  # a module brings it, in the job
         container = site.container_command
     facts = Facts(mpi=site.mpi or None, container=container, mpirun="")
+    wanted = case.launcher.facts if case.launcher else ()
     if client is not None:
         from toolkit.slurm.cluster import ask_limits, ask_nodes, ask_usage
 
@@ -264,7 +265,6 @@ def _with_facts(case: Case) -> Case:
         name = job.partition or next((entry.name for entry in partitions if entry.default), "")
         counts = name and (job.most_gpus or job.array is not None or job.sweep)
         limits = ask_limits(client, name) if counts else {}
-        wanted = case.launcher.facts if case.launcher else ()
         names_nodes = job.nodelist or job.exclude or job.constraint
         facts = Facts(
             partitions=partitions,
@@ -280,20 +280,15 @@ def _with_facts(case: Case) -> Case:
             limits=limits,
             sbatch_options=client.sbatch_options() if job.slurm else {},
             mpi=client.mpi_types() if "mpi" in wanted else None,
-            mpirun=_mpirun_version() if "mpirun" in wanted else None,
         )
+    if client is not None and "mpirun" in wanted:
+        with suppress(CommandFailedError, NeedsInstallError):
+            answer = shell.run(["mpirun", "--version"], timeout=20, check=False).stdout
+            lines = (line.strip() for line in answer.splitlines())
+            facts = replace(facts, mpirun=next(filter(None, lines), None))
     if case.environment is not None:
         facts = replace(facts, mpirun=case.environment.mpirun)
     return case._replace(facts=facts)
-
-
-def _mpirun_version() -> str | None:
-    """Return the first line of ``mpirun --version``; None if there is none."""
-    try:
-        answer = shell.run(["mpirun", "--version"], timeout=20, check=False)
-    except (CommandFailedError, NeedsInstallError):
-        return None
-    return next((line.strip() for line in answer.stdout.splitlines() if line.strip()), None)
 
 
 def _with_host(case: Case, cwd: Path) -> Case:

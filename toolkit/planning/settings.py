@@ -34,7 +34,7 @@ KEEP_SCREENSHOTS UPDATE_GOLDEN
 """
 _PREFIXES = ("TOOLKIT_SLURM_", "TOOLKIT_TEST_")
 _JOINED = ("arguments", "pass_env", "secret", "bind", "modules")
-_GPUS = ("gpus", "gpus_per_node")
+_GPUS = ("gpus", "gpus_per_node")  # names of the same value
 # Settings that a site may require of every job.
 _DEMANDS = ("require_signed", "signature_key")
 _WHOLE = re.compile(r"-?\d+\Z")
@@ -87,7 +87,11 @@ def merge(layers: Sequence[Layer]) -> Settings:
     origins: dict[str, str] = {}
     for origin, values in layers:
         values, slurm = _split_slurm(origin, values)
-        _drop_other_gpus(values, merged, origins)
+        gpus = [str(values[key]) for key in _GPUS if key in values]
+        is_by_node = any("," in text for text in gpus)
+        for key in (*(_GPUS if gpus else ()), *(("ntasks_per_node",) if is_by_node else ())):
+            merged.pop(key, None)
+            origins.pop(key, None)
         for key, value in values.items():
             if key in _JOINED:
                 joined = (*merged.get(key, ()), *value)
@@ -134,19 +138,6 @@ def _split_slurm(
             )
         settings[option.field] = slurm.pop(name)
     return settings, slurm
-
-
-def _drop_other_gpus(
-    values: Mapping[str, Any], merged: dict[str, Any], origins: dict[str, str]
-) -> None:
-    """Drop earlier numbers of GPUs: ``gpus`` and ``gpus_per_node`` are names of the same value."""
-    named = [key for key in _GPUS if key in values]
-    dropped = list(_GPUS) if named else []
-    if any("," in str(values[key]) for key in named):
-        dropped.append("ntasks_per_node")
-    for key in dropped:
-        merged.pop(key, None)
-        origins.pop(key, None)
 
 
 def demands(site: Layer) -> Layer:
@@ -242,6 +233,8 @@ def _slurm_value(name: str, text: str) -> SlurmValue:
 def named_values(options: dict[str, Any]) -> dict[str, Any]:
     """Return options with the words of ``--env`` and ``--slurm`` in place as settings by name.
 
+    The words of ``--slurm`` are ``NAME=VALUE``, or ``NAME`` for an option without a value.
+
     Raises:
         UsageError: an ``--env`` names no variable, or an option of sbatch is given twice.
     """
@@ -253,33 +246,23 @@ def named_values(options: dict[str, Any]) -> dict[str, Any]:
             place="--env",
             next_step="--env NAME=VALUE",
         )
-    named = {
-        "env": dict(text.split("=", 1) for text in texts if "=" in text),
-        "pass_env": tuple(text for text in texts if "=" not in text),
-        "slurm": _slurm_values(options.get("slurm", ())),
-    }
-    others = {key: value for key, value in options.items() if key not in named}
-    return others | {key: value for key, value in named.items() if value}
-
-
-def _slurm_values(texts: Iterable[str]) -> dict[str, SlurmValue]:
-    """Return the options of ``--slurm``: ``NAME=VALUE``, or ``NAME`` for one without a value.
-
-    Raises:
-        UsageError: an option is named twice with different values.
-    """
-    values: dict[str, SlurmValue] = {}
-    for text in texts:
+    slurm: dict[str, SlurmValue] = {}
+    for text in options.get("slurm", ()):
         name, equals, value = text.removeprefix("--").partition("=")
         given: SlurmValue = value if equals else True
-        if values.get(name, given) != given:
+        if slurm.setdefault(name, given) != given:
             raise UsageError(
                 f"{name} is given twice, with different values",
                 place=f"--slurm {name}",
                 next_step="leave one of them out",
             )
-        values[name] = given
-    return values
+    named = {
+        "env": dict(text.split("=", 1) for text in texts if "=" in text),
+        "pass_env": tuple(text for text in texts if "=" not in text),
+        "slurm": slurm,
+    }
+    others = {key: value for key, value in options.items() if key not in named}
+    return others | {key: value for key, value in named.items() if value}
 
 
 def project_layers(cwd: Path) -> list[Layer]:
@@ -293,42 +276,27 @@ def chosen(cwd: Path) -> Job:
     return merge(layers).job
 
 
-def with_variables(settings: Settings) -> tuple[Settings, list[ToolkitError]]:
-    """Return the settings with the values of secret variables and of those that are passed on.
+def with_variables(job: Job) -> tuple[Job, list[ToolkitError]]:
+    """Return settings with the values of secret variables and of those that are passed on.
 
     The findings are of variables that are not set. A repeated run has the values already. For a
     runtime that has named environments, the first name that is not a variable of this shell is that
     of the environment.
     """
-    job = settings.job
-    names, environment = _split_names(job, os.environ)
-    values = {name: os.environ.get(name, job.env.get(name)) for name in (*names, *job.secret)}
-    unset = [
-        _unset(name, is_secret=name in job.secret)
-        for name, value in values.items()
-        if value is None
-    ]
-    env = {**job.env, **{name: value for name, value in values.items() if value is not None}}
-    job = replace(job, env=env, pass_env=names, conda_env=environment)
-    return Settings(job, settings.origins), unset
-
-
-def _split_names(job: Job, environment: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
-    """Return the variables to pass on, and the environment of conda if ``--env`` names one."""
+    names, environment = job.pass_env, job.conda_env
     runtime = RUNTIMES.get(job.runtime or DEFAULT)
-    if runtime is None or runtime.environments is None:
-        return job.pass_env, job.conda_env
-    others = [name for name in job.pass_env if name not in environment and name not in job.env]
-    chosen = others[0] if others else job.conda_env
-    return tuple(name for name in job.pass_env if name != chosen), chosen
-
-
-def _unset(name: str, *, is_secret: bool) -> ToolkitError:
-    cause = f"the variable {name} is not set in this shell"
-    if is_secret:
-        return UsageError(cause, place="--secret", next_step=f"read -rs {name}; export {name}")
-    return UsageError(
-        cause,
-        place="--env",
-        next_step=f"--env {name}=VALUE; an environment of conda: --runtime conda --env {name}",
-    )
+    if runtime is not None and runtime.environments is not None:
+        others = (name for name in names if name not in os.environ and name not in job.env)
+        environment = next(others, environment)
+        names = tuple(name for name in names if name != environment)
+    values = {name: os.environ.get(name, job.env.get(name)) for name in (*names, *job.secret)}
+    unset = list[ToolkitError]()
+    for name in (name for name, value in values.items() if value is None):
+        place, conda = "--env", f"--runtime conda --env {name}"
+        step = f"--env {name}=VALUE; an environment of conda: {conda}"
+        if name in job.secret:
+            place, step = "--secret", f"read -rs {name}; export {name}"
+        cause = f"the variable {name} is not set in this shell"
+        unset.append(UsageError(cause, place=place, next_step=step))
+    env = {**job.env, **{name: value for name, value in values.items() if value is not None}}
+    return replace(job, env=env, pass_env=names, conda_env=environment), unset

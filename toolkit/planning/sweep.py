@@ -134,7 +134,15 @@ def _sweep_findings(
     count = math.prod(map(len, parsed.values()))
     for name, values in parsed.items():
         if name in _RESOURCES and not source.option(name):
-            yield _resource_error(name, values)
+            command = f"toolkit run --detach --{name} ${name} ..."
+            yield UsageError(
+                f"{name} is not an argument of the script, and all points of a sweep run with the "
+                "same nodes, GPUs and time",
+                place="--sweep",
+                next_step="submit a job for each value: "
+                f"for {name} in {' '.join(values)}; do {command}; done; "
+                f"if the script has such an argument: --sweep=--{name}=...",
+            )
     if count > _MAX_POINTS:
         yield UsageError(
             f"the sweep has {count} points; the limit is {_MAX_POINTS}",
@@ -183,15 +191,4 @@ def _array_error(text: str) -> UsageError | None:
         return None
     return UsageError(
         cause, place="--array", next_step="numbers and ranges: --array 0-9, or 1,4,7, or 0-99:5%4"
-    )
-
-
-def _resource_error(name: str, values: Sequence[str]) -> UsageError:
-    loop = f"for {name} in {' '.join(values)}; do toolkit run --detach --{name} ${name} ...; done"
-    return UsageError(
-        f"{name} is not an argument of the script, and all points of a sweep run with the same "
-        "nodes, GPUs and time",
-        place="--sweep",
-        next_step=f"submit a job for each value: {loop}; "
-        f"if the script has such an argument: --sweep=--{name}=...",
     )

@@ -9,6 +9,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
@@ -113,22 +114,17 @@ def binds(case: Case) -> Iterator[ToolkitError]:
 
     for path in missing:
         package = f"apt-get install {DATASETS.get(path)} (Debian's package of it)"
+        beside: list[str] = []
+        with suppress(OSError):  # of a directory that cannot be listed
+            beside += map(str, Path(path).parent.iterdir())
         yield BindMissingError(
             f"{path} is not there",
             place="--bind",
-            choices=[str(other) for other in _beside(Path(path))],
+            choices=beside,
             value=path,
             next_step=f"{package}, or --bind a copy of yours" if path in DATASETS else None,
             source="looked here",
         )
-
-
-def _beside(path: Path) -> list[Path]:
-    """Return what is in a path's directory; nothing if that cannot be listed."""
-    try:
-        return list(path.parent.iterdir())
-    except OSError:
-        return []
 
 
 def datasets(case: Case) -> Iterator[ToolkitError]:

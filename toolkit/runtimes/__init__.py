@@ -74,8 +74,21 @@ def check(case: Case) -> Iterator[ToolkitError]:
     if runtime is None:
         yield unknown(job.runtime or "")
         return
-    if not runtime.image:
-        yield from _check_no_image(case, runtime.name)
+    # An image that the job's folder or the project names is passed over: the runtime was chosen in
+    # its place.
+    chosen = ("--image", case.origins.get("runtime"))
+    if not runtime.image and job.image and case.origins.get("image", "") in chosen:
+        yield UsageError(
+            f"the runtime {runtime.name} starts no image",
+            place="--image",
+            next_step="leave --image out, or --runtime apptainer",
+        )
+    if not runtime.image and job.bind and case.origins.get("bind") == "--bind":
+        yield UsageError(
+            f"the runtime {runtime.name} has no container to show a directory in",
+            place="--bind",
+            next_step="use the directory as it is",
+        )
     if runtime.environments is None and job.conda_env is not None:
         yield UsageError(
             f"the runtime {runtime.name} cannot use an environment of conda ({job.conda_env})",
@@ -98,24 +111,3 @@ def check(case: Case) -> Iterator[ToolkitError]:
         place="--launcher",
         next_step=f"--launcher {' or '.join(names)}; or --runtime {' or '.join(others)}",
     )
-
-
-def _check_no_image(case: Case, name: str) -> Iterator[ToolkitError]:
-    """Refuse an image, or a directory to bind, that the user asks for.
-
-    An image that the job's folder or the project names is passed over: it is the runtime that was
-    chosen in its place.
-    """
-    origin = case.origins.get("image", "")
-    if case.job.image and origin in ("--image", case.origins.get("runtime")):
-        yield UsageError(
-            f"the runtime {name} starts no image",
-            place="--image",
-            next_step="leave --image out, or --runtime apptainer",
-        )
-    if case.job.bind and case.origins.get("bind") == "--bind":
-        yield UsageError(
-            f"the runtime {name} has no container to show a directory in",
-            place="--bind",
-            next_step="use the directory as it is",
-        )
