@@ -100,8 +100,8 @@ def _exit_code(text: str) -> int:
     """Return the exit code in srun's message."""
     if code := _CODE.search(text):
         return int(code[1])
-    number = next((number for name, number in _SIGNALS.items() if text.startswith(name)), 1)
-    return 128 + number if number > 1 else 1
+    killed = (128 + number for name, number in _SIGNALS.items() if text.startswith(name))
+    return next(killed, 1)
 
 
 def _batch_lines(logs: Logs) -> list[str]:

@@ -49,6 +49,9 @@ def _torchrun(case: Case) -> Launch:
     is_elastic, is_unequal = least != most, bool(job.gpus_by_node)
     usual = _RESTARTS if is_elastic else 0
     restarts = usual if job.max_restarts is None else job.max_restarts
+    script = (case.target.script,) if case.target.is_python else ("--no-python", case.target.script)
+    if job.python_module:
+        script = ("-m", job.python_module)
     return default(
         case,
         {
@@ -66,18 +69,11 @@ def _torchrun(case: Case) -> Launch:
             "--tee=3",
         ),
         directives=(("no-kill", ""), ("requeue", "")) if is_elastic else (),
-        program=(*_torchrun_script(case), *own, *job.arguments),
+        program=(*script, *own, *job.arguments),
         task_is_rank=False,
         labels_lines=True,
         **({"cpus_per_task": None} if is_unequal else {}),
     )
-
-
-def _torchrun_script(case: Case) -> tuple[str, ...]:
-    if case.job.python_module:
-        return ("-m", case.job.python_module)
-    script = case.target.script
-    return (script,) if case.target.is_python else ("--no-python", script)
 
 
 TORCHRUN = Launcher(

@@ -136,9 +136,8 @@ def lightning_findings(case: Case) -> Iterator[ToolkitError]:
 
 def _shape(trainer: Construction, case: Case) -> tuple[int | None, int | None]:
     """Return the devices and nodes of a Trainer, by default Lightning's; None: not known."""
-    is_cli, given = trainer.name.endswith("CLI"), trainer.keywords
-    is_whole = trainer.is_whole
-    if is_cli:
+    given, is_whole, kind = trainer.keywords, trainer.is_whole, trainer.name.rpartition(".")[2]
+    if kind.endswith("CLI"):
         names = {word.partition("=")[0] for word in case.job.arguments}
         is_whole = "trainer_defaults" not in given and not names & {"-c", "--config"}
         # What the arguments of a script with LightningCLI set of its Trainer.
@@ -148,12 +147,20 @@ def _shape(trainer: Construction, case: Case) -> tuple[int | None, int | None]:
             for name, value in pairwise(words)
             if name.startswith(_CLI)
         }
-    settings: dict[str, int | str | None] = (
-        {"num_nodes": 1, "devices": "auto", **_variables(trainer, case), **given}
-        if is_whole
-        else given
+    settings: dict[str, int | str | None] = {}
+    if is_whole:
+        variables = {**_lightning_environment(case), **case.job.env}
+        settings = {"num_nodes": 1, "devices": "auto"}
+        for name in _SHAPE if kind in _PREFIXES else ():
+            variable = f"{_PREFIXES[kind]}{name.upper()}"
+            known = {name: variables[variable]} if variable in variables else {}
+            # Of a variable that is passed on, the value is not known.
+            settings |= {name: None} if variable in case.job.pass_env else known
+    settings |= given
+    devices, nodes = (
+        int(value) if isinstance(value, str) and value.removeprefix("-").isdecimal() else value
+        for value in map(settings.get, _SHAPE)
     )
-    devices, nodes = (_number(settings.get(name)) for name in ("devices", "num_nodes"))
     if devices in ("auto", -1):
         is_on_cpus = settings.get("accelerator") == "cpu" or not case.job.most_gpus
         devices = 1 if is_on_cpus else case.job.most_gpus
@@ -161,22 +168,6 @@ def _shape(trainer: Construction, case: Case) -> tuple[int | None, int | None]:
         devices if isinstance(devices, int) and devices > 0 else None,
         nodes if isinstance(nodes, int) else None,
     )
-
-
-def _variables(trainer: Construction, case: Case) -> dict[str, int | str | None]:
-    """Return what variables say of a Trainer's shape; None: the user's value is not known."""
-    prefix = _PREFIXES.get(trainer.name.rpartition(".")[2])
-    if prefix is None:
-        return {}
-    values: dict[str, str | None] = {**_lightning_environment(case), **case.job.env}
-    values |= dict.fromkeys(case.job.pass_env)
-    names = {f"{prefix}{name.upper()}": name for name in _SHAPE}
-    return {name: values[variable] for variable, name in names.items() if variable in values}
-
-
-def _number(value: int | str | None) -> int | str | None:
-    is_number = isinstance(value, str) and value.removeprefix("-").isdecimal()
-    return int(value) if value and is_number else value
 
 
 def _uses_lightning(source: Source) -> bool:

@@ -110,13 +110,12 @@ def _findings(case: Case) -> tuple[list[ToolkitError], Forced | None]:
     overruled = [error for error in judged if case.force is not None and not error.is_warning]
     findings = [
         *case.findings,
-        *_partition_findings(case),
+        *_own_findings(case),
         *options.findings(job, case.facts.sbatch_options),
         *(finding for finding in judged if finding not in overruled),
         *contradictions(case),
         *options.requeue_findings(case),
         *sweep.findings(job, case.source),
-        *_secret_findings(job),
         *launchers.check(case),
         *(binds.findings(case) if case.noun == "image" else ()),
         *runtimes.check(case),
@@ -126,7 +125,8 @@ def _findings(case: Case) -> tuple[list[ToolkitError], Forced | None]:
     return findings, forced
 
 
-def _partition_findings(case: Case) -> Iterator[ToolkitError]:
+def _own_findings(case: Case) -> Iterator[ToolkitError]:
+    """Yield an unknown partition, and arguments that look like secrets."""
     known = {partition.name for partition in case.facts.partitions} or set(case.site.partitions)
     name = case.job.partition
     if name is not None and known and name not in known:
@@ -137,10 +137,7 @@ def _partition_findings(case: Case) -> Iterator[ToolkitError]:
             value=name,
             next_step=f"one of {', '.join(sorted(known))}",
         )
-
-
-def _secret_findings(job: Job) -> Iterator[ToolkitError]:
-    if shows(job.arguments):
+    if shows(case.job.arguments):
         yield UsageError(
             "an argument of the script looks like a secret: all users of a node can read it in "
             "the list of processes",

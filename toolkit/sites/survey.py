@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,7 +110,7 @@ def survey(client: Client, progress: Progress, *, probe: Sequence[str] | None = 
         mpi=client.mpi_types(),
         containers=tuple(name for name in _CONTAINERS if shell.which(name)),
         modules=_modules(),
-        scratch=_scratch(os.environ),
+        scratch=_scratch(),
         limits={name: known for name, known in limits.items() if known.source},
         probes={}
         if probe is None
@@ -154,11 +154,11 @@ def modules(text: str) -> tuple[str, ...]:
     )
 
 
-def _scratch(environment: Mapping[str, str]) -> str:
-    """Return ``$SCRATCH`` if it is set, ``/scratch/$USER`` if that exists, else an empty text."""
-    if environment.get("SCRATCH") and Path(environment["SCRATCH"]).is_dir():
-        return "$SCRATCH"
-    return "/scratch/$USER" if Path(os.path.expandvars("/scratch/$USER")).is_dir() else ""
+def _scratch() -> str:
+    """Return ``$SCRATCH`` or ``/scratch/$USER``, the first that is a directory; else empty."""
+    texts = ("$SCRATCH", "/scratch/$USER")
+    places = ((text, os.path.expandvars(text)) for text in texts)
+    return next((text for text, place in places if place and Path(place).is_dir()), "")
 
 
 def _probe(client: Client, progress: Progress, partition: str, options: Sequence[str]) -> NodeProbe:
