@@ -18,9 +18,9 @@ from toolkit.model.image import Manifest, Python
 from toolkit.model.job import Job
 from toolkit.model.run import Failure
 from toolkit.model.site import Facts, Partition, Site
-from toolkit.planning.binds import parse_binds
 from toolkit.planning.plan import decide
 from toolkit.runtimes import DEFAULT, RUNTIMES
+from toolkit.runtimes.base import parse_binds
 
 MANIFEST = Manifest(
     name="pytorch_cpu",

@@ -27,7 +27,6 @@ from toolkit.model.case import Case, Image, Target
 from toolkit.model.job import Job
 from toolkit.model.plan import Tree
 from toolkit.model.site import Facts, Site
-from toolkit.planning.binds import parse_binds
 from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.settings import (
     DEFAULTS,
@@ -43,6 +42,7 @@ from toolkit.planning.settings import (
 from toolkit.planning.target import understand
 from toolkit.runs.directories import next_directory
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
+from toolkit.runtimes.base import parse_binds
 from toolkit.sites import comment_example
 
 _RANKS = {"nodes", "ntasks_per_node", "gpus", "gpus_per_node"}

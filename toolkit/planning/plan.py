@@ -19,8 +19,8 @@ from toolkit.launchers.torch import flight_recorder
 from toolkit.model.base import convert
 from toolkit.model.case import Case
 from toolkit.model.job import Job
-from toolkit.model.plan import Bind, Forced, Launch, Plan
-from toolkit.planning import binds, options, sweep
+from toolkit.model.plan import Forced, Launch, Plan
+from toolkit.planning import options, sweep
 from toolkit.planning.settings import Settings
 from toolkit.rules import judge
 from toolkit.rules.options import contradictions
@@ -50,8 +50,10 @@ def decide(case: Case) -> Plan:
     reports = _writes_reports(case)
     origins = _origins(case)
     forced_texts = [f"forced: {text}" for text in (forced.findings if forced else ())]
-    if runtime.image:
-        container = replace(container, binds=_binds(case, origins))
+    for bind in container.binds:
+        reason = case.shown.get(bind.target, "the run needs it")
+        is_named = bind in case.binds
+        origins[f"bind {bind.target}"] = case.origins.get("bind", "job") if is_named else reason
     fresh = Plan(
         toolkit=__version__,
         name=case.name,
@@ -117,7 +119,6 @@ def _findings(case: Case) -> tuple[list[ToolkitError], Forced | None]:
         *options.requeue_findings(case),
         *sweep.findings(job, case.source),
         *launchers.check(case),
-        *(binds.findings(case) if case.noun == "image" else ()),
         *runtimes.check(case),
     ]
     texts = tuple(error.summary for error in overruled)
@@ -174,16 +175,6 @@ def _origins(case: Case) -> dict[str, str]:
     unset = {key: value for key, value in decided.items() if getattr(job, key) is None}
     given = case.origins.items()
     return {key: value for key, value in given if key not in ("summary", "env", "bind")} | unset
-
-
-def _binds(case: Case, origins: dict[str, str]) -> tuple[Bind, ...]:
-    """Return the binds of a job, and note the source of each."""
-    mounts = binds.binds(case)
-    for bind in mounts:
-        reason = case.shown.get(bind.target, "the run needs it")
-        is_named = bind in case.binds
-        origins[f"bind {bind.target}"] = case.origins.get("bind", "job") if is_named else reason
-    return mounts
 
 
 def _environment(case: Case, launch: Launch, origins: dict[str, str]) -> dict[str, str]:

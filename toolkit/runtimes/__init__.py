@@ -19,7 +19,7 @@ from toolkit.launchers import LAUNCHERS, offered
 from toolkit.launchers.base import Launcher
 from toolkit.model.case import Case
 from toolkit.runtimes import containers, environments
-from toolkit.runtimes.base import Runtime
+from toolkit.runtimes.base import Runtime, bind_findings
 
 RUNTIMES = {
     runtime.name: runtime
@@ -101,6 +101,7 @@ def check(case: Case) -> Iterator[ToolkitError]:
             place="--runtime",
             next_step="--runtime apptainer, with a signed image",
         )
+    yield from bind_findings(case) if runtime.image else ()
     yield from runtime.check(case)
     if launcher is None or launcher.needs <= runtime.offers:
         return

@@ -18,17 +18,17 @@ from toolkit.errors import (
 from toolkit.model.case import Case, Image
 from toolkit.model.image import Engine
 from toolkit.model.plan import Container
-from toolkit.runtimes.base import Runtime, missing_frameworks
+from toolkit.runtimes.base import Runtime, binds, missing_frameworks
 
 
-def _home(case: Case, name: str) -> dict[str, Any]:
-    """Return the home directory of an image: one for each, on the site's scratch if it has one.
+def _directories(case: Case, name: str) -> dict[str, Any]:
+    """Return what an image sees of the host: its home, on the site's scratch if any, and binds.
 
-    Its name has no characters that a container's options interpret.
+    The home's name has no characters that a container's options interpret.
     """
     safe, scratch = re.sub(r"[^\w.+-]", "-", name, flags=re.ASCII), case.site.scratch
     home = f"{scratch.rstrip('/')}/toolkit/home/{safe}" if scratch else None
-    return {"home": home, "home_name": safe}
+    return {"home": home, "home_name": safe, "binds": binds(case)}
 
 
 def _check_apptainer(case: Case) -> Iterator[ToolkitError]:
@@ -59,7 +59,7 @@ def _apptainer(case: Case) -> Container:
         where=f"in {name}",
         prefix="APPTAINERENV_" if command == "apptainer" else "SINGULARITYENV_",
         gpus=bool(case.job.most_gpus),
-        **_home(case, name),
+        **_directories(case, name),
     )
 
 
@@ -147,7 +147,7 @@ def _docker(case: Case) -> Container:
         gpus=bool(case.job.most_gpus and engine.nvidia),
         options=as_user if engine.rootless else (),
         settings={host: engine.address} if engine.address else {},
-        **_home(case, image),
+        **_directories(case, image),
     )
 
 
@@ -212,7 +212,7 @@ def _pyxis(case: Case) -> Container:
         where=f"in {case.image.path} by pyxis",
         inherits=True,
         gpus=bool(case.job.most_gpus),
-        **_home(case, case.image.path),
+        **_directories(case, case.image.path),
     )
 
 
