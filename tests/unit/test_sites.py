@@ -17,7 +17,7 @@ from toolkit.config import package_directory
 from toolkit.errors import ConfigError, UnknownSiteError, UsageError
 from toolkit.lint.linter import lint
 from toolkit.lint.script import Context
-from toolkit.model.base import from_toml
+from toolkit.model.base import from_toml, json_schema
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.site import (
@@ -31,7 +31,7 @@ from toolkit.model.site import (
 )
 from toolkit.planning import settings
 from toolkit.rules.options import comment
-from toolkit.sites import chosen, comment_problem, schema
+from toolkit.sites import chosen, comment_problem
 from toolkit.sites import survey as compare
 from toolkit.sites.survey import NodeProbe, Survey, configuration, draft, modules, parse_probe
 
@@ -345,7 +345,9 @@ def test_a_site_is_not_written_over_nor_beside(name: str, own: Path) -> None:
 
 def test_the_schema_that_is_shipped_is_of_these_models() -> None:
     shipped = (package_directory("sites") / "site.schema.json").read_text(encoding="utf-8")
-    assert shipped == schema.text(), "renew it: toolkit site schema >toolkit/sites/site.schema.json"
+    assert shipped == json_schema(Site, "A site of toolkit"), (
+        "renew it: toolkit site schema >toolkit/sites/site.schema.json"
+    )
     definitions = json.loads(shipped)["$defs"]
     assert definitions["Site"]["properties"]["purge_days"]["description"].startswith(
         "files of `submit_directory`"

@@ -15,11 +15,11 @@ from toolkit.cli.shared import complete_sites, json_option, site_option
 from toolkit.config import PROJECT_FILE, machine_directory, user_directory
 from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_text, write_atomically
+from toolkit.model.base import json_schema
 from toolkit.model.site import Site
 from toolkit.planning.cluster import cluster_of, find_cluster
 from toolkit.rules import described
 from toolkit.sites import comment_example, comment_form
-from toolkit.sites.schema import text
 from toolkit.sites.survey import against, draft, survey, within
 from toolkit.slurm.client import Client
 from toolkit.trust import require_trusted
@@ -158,7 +158,7 @@ def schema() -> None:
     Example:
       toolkit site schema > ~/.config/toolkit/site.schema.json
     """
-    console.document(text())
+    console.document(json_schema(Site, "A site of toolkit"))
 
 
 @click.command("rules")

@@ -229,7 +229,7 @@ def to_json(data: object, *, indent: int = 2, sort: bool = True) -> str:
     """Encode a model as JSON with its fields in the order of the model and a newline at the end.
 
     Args:
-        data: a model.
+        data: a model, or plain data.
         indent: spaces for each level.
         sort: sort the keys of dicts, so that equal data gives equal bytes.
     """
@@ -252,3 +252,40 @@ def from_json(text: str | bytes, model: type[AnyModel]) -> AnyModel:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadDataError(f"this is not valid JSON: {error}") from None
     return convert(data, model)
+
+
+def json_schema(model: type[Model], title: str) -> str:
+    """Return the JSON schema of a file, by which editors complete keys and mark mistakes."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return to_json(head | described(model), sort=False)
+
+
+def described(model: type[Model]) -> dict[str, Any]:
+    """Return the schema of a model, with the descriptions of keys from the docstrings.
+
+    The models that it refers to are in its module.
+    """
+    schema = msgspec.json.schema(model)
+    for name, definition in schema["$defs"].items():
+        part = getattr(sys.modules[model.__module__], name)
+        definition["description"] = (part.__doc__ or "").split("\n\n")[0].strip()
+        for base in reversed(part.__mro__):
+            for key, text in _attributes(base.__doc__ or "").items():
+                if key in definition["properties"]:
+                    definition["properties"][key]["description"] = text
+    return schema
+
+
+def _attributes(docstring: str) -> dict[str, str]:
+    """Return the description of each key below ``Attributes`` in a docstring.
+
+    ``a, b: text`` describes both keys, ``a: text; ``b``: text`` only the first.
+    """
+    _, _, block = docstring.partition("Attributes:\n")
+    descriptions: dict[str, str] = {}
+    for entry in re.split(r"\n(?= {8}\w)", "\n" + block.rstrip()):
+        names, colon, text = entry.strip().partition(":")
+        if colon:
+            text = " ".join(text.split()).replace("``", "`")
+            descriptions |= dict.fromkeys(re.split(r",\s*", names), text)
+    return descriptions

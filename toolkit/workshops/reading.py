@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +10,9 @@ from toolkit import exercises
 from toolkit.config import shipped
 from toolkit.errors import ConfigError, UsageError
 from toolkit.files import config_error, read_text, read_toml, temporary_beside
-from toolkit.model.base import BadDataError
+from toolkit.model.base import BadDataError, json_schema
 from toolkit.model.job import Job
 from toolkit.quoting import shell
-from toolkit.sites.schema import described
 from toolkit.workshops.model import CONTENTS, JOINED, NAME, WORKSHOP, Exercise, Workshop, check
 
 
@@ -59,12 +57,7 @@ def load(folder: Path) -> Workshop:
 
 def schema() -> str:
     """Return the JSON schema of ``workshop.toml``."""
-    whole = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A workshop of toolkit",
-        **described(Workshop),
-    }
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+    return json_schema(Workshop, "A workshop of toolkit")
 
 
 def _require_files(folder: Path, workshop: Workshop) -> None:

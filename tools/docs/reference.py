@@ -17,12 +17,11 @@ from toolkit.images.recipe.names import list_recipes
 from toolkit.images.recipe.recipe import Recipe
 from toolkit.launchers import LAUNCHERS, offered
 from toolkit.lint.rules import RULES as LINT_RULES
-from toolkit.model.base import Model
+from toolkit.model.base import Model, described
 from toolkit.model.job import Job, Project
 from toolkit.model.site import Site
 from toolkit.rules import described as described_rules
 from toolkit.sites import load, names
-from toolkit.sites.schema import described
 from toolkit.workshops.model import Workshop
 from tools.docs import tested
 from tools.docs.lint_cases import CASES, Case
