@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 import re
@@ -68,6 +67,8 @@ def axes(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def _values(text: str) -> tuple[str, ...]:
     """Split text at its commas; return nothing if quotes are not closed or it has several lines."""
+    import csv  # few jobs have a sweep
+
     try:
         rows = list(csv.reader([text], strict=True))
     except csv.Error:
