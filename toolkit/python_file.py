@@ -143,10 +143,17 @@ class PythonFile:
         """Note the option of argparse or the object that a call makes."""
         name = self._full_name(node.func)
         head, _, last = name.rpartition(".")
+        is_made = bool(head) and last[:1].isupper()
+        if not is_made and last != "add_argument":
+            return
+        named = {key.arg: _constant(key.value) for key in node.keywords if key.arg}
         if last == "add_argument":
-            self.options |= _option(node)
-        elif head and last[:1].isupper():
-            self.constructions.append(_construction(name, node))
+            words = [word.value for word in node.args if isinstance(word, ast.Constant)]
+            flags = [word for word in words if isinstance(word, str) and word.startswith("--")]
+            self.options |= dict.fromkeys(flags[:1], named.get("action") not in _SWITCHES)
+        else:
+            is_whole = not node.args and len(named) == len(node.keywords)
+            self.constructions.append(Construction(name, node.lineno, named, is_whole))
 
     def _full_name(self, node: ast.expr) -> str:
         """Return ``mp.spawn`` as ``torch.multiprocessing.spawn``; empty if nothing is named."""
@@ -157,20 +164,6 @@ class PythonFile:
         if not isinstance(node, ast.Name):
             return parts[-1] if parts else ""
         return ".".join([self.meaning.get(node.id, node.id), *parts])
-
-
-def _option(call: ast.Call) -> dict[str, bool]:
-    """Return the option that a call of ``add_argument`` defines -> whether a value follows it."""
-    words = [word.value for word in call.args if isinstance(word, ast.Constant)]
-    flags = [word for word in words if isinstance(word, str) and word.startswith("--")]
-    actions = {_constant(key.value) for key in call.keywords if key.arg == "action"}
-    return dict.fromkeys(flags[:1], actions.isdisjoint(_SWITCHES))
-
-
-def _construction(name: str, call: ast.Call) -> Construction:
-    named = {key.arg: _constant(key.value) for key in call.keywords if key.arg}
-    is_whole = not call.args and len(named) == len(call.keywords)
-    return Construction(name=name, line=call.lineno, keywords=named, is_whole=is_whole)
 
 
 def _constant(node: ast.expr) -> int | str | None:

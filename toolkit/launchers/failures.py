@@ -286,7 +286,7 @@ def of_last_processes(
 
 
 class Reader(NamedTuple):
-    """How the failures of a launcher are read.
+    """The readers of a launcher's logs and processes.
 
     Attributes:
         of_logs: the ranks that failed according to the logs, the first one first.

@@ -255,11 +255,6 @@ def _check_notebook(case: Case) -> Iterator[ToolkitError]:
             place="--array" if case.job.array else "--interactive",
             next_step="leave the option out",
         )
-    yield from _require_jupyter(case)
-
-
-def _require_jupyter(case: Case) -> Iterator[ToolkitError]:
-    """Yield an error if the image or the environment is known to lack JupyterLab."""
     manifest, environment = case.manifest, case.environment
     if manifest is None:
         return

@@ -120,18 +120,14 @@ def findings(job: Job, source: Source) -> Iterator[ToolkitError]:
     """Yield what is wrong with a job's array and with its sweep."""
     if error := _array_error(str(job.array)) if job.array is not None else None:
         yield error
-    elif job.sweep:
-        try:
-            parsed = axes(job.sweep)
-        except UsageError as error:
-            yield error
-        else:
-            yield from _sweep_findings(job, parsed, source)
-
-
-def _sweep_findings(
-    job: Job, parsed: dict[str, tuple[str, ...]], source: Source
-) -> Iterator[ToolkitError]:
+        return
+    try:
+        parsed = axes(job.sweep)
+    except UsageError as error:
+        yield error
+        return
+    if not parsed:
+        return
     count = math.prod(map(len, parsed.values()))
     for name, values in parsed.items():
         if name in _RESOURCES and not source.option(name):

@@ -100,10 +100,13 @@ def resolve(
         step = f"it has notebooks: toolkit notebook {shell(name)}"
     if _is_program(name) and not path.exists():
         step = f"if it is a program of the image: toolkit run ... -- {name}"
+    # The shipped jobs, and the scripts in the directory and in its folders.
+    jobs = [f"jobs/{path.parent.name}" for path in shipped("jobs").glob("*/job.toml")]
+    scripts = [str(path.relative_to(cwd)) for each in ("*.py", "*/*.py") for path in cwd.glob(each)]
     raise ScriptMissingError(
         f"folder {name} has no job.toml" if path.is_dir() else f"no script or job {name}",
         place="SCRIPT",
-        choices=_names_nearby(cwd),
+        choices=[*jobs, *scripts],
         value=name,
         next_step=step,
     )
@@ -214,10 +217,3 @@ def _short(script: Path, cwd: Path) -> str:
     path = Path(os.path.normpath(cwd / script))
     short = str(path.relative_to(cwd)) if path.is_relative_to(cwd) else str(path)
     return f"./{short}" if short.startswith("-") else short
-
-
-def _names_nearby(cwd: Path) -> list[str]:
-    """Return the shipped jobs, and the scripts in a directory and in its folders."""
-    jobs = [f"jobs/{path.parent.name}" for path in shipped("jobs").glob("*/job.toml")]
-    scripts = [path for pattern in ("*.py", "*/*.py") for path in cwd.glob(pattern)]
-    return [*jobs, *(str(path.relative_to(cwd)) for path in scripts)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import Literal
@@ -174,12 +174,15 @@ def environments() -> Iterator[Path]:
     They are those that conda has recorded, and those in its usual directories.
     """
     home, variables = Path.home(), os.environ
+    # The list envs_dirs of a .condarc that has each directory on a line of its own.
+    after = dropwhile(lambda line: not line.startswith("envs_dirs:"), _lines(home / ".condarc"))
+    listed = takewhile(lambda line: line.startswith("- "), islice(after, 1, None))
     candidates = [Path(line) for line in _lines(home / ".conda/environments.txt")]
     directories = [
         *f"{variables.get('CONDA_ENVS_PATH', '')}:{variables.get('CONDA_ENVS_DIRS', '')}".split(
             ":"
         ),
-        *_configured(_lines(home / ".condarc")),
+        *(line[2:].strip().strip("'\"") for line in listed),
         "~/.conda/envs",
         f"{Path(variables['CONDA_EXE']).parent.parent}/envs" if "CONDA_EXE" in variables else "",
         f"{variables['MAMBA_ROOT_PREFIX']}/envs" if "MAMBA_ROOT_PREFIX" in variables else "",
@@ -188,13 +191,6 @@ def environments() -> Iterator[Path]:
     for directory in map(Path.expanduser, map(Path, dict.fromkeys(filter(None, directories)))):
         candidates += sorted(directory.iterdir()) if directory.is_dir() else ()
     yield from (path for path in candidates if (path / "conda-meta").is_dir())
-
-
-def _configured(lines: Iterable[str]) -> list[str]:
-    """Return the list ``envs_dirs`` of a .condarc that has each directory on a line of its own."""
-    after = dropwhile(lambda line: not line.startswith("envs_dirs:"), lines)
-    entries = takewhile(lambda line: line.startswith("- "), islice(after, 1, None))
-    return [line[2:].strip().strip("'\"") for line in entries]
 
 
 def _lines(path: Path) -> list[str]:
