@@ -21,35 +21,35 @@ def message_of(text: str, model: type[Job] | type[Site] = Job) -> ConfigError:
     return config_error(Path("job.toml"), text, caught.value)
 
 
+NODES = 'expected a whole number of at least 1 or a range, such as "1:4"'
+GPUS = (
+    'expected a whole number of at least 0 or a list with one number for each node, such as "8,4", '
+    'or a type and a number, such as "a100:4"'
+)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            'nodes = "x"',
-            """expected a whole number of at least 1, or a range, such as "1:4", got 'x'""",
-        ),
-        ("nodes = 0", "expected a whole number >= 1, got 0"),
-        ("nodes = 1.5", "expected a whole number or text in quotes, got a number"),
-        (
-            'gpus = "a"',
-            """expected a whole number, a list with one number for each node, such as "8,4", or a type and a number, such as "a100:4", got 'a'""",
-        ),
-        ("gpus = -1", "expected a whole number >= 0, got -1"),
-        ("time = true", "expected text in quotes or a whole number, got true or false"),
-        ('bind = "x"', 'expected a list, such as ["a", "b"], got text in quotes'),
-        ('init = "foo"', "'foo' is not one of env, tcp, file"),
-        ("env = [1]", 'expected a table, such as { NAME = "value" }, got a list'),
-        ('env = "A=1"', 'expected a table, such as { NAME = "value" }, got text in quotes'),
-        ('requeue = "yes"', "expected true or false, got text in quotes"),
-        ("secret = [1]", "expected text in quotes, got a whole number"),
+        ('nodes = "x"', f'{NODES}, got "x"'),
+        ("nodes = 0", f"{NODES}, got 0"),
+        ("nodes = 1.5", f"{NODES}, got 1.5"),
+        ('gpus = "a"', f'{GPUS}, got "a"'),
+        ("gpus = -1", f"{GPUS}, got -1"),
+        ("time = true", "expected text in quotes or a whole number, got true"),
+        ("time = 1979-05-27", 'expected text in quotes or a whole number, got "1979-05-27"'),
+        ('bind = "x"', 'expected a list, such as ["a", "b"], got "x"'),
+        ('init = "foo"', 'expected one of env, tcp, file, got "foo"'),
+        ("env = [1]", 'expected a table, such as { NAME = "value" }, got [1]'),
+        ('env = "A=1"', 'expected a table, such as { NAME = "value" }, got "A=1"'),
+        ('requeue = "yes"', 'expected true or false, got "yes"'),
+        ("secret = [1]", "expected text in quotes, got 1"),
+        (f"requeue = {'1' * 41}", "expected true or false"),
     ],
 )
 def test_a_value_that_does_not_fit(text: str, message: str) -> None:
     found = message_of(f"# a comment\n{text}\n")
-    assert found.cause in (
-        message,
-        message.replace("text in quotes or a whole number", "a whole number or text in quotes"),
-    )
+    assert found.cause == message
     assert (found.place or "").startswith("job.toml:2")
 
 
@@ -110,7 +110,7 @@ source = "s"
         "job.toml:16, key gpu_types.v100",
         "job.toml:22, key notes[1].text",
     ]
-    assert found.details[2].endswith("expected a whole number, got text in quotes")
+    assert found.details[2].endswith('expected a whole number, got "many"')
 
 
 def test_a_list_with_bounds_is_told_with_the_keys_in_it() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -60,21 +60,15 @@ class BadDataError(ValueError):
         self.line = line
 
 
-_AT = re.compile(r" - at `\$?(?P<path>[^`]*)`$")
 _MOST_FAULTS = 20  # of a file, for one message
+_LONGEST = 40  # characters of a value that is shown
+_TABLE = 'a table, such as { NAME = "value" }'
 _TYPES = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text in quotes",
-    "bool": "true or false",
-    "array": 'a list, such as ["a", "b"]',
-    "object": 'a table, such as { NAME = "value" }',
-}
-_FORMS = {
-    r"^[1-9][0-9]*([:-][1-9][0-9]*)?$": 'a whole number of at least 1, or a range, such as "1:4"',
-    r"^([A-Za-z0-9_.+-]+:)?[0-9]+(,[0-9]+)*$": "a whole number, a list with one number for each "
-    'node, such as "8,4", or a type and a number, such as "a100:4"',
-    r"^[A-Za-z0-9_.+-]*$": 'a name without blanks, such as "a100"',
+    int: "a whole number",
+    float: "a number",
+    str: "text in quotes",
+    bool: "true or false",
+    tuple: 'a list, such as ["a", "b"]',
 }
 
 
@@ -107,44 +101,24 @@ def _faults(data: object, kind: Any, key: str) -> Iterator[BadDataError]:
         return
     try:
         msgspec.convert(data, kind)
-    except msgspec.ValidationError as error:
-        at = _AT.search(str(error))
-        words = [word for each in kinds if get_origin(each) is Literal for word in get_args(each)]
-        message = _reported(_AT.sub("", str(error)), data, [*map(str, words)])
-        yield BadDataError(message, f"{key}{at['path'] if at else ''}".lstrip("."))
+    except msgspec.ValidationError:
+        given = toml_value(data)
+        got = f", got {given}" if len(given) <= _LONGEST else ""
+        yield BadDataError(f"expected {' or '.join(dict.fromkeys(_expected(kind)))}{got}", key)
 
 
-def _reported(message: str, value: object, words: Sequence[str]) -> str:
-    """Return a message of msgspec as users know it: types in the words of TOML, and no pattern.
-
-    Args:
-        message: msgspec's, without the path.
-        value: that does not fit.
-        words: the valid ones, if a list of words is expected.
-    """
-    if message.startswith("Invalid enum value"):
-        return f"{value!r} is not one of {', '.join(words)}"
-    expected, _, got = message.partition(", got ")
-    types, _, pattern = expected.partition(" matching regex ")
-    if pattern:
-        form = _FORMS.get(pattern.strip("'"), "text in another format")
-        types = f"expected {form}"
-    given = _named(got).partition(",")[0] or repr(value)
-    wanted = _named(types[:1].lower() + types[1:])
-    return f"{wanted}, got {given}" if len(given) <= 40 else wanted
-
-
-def _named(text: str) -> str:
-    """Return a text of msgspec with types as users know them: ``int | null`` is a whole number."""
-    return re.sub(
-        r"`([^`]*)`",
-        lambda match: " or ".join(
-            dict.fromkeys(
-                _TYPES.get(name, name) for name in match[1].split(" | ") if name != "null"
-            )
-        ),
-        text,
-    )
+def _expected(kind: Any) -> Iterator[str]:
+    """Yield what fits a type, as users know it: its own description, or types in TOML's words."""
+    if get_origin(kind) is Annotated:
+        bare, bounds, *_ = get_args(kind)
+        yield from (bounds.description,) if bounds.description else _expected(bare)
+    elif get_origin(kind) is Literal:
+        yield f"one of {', '.join(map(str, get_args(kind)))}"
+    elif get_origin(kind) in (Union, UnionType):
+        for each in get_args(kind):
+            yield from _expected(each)
+    elif kind is not NoneType:
+        yield _TYPES.get(get_origin(kind) or kind, _TABLE)
 
 
 def _bare(kind: Any) -> Any:
@@ -222,7 +196,7 @@ def toml_value(value: object) -> str:
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
 
 
 def to_json(data: object, *, indent: int = 2, sort: bool = True) -> str:

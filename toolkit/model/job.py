@@ -8,12 +8,24 @@ from msgspec import Meta
 
 from toolkit.model.base import Model
 
-Positive = Annotated[int, Meta(ge=1)]
-RunName = Annotated[str, Meta(pattern=r"^(?!\.\.?\Z)[^/\0]+\Z")]
-NotNegative = Annotated[int, Meta(ge=0)]
-Range = Annotated[str, Meta(pattern=r"^[1-9][0-9]*([:-][1-9][0-9]*)?$")]
+Positive = Annotated[int, Meta(ge=1, description="a whole number of at least 1")]
+RunName = Annotated[
+    str, Meta(pattern=r"^(?!\.\.?\Z)[^/\0]+\Z", description="the name of a run in quotes")
+]
+NotNegative = Annotated[int, Meta(ge=0, description="a whole number of at least 0")]
+Range = Annotated[
+    str,
+    Meta(pattern=r"^[1-9][0-9]*([:-][1-9][0-9]*)?$", description='a range, such as "1:4"'),
+]
 # 8,4 for nodes that differ; a100:4 or 1g.10gb:2 for a type.
-Gpus = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_.+-]+:)?[0-9]+(,[0-9]+)*$")]
+Gpus = Annotated[
+    str,
+    Meta(
+        pattern=r"^([A-Za-z0-9_.+-]+:)?[0-9]+(,[0-9]+)*$",
+        description='a list with one number for each node, such as "8,4", or a type and a number, '
+        'such as "a100:4"',
+    ),
+]
 SlurmValue = str | int | bool
 Init = Literal["env", "tcp", "file"]
 

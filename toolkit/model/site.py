@@ -10,8 +10,11 @@ from toolkit.model.base import Model
 from toolkit.model.slurm_options import Takes
 
 # In --gres=gpu:TYPE:N and --gpus TYPE:N, which have no way to quote a blank.
-GpuType = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.+-]*$")]
-Size = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,8}[KMGT]$")]
+GpuType = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z0-9_.+-]*$", description='a name without blanks, such as "a100"'),
+]
+Size = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,8}[KMGT]$", description='a size, such as "64G"')]
 CLUSTER_NAME = r"^[a-z0-9][a-z0-9_-]{0,19}\Z"  # of a local cluster
 # Above the ephemeral ports of Linux (ip_local_port_range), so that no process has one by chance.
 PORTS = (61000, 65535)
