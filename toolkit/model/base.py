@@ -62,13 +62,13 @@ class BadDataError(ValueError):
 
 _MOST_FAULTS = 20  # of a file, for one message
 _LONGEST = 40  # characters of a value that is shown
-_TABLE = 'a table, such as { NAME = "value" }'
-_TYPES = {
+_TYPES: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     str: "text in quotes",
     bool: "true or false",
-    tuple: 'a list, such as ["a", "b"]',
+    **dict.fromkeys((tuple, list), 'a list, such as ["a", "b"]'),
+    dict: 'a table, such as { NAME = "value" }',
 }
 
 
@@ -102,7 +102,10 @@ def _faults(data: object, kind: Any, key: str) -> Iterator[BadDataError]:
     try:
         msgspec.convert(data, kind)
     except msgspec.ValidationError:
-        given = toml_value(data)
+        # Of another type than is expected, the value may be a secret, and is not shown.
+        types = [str if get_origin(each) is Literal else each for each in kinds]
+        named = _TYPES.get(type(data), type(data).__name__).partition(",")[0]
+        given = repr(data) if type(data) in types else named
         got = f", got {given}" if len(given) <= _LONGEST else ""
         yield BadDataError(f"expected {' or '.join(dict.fromkeys(_expected(kind)))}{got}", key)
 
@@ -118,7 +121,7 @@ def _expected(kind: Any) -> Iterator[str]:
         for each in get_args(kind):
             yield from _expected(each)
     elif kind is not NoneType:
-        yield _TYPES.get(get_origin(kind) or kind, _TABLE)
+        yield _TYPES.get(get_origin(kind) or kind, _TYPES[dict])
 
 
 def _bare(kind: Any) -> Any:
@@ -196,7 +199,7 @@ def toml_value(value: object) -> str:
         return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
-    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def to_json(data: object, *, indent: int = 2, sort: bool = True) -> str:
