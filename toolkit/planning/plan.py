@@ -19,8 +19,8 @@ from toolkit.launchers.torch import flight_recorder
 from toolkit.model.base import convert
 from toolkit.model.case import Case
 from toolkit.model.job import Job
-from toolkit.model.plan import Forced, Launch, Plan
-from toolkit.planning import options, sweep
+from toolkit.model.plan import Forced, Launch, Plan, Point
+from toolkit.planning import options
 from toolkit.planning.settings import Settings
 from toolkit.rules import judge
 from toolkit.rules.options import contradictions
@@ -37,6 +37,7 @@ def decide(case: Case) -> Plan:
         PlanError: with all errors, if there is one; nothing has been written or submitted.
     """
     case, gpu_notes = _resolved(case.in_snapshot)
+    case, points = _swept(case)
     job, launcher, runtime = case.job, case.launcher, case.runtime
     findings, forced = _findings(case)
     errors = [finding for finding in findings if not finding.is_warning]
@@ -81,7 +82,7 @@ def decide(case: Case) -> Plan:
         requeue=requeue,
         interactive=bool(job.interactive),
         pty=bool(job.pty),
-        points=sweep.points(job),
+        points=points,
         notes=(*case.notes, *gpu_notes, *options.notes(job, case.facts.sbatch_options)),
         warnings=(*forced_texts, *(finding.summary for finding in findings)),
         forced=forced,
@@ -103,7 +104,24 @@ def _resolved(case: Case) -> tuple[Case, tuple[str, ...]]:
         dependencies = ",".join(filter(None, (job.dependency, *case.after)))
         job = replace(job, dependency=dependencies)
     case = case.with_findings(*options.gpu_findings(case.job))
-    return case._replace(job=replace(job, array=sweep.array(job)), origins=origins), notes
+    return case._replace(job=job, origins=origins), notes
+
+
+def _swept(case: Case) -> tuple[Case, tuple[Point, ...]]:
+    """Return the case with an array for its sweep, and what is wrong with it, and the points."""
+    job = case.job
+    if not job.sweep and job.array is None:
+        return case, ()
+    from toolkit.planning import sweep  # few jobs have one
+
+    findings = list(sweep.findings(job, case.source))
+    case = case.with_findings(*findings)
+    if any(not finding.is_warning for finding in findings):
+        return case, ()
+    points = sweep.points(job)
+    last = f"-{len(points) - 1}" if len(points) > 1 else ""
+    array = f"0{last}" if points and job.array is None else job.array
+    return case._replace(job=replace(job, array=array)), points
 
 
 def _findings(case: Case) -> tuple[list[ToolkitError], Forced | None]:
@@ -117,7 +135,6 @@ def _findings(case: Case) -> tuple[list[ToolkitError], Forced | None]:
         *(finding for finding in judged if finding not in overruled),
         *contradictions(case),
         *options.requeue_findings(case),
-        *sweep.findings(job, case.source),
         *launchers.check(case),
         *runtimes.check(case),
     ]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import math
 import re
@@ -67,8 +68,6 @@ def axes(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def _values(text: str) -> tuple[str, ...]:
     """Split text at its commas; return nothing if quotes are not closed or it has several lines."""
-    import csv  # few jobs have a sweep
-
     try:
         rows = list(csv.reader([text], strict=True))
     except csv.Error:
@@ -102,18 +101,6 @@ def _words(name: str, value: str) -> tuple[str, ...]:
     if value.startswith("-") and flag.startswith("--"):
         return (f"{flag}={value}",)
     return flag, value
-
-
-def array(job: Job) -> str | int | None:
-    """Return the value of ``--array``: the user's, else all points of the sweep."""
-    if not job.sweep or job.array is not None:
-        return job.array
-    try:
-        count = math.prod(map(len, axes(job.sweep).values()))
-    except UsageError:
-        return None
-    last = min(count, _MAX_POINTS) - 1  # more are refused
-    return f"0-{last}" if last else "0"
 
 
 def findings(job: Job, source: Source) -> Iterator[ToolkitError]:
