@@ -186,30 +186,23 @@ def _image(case: Case) -> Image:
             if stored is None:
                 return Image(str(foreign.locate(name)), to_fetch=name)
             return Image(stored.path, stored.manifest, is_here=True)
-    if case.cluster is None:
-        return _image_elsewhere(name)
-    stored = images.find(name, [Path(os.path.expandvars(path)) for path in case.site.images])
-    return Image(stored.path, stored.manifest, is_here=True)
-
-
-def _image_elsewhere(name: str) -> Image:
-    """Return an image of this machine, else the path that an unreached cluster would have it at.
-
-    Raises:
-        UnknownImageError: no recipe has the name.
-    """
-    is_recipe = name in images.list_recipes()
+    # A cluster that is not reached has the image where this machine has it, or would.
+    is_far = case.cluster is None
+    is_recipe = is_far and name in images.list_recipes()
+    shared = () if is_far else [Path(os.path.expandvars(path)) for path in case.site.images]
     try:
-        stored = images.find(name)
-        return Image(stored.path, stored.manifest, is_recipe=is_recipe)
-    except UnknownImageError as error:
+        stored = images.find(name, shared)
+    except ToolkitError as error:
+        if not is_far:
+            raise
+        if not isinstance(error, UnknownImageError):
+            path = images.images_directory() / f"{name.removesuffix('.sif')}.sif"
+            return Image(str(path), is_recipe=is_recipe)
         if name.startswith(("/", "./", "../", "~")):
             return Image(name)
         error.next_step = "toolkit image list; or give the path that the image has on the cluster"
         raise
-    except ToolkitError:
-        path = images.images_directory() / f"{name.removesuffix('.sif')}.sif"
-        return Image(str(path), is_recipe=is_recipe)
+    return Image(stored.path, stored.manifest, is_recipe=is_recipe, is_here=not is_far)
 
 
 def _with_source(case: Case) -> Case:
