@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from toolkit import shell, sites
-from toolkit.errors import ClusterError, SlurmUnreachableError, ToolkitError
+from toolkit.errors import ClusterError, SlurmUnreachableError
 from toolkit.localcluster.access import access as local_access
 from toolkit.localcluster.access import default_name
 from toolkit.model.site import Access, Site
@@ -51,8 +51,22 @@ def find_cluster(name: str | None, *, dry_run: bool = False) -> Cluster:
                 sites.load("local"), local_access(default_name()), "the local cluster is up"
             )
         except _NOT_UP as error:
-            _require_slurm(error)
-        return Cluster(sites.load("generic"), Access(), "the Slurm on PATH")
+            if _has_slurm() and not os.environ.get("TOOLKIT_CLUSTER"):
+                return Cluster(sites.load("generic"), Access(), "the Slurm on PATH")
+            step = error.next_step or ""
+            if _has_slurm():  # but another one was named
+                raise SlurmUnreachableError(
+                    error.cause,
+                    place="--cluster or TOOLKIT_CLUSTER",
+                    next_step=f"{step}; unset TOOLKIT_CLUSTER for the Slurm on PATH",
+                ) from None
+            if step.startswith("toolkit"):
+                step += " (a real Slurm on this machine), or log in to a cluster's login node"
+            raise SlurmUnreachableError(
+                f"this machine has no Slurm, and {error.cause}",
+                place="--site auto",
+                next_step=f"{step}; toolkit run --site NAME --dry-run plans from a cluster's file",
+            ) from None
     site = sites.load(name)
     try:
         return cluster_of(site)
@@ -60,26 +74,6 @@ def find_cluster(name: str | None, *, dry_run: bool = False) -> Cluster:
         if not dry_run or site.access == "local-cluster":
             raise
         return Cluster(site, Access(), site.name, is_reachable=False)
-
-
-def _require_slurm(error: ToolkitError) -> None:
-    """Raise if the only Slurm is a local cluster that is not up, or if that was named."""
-    if _has_slurm() and not os.environ.get("TOOLKIT_CLUSTER"):
-        return
-    if _has_slurm():
-        raise SlurmUnreachableError(
-            error.cause,
-            place="--cluster or TOOLKIT_CLUSTER",
-            next_step=f"{error.next_step}; unset TOOLKIT_CLUSTER for the Slurm on PATH",
-        )
-    step = error.next_step or ""
-    if step.startswith("toolkit"):
-        step += " (a real Slurm on this machine), or log in to a cluster's login node"
-    raise SlurmUnreachableError(
-        f"this machine has no Slurm, and {error.cause}",
-        place="--site auto",
-        next_step=f"{step}; toolkit run --site NAME --dry-run plans from a cluster's file",
-    ) from None
 
 
 def cluster_of(site: Site) -> Cluster:

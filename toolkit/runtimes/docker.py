@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,13 +122,21 @@ def find_engine(
 def _candidates() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield addresses, each with further settings of the SDK.
 
-    An address that the user has chosen is the only one.
+    An address that the user has chosen is the only one: by ``DOCKER_HOST``, or by a context
+    (`docker context use`, ``DOCKER_CONTEXT``) that is not Docker's own default.
     """
+    from docker.context import ContextAPI
+    from docker.errors import DockerException
+
     if chosen := os.environ.get("DOCKER_HOST"):
         yield chosen, {}
         return
-    if context := _context():
-        yield context
+    context = None
+    with suppress(DockerException, OSError, ValueError, KeyError, TypeError):
+        # The SDK leaves DOCKER_CONTEXT out; without a name it takes the current context.
+        context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT") or None)
+    if context is not None and context.name != "default" and context.Host:
+        yield str(context.Host), {"tls": context.TLSConfig} if context.TLSConfig else {}
         return
     own = os.environ.get("XDG_RUNTIME_DIR")
     sockets = [
@@ -136,24 +145,6 @@ def _candidates() -> Iterator[tuple[str, dict[str, Any]]]:
         _SYSTEM_SOCKETS[1],
     ]
     yield from ((f"unix://{socket}", {}) for socket in sockets if Path(socket).exists())
-
-
-def _context() -> tuple[str, dict[str, Any]] | None:
-    """Return the context that the user has chosen; None for Docker's own default.
-
-    `docker context use` or ``DOCKER_CONTEXT`` chooses it.
-    """
-    from docker.context import ContextAPI
-    from docker.errors import DockerException
-
-    try:
-        # The SDK leaves DOCKER_CONTEXT out; without a name it takes the current context.
-        context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT") or None)
-    except (DockerException, OSError, ValueError, KeyError, TypeError):
-        return None
-    if context is None or context.name == "default" or not context.Host:
-        return None
-    return str(context.Host), {"tls": context.TLSConfig} if context.TLSConfig else {}
 
 
 def _connected(address: str, settings: dict[str, Any]) -> Engine:
