@@ -232,13 +232,19 @@ def architecture(case: Case) -> Iterator[ToolkitError]:
     image = _architecture(case)
     if image in ("", nodes):
         return
-    fitting = ", ".join(_fitting(case, image))
+    live = {partition.name for partition in case.facts.partitions} or {*case.site.partitions}
+    least = case.job.most_gpus
+    fitting = [
+        name
+        for name, each in case.site.partitions.items()
+        if each.arch == image and each.batch and each.gpus >= least and name in live
+    ]
     yield ShapeError(
         f"the image is for {image}, "
         f"the nodes of {case.partition_name or case.site.name} are {nodes}",
         place="--image",
         next_step=f"an image for {nodes}"
-        + (f", or one of the partitions {fitting}" if fitting else ""),
+        + (f", or one of the partitions {', '.join(fitting[:4])}" if fitting else ""),
         source=source,
         is_warning=source.startswith("guessed"),
     )
@@ -253,17 +259,6 @@ def _architecture(case: Case) -> str:
             return sif.parse_architecture(stream.read(sif.HEADER_SIZE))
     except (OSError, SifError):
         return ""
-
-
-def _fitting(case: Case, image: str) -> list[str]:
-    """Return partitions whose nodes have the image's architecture, and enough GPUs."""
-    live = {partition.name for partition in case.facts.partitions} or set(case.site.partitions)
-    least = case.job.most_gpus
-    return [
-        name
-        for name, each in case.site.partitions.items()
-        if each.arch == image and each.batch and each.gpus >= least and name in live
-    ][:4]
 
 
 def locked(case: Case) -> Iterator[ToolkitError]:
