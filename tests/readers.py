@@ -19,11 +19,11 @@ from random import Random
 from typing import NamedTuple
 
 from toolkit.errors import ToolkitError
-from toolkit.files import read_json, read_toml
+from toolkit.files import read_json
 from toolkit.images.builder.apptainer import compose
-from toolkit.images.lockfile.index import Index
-from toolkit.images.lockfile.packages import parse_page
-from toolkit.images.recipe.lock import Lock, Pinned, to_toml
+from toolkit.images.lockfile.files import read_lock
+from toolkit.images.lockfile.index import File, Index
+from toolkit.images.recipe.lock import Lock, Pinned, format_lock
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.graft import DIRECTORY, graft, list_directory, read_inode
@@ -154,7 +154,7 @@ _LOCK = Lock(
     epoch=1,
     base=BaseImage(reference="debian", digest="sha256:" + "0" * 64),
     apt={"libc6": "2.36-9"},
-    pip=(Pinned(name="a", version="1", file="a-1-py3-none-any.whl", sha256="0" * 64),),
+    pip=(Pinned(name="a", version="1", sha256=("0" * 64,)),),
 )
 _CONTENTS = (
     b"toolkit-contents: apt installed\tlibc6\t2.36-9\tamd64\tglibc\t2.36-9\ntoolkit-contents: system Debian\n"
@@ -172,23 +172,21 @@ def _read_manifest(data: bytes, directory: Path) -> None:
 
 def _read_lock(data: bytes, directory: Path) -> None:
     (directory / "x.lock").write_bytes(data)
-    read_toml(directory / "x.lock", Lock)
+    read_lock(directory / "x.lock")
 
 
-_HTML = b"""<!DOCTYPE html><html><head><base href="../"></head><body>
-<a href="../../files/numpy-2.4.6-cp311-cp311-manylinux_2_28_x86_64.whl#sha256=aa" data-requires-python="&gt;=3">n</a>
-<a href='https://elsewhere.example/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl'>t</a></body></html>"""
-_JSON = b'{"files": [{"filename": "a-1.tar.gz", "url": "../a-1.tar.gz", "hashes": {"sha256": "cc"}}], "meta": {"x": [1]}}'
+_PYLOCK = b"""lock-version = "1.0"
+[[packages]]
+name = "a"
+version = "1"
+sdist = { url = "https://index.example/a-1.tar.gz", upload-time = 2026-10-20T19:01:37Z, hashes = { sha256 = "cc" } }
+wheels = [{ url = "file:///opt/a-1-py3-none-any.whl", hashes = { sha256 = "aa" } }]
+"""
 
 
-def _read_page(data: bytes, directory: Path) -> None:
-    del directory
-    text = data.decode("utf-8", "replace")
-    for is_json in (False, True):
-        try:
-            parse_page(text, "https://index.example/simple/a/", is_json=is_json)
-        except ValueError:
-            continue
+def _read_pylock(data: bytes, directory: Path) -> None:
+    settings = {"find-links": str(directory)}
+    list(Index(settings=settings)._parse(data.decode("utf-8", "replace")))
 
 
 # ---- archives
@@ -266,18 +264,15 @@ _ANSWERS = (
     ),
     _http(b"", b"WWW-Authenticate: Basic", status=b"401 No"),
     _http(b"moved", b"Location: http://127.0.0.1:1/x", status=b"302 Found"),
-    _http(_HTML, b"Content-Type: text/html"),
-    _http(_JSON, b"Content-Type: application/vnd.pypi.simple.v1+json"),
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
 )
 
 
 def _ask(data: bytes, directory: Path) -> None:
-    del directory
     with answering(data) as port:
-        _asked(
-            lambda: Index({"index-url": f"http://me:hunter22@127.0.0.1:{port}/simple"}).files("a")
-        )
+        url = f"http://me:hunter22@127.0.0.1:{port}"
+        file = File(package="a", name="a-1.zip", url=f"{url}/a-1.zip", sha256="0" * 64)
+        _asked(lambda: Index(settings={"index-url": url}).fetch(file, directory / "x"))
 
 
 def _asked(ask: Callable[[], object]) -> None:
@@ -298,7 +293,7 @@ READERS: dict[str, Reader] = {
     "model": Reader(
         (to_json(_MANIFEST).encode(),), lambda data, _: from_json(data, Manifest), BadDataError
     ),
-    "lock": Reader((to_toml(_LOCK).encode(),), _read_lock),
+    "lock": Reader((format_lock(_LOCK).encode(),), _read_lock),
     "contents": Reader(
         (_CONTENTS,), lambda data, _: contents(data.decode("utf-8", "replace")), ValueError
     ),
@@ -306,7 +301,7 @@ READERS: dict[str, Reader] = {
         (b'{"data": {"attributes": {"labels": {"a": "b"}}}}',),
         lambda data, _: parse_inspection(data),
     ),
-    "page": Reader((_HTML, _JSON), _read_page),
+    "pylock": Reader((_PYLOCK,), _read_pylock),
     "server": Reader(_ANSWERS, _ask),
 }
 

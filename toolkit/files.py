@@ -79,20 +79,27 @@ def read_bytes(path: Path, most: int, *, below: Path | None = None) -> bytes:
     return bytes(data)
 
 
-def read_toml(path: Path, model: type[AnyModel], *, named: bool = False) -> AnyModel:
+def read_toml(
+    path: Path,
+    model: type[AnyModel],
+    *,
+    named: bool = False,
+    parse: Callable[[str, type[AnyModel]], AnyModel] = from_toml,
+) -> AnyModel:
     """Read a TOML file into a model.
 
     Args:
         path: the file.
         model: the model of its content.
         named: the user named the file, or its directory; else its owner must be trusted.
+        parse: parses its text, which may hold TOML in comments.
 
     Raises:
         UntrustedError: it was not named, and another user could have written it.
         ConfigError: it is missing, unreadable, not TOML, or does not fit the model; with the key,
             its place and the nearest valid key.
     """
-    return _read(path, model, from_toml, is_searched=not named)
+    return _read(path, model, parse, is_searched=not named)
 
 
 def read_json(

@@ -23,10 +23,9 @@ from cyclonedx.validation.json import JsonStrictValidator
 from tests.cluster.image_fixtures import copy_cache
 from tests.cluster.ordinary_user import becoming
 from toolkit.errors import BuildError
-from toolkit.files import read_toml
 from toolkit.images.lockfile import make as locking
+from toolkit.images.lockfile.files import read_lock
 from toolkit.images.recipe import library
-from toolkit.images.recipe.lock import Lock
 from toolkit.images.sif import header as sif
 from toolkit.images.store import store
 from toolkit.images.store.sif_files import read_object
@@ -200,13 +199,18 @@ def test_a_bill_of_materials_is_in_the_image(machines: Machines) -> None:
 
 
 def test_a_lock_names_every_package_and_every_file(machines: Machines) -> None:
-    lock = read_toml(machines.place / "small.lock", Lock)
+    lock = read_lock(machines.place / "small.lock")
     manifest = machines.manifest("first")
     assert lock.apt == manifest.packages.apt
-    assert {one.name: one.version for one in lock.pip} == manifest.packages.pip
-    pickle = next(one for one in lock.pip if one.name == "cloudpickle")
-    assert pickle.file.endswith("-py3-none-any.whl")
-    assert len(pickle.sha256) == 64
+    pinned = {one.name: one.version for one in lock.pip}
+    assert pinned | lock.brought == manifest.packages.pip
+    assert (list(pinned), set(lock.brought)) == (["cloudpickle"], {"pip", "setuptools"})
+    # Others can use it without the toolkit.
+    words = ("-m", "pip", "download", "-q", "--no-deps", "--require-hashes", "-d", "files", "-r")
+    subprocess.run([sys.executable, *words, "small.lock"], cwd=machines.place, check=True)
+    assert [path.name for path in (machines.place / "files").iterdir()] == [
+        f"cloudpickle-{pinned['cloudpickle']}-py3-none-any.whl"
+    ]
 
 
 @pytest.mark.long
@@ -284,7 +288,7 @@ def test_a_version_that_the_mirror_no_longer_has_is_named(
 ) -> None:
     """The image's own apt asks the real mirror, as it does in a locked build after each update."""
     monkeypatch.setenv("TOOLKIT_IMAGES", str(machines.images("first")))
-    lock = read_toml(machines.place / "small.lock", Lock)
+    lock = read_lock(machines.place / "small.lock")
     gone = msgspec.structs.replace(lock, apt={**lock.apt, "less": "1:0.1-1"})
     image = store.find(str(machines.images("first") / "small.sif"))
     with pytest.raises(BuildError, match="no longer has 1 package") as caught:

@@ -1,25 +1,33 @@
-"""Locks: their file, what of a recipe has changed since, and what a locked build is lent."""
+"""Locks: their file, the files of packages, what has changed since, and what a locked build gets."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import os
 import subprocess
+import tarfile
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.hostile import HOSTILE
-from toolkit.errors import BuildError, ConfigError
+from toolkit.errors import BuildError, CommandFailedError, ConfigError
+from toolkit.images.host import host_config as host
 from toolkit.images.host.host_mounts import Bind, HostConfig
 from toolkit.images.lockfile import apply as locks
+from toolkit.images.lockfile import files as locking
+from toolkit.images.lockfile import make
+from toolkit.images.lockfile.index import File, Index
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap
 from toolkit.images.recipe.block import BlockOutput
-from toolkit.images.recipe.lock import Lock, Pinned, to_toml
+from toolkit.images.recipe.lock import Lock, Pinned, format_lock, parse_lock
 from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage
-from toolkit.model.base import from_toml
-from toolkit.model.image import BaseImage
+from toolkit.model.image import BaseImage, Layer
 
+RECIPE = 'summary = "s"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n'
 LOCK = Lock(
     name="small",
     recipe_hash="ab" * 32,
@@ -29,33 +37,18 @@ LOCK = Lock(
     tools={"apptainer": "1.4.5"},
     apt={"libc6": "2.36-9", "python3": "3.11.2-1+b1"},
     apt_build={"g++": "12.2", "python3-pip-whl": "23.0.1+dfsg-1"},
-    pip=(
-        Pinned(
-            name="horovod",
-            version="0.28.1",
-            file="horovod-0.28.1.tar.gz",
-            sha256="cd" * 32,
-            source=True,
-        ),
-        Pinned(name="pip", version="23.0.1", file="pip-23.0.1-py3-none-any.whl", sha256="ef" * 32),
-    ),
-    pip_build=(
-        Pinned(
-            name="wheel", version="0.48.0", file="wheel-0.48.0-py3-none-any.whl", sha256="01" * 32
-        ),
-    ),
+    pip=(Pinned(name="horovod", version="0.28.1", sha256=("cd" * 32,)),),
+    pip_build=(Pinned(name="wheel", version="0.48.0", sha256=("01" * 32, "02" * 32)),),
+    brought={"pip": "23.0.1"},
+    layers=(Layer(name="base", sha256="03" * 32),),
 )
 
 
-def test_a_lock_is_written_and_read_again() -> None:
-    text = to_toml(LOCK)
-    assert from_toml(text, Lock) == LOCK
-    assert to_toml(from_toml(text, Lock)) == text
-    assert (
-        '    { name = "horovod", version = "0.28.1", file = "horovod-0.28.1.tar.gz", sha256 = '
-        in text
-    )
-    assert len(LOCK.files) == 3
+def test_a_lock_is_a_requirements_file_and_read_again() -> None:
+    text = format_lock(LOCK)
+    assert parse_lock(text, Lock) == LOCK
+    plain = [line for line in text.splitlines() if not line.startswith("#")]
+    assert plain == [f"horovod==0.28.1 --hash=sha256:{'cd' * 32}"]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -64,10 +57,133 @@ def test_no_text_breaks_the_file_of_a_lock(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         return  # no file can hold it
+    build = (Pinned(name=text, version=text, sha256=(text,)),)
     odd = msgspec.structs.replace(
-        LOCK, name=text, apt={text: text}, pip=(Pinned(name=text, version=text),)
+        LOCK, name=text, apt={text: text}, brought={text: text}, pip_build=build
     )
-    assert from_toml(to_toml(odd), Lock) == odd
+    assert parse_lock(format_lock(odd), Lock) == odd
+
+
+def wheels(directory: Path, **files: bytes) -> Path:
+    """Make a directory of files of packages: ``a_1`` is the wheel of a 1."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (directory / f"{name.replace('_', '-')}-py3-none-any.whl").write_bytes(data)
+    return directory
+
+
+def source(path: Path, setup: str) -> Path:
+    """Make the source of a package."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo(f"{path.name.removesuffix('.tar.gz')}/setup.py")
+        member.size = len(setup)
+        archive.addfile(member, io.BytesIO(setup.encode()))
+    return path
+
+
+def names(files: tuple[File, ...]) -> list[str]:
+    return sorted(file.name for file in files)
+
+
+def test_all_places_of_pip_are_searched_and_no_setup_runs(tmp_path: Path) -> None:
+    """Of an index, a directory, and one that is missing; uv fails as a whole if one has nothing."""
+    ran = tmp_path / "ran"
+    sdist = source(tmp_path / "files/some_thing-2.tar.gz", f"open({str(ran)!r}, 'w')")
+    page = tmp_path / "simple/some-thing/index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(f'<a href="../../files/{sdist.name}">2</a>')
+    settings = {
+        "find-links": f"{wheels(tmp_path / 'wheels', b_1=b'', c_1=b'')} {tmp_path / 'missing'}",
+        "index-url": (tmp_path / "simple").as_uri(),
+        "extra-index-url": (tmp_path / "nowhere").as_uri(),
+    }
+    wanted = {"Some.Thing": "2", "b": "1", "gone": "1", "c": "9", "old": "2004d", "../../x": "1"}
+    files = Index(settings=settings).list_files(wanted, "3.11.2")
+    assert names(files) == ["b-1-py3-none-any.whl", "some_thing-2.tar.gz"]
+    assert {file.package for file in files} == {"b", "some-thing"}
+    for file in files:
+        digest = Index(settings=settings).fetch(file, tmp_path / "here")
+        assert digest == file.sha256 == hashlib.sha256((tmp_path / "here").read_bytes()).hexdigest()
+    assert not ran.exists()
+    assert names(Index(settings=settings | {"no-index": "true"}).list_files(wanted, "3.11")) == [
+        "b-1-py3-none-any.whl"
+    ]
+
+
+def test_the_index_of_a_recipe_matters_only_for_what_the_others_do_not_have(
+    tmp_path: Path,
+) -> None:
+    offline = "http://127.0.0.1:1/simple"
+    settings = {"index-url": tmp_path.as_uri(), "find-links": str(wheels(tmp_path, a_1=b""))}
+    source(tmp_path / "b-1.tar.gz", "")
+    index = Index(settings=settings, further=(offline,))
+    assert names(index.list_files({"a": "1", "b": "1"}, "3.11")) == [
+        "a-1-py3-none-any.whl",
+        "b-1.tar.gz",
+    ]
+    with pytest.raises(CommandFailedError, match="cannot be read"):
+        index.list_files({"c": "1"}, "3.11")
+
+
+def test_a_login_in_the_address_of_an_index_is_not_shown() -> None:
+    settings = {"index-url": "http://somebody:hunter22@127.0.0.1:1/simple"}
+    with pytest.raises(CommandFailedError) as caught:
+        Index(settings=settings).list_files({"a": "1"}, "3.11")
+    assert "hunter22" not in f"{caught.value} {caught.value.place} {caught.value.details}"
+
+
+def test_a_file_that_is_gone_leaves_nothing(tmp_path: Path) -> None:
+    url = (tmp_path / "a-1.tar.gz").as_uri()
+    gone = File(package="a", name="a-1.tar.gz", url=url, sha256="0" * 64)
+    with pytest.raises(CommandFailedError, match=r"a-1\.tar\.gz cannot be fetched"):
+        Index().fetch(gone, tmp_path / "here")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("tags", "chosen"),
+    [
+        (("cp311-cp311-linux_x86_64",), "n-1-cp311-cp311-linux_x86_64.whl"),
+        (("py2-none-any", "py3-none-any"), "n-1-py2.py3-none-any.whl"),
+        (("cp39-cp39-linux_x86_64",), "n-1.tar.gz"),  # compiled in the image
+        ((), "n-1.tar.gz"),
+        (None, "n-1-cp311-cp311-linux_x86_64.whl n-1-py2.py3-none-any.whl"),
+    ],
+)
+def test_a_package_came_from_the_wheel_with_just_its_tags(
+    tags: tuple[str, ...] | None, chosen: str
+) -> None:
+    offered = [
+        File(package=name[0], name=name, url="", sha256=name)
+        for name in (
+            *("n-1.tar.gz", "n-1-cp311-cp311-linux_x86_64.whl", "n-1-py2.py3-none-any.whl"),
+            "o-1-py3-none-any.whl",
+        )
+    ]
+    assert make._choose("n", frozenset(tags) if tags is not None else None, offered) == tuple(
+        chosen.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("libc", "minor"), [("2.36-9+deb12u1", 36), ("2.99", 40), ("2.27-3ubuntu1", 17), ("", 40)]
+)
+def test_the_platform_of_an_image_is_one_that_uv_knows(
+    monkeypatch: pytest.MonkeyPatch, libc: str, minor: int
+) -> None:
+    package = DebianPackage(
+        name="libc6", version=libc, architecture="amd64", source="glibc", source_version=libc
+    )
+    contents = Contents(debian=(package,) if libc else ())
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert make._platform(contents) == f"x86_64-manylinux_2_{minor}"
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert make._platform(contents) == ""
+
+
+def test_what_debian_brought_of_python_is_from_no_index() -> None:
+    assert make._of_debian(LOCK) == {"pip": "23.0.1"}
 
 
 def resolved(*outputs: BlockOutput) -> object:
@@ -145,11 +261,6 @@ def test_what_a_build_compiles_by_is_locked_too() -> None:
     }
 
 
-def test_what_debian_brought_of_python_is_from_no_index() -> None:
-    lock = locks.with_build_packages(LOCK, LOCK.apt_build)
-    assert [one.name for one in lock.pip if not one.file] == ["pip"]
-
-
 def ask_mirror(tmp_path: Path, *, installed: str, offered: str) -> subprocess.CompletedProcess[str]:
     """The script that asks the mirror, with stand-ins for dpkg and apt that say what they are told to."""
     for name, said in (("dpkg-query", installed), ("apt-cache", offered)):
@@ -225,73 +336,67 @@ def test_the_last_stage_of_a_locked_definition_writes_byte_code_again() -> None:
     )
 
 
-def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(tmp_path: Path) -> None:
-    from toolkit.images.lockfile import files as locking
-    from toolkit.images.recipe import library
-
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "has no lock"),
+        (format_lock(LOCK).replace("#: epoch", "#: epoc"), "epoc"),
+        (format_lock(LOCK).replace("--hash", "--has"), "no requirement with a hash"),
+        ('format = 2\nname = "small"\n', "make the lock again"),
+        ("", "name"),
+        (format_lock(LOCK), "not the one that was locked"),
+        (format_lock(msgspec.structs.replace(LOCK, format=99)), "format 99"),
+    ],
+)
+def test_a_lock_that_is_missing_broken_or_of_another_time_is_refused(
+    tmp_path: Path, text: str | None, reason: str
+) -> None:
     recipe = tmp_path / "small.toml"
-    recipe.write_text('summary = "s"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n')
+    recipe.write_text(RECIPE)
     known = library.load(str(recipe))
     path = locking.lock_path(str(recipe))
     assert path == tmp_path / "small.lock"
-    with pytest.raises(ConfigError, match="has no lock"):
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=reason):
         locking.read(path, known)
-    path.write_text(to_toml(LOCK).replace("epoch", "epoc"))
-    with pytest.raises(ConfigError, match="epoc"):
-        locking.read(path, known)
-    path.write_text(to_toml(LOCK))
-    with pytest.raises(ConfigError, match="not the one that was locked") as caught:
-        locking.read(path, known)
-    assert "pip is gone" in caught.value.details
-    path.write_text(to_toml(msgspec.structs.replace(LOCK, recipe_hash=library.hash_recipe(known))))
-    assert locking.read(path, known).name == "small"
-    path.write_text(to_toml(msgspec.structs.replace(LOCK, format=99)))
-    with pytest.raises(ConfigError, match="format 99"):
-        locking.read(path, known)
+    right = msgspec.structs.replace(LOCK, recipe_hash=library.hash_recipe(known))
+    path.write_text(format_lock(right))
+    assert locking.read(path, known) == right
 
 
 def test_files_of_a_lock_are_brought_by_their_hash_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import hashlib
-
-    from toolkit.images.host import host_config as host
-    from toolkit.images.lockfile import files as locking
-    from toolkit.images.recipe import library
-
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    (wheels / "a-1-py3-none-any.whl").write_bytes(b"right")
-    settings = {"no-index": "true", "find-links": str(wheels)}
+    place, name = wheels(tmp_path / "wheels", a_1=b"right"), "a-1-py3-none-any.whl"
+    settings = {"no-index": "true", "find-links": str(place)}
     monkeypatch.setattr(host, "read_pip_settings", lambda: settings)
-    monkeypatch.setattr(host, "collect_host_config", lambda: HostConfig())
+    monkeypatch.setattr(host, "collect_host_config", HostConfig)
     recipe = tmp_path / "small.toml"
-    recipe.write_text('summary = "s"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n')
+    recipe.write_text(RECIPE)
     known = library.load(str(recipe))
-    right = Pinned(
-        name="a",
-        version="1",
-        file="a-1-py3-none-any.whl",
-        sha256=hashlib.sha256(b"right").hexdigest(),
-    )
+    right = Pinned(name="a", version="1", sha256=(hashlib.sha256(b"right").hexdigest(),))
     lock = msgspec.structs.replace(LOCK, pip=(right,), pip_build=())
-    locking.fetch_files(lock, known, tmp_path / "images", tmp_path / "first")
-    assert (tmp_path / "first/a-1-py3-none-any.whl").read_bytes() == b"right"
+
+    def fetch(images: str, target: str) -> Path:
+        locking.fetch_files(lock, known, tmp_path / images, tmp_path / target)
+        return tmp_path / target / name
+
+    first = fetch("images", "first")
     kept = next((tmp_path / "images").rglob("*.whl"))
-    assert (tmp_path / "first/a-1-py3-none-any.whl").samefile(kept), "no second copy on the disk"
+    assert first.read_bytes() == b"right"
+    assert first.samefile(kept), "no second copy on the disk"
     # What others could still change is copied.
     kept.chmod(0o664)
-    locking.fetch_files(lock, known, tmp_path / "images", tmp_path / "shared")
-    assert not (tmp_path / "shared/a-1-py3-none-any.whl").samefile(kept)
+    assert not fetch("images", "shared").samefile(kept)
     # It is kept: the index may lose it, or have another under its name.
-    (wheels / "a-1-py3-none-any.whl").write_bytes(b"wrong")
-    locking.fetch_files(lock, known, tmp_path / "images", tmp_path / "second")
-    assert (tmp_path / "second/a-1-py3-none-any.whl").read_bytes() == b"right"
+    (place / name).write_bytes(b"wrong")
+    assert fetch("images", "second").read_bytes() == b"right"
     with pytest.raises(BuildError, match="no package index has 1 file") as caught:
-        locking.fetch_files(lock, known, tmp_path / "others", tmp_path / "third")
-    assert caught.value.details[0].startswith("a 1: a-1-py3-none-any.whl (sha256 ")
+        fetch("others", "third")
+    assert caught.value.details[0].startswith("a 1 (sha256 ")
     # What is kept is not believed either.
     kept.write_bytes(b"spoilt")
-    (wheels / "a-1-py3-none-any.whl").write_bytes(b"right")
-    locking.fetch_files(lock, known, tmp_path / "images", tmp_path / "fourth")
-    assert (tmp_path / "fourth/a-1-py3-none-any.whl").read_bytes() == b"right"
+    (place / name).write_bytes(b"right")
+    os.utime(place / name)
+    assert fetch("images", "fourth").read_bytes() == b"right"

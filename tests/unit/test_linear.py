@@ -16,7 +16,6 @@ from tests.readers import READERS, check
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import rules
 from toolkit.explain.match import Evidence
-from toolkit.images.lockfile.packages import parse_page
 from toolkit.text import redacted
 
 RULES = rules()
@@ -106,13 +105,6 @@ def test_readers_of_what_others_made_are_linear(name: str) -> None:
 
     seeds = (seed.decode(errors="replace") for seed in READERS[name].seeds)
     assert [unit for unit in (*GENERAL, *seeds) if is_slow(read, unit)] == []
-
-
-@pytest.mark.parametrize("unit", GENERAL)
-def test_a_page_of_megabytes_is_read_in_no_time(unit: str) -> None:
-    """Python's own parser needs an hour for a megabyte of "<a "."""
-    address = "https://index.example/simple/a/"
-    assert not is_slow(lambda page: parse_page(page, address, is_json=False), unit)
 
 
 def test_a_cause_at_either_end_of_a_very_long_line_is_found() -> None:

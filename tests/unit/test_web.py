@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import http.client
 import io
 import itertools
@@ -13,17 +14,16 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from email.message import Message
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.stand_in import StandIn, standing_in
 from toolkit.errors import CommandFailedError, MalformedInputError
-from toolkit.images.lockfile.index import Index
-from toolkit.images.lockfile.packages import File
+from toolkit.images.lockfile.index import File, Index
 from toolkit.images.registry import web
 
 BASIC = "Basic " + base64.b64encode(b"me:hunter22").decode()
-PAGE = b'<a href="a-1.tar.gz">a</a>'
 
 
 @pytest.fixture
@@ -32,103 +32,93 @@ def servers() -> Iterator[tuple[StandIn, StandIn]]:
         yield stack.enter_context(standing_in()), stack.enter_context(standing_in())
 
 
-def index(server: StandIn) -> Index:
-    return Index({"index-url": f"http://me:hunter22@{server.name}/simple"})
+def file(server: StandIn) -> File:
+    url = f"http://{server.name}/a-1.tar.gz"
+    return File(package="a", name="a-1.tar.gz", url=url, sha256="0" * 64)
+
+
+def fetch(server: StandIn, target: Path) -> str:
+    """Fetch a file of an index that needs a login."""
+    index = Index(settings={"index-url": f"http://me:hunter22@{server.name}/simple"})
+    return index.fetch(file(server), target)
 
 
 def logins(server: StandIn) -> list[str]:
     return [authorization for _, authorization, _ in server.asked]
 
 
-def to(url: str, code: int = 302) -> object:
+def to(url: str, code: int = 302) -> Any:
     return lambda _: (code, {"Location": url}, b"moved")
 
 
+def gives(data: bytes) -> Any:
+    return lambda _: (200, {}, data)
+
+
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-def test_the_login_of_an_index_stays_with_it(servers: tuple[StandIn, StandIn], code: int) -> None:
+def test_the_login_of_an_index_stays_with_it(
+    servers: tuple[StandIn, StandIn], tmp_path: Path, code: int
+) -> None:
     one, other = servers
-    one.answers["/simple/a/"] = to(f"http://{other.name}/a/", code)  # type: ignore[assignment]
-    other.answers["/a/"] = lambda _: (200, {"Content-Type": "text/html"}, PAGE)
-    assert [file.name for file in index(one).files("a")] == ["a-1.tar.gz"]
-    assert logins(one) == [BASIC]
-    assert logins(other) == [""]
+    one.answers["/a-1.tar.gz"] = to(f"http://{other.name}/a", code)
+    other.answers["/a"] = to(f"http://{one.name}/b", code)
+    one.answers["/b"] = gives(b"data")
+    assert fetch(one, tmp_path / "x") == hashlib.sha256(b"data").hexdigest()
+    assert (logins(one), logins(other)) == ([BASIC, ""], [""]), "it does not come back either"
+    index = Index(settings={"index-url": f"http://me:hunter22@{one.name}/simple"})
+    other.answers["/a-1.tar.gz"] = gives(b"data")
+    index.fetch(file(other), tmp_path / "y")
+    assert logins(other) == ["", ""], "a file on another server than the index"
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.2", "me:hunter22@127.0.0.1"])
 def test_another_name_of_a_host_is_another_host(
-    servers: tuple[StandIn, StandIn], host: str
+    servers: tuple[StandIn, StandIn], tmp_path: Path, host: str
 ) -> None:
     one, _ = servers
-    port = one.name.partition(":")[2]
-    one.answers["/simple/a/"] = to(f"http://{host}:{port}/b/")  # type: ignore[assignment]
-    one.answers["/b/"] = lambda _: (200, {"Content-Type": "text/html"}, PAGE)
+    one.answers["/a-1.tar.gz"] = to(f"http://{host}:{one.name.partition(':')[2]}/b")
+    one.answers["/b"] = gives(b"data")
     with suppress(CommandFailedError):  # the last of them is no host at all
-        index(one).files("a")
+        fetch(one, tmp_path / "x")
     assert logins(one) in ([BASIC], [BASIC, ""])
 
 
-def test_a_redirect_on_the_same_host_keeps_the_login(servers: tuple[StandIn, StandIn]) -> None:
-    one, _ = servers
-    one.answers["/simple/a/"] = to("/simple/b/")  # type: ignore[assignment]
-    one.answers["/simple/b/"] = lambda _: (200, {"Content-Type": "text/html"}, PAGE)
-    assert len(index(one).files("a")) == 1
-    assert logins(one) == [BASIC, BASIC]
-
-
-def test_a_login_that_was_left_behind_does_not_come_back(servers: tuple[StandIn, StandIn]) -> None:
-    one, other = servers
-    one.answers["/simple/a/"] = to(f"http://{other.name}/a/")  # type: ignore[assignment]
-    other.answers["/a/"] = to(f"http://{one.name}/b/")  # type: ignore[assignment]
-    one.answers["/b/"] = lambda _: (200, {"Content-Type": "text/html"}, PAGE)
-    assert len(index(one).files("a")) == 1
-    assert logins(one) == [BASIC, ""]
-    assert logins(other) == [""]
-
-
-def test_files_are_fetched_in_the_same_way(
+def test_a_redirect_on_the_same_host_keeps_the_login(
     servers: tuple[StandIn, StandIn], tmp_path: Path
 ) -> None:
-    one, other = servers
-    one.answers["/a-1.tar.gz"] = to(f"http://{other.name}/x")  # type: ignore[assignment]
-    other.answers["/x"] = lambda _: (200, {}, b"data")
-    file = File(name="a-1.tar.gz", url=f"http://me:hunter22@{one.name}/a-1.tar.gz")
-    Index({}).fetch(file, tmp_path / "a-1.tar.gz")
-    Index({}).digest(file)
-    assert logins(other) == ["", ""]
+    one, _ = servers
+    one.answers["/a-1.tar.gz"] = to("/b")
+    one.answers["/b"] = gives(b"data")
+    fetch(one, tmp_path / "x")
     assert logins(one) == [BASIC, BASIC]
+
+
+def test_uv_keeps_the_login_of_an_index_for_it(servers: tuple[StandIn, StandIn]) -> None:
+    one, other = servers
+    one.answers["/simple/a/"] = to(f"http://{other.name}/a/")
+    page = f'<a href="http://{other.name}/a-1.zip#sha256={"0" * 64}">a</a>'.encode()
+    other.answers["/a/"] = lambda _: (200, {"Content-Type": "text/html"}, page)
+    index = Index(settings={"index-url": f"http://me:hunter22@{one.name}/simple"})
+    files = index.list_files({"a": "1"}, "3.11")
+    assert [each.url for each in files] == [f"http://{other.name}/a-1.zip"]
+    assert BASIC in logins(one)
+    assert set(logins(other)) == {""}
 
 
 @pytest.mark.parametrize(
     "place",
     [
-        "ftp://127.0.0.1:1/x",
-        "file:///etc/passwd",
-        "data:text/html,x",
-        "gopher://x",
-        "http://[::1",
-        "//",
+        *("ftp://127.0.0.1:1/x", "file:///etc/passwd", "data:text/html,x", "gopher://x"),
+        *("http://[::1", "//"),
     ],
 )
-def test_nothing_but_http_is_followed(servers: tuple[StandIn, StandIn], place: str) -> None:
+def test_nothing_but_http_is_followed(
+    servers: tuple[StandIn, StandIn], tmp_path: Path, place: str
+) -> None:
     one, _ = servers
-    one.answers["/simple/a/"] = to(place)  # type: ignore[assignment]
+    one.answers["/a-1.tar.gz"] = to(place)
     with pytest.raises(CommandFailedError):
-        index(one).files("a")
-
-
-@pytest.mark.parametrize(
-    "body", [b'{"files": 1}', b'{"files": [{}]}', b"[]", b"[" * 100_000, b"\xff"]
-)
-def test_pages_that_are_none_are_malformed(servers: tuple[StandIn, StandIn], body: bytes) -> None:
-    one, _ = servers
-    one.answers["/simple/a/"] = lambda _: (
-        200,
-        {"Content-Type": "application/vnd.pypi.simple.v1+json"},
-        body,
-    )
-    with pytest.raises(MalformedInputError, match="answers what no index does") as raised:
-        index(one).files("a")
-    assert "hunter22" not in str(raised.value.place)
+        fetch(one, tmp_path / "x")
 
 
 def redirected(before: str, after: str) -> urllib.request.Request | None:
@@ -193,22 +183,12 @@ def test_servers_without_an_end_are_left(
     servers: tuple[StandIn, StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     one, _ = servers
-    monkeypatch.setattr("toolkit.images.lockfile.index._MOST_PAGE", 1000)
     monkeypatch.setattr("toolkit.images.lockfile.index._MOST_FILE", 1000)
     monkeypatch.setattr("toolkit.images.registry.web._MOST_BESIDE", 1000)
-    long = b"x" * 5000
-    for path in ("/simple/a/", "/a-1.tar.gz"):
-        one.answers[path] = lambda _: (200, {"Content-Type": "text/html"}, long)
-    one.answers["/simple/b/"] = lambda _: (302, {"Location": "/simple/c/"}, long)
-    file = File(name="a-1.tar.gz", url=f"http://{one.name}/a-1.tar.gz")
-    for ask in (
-        lambda: index(one).files("a"),
-        lambda: index(one).files("b"),
-        lambda: Index({}).fetch(file, tmp_path / "x"),
-        lambda: Index({}).digest(file),
-    ):
+    for answer in (gives(b"x" * 5000), lambda _: (302, {"Location": "/b"}, b"x" * 5000)):
+        one.answers["/a-1.tar.gz"] = answer
         with pytest.raises(MalformedInputError, match="has more than"):
-            ask()
+            fetch(one, tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -217,35 +197,26 @@ def test_a_file_that_breaks_off_leaves_nothing(
 ) -> None:
     one, _ = servers
     one.answers["/a-1.tar.gz"] = lambda _: (200, {"Content-Length": "1000"}, b"short")
-    file = File(name="a-1.tar.gz", url=f"http://{one.name}/a-1.tar.gz")
     with pytest.raises(CommandFailedError, match="cannot be fetched"):
-        Index({}).fetch(file, tmp_path / "x")
+        fetch(one, tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_circle_has_an_end(servers: tuple[StandIn, StandIn]) -> None:
-    one, other = servers
+def test_a_circle_has_an_end(servers: tuple[StandIn, StandIn], tmp_path: Path) -> None:
+    one, _ = servers
     counted = itertools.count()
-    one.answers["/simple/a/"] = lambda _: (
-        302,
-        {"Location": f"http://{other.name}/{next(counted)}"},
-        b"",
-    )
-    for number in range(50):
-        other.answers[f"/{number}"] = lambda _: (
-            302,
-            {"Location": f"http://{one.name}/simple/a/"},
-            b"",
-        )
+    one.answers["/a-1.tar.gz"] = to("/b")
+    one.answers["/b"] = lambda _: (302, {"Location": f"/a-1.tar.gz?{next(counted)}"}, b"")
     with pytest.raises(CommandFailedError):
-        index(one).files("a")
+        fetch(one, tmp_path / "x")
     assert next(counted) < 20
 
 
-def test_what_is_no_http_is_said(servers: tuple[StandIn, StandIn]) -> None:
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999/simple", "http://[::1/simple"])
+def test_what_is_no_http_is_said(tmp_path: Path, url: str) -> None:
     assert issubclass(http.client.BadStatusLine, web.FAILURES)
+    bad = File(package="a", name="a-1.zip", url=url, sha256="0" * 64)
     with pytest.raises(CommandFailedError):
-        Index({"index-url": "http://127.0.0.1:99999/simple"}).files("a")
+        Index().fetch(bad, tmp_path / "x")
     with pytest.raises(CommandFailedError):
-        Index({"index-url": "http://[::1/simple"}).files("a")
-    assert servers
+        Index(settings={"index-url": url}).list_files({"a": "1"}, "3.11")

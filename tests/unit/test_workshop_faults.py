@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tests.progress import Silent
 from toolkit.errors import CommandFailedError
-from toolkit.images.recipe.lock import Lock, to_toml
+from toolkit.images.recipe.lock import Lock, format_lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.image import BaseImage
@@ -181,7 +181,7 @@ def test_an_image_that_was_not_built_from_the_lock_fails_the_check(
     """Packed without images, a workshop has the locks; the participant's own image is compared."""
     lock = Lock(name="small", recipe_hash="r", epoch=1, base=BaseImage(reference="b"))
     (tmp_path / "locks").mkdir()
-    (tmp_path / "locks" / "small.lock").write_text(to_toml(lock))
+    (tmp_path / "locks" / "small.lock").write_text(format_lock(lock))
     workshop = SimpleNamespace(images={"small": "small.lock"})
     case: Any = SimpleNamespace(
         source=tmp_path, contents=SimpleNamespace(workshop=workshop, files={})

@@ -21,7 +21,7 @@ from toolkit.images.lockfile.make import make
 from toolkit.images.recipe import catalogue, drafts, library
 from toolkit.images.recipe.importers import import_file
 from toolkit.images.recipe.library import FORMATS
-from toolkit.images.recipe.lock import to_toml
+from toolkit.images.recipe.lock import format_lock
 from toolkit.images.recipe.names import list_recipes, require_image_name
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.store import store
@@ -181,7 +181,7 @@ def lock(name: str, output: Path | None) -> None:
     console.say("locking", name)
     lock = make(name, int(time.time()))
     try:
-        write_atomically(path, to_toml(lock))
+        write_atomically(path, format_lock(lock))
     except OSError as error:
         if error.errno in EXHAUSTED:
             raise
@@ -191,7 +191,7 @@ def lock(name: str, output: Path | None) -> None:
             next_step="toolkit image lock ... --output FILE",
         ) from None
     debian = f"{len(lock.apt)} + {len(lock.apt_build)} packages of Debian"
-    console.say("locked", f"{debian}, {len(lock.files)} files of Python")
+    console.say("locked", f"{debian}, {len(lock.pip) + len(lock.pip_build)} of Python")
     console.document(str(path))
 
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from toolkit import scripts
 from toolkit.checks import Result, check, failed, from_error, passed, unchecked, warned
 from toolkit.errors import PlanError, ToolkitError
-from toolkit.files import read_toml
 from toolkit.images.host.space import read_room
-from toolkit.images.recipe.lock import Lock
+from toolkit.images.lockfile.files import read_lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.planning.case import gather
@@ -87,7 +86,7 @@ def _examine_image(case: JoinCase, image: store.StoredImage, lock_file: str) -> 
         return failed(f"{image.path} is not the workshop's {name}, and is taken before it", step)
     if not lock_file:
         return passed(name)
-    lock = read_toml(case.source / "locks" / f"{name}.lock", Lock, named=True)
+    lock = read_lock(case.source / "locks" / f"{name}.lock")
     if manifest is not None and manifest.locked == hash_lock(lock):
         return passed(f"{name}, built from the workshop's lock")
     step = f"toolkit image build {name} --locked, with {case.source}/locks/{name}.lock"

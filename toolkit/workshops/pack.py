@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from toolkit import reports, shell
 from toolkit.errors import NeedsInstallError, SignatureError, UsageError
 from toolkit.exercises import copy_folder
-from toolkit.files import read_text, read_toml, temporary_beside, write_atomically
-from toolkit.images.recipe.lock import Lock
+from toolkit.files import read_text, temporary_beside, write_atomically
+from toolkit.images.lockfile.files import read_lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.base import to_json
@@ -140,7 +140,7 @@ def _images(folder: Path, workshop: Workshop, options: Options) -> dict[str, arc
         if options.images:
             image = store.find(name)
             built_from = image.manifest.locked if image.manifest else ""
-            lock = read_toml(folder / lock_file, Lock, named=True) if lock_file else None
+            lock = read_lock(folder / lock_file) if lock_file else None
             if lock and built_from != hash_lock(lock):
                 raise SignatureError(
                     f"the image {name} was built from {'another' if built_from else 'no'} lock"

@@ -184,22 +184,6 @@ def format_settings() -> str:
     )
 
 
-def with_build_packages(lock: Lock, packages: Mapping[str, str]) -> Lock:
-    """Return a lock that also has the packages of the build stage.
-
-    They show which of Python's packages Debian's ``venv`` brought; these get no file.
-    """
-    debian = {**packages, **lock.apt}
-    pip = tuple(
-        msgspec.structs.replace(pinned, file="", sha256="")
-        if re.split("[+-]", debian.get(f"python3-{normalize_name(pinned.name)}-whl", ""))[0]
-        == pinned.version
-        else pinned
-        for pinned in lock.pip
-    )
-    return msgspec.structs.replace(lock, apt_build=dict(packages), pip=pip)
-
-
 def parse_missing(log: str) -> tuple[str, ...]:
     """Return the packages that a log names as missing: ``libc6 2.36-9 (there is 2.36-10)``."""
     return tuple(dict.fromkeys(line["what"].strip() for line in _OURS.finditer(log)))
@@ -207,14 +191,13 @@ def parse_missing(log: str) -> tuple[str, ...]:
 
 def list_differences(lock: Lock, contents: Contents) -> tuple[str, ...]:
     """Return messages about packages of an image that differ from its lock."""
+    locked = lock.brought | {pinned.name: pinned.version for pinned in lock.pip}
     has = contents.packages
-    pip_wanted = {normalize_name(pinned.name): pinned.version for pinned in lock.pip}
-    return (
-        *_compared("apt", lock.apt, has.apt),
-        *_compared(
-            "pip", pip_wanted, {normalize_name(name): version for name, version in has.pip.items()}
-        ),
-    )
+    sides = [
+        {normalize_name(name): version for name, version in packages.items()}
+        for packages in (locked, has.pip)
+    ]
+    return (*_compared("apt", lock.apt, has.apt), *_compared("pip", *sides))
 
 
 def _compared(kind: str, wanted: Mapping[str, str], has: Mapping[str, str]) -> Iterator[str]:

@@ -7,21 +7,21 @@ import re
 import shlex
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from toolkit.errors import BuildError, CommandFailedError, ConfigError, ToolkitError
+from toolkit.errors import BuildError, ConfigError, ToolkitError
 from toolkit.files import hash_file, read_toml
 from toolkit.images.host import host_config as host
 from toolkit.images.host.host_mounts import HostConfig
 from toolkit.images.lockfile.apply import list_changes, locked_host_config, parse_missing
-from toolkit.images.lockfile.index import Index
-from toolkit.images.lockfile.packages import File
+from toolkit.images.lockfile.index import File, Index
 from toolkit.images.recipe import library
-from toolkit.images.recipe.lock import FORMAT, Lock, Pinned
-from toolkit.images.recipe.names import require_file_name, require_sha256
+from toolkit.images.recipe.lock import FORMAT, Lock, parse_lock
+from toolkit.images.recipe.names import require_sha256
 from toolkit.images.recipe.plan import Plan
+from toolkit.units import counted
 
 _INDEX = re.compile(r"--(?:extra-)?index-url[ =](\S+)")
 _FILES = ".cache/files"
@@ -46,7 +46,7 @@ def read(path: Path, resolved: Plan) -> Lock:
             place=str(path),
             next_step=f"toolkit image lock {resolved.name}",
         )
-    lock = read_toml(path, Lock, named=True)  # beside the recipe that the user named
+    lock = read_lock(path)
     if lock.format != FORMAT:
         raise ConfigError(
             f"the lock is of format {lock.format}, not {FORMAT}",
@@ -65,6 +65,11 @@ def read(path: Path, resolved: Plan) -> Lock:
     return lock
 
 
+def read_lock(path: Path) -> Lock:
+    """Read a lock that the user named; errors as ``read_toml``."""
+    return read_toml(path, Lock, named=True, parse=parse_lock)
+
+
 def open_index(resolved: Plan) -> Index:
     """Return the indexes of a recipe: those of pip on this machine, and those that it names."""
     lines = (
@@ -72,8 +77,8 @@ def open_index(resolved: Plan) -> Index:
         for output in resolved.outputs
         for line in (*output.lines, *getattr(output, "build_lines", ()))
     )
-    further = (shlex.split(url)[0] for line in lines for url in _INDEX.findall(line))
-    return Index(host.read_pip_settings(), dict.fromkeys(further))
+    further = dict.fromkeys(shlex.split(url)[0] for line in lines for url in _INDEX.findall(line))
+    return Index(settings=host.read_pip_settings(), further=tuple(further))
 
 
 def fetch_files(lock: Lock, resolved: Plan, images: Path, target: Path) -> HostConfig:
@@ -87,39 +92,59 @@ def fetch_files(lock: Lock, resolved: Plan, images: Path, target: Path) -> HostC
 
     Raises:
         BuildError: a file is gone, or another one has its name now; the message names all.
-        MalformedInputError: a file's name or hash in the lock is invalid.
+        MalformedInputError: a hash in the lock is invalid.
     """
-    index = open_index(resolved)
-    place = f"the lock of {lock.name}"
-    paths = {
-        pinned: images
-        / _FILES
-        / require_sha256(pinned.sha256, place)
-        / require_file_name(pinned.file, place)
-        for pinned in lock.files
-    }
+    for pinned in (*lock.pip, *lock.pip_build):
+        for digest in pinned.sha256:
+            require_sha256(digest, f"the lock of {lock.name}")
     target.mkdir()
-    gone: list[str] = []
-    for pinned, path in paths.items():
-        digest = pinned.sha256
-        if not path.is_file() or hash_file(path) != digest:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not any(index.fetch(file, path) == digest for file in _fitting(pinned, index)):
-                path.unlink(missing_ok=True)
-                gone.append(f"{pinned.name} {pinned.version}: {pinned.file} (sha256 {digest})")
-                continue
-        _link_or_copy(path, target / path.name)
+    index, gone = open_index(resolved), list[str]()
+    for packages in (lock.pip, lock.pip_build):  # they may have one package in two versions
+        kept = {
+            digest: _find_kept(images / _FILES / digest)
+            for pinned in packages
+            for digest in pinned.sha256
+        }
+        missing = [one for one in packages if None in map(kept.__getitem__, one.sha256)]
+        wanted = {pinned.name: pinned.version for pinned in missing}
+        for file in index.list_files(wanted, lock.python) if wanted else ():
+            if file.sha256 in kept and kept[file.sha256] is None:
+                kept[file.sha256] = _fetch(index, file, images / _FILES / file.sha256)
+        for path in filter(None, kept.values()):
+            _link_or_copy(path, target / path.name)
+        gone += (
+            f"{pinned.name} {pinned.version} (sha256 {digest})"
+            for pinned in missing
+            for digest in pinned.sha256
+            if kept[digest] is None
+        )
     if gone:
-        count = "1 file" if len(gone) == 1 else f"{len(gone)} files"
         raise BuildError(
-            f"no package index has {count} of the lock of {lock.name} any more, "
-            "or has another under the same name",
+            f"no package index has {counted(len(gone), 'file')} of the lock of {lock.name} any "
+            "more, or has another under the same name",
             place=", ".join(package.split()[0] for package in gone),
             details=gone,
             next_step="add the index or directory that has it to pip's configuration (find-links), "
             "or lock again",
         )
     return locked_host_config(host.collect_host_config(), lock, str(target))
+
+
+def _find_kept(directory: Path) -> Path | None:
+    """Return the file of an earlier build that still has the hash that its directory is called."""
+    paths = sorted(directory.glob("[!.]*"))
+    fitting = (path for path in paths if path.is_file() and hash_file(path) == directory.name)
+    return next(fitting, None)
+
+
+def _fetch(index: Index, file: File, directory: Path) -> Path | None:
+    """Fetch a file, and keep it if it has its hash."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / file.name
+    if index.fetch(file, path) == file.sha256:
+        return path
+    path.unlink()
+    return None
 
 
 def _link_or_copy(path: Path, target: Path) -> None:
@@ -130,20 +155,6 @@ def _link_or_copy(path: Path, target: Path) -> None:
             os.link(path, target)
             return
     shutil.copyfile(path, target)
-
-
-def _fitting(pinned: Pinned, index: Index) -> Iterator[File]:
-    """Yield the sources of a file; the recipe's own indexes come after the others."""
-    for list_files in (index.files, index.further):
-        try:
-            yield from (
-                file
-                for file in list_files(pinned.name)
-                if file.name == pinned.file and file.sha256 in ("", pinned.sha256)
-            )
-        except CommandFailedError:
-            if list_files == index.files:
-                raise
 
 
 def explain_failure(error: ToolkitError, lock: Lock, log: Path) -> ToolkitError:
@@ -161,9 +172,9 @@ def explain_failure(error: ToolkitError, lock: Lock, log: Path) -> ToolkitError:
 def missing_packages_error(name: str, gone: Iterable[str]) -> BuildError:
     """Return the error for packages that the mirror no longer has in the version of a lock."""
     gone = tuple(gone)
-    count = "1 package" if len(gone) == 1 else f"{len(gone)} packages"
     return BuildError(
-        f"the mirror no longer has {count} of {name} in the version that is locked",
+        f"the mirror no longer has {counted(len(gone), 'package')} of {name} in the version that "
+        "is locked",
         place=", ".join(package.split()[0] for package in gone),
         details=gone,
         next_step=f"set {host.MIRROR_VARIABLE} to a mirror that keeps old versions "

@@ -1,192 +1,242 @@
-"""Package indexes, pages and directories of this machine's pip configuration, read without pip.
+"""Files of Python packages in the indexes and directories of this machine's pip configuration.
 
-pip itself could be called only within an image, and runs the setup of a package to report the hash
-of its source.
+uv reads the indexes, and runs no setup of a package for it. It gets their URLs by its standard
+input, since other users can see the arguments of a program.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import unquote, urlsplit, urlunsplit
 from urllib.request import Request
 
+import msgspec
+from packaging.version import VERSION_PATTERN
+from uv import find_uv_bin
+
+from toolkit import shell
 from toolkit.errors import CommandFailedError, MalformedInputError
 from toolkit.files import hash_file
-from toolkit.images.lockfile.packages import File, parse_page
-from toolkit.images.recipe.names import normalize_name, require_file_name
+from toolkit.images.recipe.names import is_file_name, normalize_name
 from toolkit.images.registry import web
+from toolkit.model.base import Model, toml
 from toolkit.text import redacted
 
-DEFAULT = "https://pypi.org/simple"
-_ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
-_TIMEOUT = 60.0  # seconds
-_MOST_PAGE = 64 << 20  # bytes of a page; the largest of PyPI have some megabytes
+_RESOLVE = (
+    *("--no-config", "pip", "compile", "--quiet", "--no-deps", "--no-header"),
+    *("--index-strategy", "unsafe-best-match", "--no-python-downloads"),
+    *("--format", "pylock.toml", "--python", sys.executable),
+)
+_UNSATISFIABLE = 1  # uv's exit code if no index has a package
+_PATIENCE = 600.0  # seconds; uv reads the files of an index that gives no hashes
+_TIMEOUT = 60.0  # seconds until a server answers
 _MOST_FILE = 32 << 30  # bytes of a package's file
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?\Z")  # of a package (PEP 508)
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
-class Index:
-    """All indexes that pip would search.
+class File(Model, frozen=True, kw_only=True):
+    """A file of a package, whose name is normalized."""
 
-    Args:
+    package: str
+    name: str
+    url: str
+    sha256: str
+
+
+class _Artifact(msgspec.Struct):
+    url: str = ""
+    hashes: dict[str, str] = {}
+
+
+class _Package(msgspec.Struct):
+    name: str
+    wheels: tuple[_Artifact, ...] = ()
+    sdist: _Artifact = msgspec.field(default_factory=_Artifact)
+
+
+class _Pylock(msgspec.Struct):
+    packages: tuple[_Package, ...] = ()
+
+
+class Index(Model, frozen=True, kw_only=True):
+    """All places that pip would search.
+
+    Attributes:
         settings: of pip, by ``read_pip_settings``.
         further: indexes that a recipe names, for packages that the others do not have.
     """
 
-    def __init__(self, settings: Mapping[str, str], further: Iterable[str] = ()) -> None:
-        own = [settings.get("index-url", DEFAULT), *settings.get("extra-index-url", "").split()]
-        offline = settings.get("no-index", "").lower() in ("1", "true", "yes")
-        self._own = () if offline else tuple(dict.fromkeys(url.rstrip("/") for url in own))
-        self._further = () if offline else tuple(dict.fromkeys(url.rstrip("/") for url in further))
-        self._links = tuple(dict.fromkeys(settings.get("find-links", "").split()))
-        self._opener = web.make_opener(ssl.create_default_context(cafile=settings.get("cert")))
-        self._cached = lru_cache(maxsize=None)(self._page)
+    settings: dict[str, str] = {}
+    further: tuple[str, ...] = ()
 
-    def files(self, name: str) -> list[File]:
-        """Return the files of a package, and perhaps of others; local ones first, as for pip.
+    def list_files(
+        self, wanted: Mapping[str, str], python: str, platform: str = ""
+    ) -> tuple[File, ...]:
+        """Return the files of packages, and none of a package that no index has.
+
+        Args:
+            wanted: The packages, and the version of each.
+            python: The version of Python that they are for.
+            platform: uv's name of the platform that they are for; empty: any platform.
 
         Raises:
-            CommandFailedError: an index does not answer.
-            MalformedInputError: the answer of an index is not a package page.
+            CommandFailedError: An index does not answer.
         """
-        if not _NAME.match(name):  # an image may give a package any name; no index has such
-            return []
-        linked = [file for place in self._links for file in self._cached(place)]
-        return linked + [
-            file for index in self._own for file in self._cached(f"{index}/{normalize_name(name)}/")
-        ]
+        lines = {
+            normalize_name(name): f"{name}=={version}"
+            for name, version in wanted.items()
+            if _is_requirement(name, version)
+        }
+        words = ["--python-version", python] if python else []
+        words += ["--python-platform", platform] if platform else ["--universal"]
+        with tempfile.TemporaryDirectory(prefix="toolkit-") as cache:
+            words += ["--cache-dir", cache]
+            files = list(self._resolve(list(lines.values()), words, ()))
+            wheels = {file.package for file in files if file.name.endswith(".whl")}
+            rest = [line for name, line in lines.items() if name not in wheels]
+            if self.further:
+                try:
+                    files += self._resolve(rest, words, self.further)
+                except CommandFailedError:
+                    if not lines.keys() <= {file.package for file in files}:
+                        raise
+        return tuple(files)
 
-    def further(self, name: str) -> list[File]:
-        """Return the files that only the further indexes have; errors as ``files``."""
-        if not _NAME.match(name):
-            return []
-        return [
-            file
-            for index in self._further
-            for file in self._cached(f"{index}/{normalize_name(name)}/")
-        ]
+    def _resolve(
+        self, requirements: Sequence[str], words: Sequence[str], further: Sequence[str]
+    ) -> Iterator[File]:
+        """Yield the files of requirements; uv gives nothing if one has none, so they are halved."""
+        if not requirements:
+            return
+        text = "\n".join((*self._places(further), *requirements, ""))
+        own = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
+        own["UV_HTTP_RETRIES"] = "1"
+        if "cert" in self.settings:
+            own["SSL_CERT_FILE"] = self.settings["cert"]
+        command = (find_uv_bin(), *_RESOLVE, *words, "-")
+        result = shell.run(command, input=text, env=own, timeout=_PATIENCE, check=False)
+        if result.ok:
+            yield from self._parse(result.stdout)
+        elif result.returncode != _UNSATISFIABLE:
+            details = [redacted(line) for line in result.tail()]
+            raise CommandFailedError("a package index cannot be read", details=details)
+        elif len(requirements) > 1:
+            middle = len(requirements) // 2
+            yield from self._resolve(requirements[:middle], words, further)
+            yield from self._resolve(requirements[middle:], words, further)
 
-    def _page(self, place: str) -> tuple[File, ...]:
-        path = _local(place)
-        if path is not None:
-            # As by HTTP, links of a page are relative to the directory.
-            page = path / "index.html" if path.is_dir() else path
-            if page.is_file() and page.suffix in (".html", ".htm"):
-                return parse_page(page.read_text(encoding="utf-8"), page.as_uri(), is_json=False)
-            entries = sorted(path.iterdir()) if path.is_dir() else ()
-            return tuple(File(name=e.name, url=e.as_uri()) for e in entries if e.is_file())
+    def _urls(self, *keys: str) -> list[str]:
+        return [url for key in keys for url in self.settings.get(key, "").split()]
+
+    def _places(self, further: Sequence[str]) -> Iterator[str]:
+        """Yield the lines of a requirements file that name the places; pip ignores missing ones."""
+        for place in self._urls("find-links"):
+            path = _local(place)
+            if path is None or path.exists():
+                yield f"--find-links {path or place}"
+        if self.settings.get("no-index", "").lower() in ("1", "true", "yes"):
+            yield "--no-index"
+            return
+        yield from (f"--index-url {url}" for url in self._urls("index-url"))
+        for place in (*self._urls("extra-index-url"), *further):
+            path = _local(place)
+            if path is None or path.exists():
+                yield f"--extra-index-url {place}"
+
+    def _parse(self, text: str) -> Iterator[File]:
+        """Yield the files that a lock of uv names (PEP 751) and that may be used here."""
         try:
-            with self._open(place) as answer:
-                data, kind = (
-                    web.read_body(answer, _MOST_PAGE),
-                    answer.headers.get("Content-Type", ""),
+            packages = msgspec.convert(toml(text), _Pylock).packages
+        except ValueError as error:
+            raise MalformedInputError(f"uv wrote no lock: {error}", place="uv") from None
+        for package in packages:
+            for artifact in (*package.wheels, package.sdist):
+                file = File(
+                    package=normalize_name(package.name),
+                    name=unquote(urlsplit(artifact.url).path.rpartition("/")[2]),
+                    url=artifact.url,
+                    sha256=artifact.hashes.get("sha256", ""),
                 )
-            return parse_page(data.decode("utf-8"), place, is_json="json" in kind)
-        except _MissingError:
-            return ()
-        except ValueError as error:  # MalformedInputError among them
-            reason = f"the package index answers what no index does: {error}"
-            raise MalformedInputError(reason, place=_shown(place)) from None
-        except web.FAILURES as error:
-            reason = f"the package index broke off: {error}"
-            raise CommandFailedError(reason, place=_shown(place)) from None
+                if is_file_name(file.name) and self._is_usable(file):
+                    yield file
 
-    def _open(self, place: str) -> Any:
-        try:
-            return self._opener.open(_request(place), timeout=_TIMEOUT)
-        except HTTPError as error:
-            if error.code == 404:
-                raise _MissingError from None
-            reason = f"the package index refuses: {error.code} {error.reason}"
-            raise CommandFailedError(reason, place=_shown(place)) from None
-        except MalformedInputError as error:
-            raise MalformedInputError(error.cause, place=_shown(place)) from None
-        except web.FAILURES as error:
-            reason = f"the package index does not answer: {error}"
-            raise CommandFailedError(reason, place=_shown(place)) from None
+    def _is_usable(self, file: File) -> bool:
+        """Return whether a file has a hash and may be read.
 
-    def _read(self, file: File, write: Callable[[bytes], object]) -> None:
-        """Read a file in chunks; errors as of ``fetch``."""
+        A page of another machine can name any file of this one.
+        """
         path = _local(file.url)
-        try:
-            with self._open(file.url) if path is None else path.open("rb") as stream:
-                web.copy_stream(stream, write, _MOST_FILE)
-        except MalformedInputError:
-            raise
-        except (*web.FAILURES, _MissingError) as error:
-            reason = f"{file.name} cannot be fetched: {error or 'it is gone'}"
-            raise CommandFailedError(reason, place=_shown(file.url)) from None
-
-    def digest(self, file: File) -> str:
-        """Return the SHA-256 of a file; read the file if the index does not give it."""
-        if _SHA256.match(file.sha256):
-            return file.sha256
-        digest = hashlib.sha256()
-        self._read(file, digest.update)
-        return digest.hexdigest()
+        links = map(_local, self._urls("find-links"))
+        indexes = map(_local, self._urls("index-url", "extra-index-url"))
+        # The pages of an index link to files beside it.
+        places = (*filter(None, links), *(index.parent for index in indexes if index))
+        return bool(_SHA256.match(file.sha256)) and (
+            urlsplit(file.url).scheme in ("http", "https")
+            if path is None
+            else any(path.resolve().is_relative_to(place.resolve()) for place in places)
+        )
 
     def fetch(self, file: File, target: Path) -> str:
         """Fetch a file; return its SHA-256.
 
         Raises:
-            CommandFailedError: it cannot be fetched.
-            MalformedInputError: it has no end, or its name is not a file name.
+            CommandFailedError: It cannot be fetched or stored.
+            MalformedInputError: It has no end.
         """
-        require_file_name(file.name, _shown(file.url))
         part = target.with_name(f".{target.name}.{os.getpid()}")
+        path = _local(file.url)
         try:
-            with part.open("wb") as writing:
-                self._read(file, writing.write)
+            with (
+                part.open("wb") as writing,
+                path.open("rb") if path else self._open(file.url) as reading,
+            ):
+                web.copy_stream(reading, writing.write, _MOST_FILE)
             part.replace(target)
-        except OSError as error:
-            reason = f"{file.name} cannot be stored: {error}"
-            raise CommandFailedError(reason, place=str(target)) from None
+        except MalformedInputError:  # a ValueError, too
+            raise
+        except web.FAILURES as error:
+            reason = f"{file.name} cannot be fetched: {redacted(str(error))}"
+            raise CommandFailedError(reason, place=redacted(file.url)) from None
         finally:
             part.unlink(missing_ok=True)
         return hash_file(target)
 
+    def _open(self, url: str) -> Any:
+        """Open a URL, with the login of an index on the same server."""
+        request = Request(url, headers={"User-Agent": "toolkit"})
+        places = (*self._urls("index-url", "extra-index-url", "find-links"), *self.further)
+        for parts in map(urlsplit, places):
+            bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+            if parts.username and web.parse_origin(bare) == web.parse_origin(url):
+                login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+                encoded = base64.b64encode(login.encode()).decode()
+                request.add_unredirected_header("Authorization", f"Basic {encoded}")
+                break
+        certificates = ssl.create_default_context(cafile=self.settings.get("cert"))
+        return web.make_opener(certificates).open(request, timeout=_TIMEOUT)
 
-def _request(place: str) -> Request:
-    """Return the request for a URL; the login in it goes to its host and to no other."""
-    parts = urlsplit(place)
-    bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-    request = Request(bare, headers={"Accept": _ACCEPT, "User-Agent": "toolkit"})
-    if parts.username:
-        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        request.add_unredirected_header(
-            "Authorization", f"Basic {base64.b64encode(login.encode()).decode()}"
-        )
-    return request
 
-
-class _MissingError(Exception):
-    """Raised if an index does not have a package."""
+def _is_requirement(name: str, version: str) -> bool:
+    """Return whether an index can have a package; an image may give it any name and version."""
+    pattern = re.compile(VERSION_PATTERN, re.VERBOSE | re.IGNORECASE)
+    return bool(_NAME.match(name) and pattern.fullmatch(version))
 
 
 def _local(place: str) -> Path | None:
+    """Return the path of a place on this machine; None of a URL."""
     try:
         parts = urlsplit(place)
-    except ValueError:  # the error is reported when it is opened
+    except ValueError:  # uv reports it
         return None
     if parts.scheme == "file":
         return Path(unquote(parts.path))
     return None if parts.scheme else Path(place).expanduser()
-
-
-def _shown(place: str) -> str:
-    """Return a URL without the login in it."""
-    try:
-        parts = urlsplit(place)
-    except ValueError:
-        return redacted(place)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

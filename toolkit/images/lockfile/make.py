@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from toolkit import shell
-from toolkit.errors import (
-    BuildError,
-    CommandFailedError,
-    ImageMissingError,
-)
+from toolkit.errors import BuildError, ImageMissingError
 from toolkit.images.host import host_config as host
 from toolkit.images.host.host_config import write_host_config
 from toolkit.images.host.host_mounts import ROOT, Bind, HostConfig, mount_options
@@ -24,11 +20,9 @@ from toolkit.images.lockfile.apply import (
     hash_parts,
     locked_host_config,
     parse_missing,
-    with_build_packages,
 )
 from toolkit.images.lockfile.files import missing_packages_error, open_index
-from toolkit.images.lockfile.index import Index
-from toolkit.images.lockfile.packages import File, choose_file, find_origin, is_source
+from toolkit.images.lockfile.index import File
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap, LocalImage
 from toolkit.images.recipe.lock import Lock, Pinned
@@ -36,13 +30,16 @@ from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.plan import Plan, with_keys
 from toolkit.images.store import store
 from toolkit.images.store.cache import BASES, Cache
-from toolkit.images.store.contents import Contents, PythonPackage, read_contents
+from toolkit.images.store.contents import Contents, read_contents
 from toolkit.images.store.provenance import describe_base, expected_hash
 from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import Manifest
 
 _INSTALLED = re.compile(r"^Inst (?P<name>\S+) (?:\[\S*\] )?\((?P<version>\S+) ", re.MULTILINE)
+_DEBIAN_WHEEL = re.compile(r"python3-(?P<name>[\w.-]+)-whl")
+_MACHINES = ("x86_64", "aarch64")
+_GLIBC = (17, 28, *range(31, 41))  # the versions 2.x that uv knows
 _PATIENCE = 600.0  # seconds
 
 
@@ -61,7 +58,7 @@ def make(recipe: str, epoch: int) -> Lock:
     resolved = library.load(recipe)
     image = store.find(str(store.images_directory() / f"{resolved.name}.sif"))
     manifest = _manifest(image, resolved)
-    contents, index = read_contents(image.path), open_index(resolved)
+    contents = read_contents(image.path)
     lock = Lock(
         name=resolved.name,
         recipe_hash=library.hash_recipe(resolved),
@@ -69,19 +66,17 @@ def make(recipe: str, epoch: int) -> Lock:
         base=manifest.base
         if manifest.base and manifest.base.digest
         else describe_base(resolved.base, digest=True),
+        python=contents.python,
         parts=hash_parts(resolved),
         tools=manifest.tools,
         apt=contents.packages.apt,
-        pip=_pinned(contents, index, _of_base(resolved, manifest)),
-        pip_build=_build_files(contents, build_requirements(resolved), index),
         layers=manifest.layers,
         products=manifest.products,
     )
-    return (
-        with_build_packages(lock, build_packages(image, resolved, lock))
-        if contents.debian
-        else lock
-    )
+    if contents.debian:
+        lock = msgspec.structs.replace(lock, apt_build=build_packages(image, resolved, lock))
+    brought = _of_base(resolved, manifest) | _of_debian(lock)
+    return _pin_packages(lock, contents, resolved, brought)
 
 
 def _manifest(image: StoredImage, resolved: Plan) -> Manifest:
@@ -118,59 +113,80 @@ def _of_base(resolved: Plan, manifest: Manifest) -> dict[str, str]:
     )
 
 
-def _pinned(contents: Contents, index: Index, of_base: Mapping[str, str]) -> tuple[Pinned, ...]:
-    pinned: dict[str, Pinned] = {}
-    for package in contents.pip:
-        brought = of_base.get(normalize_name(package.name)) == package.version
-        file = None if brought else _origin(package, index)
-        pinned.setdefault(package.name, _pin(package.name, package.version, file, index))
-    return tuple(pinned.values())
+def _of_debian(lock: Lock) -> dict[str, str]:
+    """Return the Python packages that Debian's ``venv`` installed of wheels of Debian."""
+    wheels = (
+        (_DEBIAN_WHEEL.fullmatch(name), version)
+        for name, version in (lock.apt_build | lock.apt).items()
+    )
+    return {match["name"]: re.split("[+-]", version)[0] for match, version in wheels if match}
 
 
-def _pin(name: str, version: str, file: File | None, index: Index) -> Pinned:
-    """Pin a package to its file, if it has one."""
-    bare = Pinned(name=name, version=version)
-    if file is None:
-        return bare
-    sha256, source = index.digest(file), is_source(file.name)
-    return msgspec.structs.replace(bare, file=file.name, sha256=sha256, source=source)
+def _pin_packages(
+    lock: Lock, contents: Contents, resolved: Plan, brought: Mapping[str, str]
+) -> Lock:
+    """Return the lock with the files of all Python packages.
 
-
-def _origin(package: PythonPackage, index: Index) -> File | None:
-    """Return the file that a package was installed from.
-
-    The recipe's own indexes are searched only for files that the others do not have.
+    A package of the image has the wheel with exactly its tags, else the source, of which such a
+    wheel was built. A package of the build stage has every wheel that its Python takes, else the
+    source.
     """
-    name, version, tags = package.name, package.version, package.tags
-    files = index.files(name)
-    file = find_origin(name, version, tags, files)
-    if file and not is_source(file.name):
-        return file
-    try:
-        return find_origin(name, version, tags, [*files, *index.further(name)])
-    except CommandFailedError:
-        if file:
-            return file
-        raise
-
-
-def _build_files(contents: Contents, wanted: Mapping[str, str], index: Index) -> tuple[Pinned, ...]:
-    """Return the files that only the build stage installs, not those of the image."""
-    has = {normalize_name(package.name): package.version for package in contents.pip}
-    python, glibc = contents.python, _glibc(contents)
-    files = {
-        name: choose_file(name, version, python, platform.machine(), index.files(name), glibc)
-        for name, version in sorted(wanted.items())
+    index, versions = open_index(resolved), contents.packages.pip
+    tags = {package.name: frozenset(package.tags) for package in reversed(contents.pip)}
+    wanted = {
+        name: version
+        for name, version in versions.items()
+        if brought.get(normalize_name(name)) != version
+    }
+    offered = index.list_files(wanted, contents.python)
+    pip = [
+        Pinned(name=name, version=wanted[name], sha256=digests)
+        for name in wanted
+        if (digests := _choose(normalize_name(name), tags[name], offered))
+    ]
+    has = {normalize_name(name): version for name, version in versions.items()}
+    needed = {
+        name: version
+        for name, version in sorted(build_requirements(resolved).items())
         if has.get(normalize_name(name)) != version
     }
-    return tuple(_pin(name, wanted[name], file, index) for name, file in files.items() if file)
+    offered = index.list_files(needed, contents.python, _platform(contents)) if needed else ()
+    return msgspec.structs.replace(
+        lock,
+        pip=tuple(sorted(pip, key=lambda pinned: pinned.name.lower())),
+        pip_build=tuple(
+            Pinned(name=name, version=version, sha256=digests)
+            for name, version in needed.items()
+            if (digests := _choose(normalize_name(name), None, offered))
+        ),
+        brought={
+            name: version
+            for name, version in versions.items()
+            if name not in {pinned.name for pinned in pip}
+        },
+    )
 
 
-def _glibc(contents: Contents) -> tuple[int, int] | None:
-    """Return the version of the image's C library; None if it has no libc6 package."""
-    version = next((package.version for package in contents.debian if package.name == "libc6"), "")
-    numbers = re.match(r"(\d{1,3})\.(\d{1,3})", version)
-    return (int(numbers[1]), int(numbers[2])) if numbers else None
+def _choose(name: str, tags: frozenset[str] | None, offered: Iterable[File]) -> tuple[str, ...]:
+    """Return the hashes of the files of a package: one with these tags, or all that fit."""
+    from packaging.tags import parse_tag
+
+    files = [file for file in offered if file.package == name]
+    wheels = [file for file in files if file.name.endswith(".whl")]
+    if tags is not None:
+        named = [(file, "-".join(file.name[:-4].split("-")[-3:])) for file in wheels]
+        wheels = [file for file, tag in named if {str(one) for one in parse_tag(tag)} == tags][:1]
+    sources = [file for file in files if not file.name.endswith(".whl")][:1]
+    return tuple(sorted({file.sha256 for file in wheels or sources}))
+
+
+def _platform(contents: Contents) -> str:
+    """Return uv's name of an image's platform; empty if uv has none for it."""
+    machine = platform.machine()
+    libc = next((package.version for package in contents.debian if package.name == "libc6"), "")
+    minor = re.match(r"2\.(\d{1,3})", libc)
+    known = [one for one in _GLIBC if one <= int(minor[1] if minor else _GLIBC[-1])]
+    return f"{machine}-manylinux_2_{known[-1]}" if known and machine in _MACHINES else ""
 
 
 def build_packages(image: StoredImage, resolved: Plan, lock: Lock) -> dict[str, str]:

@@ -1,33 +1,31 @@
 """The lock of an image: every file that it is built from.
 
-It is ``recipes/<name>.lock``, written by `toolkit image lock`.
+It is ``recipes/<name>.lock``, written by `toolkit image lock`: a requirements file with hashes, as
+pip and uv read it. What else the image is built from is TOML in its comments.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
-from toolkit.model.base import Model, toml_value
+from msgspec import to_builtins
+
+from toolkit.model.base import AnyModel, BadDataError, Model, from_toml, toml_value
 from toolkit.model.image import BaseImage, Layer
 
-FORMAT = 2
+FORMAT = 3
+_TOML = "#: "  # begins each line of TOML
+_HASH = " --hash=sha256:"
+_REQUIREMENT = re.compile(rf"(?P<name>[^\s=]+)==(?P<version>[^\s=]+)(?P<hashes>(?:{_HASH}\w+)+)")
 
 
 class Pinned(Model, frozen=True, kw_only=True):
-    """A Python package.
-
-    Attributes:
-        file: the file that it is installed from; empty if it came with the base, or with a Debian
-            package.
-        sha256: of that file.
-        source: the file is a source distribution, and the installed package was compiled from it.
-    """
+    """A Python package, and the SHA-256 of each file that it may be installed from."""
 
     name: str
     version: str
-    file: str = ""
-    sha256: str = ""
-    source: bool = False
+    sha256: tuple[str, ...]
 
 
 class Lock(Model, frozen=True, kw_only=True):
@@ -40,13 +38,15 @@ class Lock(Model, frozen=True, kw_only=True):
         epoch: time of the lock, in seconds since 1970; files that a locked build creates have this
             time (SOURCE_DATE_EPOCH).
         base: the base of the image.
+        python: version of the image's Python; empty if it has none.
         parts: hashes of the base and of each step of the recipe, to report which of them changed.
         tools: the programs that the locked image was built with; other versions may give other
             bytes.
         apt: Debian packages in the image, and their versions.
         apt_build: Debian packages that are installed only during the build.
         pip: Python packages in the image.
-        pip_build: files of the Python packages that are installed only during the build.
+        pip_build: Python packages that are installed only during the build.
+        brought: Python packages that came with the base, or from no package index.
         layers: of the locked image, the base first; empty if it was not built in layers.
         products: SHA-256 of the compiled products.
     """
@@ -56,82 +56,65 @@ class Lock(Model, frozen=True, kw_only=True):
     recipe_hash: str
     epoch: int
     base: BaseImage
+    python: str = ""
     parts: dict[str, str] = {}
     tools: dict[str, str] = {}
     apt: dict[str, str] = {}
     apt_build: dict[str, str] = {}
     pip: tuple[Pinned, ...] = ()
     pip_build: tuple[Pinned, ...] = ()
+    brought: dict[str, str] = {}
     layers: tuple[Layer, ...] = ()
     products: str = ""
 
-    @property
-    def files(self) -> tuple[Pinned, ...]:
-        """Return all files of Python packages that a build needs."""
-        return tuple(package for package in (*self.pip, *self.pip_build) if package.sha256)
 
-
-def to_toml(lock: Lock) -> str:
-    """Format a lock as TOML: equal locks give equal bytes, and each package is one line."""
-    return "\n".join(_lines(lock)) + "\n"
-
-
-def _lines(lock: Lock) -> Iterator[str]:
-    # The comments are part of the digest that manifests record (``locked``): do not change them.
-    name = _plain(lock.name)
-    yield f"# What {name} is built from. Written by: toolkit image lock {name}"
-    yield f"# Build exactly this: toolkit image build {name} --locked"
-    for key in ("format", "name", "recipe_hash", "epoch"):
-        yield f"{key} = {toml_value(getattr(lock, key))}"
-    if lock.products:
-        yield f"products = {toml_value(lock.products)}"
-    if lock.layers:
-        yield ""
-        yield (
-            "# What each step gave: a locked build uses what is kept of these, and makes them "
-            "again, to the last byte, where nothing is."
-        )
-        yield "layers = ["
-        yield from (
-            f"    {{ name = {toml_value(layer.name)}, sha256 = {toml_value(layer.sha256)} }},"
-            for layer in lock.layers
-        )
-        yield "]"
-    yield ""
-    yield (
-        "# `source`: compiled from that file. Without a file: it came with the base, "
-        "or with a package of Debian."
+def format_lock(lock: Lock) -> str:
+    """Format a lock: equal locks give equal bytes, and each package is one line."""
+    name = "".join(character for character in lock.name if character.isprintable())
+    # The text is part of the digest that manifests record (``locked``).
+    lines = (
+        f"# What {name} is built from. Written by: toolkit image lock {name}",
+        f"# Build exactly this: toolkit image build {name} --locked",
+        "# Only its Python packages: pip install --no-deps --require-hashes -r FILE",
+        *(
+            f"{pinned.name}=={pinned.version}" + "".join(f"{_HASH}{one}" for one in pinned.sha256)
+            for pinned in lock.pip
+        ),
+        *(f"{_TOML}{line}" for line in _toml_lines(lock)),
     )
-    for key, packages in (("pip", lock.pip), ("pip_build", lock.pip_build)):
-        yield f"{key} = ["
-        yield from (f"    {{ {', '.join(_pinned(package))} }}," for package in packages)
-        yield "]"
-    yield from _table(
-        "base",
-        {
-            "reference": lock.base.reference,
-            **({"digest": lock.base.digest} if lock.base.digest else {}),
-        },
-        order=False,
-    )
-    yield from _table("parts", lock.parts, order=False)
-    for key in ("tools", "apt", "apt_build"):
-        yield from _table(key, getattr(lock, key))
+    return "\n".join(lines) + "\n"
 
 
-def _pinned(package: Pinned) -> Iterator[str]:
-    for key in ("name", "version", "file", "sha256", "source"):
-        value = getattr(package, key)
-        if value:
+def _toml_lines(lock: Lock) -> Iterator[str]:
+    """Yield all but the requirements as TOML, whose tables come last."""
+    data = {"format": lock.format, **to_builtins(lock)}
+    data.pop("pip", None)
+    for key, value in data.items():
+        if isinstance(value, list):
+            yield f"{key} = ["
+            yield from (f"    {toml_value(item)}," for item in value)
+            yield "]"
+        elif not isinstance(value, Mapping):
             yield f"{key} = {toml_value(value)}"
+    for key, table in data.items():
+        if isinstance(table, Mapping):
+            yield f"[{key}]"
+            yield from (f"{toml_value(name)} = {toml_value(table[name])}" for name in sorted(table))
 
 
-def _plain(text: str) -> str:
-    return "".join(character for character in text if character.isprintable())
-
-
-def _table(name: str, values: Mapping[str, str], *, order: bool = True) -> Iterator[str]:
-    yield ""
-    yield f"[{name}]"
-    for key in sorted(values) if order else values:
-        yield f"{toml_value(key)} = {toml_value(values[key])}"
+def parse_lock(text: str, model: type[AnyModel]) -> AnyModel:
+    """Parse a lock; errors as ``from_toml``."""
+    pinned: list[dict[str, object]] = []
+    own: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith(_TOML):
+            own.append(line.removeprefix(_TOML))
+        elif line and not line.startswith("#"):
+            match = _REQUIREMENT.fullmatch(line)
+            if not match:
+                raise BadDataError(
+                    "this is no requirement with a hash: make the lock again", line=number
+                )
+            hashes = match["hashes"].split(_HASH)[1:]
+            pinned.append({"name": match["name"], "version": match["version"], "sha256": hashes})
+    return from_toml("\n".join((f"pip = {toml_value(pinned)}", *own)), model)

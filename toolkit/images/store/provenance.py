@@ -22,7 +22,7 @@ from toolkit.errors import (
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Base, LocalImage
 from toolkit.images.recipe.digests import hash_texts
-from toolkit.images.recipe.lock import Lock, to_toml
+from toolkit.images.recipe.lock import Lock, format_lock
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.store import store
 from toolkit.images.store.contents import Contents
@@ -35,7 +35,7 @@ _VERSION = re.compile(r"(?<![\d.])\d{1,9}(?:\.\d{1,9})+\S*")
 
 def hash_lock(lock: Lock | None) -> str:
     """Return the lock's hash as the manifest has it."""
-    return hash_texts(to_toml(lock)) if lock else ""
+    return hash_texts(format_lock(lock)) if lock else ""
 
 
 def expected_hash(resolved: Plan) -> str:
