@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from tests.cluster.attack import Attack
 from tests.cluster.image_fixtures import Tiny, copy_program
 from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
-from toolkit.images.host.host_mounts import Bind
+from toolkit.images.host.host_config import Bind
 from toolkit.model.base import to_json
 
 ATTEMPTS = {name for name in vars(Attack) if not name.startswith("_")}

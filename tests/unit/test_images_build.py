@@ -30,7 +30,7 @@ from toolkit.images.builder.buildlog import Reader
 from toolkit.images.builder.docker.clients import end_marked
 from toolkit.images.builder.follow import Follower
 from toolkit.images.host import host_config as host
-from toolkit.images.host import privilege, sharing, workspace
+from toolkit.images.host import mutex, privilege, workspace
 from toolkit.images.host.mutex import hold_image
 from toolkit.images.host.workspace import Owner
 from toolkit.images.recipe import library
@@ -333,7 +333,7 @@ def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path: Path)
             with hold_image(directory / "x.sif", "built"):
                 pass
             assert stat.S_IMODE((directory / ".x.lock").stat().st_mode) == expected
-            sharing.make_directory(directory / ".cache" / "layers")
+            mutex.make_directory(directory / ".cache" / "layers")
             is_shared = (directory / ".cache" / "layers").stat().st_mode & stat.S_IWGRP
             assert bool(is_shared) == (expected == 0o660)
     finally:
@@ -350,10 +350,10 @@ def test_a_lock_that_cannot_be_used_names_the_permission(
 
     monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ForbiddenError, match="cannot be used: Permission denied") as caught:
-        sharing.open_lock(tmp_path / ".x.lock")
+        mutex.open_lock(tmp_path / ".x.lock")
     assert f"chmod g+rw {tmp_path / '.x.lock'}" in str(caught.value.next_step)
     with pytest.raises(ForbiddenError) as caught:
-        sharing.open_lock(tmp_path / ".y.lock")
+        mutex.open_lock(tmp_path / ".y.lock")
     assert "write permission" in str(caught.value.next_step)
 
 

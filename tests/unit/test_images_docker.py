@@ -16,7 +16,7 @@ from toolkit.images.builder.docker.clients import Client, ClientLog
 from toolkit.images.builder.docker.docker import engine_image_name
 from toolkit.images.builder.docker.host_files import add_mounts, host_files
 from toolkit.images.builder.remote_base import resolve_base
-from toolkit.images.host.host_mounts import Bind, HostConfig
+from toolkit.images.host.host_config import Bind, HostConfig
 from toolkit.images.recipe.bases import Docker
 from toolkit.runtimes.docker import Engine
 

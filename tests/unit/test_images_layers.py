@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from ast import literal_eval
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from toolkit.errors import BusyError
-from toolkit.images.host.host_config import read_pip_settings, write_host_config
-from toolkit.images.host.host_mounts import HostConfig, pip_settings
+from toolkit.images.host.host_config import (
+    HostConfig,
+    write_host_config,
+)
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.plan import Plan, Step, with_keys
 from toolkit.images.store.cache import LAYERS, WHEELS, Cache
@@ -173,31 +171,3 @@ def test_wheels_are_lent_beside_what_the_machine_lends(tmp_path: Path) -> None:
         (str(tmp_path), "/mnt/wheels"),
     ]
     assert (tmp_path / "with/wheels").is_dir()
-
-
-def test_pip_files_are_read_as_pip_reads_them(tmp_path: Path) -> None:
-    """The real pip is asked the same."""
-    (tmp_path / "pip.conf").write_text(
-        "[global]\nindex-url = https://a.example/simple\nfind-links =\n    /one\n    /two\n[install]\nno-index = true\n"
-    )
-    environment = {
-        **os.environ,
-        "PIP_CONFIG_FILE": str(tmp_path / "pip.conf"),
-        "PIP_TIMEOUT": "7",
-        "PIP_EXTRA_INDEX_URL": "https://b.example",
-    }
-    said = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    ranks: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
-    for line in said.splitlines():
-        name, _, value = line.partition("=")
-        section, _, key = name.partition(".")
-        ranks.get(section, {})[key] = literal_eval(value)
-    settings = read_pip_settings(environment)
-    assert settings == pip_settings(ranks.values())
-    assert settings["index-url"] == "https://a.example/simple"

@@ -3,50 +3,62 @@
 from __future__ import annotations
 
 import csv
+import os
+from pathlib import Path
 
 import pytest
 
-from toolkit.images.host.host_config import parse_mirrors
-from toolkit.images.host.host_mounts import (
+from toolkit.images.host import host_config
+from toolkit.images.host.host_config import (
     Bind,
     find_secrets,
     mask_secrets,
     mount_options,
-    pip_settings,
+    parse_mirrors,
+    read_pip_settings,
     translate_host_config,
 )
 
-SETTINGS = pip_settings(
-    (
-        {
-            "find-links": "/elsewhere",
-            "extra-index-url": "file:///srv/index/simple https://user:s3cret@pypi.example.org/simple",
-            "cert": "/etc/ssl/site.crt",
-            "timeout": "15",
-        },
-        {"timeout": "60", "user": "true"},
-        {
-            "FIND_LINKS": "/srv/wheels",
-            "DISABLE_PIP_VERSION_CHECK": "1",
-            "PROXY": "http://proxy.example.org:3128",
-        },
+_OURS = ("PIP_CONFIG_FILE",)
+SETTINGS = {
+    "cert": "/etc/ssl/site.crt",
+    "extra-index-url": "file:///srv/index/simple https://user:s3cret@pypi.example.org/simple",
+    "find-links": "/srv/wheels",
+    "proxy": "http://proxy.example.org:3128",
+    "timeout": "60",
+}
+
+
+def test_pips_settings_are_those_of_an_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real pip lists them."""
+    file = tmp_path / "pip.conf"
+    file.write_text(
+        '[global]\nindex-url = https://a.example/simple\nfind-links =\n    /one\n    /it\'s "two"\n'
+        "timeout = 1\nuser = true\n[install]\nno-index = true\ntimeout = 2\n[list]\nproxy = x\n"
     )
-)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(file))
+    for name in [name for name in os.environ if name.startswith("PIP_") and name not in _OURS]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_RETRIES", "7")
+    settings = read_pip_settings()
+    assert settings["find-links"].split("\n") == ["", "/one", '/it\'s "two"']
+    wanted = {"index-url": "https://a.example/simple", "no-index": "true", "retries": "7"}
+    assert settings.items() >= (wanted | {"timeout": "2"}).items()
+    assert not {"user", "proxy"} & settings.keys()
+    monkeypatch.setenv("PIP_TIMEOUT", "3")
+    assert read_pip_settings()["timeout"] == "3"
 
 
-def test_pips_settings_have_its_precedence() -> None:
-    assert SETTINGS == {
-        "cert": "/etc/ssl/site.crt",
-        "extra-index-url": "file:///srv/index/simple https://user:s3cret@pypi.example.org/simple",
-        "find-links": "/srv/wheels",
-        "proxy": "http://proxy.example.org:3128",
-        "timeout": "60",
-    }
-
-
-def test_no_settings_become_no_files() -> None:
-    assert pip_settings(({}, {"b.c": "x"})) == {}
-    assert translate_host_config({}).files == {}
+def test_of_a_key_in_several_files_pip_is_asked_which_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listing = "global.index-url='https://system'\nglobal.index-url='https://user'\nbroken\n"
+    monkeypatch.setattr(
+        host_config, "_run", lambda *words: listing if words[-1] == "list" else "https://last\n"
+    )
+    assert read_pip_settings() == {"index-url": "https://last"}
 
 
 def test_local_places_are_bound_and_renamed() -> None:

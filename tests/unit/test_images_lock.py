@@ -15,7 +15,7 @@ import pytest
 from tests.hostile import HOSTILE
 from toolkit.errors import BuildError, CommandFailedError, ConfigError
 from toolkit.images.host import host_config as host
-from toolkit.images.host.host_mounts import Bind, HostConfig
+from toolkit.images.host.host_config import Bind, HostConfig
 from toolkit.images.lockfile import apply as locks
 from toolkit.images.lockfile import files as locking
 from toolkit.images.lockfile import make

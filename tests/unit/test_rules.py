@@ -6,8 +6,10 @@ import hashlib
 import inspect
 import json
 import os
+import shutil
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +21,6 @@ from toolkit import sites
 from toolkit.cli.groups import site as command
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.hostsetup import parts
-from toolkit.images.host import space
-from toolkit.images.host.space import Room
 from toolkit.images.sif import header as sif
 from toolkit.model.case import Case, Image
 from toolkit.model.image import BaseImage, Packages, Verdict
@@ -372,19 +372,18 @@ def test_an_image_of_another_lock_is_warned_of(built: str, warned: bool, here: P
 
 
 @pytest.mark.parametrize(
-    ("free", "quota", "expected"),
+    ("free", "expected"),
     [
-        (20, 20, []),
-        (20, 0.5, ["directory? your quota leaves 500 MB", "cache? your quota leaves 500 MB"]),
-        (0.05, 20, ["directory the file system has 50 MB"]),
-        (20, 2, ["cache? your quota leaves 2.0 GB"]),
+        (20, []),
+        (0.5, ["directory? the file system has 500 MB"]),
+        (0.05, ["directory the file system has 50 MB"]),
     ],
 )
-def test_space_of_the_directory_and_of_a_home_without_scratch(
-    free: float, quota: float, expected: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
+def test_space_of_the_directory(
+    free: float, expected: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = Room(directory="x", free=int(free * GIGABYTE), quota=int(quota * GIGABYTE))
-    monkeypatch.setattr(space, "read_room", lambda _: room)
+    usage = SimpleNamespace(free=int(free * GIGABYTE))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     found = [*files.space(looking(here, {}, {}))]
     assert len(found) == len(expected)
     for finding, text in zip(found, expected, strict=True):

@@ -21,7 +21,7 @@ from tests.unit.samples import MANIFEST
 from tests.unit.test_cli import said
 from toolkit.cli import console
 from toolkit.errors import CommandFailedError, PlanError, UsageError
-from toolkit.images.host.host_mounts import find_secrets
+from toolkit.images.host.host_config import find_secrets
 from toolkit.images.sif import header as sif
 from toolkit.model.base import to_json
 from toolkit.model.run import Outcome

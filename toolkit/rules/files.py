@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -30,7 +31,6 @@ from toolkit.units import human_size
 
 _LEAST = 100 * 10**6  # bytes: logs of a short run
 _LITTLE = 10**9  # bytes: one checkpoint of a small model
-_SMALL = 5 * 10**9  # bytes left of a quota, below which caches in the home are worth a warning
 _DAY = 86400.0  # seconds
 _QUEUE = 1.0  # days that a job may wait: not known
 CONDEMNED = "ToBeDelete_"  # what such files are called at Neuron before they go
@@ -181,29 +181,15 @@ def purge(case: Case) -> Iterator[ToolkitError]:
 
 
 def space(case: Case) -> Iterator[ToolkitError]:
-    """Require space for what a run writes: its logs and its outcome; and for caches in a home."""
-    from toolkit.images.host import space as disk
-
-    cwd, home, scratch = Path(case.directory), Path.home(), case.site.scratch
-    room = disk.read_room(cwd)
-    for what, left in {"the file system has": room.free, "your quota leaves": room.quota}.items():
-        if left is not None and left < _LITTLE:
-            yield NoSpaceError(
-                f"in {cwd} {what} {human_size(left)}",
-                place="directory",
-                next_step="remove old runs, or change to a directory with more room",
-                source="looked here",
-                is_warning=left >= _LEAST,
-            )
-            break
-    left = None if scratch else disk.read_room(home).quota
-    if left is not None and left <= _SMALL:
+    """Require space for what a run writes: its logs and its outcome."""
+    left = shutil.disk_usage(case.directory).free
+    if left < _LITTLE:
         yield NoSpaceError(
-            f"caches of programs go to your home, where your quota leaves {human_size(left)}",
-            place="cache",
-            next_step="set scratch in the site's file, or --env XDG_CACHE_HOME=DIRECTORY",
-            source="quota",
-            is_warning=True,
+            f"in {case.directory} the file system has {human_size(left)}",
+            place="directory",
+            next_step="remove old runs, or change to a directory with more room",
+            source="looked here",
+            is_warning=left >= _LEAST,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from toolkit.checks import Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
 from toolkit.hostsetup.facts import read_facts
 from toolkit.hostsetup.model import SetupOptions
-from toolkit.images.host import space
+from toolkit.images.host.workspace import file_system
 from toolkit.slurm import TESTED
 from toolkit.units import human_size
 
@@ -123,7 +124,7 @@ def check_directories(case: DoctorCase) -> Result:
     """Write to the directories of images, runs and caches: only so a full one is noticed."""
     wrong, fine, memory = [], [], []
     for name, directory in case.directories.items():
-        kind = space.file_system(_existing(directory))
+        kind = file_system(_existing(directory))
         fine.append(f"{name} {directory} ({kind})")
         try:
             with tempfile.TemporaryFile(dir=_existing(directory)) as stream:
@@ -150,17 +151,16 @@ def _existing(directory: Path) -> Path:
     return next(path for path in (directory, *directory.parents) if path.is_dir())
 
 
-@check("space", "images, runs and caches have free space and quota")
+@check("space", "images, runs and caches have free space")
 def check_space(case: DoctorCase) -> Result:
-    """Check free space and quotas of the directories."""
+    """Check the free space of the directories."""
     full, low, texts = [], [], []
     for name, directory in case.directories.items():
-        room = space.read_room(_existing(directory))
-        quota = "" if room.quota is None else f", {human_size(room.quota)} of the quota"
-        texts.append(f"{name} {human_size(room.free)} free{quota}")
-        if room.available < _NONE:
+        free = shutil.disk_usage(_existing(directory)).free
+        texts.append(f"{name} {human_size(free)} free")
+        if free < _NONE:
             full.append(texts[-1])
-        elif room.available < _LITTLE[name]:
+        elif free < _LITTLE[name]:
             low.append(texts[-1])
     prune = "toolkit image prune --unused-for 60d"
     if full:

@@ -23,7 +23,7 @@ from toolkit import shell
 from toolkit.checks import Result
 from toolkit.errors import BuildError, NoSpaceError, ToolkitError
 from toolkit.images.builder.buildlog import Reader, pin_fitting
-from toolkit.images.host.host_mounts import mask_secrets
+from toolkit.images.host.host_config import mask_secrets
 from toolkit.images.host.kernel import die_with_parent
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.plan import STEP

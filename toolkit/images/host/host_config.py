@@ -1,27 +1,27 @@
-"""Read this machine's settings that a build needs: package indexes, mirrors, proxies and trust."""
+"""This machine's settings that a build needs: package indexes, mirrors, proxies and trust.
+
+A build sees them as files below ``/mnt``, translated so that they work there. None of them becomes
+part of the image.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Mapping
-from configparser import Error as ConfigParserError
-from configparser import RawConfigParser
-from contextlib import suppress
-from pathlib import Path
+from ast import literal_eval
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, UsageError
-from toolkit.images.host.host_mounts import (
-    ROOT,
-    Bind,
-    HostConfig,
-    find_secrets,
-    pip_settings,
-    translate_host_config,
-)
 from toolkit.images.recipe.block import HOST_WHEELS
+from toolkit.model.base import Model
+from toolkit.text import logins
 
+ROOT = "/mnt"  # exists and is empty in every Debian; definitions read settings there
+CERTIFICATES = "ca-certificates.crt"
 MIRROR_VARIABLE = "TOOLKIT_DEBIAN_MIRROR"
 _KEYRINGS = Path("/usr/share/keyrings")
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
@@ -31,13 +31,45 @@ _BUNDLES = (
     "/etc/ssl/ca-bundle.pem",  # SUSE
 )
 _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-_TIMEOUT = 30  # seconds for an answer of apt
+_PATIENCE = 30  # seconds for an answer of pip or apt
+# Where packages come from and how they are reached. Any other setting of pip's could change what is
+# installed.
+_PLACES = ("index-url", "extra-index-url", "find-links")
+_USED_SETTINGS = (*_PLACES, "no-index", "trusted-host", "proxy", "timeout", "retries")
+_CERTIFICATE_SETTINGS = ("cert", "client-cert")
+_PIP_LINE = re.compile(r"(?P<key>[\w:-]+\.[\w-]+)=(?P<value>['\"].*['\"])")
+_APT_SETTING = re.compile(
+    r'Acquire::(?:https?|ftp)(?:::[^ ]+)?::Proxy(?:::[^ ]+)? ".*";'
+    r'|Acquire::https?(?:::[^ ]+)?::(?:Verify-Peer|Verify-Host) ".*";'
+)
+_APT_TARGET = re.compile(
+    r"(?P<origin>[^|]*)\|main\|(?P<codename>[^|]*)\|(?P<release>[^|]*)\|"
+    r"(?P<site>(?:https?://|file:/)[^|]*)"
+)
+
+
+class Bind(Model, frozen=True, kw_only=True):
+    """A file or directory of the machine, and its place in a step or a build."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+class HostConfig(Model, frozen=True, kw_only=True):
+    """Files for a directory that is mounted at ``ROOT``, and what is mounted below it.
+
+    The targets of the mounts are relative to ``ROOT``.
+    """
+
+    files: dict[str, str] = {}
+    binds: tuple[Bind, ...] = ()
 
 
 def collect_host_config() -> HostConfig:
     """Return the host configuration that a build sees, unless it builds a lock."""
     settings = read_pip_settings()
-    apt = _run_apt("apt-config", "dump").splitlines()
+    apt = _run("apt-config", "dump").splitlines()
     return translate_host_config(settings, apt=apt, certificates=_certificates(settings))
 
 
@@ -61,7 +93,7 @@ def debian_mirror(release: str) -> str:
     if mirror:
         return mirror
     options = "$(ORIGIN)|$(COMPONENT)|$(CODENAME)|$(RELEASE)|$(SITE)"
-    listing = _run_apt("apt-get", "indextargets", "--format", options, "Created-By: Packages")
+    listing = _run("apt-get", "indextargets", "--format", options, "Created-By: Packages")
     mirrors = parse_mirrors(listing)
     mirror = mirrors.get(release) or next(
         (site for name, site in sorted(mirrors.items()) if "-" not in name), None
@@ -95,11 +127,13 @@ def debootstrap_command() -> tuple[str, ...]:
     return program, "--force-check-gpg"
 
 
-def _run_apt(program: str, *arguments: str) -> str:
-    """Return the output of one of apt's programs; empty if this machine has no apt."""
+def _run(program: str, *arguments: str) -> str:
+    """Return the output of a program; empty if this machine does not have it."""
     if shell.which(program) is None:
         return ""
-    return shell.run([program, *arguments], check=False, timeout=_TIMEOUT).stdout
+    # With `user = true`, which is an option of `pip config` too, pip reads one of its files only.
+    environment = {**os.environ, "PIP_USER": "0"}
+    return shell.run([program, *arguments], env=environment, check=False, timeout=_PATIENCE).stdout
 
 
 def parse_mirrors(listing: str) -> dict[str, str]:
@@ -108,60 +142,121 @@ def parse_mirrors(listing: str) -> dict[str, str]:
     The origin is unknown until apt has downloaded its lists.
     """
     mirrors: dict[str, str] = {}
-    for line in listing.splitlines():
-        origin, component, codename, release, site = (*line.split("|"), "", "", "", "", "")[:5]
-        is_debian = origin == "Debian" or (
-            (origin.startswith("$") or not origin) and "debian" in site.rsplit("/", 1)[-1].lower()
-        )
-        if is_debian and component == "main" and site.startswith(("http://", "https://", "file:/")):
-            name = release if codename.startswith("$") or not codename else codename
-            mirrors.setdefault(name, site)
+    for target in map(_APT_TARGET.fullmatch, listing.splitlines()):
+        if target:
+            is_unknown = target["origin"].startswith("$") or not target["origin"]
+            is_named = "debian" in target["site"].rsplit("/", 1)[-1].lower()
+            if target["origin"] == "Debian" or (is_unknown and is_named):
+                codename = target["codename"]
+                name = target["release"] if codename[:1] in ("$", "") else codename
+                mirrors.setdefault(name, target["site"])
     return mirrors
 
 
-def read_pip_settings(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return this machine's settings of pip for reaching packages, as they apply to an install.
-
-    To call pip for it takes longer than a small step of a build. Later files override earlier ones,
-    ``[install]`` overrides ``[global]``, and variables override files.
-    """
-    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}}
-    for file in _pip_files(environment):
-        parser = RawConfigParser()
-        # A file that cannot be read counts as missing.
-        with suppress(ConfigParserError, OSError, UnicodeDecodeError):
-            parser.read(file, encoding="utf-8")
-            for section in sections.keys() & set(parser.sections()):
-                sections[section].update(parser.items(section))
-    variables = {
-        name.removeprefix("PIP_"): value
-        for name, value in environment.items()
-        if name.startswith("PIP_") and value
-    }
-    return pip_settings((*sections.values(), variables))
-
-
-def _pip_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the places of pip's files: the system's, the user's, the environment's, the named."""
-    named = environment.get("PIP_CONFIG_FILE", "")
-    if named == os.devnull:
-        return ()
-    own = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    directories = filter(None, environment.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":"))
-    return (
-        *(Path(directory) / "pip/pip.conf" for directory in directories),
-        Path("/etc/pip.conf"),
-        Path.home() / ".pip/pip.conf",
-        Path(own) / "pip/pip.conf",
-        Path(sys.prefix) / "pip.conf",
-        *([Path(named)] if named else []),
-    )
+def read_pip_settings() -> dict[str, str]:
+    """Return this machine's settings of pip for reaching packages, as they apply to an install."""
+    pip = (sys.executable, "-m", "pip", "config")
+    values: dict[str, list[str]] = {}
+    for line in map(_PIP_LINE.fullmatch, _run(*pip, "list").splitlines()):
+        if line:
+            values.setdefault(line["key"], []).append(str(literal_eval(line["value"])))
+    settings: dict[str, str] = {}
+    for section in ("global", "install", ":env:"):  # the weakest first
+        for name in sorted((*_USED_SETTINGS, *_CERTIFICATE_SETTINGS)):
+            found = values.get(f"{section}.{name}", [])
+            if found:
+                settings[name] = found[0]
+            # Since version 25.1 pip lists a key once for each file, in the order of their names.
+            if len(found) > 1:
+                settings[name] = _run(*pip, "get", f"{section}.{name}").rstrip("\n")
+    return dict(sorted(settings.items()))
 
 
 def _certificates(settings: Mapping[str, str]) -> str | None:
     """Return the file of trusted authorities: pip's, else the environment's, else the system's."""
     paths = (settings.get("cert"), *(os.environ.get(name) for name in _BUNDLE_VARIABLES))
     return next((path for path in (*paths, *_BUNDLES) if path and Path(path).is_file()), None)
+
+
+def translate_host_config(
+    settings: Mapping[str, str], apt: Iterable[str] = (), certificates: str | None = None
+) -> HostConfig:
+    """Return the files for ``ROOT`` and the mounts below it.
+
+    Args:
+        settings: pip's settings, as of ``read_pip_settings``.
+        apt: The lines of ``apt-config dump``.
+        certificates: The machine's file of certificate authorities, if there is one.
+    """
+    binds: list[Bind] = []
+    lines = ["[global]"]
+    for key, value in settings.items():
+        if key in _PLACES:
+            value = "\n    ".join(_translate_place(place, key, binds) for place in value.split())
+        if key in _USED_SETTINGS:
+            lines.append(f"{key} = {value}")
+    if certificates:
+        lines.append(f"cert = {ROOT}/{CERTIFICATES}")
+        binds.append(Bind(source=certificates, target=CERTIFICATES))
+    if "client-cert" in settings:
+        lines.append(f"client-cert = {ROOT}/client.pem")
+        binds.append(Bind(source=settings["client-cert"], target="client.pem"))
+    files = {"pip.conf": "\n".join(lines) + "\n"} if len(lines) > 1 else {}
+    apt_lines = [line for line in apt if _APT_SETTING.fullmatch(line)]
+    if certificates and apt_lines:
+        apt_lines.append(f'Acquire::https::CaInfo "{ROOT}/{CERTIFICATES}";')
+    if apt_lines:
+        files["apt.conf"] = "\n".join(apt_lines) + "\n"
+    return HostConfig(files=files, binds=tuple(binds))
+
+
+def _translate_place(place: str, key: str, binds: list[Bind]) -> str:
+    """Return an index or wheel directory as the build sees it; mount a local one."""
+    url = urlsplit(place)
+    if url.scheme and url.scheme != "file":
+        return place
+    path = PurePosixPath(unquote(url.path) if url.scheme else place)
+    # The pages of an index link to files beside it ("../../files/x.whl"): its parent is needed too.
+    shown = path.parent if key != "find-links" and path.parent != path else path
+    target = f"{key}/{len(binds)}"
+    binds.append(Bind(source=str(shown), target=target))
+    translated = PurePosixPath(ROOT) / target / path.relative_to(shown)
+    return f"file://{translated}" if url.scheme else str(translated)
+
+
+def find_secrets(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the passwords and tokens in URLs, as written and decoded, the longest first."""
+    secrets: set[str] = set()
+    for user_info in logins("\n".join(texts)):
+        name, _, password = user_info.partition(":")
+        # A name without a password is a token, unless it is a short user name.
+        secret = password or (name if len(name) >= 8 else "")
+        secrets |= {secret, unquote(secret)} - {""}
+    return tuple(sorted(secrets, key=lambda secret: (-len(secret), secret)))
+
+
+def mask_secrets(secrets: Iterable[str], line: str) -> str:
+    """Return a line for a log without its secrets."""
+    for secret in secrets:
+        line = line.replace(secret, "****")
+    return line
+
+
+def mount_options(binds: Iterable[Bind]) -> tuple[str, ...]:
+    """Return the options by which Apptainer mounts files and directories, ``--mount`` for each."""
+    return tuple(word for bind in binds for word in ("--mount", _mount_value(bind)))
+
+
+def _mount_value(bind: Bind) -> str:
+    """Return a value of ``--mount``, whose paths may hold commas and colons; not so ``--bind``."""
+    # Apptainer reads all its --mount together as one table, whose lines must have the same number
+    # of fields: the type a second time does no harm.
+    last = "type=bind" if bind.writable else "ro"
+    fields = ("type=bind", f"source={bind.source}", f"destination={bind.target}", last)
+    return ",".join(
+        '"' + field.replace('"', '""') + '"' if re.search('[",\\s]', field) else field
+        for field in fields
+    )
 
 
 def write_host_config(

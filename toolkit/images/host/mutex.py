@@ -1,16 +1,23 @@
-"""The lock of an image, on this machine and on all that share the directory.
+"""Locks of images and caches, on this machine and on all that share their directory.
 
-It is an flock(2) on ``.NAME.lock`` beside the image. That file is never deleted: who waits for a
-lock has its file open already, and would share nothing with those who create another one. The
-kernel drops the lock with the process that has it.
+The lock of an image is an flock(2) on ``.NAME.lock`` beside it. That file is never deleted: who
+waits for a lock has its file open already, and would share nothing with those who create another
+one. The kernel drops the lock with the process that has it.
+
+Users may share a directory of images. Its own permission decides: where its group may write, the
+group may use the locks and add to the caches, whatever the umask of the user who comes first. That
+gives no user a right that the directory does not give already.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import pwd
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,11 +25,121 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from toolkit.errors import BuildError, BusyError, ForbiddenError
-from toolkit.images.host.sharing import lock, open_lock
+from toolkit.quoting import shell
 from toolkit.shell import Progress
 from toolkit.units import human_time
 
 _POLL = 0.5  # seconds between two attempts
+# Errors of file systems that are mounted without locks, of NFS without its lock daemon, and of
+# kernels or gateways without locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_NO_LOCK_FILE = (errno.ELOOP, errno.EISDIR, errno.EINVAL)
+_OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def open_lock(path: Path) -> int:
+    """Open a lock file, and create it if it does not exist; the handle can be given to flock(2).
+
+    Raises:
+        ForbiddenError: this user may not; the message names the missing permission. Or others have
+            put something else there, such as another name of a file that is not to be written.
+    """
+    try:
+        try:
+            handle = _opened(path)
+        except PermissionError:
+            # A handle that only reads can hold a lock on most file systems; NFS refuses it later.
+            handle = os.open(path, _READ)
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            os.close(handle)
+            raise OSError(errno.EINVAL, "it is not the file of a lock")
+    except OSError as error:
+        raise forbidden(path, error) from None
+    return handle
+
+
+def lock(handle: int, how: int, path: Path) -> None:
+    """Take a lock of flock(2) on an open file.
+
+    Raises:
+        BlockingIOError: another process holds it, and ``how`` has LOCK_NB.
+        BuildError: the file system has no such locks.
+        ForbiddenError: NFS locks only what is open for writing.
+    """
+    try:
+        fcntl.flock(handle, how)
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            raise forbidden(path, error) from None
+        if error.errno not in _NO_LOCKS:
+            raise
+        raise BuildError(
+            f"the file system of {path.parent} has no locks: {error.strerror}",
+            place=str(path.parent),
+            next_step="set TOOLKIT_IMAGES to a directory on another one; "
+            "Lustre has locks where it is mounted with -o flock",
+        ) from None
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory, and those above it, for the group that may write to the one above."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir()
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _share(handle, path.parent.stat(), stat.S_IRWXG | stat.S_ISGID)
+        finally:
+            os.close(handle)
+
+
+def require_writable(directory: Path) -> None:
+    """Raise ForbiddenError if this user cannot make files in a directory."""
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise forbidden(directory, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def forbidden(path: Path, error: OSError) -> ForbiddenError:
+    """Return the error for a file or directory of images that this user may not write."""
+    place = path if os.path.lexists(path) else path.parent
+    wanted = "for write permission" if place.is_dir() else f"to run: chmod g+rw {shell(place)}"
+    if error.errno in _NO_LOCK_FILE:
+        wanted = f"to remove it: rm -r {shell(place)}"
+    next_step = f"ask {_name(place)} {wanted}; or set TOOLKIT_IMAGES to a directory of your own"
+    return ForbiddenError(
+        f"{place} cannot be used: {error.strerror}",
+        place=str(place),
+        next_step=next_step,
+    )
+
+
+def _opened(path: Path) -> int:
+    with suppress(FileNotFoundError):  # first without O_CREAT, which fs.protected_regular forbids
+        return os.open(path, _OPEN)
+    handle = os.open(path, _OPEN | os.O_CREAT, 0o666)
+    _share(handle, path.parent.stat(), stat.S_IRGRP | stat.S_IWGRP)
+    return handle
+
+
+def _share(handle: int, directory: os.stat_result, mode: int) -> None:
+    """Give a new file or directory to the directory's group, if that may write there."""
+    if not directory.st_mode & stat.S_IWGRP:
+        return
+    with suppress(OSError):  # another made it at the same moment, or we are not of the group
+        os.fchown(handle, -1, directory.st_gid)
+        os.fchmod(handle, stat.S_IMODE(os.fstat(handle).st_mode) | mode)
+
+
+def _name(path: Path) -> str:
+    uid = path.lstat().st_uid
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def lock_path(image: Path) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import socket
 import tempfile
 import time
@@ -18,21 +19,23 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolkit.errors import ForbiddenError, NoSpaceError
+from toolkit import shell
+from toolkit.errors import ForbiddenError, NoSpaceError, ToolkitError
 from toolkit.files import lock_new_directory
-from toolkit.images.host.host_mounts import Bind
-from toolkit.images.host.remove import MARKER, clear, remove
-from toolkit.images.host.sharing import require_writable
-from toolkit.images.host.space import read_room, warnings
+from toolkit.images.host.host_config import Bind
+from toolkit.images.host.kernel import namespace_command
+from toolkit.images.host.mutex import require_writable
+from toolkit.images.host.privilege import namespace_ids
 from toolkit.images.recipe.recipe import Space
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.units import human_size
 
 TMP_VARIABLE = "TOOLKIT_BUILD_TMP"
 PREFIX = ".toolkit-build-"
-_UNFINISHED = ".toolkit-making-"
+MARKER = ".toolkit-workspace.json"  # tells whose directory it is
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MEGABYTE = 10**6
+_REMOVAL = 300  # seconds
 _MAX_AGE = 7 * 86400.0  # seconds; no build takes so long
 
 
@@ -114,7 +117,7 @@ def make_directories(images: Path) -> None:
 
 
 def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[str, ...]:
-    """Refuse a build that would fill a disk or a quota; return warnings.
+    """Refuse a build that would fill a disk; return warnings.
 
     Args:
         images: The directory of the images.
@@ -131,27 +134,43 @@ def require_space(images: Path, space: Space, *, twice: bool = False) -> tuple[s
     ):
         device = directory.stat().st_dev
         needs[device] = (directory, needs.get(device, (directory, 0))[1] + megabytes)
-    texts: list[str] = []
     for directory, megabytes in needs.values():
-        room, needed = read_room(directory), megabytes * _MEGABYTE
-        if room.available < needed:
-            whose = "are left of your quota" if room.available < room.free else "are free"
+        free, needed = shutil.disk_usage(directory).free, megabytes * _MEGABYTE
+        if free < needed:
             raise NoSpaceError(
-                f"the build needs {human_size(needed)} in {directory};"
-                f" {human_size(room.available)} {whose}",
+                f"the build needs {human_size(needed)} in {directory}; {human_size(free)} are free",
                 place=str(directory),
                 next_step="free some space, or set TOOLKIT_IMAGES or"
                 f" {TMP_VARIABLE} to directories on another disk",
             )
-        texts += warnings(room, needed)
-    return tuple(texts)
+    return tuple(
+        f"{directory} is in memory: what is built there takes it from programs; "
+        f"set {TMP_VARIABLE} to a directory on a disk"
+        for directory, _ in needs.values()
+        if file_system(directory) in ("tmpfs", "ramfs")
+    )
+
+
+def file_system(directory: Path) -> str:
+    """Return the type of the file system that a directory is on."""
+    file_system_type, path = "", directory.resolve()
+    longest = -1
+    for line in (
+        Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    ):
+        _, point, kind, *_ = line.split(" ")
+        mount = Path(point.encode().decode("unicode_escape"))
+        if path.is_relative_to(mount) and len(mount.parts) >= longest:
+            file_system_type, longest = kind, len(mount.parts)
+    return file_system_type
 
 
 def sweep(images: Path) -> None:
     """Remove the directories of dead builds of this store."""
     owner = describe_process(images)
     for parent in dict.fromkeys((images, scratch_parent(images))):
-        _remove_abandoned(parent, owner)
+        for directory in parent.glob(f"{PREFIX}*"):
+            _remove_abandoned(directory, owner)
 
 
 @contextmanager
@@ -181,15 +200,15 @@ def workspace(images: Path) -> Iterator[Workspace]:
 
 
 def _make(parent: Path, owner: Owner) -> tuple[Path, int]:
-    """Make a directory that is marked and locked before other builds can find it by its name."""
+    """Make a directory that is locked and marked; another build may remove it before that."""
     while True:
-        new = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
+        new = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         lock = lock_new_directory(new)
         if lock is None:
             continue
         try:
             mark(new, owner)
-            return new.rename(new.with_name(new.name.replace(_UNFINISHED, PREFIX, 1))), lock
+            return new, lock
         except FileNotFoundError:  # without locks, another build took it for abandoned
             os.close(lock)
         except BaseException:
@@ -198,40 +217,28 @@ def _make(parent: Path, owner: Owner) -> tuple[Path, int]:
             raise
 
 
-def _remove_abandoned(parent: Path, reader: Owner) -> None:
-    for directory in (*parent.glob(f"{PREFIX}*"), *parent.glob(f"{_UNFINISHED}*")):
-        try:
-            lock = os.open(directory, _DIRECTORY)
-        except OSError:
-            continue  # it belongs to another user, is a symbolic link, or is gone
-        try:
-            status = os.fstat(lock)
-            owner = read_mark(directory)
-            if (
-                status.st_uid == os.geteuid()
-                and _is_free(lock)
-                and is_abandoned(
-                    owner,
-                    reader,
-                    lives=owner is not None and _start_time(owner.pid) == owner.started,
-                    age=time.time() - status.st_mtime,
-                )
-            ):
-                _remove_dead(directory, owner)
-        finally:
-            os.close(lock)
-
-
-def _remove_dead(directory: Path, owner: Owner | None) -> None:
+def _remove_abandoned(directory: Path, reader: Owner) -> None:
     """Remove the directory of a dead build; one without a marker only if it is empty.
 
     Who can write to a shared directory of images can give this name to any directory there.
     """
-    if owner is not None:
-        clear(directory)
-        return
-    with suppress(OSError):
-        directory.rmdir()
+    try:
+        lock = os.open(directory, _DIRECTORY)
+    except OSError:
+        return  # it belongs to another user, is a symbolic link, or is gone
+    try:
+        status, owner = os.fstat(lock), read_mark(directory)
+        lives = owner is not None and _start_time(owner.pid) == owner.started
+        is_dead = is_abandoned(owner, reader, lives=lives, age=time.time() - status.st_mtime)
+        if status.st_uid != os.geteuid() or not is_dead or not _is_free(lock):
+            return
+        if owner is not None:
+            clear(directory)
+        else:
+            with suppress(OSError):
+                directory.rmdir()
+    finally:
+        os.close(lock)
 
 
 def _is_free(lock: int) -> bool:
@@ -242,6 +249,31 @@ def _is_free(lock: int) -> bool:
     except OSError:  # without locks on the file system, the marker must do
         return True
     return True
+
+
+def clear(directory: Path) -> None:
+    """Remove a build's directory, its marker last: what is left without it is never removed."""
+    with suppress(OSError):
+        for entry in list(directory.iterdir()):
+            if entry.name != MARKER:
+                remove(entry)
+    remove(directory)
+
+
+def remove(directory: Path) -> bool:
+    """Remove a directory with its contents; return whether it is gone.
+
+    The files of a user's subordinate ids can only be removed in a namespace that has these ids.
+    ``shutil.rmtree`` ends at some depth of directories, so ``rm`` does it.
+    """
+    words = ("rm", "-rf", "--", str(directory.absolute()))
+    with suppress(ToolkitError):
+        shell.run(words, cwd="/", check=False, timeout=_REMOVAL)
+        if directory.exists() and os.getuid() != 0:
+            # -m looks for modules in the current working directory first.
+            command = (*namespace_command(namespace_ids()), *words)
+            shell.run(command, cwd="/", check=False, timeout=_REMOVAL)
+    return not directory.exists()
 
 
 def is_abandoned(owner: Owner | None, reader: Owner, *, lives: bool, age: float) -> bool:

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 import msgspec
 
 from toolkit.errors import MalformedInputError
-from toolkit.images.host.host_mounts import CERTIFICATES, ROOT, Bind, HostConfig
+from toolkit.images.host.host_config import CERTIFICATES, ROOT, Bind, HostConfig
 from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.lock import Lock

@@ -14,7 +14,7 @@ from pathlib import Path
 from toolkit.errors import BuildError, ConfigError, ToolkitError
 from toolkit.files import hash_file, read_toml
 from toolkit.images.host import host_config as host
-from toolkit.images.host.host_mounts import HostConfig
+from toolkit.images.host.host_config import HostConfig
 from toolkit.images.lockfile.apply import list_changes, locked_host_config, parse_missing
 from toolkit.images.lockfile.index import File, Index
 from toolkit.images.recipe import library

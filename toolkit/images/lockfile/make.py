@@ -12,8 +12,7 @@ import msgspec
 from toolkit import shell
 from toolkit.errors import BuildError, ImageMissingError
 from toolkit.images.host import host_config as host
-from toolkit.images.host.host_config import write_host_config
-from toolkit.images.host.host_mounts import ROOT, Bind, HostConfig, mount_options
+from toolkit.images.host.host_config import ROOT, Bind, HostConfig, mount_options, write_host_config
 from toolkit.images.host.workspace import Workspace, workspace
 from toolkit.images.lockfile.apply import (
     build_requirements,

@@ -22,8 +22,7 @@ from toolkit.errors import (
 )
 from toolkit.files import hash_file, open_regular
 from toolkit.images.host.mutex import hold_for_reading, hold_image, lock_path
-from toolkit.images.host.remove import MARKER
-from toolkit.images.host.workspace import PREFIX, describe_process, workspace
+from toolkit.images.host.workspace import MARKER, PREFIX, describe_process, workspace
 from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
 from toolkit.model.base import to_json

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from toolkit.errors import BusyError
 from toolkit.files import hash_file, read_text, sync, write_atomically
-from toolkit.images.host.remove import remove
-from toolkit.images.host.sharing import lock, make_directory, open_lock
+from toolkit.images.host.mutex import lock, make_directory, open_lock
+from toolkit.images.host.workspace import remove
 from toolkit.model.base import Model, Record, from_json, to_json
 
 BASES, LAYERS, WHEELS = "bases", "layers", "wheels"

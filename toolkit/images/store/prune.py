@@ -17,8 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from toolkit.errors import BusyError, ForbiddenError, ImageMissingError, UsageError
-from toolkit.images.host.mutex import hold_image, lock_path
-from toolkit.images.host.sharing import require_writable
+from toolkit.images.host.mutex import hold_image, lock_path, require_writable
 from toolkit.images.host.workspace import sweep
 from toolkit.images.store import store, usage
 from toolkit.model.base import Model

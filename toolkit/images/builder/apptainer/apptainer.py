@@ -33,7 +33,7 @@ from toolkit.images.builder.apptainer.programs import (
 )
 from toolkit.images.builder.follow import LAST_STEPS, BuildContext, Follower
 from toolkit.images.host import host_config
-from toolkit.images.host.host_mounts import Bind, HostConfig, mount_options
+from toolkit.images.host.host_config import Bind, HostConfig, mount_options
 from toolkit.images.host.privilege import BuildCommand, build_command, may_mount
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, Debootstrap, LocalImage

@@ -42,10 +42,10 @@ from toolkit.images.builder.apptainer.programs import (
 from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
 from toolkit.images.builder.follow import LAST_STEPS, BuildContext, start, stop
 from toolkit.images.host import host_config
-from toolkit.images.host.host_mounts import Bind, HostConfig
+from toolkit.images.host.host_config import Bind, HostConfig
 from toolkit.images.host.kernel import namespace_command
 from toolkit.images.host.privilege import build_command, namespace_ids
-from toolkit.images.host.remove import remove
+from toolkit.images.host.workspace import remove
 from toolkit.images.recipe.block import WHEELS
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.plan import Plan, Step

@@ -15,8 +15,7 @@ from toolkit import shell
 from toolkit.errors import ForbiddenError, NeedsInstallError
 from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
 from toolkit.images.builder.follow import Follower
-from toolkit.images.host.host_config import write_host_config
-from toolkit.images.host.host_mounts import ROOT, Bind, HostConfig
+from toolkit.images.host.host_config import ROOT, Bind, HostConfig, write_host_config
 from toolkit.images.host.kernel import module_command, namespace_command
 from toolkit.images.host.privilege import may_mount, namespace_ids
 from toolkit.images.host.workspace import Workspace

@@ -33,7 +33,7 @@ from pathlib import Path
 
 from toolkit.images.builder.apptainer.inroot import resolve
 from toolkit.images.builder.apptainer.settle import list_byte_code, settle
-from toolkit.images.host.host_mounts import Bind
+from toolkit.images.host.host_config import Bind
 from toolkit.images.host.kernel import (
     LIBC,
     NODEV,

@@ -29,7 +29,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from toolkit.images.host import host_config
-from toolkit.images.host.host_mounts import CERTIFICATES, ROOT, HostConfig
+from toolkit.images.host.host_config import CERTIFICATES, ROOT, HostConfig
 from toolkit.quoting import shell
 
 WHEELS = "wheels"  # a directory of the build context, and its place below ROOT in the build
