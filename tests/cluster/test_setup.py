@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from toolkit import shell
-from toolkit.hostsetup import parts, smoke
-from toolkit.hostsetup.facts import toolkit_command
+from toolkit.hostsetup import parts
+from toolkit.hostsetup.facts import complaint, toolkit_command
 
 TOOLKIT = toolkit_command().split()
 READY = "ready      nothing is missing on this machine"
@@ -105,5 +105,5 @@ def test_the_smoke_test_passes_here() -> None:
     runtime = shell.which("apptainer") or shell.which("singularity")
     assert runtime is not None
     if os.geteuid() == 0:
-        assert smoke.complaint(runtime) == ""
-        assert smoke.complaint(runtime, as_user=True) == ""
+        assert complaint(runtime) == ""
+        assert complaint(runtime, as_user=True) == ""

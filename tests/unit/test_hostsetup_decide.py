@@ -8,9 +8,17 @@ import msgspec
 import pytest
 
 from toolkit.errors import NeedsInstallError
-from toolkit.hostsetup.decide import adjustments, commands, decide, obstacle
+from toolkit.hostsetup.decide import (
+    Facts,
+    Missing,
+    OperatingSystem,
+    SetupOptions,
+    adjustments,
+    commands,
+    decide,
+    obstacle,
+)
 from toolkit.hostsetup.facts import beside, operating_system, own_slurm
-from toolkit.hostsetup.model import Facts, Missing, OperatingSystem, SetupOptions
 
 BOOKWORM = OperatingSystem(name="Debian GNU/Linux 12 (bookworm)", id="debian", codename="bookworm")
 ROCKY = OperatingSystem(name="Rocky Linux 9.5", id="rocky", like=("rhel", "centos", "fedora"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ToolkitError
-from toolkit.hostsetup.fit_apptainer import fit_control, read_mirror, require_safe, retarget
+from toolkit.hostsetup.fit_apptainer import fit_control, require_safe, retarget
 
 DYNSYM, STRTAB, VERSYM, VERNEED = 11, 3, 0x6FFFFFFF, 0x6FFFFFFE
 HASHES = {"GLIBC_2.2.5": 0x09691A75}
@@ -198,14 +198,3 @@ def test_the_control_file_gets_a_version_of_its_own_and_the_libc_that_is_there()
     assert fit_control(control, "bookworm", "2.36") == (
         "Package: apptainer\nVersion: 1.4.5-2+bookworm1\nDepends: ca-certificates, libc6 (>= 2.36), libseccomp2 (>= 2.5.0)\n"
     )
-
-
-def test_the_mirror_is_the_one_of_the_release_itself() -> None:
-    lines = [
-        "http://third.example.org/apt/|bookworm|bookworm|Somebody",
-        "http://mirror.example.org/debian-security/|bookworm-security|bookworm-security|Debian-Security",
-        "http://mirror.example.org/debian/|bookworm-updates|bookworm-updates|Debian",
-        "http://mirror.example.org/debian/|bookworm|stable|Debian",
-    ]
-    assert read_mirror(lines, "bookworm") == "http://mirror.example.org/debian/"
-    assert read_mirror(lines, "trixie") is None

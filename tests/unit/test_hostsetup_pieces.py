@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.hostsetup import daemons
+from toolkit.hostsetup import install
 
 
 def test_policy_is_written_and_taken_away(tmp_path: Path) -> None:
     policy = tmp_path / "policy-rc.d"
-    with daemons.prevented_from_starting(policy):
+    with install.prevented_from_starting(policy):
         assert policy.stat().st_mode & 0o777 == 0o755
         assert policy.read_text().endswith("exit 101\n")
     assert list(tmp_path.iterdir()) == []
@@ -24,7 +24,7 @@ def test_a_policy_that_was_there_comes_back_whatever_happens(
     policy = tmp_path / "policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 0\n")
     policy.chmod(0o750)
-    with pytest.raises(failure), daemons.prevented_from_starting(policy):
+    with pytest.raises(failure), install.prevented_from_starting(policy):
         raise failure
     assert policy.read_text() == "#!/bin/sh\nexit 0\n"
     assert policy.stat().st_mode & 0o777 == 0o750
@@ -34,8 +34,8 @@ def test_a_policy_that_was_there_comes_back_whatever_happens(
 def test_after_a_kill_9_the_next_call_puts_it_back(tmp_path: Path) -> None:
     policy = tmp_path / "policy-rc.d"
     policy.with_name("policy-rc.d.before-toolkit").write_text("the site's own")
-    policy.write_text(daemons._DENY)
-    daemons.restore(policy)
+    policy.write_text(install._DENY)
+    install.restore(policy)
     assert policy.read_text() == "the site's own"
     assert list(tmp_path.iterdir()) == [policy]
 
@@ -43,5 +43,5 @@ def test_after_a_kill_9_the_next_call_puts_it_back(tmp_path: Path) -> None:
 def test_a_policy_of_somebody_else_is_not_taken_for_ours(tmp_path: Path) -> None:
     policy = tmp_path / "policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 101\n")
-    daemons.restore(policy)
+    install.restore(policy)
     assert policy.exists()

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.hostsetup.apt import parse_mirrors
 from toolkit.images.host import host_config
 from toolkit.images.host.host_config import (
     Bind,
     find_secrets,
     mask_secrets,
     mount_options,
-    parse_mirrors,
     read_pip_settings,
     translate_host_config,
 )

@@ -14,10 +14,9 @@ from toolkit.cli.main import cli, cluster_option
 from toolkit.cli.shared import completion, json_option
 from toolkit.errors import CommandFailedError
 from toolkit.hostsetup import apt
-from toolkit.hostsetup.decide import decide, needs, obstacle
+from toolkit.hostsetup.decide import Action, Facts, SetupOptions, decide, needs, obstacle
 from toolkit.hostsetup.facts import read_facts
 from toolkit.hostsetup.install import install
-from toolkit.hostsetup.model import Action, Facts, SetupOptions
 from toolkit.quoting import shell, shell_words
 
 

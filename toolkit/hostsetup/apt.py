@@ -31,6 +31,10 @@ _ALWAYS = (
 _KEEP_SETTINGS = ("-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold")
 # What an installation brings and takes, among the lines of ``apt-get --print-uris install``.
 _SIZES = re.compile(r"(\d+ upgraded, |Need to get |After this operation, )")
+_APT_TARGET = re.compile(
+    r"(?P<origin>[^|]*)\|main\|(?P<codename>[^|]*)\|(?P<release>[^|]*)\|"
+    r"(?P<site>(?:https?://|file:/)[^|]*)"
+)
 
 
 def environment() -> dict[str, str]:
@@ -54,6 +58,32 @@ def candidate(package: str, options: Sequence[str] = ()) -> str | None:
     answer = shell.run(["apt-cache", *options, "policy", package], env=environment(), check=False)
     match = re.search(r"^ *Candidate: (\S+)$", answer.stdout, re.MULTILINE)
     return match[1] if match and match[1] != "(none)" else None
+
+
+def debian_mirrors() -> dict[str, str]:
+    """Return the first mirror of each release of Debian; none if this machine has no apt."""
+    form = "$(ORIGIN)|$(COMPONENT)|$(CODENAME)|$(RELEASE)|$(SITE)"
+    argv = ("apt-get", "indextargets", "--format", form, "Created-By: Packages")
+    if shell.which(argv[0]) is None:
+        return {}
+    return parse_mirrors(shell.run(argv, env=environment(), check=False, timeout=30).stdout)
+
+
+def parse_mirrors(listing: str) -> dict[str, str]:
+    """Return the first mirror of each release in a listing of apt's index targets.
+
+    The origin is unknown until apt has downloaded its lists.
+    """
+    mirrors: dict[str, str] = {}
+    for target in map(_APT_TARGET.fullmatch, listing.splitlines()):
+        if target:
+            is_unknown = target["origin"].startswith("$") or not target["origin"]
+            is_named = "debian" in target["site"].rsplit("/", 1)[-1].lower()
+            if target["origin"] == "Debian" or (is_unknown and is_named):
+                codename = target["codename"]
+                name = target["release"] if codename[:1] in ("$", "") else codename
+                mirrors.setdefault(name, target["site"])
+    return mirrors
 
 
 def update(options: Sequence[str] = ()) -> tuple[str, ...]:

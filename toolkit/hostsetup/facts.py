@@ -9,16 +9,25 @@ from __future__ import annotations
 import os
 import platform
 import pwd
+import re
+import shutil
 import socket
+import stat
 import sys
+import tempfile
 from pathlib import Path
 from typing import Literal
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError
-from toolkit.hostsetup import apt, fit_apptainer, fuse, parts, smoke
-from toolkit.hostsetup.model import Facts, Missing, OperatingSystem, SetupOptions
+from toolkit.hostsetup import apt, fit_apptainer, parts
+from toolkit.hostsetup.decide import Facts, Missing, OperatingSystem, SetupOptions
 from toolkit.localcluster import packages
+
+FUSE = Path("/dev/fuse")
+_SAY = ("/bin/sh", "-c", "read word </etc/smoke && echo $word")
+_NOBODY = "65534"
+_BECOME_NOBODY = ("setpriv", "--reuid", _NOBODY, "--regid", _NOBODY, "--clear-groups")
 
 
 def read_facts(options: SetupOptions) -> Facts:
@@ -42,7 +51,7 @@ def read_facts(options: SetupOptions) -> Facts:
         missing=_missing(options, slurm, system.codename),
         slurm=slurm,
         interrupted=parts.WORKPLACE.exists(),
-        fuse="ready" if setuid else fuse.state(),
+        fuse="ready" if setuid else fuse_state(),
         ids=_has_ids(user),
         namespaces=root or setuid or _namespaces_allowed(),
         unresolved=_unresolved(socket.gethostname()),
@@ -174,7 +183,63 @@ def _try_as_root(runtime: str) -> Literal["not tried", "works", "fails"]:
     if not masks or int(masks[0], 16) == (1 << (last + 1)) - 1:
         return "not tried"
     try:
-        complaint = smoke.complaint(runtime)
+        return "fails" if "apabilit" in complaint(runtime) else "works"
     except CommandFailedError:  # it hangs
         return "not tried"
-    return "fails" if "apabilit" in complaint else "works"
+
+
+def fuse_state() -> Literal["ready", "closed", "absent"]:
+    """Return whether every user can mount images through ``/dev/fuse``."""
+    try:
+        status = FUSE.stat()
+    except OSError:
+        return "absent"
+    if not stat.S_ISCHR(status.st_mode):
+        return "absent"
+    return "ready" if status.st_mode & 0o006 == 0o006 else "closed"
+
+
+def complaint(runtime: str, *, as_user: bool = False) -> str:
+    """Return why a program cannot run in a container; empty if it can. Takes 0.1 s.
+
+    Args:
+        runtime: path of Apptainer.
+        as_user: root tries it as an ordinary user.
+    """
+    # On disk, since /tmp may be small or noexec; ordinary users read it.
+    with tempfile.TemporaryDirectory(prefix="toolkit-smoke-", dir="/var/tmp") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        root = _tiny_root(place)
+        home = place / "home"
+        home.mkdir(mode=0o777)
+        home.chmod(0o777)
+        settings = ("env", f"HOME={home}", f"APPTAINER_CACHEDIR={home}")
+        words = (*_BECOME_NOBODY, *settings) if as_user else settings
+        argv = [*words, runtime, "exec", "--no-home", root, *_SAY]
+        answer = shell.run(argv, cwd=place, check=False, timeout=120)
+    if answer.stdout.strip() == "runs":
+        return ""
+    return "; ".join(answer.tail(2)) or f"exit code {answer.returncode}"
+
+
+def _tiny_root(place: Path) -> Path:
+    """Create a root directory with a shell, and the libraries that it needs."""
+    root = place / "root"
+    for name in ("bin", "etc", "proc", "sys", "dev", "tmp", "root", "home", "var/tmp", "usr"):
+        (root / name).mkdir(parents=True)
+    libraries = re.findall(r"(/\S+)", shell.run(["ldd", "/bin/sh"]).stdout)
+    for path in ("/bin/sh", *libraries):
+        target = root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    files = {
+        "passwd": "root:x:0:0:root:/root:/bin/sh\n",
+        "group": "root:x:0:\n",
+        "smoke": "runs\n",
+        **dict.fromkeys(("hosts", "resolv.conf"), ""),
+    }
+    for name, text in files.items():
+        (root / "etc" / name).write_text(text)
+    shell.run(["chmod", "-R", "a+rX", root])  # whatever our umask is
+    return root

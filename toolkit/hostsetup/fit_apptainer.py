@@ -24,7 +24,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError, NeedsInstallError
@@ -49,19 +48,6 @@ _DYNSYM, _VERSYM, _VERNEED = 11, 0x6FFFFFFF, 0x6FFFFFFE
 _RELR = b"GLIBC_ABI_DT_RELR"  # not a symbol's version, but a promise that glibc 2.36 and later make
 
 
-class Rolling(NamedTuple):
-    """The rolling suite, whose lists apt keeps in a directory of ours.
-
-    Attributes:
-        options: of apt.
-        version: of the suite's package.
-    """
-
-    directory: Path
-    options: tuple[str, ...]
-    version: str
-
-
 def is_fitted(codename: str) -> bool:
     """Return whether the installed Apptainer came from here."""
     return bool(codename) and installed_version().endswith(f"+{codename}1")
@@ -81,20 +67,11 @@ def is_newer(version: str, codename: str) -> bool:
     return shell.run(argv, check=False).ok
 
 
-def read_mirror(lines: Iterable[str], codename: str) -> str | None:
-    """Return the archive of the release itself, not of its updates or of another vendor.
-
-    Args:
-        lines: of apt's index targets: address, codename, release and label, with bars between.
-        codename: of the release.
-    """
-    rows = (line.split("|") for line in lines if line.count("|") == 3)
-    own = (row for row in rows if codename in row[1:3] and row[3] in ("Debian", ""))
-    return next((row[0] for row in own), None)
-
-
-def open_suite(directory: Path, codename: str) -> Rolling:
+def open_suite(directory: Path, codename: str) -> tuple[tuple[str, ...], str]:
     """Set apt up for the suite in ``directory``, and fetch its lists.
+
+    Returns:
+        The options of apt for the suite, and the version of its package.
 
     Raises:
         CommandFailedError: they cannot be had, their signature is wrong, or they are too old.
@@ -105,9 +82,7 @@ def open_suite(directory: Path, codename: str) -> Rolling:
     if keyring is None:
         step = "apt-get install debian-archive-keyring"
         raise NeedsInstallError("the keys of Debian's archive are not here", next_step=step)
-    form = "$(REPO_URI)|$(CODENAME)|$(RELEASE)|$(LABEL)"
-    argv = ["apt-get", "indextargets", "--format", form, "Created-By: Packages"]
-    mirror = read_mirror(shell.run(argv, env=apt.environment()).stdout.splitlines(), codename)
+    mirror = apt.debian_mirrors().get(codename)
     if mirror is None:
         raise CommandFailedError(
             f"apt knows no mirror of Debian {codename} here",
@@ -144,7 +119,7 @@ def open_suite(directory: Path, codename: str) -> Rolling:
         raise CommandFailedError(cause, details=complaints, next_step=_BY_HAND)
     releases = (path.read_text(errors="replace") for path in (directory / "lists").glob("*Release"))
     require_safe(releases, version, time.time(), mirror)
-    return Rolling(directory, options, version)
+    return options, version
 
 
 def require_safe(releases: Iterable[str], version: str, now: float, mirror: str) -> None:
@@ -177,14 +152,14 @@ def require_safe(releases: Iterable[str], version: str, now: float, mirror: str)
         raise NeedsInstallError(cause, place=mirror, next_step=step)
 
 
-def fetch_fitted(suite: Rolling, codename: str) -> Path:
+def fetch_fitted(directory: Path, options: tuple[str, ...], codename: str) -> Path:
     """Download the package, which apt checks against the signed lists, and fit it to this glibc.
 
     Raises:
         NeedsInstallError: its programs want more of a newer glibc than can be given to them.
     """
-    folder, tree = suite.directory / "deb", suite.directory / "tree"
-    argv = ["apt-get", "-q", *suite.options, "-o", "Acquire::Retries=3", "download", PACKAGE]
+    folder, tree = directory / "deb", directory / "tree"
+    argv = ["apt-get", "-q", *options, "-o", "Acquire::Retries=3", "download", PACKAGE]
     shell.run(argv, env=apt.environment(), cwd=folder)
     package = next(folder.glob("*.deb"))
     shell.run(["dpkg-deb", "-R", package, tree])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,13 +14,31 @@ import msgspec
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError
-from toolkit.hostsetup import apt, daemons, fit_apptainer, fuse, parts, smoke
-from toolkit.hostsetup.decide import adjustments, decide
-from toolkit.hostsetup.facts import read_facts
-from toolkit.hostsetup.model import Action, Facts, SetupOptions
+from toolkit.hostsetup import apt, fit_apptainer, parts
+from toolkit.hostsetup.decide import Action, Facts, SetupOptions, adjustments, decide
+from toolkit.hostsetup.facts import FUSE, complaint, fuse_state, read_facts
 from toolkit.shell import Progress, interrupted_by_signals
 
 _LOCK = Path("/run/toolkit-setup.lock")
+_FUSE_NUMBER = os.makedev(10, 229)
+# Debian's switch that keeps packages from starting their daemons: the local cluster starts its own.
+POLICY = Path("/usr/sbin/policy-rc.d")
+MARK = "# written by toolkit setup, for as long as it installs packages"
+# Debian package -> the services that it would start at boot.
+_SERVICES = {
+    "docker-registry": ("docker-registry",),
+    "docker.io": ("docker",),
+    "mariadb-server": ("mariadb",),
+    "munge": ("munge",),
+    "podman": (
+        *("podman.service", "podman.socket", "podman-restart.service"),
+        *("podman-auto-update.service", "podman-auto-update.timer"),
+    ),
+    "slurmctld": ("slurmctld",),
+    "slurmd": ("slurmd",),
+    "slurmdbd": ("slurmdbd",),
+}
+_DENY = f"#!/bin/sh\n{MARK}\nexit 101\n"
 
 
 def install(options: SetupOptions, progress: Progress) -> Facts:
@@ -79,7 +99,7 @@ def _healed(facts: Facts, progress: Progress) -> Facts:
     """Finish an interrupted installation; a partly unpacked Apptainer counts as missing."""
     if not facts.apt:
         return facts
-    with daemons.prevented_from_starting():
+    with prevented_from_starting():
         apt.heal()
         if not apt.forget_if_half_installed(fit_apptainer.PACKAGE):
             return facts
@@ -106,32 +126,32 @@ def _packages(
             details=(*complaints, *error.details),
             next_step=error.next_step,
         ) from error
-    suite = None
+    suite, options, version = parts.WORKPLACE / "rolling", tuple[str, ...](), ""
     if apptainer and not direct:
-        suite = fit_apptainer.open_suite(parts.WORKPLACE / "rolling", codename)
+        options, version = fit_apptainer.open_suite(suite, codename)
     progress.end()
     for line in plan:
         progress.say("plan", line)
     files: tuple[Path, ...] = ()
-    if suite and facts.updates and not fit_apptainer.is_newer(suite.version, codename):
-        progress.say("plan", f"no apptainer newer than this machine's: {suite.version}")
-    elif suite:
-        progress.say("plan", f"apptainer {suite.version} of Debian's {fit_apptainer.SUITE}")
+    if version and facts.updates and not fit_apptainer.is_newer(version, codename):
+        progress.say("plan", f"no apptainer newer than this machine's: {version}")
+    elif version:
+        progress.say("plan", f"apptainer {version} of Debian's {fit_apptainer.SUITE}")
         progress.begin("fetch", f"apptainer, fitted to {codename}'s glibc", expected=7)
-        files = (fit_apptainer.fetch_fitted(suite, codename),)
+        files = (fit_apptainer.fetch_fitted(suite, options, codename),)
     progress.begin("fetch", "packages")
     apt.fetch(wanted)
     progress.begin("install", ", ".join(wanted))
-    with daemons.prevented_from_starting():
+    with prevented_from_starting():
         apt.install([*wanted, *files], held=(lock,))
-        daemons.keep_off_at_boot(wanted)
+        keep_off_at_boot(wanted)
     progress.end()
 
 
 def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
     assert facts.runtime is not None or action.kind in ("fuse", "name")
     if action.kind == "fuse":
-        fuse.open_to_all()
+        _open_fuse()
         progress.say("fuse", "/dev/fuse can be opened by users")
     elif action.kind == "ids":
         shell.run([str(facts.runtime), "config", "fakeroot", "--add", facts.user])
@@ -173,9 +193,71 @@ def _try(runtime: str, progress: Progress) -> None:
         CommandFailedError: root cannot start one.
     """
     progress.begin("try", "tiny container, as root and as a user", expected=1)
-    if complaint := smoke.complaint(runtime):
-        raise CommandFailedError("root cannot start a container here", details=[complaint])
-    complaint = smoke.complaint(runtime, as_user=True)
+    if reason := complaint(runtime):
+        raise CommandFailedError("root cannot start a container here", details=[reason])
+    reason = complaint(runtime, as_user=True)
     progress.end()
-    if complaint:
-        progress.say("warning", f"ordinary users cannot start containers here: {complaint}")
+    if reason:
+        progress.say("warning", f"ordinary users cannot start containers here: {reason}")
+
+
+@contextmanager
+def prevented_from_starting(policy: Path = POLICY) -> Iterator[None]:
+    """Prevent packages from starting daemons when they are installed."""
+    restore(policy)
+    before = _backup_of(policy)
+    try:
+        if policy.exists():
+            policy.rename(before)
+        policy.write_text(_DENY)
+        policy.chmod(0o755)
+        yield
+    finally:
+        restore(policy)
+
+
+def restore(policy: Path = POLICY) -> None:
+    """Restore the earlier policy; does nothing if it is in place."""
+    if policy.exists() and MARK in policy.read_text(errors="replace"):
+        policy.unlink()
+    before = _backup_of(policy)
+    if before.exists() and not policy.exists():
+        before.rename(policy)
+
+
+def keep_off_at_boot(packages: Iterable[str]) -> None:
+    """Disable the services of these packages at boot.
+
+    They were just installed: a service in use is never among them.
+    """
+    for service in (name for package in packages for name in _SERVICES.get(package, ())):
+        # A package that knows systemd only has units with an ending.
+        is_unit = "." in service
+        argv = ["systemctl", "disable"] if is_unit else ["update-rc.d"]
+        if shell.which(argv[0]):
+            shell.run([*argv, service, *(() if is_unit else ("disable",))], check=False)
+
+
+def _backup_of(policy: Path) -> Path:
+    return policy.with_name(f"{policy.name}.before-toolkit")
+
+
+def _open_fuse() -> None:
+    """Make ``/dev/fuse`` if it is missing, and give it the mode that udev gives it.
+
+    Raises:
+        CommandFailedError: the kernel has no FUSE, or this root may not make devices.
+    """
+    if fuse_state() == "absent":
+        if shell.which("modprobe"):
+            shell.run(["modprobe", "fuse"], check=False)
+        if not FUSE.exists():
+            try:
+                os.mknod(FUSE, stat.S_IFCHR | 0o666, _FUSE_NUMBER)
+            except OSError as error:
+                raise CommandFailedError(
+                    f"{FUSE} is missing and cannot be made: {error.strerror}",
+                    next_step="start this machine or container with --device /dev/fuse; "
+                    "without it every start unpacks the whole image",
+                ) from error
+    FUSE.chmod(0o666)

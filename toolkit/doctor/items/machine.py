@@ -10,8 +10,8 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.checks import Result, check, failed, passed, unchecked, warned
 from toolkit.doctor.case import DoctorCase
+from toolkit.hostsetup.decide import SetupOptions
 from toolkit.hostsetup.facts import read_facts
-from toolkit.hostsetup.model import SetupOptions
 from toolkit.images.host.workspace import file_system
 from toolkit.slurm import TESTED
 from toolkit.units import human_size

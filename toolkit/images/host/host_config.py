@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from toolkit import shell
 from toolkit.errors import NeedsInstallError, UsageError
+from toolkit.hostsetup import apt
 from toolkit.images.recipe.block import HOST_WHEELS
 from toolkit.model.base import Model
 from toolkit.text import logins
@@ -42,10 +43,6 @@ _APT_SETTING = re.compile(
     r'Acquire::(?:https?|ftp)(?:::[^ ]+)?::Proxy(?:::[^ ]+)? ".*";'
     r'|Acquire::https?(?:::[^ ]+)?::(?:Verify-Peer|Verify-Host) ".*";'
 )
-_APT_TARGET = re.compile(
-    r"(?P<origin>[^|]*)\|main\|(?P<codename>[^|]*)\|(?P<release>[^|]*)\|"
-    r"(?P<site>(?:https?://|file:/)[^|]*)"
-)
 
 
 class Bind(Model, frozen=True, kw_only=True):
@@ -69,8 +66,8 @@ class HostConfig(Model, frozen=True, kw_only=True):
 def collect_host_config() -> HostConfig:
     """Return the host configuration that a build sees, unless it builds a lock."""
     settings = read_pip_settings()
-    apt = _run("apt-config", "dump").splitlines()
-    return translate_host_config(settings, apt=apt, certificates=_certificates(settings))
+    lines = _run("apt-config", "dump").splitlines()
+    return translate_host_config(settings, apt=lines, certificates=_certificates(settings))
 
 
 def collect_secrets(config: HostConfig) -> tuple[str, ...]:
@@ -92,9 +89,7 @@ def debian_mirror(release: str) -> str:
     mirror = os.environ.get(MIRROR_VARIABLE)
     if mirror:
         return mirror
-    options = "$(ORIGIN)|$(COMPONENT)|$(CODENAME)|$(RELEASE)|$(SITE)"
-    listing = _run("apt-get", "indextargets", "--format", options, "Created-By: Packages")
-    mirrors = parse_mirrors(listing)
+    mirrors = apt.debian_mirrors()
     mirror = mirrors.get(release) or next(
         (site for name, site in sorted(mirrors.items()) if "-" not in name), None
     )
@@ -134,23 +129,6 @@ def _run(program: str, *arguments: str) -> str:
     # With `user = true`, which is an option of `pip config` too, pip reads one of its files only.
     environment = {**os.environ, "PIP_USER": "0"}
     return shell.run([program, *arguments], env=environment, check=False, timeout=_PATIENCE).stdout
-
-
-def parse_mirrors(listing: str) -> dict[str, str]:
-    """Return the first mirror of each release in a listing of apt's index targets.
-
-    The origin is unknown until apt has downloaded its lists.
-    """
-    mirrors: dict[str, str] = {}
-    for target in map(_APT_TARGET.fullmatch, listing.splitlines()):
-        if target:
-            is_unknown = target["origin"].startswith("$") or not target["origin"]
-            is_named = "debian" in target["site"].rsplit("/", 1)[-1].lower()
-            if target["origin"] == "Debian" or (is_unknown and is_named):
-                codename = target["codename"]
-                name = target["release"] if codename[:1] in ("$", "") else codename
-                mirrors.setdefault(name, target["site"])
-    return mirrors
 
 
 def read_pip_settings() -> dict[str, str]:
