@@ -55,7 +55,7 @@ def read_facts(options: SetupOptions) -> Facts:
         ids=_has_ids(user),
         namespaces=root or setuid or _namespaces_allowed(),
         unresolved=_unresolved(socket.gethostname()),
-        updates=options.update and has_apt and fit_apptainer.is_fitted(system.codename),
+        updates=options.update and has_apt and bool(fit_apptainer.fitted_version(system.codename)),
         root_exec=_try_as_root(runtime) if root and runtime else "not tried",
     )
 

@@ -48,22 +48,17 @@ _DYNSYM, _VERSYM, _VERNEED = 11, 0x6FFFFFFF, 0x6FFFFFFE
 _RELR = b"GLIBC_ABI_DT_RELR"  # not a symbol's version, but a promise that glibc 2.36 and later make
 
 
-def is_fitted(codename: str) -> bool:
-    """Return whether the installed Apptainer came from here."""
-    return bool(codename) and installed_version().endswith(f"+{codename}1")
-
-
-def installed_version() -> str:
-    """Return the version of the installed package; empty without one."""
+def fitted_version(codename: str) -> str:
+    """Return the suite's version of the installed package; empty if that was not fitted here."""
     argv = ["dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}", PACKAGE]
-    status, _, version = shell.run(argv, check=False).stdout.partition(" ")
-    return version.strip() if status == "installed" else ""
+    installed = shell.run(argv, check=False).stdout
+    match = re.fullmatch(rf"installed (\S+)\+{re.escape(codename)}1", installed)
+    return match[1] if match and codename else ""
 
 
 def is_newer(version: str, codename: str) -> bool:
-    """Return whether a version of the suite is newer than the installed package."""
-    installed = installed_version().removesuffix(f"+{codename}1")
-    argv = ["dpkg", "--compare-versions", version, "gt", installed]
+    """Return whether a version of the suite is newer than that of the installed package."""
+    argv = ["dpkg", "--compare-versions", version, "gt", fitted_version(codename)]
     return shell.run(argv, check=False).ok
 
 

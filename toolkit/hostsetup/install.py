@@ -114,8 +114,8 @@ def _packages(
     complaints = apt.update()
     codename = facts.os.codename
     # What was fitted by us counts as a candidate of its own.
-    fitted = fit_apptainer.is_fitted(codename)
-    direct = apptainer and not fitted and apt.candidate(fit_apptainer.PACKAGE) is not None
+    is_fitted = bool(fit_apptainer.fitted_version(codename))
+    direct = apptainer and not is_fitted and apt.candidate(fit_apptainer.PACKAGE) is not None
     wanted = (*packages, fit_apptainer.PACKAGE) if direct else packages
     try:
         plan = apt.describe(wanted)
