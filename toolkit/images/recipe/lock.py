@@ -90,7 +90,7 @@ def _toml_lines(lock: Lock) -> Iterator[str]:
     data = {"format": lock.format, **to_builtins(lock)}
     data.pop("pip", None)
     for key, value in data.items():
-        if isinstance(value, list):
+        if isinstance(value, list | tuple):
             yield f"{key} = ["
             yield from (f"    {toml_value(item)}," for item in value)
             yield "]"
