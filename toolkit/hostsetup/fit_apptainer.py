@@ -50,16 +50,8 @@ _RELR = b"GLIBC_ABI_DT_RELR"  # not a symbol's version, but a promise that glibc
 
 def fitted_version(codename: str) -> str:
     """Return the suite's version of the installed package; empty if that was not fitted here."""
-    argv = ["dpkg-query", "-W", "-f", "${db:Status-Status} ${Version}", PACKAGE]
-    installed = shell.run(argv, check=False).stdout
-    match = re.fullmatch(rf"installed (\S+)\+{re.escape(codename)}1", installed)
-    return match[1] if match and codename else ""
-
-
-def is_newer(version: str, codename: str) -> bool:
-    """Return whether a version of the suite is newer than that of the installed package."""
-    argv = ["dpkg", "--compare-versions", version, "gt", fitted_version(codename)]
-    return shell.run(argv, check=False).ok
+    version, _, own = apt.installed_version(PACKAGE).rpartition("+")
+    return version if own == f"{codename}1" else ""
 
 
 def open_suite(directory: Path, codename: str) -> tuple[tuple[str, ...], str]:

@@ -114,8 +114,8 @@ def _packages(
     complaints = apt.update()
     codename = facts.os.codename
     # What was fitted by us counts as a candidate of its own.
-    is_fitted = bool(fit_apptainer.fitted_version(codename))
-    direct = apptainer and not is_fitted and apt.candidate(fit_apptainer.PACKAGE) is not None
+    fitted = fit_apptainer.fitted_version(codename)
+    direct = apptainer and not fitted and apt.candidate(fit_apptainer.PACKAGE) is not None
     wanted = (*packages, fit_apptainer.PACKAGE) if direct else packages
     try:
         plan = apt.describe(wanted)
@@ -133,7 +133,7 @@ def _packages(
     for line in plan:
         progress.say("plan", line)
     files: tuple[Path, ...] = ()
-    if version and facts.updates and not fit_apptainer.is_newer(version, codename):
+    if version and facts.updates and not apt.is_newer(version, fitted):
         progress.say("plan", f"no apptainer newer than this machine's: {version}")
     elif version:
         progress.say("plan", f"apptainer {version} of Debian's {fit_apptainer.SUITE}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from toolkit import shell
 from toolkit.errors import ForbiddenError
 
 _SUBUID, _SUBGID = Path("/etc/subuid"), Path("/etc/subgid")
+_STATUS = Path("/proc/self/status")
+_LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
 _SYS_ADMIN = 21  # the capability's number
 
 
@@ -41,12 +44,9 @@ def build_command(*, root: bool | None = None) -> BuildCommand:
     """
     program = shell.require_apptainer()
     is_root = os.geteuid() == 0 if root is None else root
-    status = Path("/proc/self/status").read_text()
-    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
-    if is_root and has_all_capabilities(status, last):
+    if is_root and has_all_capabilities():
         return BuildCommand(program)
-    ranges = subordinate_range(_SUBUID), subordinate_range(_SUBGID)
-    if None in ranges or shell.which("newuidmap") is None:
+    if None in map(subordinate_range, (_SUBUID, _SUBGID)) or shell.which("newuidmap") is None:
         raise _not_allowed(is_root)
     return BuildCommand(program, options=("--fakeroot",))
 
@@ -56,9 +56,7 @@ def may_mount() -> bool:
 
     Any other user needs a user namespace for that.
     """
-    if os.geteuid() != 0:
-        return False
-    return bool(_effective_capabilities(Path("/proc/self/status").read_text()) >> _SYS_ADMIN & 1)
+    return os.geteuid() == 0 and bool(_effective_capabilities() >> _SYS_ADMIN & 1)
 
 
 def namespace_ids() -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -80,42 +78,35 @@ def namespace_ids() -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def subordinate_range(file: Path) -> tuple[int, int] | None:
     """Return the start and length of this user's first range in ``/etc/subuid`` or the like."""
-    uid = os.getuid()
+    names = (str(os.getuid()), _user_name())
     try:
-        names = {str(uid), pwd.getpwuid(uid).pw_name}
-    except KeyError:
-        names = {str(uid)}
-    try:
-        lines = file.read_text().splitlines()
+        rows = [line.split(":") for line in file.read_text().splitlines()]
     except OSError:
         return None
-    for fields in (line.split(":") for line in lines):
-        if len(fields) == 3 and fields[0] in names:
-            return int(fields[1]), int(fields[2])
-    return None
+    own = (row for row in rows if len(row) == 3 and row[0] in names)
+    return next(((int(start), int(length)) for _, start, length in own), None)
 
 
-def has_all_capabilities(status: str, last: int) -> bool:
-    """Return whether a process has every capability of its kernel.
-
-    Args:
-        status: The process's ``/proc/PID/status``.
-        last: The number of the kernel's last capability.
-    """
-    full = (1 << (last + 1)) - 1
-    return _effective_capabilities(status) & full == full
+def has_all_capabilities() -> bool:
+    """Return whether this process has every capability of its kernel."""
+    full = (1 << (int(_LAST_CAPABILITY.read_text()) + 1)) - 1
+    return _effective_capabilities() & full == full
 
 
-def _effective_capabilities(status: str) -> int:
-    lines = (line for line in status.splitlines() if line.startswith("CapEff:"))
-    return int(next(lines, "CapEff: 0").split()[1], 16)
+def _effective_capabilities() -> int:
+    match = re.search(r"^CapEff:\s*([0-9a-f]{1,64})$", _STATUS.read_text(), re.MULTILINE)
+    return int(match[1], 16) if match else 0
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
 
 def _not_allowed(is_root: bool) -> ForbiddenError:
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        user = str(os.getuid())
+    user = _user_name()
     who = "root lacks capabilities on this machine, so it" if is_root else f"the user {user}"
     has_helper = shell.which("newuidmap") is not None
     commands = [] if has_helper else ["install the package uidmap (Red Hat: shadow-utils)"]
