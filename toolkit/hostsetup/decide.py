@@ -179,21 +179,14 @@ def adjustments(facts: Facts) -> tuple[Action, ...]:
 
 def install_line(system: OperatingSystem, packages: Sequence[str]) -> str:
     """Return the command that installs packages (by Debian's names) on this system, for root."""
-    if system.family == "rhel":
-        names = _renamed(packages, parts.RHEL_NAMES)
-        return (
-            shell_words(["dnf", "install", "-y", "epel-release"])
-            + " && "
-            + shell_words(["dnf", "install", "-y", *names])
-        )
-    if system.family == "suse":
-        return shell_words(["zypper", "install", *_renamed(packages, parts.SUSE_NAMES)])
+    if system.family in ("rhel", "suse"):
+        own = parts.RHEL_NAMES if system.family == "rhel" else parts.SUSE_NAMES
+        names = sorted({name for package in packages for name in own.get(package, (package,))})
+        if system.family == "suse":
+            return shell_words(["zypper", "install", *names])
+        return f"dnf install -y epel-release && {shell_words(['dnf', 'install', '-y', *names])}"
     line = shell_words(["apt-get", "install", "-y", "--no-install-recommends", *packages])
     return line if system.family == "debian" else f"the equivalent of: {line}"
-
-
-def _renamed(packages: Sequence[str], names: dict[str, tuple[str, ...]]) -> list[str]:
-    return sorted({name for package in packages for name in names.get(package, (package,))})
 
 
 def obstacle(

@@ -25,6 +25,7 @@ from toolkit.hostsetup.decide import Facts, Missing, OperatingSystem, SetupOptio
 from toolkit.localcluster import packages
 
 FUSE = Path("/dev/fuse")
+_SWITCHES = ("/proc/sys/user/max_user_namespaces", "/proc/sys/kernel/unprivileged_userns_clone")
 _SAY = ("/bin/sh", "-c", "read word </etc/smoke && echo $word")
 _NOBODY = "65534"
 _BECOME_NOBODY = ("setpriv", "--reuid", _NOBODY, "--regid", _NOBODY, "--clear-groups")
@@ -53,7 +54,7 @@ def read_facts(options: SetupOptions) -> Facts:
         interrupted=parts.WORKPLACE.exists(),
         fuse="ready" if setuid else fuse_state(),
         ids=_has_ids(user),
-        namespaces=root or setuid or _namespaces_allowed(),
+        namespaces=root or setuid or not any(_says(path, "0") for path in _SWITCHES),
         unresolved=_unresolved(socket.gethostname()),
         updates=options.update and has_apt and bool(fit_apptainer.fitted_version(system.codename)),
         root_exec=_try_as_root(runtime) if root and runtime else "not tried",
@@ -135,8 +136,7 @@ def _is_installed(program: str) -> bool:
 
 def _setuid(runtime: str) -> bool:
     """Return whether this Apptainer mounts images as root, without namespaces and FUSE."""
-    prefix = Path(runtime).resolve().parent.parent
-    return any(prefix.glob("libexec/*/bin/starter-suid"))
+    return any(Path(runtime).resolve().parents[1].glob("libexec/*/bin/starter-suid"))
 
 
 def _has_ids(user: str) -> bool:
@@ -166,11 +166,6 @@ def _lines(path: str) -> list[str]:
         return Path(path).read_text(errors="replace").splitlines()
     except OSError:
         return []
-
-
-def _namespaces_allowed() -> bool:
-    switches = ("/proc/sys/user/max_user_namespaces", "/proc/sys/kernel/unprivileged_userns_clone")
-    return not any(_says(path, "0") for path in switches)
 
 
 def _try_as_root(runtime: str) -> Literal["not tried", "works", "fails"]:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -55,20 +55,17 @@ def install(options: SetupOptions, progress: Progress) -> Facts:
         facts = _healed(read_facts(options), progress)
         actions = decide(facts)
         packages = tuple(sorted({package for action in actions for package in action.packages}))
+        apptainer = any(action.kind == "apptainer" for action in actions)
         if packages:
-            _packages(packages, _wants_apptainer(actions), facts, lock, progress)
+            _packages(packages, apptainer, facts, lock, progress)
         options = msgspec.structs.replace(options, update=False)
         facts = read_facts(options)
         changes = adjustments(facts)
         for action in changes:
             _adjust(action, facts, progress)
-        if facts.runtime and (changes or _wants_apptainer(actions)):
+        if facts.runtime and (changes or apptainer):
             _try(facts.runtime, progress)
     return read_facts(options)
-
-
-def _wants_apptainer(actions: Sequence[Action]) -> bool:
-    return any(action.kind == "apptainer" for action in actions)
 
 
 @contextmanager
@@ -233,9 +230,9 @@ def keep_off_at_boot(packages: Iterable[str]) -> None:
     for service in (name for package in packages for name in _SERVICES.get(package, ())):
         # A package that knows systemd only has units with an ending.
         is_unit = "." in service
-        argv = ["systemctl", "disable"] if is_unit else ["update-rc.d"]
+        argv = ("systemctl", "disable", service) if is_unit else ("update-rc.d", service, "disable")
         if shell.which(argv[0]):
-            shell.run([*argv, service, *(() if is_unit else ("disable",))], check=False)
+            shell.run(argv, check=False)
 
 
 def _backup_of(policy: Path) -> Path:
