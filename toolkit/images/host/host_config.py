@@ -141,11 +141,11 @@ def read_pip_settings() -> dict[str, str]:
     settings: dict[str, str] = {}
     for section in ("global", "install", ":env:"):  # the weakest first
         for name in sorted((*_USED_SETTINGS, *_CERTIFICATE_SETTINGS)):
-            found = values.get(f"{section}.{name}", [])
-            if found:
-                settings[name] = found[0]
+            listed = values.get(f"{section}.{name}", [])
+            if listed:
+                settings[name] = listed[0]
             # Since version 25.1 pip lists a key once for each file, in the order of their names.
-            if len(found) > 1:
+            if len(listed) > 1:
                 settings[name] = _run(*pip, "get", f"{section}.{name}").rstrip("\n")
     return dict(sorted(settings.items()))
 

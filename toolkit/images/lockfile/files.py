@@ -100,23 +100,23 @@ def fetch_files(lock: Lock, resolved: Plan, images: Path, target: Path) -> HostC
     target.mkdir()
     index, gone = open_index(resolved), list[str]()
     for packages in (lock.pip, lock.pip_build):  # they may have one package in two versions
-        kept = {
-            digest: _find_kept(images / _FILES / digest)
+        paths = {
+            digest: _find_cached(images / _FILES / digest)
             for pinned in packages
             for digest in pinned.sha256
         }
-        missing = [one for one in packages if None in map(kept.__getitem__, one.sha256)]
+        missing = [pinned for pinned in packages if None in map(paths.__getitem__, pinned.sha256)]
         wanted = {pinned.name: pinned.version for pinned in missing}
         for file in index.list_files(wanted, lock.python) if wanted else ():
-            if file.sha256 in kept and kept[file.sha256] is None:
-                kept[file.sha256] = _fetch(index, file, images / _FILES / file.sha256)
-        for path in filter(None, kept.values()):
+            if file.sha256 in paths and paths[file.sha256] is None:
+                paths[file.sha256] = _fetch(index, file, images / _FILES / file.sha256)
+        for path in filter(None, paths.values()):
             _link_or_copy(path, target / path.name)
         gone += (
             f"{pinned.name} {pinned.version} (sha256 {digest})"
             for pinned in missing
             for digest in pinned.sha256
-            if kept[digest] is None
+            if paths[digest] is None
         )
     if gone:
         raise BuildError(
@@ -130,7 +130,7 @@ def fetch_files(lock: Lock, resolved: Plan, images: Path, target: Path) -> HostC
     return locked_host_config(host.collect_host_config(), lock, str(target))
 
 
-def _find_kept(directory: Path) -> Path | None:
+def _find_cached(directory: Path) -> Path | None:
     """Return the file of an earlier build that still has the hash that its directory is called."""
     paths = sorted(directory.glob("[!.]*"))
     fitting = (path for path in paths if path.is_file() and hash_file(path) == directory.name)

@@ -155,19 +155,19 @@ class Index(Model, frozen=True, kw_only=True):
     def _parse(self, text: str) -> Iterator[File]:
         """Yield the files that a lock of uv names (PEP 751) and that may be used here."""
         try:
-            packages = msgspec.convert(toml(text), _Pylock).packages
-        except ValueError as error:
-            raise MalformedInputError(f"uv wrote no lock: {error}", place="uv") from None
-        for package in packages:
-            for artifact in (*package.wheels, package.sdist):
-                file = File(
+            files = [
+                File(
                     package=normalize_name(package.name),
                     name=unquote(urlsplit(artifact.url).path.rpartition("/")[2]),
                     url=artifact.url,
                     sha256=artifact.hashes.get("sha256", ""),
                 )
-                if is_file_name(file.name) and self._is_usable(file):
-                    yield file
+                for package in msgspec.convert(toml(text), _Pylock).packages
+                for artifact in (*package.wheels, package.sdist)
+            ]
+        except ValueError as error:
+            raise MalformedInputError(f"uv wrote no lock: {error}", place="uv") from None
+        yield from (file for file in files if is_file_name(file.name) and self._is_usable(file))
 
     def _is_usable(self, file: File) -> bool:
         """Return whether a file has a hash and may be read.

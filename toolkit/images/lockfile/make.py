@@ -174,7 +174,7 @@ def _choose(name: str, tags: frozenset[str] | None, offered: Iterable[File]) -> 
     wheels = [file for file in files if file.name.endswith(".whl")]
     if tags is not None:
         named = [(file, "-".join(file.name[:-4].split("-")[-3:])) for file in wheels]
-        wheels = [file for file, tag in named if {str(one) for one in parse_tag(tag)} == tags][:1]
+        wheels = [file for file, tag in named if set(map(str, parse_tag(tag))) == tags][:1]
     sources = [file for file in files if not file.name.endswith(".whl")][:1]
     return tuple(sorted({file.sha256 for file in wheels or sources}))
 
@@ -184,7 +184,7 @@ def _platform(contents: Contents) -> str:
     machine = platform.machine()
     libc = next((package.version for package in contents.debian if package.name == "libc6"), "")
     minor = re.match(r"2\.(\d{1,3})", libc)
-    known = [one for one in _GLIBC if one <= int(minor[1] if minor else _GLIBC[-1])]
+    known = [version for version in _GLIBC if version <= int(minor[1] if minor else _GLIBC[-1])]
     return f"{machine}-manylinux_2_{known[-1]}" if known and machine in _MACHINES else ""
 
 

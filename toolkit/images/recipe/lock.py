@@ -77,7 +77,8 @@ def format_lock(lock: Lock) -> str:
         f"# Build exactly this: toolkit image build {name} --locked",
         "# Only its Python packages: pip install --no-deps --require-hashes -r FILE",
         *(
-            f"{pinned.name}=={pinned.version}" + "".join(f"{_HASH}{one}" for one in pinned.sha256)
+            f"{pinned.name}=={pinned.version}"
+            + "".join(f"{_HASH}{digest}" for digest in pinned.sha256)
             for pinned in lock.pip
         ),
         *(f"{_TOML}{line}" for line in _toml_lines(lock)),
