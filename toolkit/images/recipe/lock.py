@@ -72,17 +72,15 @@ def format_lock(lock: Lock) -> str:
     """Format a lock: equal locks give equal bytes, and each package is one line."""
     name = "".join(character for character in lock.name if character.isprintable())
     # The text is part of the digest that manifests record (``locked``).
-    lines = (
+    lines = [
         f"# What {name} is built from. Written by: toolkit image lock {name}",
         f"# Build exactly this: toolkit image build {name} --locked",
         "# Only its Python packages: pip install --no-deps --require-hashes -r FILE",
-        *(
-            f"{pinned.name}=={pinned.version}"
-            + "".join(f"{_HASH}{digest}" for digest in pinned.sha256)
-            for pinned in lock.pip
-        ),
-        *(f"{_TOML}{line}" for line in _toml_lines(lock)),
-    )
+    ]
+    for pinned in lock.pip:
+        hashes = "".join(f"{_HASH}{digest}" for digest in pinned.sha256)
+        lines.append(f"{pinned.name}=={pinned.version}{hashes}")
+    lines += [f"{_TOML}{line}" for line in _toml_lines(lock)]
     return "\n".join(lines) + "\n"
 
 
