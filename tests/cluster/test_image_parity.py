@@ -36,7 +36,7 @@ def test_the_same_recipe_has_the_same_packages_by_either_engine(
     assert by_docker["packages"]["apt"] == known["packages"]["apt"]
     assert by_docker["packages"]["pip"] == known["packages"]["pip"]
     proven = {verdict.name for verdict in from_json(json.dumps(known), Manifest).verdicts}
-    assert {each["name"] for each in by_docker["verified"]} == proven
+    assert {each["name"] for each in by_docker["verified"]} <= proven
     assert all(each["outcome"] != "failed" for each in by_docker["verified"])
     for fact in ("recipe_hash", "frameworks", "mpi", "horovod", "system"):
         assert by_docker.get(fact) == known.get(fact), fact
