@@ -42,7 +42,7 @@ from toolkit.model.run import Outcome
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import merge, project_layers
 from toolkit.planning.target import resolve
-from toolkit.workshops import archive, join, pack, reading, results, signing
+from toolkit.workshops import archive, join, pack, reading, results
 from toolkit.workshops.model import CONTENTS, Contents, Done, Results
 
 
@@ -332,7 +332,7 @@ def test_signatures(folder: Path, packed: Path, tmp_path: Path) -> None:
             subprocess.run(["openssl", *options.split()], check=True, capture_output=True)
     signed = tmp_path / "signed.tar"
     packs(folder, signed, key=tmp_path / "own.pem")
-    own, other = (signing.verifier(tmp_path / f"{name}.pub") for name in ("own", "other"))
+    own, other = (pack.verifier(tmp_path / f"{name}.pub") for name in ("own", "other"))
     archive.unpack(signed, tmp_path / "unpacked", own)
     archive.unpack(signed, tmp_path / "unverified")
     with pytest.raises(SignatureError, match="not signed by this key"):

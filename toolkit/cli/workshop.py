@@ -23,7 +23,6 @@ from toolkit.workshops.model import JOINED, WORKSHOP, Done, Joined
 from toolkit.workshops.reading import create, load
 from toolkit.workshops.rehearsal import rehearse as acts
 from toolkit.workshops.rehearsal import report as reports
-from toolkit.workshops.signing import verifier
 
 FOLDER = click.Path(path_type=Path)
 folder_argument = click.argument("folder", metavar="[WORKSHOP]", default=".", type=FOLDER)
@@ -31,7 +30,7 @@ key_option = click.option(
     "--key",
     "verify",
     type=FOLDER,
-    callback=lambda _ctx, _param, key: verifier(key) if key else None,
+    callback=lambda _ctx, _param, key: packing.verifier(key) if key else None,
     metavar="PUBLIC.pem",
     help="Accept only a workshop that is signed by this key.",
 )

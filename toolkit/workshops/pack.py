@@ -1,4 +1,4 @@
-"""Pack a workshop into one file, and publish it as static pages."""
+"""Pack a workshop into one file, sign it with a key in PEM, and publish it as static pages."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
 from toolkit import reports, shell
-from toolkit.errors import NeedsInstallError, SignatureError, UsageError
+from toolkit.errors import ConfigError, NeedsInstallError, SignatureError, UsageError
 from toolkit.exercises import copy_folder
 from toolkit.files import read_text, temporary_beside, write_atomically
 from toolkit.images.lockfile.files import read_lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
+from toolkit.images.store.signatures import read_private
 from toolkit.model.base import to_json
 from toolkit.shell import Progress
 from toolkit.units import counted
 from toolkit.workshops import archive
 from toolkit.workshops.model import CONTENTS, SIGNATURE, WORKSHOP, Contents, Exercise, Workshop
 from toolkit.workshops.reading import data_directory, job_of, load, source_of
-from toolkit.workshops.signing import sign
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 PACKED = "workshop.tar"
+_OPENSSL_PATIENCE = 60.0  # seconds
 _WORDS = {"en": ("Join", "Exercises", "Run it"), "ko": ("참가하기", "실습", "실행")}  # of the guide
 _SQUASHFS = (
     *("-noappend", "-no-progress", "-quiet", "-comp", "zstd", "-all-root", "-no-xattrs"),
@@ -242,3 +244,56 @@ def to_html(text: str) -> str:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
     return str(parser.renderer.render(tokens, parser.options, {}))
+
+
+def sign(data: bytes, key: Path) -> bytes:
+    """Return the signature of data with a private key.
+
+    Raises:
+        ConfigError: the key cannot be used.
+        NeedsInstallError: OpenSSL is not installed.
+    """
+    read_private(key)
+    with TemporaryDirectory() as place:
+        content, signature = Path(place, "content"), Path(place, "signature")
+        content.write_bytes(data)
+        done = _openssl("-sign", key, "-out", signature, content)
+        if not done.ok:
+            raise ConfigError(
+                "OpenSSL cannot sign with this key",
+                place=str(key),
+                details=done.tail(2),
+                next_step="openssl ecparam -name prime256v1 -genkey -noout -out KEY.pem",
+            )
+        return signature.read_bytes()
+
+
+def verifier(key: Path) -> archive.Verify:
+    """Return a function that raises SignatureError unless a public key's owner signed a list."""
+
+    def verify(data: bytes, signature: bytes) -> None:
+        step = "ask the instructor for the file and the key again"
+        if not signature:
+            raise SignatureError("the workshop is not signed", place=str(key), next_step=step)
+        with TemporaryDirectory() as place:
+            content, signed = Path(place, "content"), Path(place, "signature")
+            content.write_bytes(data)
+            signed.write_bytes(signature)
+            done = _openssl("-verify", key, "-signature", signed, content)
+        if not done.ok:
+            raise SignatureError(
+                "the workshop is not signed by this key, or was changed since",
+                place=str(key),
+                next_step=step,
+            )
+
+    return verify
+
+
+def _openssl(*options: str | Path) -> shell.Result:
+    program = shell.which("openssl")
+    if program is None:
+        raise NeedsInstallError(
+            "OpenSSL is not installed here", next_step="apt-get install openssl"
+        )
+    return shell.run([program, "dgst", "-sha256", *options], timeout=_OPENSSL_PATIENCE, check=False)
