@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.docked_fixtures import Docked, store_of
 from tests.cluster.engine_fixtures import (
     Service,
     TestEngine,
@@ -101,14 +100,6 @@ def podman(engine_directory: Path, cgroups: None, registry: TestRegistry) -> Ite
     service = start_podman(engine_directory / "p", registry)
     yield service
     service.end()
-
-
-@pytest.fixture
-def podded(podman: TestPodman, registry: TestRegistry, tiny_reference: str) -> Iterator[Docked]:
-    """A store of its own beside the tests' podman, in which no image of the store is left."""
-    with store_of(podman.environment, registry, tiny_reference) as made:
-        yield made
-    podman.client("rmi", "-f", "localhost/toolkit/tiny:latest", check=False)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from tests.cluster.image_fixtures import Tiny
 from tests.cluster.ranks import wait_for
 from tests.progress import Silent
 from toolkit.images.builder.apptainer import layered
-from toolkit.images.builder.follow import BuildContext
+from toolkit.images.builder.follow import Follower
 from toolkit.images.host.workspace import workspace
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.block import CHECKS, WHEELS
@@ -209,8 +209,8 @@ def _direct(store: Tiny, common: str, *, fresh: bool = False) -> dict[str, str]:
     definition = f'Bootstrap: localimage\nFrom: {store.base}\n\n%runscript\n    exec "$@"\n\n%labels\n    a b\n'
     with workspace(store.images) as place:
         log = store.images / "tiny.log"
-        context = BuildContext("tiny", place, log, Silent(), {})
-        outcome = layered.build(context, with_keys(made), definition, fresh=fresh)
+        follower = Follower("tiny", log, Silent())
+        outcome = layered.build(place, follower, with_keys(made), definition, fresh=fresh)
         place.sif.replace(store.images / "tiny.sif")
     return {step: "kept" if step in outcome.cached else "done" for step in outcome.seconds}
 

@@ -6,13 +6,11 @@ import errno
 import fcntl
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections import namedtuple
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +25,6 @@ from toolkit.errors import BuildError, BusyError, ForbiddenError, NeedsInstallEr
 from toolkit.images.builder import methods
 from toolkit.images.builder.apptainer import programs
 from toolkit.images.builder.buildlog import Reader
-from toolkit.images.builder.docker.clients import end_marked
 from toolkit.images.builder.follow import Follower
 from toolkit.images.host import host_config as host
 from toolkit.images.host import mutex, privilege, workspace
@@ -119,7 +116,7 @@ class Said(Silent):
 
 
 def decided(
-    monkeypatch: pytest.MonkeyPatch, place: Path, reason: str, layered: object
+    monkeypatch: pytest.MonkeyPatch, images: Path, reason: str, layered: object
 ) -> tuple[list[str], list[str]]:
     """Build on a machine without layers for this reason; return which ways were tried, and what was said."""
     tried: list[str] = []
@@ -134,18 +131,10 @@ def decided(
     monkeypatch.setattr(methods, "_build_layered", in_layers)
     monkeypatch.setattr(methods, "_build_flat", lambda *_: tried.append("flat"))
     said = Said()
-    task = methods.BuildTask(
-        resolved=library.load("pytorch_cpu"),
-        recipe="pytorch_cpu",
-        options=methods.BuildOptions(engine="apptainer"),
-        lock=None,
-        state="",
-        log=place / "x.failed.log",
-        expected={},
-        progress=said,
-    )
-    with suppress(BuildError):
-        methods.run(task, lambda outcome, *_: outcome)
+    with workspace.workspace(images) as place, suppress(BuildError):
+        follower = Follower("x", images / "log", said)
+        task = methods.BuildTask(library.load("pytorch_cpu"), None, None, place, follower)
+        methods.run(task, said, "apptainer", flat=False)
     return tried, said.lines
 
 
@@ -154,7 +143,8 @@ def test_a_build_is_flat_if_layers_are_impossible_which_is_said(
 ) -> None:
     tried, said = decided(monkeypatch, tmp_path, "no overlays", None)
     assert tried == ["flat"]
-    assert said == ["flat no layers on this machine: no overlays"]
+    assert said[0] == "flat no layers on this machine: no overlays"
+    assert said[1].startswith("warning Apptainer does not confine the steps")
 
 
 @pytest.mark.parametrize("cause", ["exit code 124", "namespaces: Operation not permitted"])
@@ -441,14 +431,14 @@ def test_a_log_is_a_new_file_whatever_others_put_there(kind: str, tmp_path: Path
         log.symlink_to(precious)
     else:
         os.mkfifo(log)
-    follower = Follower("x", {}, log, Silent())
+    follower = Follower("x", log, Silent())
     follower.log_line("line")
     follower.end()
     assert (log.read_text(), precious.read_text()) == ("line\n", "precious")
 
 
 def test_a_line_without_end_is_kept_short(tmp_path: Path) -> None:
-    follower = Follower("tiny", {}, tmp_path / "log", Silent())
+    follower = Follower("tiny", tmp_path / "log", Silent())
     script = "import sys; sys.stdout.write('x' * 5_000_000 + 'said\\n' + 'y\\n')"
     assert follower.follow([sys.executable, "-c", script], {}) == 0
     log = (tmp_path / "log").read_text()
@@ -461,7 +451,7 @@ def test_without_bubblewrap_there_are_no_layers(
 ) -> None:
     monkeypatch.setattr(shell, "which", lambda name: None if name == "bwrap" else f"/bin/{name}")
     with workspace.workspace(tmp_path / "images") as place:
-        follower = Follower("tiny", {}, tmp_path / "log", Silent())
+        follower = Follower("tiny", tmp_path / "log", Silent())
         reason = programs.why_no_layers(place, follower)
     assert reason == "bubblewrap is not installed (toolkit setup installs it)"
 
@@ -490,13 +480,3 @@ def test_a_program_ends_when_the_tool_is_killed(tmp_path: Path) -> None:
             break  # it waits for its parent to read its exit code
         time.sleep(0.01)
     assert time.monotonic() < until
-
-
-def test_what_a_service_does_for_a_client_is_ended_and_nothing_else() -> None:
-    mark = f"mark-{uuid.uuid4().hex}"  # tests on other workers have the same names
-    service = subprocess.Popen(["sleep", "1000"], env={**os.environ, "no_proxy": f"a,{mark}"})
-    other = subprocess.Popen(["sleep", "1000"])
-    end_marked(mark)
-    assert (service.wait(10), other.poll()) == (-signal.SIGKILL, None)
-    other.kill()
-    other.wait()

@@ -10,14 +10,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
-from unittest.mock import ANY
 
 import pytest
 
 from tests.progress import Silent
 from toolkit.errors import ForbiddenError, NeedsInstallError
-from toolkit.images.builder import methods
-from toolkit.images.builder.docker import clients as docker_clients
+from toolkit.images.builder import docker, methods
 from toolkit.runtimes import docker as docker_engine
 from toolkit.runtimes.docker import find_engine
 
@@ -153,6 +151,7 @@ def client(directory: Path, version: str, *, buildx: bool) -> None:
     ],
 )
 def test_the_first_client_that_can_build_is_taken(
+    alone: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     clients: tuple[tuple[str, bool], ...],
@@ -163,23 +162,17 @@ def test_the_first_client_that_can_build_is_taken(
     monkeypatch.setenv(
         "PATH", ":".join(str(tmp_path / str(number)) for number in range(len(clients))) + ":/bin"
     )
-    assert docker_clients.find_docker() == str(tmp_path / str(chosen) / "docker")
+    with answering(alone / "docker.sock", "Engine", "27.1"):
+        assert docker.find_builder()[1] == str(tmp_path / str(chosen) / "docker")
 
 
-def test_podman_is_asked_by_its_own_client(
-    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with answering(alone / "podman.sock", "Podman Engine", "4.3.1"):
-        found = find_engine()
-        assert found.own("toolkit/tiny") == "localhost/toolkit/tiny"
-        monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr("toolkit.shell.which", lambda _: None)
-        with pytest.raises(NeedsInstallError, match="podman's client is not installed"):
-            docker_clients.find_client(found)
-        monkeypatch.setattr("toolkit.shell.which", lambda _: "/usr/bin/podman")
-        assert docker_clients.find_client(found) == docker_clients.Client(
-            found, "/usr/bin/podman", mark=ANY
-        )
+def test_podman_is_no_engine_that_builds(alone: Path) -> None:
+    with (
+        answering(alone / "podman.sock", "Podman Engine", "4.3.1"),
+        pytest.raises(NeedsInstallError, match="by which no image is built") as raised,
+    ):
+        docker.find_builder()
+    assert "build by Apptainer" in str(raised.value.next_step)
 
 
 def test_podmans_client_is_told_the_socket_of_another_user(
@@ -215,5 +208,5 @@ def test_where_neither_engine_can_build_both_reasons_are_told(
     )
     assert raised.value.next_step == "apptainer config fakeroot --add user"
     with answering(alone / "docker.sock", "Engine", "27.1"):
-        monkeypatch.setattr(docker_clients, "find_docker", lambda: None)
+        monkeypatch.setattr(docker, "_find_client", lambda: "docker")
         assert methods.choose_engine("auto", Silent()) == "docker"

@@ -355,7 +355,7 @@ def test_files_that_are_too_large_are_refused_with_what_to_do(tmp_path: Path) ->
 
 
 def test_a_dollar_sign_of_an_image_that_docker_built_reaches_the_sif() -> None:
-    from toolkit.images.builder.docker.docker import conversion as definition
+    from toolkit.images.builder.docker import conversion as definition
 
     text = definition("x", "docker", {"A": "$X 'y'", "B": "plain"})
     settings = [line.strip() for line in text.splitlines() if "export" in line]

@@ -132,7 +132,7 @@ def test_a_conflict_becomes_an_error_that_says_what_fits_and_how_to_replace(tmp_
     """The lines are those of pip 23.0.1, from a real build."""
     from tests.progress import Silent
 
-    follower = Follower("tv", {}, tmp_path / "log", Silent())
+    follower = Follower("tv", tmp_path / "log", Silent())
     for line in (
         "The conflict is caused by:",
         "    torchvision 0.29.2 depends on torch>=2.14.0",

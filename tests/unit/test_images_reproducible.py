@@ -9,19 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from tests.unit.test_images_layers import stages
 from tests.unit.test_images_squashfs import Image
-from toolkit.images.builder.apptainer.entries import Entries
-from toolkit.images.recipe.lock import Lock
-from toolkit.images.recipe.plan import with_keys
 from toolkit.images.recipe.reproducible import BYTE_CODE, is_dropped
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif.tables import Reader, position_of, read_tables, settle_times
-from toolkit.images.store.cache import Cache
-from toolkit.model.image import BaseImage, Layer
 
 SOURCE = '''\
 """A module whose constants other code has, too."""
@@ -155,121 +148,3 @@ def test_an_inode_outside_of_its_table_is_an_error() -> None:
     tables.export[:8] = struct.pack("<Q", 0xFFFF)
     with pytest.raises(SquashfsError):
         settle_times(tables, 0, 7)
-
-
-# What a build takes from the caches. The contents of a layer are a text here.
-CHAIN = with_keys(stages(common=("a", "b"), final=("take", "last")))
-NAMES = ("base", "a", "b", "take", "last")
-
-
-class Builder:
-    """Builds in one store, as far as its caches see it."""
-
-    def __init__(self, images: Path) -> None:
-        self.cache, self.scratch = Cache(images), images
-
-    def build(
-        self, texts: dict[str, str], lock: Lock | None = None, *, fresh: bool = False
-    ) -> tuple[Entries, list[str]]:
-        """Build everything; what was kept, and what had to be made."""
-        entries, made = Entries(self.cache, CHAIN, lock, fresh=fresh), []
-        for name in NAMES:
-            if entries.take_next() is None:
-                made.append(name)
-                file = self.scratch / "made"
-                file.write_text(texts.get(name, name))
-                entries.keep_next(file)
-        return entries, made
-
-
-def _lock(entries: Entries, **changes: str) -> Lock:
-    layers = tuple(
-        Layer(name=one.name, sha256=changes.get(one.name, one.sha256)) for one in entries.layers
-    )
-    return Lock(name="x", recipe_hash="r", epoch=1, base=BaseImage(reference="b"), layers=layers)
-
-
-def test_a_locked_build_takes_what_any_build_has_kept(tmp_path: Path) -> None:
-    builder = Builder(tmp_path)
-    first, made = builder.build({})
-    assert made == list(NAMES)
-    locked, made = builder.build({}, _lock(first))
-    assert (made, locked.layers, locked.unequal) == ([], first.layers, [])
-    assert [one.name for one in locked.layers] == list(NAMES)
-
-
-def test_a_locked_build_elsewhere_makes_the_same_and_keeps_it(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-    lock = _lock(Builder(tmp_path / "one").build({})[0])
-    builder = Builder(tmp_path / "two")
-    there, made = builder.build({}, lock)
-    assert (made, there.unequal) == (list(NAMES), [])
-    assert builder.build({}, lock)[1] == []
-    # Another lock that begins with the same layers finds them, too.
-    other = msgspec.structs.replace(
-        lock, name="other", layers=(*lock.layers[:-1], Layer(name="last", sha256="0" * 64))
-    )
-    assert builder.build({}, other)[1] == ["last"]
-
-
-def test_what_was_made_since_is_not_what_was_locked(tmp_path: Path) -> None:
-    """After the lock, the image was built again from newer packages: its layers stay for unlocked builds, and are not taken by the lock."""
-    builder = Builder(tmp_path)
-    lock = _lock(builder.build({})[0])
-    builder.build({"b": "newer"}, fresh=True)
-    locked, made = builder.build({}, lock)
-    assert (made, locked.unequal) == (["b"], [])
-    unlocked, made = builder.build({})
-    assert made == []
-    assert unlocked.layers[2] != locked.layers[2]
-
-
-def test_nothing_above_an_unequal_layer_is_taken_from_elsewhere(tmp_path: Path) -> None:
-    """A base of other bytes may have other packages: the layers on it are made anew, on it."""
-    builder = Builder(tmp_path)
-    first, _ = builder.build({})
-    lock = _lock(first, base="0" * 64)
-    locked, made = builder.build({"base": "another base", "a": "on another base"}, lock)
-    assert made == list(NAMES)
-    assert locked.unequal == ["base", "a"]
-    again, made = builder.build({}, lock)
-    assert (made, again.layers, again.unequal) == ([], locked.layers, ["base", "a"])
-
-
-def test_a_lock_without_layers_uses_what_its_own_builds_kept(tmp_path: Path) -> None:
-    builder = Builder(tmp_path)
-    builder.build({"a": "unlocked"})
-    lock = Lock(name="x", recipe_hash="r", epoch=1, base=BaseImage(reference="b"))
-    assert builder.build({}, lock)[1] == list(NAMES)
-    assert builder.build({}, lock)[1] == []
-    assert builder.build({}, msgspec.structs.replace(lock, apt={"less": "2"}))[1] == list(NAMES)
-
-
-def test_what_was_compiled_on_the_same_layers_is_used_even_by_force(tmp_path: Path) -> None:
-    def compiled(entries: Entries, text: str) -> None:
-        (tmp_path / "wheels").mkdir()
-        (tmp_path / "wheels/x.whl").write_text(text)
-        entries.keep_products(tmp_path / "wheels")
-
-    builder = Builder(tmp_path)
-    first, _ = builder.build({})
-    assert not first.may_have_products()
-    compiled(first, "compiled")
-    same, _ = builder.build({}, fresh=True)
-    assert same.may_have_products()
-    found = same.take_products()
-    assert found is not None
-    assert same.products == found.note.digest
-    for changed in ("base", "a", "b"):
-        other, _ = builder.build({changed: "newer"}, fresh=True)
-        assert other.may_have_products()
-        assert other.take_products() is None, f"compiled on another {changed}"
-    later, _ = builder.build({"take": "newer"}, fresh=True)
-    assert later.take_products() is not None
-    lock = msgspec.structs.replace(_lock(later), products=found.note.digest)
-    assert builder.build({}, lock)[0].take_products() is not None
-    assert (
-        builder.build({}, msgspec.structs.replace(lock, products="0" * 64))[0].take_products()
-        is None
-    )

@@ -13,9 +13,9 @@ from toolkit.cli import console
 from toolkit.doctor.node_jobs import find_site
 from toolkit.errors import EXHAUSTED, ForbiddenError, UnknownImageError, UsageError
 from toolkit.files import write_atomically
-from toolkit.images.builder.build import BuildResult
+from toolkit.images.builder.build import BuildOptions, BuildResult
 from toolkit.images.builder.build import build as build_image
-from toolkit.images.builder.methods import BuildOptions, Engine
+from toolkit.images.builder.methods import Engine
 from toolkit.images.lockfile.files import lock_path
 from toolkit.images.lockfile.make import make
 from toolkit.images.recipe import catalogue, drafts, library
@@ -49,7 +49,7 @@ directory_option = click.option(
     "--engine",
     type=click.Choice(("auto", "apptainer", "docker")),
     default="auto",
-    help="Program that builds. docker: Docker or podman, whose image becomes a SIF. "
+    help="Program that builds. docker: Docker, whose image becomes a SIF. "
     "auto: Apptainer; where it may not build, docker.",
 )
 @click.option(

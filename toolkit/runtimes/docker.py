@@ -72,13 +72,6 @@ class Engine:
     def __str__(self) -> str:
         return f"{self.name.lower()} {self.version}"
 
-    def own(self, name: str) -> str:
-        """Return the whole name of an image that was made here.
-
-        podman keeps these apart from those of registries.
-        """
-        return f"localhost/{name}" if self.is_podman else name
-
 
 def find_engine(
     place: str | None = None, instead: str = "build with: --engine apptainer"

@@ -7,42 +7,67 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
+from toolkit import shell
 from toolkit.errors import BuildError, UsageError
 from toolkit.images.builder import methods
 from toolkit.images.builder.apptainer.apptainer import BuildOutcome
-from toolkit.images.builder.methods import BuildOptions, BuildTask, Engine
-from toolkit.images.builder.remote_base import RemoteBase
+from toolkit.images.builder.follow import Follower
+from toolkit.images.builder.methods import BuildTask, Engine
+from toolkit.images.builder.remote_base import resolve_base
 from toolkit.images.host.mutex import hold_image
-from toolkit.images.host.workspace import Workspace, make_directories, require_space, sweep
+from toolkit.images.host.workspace import make_directories, require_space, sweep, workspace
 from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import list_differences
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
+from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.image_checks import list_missing, promised_variables
 from toolkit.images.recipe.lock import Lock
+from toolkit.images.recipe.plan import with_keys
 from toolkit.images.store import sbom, store
 from toolkit.images.store.contents import Contents, read_contents
 from toolkit.images.store.provenance import (
-    add_provenance,
     base_state,
     describe_base,
+    expected_hash,
     find_existing,
     find_manifest,
     hash_lock,
-    hash_recipe,
+    tool_versions,
 )
 from toolkit.images.store.settings import read_variables, user_options
 from toolkit.images.store.sif_files import partition_digest
 from toolkit.images.verify.own_checks import MOUNTED, ImageRunner, Results
-from toolkit.images.verify.verdicts import finish, merged, to_verdict
+from toolkit.images.verify.verdicts import FindSite, finish, merged, no_site, to_verdict
 from toolkit.model.base import Model
 from toolkit.model.image import BaseImage, Manifest, Verdict
 from toolkit.quoting import shell_words
 from toolkit.runtimes.docker import VERSIONS
 from toolkit.shell import Progress
 from toolkit.units import counted
+
+
+class BuildOptions(Model, frozen=True, kw_only=True):
+    """Options of one image build.
+
+    Attributes:
+        force: Build even if nothing has changed, without cached results except for what was
+            compiled on exactly the same layers.
+        engine: The engine: ``apptainer``, ``docker``, or ``auto``: the first of these that can.
+        flat: Pack the image as one by Apptainer alone, not in layers.
+        wait: Wait for another process that builds the same image; else give up.
+        lock: The lock file that says exactly what to build; None for the current versions.
+        find_site: Returns what the site offers that the image is verified for.
+    """
+
+    force: bool = False
+    engine: Engine = "auto"
+    flat: bool = False
+    wait: bool = True
+    lock: str | None = None
+    find_site: FindSite = no_site
 
 
 class BuildResult(Model, frozen=True, kw_only=True):
@@ -82,49 +107,57 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
             "Docker cannot build a lock: it packs no image twice in the same way; use Apptainer",
             place="--engine",
         )
-    resolved = library.load(recipe)
-    lock = lockfile.read(Path(options.lock), resolved) if options.lock else None
+    plan = library.load(recipe)
+    lock = lockfile.read(Path(options.lock), plan) if options.lock else None
     directory = store.images_directory()
     make_directories(directory)
     with hold_image(
-        directory / f"{resolved.name}.sif",
+        directory / f"{plan.name}.sif",
         "built",
         wait=progress if options.wait else None,
         next_step="leave --no-wait out to wait for it",
     ):
-        existing = find_existing(directory, resolved.name)
-        state = base_state(resolved)
+        existing = find_existing(directory, plan.name)
+        recipe_hash = expected_hash(plan)
         if existing and not options.force:
             path, manifest = existing
             if (
-                manifest.recipe_hash == hash_recipe(resolved, state)
+                manifest.recipe_hash == recipe_hash
                 and manifest.locked == hash_lock(lock)
                 and _is_built_by(options.engine, manifest)
             ):
-                _complete_existing(directory, path)
+                store.settle(path)  # an earlier build may have been stopped before it
+                sweep(directory)
                 return BuildResult(path=str(path), manifest=manifest, is_current=True)
-        for warning in require_space(directory, resolved.space, twice=not options.flat):
+        for warning in require_space(directory, plan.space, twice=not options.flat):
             progress.say("warning", warning)
-        task = BuildTask(
-            resolved=resolved,
-            recipe=recipe,
-            options=options,
-            lock=lock,
-            state=state,
-            # It is named as the log of a failed build until the build has succeeded, also if no
-            # process is left to rename it.
-            log=directory / f"{resolved.name}.failed.log",
-            expected={**resolved.seconds, **(existing[1].seconds if existing else {})},
-            progress=progress,
+        draft = Manifest(
+            name=plan.name,
+            sif_id="",
+            size=0,
+            built="",
+            recipe_hash=recipe_hash,
+            locked=hash_lock(lock),
+            seconds={**plan.seconds, **(existing[1].seconds if existing else {})},
+            command=shell_words(_command(recipe, options)),
         )
-        task.log.unlink(missing_ok=True)
+        # It is named as the log of a failed build until the build has succeeded, also if no
+        # process is left to rename it.
+        log = directory / f"{plan.name}.failed.log"
+        log.unlink(missing_ok=True)
         try:
-            built = methods.run(
-                task, lambda outcome, base, place: _finish(task, outcome, base, place)
-            )
+            # A build that is ended politely removes its directories.
+            with shell.interrupted_by_signals():
+                base = resolve_base(plan.base, digest=lock.base.digest if lock else "")
+                plan = with_keys(plan, base.image.digest if base else base_state(plan))
+                with workspace(directory) as place:
+                    follower = Follower(plan.name, log, progress, draft.seconds)
+                    task = BuildTask(plan, base, lock, place, follower, options.force)
+                    outcome = methods.run(task, progress, options.engine, flat=options.flat)
+                    built = _finish(task, outcome, draft, progress, options.find_site)
         except KeyboardInterrupt:
             progress.end("stopped")
-            progress.say("stopped", _describe_interruption(task, has_image=existing is not None))
+            progress.say("stopped", _describe_interruption(log, has_image=existing is not None))
             raise
         if existing:
             _tell_moved_base(existing[1].base, built.manifest.base, progress)
@@ -140,17 +173,11 @@ def _tell_moved_base(before: BaseImage | None, now: BaseImage | None, progress: 
         progress.say("base", text)
 
 
-def _describe_interruption(task: BuildTask, *, has_image: bool) -> str:
-    if not task.log.exists():
+def _describe_interruption(log: Path, *, has_image: bool) -> str:
+    if not log.exists():
         return "the image exists and has passed its checks"
     image = "is the one from before" if has_image else "does not exist"
-    return f"no process of the build is left; the image {image}; the log: {task.log}"
-
-
-def _complete_existing(directory: Path, path: Path) -> None:
-    """Do the last work of an earlier build that may have been stopped before it."""
-    store.settle(path)
-    sweep(directory)
+    return f"no process of the build is left; the image {image}; the log: {log}"
 
 
 def _is_built_by(engine: Engine, manifest: Manifest) -> bool:
@@ -158,63 +185,64 @@ def _is_built_by(engine: Engine, manifest: Manifest) -> bool:
 
 
 def _finish(
-    task: BuildTask, outcome: BuildOutcome, base: RemoteBase | None, place: Workspace
+    task: BuildTask,
+    outcome: BuildOutcome,
+    draft: Manifest,
+    progress: Progress,
+    find_site: FindSite,
 ) -> BuildResult:
-    """Verify a built image, and publish it with its manifest and its bill of materials."""
-    name, lock = task.resolved.name, task.lock
-    outcome.results.frameworks |= _keep_promises(task, outcome, place)
-    contents = outcome.contents or read_contents(str(place.sif))
+    """Verify a built image, and publish it with its manifest and its bill of materials.
+
+    Args:
+        task: The build.
+        outcome: Its outcome.
+        draft: What the manifest says of the build before it begins.
+        progress: Shows what differs from the lock.
+        find_site: As of ``BuildOptions``.
+    """
+    name, lock, sif = task.plan.name, task.lock, str(task.place.sif)
+    outcome.results.frameworks |= _keep_promises(task, outcome)
+    contents = read_contents(sif)
     if lock and (wrong := list_differences(lock, contents)):
         raise BuildError(
             f"the built image of {name} differs from the lock; it is not kept",
             details=wrong,
-            next_step=f"the log: {task.log}",
+            next_step=f"the log: {task.follower.log}",
         )
-    manifest = _describe(task, outcome, place)
-    form = "docker" if outcome.builder.startswith(VERSIONS) else "apptainer"
-    current_base = base.image if base else describe_base(task.resolved.base)
-    definition = library.render(task.resolved, form)
-    manifest = add_provenance(
-        manifest, contents, definition, lock.base if lock else current_base, _command(task)
-    )
+    manifest = _describe(task, outcome, contents, draft)
     if lock and outcome.unequal:
-        reason = _explain_unequal(lock, outcome.unequal, manifest.tools)
-        task.progress.say("differs", reason)
-    image = store.StoredImage(name=name, path=str(place.sif), manifest=manifest)
-    verdicts = finish(image, task.options.find_site)
+        progress.say("differs", _explain_unequal(lock, outcome.unequal, manifest.tools))
+    verdicts = finish(store.StoredImage(name=name, path=sif, manifest=manifest), find_site)
     _require_passed(task, verdicts)
-    manifest = msgspec.structs.replace(manifest, verified=merged(manifest.verified, verdicts))
-    path, manifest = _publish(task, manifest, contents, place)
+    manifest = replace(manifest, verified=merged(manifest.verified, verdicts))
+    path, manifest = _publish(task, manifest, contents)
     seconds = round(sum(outcome.seconds.values()), 1)
     return BuildResult(
         path=str(path), manifest=manifest, is_current=False, seconds=seconds, verdicts=verdicts
     )
 
 
-def _publish(
-    task: BuildTask, manifest: Manifest, contents: Contents, place: Workspace
-) -> tuple[Path, Manifest]:
+def _publish(task: BuildTask, manifest: Manifest, contents: Contents) -> tuple[Path, Manifest]:
     """Publish an image with its facts.
 
     What a locked build has of this machine and this hour is noted beside the image, and not in it.
     """
-    name, lock = task.resolved.name, task.lock
+    name, lock, sif, log = task.plan.name, task.lock, task.place.sif, task.follower.log
     sealed = manifest
     if lock:
-        sealed = msgspec.structs.replace(
+        sealed = replace(
             manifest,
-            recipe_hash=library.hash_recipe(task.resolved),
+            recipe_hash=library.hash_recipe(task.plan),
             built=_time(lock.epoch),
             seconds={},
             verified=(),
-            products="",
             command=shell_words(["toolkit", "image", "build", name, "--locked"]),
         )
     bill = sbom.cyclonedx(sealed, contents)
-    sealed = store.seal(place.sif, sealed, bill, lock.epoch if lock else None)
-    manifest = msgspec.structs.replace(manifest, sif_id=sealed.sif_id, size=sealed.size)
-    path = store.publish(place.sif, task.log.parent, name, manifest if lock else None)
-    task.log.replace(task.log.with_name(f"{name}.log"))
+    sealed = store.seal(sif, sealed, bill, lock.epoch if lock else None)
+    manifest = replace(manifest, sif_id=sealed.sif_id, size=sealed.size)
+    path = store.publish(sif, task.place.images, name, manifest if lock else None)
+    log.replace(log.with_name(f"{name}.log"))
     return path, manifest
 
 
@@ -222,19 +250,17 @@ def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
-def _keep_promises(task: BuildTask, outcome: BuildOutcome, place: Workspace) -> dict[str, str]:
+def _keep_promises(task: BuildTask, outcome: BuildOutcome) -> dict[str, str]:
     """Start the finished image as a user does; return the frameworks that are its base's.
 
     Raises:
         BuildError: It lacks variables of its recipe or its base, or cannot import a framework that
             the manifest of its base names.
     """
-    image, base = str(place.sif), task.resolved.base
-    promised = promised_variables(
-        outcome.base_variables, task.resolved.variables, task.resolved.path
-    )
+    image, plan = str(task.place.sif), task.plan
+    promised = promised_variables(outcome.base_variables, plan.variables, plan.path)
     wrong = list_missing(promised, read_variables(image, user_options()))
-    existing = find_manifest(Path(base.path)) if isinstance(base, LocalImage) else None
+    existing = find_manifest(Path(plan.base.path)) if isinstance(plan.base, LocalImage) else None
     names = set(existing.frameworks if existing else ()) - set(outcome.results.frameworks)
     versions: dict[str, str] = {}
     if names and not wrong:
@@ -247,11 +273,11 @@ def _keep_promises(task: BuildTask, outcome: BuildOutcome, place: Workspace) -> 
             wrong = list(result.tail(1))
     if wrong:
         raise BuildError(
-            f"{task.resolved.name} was built, but lacks what its recipe and its base promise; it is"
-            " not kept",
-            place=base.output().detail,
+            f"{plan.name} was built, but lacks what its recipe and its base promise; it is not"
+            " kept",
+            place=plan.base.output().detail,
             details=wrong,
-            next_step=f"a step may have removed it; the log: {task.log}",
+            next_step=f"a step may have removed it; the log: {task.follower.log}",
         )
     return versions
 
@@ -264,36 +290,44 @@ def _require_passed(task: BuildTask, verdicts: Iterable[Verdict]) -> None:
     """
     failed = [verdict for verdict in verdicts if verdict.outcome == "failed" and not verdict.site]
     if failed:
+        count = counted(len(failed), "check")
         raise BuildError(
-            f"{task.resolved.name} was built, but did not pass {counted(len(failed), 'check')}; it"
-            " is not kept",
+            f"{task.plan.name} was built, but did not pass {count}; it is not kept",
             place=", ".join(verdict.name for verdict in failed),
             details=[f"{verdict.name}: {verdict.detail}" for verdict in failed],
-            next_step=f"the log: {task.log}",
+            next_step=f"the log: {task.follower.log}",
         )
 
 
-def _describe(task: BuildTask, outcome: BuildOutcome, place: Workspace) -> Manifest:
-    """Return the manifest of a built image, without its provenance."""
-    lock, results = task.lock, outcome.results
-    return Manifest(
-        name=task.resolved.name,
-        sif_id=store.whole_header(place.sif).sif_id,
-        size=place.sif.stat().st_size,
-        recipe_hash=hash_recipe(task.resolved, task.state),
+def _describe(
+    task: BuildTask, outcome: BuildOutcome, contents: Contents, draft: Manifest
+) -> Manifest:
+    """Return the manifest of a built image."""
+    plan, lock, results, sif = task.plan, task.lock, outcome.results, task.place.sif
+    form = "docker" if outcome.builder.startswith(VERSIONS) else "apptainer"
+    base = task.base.image if task.base else describe_base(plan.base)
+    return replace(
+        draft,
+        sif_id=store.whole_header(sif).sif_id,
+        size=sif.stat().st_size,
         built=_time(time.time()),
         seconds={
-            step: task.expected.get(step, 0.0) if step in outcome.cached else seconds
+            step: draft.seconds.get(step, 0.0) if step in outcome.cached else seconds
             for step, seconds in outcome.seconds.items()
         },
         frameworks=results.frameworks,
         mpi=tuple(results.mpi),
         builder=outcome.builder,
         verified=tuple(map(to_verdict, results.checks)),
-        locked=hash_lock(lock),
-        partition=partition_digest(place.sif) if lock else "",
+        partition=partition_digest(sif) if lock else "",
         layers=outcome.layers,
-        products=outcome.products,
+        base=lock.base if lock else base,
+        packages=contents.packages,
+        pythons=contents.pythons,
+        system=contents.system,
+        horovod=contents.horovod,
+        definition_hash=hash_texts(library.render(plan, form)),
+        tools=tool_versions(outcome.builder),
     )
 
 
@@ -308,15 +342,15 @@ def _explain_unequal(lock: Lock, names: Iterable[str], tools: Mapping[str, str])
     return f"not the locked bytes: {', '.join(names)} ({reason})"
 
 
-def _command(task: BuildTask) -> list[str]:
+def _command(recipe: str, options: BuildOptions) -> list[str]:
     """Return the command that builds the image again."""
-    options: list[str] = []
-    if task.options.lock == str(lockfile.lock_path(task.recipe)):
-        options = ["--locked"]
-    elif task.options.lock:
-        options = ["--lock-file", task.options.lock]
-    elif task.options.flat:
-        options = ["--flat"]
-    if task.options.engine != "auto":
-        options += ["--engine", task.options.engine]
-    return ["toolkit", "image", "build", task.recipe, *options]
+    words = ["toolkit", "image", "build", recipe]
+    if options.lock == str(lockfile.lock_path(recipe)):
+        words += ["--locked"]
+    elif options.lock:
+        words += ["--lock-file", options.lock]
+    elif options.flat:
+        words += ["--flat"]
+    if options.engine != "auto":
+        words += ["--engine", options.engine]
+    return words

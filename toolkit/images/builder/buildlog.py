@@ -20,7 +20,7 @@ _NOISE = ("Non-gzip squashfs compression", "To see mksquashfs output")
 # As pip explains a conflict.
 _REASON = re.compile(r" {4}(?P<text>\S.{0,300}(?: depends on |\(constraint\) ).{1,300})")
 _INDEX = " --extra-index-url "
-_NO_SPACE = "No space left on device"
+_NO_SPACE = "no space left on device"
 
 
 def pin_fitting(requirements: str, fits: tuple[str, ...]) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class Reader:
 
     def feed(self, line: str) -> Literal["step", "check"] | None:
         """Take a line without its end; return whether a step began or a check ended."""
-        self.no_space = self.no_space or _NO_SPACE in line
+        self.no_space = self.no_space or _NO_SPACE in line.lower()
         self._feed_conflict(line)
         step = _STEP.match(line)
         name = step["name"] if step else ""

@@ -15,7 +15,6 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -25,7 +24,6 @@ from toolkit.errors import BuildError, NoSpaceError, ToolkitError
 from toolkit.images.builder.buildlog import Reader, pin_fitting
 from toolkit.images.host.host_config import mask_secrets
 from toolkit.images.host.kernel import die_with_parent
-from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.plan import STEP
 from toolkit.shell import Progress
 from toolkit.units import human_time
@@ -93,13 +91,13 @@ class Follower:
 
     Args:
         name: The image's name.
-        details: What each step does, for people, by name.
         log: The file that receives all output.
         progress: Shows the steps.
         expected: The seconds that each step is likely to take, by name.
-        secrets: Texts that the log must not hold.
 
     Attributes:
+        details: What each step does, for people, by name.
+        secrets: Texts that the log must not hold.
         reader: Knows the current step and the results of the checks.
         seconds: The seconds that each step took, by name.
     """
@@ -107,18 +105,16 @@ class Follower:
     def __init__(
         self,
         name: str,
-        details: Mapping[str, str],
         log: Path,
         progress: Progress,
-        *,
         expected: Mapping[str, float] | None = None,
-        secrets: tuple[str, ...] = (),
     ) -> None:
+        self.details: Mapping[str, str] = LAST_STEPS
+        self.secrets: tuple[str, ...] = ()
         self.reader = Reader([])
         self.seconds: dict[str, float] = {}
-        self.log = log
-        self._name, self._details, self._progress = name, details, progress
-        self._expected, self._secrets = expected or {}, secrets
+        self.name, self.log = name, log
+        self._progress, self._expected = progress, expected or {}
         self._began = time.monotonic()
         log.unlink(missing_ok=True)  # who else can write there may have put a link in its place
         # Line by line, for users who watch it.
@@ -141,24 +137,23 @@ class Follower:
             environment: Its whole environment.
             locks: As of ``start``.
             steps: The steps that the program will announce, in their order.
-            on_line: Called with every line of the output.
+            on_line: Called with every line of the output in place of ``take_line``.
             cwd: The program's current directory.
         """
-        self.reader.steps = list(steps)
+        self.reader.steps, take = list(steps), on_line or self.take_line
         process = start(command, environment, cwd, locks)
         try:
             for line in _lines(process.stdout):
-                line = mask_secrets(self._secrets, f"{line.rstrip(chr(10))}\n")
+                line = mask_secrets(self.secrets, f"{line.rstrip(chr(10))}\n")
                 self._stream.write(line)
-                if on_line:
-                    on_line(line)
-                self._take_line(line)
+                take(line)
             code = process.wait()
             return code if code >= 0 else 128 - code
         finally:
             stop(process)
 
-    def _take_line(self, line: str) -> None:
+    def take_line(self, line: str) -> None:
+        """Take a line of output for the current step."""
         event = self.reader.feed(line.rstrip("\n"))
         if event == "step":
             self.begin(self.reader.step)
@@ -173,18 +168,18 @@ class Follower:
     def announce(self, step: str) -> None:
         """Begin a step, and say so in the log."""
         self.begin(step)
-        self.log_line(f"{STEP}{step}: {self._details.get(step, '')}")
+        self.log_line(f"{STEP}{step}: {self.details.get(step, '')}")
 
     def log_line(self, line: str) -> None:
         """Add a line of ours to the log."""
-        self._stream.write(mask_secrets(self._secrets, line) + "\n")
+        self._stream.write(mask_secrets(self.secrets, line) + "\n")
 
     def begin(self, step: str) -> None:
         """End the current step and begin the next."""
         self._stop_clock()
         self.seconds[step] = 0.0
         self.reader.enter(step)
-        self._progress.begin(step, self._details.get(step, ""), self._expected.get(step))
+        self._progress.begin(step, self.details.get(step, ""), self._expected.get(step))
 
     def reuse(self, step: str) -> None:
         """Show a step that comes from a cache."""
@@ -209,7 +204,7 @@ class Follower:
         """Return the error to raise after the current step failed with an exit code."""
         self._progress.end("failed")
         self._stream.close()
-        reader, name = self.reader, self._name
+        reader, name = self.reader, self.name
         if reader.no_space:
             return NoSpaceError(
                 f"a disk was full in the step {reader.step} of {name}",
@@ -233,7 +228,7 @@ class Follower:
     def _checks_error(self, failed: Sequence[Result]) -> ToolkitError:
         count = f"{len(failed)} of {len(self.reader.results.checks)}"
         return BuildError(
-            f"{self._name} was built but did not pass {count} checks; it is not kept",
+            f"{self.name} was built but did not pass {count} checks; it is not kept",
             place=", ".join(check.name for check in failed),
             details=[f"{check.name}: {check.message}" for check in failed],
             next_step=f"{advise_on_checks(failed, self.reader.index)}the log: {self.log}",
@@ -253,7 +248,7 @@ class Follower:
                 " was built on it is built again (if the base has it, `replaces` of the step)"
             )
         return BuildError(
-            f"{reader.conflict} would replace what {self._name} is verified for:"
+            f"{reader.conflict} would replace what {self.name} is verified for:"
             f" {', '.join(held) or 'see below'}",
             place=f"step {reader.step}",
             details=tuple(reader.reasons),
@@ -306,28 +301,3 @@ def advise_on_checks(failed: Sequence[Result], index: str = "") -> str:
     if any(check.name == "imports" for check in failed):
         return "`imports` of a step of pip names the modules to import; imports = [] imports none; "
     return ""
-
-
-@dataclass(frozen=True)
-class BuildContext:
-    """The place and the reports of one build.
-
-    Attributes:
-        name: The image's name.
-        place: The directories of this build.
-        log: The file that receives all output.
-        progress: Shows the steps.
-        expected: The seconds that each step is likely to take, by name.
-    """
-
-    name: str
-    place: Workspace
-    log: Path
-    progress: Progress
-    expected: Mapping[str, float]
-
-    def follower(self, details: Mapping[str, str], secrets: tuple[str, ...]) -> Follower:
-        """Return a follower of this build; the arguments are those of ``Follower``."""
-        return Follower(
-            self.name, details, self.log, self.progress, expected=self.expected, secrets=secrets
-        )

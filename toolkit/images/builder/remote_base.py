@@ -60,10 +60,6 @@ class RemoteBase:
         """Return the variables that Apptainer needs to fetch it; they hold a login."""
         return apptainer_login(self.source.place.registry, place.output) if self.source else {}
 
-    def definition(self, text: str, base: Base) -> str:
-        """Return a recipe's definition with this base instead of its own."""
-        return text.replace("\n".join(base.output().header), "\n".join(self.base.output().header))
-
 
 def resolve_base(base: Base, *, digest: str = "") -> RemoteBase | None:
     """Find the image of a base; return None for a base from neither a registry nor an archive.

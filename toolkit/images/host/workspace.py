@@ -78,6 +78,11 @@ class Workspace:
         return self.output / "image.sif"
 
     @property
+    def images(self) -> Path:
+        """The directory of the images."""
+        return self.output.parent
+
+    @property
     def directories(self) -> tuple[Path, ...]:
         """Both directories, or one if they are the same."""
         return tuple(dict.fromkeys((self.output, self.scratch)))

@@ -17,7 +17,6 @@ import msgspec
 
 from toolkit.errors import MalformedInputError
 from toolkit.images.host.host_config import CERTIFICATES, ROOT, Bind, HostConfig
-from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.names import normalize_name
@@ -119,13 +118,6 @@ def list_changes(lock: Lock, resolved: Plan, recipe_hash: str) -> tuple[str, ...
         if lock.parts.get(name, now[name]) != now[name]
     )
     return (*changed, *added, *gone) or ("checks, labels, or how definitions are written",)
-
-
-def locked_base(base: Base, lock: Lock) -> Base:
-    """Return the base with the digest of the lock, if bases of its kind have one."""
-    if lock.base.digest and "digest" in type(base).__struct_fields__:
-        return msgspec.structs.replace(base, digest=lock.base.digest)
-    return base
 
 
 def locked_definition(definition: str, lock: Lock) -> str:

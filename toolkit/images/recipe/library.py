@@ -16,6 +16,7 @@ from toolkit import __version__
 from toolkit.config import package_directory, shipped
 from toolkit.errors import ConfigError, UnknownImageError
 from toolkit.files import config_error, read_text, read_toml
+from toolkit.images.recipe.bases import Base
 from toolkit.images.recipe.names import list_features, list_recipes
 from toolkit.images.recipe.plan import Plan, make_plan
 from toolkit.images.recipe.plan import hash_recipe as hash_recipe
@@ -170,7 +171,7 @@ def plan_recipe(name: str, recipe: Recipe) -> Plan:
     return make_plan(name, recipe, read_check_scripts())
 
 
-def render(plan: Plan, form: str = "apptainer") -> str:
+def render(plan: Plan, form: str = "apptainer", base: Base | None = None) -> str:
     """Return the definition of a recipe, as it is committed and as it is built.
 
     The same recipe gives the same bytes. The texts are put together by plain functions, not by a
@@ -180,6 +181,7 @@ def render(plan: Plan, form: str = "apptainer") -> str:
     Args:
         plan: of the recipe.
         form: one of ``FORMATS``.
+        base: the exact base to take in place of the recipe's.
     """
     labels = {
         "toolkit.recipe": plan.name,
@@ -187,7 +189,7 @@ def render(plan: Plan, form: str = "apptainer") -> str:
         "toolkit.version": __version__,
     }
     module: Any = import_module(FORMATS[form][0])
-    text: str = module.render(plan, labels)
+    text: str = module.render(replace(plan, base=base) if base else plan, labels)
     return text
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import errno
 import re
 import stat
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-
-import msgspec
 
 from toolkit import __version__, shell
 from toolkit.errors import (
@@ -25,10 +22,8 @@ from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.lock import Lock, format_lock
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.store import store
-from toolkit.images.store.contents import Contents
 from toolkit.images.store.sif_files import partition_digest
 from toolkit.model.image import BaseImage, Manifest
-from toolkit.quoting import shell_words
 
 _VERSION = re.compile(r"(?<![\d.])\d{1,9}(?:\.\d{1,9})+\S*")
 
@@ -130,28 +125,3 @@ def helper_versions() -> dict[str, str]:
             match = _VERSION.search(output)
             versions |= {name: match[0]} if match else {}
     return versions
-
-
-def add_provenance(
-    manifest: Manifest, contents: Contents, definition: str, base: BaseImage, command: Sequence[str]
-) -> Manifest:
-    """Return a manifest with the image's provenance.
-
-    Args:
-        manifest: The manifest.
-        contents: The contents of the finished image.
-        definition: The definition that was built.
-        base: The image's base.
-        command: The command that builds the image again.
-    """
-    return msgspec.structs.replace(
-        manifest,
-        base=base,
-        packages=contents.packages,
-        pythons=contents.pythons,
-        system=contents.system,
-        horovod=contents.horovod,
-        definition_hash=hash_texts(definition),
-        tools=tool_versions(manifest.builder),
-        command=shell_words(command),
-    )

@@ -18,12 +18,14 @@ with the processes that they started. It serves where a command is short and onl
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError
+from toolkit.images.builder.apptainer.compose import normalize_times
 from toolkit.images.builder.apptainer.programs import (
     COMPRESSION,
     clean_environment,
@@ -31,7 +33,7 @@ from toolkit.images.builder.apptainer.programs import (
     program_version,
     run_image_checks,
 )
-from toolkit.images.builder.follow import LAST_STEPS, BuildContext, Follower
+from toolkit.images.builder.follow import LAST_STEPS, Follower
 from toolkit.images.host import host_config
 from toolkit.images.host.host_config import Bind, HostConfig, mount_options
 from toolkit.images.host.privilege import BuildCommand, build_command, may_mount
@@ -40,8 +42,8 @@ from toolkit.images.recipe.bases import Base, Debootstrap, LocalImage
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import EPOCH
 from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
-from toolkit.images.store.contents import Contents
-from toolkit.images.store.settings import read_variables
+from toolkit.images.store.cache import BASES, Cache, CacheEntry
+from toolkit.images.store.settings import inspect, read_variables
 from toolkit.images.verify.own_checks import Results
 from toolkit.model.image import Layer
 from toolkit.quoting import shell_words
@@ -59,10 +61,8 @@ class BuildOutcome:
         builder: The programs that built it.
         seconds: The seconds that each step took.
         cached: The steps that came from a cache.
-        contents: The contents of the image, if they are known already.
         base_variables: The variables of the image's base, if it is an image of this machine.
         layers: The layers, as of a manifest.
-        products: The digest of what the build stage made, as of a manifest.
         unequal: The layers that differ from the lock, though they were built from it.
     """
 
@@ -70,27 +70,27 @@ class BuildOutcome:
     builder: str
     seconds: dict[str, float] = field(default_factory=dict)
     cached: tuple[str, ...] = ()
-    contents: Contents | None = None
     base_variables: Mapping[str, str] = field(default_factory=dict)
     layers: tuple[Layer, ...] = ()
-    products: str = ""
     unequal: tuple[str, ...] = ()
 
 
 def build(
-    context: BuildContext,
-    resolved: Plan,
+    place: Workspace,
+    follower: Follower,
+    plan: Plan,
     definition: str,
     *,
     environment: Mapping[str, str] | None = None,
     wheels: Path | None = None,
     config: HostConfig | None = None,
 ) -> BuildOutcome:
-    """Build the context's ``place.sif``.
+    """Build ``place.sif``.
 
     Args:
-        context: The place and the reports of this build.
-        resolved: The recipe.
+        place: The directories of this build.
+        follower: Follows it.
+        plan: The plan of the image.
         definition: Its definition.
         environment: Further variables for Apptainer, such as a login.
         wheels: A directory of wheels that were compiled before.
@@ -101,16 +101,16 @@ def build(
         NoSpaceError: A disk was full.
         NeedsInstallError, ForbiddenError: This machine or user cannot build.
     """
-    command, place = build_command(), context.place
+    command = build_command()
     config = config or host_config.collect_host_config()
-    names = {step.name: step.detail for step in (*resolved.repeated, *resolved.steps)}
-    details = {"base": resolved.base.output().detail, **LAST_STEPS, **names}
-    follower = context.follower(details, host_config.collect_secrets(config))
+    names = {step.name: step.detail for step in (*plan.repeated, *plan.steps)}
+    follower.details = {"base": plan.base.output().detail, **LAST_STEPS, **names}
+    follower.secrets = host_config.collect_secrets(config)
     follower.begin("base")
     binds = host_config.write_host_config(config, place.output / "host", wheels)
     task = _Task(
         command,
-        resolved.base,
+        plan.base,
         definition,
         place.sif,
         arguments=(*mount_options(binds), *_temporary_mounts(place)),
@@ -122,8 +122,8 @@ def build(
     follower.end()
     version = program_version(command.program)
     outcome = BuildOutcome(follower.reader.results, version, follower.seconds)
-    if isinstance(resolved.base, LocalImage) and Path(resolved.base.path).is_file():
-        outcome.base_variables = read_variables(resolved.base.path)
+    if isinstance(plan.base, LocalImage) and Path(plan.base.path).is_file():
+        outcome.base_variables = read_variables(plan.base.path)
     return outcome
 
 
@@ -134,8 +134,12 @@ def build_base(
     follower: Follower,
     *,
     environment: Mapping[str, str] | None = None,
-) -> None:
-    """Build only the base of an image, for layers to be put on it; errors as of ``build``."""
+) -> dict[str, str]:
+    """Build only the base of an image, for layers to be put on it; return its labels.
+
+    Errors are those of ``build``.
+    """
+    began = int(time.time()) - 1
     text = "\n".join(base.output().header) + f"\n\n%labels\n    {BUILD_DATE} {EPOCH}\n"
     if base.output().setup:
         text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.output().setup) + "\n"
@@ -149,6 +153,20 @@ def build_base(
         environment=environment or {},
     )
     _run(task, place, follower)
+    normalize_times(target, began, EPOCH)
+    labels: dict[str, str] = inspect(target)["labels"]
+    return labels
+
+
+def cached_base(plan: Plan, place: Workspace, follower: Follower) -> CacheEntry:
+    """Return the base of a plan from the cache, or build it and keep it; errors as of ``build``."""
+    cache = Cache(place.images)
+    if entry := cache.use(BASES, plan.base_key):
+        return entry
+    made = place.output / "base.sif"
+    facts = build_base(plan.base, place, made, follower)
+    about = plan.base.output().detail
+    return cache.keep(BASES, plan.base_key, made, about=about, facts=facts)
 
 
 def pack_archive(

@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -23,7 +22,6 @@ from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import BYTE_CODE, EPOCH
 from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
-from toolkit.images.store import provenance
 from toolkit.images.store.settings import VARIABLES, image_command
 from toolkit.model.base import to_json
 
@@ -174,14 +172,6 @@ def clean_environment() -> dict[str, str]:
         "PATH": ":".join(part for part in path if part),
         "LC_ALL": "C.UTF-8",
     }
-
-
-def prepare_end() -> None:
-    """Do what the end of a build takes, but for the image, while its steps run."""
-    provenance.helper_versions()
-    for name in ("zstandard", "packaging.licenses"):
-        with suppress(ImportError):
-            import_module(name)
 
 
 def program_version(program: str) -> str:

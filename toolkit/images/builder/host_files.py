@@ -2,7 +2,7 @@
 
 What was tried with an engine of 20.10:
 
-- A build argument stays in the image's history, and podman's service writes it to its log.
+- A build argument stays in the image's history.
 - A copied file stays in its layer, even if a later layer removes it.
 - A stage of its own that holds the files, and is mounted, stays in the engine's cache with its
   passwords, and changes the key of a step whenever one of them changes.
@@ -36,11 +36,13 @@ WHEELS = "wheels"  # a directory of the build context, and its place below ROOT 
 _SOURCES, _VARIABLES = "sources.list", "variables"
 # Every step names all of them, mounted or not, so that a step's key does not depend on them.
 _SECRETS = ("apt.conf", CERTIFICATES, "client.pem", "pip.conf", _SOURCES, _VARIABLES)
+# BuildKit leaves the empty files in the image that it mounts secrets on, but for the tmpfs.
 _MOUNTS = " ".join(
-    f"--mount=type=secret,id={name},target={ROOT}/{name},mode=0444" for name in _SECRETS
+    (
+        f"--mount=type=tmpfs,target={ROOT}",
+        *(f"--mount=type=secret,id={name},target={ROOT}/{name},mode=0444" for name in _SECRETS),
+    )
 )
-# BuildKit leaves the empty files in the image that it mounts secrets on, but for this.
-_TMPFS = f"--mount=type=tmpfs,target={ROOT} "
 # Each step writes to one stream only, so that commands and their output keep their order.
 _FIRST = f"[ ! -f {ROOT}/{_VARIABLES} ] || . {ROOT}/{_VARIABLES}; exec 2>&1; "
 _STAGE = "toolkit-wheels"
@@ -52,13 +54,12 @@ _RUN = re.compile(
 _FROM = re.compile(r"^FROM ", re.MULTILINE)
 
 
-def add_mounts(dockerfile: str, *, tmpfs: bool) -> str:
+def add_mounts(dockerfile: str) -> str:
     """Return a Dockerfile whose steps see the host configuration.
 
     Args:
         dockerfile: The text, with one ``RUN`` at the beginning of a line for each step. Its context
             has a directory ``WHEELS``, which only the steps that name it see.
-        tmpfs: Mount a directory in memory below the secrets.
     """
     wheels = f"{ROOT}/{WHEELS}"
     if wheels in dockerfile:
@@ -67,8 +68,7 @@ def add_mounts(dockerfile: str, *, tmpfs: bool) -> str:
 
     def add(match: re.Match[str]) -> str:
         takes = _TAKE_WHEELS if wheels in match["body"] else ""
-        mounts = f"{_TMPFS if tmpfs else ''}{_MOUNTS}{takes}"
-        return f"RUN {mounts} {match['flags']}{_FIRST}{match['body']}"
+        return f"RUN {_MOUNTS}{takes} {match['flags']}{_FIRST}{match['body']}"
 
     return _RUN.sub(add, dockerfile)
 
@@ -112,7 +112,6 @@ def _proxies() -> dict[str, str]:
     """Return the proxies for the steps, which reach the server below without one."""
     variables = host_config.proxies()
     if variables:
-        # In place of podman's mark, which programs would read first.
         direct = variables.get("no_proxy") or variables.get("NO_PROXY", "")
         value = ",".join(filter(None, (direct, "127.0.0.1")))
         variables |= dict.fromkeys(("no_proxy", "NO_PROXY"), value)

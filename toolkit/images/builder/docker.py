@@ -1,0 +1,513 @@
+"""Build by Docker: a Dockerfile becomes an image in the engine, and that a SIF.
+
+The docker SDK is the door to the engine: it finds it, brings the base there, names and saves
+images. It does not build: it speaks only the protocol of the engine's old builder, which can mount
+no secrets into a step. So the build itself goes through the engine's own client, which is given
+files by name and no secret as an argument. skopeo converts between the formats of archives.
+
+podman builds nothing here: who may run it may build by Apptainer, which needs the same subordinate
+ids, and its service goes on with a step when its client is gone.
+
+The image gets its name, ``toolkit/<recipe>``, when its SIF has passed the checks; a build that
+fails or is stopped names nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from toolkit import shell
+from toolkit.errors import (
+    NO_SPACE,
+    BuildError,
+    CommandFailedError,
+    ConfigError,
+    NeedsInstallError,
+    NoSpaceError,
+)
+from toolkit.images.builder.apptainer import apptainer
+from toolkit.images.builder.apptainer.apptainer import BuildOutcome, cached_base
+from toolkit.images.builder.apptainer.compose import open_squashfs
+from toolkit.images.builder.apptainer.programs import SYSTEM_PATH
+from toolkit.images.builder.follow import LAST_STEPS, Follower
+from toolkit.images.builder.host_files import WHEELS, add_mounts, host_files
+from toolkit.images.builder.remote_base import RemoteBase
+from toolkit.images.host import host_config
+from toolkit.images.host.kernel import namespace_command
+from toolkit.images.host.privilege import namespace_ids
+from toolkit.images.host.workspace import Workspace
+from toolkit.images.recipe.bases import Base, BaseOutput, Debootstrap
+from toolkit.images.recipe.block import CHECKS
+from toolkit.images.recipe.plan import STEP, Plan
+from toolkit.images.recipe.quoting import format_exports
+from toolkit.images.registry.registry import Source, require_skopeo, write_login
+from toolkit.images.store.cache import Cache
+from toolkit.runtimes.docker import Engine, find_engine
+from toolkit.units import human_size
+
+_MEGABYTE = 10**6
+_LAYOUT = "image"  # the SIF names it, so it is no path of this machine
+_VARIABLES = ("HOME", "PATH", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
+# What Apptainer adds to a base, and adds again when the engine's image becomes a SIF.
+_METADATA = (".singularity.d", ".exec", ".run", ".shell", ".test", "environment", "singularity")
+_UNPACK = """
+offset=$1 image=$2 directory=$3 archive=$4
+shift 4
+unsquashfs -quiet -no-progress -offset "$offset" -dest "$directory" "$image" >/dev/null
+tar -C "$directory" --numeric-owner --sort=name "$@" -cf "$archive" .
+"""
+# Of BuildKit (--progress=plain): an instruction that is a step of the recipe, what it prints, and
+# its failure.
+_RUN = re.compile(rf"#\d+ \[[^\]]+\] RUN .*?{re.escape(STEP)}([^ :]+): ")
+_OUTPUT = re.compile(r"#\d+ \d+\.\d+ ?(.*)")
+_FAILED = re.compile(r"#\d+ ERROR: (.*)")
+_CODE = re.compile(r"exit code: (\d+)\s*\Z")
+
+
+def find_builder() -> tuple[Engine, str]:
+    """Find the engine, and the client that can ask it to build.
+
+    Raises:
+        NeedsInstallError: No engine of Docker's answers, or its client is missing.
+        ForbiddenError: This user may not talk to it.
+    """
+    engine = find_engine()
+    if engine.is_podman:
+        raise NeedsInstallError(
+            "the engine is podman, by which no image is built",
+            place=engine.address,
+            next_step="build by Apptainer, which who may run podman may run as well, or set"
+            " DOCKER_HOST to an engine of Docker's",
+        )
+    return engine, _find_client()
+
+
+def _find_client() -> str:
+    """Find a Docker client on PATH that speaks BuildKit's protocol.
+
+    Up to 20.10 the client itself does, since 23 its plugin ``buildx``. A machine may have a newer
+    client without the plugin before an older one on its PATH, so all are tried.
+    """
+    rejected: list[str] = []
+    directories = [*os.environ.get("PATH", os.defpath).split(os.pathsep), "/usr/bin"]
+    paths = (str(Path(directory) / "docker") for directory in directories if directory)
+    for program in dict.fromkeys(path for path in paths if os.access(path, os.X_OK)):
+        asked = [program, "version", "--format", "{{.Client.Version}}"]
+        version = shell.run(asked, check=False, timeout=30).stdout.strip()
+        number = version.split(".")[0]
+        if number.isdigit() and 18 < int(number) < 23:
+            return program
+        if shell.run([program, "buildx", "version"], check=False, timeout=30).ok:
+            return program
+        rejected.append(f"{program} {version}: without its plugin buildx")
+    raise NeedsInstallError(
+        "no Docker client that can build is installed here",
+        details=rejected,
+        next_step="install Docker's plugin buildx (Debian: apt-get install docker.io, or"
+        " docker-buildx), or build with: --engine apptainer",
+    )
+
+
+def build(
+    place: Workspace,
+    follower: Follower,
+    plan: Plan,
+    definition: str,
+    *,
+    base: RemoteBase | None = None,
+    wheels: Path | None = None,
+    fresh: bool = False,
+) -> BuildOutcome:
+    """Build the image by Docker, and ``place.sif`` from it.
+
+    Args:
+        place: The directories of this build.
+        follower: Follows it.
+        plan: The plan of the image.
+        definition: Its Dockerfile.
+        base: The image of a base from a registry or an archive.
+        wheels: A directory of wheels that were compiled before.
+        fresh: Do not use the engine's cache.
+
+    Raises:
+        BuildError: A step or a check failed, or the engine ended; names the step, its command, and
+            the end of the log.
+        NoSpaceError: A disk was full.
+        NeedsInstallError, ForbiddenError: The engine, its client, skopeo or Apptainer is missing,
+            or this user may not use it.
+        ConfigError, UnknownImageError, CommandFailedError: The base cannot be prepared.
+    """
+    shell.require_apptainer()  # before the engine works in vain
+    require_skopeo()
+    engine, client = find_builder()
+    _require_space(engine, plan)
+    word, config = secrets.token_urlsafe(18), host_config.collect_host_config()
+    steps = {step.name: step.detail for step in (*plan.common, *plan.build, *plan.final)}
+    details = {"base": plan.base.output().detail, "convert": "a SIF of it"}
+    follower.details = {**details, **steps, **LAST_STEPS}
+    follower.secrets = (word, *host_config.collect_secrets(config))
+    follower.begin("base")
+    with _engine_errors(engine, "take the base"):
+        name = _bring_base(engine, client, plan, base, place, follower)
+    directory = _make_context(place, add_mounts(definition), wheels)
+    private = place.output / "host"
+    private.mkdir(mode=0o700)
+    result = place.output / "image.id"
+    command = [client, "build", "--progress=plain", "--network=host", "--iidfile", str(result)]
+    command += ["--build-arg", f"BASE={name}", *(["--no-cache"] if fresh else [])]
+    with host_files(config, private, word, **_mirror(plan.base)) as files:
+        for secret, path in sorted(files.items()):
+            command += ["--secret", f"id={secret},src={path}"]
+        cached = _run_client(engine, [*command, str(directory)], list(steps), follower)
+    image = result.read_text().strip()
+    follower.begin("convert")
+    packer = _convert(engine, image, plan, place, follower)
+    follower.end()
+    with _engine_errors(engine, "name the image"):
+        engine.client.images.get(image).tag(engine_image_name(plan.name), "latest")
+    builder = f"{engine}, {packer}"
+    return BuildOutcome(follower.reader.results, builder, follower.seconds, cached)
+
+
+def _require_space(engine: Engine, plan: Plan) -> None:
+    if engine.root is None:
+        return
+    try:
+        free = shutil.disk_usage(engine.root).free
+    except OSError:
+        return  # only root may enter the engine's directory
+    if free < plan.space.build * _MEGABYTE:
+        needed = human_size(plan.space.build * _MEGABYTE)
+        raise NoSpaceError(
+            f"the build needs {needed} in the engine's directory; {human_size(free)} are free",
+            place=str(engine.root),
+            next_step="docker system df; docker builder prune",
+        )
+
+
+def _mirror(base: Base) -> dict[str, str]:
+    if not isinstance(base, Debootstrap):
+        return {}
+    return {"mirror": host_config.debian_mirror(base.release), "release": base.release}
+
+
+def _make_context(place: Workspace, dockerfile: str, wheels: Path | None) -> Path:
+    """Make the directory that is sent to the engine, with the wheels if there are any."""
+    context = place.scratch / "context"
+    context.mkdir(mode=0o700)
+    (context / "Dockerfile").write_text(dockerfile, encoding="utf-8")
+    if wheels:
+        shutil.copytree(wheels, context / WHEELS)
+    else:
+        (context / WHEELS).mkdir()
+    return context
+
+
+def client_environment(engine: Engine) -> dict[str, str]:
+    """Return the client's whole environment, without settings that choose another engine."""
+    variables = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    return {
+        **variables,
+        "LC_ALL": "C.UTF-8",
+        "DOCKER_BUILDKIT": "1",
+        "BUILDX_BUILDER": "default",
+        "BUILDX_NO_DEFAULT_ATTESTATIONS": "1",
+        "DOCKER_HOST": engine.address,
+    }
+
+
+class ClientLog:
+    """What a client prints, without BuildKit's numbers, as the log of any other build.
+
+    Attributes:
+        cached: The steps that came from the engine's cache.
+        code: The exit code of the step that failed; None if the client ended for another reason.
+    """
+
+    def __init__(self, follower: Follower) -> None:
+        self.cached: list[str] = []
+        self.code: int | None = None
+        self._follower, self._has_failed = follower, False
+
+    def take(self, line: str) -> None:
+        """Take a line; what follows a failure repeats the output."""
+        text = line.rstrip("\n")
+        if self._has_failed:
+            return
+        coming = self._follower.reader.steps
+        if (run := _RUN.match(text)) and run[1] in coming:
+            kept = coming[: coming.index(run[1])]  # they print nothing
+            del coming[: len(kept)]
+            self.cached += kept
+            for step in kept:
+                self._follower.reuse(step)
+        elif output := _OUTPUT.fullmatch(text):
+            self._follower.take_line(output[1])
+        elif failed := _FAILED.fullmatch(text):
+            self._has_failed = True
+            code = _CODE.search(text)
+            self.code = int(code[1]) if code else None
+            if code is None:
+                self._follower.take_line(failed[1])
+
+
+def _run_client(
+    engine: Engine, command: list[str], steps: list[str], follower: Follower
+) -> tuple[str, ...]:
+    """Let the engine build; return the steps that came from its cache.
+
+    Raises:
+        BuildError, NoSpaceError: A step failed, or the engine ended.
+    """
+    log = ClientLog(follower)
+    code = follower.follow(command, client_environment(engine), steps=steps, on_line=log.take)
+    if code == 0:
+        return tuple(log.cached)
+    error = follower.error(code if log.code is None else log.code)
+    if isinstance(error, NoSpaceError) or log.code is not None or _answers(engine):
+        raise error
+    raise BuildError(
+        f"the Docker engine stopped in the step {follower.reader.step} of {follower.name}; there is"
+        " no image",
+        place=engine.address,
+        details=error.details,
+        next_step="start it, and build again: it continues after the last complete step;"
+        f" the log: {follower.log}",
+    )
+
+
+def _answers(engine: Engine) -> bool:
+    """Return whether the engine answers, also a while after the client has ended."""
+    from docker.errors import DockerException
+
+    for _ in range(6):
+        try:
+            engine.client.ping()
+        except (DockerException, OSError):
+            return False
+        time.sleep(0.5)
+    return True
+
+
+@contextmanager
+def _engine_errors(engine: Engine, action: str) -> Iterator[None]:
+    """Turn errors of the SDK into those of the toolkit.
+
+    Raises:
+        NoSpaceError: The disk is full.
+        CommandFailedError: The engine could not do it.
+    """
+    from docker.errors import DockerException
+
+    try:
+        yield
+    except (DockerException, OSError) as error:  # a RequestException is an OSError
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            raise NoSpaceError(f"{engine} could not {action}: the disk is full") from None
+        raise CommandFailedError(
+            f"{engine} could not {action}: {str(error)[:300]}",
+            place=engine.address,
+            next_step="check the engine's own log",
+        ) from None
+
+
+def engine_image_name(recipe: str) -> str:
+    """Return the engine's name for a recipe's image; its grammar has no capitals and no plus."""
+    name = re.sub(r"[^a-z0-9._-]|[._-]{2,}", "-", recipe.lower())
+    return "toolkit/" + re.sub(r"[^a-z0-9]+(?=$)|^[^a-z0-9]+", "", name)
+
+
+def _bring_base(
+    engine: Engine,
+    client: str,
+    plan: Plan,
+    remote: RemoteBase | None,
+    place: Workspace,
+    follower: Follower,
+) -> str:
+    """Bring the base into the engine, so that the build needs no registry; return its name there.
+
+    Raises:
+        ConfigError: Docker cannot use this kind of base.
+        BuildError, NeedsInstallError, ForbiddenError, ImageMissingError: The base could not be
+            made, loaded or pulled.
+    """
+    if isinstance(plan.base, Debootstrap):
+        return _import_debian(engine, plan, place, follower)
+    if remote and remote.archive:
+        return _load_archive(engine, remote, place, follower)
+    if remote and remote.source:
+        if not _has_image(engine, remote.source.place.pinned):
+            _pull(engine, client, remote.source, place, follower)
+        return remote.source.place.pinned
+    raise ConfigError(
+        f"Docker cannot use this kind of base: {plan.base.output().detail}",
+        place="the recipe's [base]",
+        next_step="build it with: --engine apptainer",
+    )
+
+
+def _import_debian(engine: Engine, plan: Plan, place: Workspace, follower: Follower) -> str:
+    """Import the Debian that Apptainer makes, once for each; the engine keeps it."""
+    with Cache(place.images).used():
+        entry = cached_base(plan, place, follower)
+        name = f"toolkit/debian:{entry.note.digest[:12]}"
+        if _has_image(engine, name):
+            return name
+        tree, offset = place.scratch / "debian.tar", open_squashfs(entry.path)[0]
+        words = (str(offset), entry.path, str(place.scratch / "debian"), str(tree))
+        excluded = [f"--exclude=./{file}" for file in _METADATA]
+        code = follower.follow(
+            [*namespace_command(namespace_ids()), "sh", "-ec", _UNPACK, "sh", *words, *excluded],
+            {"PATH": SYSTEM_PATH, "LC_ALL": "C.UTF-8"},
+        )
+    if code != 0:
+        raise follower.error(code)
+    repository, _, tag = name.partition(":")
+    settings = [f"ENV PATH={SYSTEM_PATH}", 'CMD ["/bin/bash"]']
+    engine.client.api.import_image_from_file(
+        str(tree), repository=repository, tag=tag, changes=settings
+    )
+    tree.unlink()
+    return name
+
+
+def _pull(
+    engine: Engine, client: str, source: Source, place: Workspace, follower: Follower
+) -> None:
+    """Pull a base from a registry by the login of this machine for it.
+
+    Raises:
+        BuildError: It cannot be pulled.
+    """
+    login = write_login(source.place.registry, place.output)
+    configuration = place.output / "docker"
+    configuration.mkdir(mode=0o700)
+    if login:
+        login.rename(configuration / "config.json")
+    environment = {**client_environment(engine), "DOCKER_CONFIG": str(configuration)}
+    try:
+        code = follower.follow([client, "pull", source.place.pinned], environment)
+    finally:
+        shutil.rmtree(configuration)
+    if code != 0:
+        reason = follower.error(code)
+        raise BuildError(
+            f"the engine could not pull {source.place.repository}",
+            place="step base",
+            details=reason.details,
+            next_step="without a network: `archive` in the recipe's [base]; through a mirror:"
+            " TOOLKIT_REGISTRIES",
+        )
+
+
+def _load_archive(engine: Engine, remote: RemoteBase, place: Workspace, follower: Follower) -> str:
+    """Load an archive that `docker save`, skopeo or podman wrote.
+
+    Raises:
+        BuildError: The engine does not take it, or it holds another number of images than one.
+    """
+    from docker.errors import DockerException
+
+    path = place.scratch / "given.tar"
+    path.symlink_to(str(remote.archive))  # its name may have characters that skopeo splits at
+    if remote.base.bootstrap == "oci-archive":  # engines before 25 do not read it
+        _copy_archive("oci-archive:given.tar", "docker-archive:base.tar", place, follower)
+        path = place.scratch / "base.tar"
+    try:
+        with path.open("rb") as stream:
+            images: list[Any] = engine.client.images.load(iter(lambda: stream.read(1 << 20), b""))
+    except DockerException as error:  # the same exit code as by Apptainer
+        raise BuildError(
+            f"{engine} cannot load the archive of the base",
+            place=str(remote.archive),
+            details=(str(error)[:300],),
+            next_step="check the archive, the engine's own log, and that its disk has free space",
+        ) from None
+    path.unlink()
+    if len(images) != 1:
+        raise BuildError(
+            f"the archive of the base holds {len(images)} images instead of one",
+            place=str(remote.archive),
+        )
+    tag = str(images[0].id).removeprefix("sha256:")[:12]
+    images[0].tag("toolkit/archive", tag)  # an image without a name cannot be a base
+    return f"toolkit/archive:{tag}"
+
+
+def _copy_archive(source: str, target: str, place: Workspace, follower: Follower) -> None:
+    """Let skopeo copy an image from one kind of archive in the scratch directory to another.
+
+    Raises:
+        BuildError, NoSpaceError: It could not be read or written.
+    """
+    options = ("--insecure-policy", "--tmpdir", str(place.scratch))
+    command = [require_skopeo(), *options, "copy", "--dest-oci-accept-uncompressed-layers"]
+    environment = {"PATH": SYSTEM_PATH, "HOME": str(place.scratch), "LC_ALL": "C.UTF-8"}
+    code = follower.follow([*command, source, target], environment, cwd=place.scratch)
+    if code != 0:
+        raise follower.error(code)
+
+
+def _has_image(engine: Engine, name: str) -> bool:
+    from docker.errors import ImageNotFound
+
+    try:
+        engine.client.images.get(name)
+    except ImageNotFound:
+        return False
+    return True
+
+
+class Layout(Base, frozen=True, kw_only=True):
+    """The base of a conversion: the engine's image in OCI's layout. No recipe can name it."""
+
+    def output(self) -> BaseOutput:
+        """Return what the definition of the conversion gets from this base."""
+        return BaseOutput(
+            detail="the image that the engine built",
+            header=("Bootstrap: oci", f"From: {_LAYOUT}"),
+        )
+
+
+def _convert(engine: Engine, image: str, plan: Plan, place: Workspace, follower: Follower) -> str:
+    """Make ``place.sif`` of an engine's image and run its checks; return the program that did it.
+
+    Apptainer reads `docker save`'s archive as well, but compresses every layer by gzip first, on
+    one core, and then decompresses it. In an OCI layout it takes layers uncompressed.
+    """
+    saved, layout = place.scratch / "saved.tar", place.scratch / _LAYOUT
+    with _engine_errors(engine, "save the image"), saved.open("wb") as stream:
+        for chunk in engine.client.images.get(image).save(chunk_size=1 << 20):
+            stream.write(chunk)
+    _copy_archive("docker-archive:saved.tar", f"oci:{_LAYOUT}", place, follower)
+    saved.unlink()
+    text = conversion(plan.name, engine.name, plan.environment)
+    try:
+        return apptainer.pack_archive(Layout(), text, place, follower, place.scratch)
+    finally:
+        shutil.rmtree(layout, ignore_errors=True)
+
+
+def conversion(name: str, engine: str, environment: Mapping[str, str]) -> str:
+    r"""Return the definition for what an image of Docker's has no place for.
+
+    Environment and labels are copied by Apptainer, except for values with a dollar sign: Apptainer
+    1.4 writes them as ``"${A:-"\$X"}"``, which its shell reads as a backslash and the value of X.
+    """
+    dollars = {variable: value for variable, value in environment.items() if "$" in value}
+    exported = "\n".join(f"    export {setting}" for setting in format_exports(dollars, {}))
+    return (
+        f"# {name}: built by {engine}, and put into a SIF by toolkit.\n"
+        + "\n".join(Layout().output().header)
+        + (f"\n\n%environment\n{exported}\n" if dollars else "")
+        + f'\n\n%runscript\n    exec "$@"\n\n%test\n    exec sh {CHECKS}/run\n'
+    )

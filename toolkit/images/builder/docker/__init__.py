@@ -1,1 +1,0 @@
-"""Builds by Docker and podman, and their way into a SIF."""
