@@ -225,7 +225,7 @@ def client_environment(engine: Engine) -> dict[str, str]:
 
 
 class ClientLog:
-    """What a client prints, without BuildKit's numbers, as the log of any other build.
+    """The output of a client, without BuildKit's numbers, as the log of any other build.
 
     Attributes:
         cached: The steps that came from the engine's cache.
@@ -244,10 +244,10 @@ class ClientLog:
             return
         coming = self._follower.reader.steps
         if (run := _RUN.match(text)) and run[1] in coming:
-            kept = coming[: coming.index(run[1])]  # they print nothing
-            del coming[: len(kept)]
-            self.cached += kept
-            for step in kept:
+            cached = coming[: coming.index(run[1])]  # they print nothing
+            del coming[: len(cached)]
+            self.cached += cached
+            for step in cached:
                 self._follower.reuse(step)
         elif output := _OUTPUT.fullmatch(text):
             self._follower.take_line(output[1])

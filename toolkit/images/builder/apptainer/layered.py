@@ -216,11 +216,11 @@ class _LayeredBuild:
             is_last = step is plan.build[-1]
             upper = self._run_step(step, lowers, products=str(made) if is_last else "")
             lowers = [*lowers, Lower(path=upper)]
-        kept = self.place.output / "products-kept"
-        shutil.copytree(made, kept, symlinks=True)  # later steps see the original
+        copied = self.place.output / "products-kept"
+        shutil.copytree(made, copied, symlinks=True)  # later steps see the original
         facts = {"on": compiled_on}
         self.cache.keep(
-            caches.WHEELS, key, kept, about=plan.build[-1].name, facts=facts, replace=True
+            caches.WHEELS, key, copied, about=plan.build[-1].name, facts=facts, replace=True
         )
         return str(made)
 
