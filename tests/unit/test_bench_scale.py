@@ -1,19 +1,25 @@
-"""The scaling study's own arithmetic, by numbers that were computed by hand. Studies run in tests/cluster."""
+"""The scaling study's own arithmetic and its reports, by numbers computed by hand. Studies run in tests/cluster."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import make_case
-from toolkit.bench.scale import measurement, report, statistics
+from toolkit import reports
+from toolkit.bench.scale import against, measurement, report, statistics
 from toolkit.bench.scale.directory import StudyDirectory, read_study
 from toolkit.bench.scale.measurement import Evidence, sample
 from toolkit.bench.scale.model import (
@@ -27,13 +33,42 @@ from toolkit.bench.scale.model import (
     Study,
 )
 from toolkit.bench.scale.study import adapted
-from toolkit.errors import BusyError, ConfigError, MalformedInputError, UntrustedError, UsageError
+from toolkit.cli.bench import _compare
+from toolkit.errors import (
+    BusyError,
+    ConfigError,
+    MalformedInputError,
+    RegressionError,
+    UntrustedError,
+    UsageError,
+)
 from toolkit.model.base import to_json
 from toolkit.planning.plan import decide
+from toolkit.reports.charts import Axis, Curve, Mark, chart
 from toolkit.runs.logs import Line
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
 OPTIONS = Options(target="jobs/digits-ddp", nodes=(1, 2, 4))
+SIZES = (1, 2, 4, 8)
+STRONG = replace(OPTIONS, modes=("strong",), nodes=SIZES, divide={"batch-size": 64})
+ORIGIN = Origin(
+    image="pytorch_cpu.sif",
+    image_digest="622c2622e5d14562a13ceddf1c3187e6",
+    script="/home/user/jobs/digits-ddp/train.py",
+    script_sha256="6a0610d6ec45273f5a9fdd99c7d8638d29124397db292aa6dd3611adc766f6ce",
+    commit="7cd3501+",
+    site="local",
+    slurm="24.05.1",
+    toolkit="0.1.0",
+    began="2026-11-22T20:00:00+00:00",
+)
+KEY = "torchrun, weak, 2 x 1"
+SUMS = Communication(bytes=39_976, seconds=0.0005, backend="gloo")
+SLOW = Straggler(ranks=(1,), hosts=("nid002",), busy_seconds=0.2, others_seconds=0.1)
+
+
+values = st.lists(st.floats(1, 1000), min_size=1, max_size=6)
+numbers = st.floats(1e-30, 1e30) | st.sampled_from([math.nan, math.inf, -math.inf, 0.0])
 
 
 def point(nodes: int, mode: str = "weak") -> Point:
@@ -78,6 +113,8 @@ def study(*samples: tuple[Sample, ...], options: Options = OPTIONS, mode: str = 
     [
         ([1.0, 10.0, 10.0, 10.0, 10.0, 10.0], 1),
         ([1.0, 5.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0], 2),
+        # Squared deviations by the square of the length: from 0: 0.148, 1: 0.08, 2: 0.047, 3: 0.074.
+        ([4.0, 1.0, 2.0, 3.0, 2.0, 2.0], 2),
         ([10.0] * 6, 0),
         ([1.0, 10.0, 10.0, 10.0], 0),  # too few to tell
         ([10.0, 10.0, 10.0, 10.0, 10.0, 1.0], 0),  # an end is not a beginning
@@ -85,13 +122,6 @@ def study(*samples: tuple[Sample, ...], options: Options = OPTIONS, mode: str = 
 )
 def test_the_warm_up_is_dropped(values: list[float], dropped: int) -> None:
     assert statistics.warm_up(values) == dropped
-
-
-def test_the_rule_is_the_least_squares_by_the_square_of_the_length() -> None:
-    values = [4.0, 1.0, 2.0, 3.0, 2.0, 2.0]
-    # From 0: mean 14/6, squares 38 - 196/6 = 5.333, / 36 = 0.148; from 1: 22 - 100/5 = 2, / 25 = 0.08;
-    # from 2: 21 - 81/4 = 0.75, / 16 = 0.047; from 3: 17 - 49/3 = 0.667, / 9 = 0.074.
-    assert statistics.warm_up(values) == 2
 
 
 @settings(deadline=None)
@@ -127,12 +157,6 @@ def test_the_metric_is_taken_from_json_or_text(line: str, value: float | None) -
 @given(st.text(max_size=200), st.text(st.characters(codec="ascii"), min_size=1, max_size=20))
 def test_no_line_and_no_key_breaks_the_reader(line: str, metric: str) -> None:
     assert all(map(math.isfinite, measurement.printed_values([line, metric + " 5"], metric)))
-
-
-def test_a_spread_is_the_median_and_the_range() -> None:
-    assert statistics.spread([3.0, 1.0, 2.0]) == (2.0, 1.0, 3.0, 3)
-    assert statistics.spread([1.0, 2.0]).overlaps(statistics.spread([2.0, 3.0]))
-    assert not statistics.spread([1.0, 2.0]).overlaps(statistics.spread([2.1, 3.0]))
 
 
 # 3 against 3: 20 splits; the lowest three are one of them. 2 against 2: 6 splits.
@@ -216,13 +240,8 @@ def test_the_steps_of_a_rank_are_read_up_to_where_it_was_killed() -> None:
 @given(st.text(max_size=300))
 def test_any_text_is_a_rank_file_or_none(content: str) -> None:
     measurement.parse(content)
-
-
-@pytest.mark.parametrize(
-    "content", ["", "[1, 2]", '{"rank": 0}', '{"rank": 0}\n[1, NaN]', "[" * 5000]
-)
-def test_a_file_without_header_or_steps_is_none(content: str) -> None:
-    assert measurement.parse(content) is None
+    for broken in ("", "[1, 2]", '{"rank": 0}', '{"rank": 0}\n[1, NaN]', "[" * 5000):
+        assert measurement.parse(broken) is None
 
 
 def test_start_warm_up_and_steps_of_ranks() -> None:
@@ -360,20 +379,47 @@ def test_a_time_is_better_if_it_is_less() -> None:
 
 
 def test_a_straggler_of_one_run_of_three_is_chance() -> None:
-    slow = Straggler(ranks=(1,), hosts=("nid002",), busy_seconds=0.2, others_seconds=0.1)
     samples = measured(2, 1.0, 1.0, 1.0)
-    once = (replace(samples[0], straggler=slow), *samples[1:])
-    twice = (*(replace(entry, straggler=slow) for entry in samples[:2]), samples[2])
+    once = (replace(samples[0], straggler=SLOW), *samples[1:])
+    twice = (*(replace(entry, straggler=SLOW) for entry in samples[:2]), samples[2])
     assert report.series(study(once))[0].rows[0].straggler is None
-    assert report.series(study(twice))[0].rows[0].straggler == slow
+    assert report.series(study(twice))[0].rows[0].straggler == SLOW
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "options", "remark"),
+    [
+        ({}, {"cores": 0}, OPTIONS, "the cores of the nodes are not recorded"),
+        ({}, {"oversubscribed": True}, OPTIONS, "2 nodes x 1 rank: oversubscribed, more ranks"),
+        (
+            {},
+            {"oversubscribed": True},
+            replace(OPTIONS, count_oversubscribed="they sleep"),
+            "counted all the same, because: they sleep",
+        ),
+        ({"values": 10, "warm_up": 3}, {}, OPTIONS, "up to 3 of 10 printed values of a run"),
+        ({"warm_up_seconds": 2.0}, {}, OPTIONS, "took up to 2 s longer than later ones (1 node"),
+        ({}, {"communication": SUMS, "step_seconds": 0.0004}, OPTIONS, "alone took 0.5 ms"),
+        ({}, {"straggler": SLOW}, OPTIONS, "straggler rank 1 on nid002: does 200 ms of its own"),
+        ({}, {}, OPTIONS, "1 node x 1 rank, 2 nodes x 1 rank: one run does not show the spread"),
+        ({}, {}, OPTIONS, "the script prints one value for a whole run, which may include"),
+    ],
+)
+def test_what_the_numbers_do_not_show_is_remarked(
+    first: dict[str, Any], second: dict[str, Any], options: Options, remark: str
+) -> None:
+    whole = study(measured(1, 90.0, **first), measured(2, 95.0, **second), options=options)
+    assert remark in "\n".join(report.remarks(report.series(whole)[0], whole))
+    near = study(measured(1, 90.0, 92.0), measured(2, 91.5, 93.0))
+    text = "1 node x 1 rank and 2 nodes x 1 rank: the difference is within the spread of the runs"
+    assert text in list(report.remarks(report.series(near)[0], near))
 
 
 def test_the_csv_is_whole_and_no_cell_is_a_formula() -> None:
-    slow = Straggler(ranks=(1,), hosts=("=cmd()",), busy_seconds=0.2, others_seconds=0.1)
-    sums = Communication(bytes=39_976, seconds=0.0005, backend="gloo")
+    slow = replace(SLOW, hosts=("=cmd()",))
     whole = study(
         measured(1, 90.0, 100.0, 110.0, epoch_seconds=36.0, step_seconds=0.01),
-        measured(2, 150.0, 160.0, 170.0, straggler=slow, communication=sums, step_seconds=0.0125),
+        measured(2, 150.0, 160.0, 170.0, straggler=slow, communication=SUMS, step_seconds=0.0125),
         measured(4, 200.0, 220.0, 240.0, oversubscribed=True, start_seconds=2.5),
     )
     written = report.as_csv(whole)
@@ -428,3 +474,286 @@ def test_a_report_is_read_and_anything_else_refused(tmp_path: Path) -> None:
         read_study(tmp_path)
     with pytest.raises(ConfigError):
         read_study(tmp_path / "none")
+
+
+def strong(serial: float, *, scatter: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) -> Study:
+    """A study whose time on n ranks is s + (1 - s) / n, with the median off by a factor."""
+    groups = []
+    for size, factor in zip(SIZES, scatter, strict=True):
+        rate = 100 / (serial + (1 - serial) / size) * factor
+        groups.append(measured(size, rate * 0.98, rate, rate * 1.02, mode="strong"))
+    return study(*groups, options=STRONG, mode="strong")
+
+
+def fitted(whole: Study) -> statistics.Fit:
+    result = report.series(whole)[0].fit
+    assert result is not None
+    return result
+
+
+@settings(deadline=None)
+@given(st.floats(0.0, 0.9), st.booleans())
+def test_the_serial_fraction_is_found_in_exact_data(serial: float, is_strong: bool) -> None:
+    groups = [measured(size, *[50 * (serial + (1 - serial) * size)] * 3) for size in SIZES]
+    law = fitted(strong(serial) if is_strong else study(*groups))
+    assert law.law == ("Amdahl" if is_strong else "Gustafson")
+    assert (law.serial, law.low, law.high) == pytest.approx((serial,) * 3, abs=1e-9)
+    ideal = 1 / (serial + (1 - serial) / 512) if is_strong else serial + (1 - serial) * 512
+    assert law.speedup(512) == pytest.approx(ideal, rel=1e-6)
+
+
+def test_three_sizes_or_oversubscribed_ones_are_not_fitted() -> None:
+    three = [measured(size, 50.0 * size) for size in SIZES[:3]]
+    assert report.series(study(*three))[0].fit is None
+    oversubscribed = measured(8, 400.0, oversubscribed=True)
+    assert report.series(study(*three, oversubscribed))[0].fit is None
+    assert report.series(study(*three, measured(8, 400.0)))[0].fit is not None
+
+
+def test_what_a_law_cannot_explain_is_called_so() -> None:
+    faster = [measured(size, rate) for size, rate in zip(SIZES, (50, 110, 230, 470), strict=True)]
+    assert "the law does not hold" in str(fitted(study(*faster)))
+    wild = [measured(size, rate) for size, rate in zip(SIZES, (50, 40, 230, 170), strict=True)]
+    assert "too wide to tell" in str(fitted(study(*wild)))
+
+
+def full() -> Study:
+    """A study with everything that a report shows."""
+    more = {
+        "communication": SUMS,
+        "step_seconds": 0.01,
+        "epoch_seconds": 36.0,
+        "start_seconds": 2.5,
+    }
+    scattered = strong(0.1, scatter=(1.0, 1.01, 0.99, 1.005)).samples
+    groups = [
+        tuple(replace(sample, **more) for sample in scattered if sample.nodes == size)
+        for size in SIZES
+    ]
+    groups[1] = tuple(replace(sample, straggler=SLOW) for sample in groups[1])
+    weak = [
+        measured(size, 100.0 * size, 104.0 * size, oversubscribed=size > 2) for size in (1, 2, 4)
+    ]
+    options = replace(STRONG, modes=("strong", "weak"))
+    one = study(*groups, options=options, mode="strong")
+    two = study(*weak)
+    return replace(
+        one, points=(*one.points, *two.points), samples=(*one.samples, *two.samples), origin=ORIGIN
+    )
+
+
+class Tags(HTMLParser):
+    """The tags of a page, each with its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_the_page_asks_for_nothing_outside_and_is_a_report_itself(tmp_path: Path) -> None:
+    directory = StudyDirectory(tmp_path)
+    report.write_reports(full(), directory)
+    text = directory.html.read_text()
+    tags = Tags(text).tags
+    outside = {"src", "href", "srcset", "action", "data", "poster", "background"}
+    assert not [tag for tag in tags if outside & set(tag[1])]
+    assert "url(" not in text
+    assert "@import" not in text
+    assert {tag for tag, _ in tags} & {"link", "iframe", "img", "object", "form"} == set()
+    assert [attributes for tag, attributes in tags if tag == "script"] == [
+        {"type": "application/json", "id": "study"}
+    ]
+    for path in (directory.html, directory.json, tmp_path):
+        assert read_study(path) == full()
+
+
+def charts(text: str) -> list[ElementTree.Element]:
+    drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    return [ElementTree.fromstring(drawing) for drawing in drawings]
+
+
+def test_every_chart_is_one_and_differs_without_color() -> None:
+    drawn = charts(report.page(full()))
+    titles = [drawing.get("aria-label") for drawing in drawn]
+    assert titles == [
+        "Rate: samples_per_second",
+        "Speed-up",
+        "Efficiency",
+        "Share of communication",
+    ]
+    lines = drawn[0].findall(".//{*}polyline")
+    assert len({line.get("stroke-dasharray") for line in lines}) == len(lines) == 2
+    hollow = [
+        mark for mark in drawn[0].iter() if mark.get("fill") == "white" and mark.get("stroke")
+    ]
+    assert len(hollow) == 1, "the oversubscribed point"
+
+
+@pytest.mark.parametrize("value", [*HOSTILE, *MULTILINE, "</script><script>alert(1)</script>"])
+def test_no_text_of_others_is_markup(value: str) -> None:
+    hostile = f"<b onclick=x>{value}\u202e</b>"
+    slow = replace(SLOW, hosts=(hostile,))
+    whole = full()
+    samples = tuple(
+        replace(sample, launcher=hostile, name=hostile, straggler=slow, ended=hostile)
+        for sample in whole.samples
+    )
+    options = replace(
+        OPTIONS, target=hostile, metric=hostile, arguments=(hostile,), count_oversubscribed=hostile
+    )
+    origin = replace(ORIGIN, site=hostile, commit=hostile, script=hostile)
+    written = report.page(replace(whole, samples=samples, options=options, origin=origin))
+    parsed = Tags(written)
+    assert "b" not in {tag for tag, _ in parsed.tags}
+    assert [tag for tag, _ in parsed.tags].count("script") == 1
+    visible = written.partition('<script type="application/json"')[0]
+    assert "\u202e" not in visible
+    for drawing in charts(written):
+        assert drawing.tag.endswith("svg")
+
+
+def drawing(curve: Curve, *, is_log: bool) -> ElementTree.Element:
+    drawn = chart("t", [curve], Axis("x"), Axis("y", is_log=is_log))
+    return ElementTree.fromstring(reports.render("chart.svg.j2", drawing=drawn))
+
+
+def places(drawn: ElementTree.Element) -> list[tuple[float, float]]:
+    """The places of the marks, that of the legend last."""
+    words = [mark.get("transform", "")[10:-1].split() for mark in drawn.iter() if mark.get("d")]
+    return [(float(x), float(y)) for x, y in words]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=6), st.booleans())
+def test_any_numbers_are_drawn_within_the_picture(
+    values: list[tuple[float, float, float, float]], is_log: bool
+) -> None:
+    marks = tuple(Mark(x, sorted(rest)[1], min(rest), max(rest)) for x, *rest in values)
+    for x, y in places(drawing(Curve("a", marks), is_log=is_log)):
+        assert 0 <= x <= 640
+        assert 0 <= y <= 460
+
+
+def test_values_that_have_no_place_are_left_out() -> None:
+    marks = (Mark(1, math.nan, 1, 1), Mark(0, 1, 1, 1), Mark(2, 0, 0, 0), Mark(4, 1, 1, math.inf))
+    assert len(places(drawing(Curve("a", marks), is_log=True))) == 1, "that of the legend"
+
+
+# 3 against 3 have p = 1/20 at best; 2 against 2 have 1/6, which shows nothing.
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        ([100, 101, 102], [90, 91, 92], "slower"),
+        ([90, 91, 92], [100, 101, 102], "faster"),
+        ([100, 101, 102], [99, 98, 97], "no change"),  # by 3 %
+        ([100, 101, 102], [90, 91, 101.5], "no change"),  # one run was as fast
+        ([100, 101], [50, 51], "too few runs"),
+        ([100], [50, 51, 52], "too few runs"),
+        ([100, 101, 102, 103], [80, 81, 82], "slower"),
+    ],
+)
+def test_a_change_is_beyond_the_noise_or_not_one(
+    old: list[float], new: list[float], verdict: str
+) -> None:
+    assert against.change(KEY, old, new, 0.05, is_time=False).verdict == verdict
+
+
+def test_a_time_that_grows_is_slower() -> None:
+    entry = against.change(KEY, [1.0, 1.01, 1.02], [2.0, 2.02, 2.04], 0.05, is_time=True)
+    assert (entry.verdict, entry.ratio) == ("slower", 0.5)
+    assert entry.new.median == 2.02
+
+
+@settings(deadline=None)
+@given(values, values, st.booleans())
+def test_a_change_is_the_opposite_of_the_change_back(
+    old: list[float], new: list[float], is_time: bool
+) -> None:
+    opposite = {"slower": "faster", "faster": "slower"}
+    there = against.change(KEY, old, new, 0.0, is_time=is_time).verdict
+    back = against.change(KEY, new, old, 0.0, is_time=is_time).verdict
+    assert back == opposite.get(there, there)
+
+
+@settings(deadline=None)
+@given(values)
+def test_a_study_is_no_slower_than_itself(own: list[float]) -> None:
+    assert against.change(KEY, own, own, 0.0, is_time=False).verdict in (
+        "no change",
+        "too few runs",
+    )
+
+
+def first() -> Study:
+    return replace(
+        study(measured(1, 90.0, 91.0, 92.0), measured(2, 180.0, 181.0, 182.0)), origin=ORIGIN
+    )
+
+
+def later(*factors: float) -> Study:
+    slower = [measured(1, *(90.0 * factor for factor in factors)), measured(4, 400.0)]
+    return replace(study(*slower), origin=replace(ORIGIN, slurm="25.05", began="2026-12-01"))
+
+
+def test_points_of_both_studies_are_compared_and_what_differs_is_named() -> None:
+    changes = against.compare(first(), later(0.8, 0.81, 0.82))
+    assert [(change.name, change.verdict) for change in changes] == [
+        ("torchrun, weak, 1 x 1", "slower")
+    ]
+    assert against.differences(first(), later(1.0)) == ["Slurm: 24.05.1 -> 25.05"]
+    _, rows = against.table(changes)
+    assert rows[0][1:] == ("91 (3)", "72.9 (3)", "-19.9%", "0.050", "slower")
+
+
+def test_studies_that_cannot_be_compared_are_refused() -> None:
+    for other in (
+        replace(first(), options=replace(OPTIONS, metric="loss")),
+        study(measured(8, 1.0)),
+    ):
+        with pytest.raises(UsageError):
+            against.compare(first(), other)
+
+
+def test_a_regression_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    _compare(first(), first(), 0.05)
+    with pytest.raises(RegressionError) as caught:
+        _compare(first(), later(0.8, 0.81, 0.82), 0.05)
+    assert caught.value.exit_code == 98
+    assert "slower by 19.9%: torchrun, weak, 1 x 1" in caught.value.cause
+    _compare(first(), later(0.8, 0.81, 0.82), 0.5)
+    assert "too few" not in capsys.readouterr().err
+    _compare(first(), later(0.8), 0.05)
+    assert "too few runs show no change" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["0.0", "-1.0", "1e999", "NaN"])
+def test_a_report_with_impossible_values_is_refused(tmp_path: Path, value: str) -> None:
+    text = to_json(first()).replace('"value": 90.0', f'"value": {value}')
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(MalformedInputError):
+        read_study(tmp_path)
+
+
+def test_a_report_with_too_many_points_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(to_json(replace(first(), points=first().points * 200)))
+    with pytest.raises(MalformedInputError, match="too many"):
+        read_study(tmp_path)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=300))
+def test_any_text_is_a_report_or_malformed(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    path = tmp_path_factory.mktemp("report") / "report.json"
+    path.write_text(text, encoding="utf-8", errors="replace")
+    with pytest.raises(MalformedInputError):
+        read_study(path)
