@@ -296,12 +296,15 @@ class _Finder(importlib.abc.MetaPathFinder):
         if patch is None:
             return None
         spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
+        if spec is None or spec.loader is None:
+            return spec
+        with contextlib.suppress(AttributeError):  # of a loader that cannot be changed
             run = spec.loader.exec_module
 
             def run_and_patch(module: ModuleType) -> None:
                 run(module)
-                _quiet(patch)(self.recorder, module)
+                if module.__name__ == name:  # a loader may be that of other modules, too
+                    _quiet(patch)(self.recorder, module)
 
             spec.loader.exec_module = run_and_patch  # type: ignore[method-assign]
         return spec
