@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from toolkit.checks import Edit, Result, at, check
 from toolkit.lint.script import Script
@@ -17,52 +18,33 @@ from toolkit.lint.script import Script
 )
 def check_continuation(script: Script) -> Iterator[Result]:
     """Find blanks after a backslash, and lines that begin with an option."""
-    continued = {
-        number
-        for command in script.commands
-        for number in range(command.line + 1, command.line + command.text.count("\n") + 1)
-    }
+    firsts = {command.line for command in script.commands}
+    continued = {number for number, _, _ in script.command_lines()} - firsts
     for command in script.commands:
         if re.match(r"\s*--?[A-Za-z][\w-]*(?:[ =]|$)", command.plain):
-            word = command.text.strip().split()[0]
-            yield at(
-                command.line,
-                f"this line begins with an option: {word}",
-                edits=_joined(script, command.line),
-                fix="end the line before with a backslash",
-            )
+            message = f"this line begins with an option: {command.text.strip().split()[0]}"
+            edits, fix = _joined(script.lines, command.line), "end the line before with a backslash"
+            yield at(command.line, message, edits=edits, fix=fix)
     for number, line in enumerate(script.lines, 1):
-        if (
-            re.search(r"\s\\[ \t]+$", line)
-            and not line.lstrip().startswith("#")
-            and number not in continued
-        ):
-            yield at(
-                number, "blanks follow the backslash", edits=[Edit(line=number, text=line.rstrip())]
-            )
+        is_comment = line.lstrip().startswith("#")
+        if re.search(r"\s\\[ \t]+$", line) and not is_comment and number not in continued:
+            edit = Edit(line=number, text=line.rstrip())
+            yield at(number, "blanks follow the backslash", edits=[edit])
 
 
-def _joined(script: Script, number: int) -> Iterator[Edit]:
+def _joined(lines: Sequence[str], number: int) -> Iterator[Edit]:
     """Yield edits that end lines with backslashes.
 
     They reach from the line before the option to the last line that is indented as deep.
     """
-    before, depth = (
-        script.lines[number - 2] if number > 1 else "",
-        _indent(script.lines[number - 1]),
-    )
+    before, own = lines[number - 2] if number > 1 else "", lines[number - 1]
+    depth = _indent(own)
     if not before.strip() or before.lstrip().startswith("#") or not depth:
         return
-    last = number
-    while (
-        last < len(script.lines)
-        and script.lines[last].strip()
-        and _indent(script.lines[last]) >= depth
-    ):
-        last += 1
-    for line in range(number - 1, last):
-        text = script.lines[line - 1].rstrip()
-        yield Edit(line=line, text=text if text.endswith("\\") else f"{text} \\")
+    below = takewhile(lambda line: line.strip() and _indent(line) >= depth, lines[number:])
+    for line, text in enumerate((before, own, *below)[:-1], number - 1):
+        ended = text.rstrip()
+        yield Edit(line=line, text=ended if ended.endswith("\\") else f"{ended} \\")
 
 
 def _indent(line: str) -> int:
@@ -73,6 +55,7 @@ _NAME_WITH_BLANK = re.compile(r"^\s*(?:export\s+)?([A-Z]+(?: [A-Z]+)+)=")
 _BROKEN_PATH = re.compile(
     r"^\s*export\s+(?P<name>\w*PATH)=(?P<value>\S+) +(?P<rest>/\S*:\$\{?(?P=name)\}?)"
 )
+_COMPARING = re.compile(r"\s*(?:\[|test|if|while|let|local|declare|readonly|expr)\b")
 _AROUND = re.compile(r"^\s*([A-Za-z_]\w*) += *\S|^\s*([A-Z_][A-Z0-9_]*)= +[^\s\"'#]+$")
 
 
@@ -86,31 +69,15 @@ _AROUND = re.compile(r"^\s*([A-Za-z_]\w*) += *\S|^\s*([A-Z_][A-Z0-9_]*)= +[^\s\"
 def check_assignment(script: Script) -> Iterator[Result]:
     """Find names of several words, paths with a blank, and blanks around ``=``."""
     for command in script.commands:
-        name = _NAME_WITH_BLANK.match(command.plain)
-        if name:
-            yield at(
-                command.line,
-                f"{name[1]!r} cannot be the name of a variable",
-                fix=f"{name[1].replace(' ', '_')}=...",
-            )
-            continue
-        broken = _BROKEN_PATH.match(command.bare)
-        if broken:
-            yield at(
-                command.line,
-                f"there is a blank in the value of {broken['name']}",
-                fix=f"{broken['value']}{broken['rest']}",
-            )
-            continue
-        around = _AROUND.match(command.plain)
-        if around and not re.match(
-            r"\s*(?:\[|test|if|while|let|local|declare|readonly|expr)\b", command.plain
-        ):
-            yield at(
-                command.line,
-                f"a blank beside the = of {around[1] or around[2]}",
-                fix="no blanks around =",
-            )
+        if name := _NAME_WITH_BLANK.match(command.plain):
+            message = f"{name[1]!r} cannot be the name of a variable"
+            yield at(command.line, message, fix=f"{name[1].replace(' ', '_')}=...")
+        elif broken := _BROKEN_PATH.match(command.bare):
+            message = f"there is a blank in the value of {broken['name']}"
+            yield at(command.line, message, fix=f"{broken['value']}{broken['rest']}")
+        elif (around := _AROUND.match(command.plain)) and not _COMPARING.match(command.plain):
+            message = f"a blank beside the = of {around[1] or around[2]}"
+            yield at(command.line, message, fix="no blanks around =")
 
 
 _OF_TASK = re.compile(
@@ -174,6 +141,7 @@ def _lines_of_exported_functions(lines: Sequence[str]) -> Iterator[int]:
 
 
 _BACKGROUND = re.compile(r"(?<![&>])&(?![&>])(?=\s*(?:$|\n|;|\)|done|#|\w))")
+_PROGRAM = re.compile(r"\s*(?:srun|mpirun|python3?|torchrun|bash|sh|sleep|\./|/)")
 _BARE = re.compile(r"(?:^|[\n;])[ \t]*wait[ \t]*(?:$|[\n;#])")
 _ANY = re.compile(r"(?:^|[\n;&|]|\bdo\b|\bthen\b)[ \t]*wait\b")
 
@@ -200,24 +168,12 @@ def check_background(script: Script) -> Iterator[Result]:
             "wait without a process id ends with 0 whatever happened",
             fix='for pid in "${pids[@]}"; do wait "$pid" || status=$?; done; exit "${status:-0}"',
         )
-    if not bare and not script.has(_ANY, "plain") and not _goes_on(script):
-        yield at(
-            started[-1].line,
-            "nothing waits for what is started with &",
-            fix='keep its id (pid=$!), and wait "$pid" at the end',
-        )
-
-
-def _goes_on(script: Script) -> bool:
-    """Return whether a program in the foreground follows, which keeps the job alive."""
-    last = max(
-        index for index, command in enumerate(script.commands) if _BACKGROUND.search(command.plain)
-    )
-    later = script.commands[last + 1 :]
-    return any(
-        re.match(r"\s*(?:srun|mpirun|python3?|torchrun|bash|sh|sleep|\./|/)", command.plain)
-        for command in later
-    )
+    # A program in the foreground that follows keeps the job alive.
+    last = started[-1].command.line
+    goes_on = any(_PROGRAM.match(each.plain) for each in script.commands if each.line > last)
+    if not bare and not script.has(_ANY, "plain") and not goes_on:
+        fix = 'keep its id (pid=$!), and wait "$pid" at the end'
+        yield at(started[-1].line, "nothing waits for what is started with &", fix=fix)
 
 
 @check(
