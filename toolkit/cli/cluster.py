@@ -137,7 +137,7 @@ def _whole(value: Any) -> Any:
     """Return a model with all of its keys, also those with default values."""
     if not isinstance(value, Model):
         return value
-    return {name: _whole(part) for name, part in asdict(value).items()}
+    return {name: _whole(part) for name, part in structs.asdict(value).items()}
 
 
 def _lines(partitions: Sequence[PartitionState], shape: str) -> Iterator[str]:
