@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,11 +14,10 @@ from toolkit.cli import console
 from toolkit.cli.main import cli, cluster_option
 from toolkit.cli.shared import completion, json_option
 from toolkit.errors import CommandFailedError
-from toolkit.hostsetup import apt
-from toolkit.hostsetup.decide import Action, Facts, SetupOptions, decide, needs, obstacle
-from toolkit.hostsetup.facts import read_facts
-from toolkit.hostsetup.install import install
 from toolkit.quoting import shell, shell_words
+
+if TYPE_CHECKING:
+    from toolkit.hostsetup.decide import Action, Facts
 
 
 @click.command("docs")
@@ -152,6 +152,10 @@ def setup(check: bool, dry_run: bool, extras: tuple[str, ...], update: bool, as_
       toolkit setup --with accounting --with tests
       toolkit setup --update
     """
+    from toolkit.hostsetup.decide import SetupOptions, decide, needs, obstacle
+    from toolkit.hostsetup.facts import read_facts
+    from toolkit.hostsetup.install import install
+
     options = SetupOptions(
         accounting="accounting" in extras, tests="tests" in extras, update=update
     )
@@ -197,6 +201,8 @@ def _show_ready(facts: Facts, *, as_json: bool) -> None:
 
 def _describe(facts: Facts, actions: tuple[Action, ...]) -> tuple[str, ...]:
     """Return what the packages of actions are and take."""
+    from toolkit.hostsetup import apt
+
     packages = sorted({package for action in actions for package in action.packages})
     if not packages:
         return ("adjustments only, no packages",)
