@@ -258,7 +258,7 @@ def compare(
         rows = comparing.run(jobs, layer, rounds, Path.cwd(), console.say)
     except FailedRunError as failed:
         return show_failed_run(failed.ran)
-    console.result(rows, console.table(*comparing.table(rows)), as_json=as_json)
+    console.listing(*comparing.table(rows), rows, as_json=as_json)
     return 0
 
 

@@ -124,13 +124,8 @@ def show(
     shape = [f"--{name}={value}" for name, value in asked.items() if value is not None]
     place = find_cluster(site or chosen(Path.cwd()).site)
     partitions = partition_states(Client(place.access), place.site, shape or None)
-    if as_json:
-        console.out_json(
-            {"site": place.site.name, "partitions": [_whole(partition) for partition in partitions]}
-        )
-        return
-    for line in _lines(partitions, " ".join(shape)):
-        console.out(line)
+    data = {"site": place.site.name, "partitions": [_whole(each) for each in partitions]}
+    console.result(data, "\n".join(_lines(partitions, " ".join(shape))), as_json=as_json)
 
 
 def _whole(value: Any) -> Any:
@@ -227,15 +222,13 @@ def status(name: str, as_json: bool) -> int:
             raise
         console.out_json({"name": name, "up": False})
         return error.exit_code
-    if as_json:
-        console.out_json(asdict(cluster))
-    else:
-        _show(cluster, tuple(other for other in all_up() if other != name))
+    others = tuple(other for other in all_up() if other != name)
+    console.result(asdict(cluster), _describe(cluster, others), as_json=as_json)
     return 0
 
 
-def _show(cluster: Status, others: tuple[str, ...]) -> None:
-    """Print the nodes, the partitions and the daemons of a local cluster."""
+def _describe(cluster: Status, others: tuple[str, ...]) -> str:
+    """Return the nodes, the partitions and the daemons of a local cluster as text."""
     header = ("NODE", "STATE", "POWER", "CPUS", "MEMORY", "GPUS", "ADDRESS", "REASON")
     rows = [
         (
@@ -269,7 +262,7 @@ def _show(cluster: Status, others: tuple[str, ...]) -> None:
         **({"also up": ", ".join(others)} if others else {}),
     }
     partitions = console.table(("PARTITION", "NODES", "MAX-NODES", "MAX-TIME"), limits)
-    console.out("\n\n".join((console.table(header, rows), partitions, console.mapping(facts))))
+    return "\n\n".join((console.table(header, rows), partitions, console.mapping(facts)))
 
 
 @click.command(

@@ -294,12 +294,9 @@ def _listening(entrance: Entrance, path: Path) -> contextlib.AbstractContextMana
 
 
 def _show_way_in(door: forward.Door, ssh: str, address: str, *, as_json: bool) -> None:
-    if as_json:
-        console.out_json({"run": door.run.name, "node": door.node, "ssh": ssh, "address": address})
-        return
-    if ssh:
-        console.fact("ssh", ssh)
-    console.fact("address", address)
+    data = {"run": door.run.name, "node": door.node, "ssh": ssh, "address": address}
+    lines = [console.subject(name, str(data[name])) for name in ("ssh", "address") if data[name]]
+    console.result(data, "\n".join(lines), as_json=as_json)
     console.say("", "both on your own machine; Ctrl-C here ends the connections, not the job")
 
 

@@ -77,11 +77,18 @@ def fact(name: str, text: str) -> None:
 
 
 def result(data: Any, text: str, *, as_json: bool) -> None:
-    """Print a result for programs, or as text for people."""
+    """Print a result for programs, or as text for people, if there is any."""
     if as_json:
         out_json(data)
-    else:
+    elif text:
         out(text)
+
+
+def listing(
+    header: Sequence[str], rows: Sequence[Sequence[object]], data: Any = None, *, as_json: bool
+) -> None:
+    """Print rows as a table, or their data for programs."""
+    result(data, table(header, rows), as_json=as_json)
 
 
 def out_json(data: Any) -> None:

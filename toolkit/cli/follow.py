@@ -272,12 +272,11 @@ def explain_command(what: str | None, as_json: bool, list_rules: bool, runs: Pat
     evidence, run, state = _evidence(what, runs)
     if run is not None and state is not None and state.state == "PENDING":
         reasons = waiting.explain(run)
-        if as_json:
-            lines = [{"subject": subject, "text": text} for subject, text in reasons]
-            console.out_json({"state": "PENDING", "reason": state.reason, "lines": lines})
-        else:
-            console.out("\n".join(console.subject(*row) for row in reasons))
-            console.say("docs", "toolkit docs run/pending")
+        lines = [{"subject": subject, "text": text} for subject, text in reasons]
+        data = {"state": "PENDING", "reason": state.reason, "lines": lines}
+        shown = "\n".join(console.subject(*row) for row in reasons)
+        console.result(data, shown, as_json=as_json)
+        console.say("docs", "toolkit docs run/pending")
         return
     outcome = run.outcome if run is not None else None
     if outcome is not None and outcome.kind == "ok":

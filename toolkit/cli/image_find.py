@@ -53,8 +53,8 @@ def list_images(as_json: bool) -> None:
         )
         for image in listed
     ]
-    table = console.table(("NAME", "STATE", "SIZE", "CHECKS", "CONTAINS"), rows)
-    console.result([asdict(image) for image in listed], table, as_json=as_json)
+    header = ("NAME", "STATE", "SIZE", "CHECKS", "CONTAINS")
+    console.listing(header, rows, [asdict(image) for image in listed], as_json=as_json)
 
 
 @click.command("show")
@@ -83,10 +83,8 @@ def show(name: str, as_json: bool) -> None:
         note = f" ({fact.note})" if fact and fact.note else ""
         known = (fact.value, f"{fact.source}{note}") if fact else ("unknown", "-")
         rows.append((fact_name, *known))
-    table = console.table(("FACT", "VALUE", "SOURCE"), rows)
-    console.result(release, table, as_json=as_json)
-    if not as_json:
-        console.say("next", f"toolkit image new mine --from {release.reference} --with horovod")
+    console.listing(("FACT", "VALUE", "SOURCE"), rows, release, as_json=as_json)
+    console.say("next", f"toolkit image new mine --from {release.reference} --with horovod")
 
 
 def _recipe_facts(name: str) -> dict[str, Any]:
@@ -167,7 +165,7 @@ def search(words: tuple[str, ...], as_json: bool) -> None:
         console.note("nothing matches; next: toolkit image search, which lists everything")
         return
     rows = [(entry.name, entry.kind, entry.summary) for entry in matches]
-    console.result(matches, console.table(("NAME", "KIND", "WHAT"), rows), as_json=as_json)
+    console.listing(("NAME", "KIND", "WHAT"), rows, matches, as_json=as_json)
 
 
 @click.command("path")

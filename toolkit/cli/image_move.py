@@ -114,7 +114,7 @@ def _show_and_judge(image: str, made: Sequence[Verdict], data: object, *, as_jso
         BuildError: a check failed.
     """
     rows = [(verdict.name, verdict.outcome, verdict.detail) for verdict in made]
-    console.result(data, console.table(("CHECK", "RESULT", "DETAIL"), rows), as_json=as_json)
+    console.listing(("CHECK", "RESULT", "DETAIL"), rows, data, as_json=as_json)
     failed = [verdict.name for verdict in made if verdict.outcome == "failed"]
     if failed:
         raise BuildError(
@@ -165,11 +165,9 @@ def sign(
 
     with console.Steps() as progress:
         made = sign_image(image, key, pgp or 0, progress, replace=replace)
-    if as_json:
-        console.out_json({"path": image.path, "signature": made})
-        return
     console.say("signed", f"{image.path} by {made.signer or made.kind.upper()}")
-    console.out(made.fingerprint)
+    data = {"path": image.path, "signature": made}
+    console.result(data, made.fingerprint, as_json=as_json)
 
 
 @click.command("verify-signature")
@@ -192,11 +190,9 @@ def verify_signature(name: str, key: str, as_json: bool) -> None:
     """
     image = find(name)
     signature = verify_signed(Path(image.path), key)
-    if as_json:
-        console.out_json({"path": image.path, "signature": signature})
-        return
     console.say("verified", f"{image.path}: all its objects are signed and unchanged")
-    console.out(signature.fingerprint)
+    data = {"path": image.path, "signature": signature}
+    console.result(data, signature.fingerprint, as_json=as_json)
 
 
 @click.command("remove")
@@ -253,9 +249,6 @@ def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json
     }
     candidates = pruning.prune(store.images_directory(), holds=holds_image, dry_run=dry_run, **ages)
     freed = sum(candidate.size for candidate in candidates if not candidate.reason_to_keep)
-    if as_json:
-        console.out_json({"freed": freed, "dry_run": dry_run, "found": candidates})
-        return
     done = "would be removed" if dry_run else "removed"
     rows = [
         (
@@ -266,8 +259,8 @@ def prune(older_than: str | None, unused_for: str | None, dry_run: bool, as_json
         )
         for candidate in candidates
     ]
-    if rows:
-        console.out(console.table(("NAME", "SIZE", "", "WHY"), rows))
+    data = {"freed": freed, "dry_run": dry_run, "found": candidates}
+    console.listing(("NAME", "SIZE", "", "WHY") if rows else (), rows, data, as_json=as_json)
     console.say("would free" if dry_run else "freed", human_size(freed))
 
 
@@ -303,10 +296,9 @@ def cache(clear: bool, as_json: bool) -> None:
         )
         for entry in entries
     ]
-    table = console.table(("KIND", "OF", "SIZE", "LAST USED", "KEY"), rows)
-    console.result(entries, table, as_json=as_json)
-    if not as_json:
-        console.say("total", f"{size} in {cache.directory}")
+    header = ("KIND", "OF", "SIZE", "LAST USED", "KEY")
+    console.listing(header, rows, entries, as_json=as_json)
+    console.say("total", f"{size} in {cache.directory}")
 
 
 @click.command("push")

@@ -58,7 +58,7 @@ def list_jobs(as_json: bool) -> None:
         for name, job in exercises.exercises().items()
     ]
     rows = [(each["name"], each["image"] or "-", each["summary"]) for each in listed]
-    console.result(listed, console.table(("NAME", "IMAGE", "SHOWS"), rows), as_json=as_json)
+    console.listing(("NAME", "IMAGE", "SHOWS"), rows, listed, as_json=as_json)
 
 
 @click.command("copy")

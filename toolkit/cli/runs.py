@@ -490,9 +490,6 @@ def prune(
                     removal.remove([Run(Path(old.directory))])
                 except ToolkitError as error:
                     removals[-1] = msgspec.structs.replace(old, reason=error.cause)
-    if as_json:
-        console.out_json({"removed": yes, "runs": removals})
-        return
     word = "removed" if yes else "would be removed"
     rows = [
         (
@@ -501,8 +498,8 @@ def prune(
         )
         for old in removals
     ]
-    if rows:
-        console.out(console.table(("RUN", "SIZE", "AGE", ""), rows))
+    data = {"removed": yes, "runs": removals}
+    console.listing(("RUN", "SIZE", "AGE", "") if rows else (), rows, data, as_json=as_json)
     going = [old.size for old in removals if not old.reason]
     step = "" if yes or not going else "; next: the same with --yes removes them"
     freed = f"{human_size(sum(going))}, {counted(len(going), 'run')}"

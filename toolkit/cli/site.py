@@ -171,8 +171,7 @@ def rules(as_json: bool) -> None:
       toolkit site rules
     """
     rules = described()
-    table = console.table(("RULE", "ASKS FOR"), list(rules.items()))
-    console.result(rules, table, as_json=as_json)
+    console.listing(("RULE", "ASKS FOR"), list(rules.items()), rules, as_json=as_json)
 
 
 @click.command("list")
@@ -199,8 +198,7 @@ def list_sites(as_json: bool) -> None:
             row = (site.summary, site.date or "-", len(site.partitions) or "from Slurm")
         listed.append(entry)
         rows.append((name, *row))
-    table = console.table(("NAME", "WHAT", "AS OF", "PARTITIONS"), rows)
-    console.result(listed, table, as_json=as_json)
+    console.listing(("NAME", "WHAT", "AS OF", "PARTITIONS"), rows, listed, as_json=as_json)
 
 
 @click.command("show")

@@ -62,10 +62,6 @@ def show(folder: Path, as_json: bool) -> None:
       toolkit workshop show first-steps
     """
     workshop = load(folder)
-    if as_json:
-        console.out_json(workshop)
-        return
-    console.out(workshop.title_in(workshop.language[0]))
     facts = {
         "languages": ", ".join(workshop.language),
         "people": workshop.people,
@@ -74,13 +70,14 @@ def show(folder: Path, as_json: bool) -> None:
         "results": workshop.results or "not collected",
         **workshop.job_options(),
     }
-    console.out(console.mapping(facts))
     rows = []
     for exercise in workshop.exercises:
         job = reading.job_of(reading.source_of(folder, exercise))
         summary = "a notebook" if job is None else job.summary or ""
         rows.append((exercise.name, (job.image or "-") if job else "-", summary))
-    console.out(console.table(("EXERCISE", "IMAGE", "SHOWS"), rows))
+    table = console.table(("EXERCISE", "IMAGE", "SHOWS"), rows)
+    title = workshop.title_in(workshop.language[0])
+    console.result(workshop, f"{title}\n{console.mapping(facts)}\n{table}", as_json=as_json)
     console.say_all(reading.notes(folder, workshop))
 
 
@@ -267,15 +264,13 @@ def status(folder: Path, as_json: bool) -> None:
       toolkit workshop status first-steps
     """
     participants, unread = results.read_all(results_of(folder), folder.resolve().name)
-    if as_json:
-        left_out = [entry._asdict() for entry in unread]
-        console.out_json({"participants": participants, "not_counted": left_out})
-        return
     names = [exercise.name for exercise in load(folder).exercises]
     rows = [
         (each.name, *(_cell(each.exercises.get(name)) for name in names)) for each in participants
     ]
-    console.out(console.table(("PARTICIPANT", *names), rows))
+    left_out = [entry._asdict() for entry in unread]
+    data = {"participants": participants, "not_counted": left_out}
+    console.listing(("PARTICIPANT", *names), rows, data, as_json=as_json)
     for name in names:
         states = [each.exercises[name].state for each in participants if name in each.exercises]
         console.say(name, f"{states.count('ok')} of {len(participants)} have done it")
@@ -402,15 +397,10 @@ def rehearse(
         report = acts.rehearse(folder, options, steps)
     if html is not None:
         write_atomically(html, reports.to_html(report))
-    if as_json:
-        console.out_json(report)
-    else:
-        header, *rows = reports.rows(report)
-        console.out(console.table(header, rows))
-        console.out("")
-        console.out(console.mapping(reports.summary(report)))
-        for where, cause in reports.causes(report):
-            console.fact("failed", f"{where}: {cause}")
+    header, *rows = reports.rows(report)
+    parts = [console.table(header, rows), "", console.mapping(reports.summary(report))]
+    parts += [console.subject("failed", f"{where}: {why}") for where, why in reports.causes(report)]
+    console.result(report, "\n".join(parts), as_json=as_json)
     if report.interrupted:
         return INTERRUPTED
     return PreflightError.exit_code if report.failures else 0
