@@ -192,17 +192,15 @@ def _show_measured(done: list[Measured], plot: Path | None, *, as_json: bool) ->
     """Write the plot, and print what was measured."""
     if plot:
         write_atomically(plot, reports.render("chart.svg.j2", drawing=measuring.plot(done)))
-    if as_json:
-        console.out_json({"measured": done, "plot": str(plot) if plot else None})
-        return
     header, rows = measuring.table(done)
-    if rows:
-        console.out(console.table(header, rows))
+    lines = [console.table(header, rows)] if rows else []
     for result in done:
         verdict = "every sum is right" if not result.wrong else f"{result.wrong} elements are WRONG"
         best = max((row.bus_gb_per_s for row in result.rows), default=0.0)
         bandwidth = f", {best:.3f} GB/s on the bus at best" if result.rows else ""
-        console.out(f"{result.backend}: {result.shape}, {verdict}{bandwidth}")
+        lines.append(f"{result.backend}: {result.shape}, {verdict}{bandwidth}")
+    data = {"measured": done, "plot": str(plot) if plot else None}
+    console.result(data, "\n".join(lines), as_json=as_json)
     if plot:
         console.say("plot", str(plot))
 
@@ -512,9 +510,6 @@ def _show_plan(planned: Sequence[PlannedPoint], options: Options, *, as_json: bo
         }
         for entry in planned
     ]
-    if as_json:
-        console.out_json(rows)
-        return
     header = ("POINT", "NODES", "RANKS", "LAUNCHER", "RUNS", "AT MOST", "COMMAND")
     cells = [
         (
@@ -524,24 +519,23 @@ def _show_plan(planned: Sequence[PlannedPoint], options: Options, *, as_json: bo
         )
         for row in rows
     ]
-    console.out(console.table(header, cells))
     runs, unit = len(planned) * options.runs, planned[0].unit
     total = sum(entry.hours for entry in planned)
-    console.fact("jobs", f"{runs}, one after the other, in turns over the points")
     limit = f"{total:.3g} {unit} hours, by the time limits (--time)" if total else "no limit known"
-    console.fact("at most", limit)
+    lines = (
+        console.table(header, cells),
+        console.subject("jobs", f"{runs}, one after the other, in turns over the points"),
+        console.subject("at most", limit),
+    )
+    console.result(rows, "\n".join(lines), as_json=as_json)
 
 
 def _show_study(study: Study, folder: StudyDirectory, *, as_json: bool) -> None:
     """Print what a study has measured."""
-    if as_json:
-        console.out_json(study)
-        return
+    lines: list[str] = []
     for entry in series(study):
-        console.out(f"{entry.name} scaling")
-        console.out(console.table(*table(study, entry)))
-        for remark in remarks(entry, study):
-            console.fact("note", remark)
-        if (fitted := entry.fit) is not None:
-            console.fact("fit", str(fitted))
+        lines += [f"{entry.name} scaling", console.table(*table(study, entry))]
+        lines += [console.subject("note", remark) for remark in remarks(entry, study)]
+        lines += [console.subject("fit", str(entry.fit))] if entry.fit else []
+    console.result(study, "\n".join(lines), as_json=as_json)
     console.say("report", f"{folder.html}, {folder.json}, {folder.csv}")

@@ -272,10 +272,10 @@ def explain_command(what: str | None, as_json: bool, list_rules: bool, runs: Pat
     evidence, run, state = _evidence(what, runs)
     if run is not None and state is not None and state.state == "PENDING":
         reasons = waiting.explain(run)
-        lines = [{"subject": subject, "text": text} for subject, text in reasons]
-        data = {"state": "PENDING", "reason": state.reason, "lines": lines}
+        listed = [{"subject": subject, "text": text} for subject, text in reasons]
+        pending = {"state": "PENDING", "reason": state.reason, "lines": listed}
         shown = "\n".join(console.subject(*row) for row in reasons)
-        console.result(data, shown, as_json=as_json)
+        console.result(pending, shown, as_json=as_json)
         console.say("docs", "toolkit docs run/pending")
         return
     outcome = run.outcome if run is not None else None
@@ -285,17 +285,16 @@ def explain_command(what: str | None, as_json: bool, list_rules: bool, runs: Pat
         return
     explanation, forced = explain(evidence, known), run.plan.forced if run is not None else None
     overruled = [*forced.findings, f"because: {forced.reason}"] if forced else []
-    if as_json:
-        by_force = {"forced": overruled} if overruled else {}
-        console.out_json(msgspec.to_builtins(explanation) | by_force)
-        return
-    console.out("\n".join(lines_of(explanation)))
+    data = msgspec.to_builtins(explanation) | ({"forced": overruled} if overruled else {})
+    lines = lines_of(explanation)
     if run is not None and outcome is None:
-        console.fact("", "the run has not ended")
-        if silence := events.silence_text(run):
-            console.fact("silent", silence)
-    for number, text in enumerate(overruled):
-        console.fact("" if number else "forced", text)
+        silence = events.silence_text(run)
+        lines.append(console.subject("", "the run has not ended"))
+        lines += [console.subject("silent", silence)] if silence else []
+    lines += [
+        console.subject("" if number else "forced", text) for number, text in enumerate(overruled)
+    ]
+    console.result(data, "\n".join(lines), as_json=as_json)
     if outcome is not None:
         show_attempts(outcome.attempts)
 

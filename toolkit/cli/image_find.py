@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -197,17 +198,15 @@ def diff(before: str, after: str, quick: bool, every: bool, as_json: bool) -> No
       toolkit image diff old.sif new.sif --quick
     """
     difference = compare(find(before), find(after), read=not quick)
-    if as_json:
-        console.out_json(difference)
-    else:
-        _show_difference(difference, every)
+    console.result(difference, "\n".join(_describe(difference, every)), as_json=as_json)
     if not difference.identical:
         raise SystemExit(1)
 
 
-def _show_difference(difference: Difference, every: bool) -> None:
+def _describe(difference: Difference, every: bool) -> Iterator[str]:
+    """Yield the lines about what two images have different."""
     if difference.identical:
-        console.out("identical contents: the file systems are the same in every byte")
+        yield "identical contents: the file systems are the same in every byte"
         return
     counts = Counter(change.kind for change in difference.changes)
     for kind in ("packages", "labels", "environment", "files"):
@@ -217,25 +216,20 @@ def _show_difference(difference: Difference, every: bool) -> None:
             if change.kind == kind
         ]
         if rows:
-            console.out(console.table((kind.upper(), "A", "B"), rows if every else rows[:_MOST]))
-            if not every and len(rows) > _MOST:
-                console.out(f"and {len(rows) - _MOST} more: --all")
-            console.out("")
+            yield console.table((kind.upper(), "A", "B"), rows if every else rows[:_MOST])
+            yield (
+                f"and {len(rows) - _MOST} more: --all\n" if len(rows) > _MOST and not every else ""
+            )
     if difference.contents:
-        console.out(
-            f"the files have the same contents; {difference.times} have another modification time"
-        )
+        times = f"{difference.times} have another modification time"
+        yield f"the files have the same contents; {times}"
         return
-    console.out(
-        ", ".join(f"{counts[kind]} {kind}" for kind in counts)
-        or "no file differs by its name, kind, size or owner"
-    )
+    changed = ", ".join(f"{counts[kind]} {kind}" for kind in counts)
+    yield changed or "no file differs by its name, kind, size or owner"
     if difference.times:
-        console.out(f"{difference.times} files differ only in their modification time")
+        yield f"{difference.times} files differ only in their modification time"
     if difference.uncompared:
-        console.out(
-            f"the contents of {difference.uncompared} files of the same size were not compared"
-        )
+        yield f"the contents of {difference.uncompared} files of the same size were not compared"
 
 
 @click.command("sbom")

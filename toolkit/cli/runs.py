@@ -340,37 +340,33 @@ def _show_stacks(
 
     plan = run.plan
     groups = stacks.equal_stacks(stands, ranks)
-    text = stacks.summary(ranks, plan)
-    if as_json:
-        data = {
-            "run": run.name,
-            "summary": text,
-            "written": stacks.written(stands),
-            "ranks": [_as_data(stand) for stand in ranks],
-            "missing": stacks.without_file(ranks, plan),
-            "stacks": groups,
-        }
-        console.out_json(data)
-        return 0 if groups else 1
-    console.fact("stacks", text or "no process of Python has answered")
-    if not groups:
-        console.say("", f"toolkit top {run.word} shows the processes; --wait SECONDS is longer")
-        return 1
-    if moved := stacks.moved_text(ranks, plan):
-        console.fact("since", f"the last answer: {moved}")
+    text, moved = stacks.summary(ranks, plan), stacks.moved_text(ranks, plan)
+    data = {
+        "run": run.name,
+        "summary": text,
+        "written": stacks.written(stands),
+        "ranks": [_as_data(stand) for stand in ranks],
+        "missing": stacks.without_file(ranks, plan),
+        "stacks": groups,
+    }
+    lines = [console.subject("stacks", text or "no process of Python has answered")]
+    lines += [console.subject("since", f"the last answer: {moved}")] if moved and groups else []
     for group in groups:
         owners = [records.subject(group["ranks"], plan)] if group["ranks"] else []
         more = ["..."] if len(group["others"]) > 4 else []
         thread = "" if group["is_main"] else ": another thread"
-        console.out(f"\n{', '.join([*owners, *group['others'][:4], *more])}{thread}")
+        lines.append(f"\n{', '.join([*owners, *group['others'][:4], *more])}{thread}")
         for frame in group["frames"]:
             path, code = PurePath(frame.file), stacks.source_of(plan, frame)
             place = frame.file.rpartition("-packages/")[2]
             if path.is_relative_to(plan.directory):
                 place = str(path.relative_to(plan.directory))
             line = f"  {frame.function:<28} {place}:{frame.line}"
-            console.out(f"{line}   {code}" if code else line)
-    return 0
+            lines.append(f"{line}   {code}" if code else line)
+    console.result(data, "\n".join(lines), as_json=as_json)
+    if not groups:
+        console.say("", f"toolkit top {run.word} shows the processes; --wait SECONDS is longer")
+    return 0 if groups else 1
 
 
 def _as_data(stand: Standing) -> dict[str, object]:

@@ -114,15 +114,13 @@ def check(site: str, as_json: bool) -> int:
     except SlurmUnreachableError as error:
         where = f"not compared with the cluster: {error.cause}"
     wrong = any(difference.wrong for difference in differences)
-    if as_json:
-        rows = [difference._asdict() for difference in differences]
-        console.out_json({"site": written.name, "compared": where, "found": rows})
-        return ConfigError.exit_code if wrong else 0
-    if differences:
-        table = [("wrong" if each.wrong else "note", each.key, each.text) for each in differences]
-        console.out(console.table(("WHAT", "KEY", "IS"), table))
+    found = [difference._asdict() for difference in differences]
+    data = {"site": written.name, "compared": where, "found": found}
+    rows = [("wrong" if each.wrong else "note", each.key, each.text) for each in differences]
     verdict = "something is wrong" if wrong else "nothing is wrong"
-    console.fact("site", f"{written.name}: {verdict}; {where}")
+    lines = [console.table(("WHAT", "KEY", "IS"), rows)] if rows else []
+    lines.append(console.subject("site", f"{written.name}: {verdict}; {where}"))
+    console.result(data, "\n".join(lines), as_json=as_json)
     return ConfigError.exit_code if wrong else 0
 
 
