@@ -15,8 +15,10 @@ import click
 import pytest
 
 import toolkit.cli
+from tests.unit.samples import PARTITIONS
 from toolkit import errors
 from toolkit.cli import main as cli
+from toolkit.cli.cluster import _whole
 from toolkit.cli.main import Group
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.launchers import LAUNCHERS, get, offered
@@ -205,3 +207,8 @@ def test_the_tables_have_every_command_with_its_name_and_its_summary() -> None:
     values = [value for name in names for value in vars(import_module(name)).values()]
     written = {value for value in values if isinstance(value, click.Command)}
     assert written == {cli.cli, *listed}
+
+
+def test_a_partition_as_json_has_all_its_keys() -> None:
+    for partition in PARTITIONS:
+        assert set(_whole(partition)) == set(partition.__struct_fields__)
