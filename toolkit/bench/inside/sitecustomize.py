@@ -38,7 +38,8 @@ _REPEATS = 5
 _MOST_BYTES = 256 << 20  # of the buffer; the time of a larger one is computed from it
 _READY = 60.0  # seconds in which all ranks must reach the measurement
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK", "PMIX_RANK", "SLURM_PROCID")
-_COLLECTIVES = (
+_WAITING = (
+    "backward",
     *("all_reduce", "reduce", "broadcast", "barrier", "all_gather", "all_gather_object"),
     *("all_gather_into_tensor", "gather", "scatter", "reduce_scatter", "reduce_scatter_tensor"),
     *("all_to_all", "all_to_all_single", "send", "recv", "broadcast_object_list"),
@@ -140,27 +141,20 @@ def _quiet(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _waiting(recorder: _Recorder, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function in which the rank may wait."""
+def _around(
+    function: Callable[..., Any],
+    before: Callable[[], object],
+    after: Callable[[], object] = bool,
+) -> Callable[..., Any]:
+    """Return a function with calls before and after it."""
 
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        recorder.enter()
+        before()
         try:
             return function(*arguments, **named)
         finally:
-            recorder.leave()
-
-    return call
-
-
-def _before(first: Callable[[], object], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls another one first."""
-
-    @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        _quiet(first)()
-        return function(*arguments, **named)
+            after()
 
     return call
 
@@ -174,29 +168,28 @@ def _patch_optimizer(recorder: _Recorder, module: Any) -> None:
     module.register_optimizer_step_post_hook(lambda optimizer, *_: end(optimizer))
 
 
-def _patch_backward(recorder: _Recorder, module: Any) -> None:
-    module.backward = _waiting(recorder, module.backward)
-
-
 def _patch_operations(recorder: _Recorder, module: Any) -> None:
-    for name in _COLLECTIVES:
+    """Note the calls in which the rank may wait for others."""
+    for name in _WAITING:
         if hasattr(module, name):
-            setattr(module, name, _waiting(recorder, getattr(module, name)))
+            waiting = _around(getattr(module, name), recorder.enter, recorder.leave)
+            setattr(module, name, waiting)
 
 
 def _patch_collectives(recorder: _Recorder, module: Any) -> None:
     _patch_operations(recorder, module)
-    measure = functools.partial(_measure_torch, recorder)
-    module.destroy_process_group = _before(measure, module.destroy_process_group)
+    measure = _quiet(functools.partial(_measure_torch, recorder))
+    module.destroy_process_group = _around(module.destroy_process_group, measure)
 
 
 def _patch_horovod(recorder: _Recorder, module: Any) -> None:
-    module.shutdown = _before(functools.partial(_measure_horovod, recorder), module.shutdown)
+    measure = _quiet(functools.partial(_measure_horovod, recorder))
+    module.shutdown = _around(module.shutdown, measure)
 
 
 _PATCHES = {
     "torch.optim.optimizer": _patch_optimizer,
-    "torch.autograd": _patch_backward,
+    "torch.autograd": _patch_operations,
     "torch.distributed.distributed_c10d": _patch_collectives,
     "horovod.torch.mpi_ops": _patch_operations,
     "horovod.torch": _patch_horovod,
@@ -349,7 +342,7 @@ if os.environ.get("TOOLKIT_SCALE"):
     _recorder = _Recorder(os.environ["TOOLKIT_SCALE"])
     sys.meta_path.insert(0, _Finder(_recorder))
     atexit.register(_quiet(_finish), _recorder)
-    os._exit = _before(_recorder.flush, os._exit)
+    os._exit = _around(os._exit, _quiet(_recorder.flush))
 if os.environ.get("TOOLKIT_MEMORY"):
     atexit.register(_quiet(_record_memory), os.environ["TOOLKIT_MEMORY"])
 if __name__ == "sitecustomize":

@@ -37,13 +37,9 @@ class StudyDirectory:
 
     def __init__(self, path: Path) -> None:
         """Name the files below a directory, which may not exist."""
-        self.path = path
-        self.study = path / "study.json"
-        self.json = path / "report.json"
-        self.csv = path / "report.csv"
-        self.html = path / "report.html"
-        self.samples = path / "samples"
-        self.pending = path / "pending"
+        self.path, self.study = path, path / "study.json"
+        self.json, self.csv, self.html = (path / f"report.{end}" for end in ("json", "csv", "html"))
+        self.samples, self.pending = path / "samples", path / "pending"
 
     def sample_file(self, point: Point, number: int) -> Path:
         """Return the file of a measurement."""
