@@ -114,8 +114,8 @@ def check(site: str, as_json: bool) -> int:
     except SlurmUnreachableError as error:
         where = f"not compared with the cluster: {error.cause}"
     wrong = any(difference.wrong for difference in differences)
-    found = [difference._asdict() for difference in differences]
-    data = {"site": written.name, "compared": where, "found": found}
+    plain = [difference._asdict() for difference in differences]
+    data = {"site": written.name, "compared": where, "found": plain}
     rows = [("wrong" if each.wrong else "note", each.key, each.text) for each in differences]
     verdict = "something is wrong" if wrong else "nothing is wrong"
     lines = [console.table(("WHAT", "KEY", "IS"), rows)] if rows else []
