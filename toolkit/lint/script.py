@@ -171,22 +171,7 @@ class Call(NamedTuple):
 
     def slurm_options(self) -> tuple[list[Option], list[str]]:
         """Return the options of a call of srun, sbatch or salloc, and the command it starts."""
-        options: list[Option] = []
-        rest = list(self.words[1:])
-        while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
-            word = rest.pop(0)
-            if word.startswith("--"):
-                name, sign, value = word[2:].partition("=")
-                if not sign and rest and (LONG.get(name) == "value" or name in _TAKING):
-                    value, sign = rest.pop(0), "="
-                options.append(Option(name, f"--{name}", value if sign else None))
-            else:
-                letter = word[1]
-                name = letter if letter in "lKruXI" else slurm_options.SHORT.get(letter, letter)
-                takes = LONG.get(name) == "value" and not (self.program == "srun" and letter == "W")
-                value = word[2:] or (rest.pop(0) if takes and rest else "")
-                options.append(Option(name, word[:2], value or None))
-        return options, rest[1:] if rest[:1] == ["--"] else rest
+        return _read_options(self.words[1:], self.program)
 
 
 class Context(NamedTuple):
@@ -390,29 +375,40 @@ def directive(text: str, number: int = 1, *, effective: bool = True) -> Directiv
     if quote:
         problem = f"the quote {quote} is not closed"
         return Directive(number, text, plain, (), (), effective, problem)
-    options, strays = _options([*words, word] if has_word else words)
-    return Directive(number, text, plain, options, strays, effective)
+    options, strays = _read_options([*words, word] if has_word else words)
+    return Directive(number, text, plain, tuple(options), tuple(strays), effective)
 
 
-def _options(rest: list[str]) -> tuple[tuple[Option, ...], tuple[str, ...]]:
-    """Return the options of a directive's words, and the words that belong to none."""
+def _read_options(words: Sequence[str], program: str = "") -> tuple[list[Option], list[str]]:
+    """Return the options among words, and the words that belong to none.
+
+    Args:
+        words: of a directive, or the arguments of a program.
+        program: whose options end with the first other word; empty for a directive.
+    """
     options: list[Option] = []
     strays: list[str] = []
+    rest = list(words)
     while rest:
         word = rest.pop(0)
         if word.startswith("--") and len(word) > 2:
             name, sign, value = word[2:].partition("=")
-            if not sign and LONG.get(name) == "value" and rest:
+            takes = LONG.get(name) == "value" or (program and name in _TAKING)
+            if not sign and takes and rest:
                 value, sign = rest.pop(0), "="
             options.append(Option(name, f"--{name}", value if sign else None))
-        elif re.match(r"-[A-Za-z]", word):
-            name = slurm_options.SHORT.get(word[1], word[1])
-            takes = LONG.get(name) == "value"
+        elif re.match(r"-[^-]" if program else r"-[A-Za-z]", word):
+            letter = word[1]
+            is_own = program and letter in "lKruXI"
+            name = letter if is_own else slurm_options.SHORT.get(letter, letter)
+            takes = LONG.get(name) == "value" and (program, letter) != ("srun", "W")
             own = word[2:] or (rest.pop(0) if takes and rest else None)
             options.append(Option(name, word[:2], own))
+        elif program:
+            return options, rest if word == "--" else [word, *rest]
         else:
             strays.append(word)
-    return tuple(options), tuple(strays)
+    return options, strays
 
 
 def is_conditional(script: Script, command: Command) -> bool:
