@@ -16,14 +16,13 @@ import pytest
 from msgspec.structs import replace
 
 from tests.cluster.ranks import wait_for
+from tests.unit.run_fixtures import Answers
 from toolkit import sites
-from toolkit.localcluster.access import access
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site, Use
 from toolkit.rules import files, judge
-from toolkit.slurm import cluster
-from toolkit.slurm.client import Client
+from toolkit.slurm import cluster, parse
 
 RIGHT: dict[str, Any] = {
     "partition": "cas_v100_4",
@@ -103,9 +102,11 @@ def place(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Pla
     done = place.do(f"cluster up --like like-neuron {chosen}")
     assert done.returncode == 0, done.stderr
     assert "cas_v100_4 2 of 11" in done.stderr
-    client = Client(access(CLUSTER))
-    nodes = {node.name: node for node in cluster.ask_nodes(client)}
-    facts = Facts(partitions=client.partitions(), nodes=nodes)
+    said = place.do("cluster exec -- sinfo --noheader --exact", f"--format={parse.SINFO_FORMAT}")
+    shown = place.do("cluster exec -- scontrol --all --oneliner --details show node")
+    answers = Answers(sinfo=said.stdout, node=shown.stdout)
+    nodes = {node.name: node for node in cluster.ask_nodes(answers)}
+    facts = Facts(partitions=answers.partitions(), nodes=nodes)
     yield place._replace(facts=facts)
     done = place.do("cluster down")
     assert done.returncode == 0, done.stderr
