@@ -58,6 +58,7 @@ _LAYOUT = "image"  # the SIF names it, so it is no path of this machine
 _VARIABLES = ("HOME", "PATH", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 # What Apptainer adds to a base, and adds again when the engine's image becomes a SIF.
 _METADATA = (".singularity.d", ".exec", ".run", ".shell", ".test", "environment", "singularity")
+_NOT_IMPORTED = (*_METADATA, "dev/*")  # an engine brings devices of its own
 _UNPACK = """
 offset=$1 image=$2 directory=$3 archive=$4
 shift 4
@@ -364,7 +365,7 @@ def _import_debian(engine: Engine, plan: Plan, place: Workspace, follower: Follo
             return name
         tree, offset = place.scratch / "debian.tar", open_squashfs(entry.path)[0]
         words = (str(offset), entry.path, str(place.scratch / "debian"), str(tree))
-        excluded = [f"--exclude=./{file}" for file in _METADATA]
+        excluded = [f"--exclude=./{file}" for file in _NOT_IMPORTED]
         code = follower.follow(
             [*namespace_command(namespace_ids()), "sh", "-ec", _UNPACK, "sh", *words, *excluded],
             {"PATH": SYSTEM_PATH, "LC_ALL": "C.UTF-8"},
