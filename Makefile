@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-programs test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-notebook docs-update house bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-forward bench-queue bench-failures bench-size test-faults test-fresh workshop-rehearsal test-gpu gpu-pack clean
+.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-programs test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-notebook docs-update house bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue bench-failures bench-size test-faults test-fresh workshop-rehearsal test-gpu gpu-pack clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -104,9 +104,6 @@ bench-explain: setup ## how many failures are explained rightly
 
 bench-logs: setup ## how much memory it takes to follow, list and explain a job with logs of 4 GB
 	@.venv/bin/python -m benchmarks.logs
-
-bench-forward: setup ## how fast toolkit forward is, beside ssh -L; on the local cluster that is up
-	@.venv/bin/python -m benchmarks.forward
 
 bench-failures: setup ## how often the first failing rank and its cause are named: 300 failing runs, drawn at random
 	@for name in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$name || exit; done
