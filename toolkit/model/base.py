@@ -101,7 +101,10 @@ def _faults(data: object, kind: Any, key: str) -> Iterator[BadDataError]:
         return
     try:
         msgspec.convert(data, kind)
-    except msgspec.ValidationError:
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ValueError):  # the model's own check
+            yield BadDataError(str(error.__cause__), key)
+            return
         # Of another type than is expected, the value may be a secret, and is not shown.
         types = [str if get_origin(each) is Literal else each for each in kinds]
         named = _TYPES.get(type(data), type(data).__name__).partition(",")[0]
