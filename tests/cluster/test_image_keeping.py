@@ -108,37 +108,38 @@ def test_images_go_by_age_and_use_and_never_below_a_run(built: Tiny) -> None:
     assert built.run("prune", "--older-than", "soon").returncode == 64
 
 
-def test_an_imported_definition_builds_what_it_built(built: Tiny) -> None:
-    definition = built.place / "old.def"
-    lines = (
-        "Bootstrap: localimage",
-        f"From: {built.base}",
-        "",
-        "%post",
-        "    mkdir -p /data",
-        "    echo one \\",
-        "        two > /data/file",
+@pytest.mark.parametrize("words", [(), ("--flat",)], ids=["layers", "flat"])
+def test_an_imported_definition_builds_what_it_built(built: Tiny, words: tuple[str, ...]) -> None:
+    """With files of its own, commands on this machine, and steps of the recipe on it."""
+    (built.place / "beside").write_text("beside\n")
+    (built.place / "old.def").write_text(
+        f"""Bootstrap: localimage
+From: {built.base}
+
+%files
+    beside /data/beside
+
+%setup
+    echo setup > "$APPTAINER_ROOTFS/made"
+
+%post
+    echo one \\
+        two > /data/file
+
+%environment
+    export GREETING="hello there"
+"""
     )
-    definition.write_text(
-        "\n".join(
-            (
-                *lines,
-                "",
-                "%environment",
-                '    export GREETING="hello there"',
-                "",
-                "%setup",
-                "    touch /made",
-                "",
-            )
-        )
-    )
-    taken = built.run("import", definition, "--directory", built.place)
+    (built.place / "old.toml").unlink(missing_ok=True)
+    taken = built.run("import", built.place / "old.def", "--directory", built.place)
     assert taken.returncode == 0, taken.stderr
-    assert "old.def:12: %setup" in taken.stderr
-    done = built.run("build", taken.stdout.strip())
+    recipe = Path(taken.stdout.strip())
+    with recipe.open("a") as file:
+        file.write('[[steps]]\nblock = "run"\ncommands = ["cat /data/file > /more"]\n')
+    done = built.run("build", recipe, *words)
     assert done.returncode == 0, done.stderr
     built.images.joinpath("tiny.sif").unlink()
     built.images.joinpath("old.sif").rename(built.images / "tiny.sif")
-    assert built.inside("/bin/cat", "/data/file") == "one two\n"
+    files = ("/data/file", "/data/beside", "/made", "/more")
+    assert built.inside("/bin/cat", *files) == "one two\nbeside\nsetup\none two\n"
     assert "GREETING=hello there" in built.inside("/bin/env").splitlines()

@@ -22,7 +22,7 @@ from toolkit.images.lockfile import make
 from toolkit.images.lockfile.index import File, Index
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Debootstrap
-from toolkit.images.recipe.block import BlockOutput
+from toolkit.images.recipe.block import Step
 from toolkit.images.recipe.lock import Lock, Pinned, format_lock, parse_lock
 from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage
 from toolkit.model.image import BaseImage, Layer
@@ -186,7 +186,7 @@ def test_what_debian_brought_of_python_is_from_no_index() -> None:
     assert make._of_debian(LOCK) == {"pip": "23.0.1"}
 
 
-def resolved(*outputs: BlockOutput) -> object:
+def resolved(*outputs: Step) -> object:
     """What ``parts`` and ``changes`` look at of a resolved recipe."""
 
     class Stand:
@@ -198,15 +198,15 @@ def resolved(*outputs: BlockOutput) -> object:
 
 
 def test_what_has_changed_of_a_recipe_is_named() -> None:
-    pip = BlockOutput(name="pip", detail="numpy 2.4.6", lines=("pip install numpy==2.4.6",))
-    apt = BlockOutput(name="apt", packages=("git",))
+    pip = Step(name="pip", detail="numpy 2.4.6", lines=("pip install numpy==2.4.6",))
+    apt = Step(name="apt", packages=("git",))
     was = resolved(apt, pip)
     lock = msgspec.structs.replace(LOCK, parts=locks.hash_parts(was))  # type: ignore[arg-type]
     newer = msgspec.structs.replace(pip, detail="numpy 2.5.0", lines=("pip install numpy==2.5.0",))
     assert locks.list_changes(lock, was, LOCK.recipe_hash) == ()  # type: ignore[arg-type]
     changes = locks.list_changes(lock, resolved(apt, newer), "other")  # type: ignore[arg-type]
     assert changes == ("pip has changed: numpy 2.5.0",)
-    extra = BlockOutput(name="more", detail="1 command", lines=("true",))
+    extra = Step(name="more", detail="1 command", lines=("true",))
     changes = locks.list_changes(lock, resolved(pip, extra), "other")  # type: ignore[arg-type]
     assert changes == ("more is new: 1 command", "apt is gone")
     changes = locks.list_changes(lock, was, "other")  # type: ignore[arg-type]
@@ -240,7 +240,7 @@ def test_a_locked_build_is_lent_the_locked_files_and_nothing_else() -> None:
 
 
 def test_what_a_build_compiles_by_is_locked_too() -> None:
-    output = BlockOutput(
+    output = Step(
         name="horovod",
         build_lines=(
             "pip install --no-compile setuptools==84.2.1 wheel==0.48.0",

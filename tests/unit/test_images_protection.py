@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,9 @@ import pytest
 from toolkit.config import package_directory
 from toolkit.images.builder.follow import Follower
 from toolkit.images.recipe import library
-from toolkit.images.recipe.block import BlockOutput
-from toolkit.images.recipe.protection import parse_name, parse_names, protect
+from toolkit.images.recipe.block import Step
+from toolkit.images.recipe.image_checks import list_checks
+from toolkit.images.recipe.protection import parse_names
 from toolkit.images.recipe.recipe import Recipe
 from toolkit.model.base import BadDataError
 
@@ -33,54 +33,39 @@ def pip(*packages: str, **more: Any) -> dict[str, Any]:
     return {"block": "pip", "name": "extra", "packages": list(packages), **more}
 
 
-def outputs(*steps: dict[str, Any], base: dict[str, Any] | None = None) -> dict[str, BlockOutput]:
+def outputs(*steps: dict[str, Any], base: dict[str, Any] | None = None) -> dict[str, Step]:
     """Return the steps of a recipe by name."""
     recipe = Recipe(summary="x", base=base or BASE, steps=({"block": "python"}, *steps))
     return {output.name: output for output in library.plan_recipe("x", recipe).outputs}
 
 
-@pytest.mark.parametrize(
-    ("requirement", "name"),
-    [
-        ("torch==2.13.0+cpu", "torch"),
-        ("ray[default,train]==2.60.0", "ray"),
-        ("Scikit_Learn >= 1 ; python_version > '3.8'", "scikit-learn"),
-        ("name @ https://x/y.whl", "name"),
-        ("git+https://x/y.git", ""),
-        ("https://x/y.whl", ""),
-        ("./local", ""),
-        ("wheels/x.whl", ""),
-        ("x-1-py3-none-any.whl", ""),
-        ("C:x", ""),
-    ],
-)
-def test_the_name_of_a_requirement_is_read(requirement: str, name: str) -> None:
-    assert parse_name(requirement) == name
+def test_the_names_of_requirements_are_read_once_each() -> None:
+    named = ("torch==2.13.0+cpu", "ray[default,train]==2.60.0", "a @ https://x/y.whl", "A")
+    more = ("Scikit_Learn >= 1 ; python_version > '3.8'", "scikit-learn")
+    assert parse_names((*named, *more)) == ("torch", "ray", "a", "scikit-learn")
+    places = ("git+https://x/y.git", "https://x/y.whl", "./local", "wheels/x.whl", "C:x")
+    assert parse_names((*places, "x-1-py3-none-any.whl")) == ()
 
 
-def test_the_first_step_of_pip_is_as_it_was_and_later_ones_have_constraints() -> None:
-    found = outputs(TORCH, pip("einops"), {"block": "run", "commands": ["pip install x"]})
+def test_an_index_is_asked_second() -> None:
+    (line,) = outputs(TORCH)["torch"].lines
+    first, second = line.split(" || ")
+    assert "https://x" not in first
+    assert "--extra-index-url https://x/cpu" in second
+
+
+def test_later_steps_of_pip_keep_what_earlier_ones_brought() -> None:
+    steps = (TORCH, {"block": "openmpi"}, {"block": "horovod"})
+    run = {"block": "run", "commands": ["pip install x"]}
+    found = outputs(*steps, pip("scikit-learn", name="more"), pip("einops"), run)
     assert "PIP_CONSTRAINT" not in "".join(found["torch"].lines)
-    lines = found["extra"].lines
-    assert "grep -iE '^(torch|numpy)==' > /opt/toolkit/constraints.txt || true" in lines[2]
-    assert (
-        lines[3]
-        == 'export PIP_CONSTRAINT="/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"'
-    )
-    assert found["run"].lines == ("pip install x",)
-
-
-def test_horovod_and_what_steps_brought_are_kept_too() -> None:
-    found = outputs(
-        TORCH,
-        {"block": "openmpi"},
-        {"block": "horovod"},
-        pip("scikit-learn", name="more"),
-        pip("einops"),
-    )
-    assert "'^(torch|numpy|horovod)=='" in found["more"].lines[2]
-    assert "'^(torch|numpy|horovod|scikit[-_.]learn)=='" in found["extra"].lines[2]
     assert found["horovod"].lines[0].startswith("pip install --no-compile cffi")
+    assert "'^(torch|numpy|horovod)=='" in found["more"].lines[2]
+    known = "grep -iE '^(torch|numpy|horovod|scikit[-_.]learn)=='"
+    assert f"{known} > /opt/toolkit/constraints.txt || true" in found["extra"].lines[2]
+    both = "/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"
+    assert found["extra"].lines[3] == f'export PIP_CONSTRAINT="{both}"'
+    assert found["run"].lines == ("pip install x",)
 
 
 @pytest.mark.parametrize(
@@ -159,29 +144,25 @@ def recipe(*steps: dict[str, Any], **overrides: str) -> Recipe:
     return Recipe(summary="x", base=BASE, steps=(*first, *steps), overrides=overrides)
 
 
+def requirements(recipe: Recipe) -> dict[str, tuple[str, ...]]:
+    return {step.name: step.requirements for step in library.plan_recipe("x", recipe).outputs}
+
+
 def test_an_override_changes_the_step_that_brings_the_package_and_what_is_compiled_on_it() -> None:
-    old, new = (
-        library.plan_recipe("x", recipe()),
-        library.plan_recipe("x", recipe(Torch="2.14.0+cpu")),
-    )
-    found = {output.name: output.requirements for output in new.outputs}
+    found = requirements(recipe(Torch="2.14.0+cpu"))
     assert found["torch"] == ("torch==2.14.0+cpu", "numpy==2.4.6")
-    assert list(found) == [output.name for output in old.outputs]
-    keys = [one.products_key for one in (old, new)]
-    assert keys[0] != keys[1]
+    assert list(found) == list(requirements(recipe()))
+    recipes = (recipe(), recipe(Torch="2.14.0+cpu"))
+    assert len({library.plan_recipe("x", one).products_key for one in recipes}) == 2
 
 
-def test_an_override_keeps_extras_and_conditions_and_wins_over_the_recipe_that_is_extended() -> (
-    None
-):
-    step = pip("ray[default,train]>=2; python_version < '3.14'")
-    base = recipe(step, ray="2.1", torch="2.14")
+def test_an_override_keeps_extras_and_conditions_and_wins_over_an_extended_recipe() -> None:
+    step = pip("ray[default,train]>=2; python_version < '3.14'", "x @ https://x/y.whl")
+    base = recipe(step, ray="2.1", torch="2.14", x="1.0")
     merged = library.extend_recipe(base, Recipe(summary="y", overrides={"ray": "2.60.0"}))
-    found = {
-        output.name: output.requirements for output in library.plan_recipe("x", merged).outputs
-    }
-    assert found["extra"] == ('ray[default,train]==2.60.0; python_version < "3.14"',)
-    assert found["torch"][0] == "torch==2.14"
+    wanted = ("ray[default,train]==2.60.0; python_version < '3.14'", "x==1.0")
+    assert requirements(merged)["extra"] == wanted
+    assert requirements(merged)["torch"][0] == "torch==2.14"
 
 
 @pytest.mark.parametrize(
@@ -229,19 +210,11 @@ def test_a_step_replaces_only_what_it_brings_and_the_base_holds(
 
 
 def test_packages_without_imports_are_imported_by_the_modules_that_they_bring() -> None:
-    recipe = Recipe(
-        summary="x",
-        base=BASE,
-        steps=(
-            {"block": "python"},
-            TORCH,
-            pip("einops", "PyYAML==6", "git+https://x/y", "tomli; python_version < '3.11'"),
-        ),
-    )
-    (check, *_) = library.plan_recipe("x", recipe).checks
+    step = pip("einops", "PyYAML==6", "git+https://x/y", "tomli; python_version < '3.11'")
+    (check, *_) = list_checks(outputs(TORCH, step).values())
     assert check.command == "imports.py torch --of einops pyyaml"
-    none = Recipe(summary="x", base=BASE, steps=({"block": "python"}, pip("ruff", imports=[])))
-    assert not [one for one in library.plan_recipe("x", none).checks if one.name == "imports"]
+    checks = list_checks(outputs(pip("ruff", imports=[])).values())
+    assert [check.name for check in checks] == ["user-site"]
 
 
 def _installed(site: Path, name: str, files: dict[str, str], top: str = "") -> None:
@@ -288,9 +261,3 @@ def test_the_check_fails_for_a_package_that_cannot_be_imported_or_is_gone(tmp_pa
     assert done.returncode == 1
     assert "broken cannot be imported: RuntimeError: operator x::nms does not exist" in done.stderr
     assert _imported(tmp_path, "--of", "no-such-package").returncode != 0
-
-
-def test_names_of_requirements_are_listed_once() -> None:
-    assert parse_names(("a==1", "A", "./x", "b")) == ("a", "b")
-    assert protect((), has_python=True) == ()
-    assert shutil.which("sh")

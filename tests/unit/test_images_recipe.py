@@ -6,199 +6,107 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.errors import ConfigError
+from toolkit.errors import ConfigError, ToolkitError, UnknownImageError
 from toolkit.images.recipe import library
 from toolkit.images.store.store import list_recipes
 
 HEAD = 'summary = "x"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n'
-
-# What is wrong with it, text, line, key, nearest.
-BROKEN = (
-    ("an unknown key", 'sumary = "x"\n', 1, "sumary", "summary"),
-    ("an unknown key of the base", HEAD + 'relase = "x"\n', 5, "base.relase", "release"),
-    (
-        "an unknown kind of base",
-        'summary = "x"\n[base]\nkind = "debootstrp"\n',
-        3,
-        "base.kind",
-        "debootstrap",
-    ),
-    ("no kind of base", 'summary = "x"\n[base]\nrelease = "bookworm"\n', 2, "base.kind", None),
-    ("an unknown block", HEAD + '[[steps]]\nblock = "pipp"\n', 6, "steps[0].block", "pip"),
-    ("no block", HEAD + '[[steps]]\npackages = ["x"]\n', 5, "steps[0].block", None),
-    (
-        "an unknown key of the second step",
-        HEAD + '[[steps]]\nblock = "python"\n[[steps]]\nblock = "pip"\npackges = []\n',
-        9,
-        "steps[1].packges",
-        "packages",
-    ),
-    (
-        "a wrong type",
-        HEAD + '[[steps]]\nblock = "pip"\npackages = "numpy"\n',
-        7,
-        "steps[0].packages",
-        None,
-    ),
-    (
-        "a wrong type in a list",
-        HEAD + '[[steps]]\nblock = "pip"\npackages = ["numpy", 1]\n',
-        7,
-        "steps[0].packages[1]",
-        None,
-    ),
-    ("a wrong type of space", HEAD + '[space]\nimage = "1 GB"\n', 6, "space.image", None),
-    ("a missing key", HEAD + '[[steps]]\nblock = "pip"\n', 5, "steps[0]", None),
-    (
-        "an option in place of a package",
-        HEAD + '[[steps]]\nblock = "apt"\npackages = ["-oDir=/"]\n',
-        5,
-        "steps[0]",
-        None,
-    ),
-    (
-        "an option in place of a requirement",
-        HEAD + '[[steps]]\nblock = "pip"\npackages = ["--pre"]\n',
-        5,
-        "steps[0]",
-        None,
-    ),
-    (
-        "a line break",
-        HEAD + '[[steps]]\nblock = "run"\ncommands = ["a\\nb"]\n',
-        7,
-        "steps[0].commands[0]",
-        None,
-    ),
-    ("a line break in the summary", HEAD.replace('"x"', '"x\\n%post"'), 1, "summary", None),
-    (
-        "a control character",
-        HEAD + '[[steps]]\nblock = "pip"\npackages = ["a\\u0007"]\n',
-        7,
-        "steps[0].packages[0]",
-        None,
-    ),
-    (
-        "an open line",
-        HEAD + '[[steps]]\nblock = "run"\ncommands = ["echo \\\\"]\n',
-        5,
-        "steps[0]",
-        None,
-    ),
-    (
-        "braces in a command",
-        HEAD + '[[steps]]\nblock = "run"\ncommands = ["echo {{ x }}"]\n',
-        5,
-        "steps[0]",
-        None,
-    ),
-    (
-        "a name that is taken",
-        HEAD + '[[steps]]\nblock = "run"\ncommands = ["true"]\nname = "base"\n',
-        8,
-        "steps[0].name",
-        None,
-    ),
-    (
-        "the name of a step of the build stage",
-        HEAD + '[[steps]]\nblock = "run"\ncommands = ["true"]\nname = "build.apt"\n',
-        8,
-        "steps[0].name",
-        None,
-    ),
-    (
-        "the name of what another step compiles",
-        HEAD
-        + '[[steps]]\nblock = "run"\ncommands = ["true"]\nname = "horovod-build"\n'
-        + '[[steps]]\nblock = "horovod"\nversion = "0.28.1"\n',
-        8,
-        "steps[0].name",
-        None,
-    ),
-    (
-        "the name of what another step adds from Debian",
-        HEAD
-        + '[[steps]]\nblock = "apt"\npackages = ["git"]\n'
-        + '[[steps]]\nblock = "run"\ncommands = ["true"]\nname = "apt-more"\n',
-        11,
-        "steps[1].name",
-        None,
-    ),
-    (
-        "two steps of one name",
-        HEAD + '[[steps]]\nblock = "python"\n[[steps]]\nblock = "python"\n',
-        7,
-        "steps[1].name",
-        None,
-    ),
-    (
-        "a name of two words",
-        HEAD + '[[steps]]\nblock = "run"\ncommands = ["true"]\nname = "a b"\n',
-        5,
-        "steps[0]",
-        None,
-    ),
-    (
-        "a relative base",
-        'summary = "x"\n[base]\nkind = "localimage"\npath = "x.sif"\n',
-        2,
-        "base",
-        None,
-    ),
-    ("no release", HEAD.replace("bookworm", "12; reboot"), 2, "base", None),
-    (
-        "an unknown operation",
-        HEAD + '[[steps]]\nblock = "horovod"\nversion = "0.28.1"\noperations = ["ncccl"]\n',
-        8,
-        "steps[0].operations[0]",
-        None,
-    ),
-)
+# What is wrong | its line | its key | the nearest | the recipe: `B` is a base of four lines, `S` begins a step, `;` ends a line.
+BROKEN = r"""
+an unknown key | 1 | sumary | summary | sumary = "x"
+an unknown key of the base | 5 | base.relase | release | B relase = "x"
+an unknown kind of base | 3 | base.kind | debootstrap | summary = "x"; [base]; kind = "debootstrp"
+no kind of base | 2 | base.kind | | summary = "x"; [base]; release = "bookworm"
+an unknown block | 6 | steps[0].block | pip | B S "pipp"
+no block | 5 | steps[0].block | | B [[steps]]; packages = ["x"]
+an unknown key of the second step | 9 | steps[1].packges | packages | B S "python"; S "pip"; packges = []
+a wrong type | 7 | steps[0].packages | | B S "pip"; packages = "numpy"
+a wrong type in a list | 7 | steps[0].packages[1] | | B S "pip"; packages = ["numpy", 1]
+a wrong type of space | 6 | space.image | | B [space]; image = "1 GB"
+a missing key | 5 | steps[0] | | B S "pip"
+an option in place of a package | 5 | steps[0] | | B S "apt"; packages = ["-oDir=/"]
+an option in place of a requirement | 5 | steps[0] | | B S "pip"; packages = ["--pre"]
+a line break | 7 | steps[0].commands[0] | | B S "run"; commands = ["a\nb"]
+a line break in the summary | 1 | summary | | summary = "x\n%post"; [base]; kind = "debootstrap"; release = "bookworm"
+a control character | 7 | steps[0].packages[0] | | B S "pip"; packages = ["a\u0007"]
+an open line | 5 | steps[0] | | B S "run"; commands = ["echo \\"]
+braces in a command | 5 | steps[0] | | B S "run"; commands = ["echo {{ x }}"]
+a command in a variable | 5 | steps[0] | | B S "env"; variables = { A = "$(id)" }; expand = ["A"]
+a variable that is not there | 5 | steps[0] | | B S "env"; variables = { A = "1" }; expand = ["B"]
+no name of a variable | 5 | steps[0] | | B S "env"; variables = { "a b" = "1" }
+a command in a directory | 5 | steps[0] | | B S "workdir"; path = "`id`"
+a command in a user | 5 | steps[0] | | B S "shell"; user = "$(id)"
+a copy of nothing | 5 | steps[0] | | B S "copy"; path = "/x"
+a relative file | 5 | steps[0] | | B S "copy"; path = "x"; lines = []
+permissions that are none | 5 | steps[0] | | B S "copy"; path = "/x"; lines = []; mode = "u+x"
+a name that is taken | 8 | steps[0].name | | B S "run"; commands = ["true"]; name = "base"
+the name of a step of the build stage | 8 | steps[0].name | | B S "run"; commands = ["true"]; name = "build.apt"
+the name of what another compiles | 8 | steps[0].name | | B S "run"; commands = ["true"]; name = "horovod-build"; S "horovod"
+the name of what another adds | 11 | steps[1].name | | B S "apt"; packages = ["git"]; S "run"; commands = ["true"]; name = "apt-more"
+two steps of one name | 7 | steps[1].name | | B S "python"; S "python"
+a name of two words | 5 | steps[0] | | B S "run"; commands = ["true"]; name = "a b"
+a relative base | 2 | base | | summary = "x"; [base]; kind = "localimage"; path = "x.sif"
+a relative definition | 2 | base | | summary = "x"; [base]; kind = "definition"; path = "x.def"
+no release | 2 | base | | summary = "x"; [base]; kind = "debootstrap"; release = "12; reboot"
+an unknown operation | 8 | steps[0].operations[0] | | B S "horovod"; version = "0.28.1"; operations = ["ncccl"]
+"""
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "key", "close"),
-    [case[1:] for case in BROKEN],
-    ids=[case[0] for case in BROKEN],
-)
-def test_broken_recipes_say_where_and_what_would_be_right(
-    tmp_path: Path, text: str, line: int, key: str, close: str | None
-) -> None:
+@pytest.mark.parametrize("case", BROKEN.strip().splitlines(), ids=lambda case: case.split("|")[0])
+def test_broken_recipes_say_where_and_what_would_be_right(tmp_path: Path, case: str) -> None:
+    _, line, key, close, text = (part.strip() for part in case.split("|", 4))
+    lines = text.replace("; reboot", "\0").replace("B ", HEAD, 1) if text[0] == "B" else text
+    lines = lines.replace("; reboot", "\0").replace("; ", "\n").replace("\0", "; reboot")
     path = tmp_path / "broken.toml"
-    path.write_text(text)
+    path.write_text(lines.replace('S "', '[[steps]]\nblock = "') + "\n")
     with pytest.raises(ConfigError) as caught:
         library.load(str(path))
     assert caught.value.place == f"{path}:{line}, key {key}"
-    assert caught.value.close == close
-    assert caught.value.exit_code == 78
+    assert (caught.value.close or "", caught.value.exit_code) == (close, 78)
 
 
-def test_what_is_no_toml_says_the_line(tmp_path: Path) -> None:
-    path = tmp_path / "broken.toml"
-    path.write_text('summary = "x"\nsteps = [\n')
-    with pytest.raises(ConfigError, match="not valid TOML"):
-        library.load(str(path))
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("broken.toml", 'summary = "x"\nsteps = [\n', "not valid TOML"),
+        ("two words.toml", HEAD, "cannot be the name of a recipe"),
+        ("broken.toml/missing.toml", None, "cannot be read"),
+        (".toml", None, "cannot be read"),
+    ],
+)
+def test_files_that_are_no_recipes(
+    tmp_path: Path, name: str, text: str | None, message: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        library.load(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("name", ["missing.toml", "."])
-def test_a_recipe_that_cannot_be_read(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be read"):
-        library.load(
-            str(tmp_path / "sub.toml" / name) if name != "." else str(_directory(tmp_path))
-        )
-
-
-def _directory(parent: Path) -> Path:
-    path = parent / "directory.toml"
-    path.mkdir()
-    return path
-
-
-def test_a_file_name_that_cannot_be_a_recipes(tmp_path: Path) -> None:
-    path = tmp_path / "two words.toml"
-    path.write_text(HEAD)
-    with pytest.raises(ConfigError, match="cannot be the name of a recipe"):
-        library.load(str(path))
+@pytest.mark.parametrize(
+    ("text", "error", "close"),
+    [
+        ('extends = "pytorch_cp"', UnknownImageError, "pytorch_cpu"),
+        ('extends = "x.toml"', ConfigError, None),
+        ('features = ["jupiter"]\nextends = "pytorch_cpu"', UnknownImageError, "jupyter"),
+        ("", ConfigError, None),
+        ('[base]\nkind = "ngc"\nframework = "pytorch"\nrelease = "22.33"', ConfigError, None),
+        ('[base]\nkind = "docker"\nimage = "a b"', ConfigError, None),
+        ('[base]\nkind = "docker"\nimage = "a/b:c"\nhas = ["pythn"]', ConfigError, None),
+        ('[base]\nkind = "docker"\nimage = "a/b:c"\ndigest = "sha256:12"', ConfigError, None),
+        ('[base]\nkind = "dokcer"\nimage = "a/b:c"', ConfigError, "docker"),
+    ],
+)
+def test_what_is_unknown_is_refused(
+    text: str, error: type[ToolkitError], close: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "x.toml").write_text(f'summary = "x"\n{text}\n')
+    with pytest.raises(error) as raised:
+        library.load(str(tmp_path / "x.toml"))
+    assert str(tmp_path / "x.toml") in (raised.value.place or "") or (
+        raised.value.place == "features"
+    )
+    assert raised.value.close == close
 
 
 def test_every_shipped_recipe_is_whole() -> None:

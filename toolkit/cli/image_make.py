@@ -6,29 +6,22 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from toolkit.cli import console
-from toolkit.doctor.node_jobs import find_site
 from toolkit.errors import EXHAUSTED, ForbiddenError, UnknownImageError, UsageError
 from toolkit.files import write_atomically
-from toolkit.images.builder.build import BuildOptions, BuildResult
-from toolkit.images.builder.build import build as build_image
-from toolkit.images.builder.methods import Engine
-from toolkit.images.lockfile.files import lock_path
-from toolkit.images.lockfile.make import make
-from toolkit.images.recipe import catalogue, drafts, library
-from toolkit.images.recipe.importers import import_file
+from toolkit.images.recipe import library
 from toolkit.images.recipe.library import FORMATS
-from toolkit.images.recipe.lock import format_lock
 from toolkit.images.recipe.names import list_recipes, require_image_name
 from toolkit.images.recipe.plan import Plan
-from toolkit.images.store import store
-from toolkit.images.store.listing import count_passed
-from toolkit.images.store.provenance import find_manifest
-from toolkit.images.verify.checks import AT_BUILD
 from toolkit.units import human_size, human_time
+
+if TYPE_CHECKING:
+    from toolkit.images.builder.build import BuildResult
+    from toolkit.images.builder.methods import Engine
 
 directory_option = click.option(
     "--directory",
@@ -97,6 +90,12 @@ def build(
       toolkit image build ./mine.toml --engine docker
       toolkit image build pytorch_cpu --locked
     """
+    # `image render` must not wait for these.
+    from toolkit.doctor.node_jobs import find_site
+    from toolkit.images.builder.build import BuildOptions
+    from toolkit.images.builder.build import build as build_image
+    from toolkit.images.lockfile.files import lock_path
+
     if engine == "docker" and (locked or lock_file):
         cause = "a lock is built by Apptainer: what Docker packs is not the same to the last byte"
         step = "leave --engine out, or the lock"
@@ -122,6 +121,8 @@ def build(
 
 def _verdicts(built: BuildResult) -> str:
     """Return the external verification in one line: the image's own checks were printed before."""
+    from toolkit.images.verify.checks import AT_BUILD
+
     external = {check.name for check in AT_BUILD}
     groups: dict[str, list[str]] = {"passed": [], "failed": [], "unchecked": []}
     for verdict in built.verdicts:
@@ -133,6 +134,8 @@ def _verdicts(built: BuildResult) -> str:
 
 def _show_built(built: BuildResult) -> None:
     """Print what a build has made, and the path of the image as the result."""
+    from toolkit.images.store.listing import count_passed
+
     manifest = built.manifest
     contents = ", ".join(f"{name} {version}" for name, version in manifest.frameworks.items())
     if built.is_current:
@@ -168,6 +171,12 @@ def lock(name: str, output: Path | None) -> None:
       toolkit image lock pytorch_cpu
       toolkit image build pytorch_cpu --locked
     """
+    from toolkit.images.lockfile.files import lock_path
+    from toolkit.images.lockfile.make import make
+    from toolkit.images.recipe.lock import format_lock
+    from toolkit.images.store import store
+    from toolkit.images.store.provenance import find_manifest
+
     try:
         path = output or lock_path(name)
     except UnknownImageError:
@@ -237,6 +246,8 @@ def new(
       toolkit image new mine --from nvcr.io/nvidia/pytorch:25.06-py3 --with horovod --with jupyter
       toolkit image new mine --from pytorch_cpu --pip einops==0.8.1
     """
+    from toolkit.images.recipe import drafts
+
     path = _new_file(directory, name, place="NAME")
     text = drafts.draft(name, _file_of(origin, directory), features, packages, cwd=str(Path.cwd()))
     resolved = _write_recipe(path, text)
@@ -246,6 +257,9 @@ def new(
 
 def _file_of(origin: str, directory: Path) -> str:
     """Return the file of a built image, or of a recipe as seen from a directory; else the name."""
+    from toolkit.images.recipe import catalogue
+    from toolkit.images.store import store
+
     if origin.endswith(".toml"):
         return os.path.relpath(Path(origin).expanduser(), directory)
     is_known = origin in list_recipes() or catalogue.find_by_name(origin) is not None
@@ -276,10 +290,24 @@ def import_recipe(file: Path, name: str | None, directory: Path) -> None:
       toolkit image import Dockerfile --name mine
       toolkit image import horovod.def
     """
+    import shutil
+
+    from toolkit.images.recipe.importers import import_file
+    from toolkit.images.recipe.importers.context import write_files
+
     chosen = name or re.sub(r"[^A-Za-z0-9._+-]", "-", file.stem).strip("-.") or "imported"
     path = _new_file(directory, chosen, place="--name")
+    files = path.with_name(f"{chosen}.files")
     draft = import_file(file, chosen)
-    _write_recipe(path, draft.recipe)
+    if draft.files:
+        _require_new(files, "--name")
+    try:
+        write_files(draft.files, files)
+        _write_recipe(path, draft.recipe)
+    except BaseException:
+        if draft.files:
+            shutil.rmtree(files, ignore_errors=True)
+        raise
     for unsupported in draft.unsupported:
         where = f"{file}:{unsupported.line}: " if unsupported.line else ""
         console.say("left out", f"{where}{unsupported.text}")
@@ -303,13 +331,17 @@ def _new_file(directory: Path, name: str, *, place: str) -> Path:
         UsageError: the name is not allowed, or there is such a file already.
     """
     path = directory / f"{require_image_name(name, place, error=UsageError)}.toml"
+    _require_new(path, place)
+    return path
+
+
+def _require_new(path: Path, place: str) -> None:
     if path.exists():
         raise UsageError(
             f"{path} exists already, and is not overwritten",
             place=place,
             next_step=f"another {'name' if place == 'NAME' else place}, or remove the file",
         )
-    return path
 
 
 def _write_recipe(path: Path, text: str) -> Plan:

@@ -29,9 +29,9 @@ def driver(case: Case) -> Iterator[ToolkitError]:
     manifest, has = case.manifest, case.site.driver
     if manifest is None or not case.job.most_gpus:
         return
-    from toolkit.images.recipe import cuda  # only where GPUs are asked for
+    from toolkit.images.recipe import catalogue  # only where GPUs are asked for
 
-    if cuda.is_for_cpus(manifest):
+    if catalogue.is_for_cpus(manifest):
         yield ShapeError(
             f"GPUs were asked for ({case.job.most_gpus} per node), "
             f"and the frameworks of {manifest.name} are built for CPUs",
@@ -41,17 +41,17 @@ def driver(case: Case) -> Iterator[ToolkitError]:
             is_warning=True,
         )
         return
-    version = cuda.find_version(manifest)
-    needed = cuda.find_oldest_driver(version) if version else None
+    version = catalogue.find_cuda(manifest)
+    needed = catalogue.find_oldest_driver(version) if version else None
     if has and needed and compare(has, needed[0]) < 0:
         compat = "; it has the compat package, with which data-center GPUs run it"
         yield ShapeError(
             f"CUDA {version} of the image needs NVIDIA's driver {needed[0]} or newer, "
-            f"the nodes have {has}{compat if cuda.has_compat(manifest) else ''}",
+            f"the nodes have {has}{compat if catalogue.has_compat(manifest) else ''}",
             place="--image",
             next_step=f"an image with an older CUDA: toolkit image search 'driver<={has}'",
             source=f"{needed[1]}; driver: {case.site.cited}",
-            is_warning=cuda.has_compat(manifest),
+            is_warning=catalogue.has_compat(manifest),
         )
         return
     for verdict in manifest.verified:

@@ -47,7 +47,7 @@ from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Base, BaseOutput, Debootstrap
 from toolkit.images.recipe.block import CHECKS
 from toolkit.images.recipe.plan import STEP, Plan
-from toolkit.images.recipe.quoting import format_exports
+from toolkit.images.recipe.quoting import quote_word
 from toolkit.images.registry.registry import Source, require_skopeo, write_login
 from toolkit.images.store.cache import Cache
 from toolkit.runtimes.docker import Engine, find_engine
@@ -158,7 +158,7 @@ def build(
     follower.begin("base")
     with _engine_errors(engine, "take the base"):
         name = _bring_base(engine, client, plan, base, place, follower)
-    directory = _make_context(place, add_mounts(definition), wheels)
+    directory = _make_context(place, add_mounts(definition), wheels, plan)
     private = place.output / "host"
     private.mkdir(mode=0o700)
     result = place.output / "image.id"
@@ -200,8 +200,8 @@ def _mirror(base: Base) -> dict[str, str]:
     return {"mirror": host_config.debian_mirror(base.release), "release": base.release}
 
 
-def _make_context(place: Workspace, dockerfile: str, wheels: Path | None) -> Path:
-    """Make the directory that is sent to the engine, with the wheels if there are any."""
+def _make_context(place: Workspace, dockerfile: str, wheels: Path | None, plan: Plan) -> Path:
+    """Make the directory that is sent to the engine, with wheels and with what steps copy."""
     context = place.scratch / "context"
     context.mkdir(mode=0o700)
     (context / "Dockerfile").write_text(dockerfile, encoding="utf-8")
@@ -209,6 +209,12 @@ def _make_context(place: Workspace, dockerfile: str, wheels: Path | None) -> Pat
         shutil.copytree(wheels, context / WHEELS)
     else:
         (context / WHEELS).mkdir()
+    for source in filter(None, (step.source for step in plan.steps)):
+        (context / source.shown).parent.mkdir(parents=True, exist_ok=True)
+        if source.mode:
+            shutil.copy2(source.path, context / source.shown)
+        else:
+            shutil.copytree(source.path, context / source.shown, symlinks=True)
     return context
 
 
@@ -491,7 +497,7 @@ def _convert(engine: Engine, image: str, plan: Plan, place: Workspace, follower:
             stream.write(chunk)
     _copy_archive("docker-archive:saved.tar", f"oci:{_LAYOUT}", place, follower)
     saved.unlink()
-    text = conversion(plan.name, engine.name, plan.environment)
+    text = conversion(plan.name, engine.name, plan.variables)
     try:
         return apptainer.pack_archive(Layout(), text, place, follower, place.scratch)
     finally:
@@ -505,7 +511,8 @@ def conversion(name: str, engine: str, environment: Mapping[str, str]) -> str:
     1.4 writes them as ``"${A:-"\$X"}"``, which its shell reads as a backslash and the value of X.
     """
     dollars = {variable: value for variable, value in environment.items() if "$" in value}
-    exported = "\n".join(f"    export {setting}" for setting in format_exports(dollars, {}))
+    settings = (f"{variable}={quote_word(value)}" for variable, value in dollars.items())
+    exported = "\n".join(f"    export {setting}" for setting in settings)
     return (
         f"# {name}: built by {engine}, and put into a SIF by toolkit.\n"
         + "\n".join(Layout().output().header)

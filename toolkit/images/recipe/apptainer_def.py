@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from toolkit.images.recipe.bases import Debootstrap
-from toolkit.images.recipe.block import CHECKS, WHEELS
+from toolkit.images.recipe.bases import Debootstrap, Definition
+from toolkit.images.recipe.block import CHECKS, SOURCES, WHEELS
 from toolkit.images.recipe.plan import STEP, Plan, Step
-from toolkit.images.recipe.quoting import format_exports, quote_word, to_plain_text
+from toolkit.images.recipe.quoting import quote_expanding, quote_word, to_plain_text
 
 _END = "END-OF-FILE"
 
@@ -20,10 +20,12 @@ def render(plan: Plan, labels: Mapping[str, str]) -> str:
             *_head(plan, "build"),
             "%post\n" + "\n".join(_post(plan, plan.repeated)),
         ]
+    # The build stage's products are installed by then.
+    leave = (f"    rm -rf {WHEELS}",) if plan.build else ()
     sections += [
         *_head(plan, "final" if plan.build else None),
         *((f"%files from build\n    {WHEELS} {WHEELS}",) if plan.build else ()),
-        "%post\n" + "\n".join((*_post(plan, plan.steps), *_leave(plan), "", *_files(plan))),
+        "%post\n" + "\n".join((*_post(plan, plan.steps), *leave, "", *_files(plan))),
         _section("environment", _environment(plan)),
         _section("labels", (f"{name} {value}" for name, value in sorted(labels.items()))),
         _section("runscript", ('exec "$@"',)),
@@ -56,6 +58,9 @@ def _comment(plan: Plan) -> Iterator[str]:
     )
     yield "# It can be built without toolkit, by root, or by a user with --fakeroot:"
     yield "#"
+    if isinstance(plan.base, Definition):
+        sif = plan.base.output().header[-1].removeprefix("From: ")
+        yield to_plain_text(f"#     apptainer build {sif} {plan.base.path}")
     yield f"#     apptainer build {argument}{name}.sif {name}.def"
     yield "#"
     yield (
@@ -63,25 +68,24 @@ def _comment(plan: Plan) -> Iterator[str]:
         "pip.conf, apt.conf, ca-certificates.crt."
     )
     yield "# Nothing has to be there, and nothing of it stays in the image."
+    sources = {step.name: step.source for step in plan.steps if step.source}
+    if sources:
+        yield "#"
+        yield "# Some steps copy files that lie beside the recipe:"
+        yield "#"
+        for name, source in sources.items():
+            yield f"#     --bind {to_plain_text(source.shown)}:{SOURCES}/{name}"
     if plan.dropped:
         yield "#"
         yield f"# The base has these steps of the recipe already: {', '.join(plan.dropped)}."
 
 
 def _post(plan: Plan, post_steps: Iterable[Step]) -> Iterator[str]:
-    yield from _indented(*plan.prelude)
+    yield from (f"    {line}" for line in plan.prelude)
     for step in post_steps:
         yield ""
-        yield from _indented(f"echo {quote_word(f'{STEP}{step.name}: {step.detail}')}", *step.lines)
-
-
-def _leave(plan: Plan) -> Iterator[str]:
-    """Return the command that removes the build stage's products, which are installed by now."""
-    return _indented(f"rm -rf {WHEELS}") if plan.build else iter(())
-
-
-def _indented(*lines: str) -> Iterator[str]:
-    return (f"    {line}" for line in lines)
+        name = quote_word(f"{STEP}{step.name}: {step.detail}")
+        yield from (f"    {line}" for line in (f"echo {name}", *step.lines))
 
 
 def _files(plan: Plan) -> Iterator[str]:
@@ -89,9 +93,8 @@ def _files(plan: Plan) -> Iterator[str]:
 
     They are here-documents, so that the definition needs no other file.
     """
-    yield from _indented(
-        "# What proves the image stays in it: run it again at any time.", f"mkdir -p {CHECKS}"
-    )
+    yield "    # What proves the image stays in it: run it again at any time."
+    yield f"    mkdir -p {CHECKS}"
     for path, text in plan.files.items():
         yield f"    cat > {path} <<'{_END}'"
         yield text.rstrip("\n")
@@ -101,4 +104,10 @@ def _files(plan: Plan) -> Iterator[str]:
 def _environment(plan: Plan) -> Iterator[str]:
     if plan.path:
         yield f"export PATH={':'.join(plan.path)}:$PATH"
-    yield from (f"export {setting}" for setting in format_exports(plan.environment, plan.expanding))
+    yield from (f"export {name}={quote_word(value)}" for name, value in plan.environment.items())
+    for setting in plan.settings:
+        export = "" if setting.is_argument else "export "
+        yield f"{export}{setting.name}={quote_expanding(setting.value)}"
+    arguments = {setting.name for setting in plan.settings if setting.is_argument}
+    if arguments := arguments - plan.variables.keys():
+        yield f"unset {' '.join(sorted(arguments))}"

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from toolkit.errors import ToolkitError
 from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.block import (
+    ABSOLUTE,
+    DEBIAN_PACKAGE,
     DOCKER_VARIABLES,
     SIF_VARIABLES,
-    require_debian_packages,
-    require_directory,
+    require_all,
 )
 from toolkit.images.recipe.catalogue import Release
 from toolkit.model.base import Model
@@ -87,7 +88,7 @@ class Debootstrap(Base, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ("ca-certificates",)
 
     def __post_init__(self) -> None:
-        require_debian_packages(self.packages)
+        require_all(self.packages, DEBIAN_PACKAGE, "name of a Debian package")
         if not _RELEASE.match(self.release):
             raise ValueError(f"{self.release!r} is no code name of a Debian release")
 
@@ -120,10 +121,8 @@ class Debootstrap(Base, frozen=True, kw_only=True):
         )
 
 
-class LocalImage(Base, frozen=True, kw_only=True):
-    """``kind = "localimage"``: an existing SIF or directory.
-
-    Docker knows no SIF: its builder refuses such a recipe.
+class _LocalBase(Base, frozen=True, kw_only=True):
+    """A file or directory of this machine; Docker's builder refuses a recipe with such a base.
 
     Attributes:
         path: of it, absolute.
@@ -134,20 +133,36 @@ class LocalImage(Base, frozen=True, kw_only=True):
     has: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        require_directory(self.path)
+        require_all((self.path,), ABSOLUTE, "absolute path")
         if "{{" in self.path or "}}" in self.path or self.path != self.path.strip():
             raise ValueError(f"{self.path!r} cannot be written in a definition")
         _require_known(self.has)
 
-    def output(self) -> BaseOutput:
-        """Return what a definition gets from this base."""
+    def _output(self, sif: str, reads: str) -> BaseOutput:
         return BaseOutput(
             detail=self.path,
-            header=("Bootstrap: localimage", f"From: {self.path}"),
+            header=("Bootstrap: localimage", f"From: {sif}"),
             holds=frozenset(self.has),
             prelude=(SIF_VARIABLES, _CONSTRAINT_OF_NGC),
-            reads=(self.path,),
+            reads=(reads,),
         )
+
+
+class LocalImage(_LocalBase, frozen=True, kw_only=True):
+    """``kind = "localimage"``: an existing SIF or directory."""
+
+    def output(self) -> BaseOutput:
+        """Return what a definition gets from this base."""
+        return self._output(self.path, self.path)
+
+
+class Definition(_LocalBase, frozen=True, kw_only=True):
+    """``kind = "definition"``: what Apptainer builds of a definition, with all that it knows."""
+
+    def output(self) -> BaseOutput:
+        """Return what a definition gets from this base, once it is built and lies beside it."""
+        directory = self.path.rpartition("/")[0]
+        return self._output(f"{self.path.removesuffix('.def')}.sif", directory or "/")
 
 
 class RegistryImage(Base, frozen=True, kw_only=True):
@@ -246,6 +261,7 @@ class Ngc(RegistryImage, frozen=True, kw_only=True):
 
 BASES: dict[str, type[Base]] = {
     "debootstrap": Debootstrap,
+    "definition": Definition,
     "docker": Docker,
     "localimage": LocalImage,
     "ngc": Ngc,

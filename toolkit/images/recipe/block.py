@@ -1,9 +1,10 @@
-"""The base class of blocks, and the output that a block gives to a definition."""
+"""The base class of blocks, and the step that a block gives to a plan."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from toolkit.images.recipe.quoting import quote_word
 from toolkit.model.base import Model
@@ -24,6 +25,7 @@ SIF_VARIABLES = (
 )
 IN_BUILD = "build."  # begins the names of steps of the build stage that the image repeats
 HOST_WHEELS = "/mnt/wheels"  # where wheels of an earlier build are mounted, if there are any
+SOURCES = "/mnt/sources"  # where the files of steps are mounted, by the name of the step
 
 
 class CheckCall(Model, frozen=True, kw_only=True):
@@ -45,58 +47,114 @@ class CheckCall(Model, frozen=True, kw_only=True):
     is_python: bool = False
 
 
-class BlockOutput(Model, frozen=True, kw_only=True):
-    """The output of a resolved block: what the definition gets from it.
+class Setting(NamedTuple):
+    """A variable of the image, set after those before it.
 
     Attributes:
-        name: of the step, one word: ``pip``.
+        name: of the variable.
+        value: an expanding one (``quoting``).
+        is_argument: later settings and steps see it, and the image does not.
+    """
+
+    name: str
+    value: str
+    is_argument: bool = False
+
+
+class Source(Model, frozen=True, kw_only=True):
+    """A file or directory of the building machine that a step copies into the image.
+
+    Attributes:
+        path: absolute.
+        shown: relative to the recipe.
+        digest: of its names, contents, permissions and links.
+        names: of the entries of a directory; empty for a file.
+        mode: the permissions of a file, octal; empty for a directory.
+    """
+
+    path: str
+    shown: str
+    digest: str
+    names: tuple[str, ...] = ()
+    mode: str = ""
+
+
+class Ground(NamedTuple):
+    """The base and the files on which a step can rely.
+
+    Attributes:
+        holds: what the base has already: ``python``, ``openmpi``, ``compilers``, ...
+        sources: the files of the building machine that steps copy, by the path in the step.
+    """
+
+    holds: frozenset[str] = frozenset()
+    sources: Mapping[str, Source] = {}
+
+
+class Step(Model, frozen=True, kw_only=True):
+    """A step of an image: first what a block asks for, then what runs.
+
+    A plan makes of the first what runs: ``apt`` of several steps is one, and what compiles is
+    apart. In these steps ``lines`` are whole, and only the first five and the last two fields
+    count.
+
+    Attributes:
+        name: one word: ``pip``.
         detail: what it does, for people: ``torch 2.13.0+cpu``.
+        lines: the commands, for ``sh -e`` as root of the image, in ``/``, every value in them
+            quoted already; compiled products are in ``WHEELS``. Each step has a shell of its own.
+        products: it takes something from ``WHEELS``.
+        source: what it copies from the building machine, at ``SOURCES/name``.
         packages: Debian packages that stay in the image.
         build_packages: Debian packages that ``build_lines`` need, or ``lines`` where nothing is
             compiled; they do not stay.
         build_lines: commands that compile something and leave it in ``WHEELS``; they run in a stage
             that has compilers, which the image never sees.
-        lines: the commands, for ``sh -e``, every value in them quoted already; compiled products
-            are in ``WHEELS``.
         finish: commands for the end, when every step has run and before what only the build needs
             is removed.
         environment: what the image's environment has from it.
-        expanding: the same, for values that are made of the base's (``expansion``).
+        settings: the same, for values that are made of others.
         path: directories put before the image's PATH.
-        keeps_temporary: files that it leaves in /tmp and /var/tmp are there for later steps, as in
-            a Dockerfile.
+        is_apart: the lines run in a shell of their own, which has what a Dockerfile's commands
+            have, ``leads`` of earlier steps included. Files that it leaves in /tmp and /var/tmp are
+            there for later steps.
+        leads: lines that the shells of later steps which are apart begin with.
         imports: modules that a script can import.
         installed: distributions whose modules, whatever they are called, a script can import.
         brings: distributions that later steps must not replace.
         requirements: what the lines have pip install; empty: they are no step of pip.
         replaces: distributions that the step replaces on purpose.
         checks: the checks that it worked.
+        script: the whole text for its shell.
+        key: of the image's state after it: changes with the step and with all before it.
     """
 
     name: str
     detail: str = ""
+    lines: tuple[str, ...] = ()
+    products: bool = False
+    source: Source | None = None
     packages: tuple[str, ...] = ()
     build_packages: tuple[str, ...] = ()
     build_lines: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
     finish: tuple[str, ...] = ()
     environment: dict[str, str] = {}
-    expanding: dict[str, str] = {}
+    settings: tuple[Setting, ...] = ()
     path: tuple[str, ...] = ()
-    keeps_temporary: bool = False
+    is_apart: bool = False
+    leads: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     installed: tuple[str, ...] = ()
     brings: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     replaces: tuple[str, ...] = ()
     checks: tuple[CheckCall, ...] = ()
+    script: str = ""
+    key: str = ""
 
 
 class Block(Model, frozen=True, kw_only=True):
-    """The options of a step of a recipe.
-
-    A kind of block adds its own keys, and returns in ``output`` what becomes of them.
-    """
+    """The options of a step of a recipe; a kind of block adds its own keys."""
 
     def is_held(self, kind: str, holds: frozenset[str]) -> bool:
         """Return whether a base that holds this makes the step needless.
@@ -107,17 +165,13 @@ class Block(Model, frozen=True, kw_only=True):
         """
         return kind in holds
 
-    def output(self) -> BlockOutput:
-        """Return what the definition gets from this step, on any base."""
+    def output(self) -> Step:
+        """Return what the definition gets from this step, on any ground."""
         raise NotImplementedError
 
-    def output_on(self, holds: frozenset[str]) -> BlockOutput:
-        """Return what the definition gets from this step on one base.
-
-        Args:
-            holds: what the base has already: ``python``, ``openmpi``, ``compilers``, ...
-        """
-        del holds
+    def output_on(self, ground: Ground) -> Step:
+        """Return what the definition gets from this step where this can be relied on."""
+        del ground
         return self.output()
 
 
@@ -126,7 +180,9 @@ def more_suffix(number: int) -> str:
     return "-more" if number == 1 else f"-more-{number}"
 
 
-_DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?(=[A-Za-z0-9.+~:-]+)?\Z")
+DEBIAN_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?(=[A-Za-z0-9.+~:-]+)?\Z")
+REQUIREMENT = re.compile(r"\s*[^\s-]")
+ABSOLUTE = re.compile(r"/")
 _STEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*\Z")
 
 
@@ -138,26 +194,15 @@ def shell_checks(commands: Mapping[str, str]) -> tuple[CheckCall, ...]:
     )
 
 
-def require_debian_packages(packages: tuple[str, ...]) -> None:
-    """Raise for a text that apt would not take for the name of a package, such as an option.
+def require_all(texts: Iterable[str], pattern: re.Pattern[str], what: str) -> None:
+    """Raise for the first text that the pattern does not fit, such as an option among packages.
 
     Raises:
-        ValueError: A name is invalid; gives the first.
+        ValueError: One does not fit; it is no ``what``.
     """
-    for package in packages:
-        if not _DEBIAN_PACKAGE.match(package):
-            raise ValueError(f"{package!r} is no name of a Debian package")
-
-
-def require_requirements(packages: tuple[str, ...]) -> None:
-    """Raise for a requirement that pip would take for an option.
-
-    Raises:
-        ValueError: A requirement is invalid; gives the first.
-    """
-    for package in packages:
-        if package.startswith("-") or not package.strip():
-            raise ValueError(f"{package!r} is no requirement of pip")
+    wrong = next((text for text in texts if not pattern.match(text)), None)
+    if wrong is not None:
+        raise ValueError(f"{wrong!r} is no {what}")
 
 
 def require_step_names(*names: str) -> None:
@@ -166,21 +211,4 @@ def require_step_names(*names: str) -> None:
     Raises:
         ValueError: A name is not one word; gives the first.
     """
-    wrong = next((name for name in names if not _STEP_NAME.match(name)), None)
-    if wrong is not None:
-        raise ValueError(f"{wrong!r} is no name of a step: one word of letters, digits, _ . + -")
-
-
-def require_directory(path: str) -> None:
-    """Raise for a path that depends on the current working directory.
-
-    Raises:
-        ValueError: It is not absolute.
-    """
-    if not path.startswith("/"):
-        raise ValueError(f"{path!r} is no absolute path")
-
-
-def format_requirement(requirement: str) -> str:
-    """Return a requirement for people: ``torch==2.13.0+cpu`` becomes ``torch 2.13.0+cpu``."""
-    return requirement.replace("==", " ")
+    require_all(names, _STEP_NAME, "name of a step: one word of letters, digits, _ . + -")

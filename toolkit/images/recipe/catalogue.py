@@ -1,12 +1,14 @@
-"""The catalogue of NGC releases: ``catalogue.toml``, as facts that each know their source.
+"""NGC releases, as facts that each know their source, and the CUDA of images.
 
-Pure, but for reading that file.
+Pure, but for reading ``catalogue.toml``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from toolkit.config import package_directory
 from toolkit.errors import UnknownImageError
@@ -14,6 +16,11 @@ from toolkit.files import read_toml
 from toolkit.model.base import Model
 from toolkit.units import numbers
 
+if TYPE_CHECKING:
+    from toolkit.model.image import Manifest
+
+_TORCH = re.compile(r"\+cu(?P<major>\d{2})(?P<minor>\d)")
+_PACKAGE = re.compile(r"cuda-cudart-(?P<major>\d+)-(?P<minor>\d+)\Z")
 NONE = "none"  # the value of a fact if the release is known not to have the component
 
 
@@ -22,12 +29,12 @@ class Fact(Model, frozen=True, kw_only=True):
 
     Attributes:
         value: as its source writes it; ``none``: the release is known not to have it.
-        source: title or address of the document that states it.
-        note: a remark for readers.
+        source: title or address of the document that states it; in the file, the key of that.
+        note: a remark for readers; in the file, the key of that.
     """
 
     value: str
-    source: str
+    source: str = ""
     note: str = ""
 
 
@@ -84,14 +91,6 @@ FACTS: dict[str, str] = {
 }
 
 
-class StatedFact(Model, frozen=True, kw_only=True):
-    """A fact with the keys of its source and its note, where it is more than a value."""
-
-    value: str
-    source: str | None = None
-    note: str | None = None
-
-
 class CatalogueFile(Model, frozen=True, kw_only=True):
     """The contents of ``catalogue.toml``.
 
@@ -102,7 +101,7 @@ class CatalogueFile(Model, frozen=True, kw_only=True):
     notes: dict[str, str]
     references: dict[str, str]
     drivers: dict[str, str]
-    releases: tuple[dict[str, str | StatedFact], ...]
+    releases: tuple[dict[str, str | Fact], ...]
 
 
 @lru_cache(maxsize=1)
@@ -122,7 +121,7 @@ def list_releases() -> tuple[Release, ...]:
     )
 
 
-def _release(entry: Mapping[str, str | StatedFact], written: CatalogueFile) -> Release:
+def _release(entry: Mapping[str, str | Fact], written: CatalogueFile) -> Release:
     framework, release = str(entry["framework"]), str(entry["release"])
     reference = written.references[framework].format(release=release)
     facts = {"reference": Fact(value=reference, source=written.sources["registry"])}
@@ -130,17 +129,13 @@ def _release(entry: Mapping[str, str | StatedFact], written: CatalogueFile) -> R
         if name not in entry:
             continue
         stated = entry[name]
-        whole = stated if isinstance(stated, StatedFact) else StatedFact(value=stated)
-        source = written.sources[whole.source or str(entry.get("source", "sheet"))]
+        fact = stated if isinstance(stated, Fact) else Fact(value=stated)
         facts[name] = Fact(
-            value=whole.value, source=source, note=written.notes[whole.note] if whole.note else ""
+            value=fact.value,
+            source=written.sources[fact.source or str(entry.get("source", "sheet"))],
+            note=written.notes[fact.note] if fact.note else "",
         )
     return Release(framework=framework, release=release, facts=facts)
-
-
-def list_frameworks() -> tuple[str, ...]:
-    """Return the frameworks that there are NGC images of."""
-    return tuple(sorted(_read_catalogue().references))
 
 
 def find(framework: str, release: str) -> Release:
@@ -149,10 +144,11 @@ def find(framework: str, release: str) -> Release:
     Raises:
         UnknownImageError: It is not in the catalogue; names the nearest that is.
     """
-    if framework not in list_frameworks():
+    frameworks = sorted(_read_catalogue().references)
+    if framework not in frameworks:
         raise UnknownImageError(
             f"the catalogue has no framework {framework!r}",
-            choices=list_frameworks(),
+            choices=frameworks,
             value=framework,
             next_step="toolkit image list",
         )
@@ -200,3 +196,38 @@ def find_oldest_driver(cuda: str) -> tuple[str, str] | None:
     keys = (".".join(map(str, parts[:2])), str(parts[0]) if parts else "")
     driver = next((written.drivers[key] for key in keys if key in written.drivers), None)
     return (driver, written.sources["cuda-guide"]) if driver else None
+
+
+def find_cuda(manifest: Manifest) -> str:
+    """Return CUDA's version, or an empty text if it is not known.
+
+    It is that of the NGC release that the image is based on, that which torch was built for, or
+    that of CUDA's packages.
+    """
+    release = find_by_name(manifest.base.reference) if manifest.base else None
+    if release is not None and (version := release.value("cuda")):
+        return version
+    match = next(filter(None, map(_TORCH.search, manifest.frameworks.values())), None)
+    match = match or next(filter(None, map(_PACKAGE.match, manifest.packages.apt)), None)
+    return f"{match['major']}.{match['minor']}" if match else ""
+
+
+def is_for_cpus(manifest: Manifest) -> bool:
+    """Return whether the frameworks in the image are built for CPUs only.
+
+    At least one has a version for CPUs, and none has one for CUDA.
+    """
+    versions = manifest.frameworks.values()
+    return (
+        any(framework_version.endswith("+cpu") for framework_version in versions)
+        and not any(_TORCH.search(framework_version) for framework_version in versions)
+        and not find_cuda(manifest)
+    )
+
+
+def has_compat(manifest: Manifest) -> bool:
+    """Return whether the image has the package with which newer CUDA runs on older drivers.
+
+    NGC's images all have it.
+    """
+    return any(name.startswith("cuda-compat-") for name in manifest.packages.apt)

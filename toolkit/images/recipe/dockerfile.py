@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from toolkit.images.recipe.block import CHECKS, WHEELS
+from toolkit.errors import ConfigError
+from toolkit.images.recipe.block import CHECKS, SOURCES, WHEELS
 from toolkit.images.recipe.plan import STEP, Plan, Step
 from toolkit.images.recipe.quoting import (
-    escape_dollars,
-    order_variables,
+    escape_expanding,
     quote_for_docker,
     quote_word,
     to_plain_text,
@@ -23,6 +23,8 @@ from toolkit.images.recipe.quoting import (
 
 _NEXT = " \\"
 _OPEN = re.compile(r"(?: then| do| else|\{|&&|\|\||\|)\s*$")  # a command goes on in the next line
+# Outside, what the builder itself puts there, or no word of a flag.
+_NOT_IN_CONTEXT = re.compile(r"(\.\.?|Dockerfile|wheels)(/|\Z)|.*[\s,\"'\\$]")
 _TAKES = f"--mount=type=bind,from=build,source={WHEELS},target={WHEELS} "
 
 
@@ -68,7 +70,21 @@ def _runs(plan: Plan, run_steps: Iterable[Step]) -> Iterator[str]:
             *step.lines,
         )
         takes = _TAKES if step.products and plan.build else ""
-        yield from _run(lines, takes)
+        yield from _run(lines, f"{takes}{_source_mount(step)}")
+
+
+def _source_mount(step: Step) -> str:
+    if step.source is None:
+        return ""
+    shown = step.source.shown
+    if _NOT_IN_CONTEXT.match(shown):
+        raise ConfigError(
+            f"Docker cannot copy {shown!r}: only what lies below the recipe's directory, under "
+            "other names than Dockerfile and wheels, and without blanks",
+            place=f"the step {step.name}",
+            next_step="another place or name for it, or the format apptainer",
+        )
+    return f"--mount=type=bind,source={shown},target={SOURCES}/{step.name} "
 
 
 def _run(lines: Iterable[str], takes: str = "") -> Iterator[str]:
@@ -111,11 +127,12 @@ def _files(plan: Plan) -> Iterator[str]:
 def _end(plan: Plan, labels: Mapping[str, str]) -> Iterator[str]:
     if plan.path:
         yield f'ENV PATH="{":".join(plan.path)}:$PATH"'
-    for name, value in order_variables(plan.expanding).items():
-        yield f"ENV {name}={quote_for_docker(value)}"
     for name, value in plan.environment.items():
-        yield f"ENV {name}={quote_for_docker(escape_dollars(value))}"
+        yield f"ENV {name}={quote_for_docker(escape_expanding(value))}"
+    for setting in plan.settings:
+        instruction = "ARG" if setting.is_argument else "ENV"
+        yield f"{instruction} {setting.name}={quote_for_docker(setting.value)}"
     for name, value in sorted(labels.items()):
-        yield f"LABEL {name}={quote_for_docker(escape_dollars(value))}"
+        yield f"LABEL {name}={quote_for_docker(escape_expanding(value))}"
     yield "ENTRYPOINT []"
     yield 'CMD ["/bin/sh"]'

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
-from toolkit.images.recipe.block import CHECKS, BlockOutput, CheckCall
+from toolkit.images.recipe.block import CHECKS, CheckCall, Step
 from toolkit.images.recipe.quoting import quote_word
 
 # Variables of Apptainer and of the shell, not of an image.
@@ -33,12 +33,12 @@ check() {{
 """
 
 
-def list_modules(outputs: Iterable[BlockOutput]) -> tuple[str, ...]:
+def list_modules(outputs: Iterable[Step]) -> tuple[str, ...]:
     """Return the modules that scripts can import, as the steps name them."""
     return tuple(dict.fromkeys(chain.from_iterable(output.imports for output in outputs)))
 
 
-def list_checks(outputs: Iterable[BlockOutput]) -> tuple[CheckCall, ...]:
+def list_checks(outputs: Iterable[Step]) -> tuple[CheckCall, ...]:
     """Return the checks of an image: one for all imports, then those of the steps."""
     known = tuple(outputs)
     packages = tuple(dict.fromkeys(chain.from_iterable(output.installed for output in known)))

@@ -5,6 +5,7 @@ A recipe is read with the recipes that it extends and its features.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,7 @@ from toolkit.images.recipe.names import list_features, list_recipes
 from toolkit.images.recipe.plan import Plan, make_plan
 from toolkit.images.recipe.plan import hash_recipe as hash_recipe
 from toolkit.images.recipe.recipe import Feature, Recipe, Space
+from toolkit.images.recipe.sources import read_source
 from toolkit.model.base import BadDataError, from_toml
 
 # Format -> the module that renders it, by a function ``render(plan, labels)``, and the suffix of
@@ -69,14 +71,16 @@ def load(recipe: str, features: Iterable[str] = ()) -> Plan:
     text = _text(path)
     try:
         whole = _with_bases(path, from_toml(text, Recipe), (path.resolve(),))
-        wanted = dict.fromkeys((*whole.features, *features))
-        return plan_recipe(path.stem, add_features(whole, map(load_feature, wanted)))
+        for feature in dict.fromkeys((*whole.features, *features)):
+            whole = _with_feature(whole, feature)
+        return plan_recipe(path.stem, whole, path.parent)
     except BadDataError as error:
         raise config_error(path, text, error) from None
 
 
 def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
-    """Return a recipe merged with those that it extends."""
+    """Return a recipe merged with those that it extends, and with absolute paths of sources."""
+    recipe = replace(recipe, steps=tuple(_with_source(step, path.parent) for step in recipe.steps))
     if recipe.extends is None:
         return recipe
     try:
@@ -98,6 +102,13 @@ def _with_bases(path: Path, recipe: Recipe, within: tuple[Path, ...]) -> Recipe:
     return extend_recipe(base, recipe)
 
 
+def _with_source(step: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Return a step whose source is an absolute path."""
+    if step.get("block") != "copy" or not isinstance(step.get("source"), str):
+        return step
+    return {**step, "source": os.path.abspath(directory / step["source"])}  # noqa: PTH100
+
+
 def extend_recipe(base: Recipe, recipe: Recipe) -> Recipe:
     """Return ``recipe`` merged with the recipe that it extends."""
     return replace(
@@ -112,22 +123,8 @@ def extend_recipe(base: Recipe, recipe: Recipe) -> Recipe:
     )
 
 
-def add_features(recipe: Recipe, features: Iterable[Feature]) -> Recipe:
-    """Return ``recipe`` with the steps of its features."""
-    for feature in features:
-        space = recipe.space or Space()
-        recipe = replace(
-            recipe,
-            features=(),
-            steps=(*recipe.steps, *feature.steps),
-            space=Space(image=space.image + feature.image, build=space.build + feature.build),
-            seconds={**feature.seconds, **recipe.seconds},
-        )
-    return recipe
-
-
-def load_feature(name: str) -> Feature:
-    """Return a shipped feature.
+def _with_feature(recipe: Recipe, name: str) -> Recipe:
+    """Return ``recipe`` with the steps of a shipped feature.
 
     Raises:
         UnknownImageError: There is no such feature; names the nearest.
@@ -141,7 +138,15 @@ def load_feature(name: str) -> Feature:
             value=name,
             next_step=f"one of {', '.join(names)}",
         )
-    return read_toml(shipped("recipes") / "features" / f"{name}.toml", Feature)
+    feature = read_toml(shipped("recipes") / "features" / f"{name}.toml", Feature)
+    space = recipe.space or Space()
+    return replace(
+        recipe,
+        features=(),
+        steps=(*recipe.steps, *feature.steps),
+        space=Space(image=space.image + feature.image, build=space.build + feature.build),
+        seconds={**feature.seconds, **recipe.seconds},
+    )
 
 
 def _text(path: Path) -> str:
@@ -166,9 +171,17 @@ def read_check_scripts() -> dict[str, str]:
     }
 
 
-def plan_recipe(name: str, recipe: Recipe) -> Plan:
-    """Return the plan of a whole recipe; errors as of ``make_plan``."""
-    return make_plan(name, recipe, read_check_scripts())
+def plan_recipe(name: str, recipe: Recipe, directory: Path = Path()) -> Plan:
+    """Return the plan of a whole recipe; errors as of ``make_plan``.
+
+    Args:
+        name: of the recipe.
+        recipe: with absolute paths of sources.
+        directory: of the recipe's file.
+    """
+    paths = [step.get("source") for step in recipe.steps if step.get("block") == "copy"]
+    sources = {path: read_source(Path(path), directory) for path in paths if isinstance(path, str)}
+    return make_plan(name, recipe, read_check_scripts(), sources)
 
 
 def render(plan: Plan, form: str = "apptainer", base: Base | None = None) -> str:

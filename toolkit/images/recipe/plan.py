@@ -13,13 +13,21 @@ from itertools import takewhile
 
 from msgspec.structs import replace
 
-from toolkit.images.recipe.bases import Base, LocalImage
-from toolkit.images.recipe.block import IN_BUILD, WHEELS, BlockOutput, CheckCall, more_suffix
-from toolkit.images.recipe.blocks.pip import Pip
+from toolkit.images.recipe.bases import Base, Definition, LocalImage
+from toolkit.images.recipe.block import (
+    IN_BUILD,
+    WHEELS,
+    Ground,
+    Setting,
+    Source,
+    more_suffix,
+)
+from toolkit.images.recipe.block import Step as Step
+from toolkit.images.recipe.blocks import APART, Pip
 from toolkit.images.recipe.digests import hash_bytes, hash_texts
 from toolkit.images.recipe.image_checks import check_files, list_checks, list_modules
 from toolkit.images.recipe.protection import override, protect, replace_first
-from toolkit.images.recipe.quoting import to_plain_text
+from toolkit.images.recipe.quoting import escape_expanding, read_literal, to_plain_text
 from toolkit.images.recipe.recipe import Recipe, Space
 from toolkit.images.recipe.validation import read_base, read_blocks, require_different_names
 from toolkit.model.base import Model
@@ -30,27 +38,6 @@ _DPKG = "/etc/dpkg/dpkg.cfg.d/build"
 _INSTALL = "apt-get -qq -y install --no-install-recommends"
 _CLEAN_APT = ("apt-get clean", "rm -rf /var/lib/apt/lists/*")
 _ONLY = "-o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false"
-
-
-class Step(Model, frozen=True, kw_only=True):
-    """Some commands that belong together.
-
-    Attributes:
-        name: one word.
-        detail: what it does, for people.
-        lines: for ``sh -e`` as root of the image, in ``/``, every value quoted; each step has a
-            shell of its own.
-        products: it takes something from ``WHEELS``.
-        script: the whole text for that shell.
-        key: of the image's state after it: changes with the step and with all before it.
-    """
-
-    name: str
-    detail: str
-    lines: tuple[str, ...]
-    products: bool = False
-    script: str = ""
-    key: str = ""
 
 
 class Plan(Model, frozen=True, kw_only=True):
@@ -65,19 +52,16 @@ class Plan(Model, frozen=True, kw_only=True):
         build: the further steps of the build stage; empty: there is none.
         final: the further steps of the image; the last one cleans up.
         files: path -> text of the files that are written into the image last: its checks.
-        checks: of the image; their scripts are among ``files``.
         path: directories put before the image's PATH.
         environment: variables of the image.
-        expanding: those whose values are made of the base's, set before the others.
-        keeps_temporary: a step may need what an earlier one left in /tmp or /var/tmp.
+        settings: those that are made of others, and what they are made of, set after these.
         base_key: of the base in caches.
-        products_key: of the build stage's products: what they are compiled against, and how.
     """
 
     name: str
     summary: str = ""
     base: Base
-    outputs: tuple[BlockOutput, ...] = ()
+    outputs: tuple[Step, ...] = ()
     space: Space = Space()
     seconds: dict[str, float] = {}
     dropped: tuple[str, ...] = ()
@@ -86,18 +70,25 @@ class Plan(Model, frozen=True, kw_only=True):
     build: tuple[Step, ...] = ()
     final: tuple[Step, ...] = ()
     files: dict[str, str] = {}
-    checks: tuple[CheckCall, ...] = ()
     path: tuple[str, ...] = ()
     environment: dict[str, str] = {}
-    expanding: dict[str, str] = {}
-    keeps_temporary: bool = False
+    settings: tuple[Setting, ...] = ()
     base_key: str = ""
-    products_key: str = ""
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """Return the steps of the image itself."""
         return (*self.common, *self.final)
+
+    @property
+    def keeps_temporary(self) -> bool:
+        """Return whether a step may need what an earlier one left in /tmp or /var/tmp."""
+        return any(output.is_apart for output in self.outputs)
+
+    @property
+    def products_key(self) -> str:
+        """Return the key of what is compiled: against what, and how."""
+        return self.build[-1].key if self.build else ""
 
     @property
     def repeated(self) -> tuple[Step, ...]:
@@ -107,34 +98,37 @@ class Plan(Model, frozen=True, kw_only=True):
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the image's variables; the value of one that is made of the base's is empty."""
-        return {**dict.fromkeys(self.expanding, ""), **self.environment}
+        """Return the image's variables; the value of one that is made of others is empty."""
+        settings = (setting for setting in self.settings if not setting.is_argument)
+        literals = {setting.name: read_literal(setting.value) for setting in settings}
+        return {**self.environment, **literals}
 
 
-def make_plan(name: str, recipe: Recipe, scripts: Mapping[str, str]) -> Plan:
+def make_plan(
+    name: str, recipe: Recipe, scripts: Mapping[str, str], sources: Mapping[str, Source]
+) -> Plan:
     """Return the plan of a recipe.
 
     Args:
         name: of the recipe: the file's name without ``.toml``.
         recipe: merged with those that it extends and its features.
         scripts: the text of every file of ``images/checks``, by name.
+        sources: the files that steps copy, by the path in the recipe.
 
     Raises:
         BadDataError: A value in it is unknown or impossible; gives the key.
     """
     base = read_base(name, recipe)
-    outputs, dropped = _outputs(recipe, base)
+    outputs, dropped = _outputs(recipe, base, sources)
     in_place = "compilers" in base.output().holds
     compiled = [output for output in outputs if output.build_lines and not in_place]
     first = outputs.index(compiled[0]) if compiled else len(outputs)
     common, later = _image_steps(outputs, first, in_place=in_place)
     path = tuple(dict.fromkeys(directory for output in outputs for directory in output.path))
-    keeps_temporary = any(output.keeps_temporary for output in outputs)
-    environment, expanding = _environment(outputs)
+    environment, settings = _environment(outputs)
     clean = Step(
         name="clean", detail="what only the build needed", lines=tuple(_clean(outputs, base))
     )
-    checks = list_checks(outputs)
     plan = Plan(
         name=name,
         summary=recipe.summary,
@@ -143,21 +137,21 @@ def make_plan(name: str, recipe: Recipe, scripts: Mapping[str, str]) -> Plan:
         space=recipe.space or Space(),
         seconds=recipe.seconds,
         dropped=dropped,
-        prelude=tuple(_prelude(base, path, keeps_temporary=keeps_temporary)),
+        prelude=tuple(_prelude(base, path, outputs)),
         common=common,
         build=tuple(_build_steps(compiled)),
         final=(*later, clean),
-        files=check_files(checks, list_modules(outputs), scripts),
-        checks=checks,
+        files=check_files(list_checks(outputs), list_modules(outputs), scripts),
         path=path,
         environment=environment,
-        expanding=expanding,
-        keeps_temporary=keeps_temporary,
+        settings=settings,
     )
     return with_keys(plan)
 
 
-def _outputs(recipe: Recipe, base: Base) -> tuple[tuple[BlockOutput, ...], tuple[str, ...]]:
+def _outputs(
+    recipe: Recipe, base: Base, sources: Mapping[str, Source]
+) -> tuple[tuple[Step, ...], tuple[str, ...]]:
     """Return what the steps of a recipe give, and the kinds of those that the base has already."""
     read_blocks(recipe.steps)  # an error names a step by its place in the recipe
     steps = replace_first(override(recipe.steps, recipe.overrides))
@@ -168,28 +162,51 @@ def _outputs(recipe: Recipe, base: Base) -> tuple[tuple[BlockOutput, ...], tuple
     holds = base.output().holds
     if replaced & {"torch", "tensorflow", "tensorflow-cpu"}:
         holds -= {"horovod"}  # the base's own was built for the framework that is replaced
-    needed = [block.output_on(holds) for kind, block in blocks if not block.is_held(kind, holds)]
+    ground = Ground(holds, sources)
+    needed = [block.output_on(ground) for kind, block in blocks if not block.is_held(kind, holds)]
     dropped = dict.fromkeys(kind for kind, block in blocks if block.is_held(kind, holds))
-    has_python = "python" in holds or isinstance(base, LocalImage)
-    outputs = protect(needed, has_python=has_python)
+    has_python = "python" in holds or isinstance(base, LocalImage | Definition)
+    outputs = protect(tuple(_apart(needed)), has_python=has_python)
     require_different_names(outputs)
     return outputs, tuple(dropped)
 
 
-def _environment(outputs: Iterable[BlockOutput]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the image's variables; of two steps that set the same, the later counts."""
-    literals: dict[str, str] = {}
-    expanding: dict[str, str] = {}
+def _apart(outputs: Iterable[Step]) -> Iterator[Step]:
+    """Yield the outputs; those that are apart run in a shell with what earlier steps lead with."""
+    leads: list[str] = []
     for output in outputs:
-        for name in (*output.environment, *output.expanding):
-            literals.pop(name, None)
-            expanding.pop(name, None)
-        literals |= output.environment
-        expanding |= output.expanding
-    return dict(sorted(literals.items())), expanding
+        if any(lead.startswith('cd "/') for lead in output.leads):
+            # The directories before it may be gone.
+            leads = [lead for lead in leads if not lead.startswith("cd ")]
+        if output.is_apart:
+            lines = "; ".join((*APART, *leads, *output.lines))
+            output = replace(output, lines=(f"( {lines} )",))
+        leads += output.leads
+        yield output
 
 
-def _prelude(base: Base, path: Sequence[str], *, keeps_temporary: bool) -> Iterator[str]:
+def _environment(outputs: Iterable[Step]) -> tuple[dict[str, str], tuple[Setting, ...]]:
+    """Return the image's variables: literal ones, and from the first that is made of others on."""
+    literals: dict[str, str] = {}
+    settings: list[Setting] = []
+    for output in outputs:
+        settings += output.settings
+        if settings:
+            values = output.environment.items()
+            settings += [Setting(name, escape_expanding(value)) for name, value in values]
+        else:
+            literals |= output.environment
+    needed: list[Setting] = []
+    for setting in reversed(settings):  # of a build's arguments, those that the image's are made of
+        names = (f"${setting.name}", f"${{{setting.name}")
+        if not setting.is_argument or any(
+            name in later.value for later in needed for name in names
+        ):
+            needed.append(setting)
+    return dict(sorted(literals.items())), tuple(reversed(needed))
+
+
+def _prelude(base: Base, path: Sequence[str], outputs: Sequence[Step]) -> Iterator[str]:
     yield "umask 022"
     yield "export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive"
     yield (
@@ -204,12 +221,12 @@ def _prelude(base: Base, path: Sequence[str], *, keeps_temporary: bool) -> Itera
     yield from base.output().prelude
     if path:
         yield f"export PATH={':'.join(path)}:$PATH"
-    if keeps_temporary:
+    if any(output.is_apart for output in outputs):
         yield "# /tmp is part of the image"
 
 
 def _image_steps(
-    outputs: Sequence[BlockOutput], first: int, *, in_place: bool
+    outputs: Sequence[Step], first: int, *, in_place: bool
 ) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
     """Return the steps of the image before and after the build stage.
 
@@ -238,12 +255,13 @@ def _image_steps(
                 detail=to_plain_text(output.detail or ", ".join(output.packages)),
                 lines=(*before, *lines),
                 products=bool(output.build_lines) and own_apt,
+                source=output.source,
             )
             (common if number < first else later).append(step)
     return tuple(common), tuple(later)
 
 
-def _first_apt(outputs: Iterable[BlockOutput]) -> Iterator[Step]:
+def _first_apt(outputs: Iterable[Step]) -> Iterator[Step]:
     """Yield the step that installs the Debian packages of the first steps."""
     packages = sorted({package for output in outputs for package in output.packages})
     if packages:
@@ -262,7 +280,7 @@ def _apt_lines(packages: Iterable[str]) -> tuple[str, ...]:
     return ("apt-get -qq update", f"{_INSTALL} {' '.join(sorted(packages))}", *_CLEAN_APT)
 
 
-def _lines(output: BlockOutput, *, in_place: bool) -> tuple[str, ...]:
+def _lines(output: Step, *, in_place: bool) -> tuple[str, ...]:
     """Return the commands of a block in the image itself."""
     if output.build_lines and in_place:
         return (*output.build_lines, *output.lines, f"rm -rf {WHEELS}")
@@ -275,7 +293,7 @@ def _lines(output: BlockOutput, *, in_place: bool) -> tuple[str, ...]:
     return output.lines
 
 
-def _build_steps(outputs: Iterable[BlockOutput]) -> Iterator[Step]:
+def _build_steps(outputs: Iterable[Step]) -> Iterator[Step]:
     """Yield the steps of the build stage beyond the common ones."""
     known = tuple(outputs)
     packages = sorted({package for output in known for package in output.build_packages})
@@ -290,7 +308,7 @@ def _build_steps(outputs: Iterable[BlockOutput]) -> Iterator[Step]:
         )
 
 
-def _clean(outputs: Sequence[BlockOutput], base: Base) -> Iterator[str]:
+def _clean(outputs: Sequence[Step], base: Base) -> Iterator[str]:
     for output in outputs:
         yield from output.finish
     if any(output.packages or output.build_packages for output in outputs):
@@ -316,15 +334,9 @@ def with_keys(plan: Plan, state: str = "") -> Plan:
     common = _keyed(plan.prelude, plan.common, base_key)
     compiled_on = common[-1].key if common else base_key
     build = _keyed(plan.prelude, plan.build, compiled_on)
-    products_key = build[-1].key if build else ""
-    return replace(
-        plan,
-        base_key=base_key,
-        common=common,
-        build=build,
-        products_key=products_key,
-        final=_keyed(plan.prelude, plan.final, compiled_on, products_key),
-    )
+    plan = replace(plan, base_key=base_key, common=common, build=build)
+    final = _keyed(plan.prelude, plan.final, compiled_on, plan.products_key)
+    return replace(plan, final=final)
 
 
 def _keyed(
@@ -360,7 +372,7 @@ def hash_recipe(plan: Plan) -> str:
                 *(base.header, base.setup, plan.prelude),
                 *(contents(steps) for steps in (plan.common, plan.build, plan.final)),
                 *(dict(sorted(plan.files.items())), plan.path, plan.environment),
-                *((list(plan.expanding.items()),) if plan.expanding else ()),
+                *((plan.settings,) if plan.settings else ()),
             )
         )
     )

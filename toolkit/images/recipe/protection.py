@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from toolkit.images.recipe.block import BlockOutput
+from toolkit.images.recipe.block import Step
 from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.quoting import quote_word, quote_words
 from toolkit.model.base import BadDataError
@@ -47,6 +47,11 @@ FRAMEWORKS = (
     *("horovod", "ray", "mpi4py", "numpy"),
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_VERSION = re.compile(r"[0-9][A-Za-z0-9.+!_-]*\Z")
+# A name with its extras, versions or an address, and a condition.
+_REQUIREMENT = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]+(?:\[[^\]]*\])?)\s*(?:[<>=!~(@][^;]*)?(?P<marker>;.*)?\Z"
+)
 _FILES = (".whl", ".zip", ".tar.gz")
 
 
@@ -81,49 +86,32 @@ def override(
     Raises:
         BadDataError: No step brings such a package, or its version is none.
     """
-    if not versions:
-        return tuple(steps)
-    # Slow to import, and rarely needed.
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.specifiers import SpecifierSet
-
-    _require_overridable(steps, versions)
-    exact = {normalize_name(name): f"=={version}" for name, version in versions.items()}
+    packages = [name for step in steps if step["block"] == "pip" for name in step["packages"]]
+    brought = parse_names(packages)
+    for name, version in versions.items():
+        if normalize_name(name) not in brought:
+            text = f"no step of pip brings {name!r}; one of the base is replaced by `replaces`"
+            raise BadDataError(text, f"overrides.{name}", brought, name)
+        if not _VERSION.match(version):
+            raise BadDataError(f"{version!r} is not a version", f"overrides.{name}")
+    exact = {normalize_name(name): version for name, version in versions.items()}
 
     def pin(package: str) -> str:
         name = parse_name(package)
         if name not in exact:
             return package
-        try:
-            requirement = Requirement(package)
-        except InvalidRequirement:
+        match = _REQUIREMENT.match(package.strip())
+        if match is None:
             text = f"{package!r} cannot get another version: write it into the step"
-            raise BadDataError(text, f"overrides.{name}") from None
-        requirement.url, requirement.specifier = None, SpecifierSet(exact[name])
-        return str(requirement)
+            raise BadDataError(text, f"overrides.{name}")
+        return f"{match['name']}=={exact[name]}{match['marker'] or ''}"
 
     return tuple(
         {**step, "packages": [pin(package) for package in step["packages"]]}
-        if step["block"] == "pip"
+        if step["block"] == "pip" and exact
         else step
         for step in steps
     )
-
-
-def _require_overridable(steps: Sequence[Mapping[str, Any]], versions: Mapping[str, str]) -> None:
-    from packaging.version import InvalidVersion, Version
-
-    brought = parse_names(
-        package for step in steps if step["block"] == "pip" for package in step["packages"]
-    )
-    for name, version in versions.items():
-        if normalize_name(name) not in brought:
-            text = f"no step of pip brings {name!r}; one of the base is replaced by `replaces`"
-            raise BadDataError(text, f"overrides.{name}", brought, name)
-        try:
-            Version(version)
-        except InvalidVersion:
-            raise BadDataError(f"{version!r} is not a version", f"overrides.{name}") from None
 
 
 def replace_first(steps: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
@@ -148,7 +136,7 @@ def replace_first(steps: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any]
     return (*steps[:first], *early, *(step for step in steps[first:] if step not in early))
 
 
-def protect(outputs: Sequence[BlockOutput], *, has_python: bool) -> tuple[BlockOutput, ...]:
+def protect(outputs: Sequence[Step], *, has_python: bool) -> tuple[Step, ...]:
     """Return the outputs of a recipe, in which steps of pip keep the packages of earlier steps.
 
     Args:
@@ -163,7 +151,7 @@ def protect(outputs: Sequence[BlockOutput], *, has_python: bool) -> tuple[BlockO
     return tuple(result)
 
 
-def _guarded(output: BlockOutput, protected: Sequence[str]) -> BlockOutput:
+def _guarded(output: Step, protected: Sequence[str]) -> Step:
     """Return a step of pip with its constraints; another step, and the first, as it is."""
     if not output.requirements or not protected:
         return output
@@ -182,7 +170,7 @@ def _guarded(output: BlockOutput, protected: Sequence[str]) -> BlockOutput:
     )
 
 
-def _explained(output: BlockOutput) -> str:
+def _explained(output: Step) -> str:
     """Return what a step does when pip has failed: it prints which versions would fit."""
     wanted = quote_word(f"{CONFLICT}{', '.join(output.requirements)}")
     free = quote_words(

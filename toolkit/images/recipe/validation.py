@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from toolkit.images.recipe.bases import BASES, Base
-from toolkit.images.recipe.block import IN_BUILD, Block, BlockOutput, more_suffix
+from toolkit.images.recipe.block import IN_BUILD, Block, Step, more_suffix
 from toolkit.images.recipe.blocks import BLOCKS
 from toolkit.images.recipe.names import is_image_name
 from toolkit.images.recipe.recipe import Recipe
@@ -92,7 +92,7 @@ def _require_printable(key: str, text: str) -> None:
         raise BadDataError(f"{text!r} holds {name}, which a definition cannot carry", key)
 
 
-def require_different_names(outputs: Sequence[BlockOutput]) -> None:
+def require_different_names(outputs: Sequence[Step]) -> None:
     """Raise for a step whose name another step, or one that is made of it, has."""
     built = {f"{output.name}-build" for output in outputs if output.build_lines}
     bare = Counter(output.name for output in outputs if output.packages and not output.lines)

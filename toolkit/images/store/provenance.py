@@ -16,8 +16,9 @@ from toolkit.errors import (
     MalformedInputError,
     NeedsInstallError,
 )
+from toolkit.files import hash_file
 from toolkit.images.recipe import library
-from toolkit.images.recipe.bases import Base, LocalImage
+from toolkit.images.recipe.bases import Base, Definition, LocalImage
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.lock import Lock, format_lock
 from toolkit.images.recipe.plan import Plan
@@ -50,7 +51,7 @@ def base_state(resolved: Plan) -> str:
     Raises:
         ImageMissingError: The base does not exist, or is a pipe or the like.
     """
-    if not isinstance(resolved.base, LocalImage):
+    if not isinstance(resolved.base, LocalImage | Definition):
         return ""
     path = Path(resolved.base.path)
     try:
@@ -90,6 +91,8 @@ def describe_base(base: Base, *, digest: bool = False) -> BaseImage:
         path = Path(base.path)
         hashed = f"sha256:{partition_digest(path)}" if digest and path.is_file() else ""
         return BaseImage(reference=base.path, digest=hashed)
+    if isinstance(base, Definition):
+        return BaseImage(reference=base.path, digest=f"sha256:{hash_file(Path(base.path))}")
     output = base.output()
     return BaseImage(
         reference=output.reference or output.detail,

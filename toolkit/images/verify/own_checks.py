@@ -14,7 +14,7 @@ from toolkit.checks import Result, failed, passed
 from toolkit.config import package_directory
 from toolkit.errors import CommandFailedError
 from toolkit.images.recipe.block import CHECKS, CheckCall
-from toolkit.images.recipe.blocks.horovod import rank_checks
+from toolkit.images.recipe.compiled import rank_checks
 from toolkit.images.recipe.quoting import quote_words
 from toolkit.images.store.settings import run_in_image, user_options
 from toolkit.model.base import Model

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError
+from toolkit.files import read_text
 from toolkit.images.builder.apptainer.compose import normalize_times
 from toolkit.images.builder.apptainer.programs import (
     COMPRESSION,
@@ -32,13 +33,14 @@ from toolkit.images.builder.apptainer.programs import (
     fence_command,
     program_version,
     run_image_checks,
+    with_sources,
 )
 from toolkit.images.builder.follow import LAST_STEPS, Follower
 from toolkit.images.host import host_config
 from toolkit.images.host.host_config import Bind, HostConfig, mount_options
 from toolkit.images.host.privilege import BuildCommand, build_command, may_mount
 from toolkit.images.host.workspace import Workspace
-from toolkit.images.recipe.bases import Base, Debootstrap, LocalImage
+from toolkit.images.recipe.bases import Base, Debootstrap, Definition, LocalImage
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import EPOCH
 from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
@@ -102,11 +104,16 @@ def build(
         NeedsInstallError, ForbiddenError: This machine or user cannot build.
     """
     command = build_command()
-    config = config or host_config.collect_host_config()
+    config = with_sources(config or host_config.collect_host_config(), plan)
     names = {step.name: step.detail for step in (*plan.repeated, *plan.steps)}
     follower.details = {"base": plan.base.output().detail, **LAST_STEPS, **names}
     follower.secrets = host_config.collect_secrets(config)
     follower.begin("base")
+    local = Path(plan.base.path if isinstance(plan.base, LocalImage) else "")
+    if isinstance(plan.base, Definition):
+        local = Path(cached_base(plan, place, follower).path)
+        header = "\n".join(plan.base.output().header)
+        definition = definition.replace(header, f"Bootstrap: localimage\nFrom: {local}")
     binds = host_config.write_host_config(config, place.output / "host", wheels)
     task = _Task(
         command,
@@ -122,8 +129,8 @@ def build(
     follower.end()
     version = program_version(command.program)
     outcome = BuildOutcome(follower.reader.results, version, follower.seconds)
-    if isinstance(plan.base, LocalImage) and Path(plan.base.path).is_file():
-        outcome.base_variables = read_variables(plan.base.path)
+    if local.is_file():
+        outcome.base_variables = read_variables(str(local))
     return outcome
 
 
@@ -140,7 +147,9 @@ def build_base(
     Errors are those of ``build``.
     """
     began = int(time.time()) - 1
-    text = "\n".join(base.output().header) + f"\n\n%labels\n    {BUILD_DATE} {EPOCH}\n"
+    cwd, text = "/", "\n".join(base.output().header) + f"\n\n%labels\n    {BUILD_DATE} {EPOCH}\n"
+    if isinstance(base, Definition):  # what it copies is relative to it
+        cwd, text = str(Path(base.path).parent), read_text(Path(base.path))
     if base.output().setup:
         text += "\n%setup\n" + "\n".join(f"    {line}" for line in base.output().setup) + "\n"
     task = _Task(
@@ -149,8 +158,9 @@ def build_base(
         text,
         target,
         packing=(*COMPRESSION, "-b", str(BLOCK_SIZE), *UNCOMPRESSED_TABLES),
-        arguments=_temporary_mounts(place),
+        arguments=_temporary_mounts(place, "base"),
         environment=environment or {},
+        cwd=cwd,
     )
     _run(task, place, follower)
     normalize_times(target, began, EPOCH)
@@ -277,9 +287,9 @@ def _base_arguments(base: Base, place: Workspace) -> list[str]:
     return ["--build-arg-file", str(place.output / "arguments")]
 
 
-def _temporary_mounts(place: Workspace) -> tuple[str, ...]:
+def _temporary_mounts(place: Workspace, name: str = "within") -> tuple[str, ...]:
     """Return mounts of directories for temporary files, which are removed with the build."""
-    return mount_options(place.temporary_bind(target, "within") for target in ("/tmp", "/var/tmp"))
+    return mount_options(place.temporary_bind(target, name) for target in ("/tmp", "/var/tmp"))
 
 
 def _environment(place: Workspace, command: BuildCommand) -> dict[str, str]:
@@ -298,6 +308,6 @@ def _environment(place: Workspace, command: BuildCommand) -> dict[str, str]:
         "CONFIGDIR": place.output / "config",
     }
     for name, directory in directories.items():
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
         environment |= {f"APPTAINER_{name}": str(directory), f"SINGULARITY_{name}": str(directory)}
     return environment

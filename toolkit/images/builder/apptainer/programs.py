@@ -18,7 +18,7 @@ from toolkit.images.host.host_config import ROOT, Bind, HostConfig, write_host_c
 from toolkit.images.host.kernel import module_command, namespace_command
 from toolkit.images.host.privilege import may_mount, namespace_ids
 from toolkit.images.host.workspace import Workspace
-from toolkit.images.recipe.block import CHECKS
+from toolkit.images.recipe.block import CHECKS, SOURCES
 from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import BYTE_CODE, EPOCH
 from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
@@ -180,6 +180,16 @@ def program_version(program: str) -> str:
     return output.replace(" version ", " ").strip()
 
 
+def with_sources(config: HostConfig, plan: Plan) -> HostConfig:
+    """Return a host configuration with the files that steps copy, each where its step finds it."""
+    binds = (
+        Bind(source=step.source.path, target=f"{SOURCES}/{step.name}".removeprefix(f"{ROOT}/"))
+        for step in plan.steps
+        if step.source
+    )
+    return replace(config, binds=(*config.binds, *binds))
+
+
 def write_step_config(config: HostConfig, place: Workspace, plan: Plan) -> tuple[Bind, ...]:
     """Write what the sandbox's steps see of the host; return the mounts.
 
@@ -190,7 +200,7 @@ def write_step_config(config: HostConfig, place: Workspace, plan: Plan) -> tuple
     binds = [Bind(source=file, target=file) for file in files if Path(file).exists()]
     targets = () if plan.keeps_temporary else ("/tmp", "/var/tmp")
     binds += [place.temporary_bind(target, "steps") for target in targets]
-    binds += write_host_config(config, place.output / "host")
+    binds += write_host_config(with_sources(config, plan), place.output / "host")
     scripts = place.output / "host/steps"
     scripts.mkdir()
     byte_code = "\n".join((*plan.prelude, _BYTE_CODE)) + "\n"

@@ -1,29 +1,30 @@
 """Import an existing Dockerfile or Singularity definition as a recipe that means the same.
 
-Every instruction becomes a step of its own, in the file's order, and runs in the directory, with
-the variables, the shell and the user that the engine gives it. What a recipe cannot carry is named
-with its line. Where a later step could need it (files, mounts, stages), nothing is imported.
+A definition becomes the recipe's base, which Apptainer itself builds. Every instruction of a
+Dockerfile becomes a step of its own, in the file's order; the files that it copies are put beside
+the recipe. What a recipe cannot carry is named with its line. Where a later step could need it
+(mounts, stages), nothing is imported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from toolkit.errors import ConfigError
 from toolkit.files import read_text
 from toolkit.images.recipe.drafts import format_step
-from toolkit.images.recipe.importers.steps import UnsupportedLine
+from toolkit.images.recipe.importers.context import Files
+from toolkit.images.recipe.importers.dockerfile import DockerfileImport, UnsupportedLine
 from toolkit.model.base import Model, toml_value
 from toolkit.quoting import shell
 
 
 class ImportedRecipe(Model, frozen=True, kw_only=True):
-    """A recipe's text, and the lines of the file that are not in it."""
+    """A recipe's text, the files that it copies, and the lines that are not in it."""
 
     recipe: str
-    unsupported: tuple[UnsupportedLine, ...]
+    files: Files = {}
+    unsupported: tuple[UnsupportedLine, ...] = ()
 
 
 def import_file(path: Path, name: str) -> ImportedRecipe:
@@ -31,7 +32,7 @@ def import_file(path: Path, name: str) -> ImportedRecipe:
 
     Args:
         path: of the file; sources that it copies are relative to its directory.
-        name: of the recipe.
+        name: of the recipe; the directory of its files beside it is called NAME.files.
 
     Raises:
         ConfigError: It cannot be read, is neither, or a step needs what no recipe carries.
@@ -48,10 +49,11 @@ def import_file(path: Path, name: str) -> ImportedRecipe:
         ) from None
     words = [line.split(":")[0].split() for line in text.splitlines()]
     first = [line[0].lower() for line in words if line]
+    imported = DockerfileImport(path, f"{name}.files")
     if "bootstrap" in first:
-        from toolkit.images.recipe.importers.definition import import_definition as read
+        imported.base = {"kind": "definition", "path": str(path.absolute())}
     elif "from" in first:
-        from toolkit.images.recipe.importers.dockerfile import import_dockerfile as read
+        imported.run(text)
     else:
         raise ConfigError(
             "this is neither a Dockerfile (no FROM) nor a definition (no Bootstrap)",
@@ -60,21 +62,16 @@ def import_file(path: Path, name: str) -> ImportedRecipe:
             if path.suffix == ".toml"
             else "the path of a Dockerfile or a definition; toolkit image new writes a recipe",
         )
-    base, steps, unsupported = read(text, path)
-    return ImportedRecipe(
-        recipe=_written(name, path, base, steps),
-        unsupported=tuple(sorted(unsupported, key=lambda entry: entry.line)),
-    )
-
-
-def _written(
-    name: str, path: Path, base: Mapping[str, Any], steps: Iterable[Mapping[str, Any]]
-) -> str:
     lines = [
         f"# Taken from {path.name}. After a change: toolkit image build {name}.toml",
         f"summary = {toml_value(f'from {path.name}')}",
         "",
         "[base]",
-        *(f"{key} = {toml_value(value)}" for key, value in base.items()),
+        *(f"{key} = {toml_value(value)}" for key, value in imported.base.items()),
+        *(line for step in imported.steps for line in format_step(step)),
     ]
-    return "\n".join((*lines, *(line for step in steps for line in format_step(step)))) + "\n"
+    return ImportedRecipe(
+        recipe="\n".join(lines) + "\n",
+        files=imported.files,
+        unsupported=tuple(sorted(imported.unsupported, key=lambda entry: entry.line)),
+    )

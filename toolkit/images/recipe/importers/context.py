@@ -1,42 +1,30 @@
-"""Pack the files of a Dockerfile's COPY or a definition's %files into an archive for a recipe."""
+"""The files of a Dockerfile's COPY, which are put beside the recipe."""
 
 from __future__ import annotations
 
-import base64
 import fnmatch
-import gzip
-import io
 import os
+import shutil
 import stat
-import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from toolkit.errors import ConfigError
 from toolkit.files import read_text
-from toolkit.units import human_size
+from toolkit.images.recipe.sources import list_entries
 
-# Bytes of an archive: a recipe is a text that people read and keep under version control.
-MOST = 512_000
-_LINE = 4096  # characters of base64 in a line of the recipe; a multiple of four
-
-
-class Packed(NamedTuple):
-    """Files as lines of base64, and their names at the top of the archive."""
-
-    names: tuple[str, ...]
-    data: tuple[str, ...]
+# Relative name -> the path that it is copied from, or the text of it.
+Files = dict[str, Path | str]
 
 
 class Context:
     """The directory that a Dockerfile's sources are relative to."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.directory = directory.resolve()
         self._ignored = _ignore_rules(directory)
 
-    def sources(self, pattern: str, place: str) -> list[Path]:
+    def list_sources(self, pattern: str, place: str) -> list[Path]:
         """Return the files and directories that a source of COPY names, sorted.
 
         Raises:
@@ -47,125 +35,70 @@ class Context:
             raise ConfigError(
                 f"{pattern} lies outside the directory of the Dockerfile", place=place
             )
-        if any(character in relative for character in "*?["):
-            paths = sorted(
-                path for path in self.directory.glob(relative) if not self.is_ignored(path)
-            )
-        else:
-            paths = [
-                path
-                for path in [self.directory / relative]
-                if os.path.lexists(path) and not self.is_ignored(path)
-            ]
-        if not paths:
+        has_wildcard = any(character in relative for character in "*?[")
+        paths = self.directory.glob(relative) if has_wildcard else [self.directory / relative]
+        sources = sorted(
+            path for path in paths if os.path.lexists(path) and not self._is_ignored(path)
+        )
+        if not sources:
             step = (
                 f"import takes files from the directory of the Dockerfile, {self.directory}: "
                 "put the Dockerfile at the top of its context"
             )
             raise ConfigError(f"there is no {pattern} to copy", place=place, next_step=step)
-        return paths
+        return sources
 
-    def is_ignored(self, path: Path) -> bool:
-        """Return whether ``.dockerignore`` keeps a path out; the last rule that fits decides."""
-        name = os.path.relpath(path, self.directory)
-        ignored = False
-        for pattern, out in self._ignored:
-            if _fits(name, pattern):
-                ignored = out
-        return ignored
-
-    def pack(self, sources: Sequence[Path], place: str, *, contents: bool = True) -> Packed:
-        """Pack the sources; of a directory its contents, or itself.
+    def list_files(self, sources: Sequence[Path]) -> Files:
+        """Return sources by the names that COPY gives them: of a directory its contents.
 
         Raises:
-            ConfigError: They are more than a recipe can carry, or of a kind that no archive holds.
+            ConfigError: One cannot be read, or is of a kind that no image holds.
         """
-        entries = [
-            entry for source in sources for entry in self._entries(source, contents=contents)
-        ]
-        return pack(entries, place)
+        files: Files = {}
+        try:
+            for source in sources:
+                real = source.resolve(strict=True)  # a link that COPY names is followed
+                if not real.is_relative_to(self.directory):
+                    raise ConfigError(
+                        f"{source.name} leads out of the directory of the Dockerfile",
+                        place=str(source),
+                    )
+                for name, path in list_entries(real):
+                    if not self._is_ignored(path):
+                        files[source.name if path == real else name] = path
+        except OSError as error:
+            cause = f"the files to copy cannot be read: {error.strerror}"
+            raise ConfigError(cause, place=str(error.filename)) from None
+        return files
 
-    def _entries(self, source: Path, *, contents: bool) -> Iterator[tuple[str, Path]]:
-        """Yield every path below a source with its name in the archive, directories first."""
-        is_directory = source.is_dir() and not source.is_symlink()
-        if not is_directory or not contents:
-            yield source.name, source
-        if is_directory:
-            top = source if contents else source.parent
-            for directory, names, files in os.walk(source):
-                names.sort()
-                for name in (*names, *sorted(files)):
-                    path = Path(directory, name)
-                    if not self.is_ignored(path):
-                        yield os.path.relpath(path, top), path
-
-
-def pack(entries: Sequence[tuple[str, Path]], place: str) -> Packed:
-    """Pack paths under names, the same bytes for the same files.
-
-    Raises:
-        ConfigError: They are more than a recipe can carry, or of a kind that no archive holds.
-    """
-    size = sum(path.lstat().st_size for _, path in entries if path.is_file())
-    if size > 20 * MOST:
-        raise _too_large(size, place)
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for name, path in sorted(entries):
-            if not (path.is_symlink() or path.is_file() or path.is_dir()):
-                raise ConfigError(
-                    f"{name} is a {_kind(path)}, which a recipe cannot carry", place=place
-                )
-            archive.add(path, arcname=name, recursive=False, filter=_plain)
-    return _encoded(
-        buffer.getvalue(),
-        tuple(dict.fromkeys(name.split("/")[0] for name, _ in sorted(entries))),
-        place,
-    )
+    def _is_ignored(self, path: Path) -> bool:
+        """Return whether ``.dockerignore`` keeps a path out; the last rule that fits decides."""
+        name = os.path.relpath(path, self.directory)
+        rules = (is_out for pattern, is_out in reversed(self._ignored) if _fits(name, pattern))
+        return next(rules, False)
 
 
-def pack_text(name: str, text: str, place: str) -> Packed:
-    """Pack a file with this text.
-
-    Raises:
-        ConfigError: It is more than a recipe can carry.
-    """
-    buffer = io.BytesIO()
-    data = text.encode()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        entry = tarfile.TarInfo(name)
-        entry.size, entry.mode = len(data), 0o644
-        archive.addfile(entry, io.BytesIO(data))
-    return _encoded(buffer.getvalue(), (name,), place)
-
-
-def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    entry.uid = entry.gid = entry.mtime = 0
-    entry.uname = entry.gname = ""
-    return entry
-
-
-def _encoded(data: bytes, names: tuple[str, ...], place: str) -> Packed:
-    packed = gzip.compress(data, mtime=0)
-    if len(packed) > MOST:
-        raise _too_large(len(packed), place)
-    text = base64.b64encode(packed).decode()
-    return Packed(names, tuple(text[at : at + _LINE] for at in range(0, len(text), _LINE)))
-
-
-def _too_large(size: int, place: str) -> ConfigError:
-    cause = f"the files are {human_size(size)}, and a recipe carries at most {human_size(MOST)}"
-    return ConfigError(
-        cause,
-        place=place,
-        next_step="leave them out and show the directory to the job (--bind), "
-        "or fetch them in a RUN",
-    )
-
-
-def _kind(path: Path) -> str:
-    mode = path.lstat().st_mode
-    return "socket" if stat.S_ISSOCK(mode) else "pipe" if stat.S_ISFIFO(mode) else "device"
+def write_files(files: Files, target: Path) -> None:
+    """Write files below a new directory, if there are any, with their permissions and links."""
+    if files:
+        target.mkdir(parents=True)
+    directories = []
+    for name, origin in files.items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(origin, str):
+            path.write_text(origin, encoding="utf-8")
+            path.chmod(0o644)
+        elif origin.is_symlink():
+            path.symlink_to(origin.readlink())
+        elif origin.is_dir():
+            path.mkdir(exist_ok=True)
+            directories.append((path, stat.S_IMODE(origin.stat().st_mode)))
+        else:
+            shutil.copyfile(origin, path)
+            path.chmod(stat.S_IMODE(origin.stat().st_mode))
+    for path, mode in reversed(directories):  # its owner may not write to it
+        path.chmod(mode)
 
 
 def _ignore_rules(directory: Path) -> list[tuple[str, bool]]:

@@ -4,254 +4,389 @@ from __future__ import annotations
 
 import platform
 import posixpath
-from collections.abc import Callable
+import re
 from pathlib import Path
 from typing import Any
 
-from toolkit.errors import ConfigError
-from toolkit.images.recipe.importers import shell_words
-from toolkit.images.recipe.importers.copies import copy_files
-from toolkit.images.recipe.importers.dockerfile_reader import Instruction, read_instructions
-from toolkit.images.recipe.importers.state import ImportState
-from toolkit.images.recipe.importers.steps import (
-    ALTERNATIVES,
-    UnsupportedLine,
-    encode_command,
-    encode_variables,
-    make_base,
-    refuse_stages,
+from toolkit.errors import ConfigError, UsageError
+from toolkit.images.recipe import catalogue
+from toolkit.images.recipe.importers.context import Context, Files
+from toolkit.images.recipe.importers.reader import Instruction, read_instructions
+from toolkit.images.recipe.importers.words import (
+    list_names,
+    split_words,
+    to_expanding,
+    to_literal,
 )
-from toolkit.images.recipe.quoting import quote_for_shell
+from toolkit.images.recipe.quoting import escape_expanding
+from toolkit.model.base import Model
 
+# Instructions that have no use in our images, and what to do instead.
+ALTERNATIVES = {
+    "CMD": "name the program on the command line: our images run what they are given",
+    "ENTRYPOINT": "name the program on the command line: our images run what they are given",
+    "EXPOSE": "nothing: containers on a cluster use the node's network as it is",
+    "HEALTHCHECK": "write a check: `checks` of a step",
+    "LABEL": "write it into the recipe's summary or comments",
+    "MAINTAINER": "write it into the recipe's comments",
+    "ONBUILD": "write its command as a step of the recipe that extends this one",
+    "STOPSIGNAL": "nothing: Slurm's signals are forwarded as they are",
+    "VOLUME": "bind a directory when the job runs: --bind",
+}
+_HANDLED = ("FROM", "ARG", "ENV", "WORKDIR", "USER", "SHELL", "RUN", "COPY", "ADD")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
 # Images that begin in / as root, by repository.
-_PLAIN_BASES = (
-    *(
-        "debian",
-        "ubuntu",
-        "alpine",
-        "python",
-        "fedora",
-        "centos",
-        "rockylinux",
-        "almalinux",
-        "busybox",
-        "gcc",
-        "buildpack-deps",
-    ),
-    *(
-        "continuumio/miniconda3",
-        "condaforge/miniforge3",
-        "nvidia/cuda",
-        "nvcr.io/nvidia/cuda",
-        "amazonlinux",
-        "archlinux",
-        "r-base",
-    ),
+_PLAIN_BASES = re.compile(
+    r"(docker\.io/)?(library/)?(debian|ubuntu|alpine|python|fedora|centos|rockylinux|almalinux"
+    r"|busybox|gcc|buildpack-deps|continuumio/miniconda3|condaforge/miniforge3|nvidia/cuda"
+    r"|amazonlinux|archlinux|r-base)|nvcr\.io/nvidia/cuda"
 )
+# No base image sets these, so that a Dockerfile finds them empty; a shell, or the start of an
+# image, sets them.
+_NEVER_SET = ("HOME", "USER", "PWD", "HOSTNAME", "SHLVL", "OLDPWD")
+_EMPTY = {name: f"UNSET_{name}" for name in _NEVER_SET}
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
+# Packages of the finished image that lack what they need; each where its program is there.
+_PIP_CHECK = {"pip": "if command -v pip >/dev/null; then pip check; fi"}
+_CHECKS = {
+    "dpkg": "if command -v dpkg >/dev/null; then dpkg --audit | { ! grep .; }; fi",
+}
 
 
-def import_dockerfile(
-    text: str, path: Path
-) -> tuple[dict[str, Any], list[dict[str, Any]], list[UnsupportedLine]]:
-    """Return the base, the steps, and the lines that are not supported.
+class UnsupportedLine(Model, frozen=True, kw_only=True):
+    """A line that a recipe cannot carry, and what to do about it."""
 
-    Raises:
-        ConfigError: A step needs what no recipe carries.
-        UsageError: The file has several stages.
+    line: int
+    text: str
+    instead: str
+
+
+class DockerfileImport:
+    """An import, which handles each instruction by the method of its name.
+
+    Attributes:
+        base, steps: of the recipe.
+        unsupported: the lines that are not in it.
+        files: what the steps copy, by the name that it gets in the directory of the files.
     """
-    return _Import(path).run(read_instructions(text, path.name))
 
+    def __init__(self, path: Path, directory: str) -> None:
+        """Take the path of the Dockerfile, and the name of the directory of the recipe's files."""
+        self.path, self.directory = path, directory
+        self.context = Context(path.parent)
+        self.base: dict[str, Any] = {}
+        self.steps: list[dict[str, Any]] = []
+        self.unsupported: list[UnsupportedLine] = []
+        self.files: Files = {}
+        self._globals: dict[str, str] = {}  # of ARG before FROM
+        self._known: dict[str, str] = {}  # values that do not depend on the base
+        self._set = set[str]()  # by ENV
+        self._renamed = dict(_EMPTY)
+        self._as_user = ""
+        self._user_line: Instruction | None = None
+        self._program: tuple[str, ...] = ("/bin/sh", "-c")
+        self._is_plain = False  # the base is known to begin in / as root
 
-class _Import(ImportState):
-    """An import, which handles each instruction by the method of its name."""
+    def run(self, text: str) -> None:
+        """Import everything.
 
-    _user_line: Instruction | None = None
-
-    def run(
-        self, instructions: tuple[Instruction, ...]
-    ) -> tuple[dict[str, Any], list[dict[str, Any]], list[UnsupportedLine]]:
-        """Import everything."""
-        for instruction in instructions:
+        Raises:
+            ConfigError: A step needs what no recipe carries.
+            UsageError: The file has several stages.
+        """
+        for instruction in read_instructions(text, self.path.name):
             if not self.base and instruction.name not in ("FROM", "ARG"):
-                raise self.refuse(instruction, "it is before FROM")
+                raise self._refuse(instruction, "it is before FROM")
             if instruction.name in ALTERNATIVES:
-                self.report(instruction, ALTERNATIVES[instruction.name])
+                self._report(instruction, ALTERNATIVES[instruction.name])
                 continue
-            handle: Callable[[Instruction], None] | None = (
-                getattr(self, f"_{instruction.name.lower()}", None)
-                if instruction.name in _HANDLED
-                else None
-            )
-            if handle is None:
-                raise self.refuse(
-                    instruction, f"{instruction.name} is no instruction that is known here"
-                )
-            handle(instruction)
+            try:
+                if instruction.name not in _HANDLED:
+                    raise ValueError(f"{instruction.name} is no instruction that is known here")
+                getattr(self, f"_{instruction.name.lower()}")(instruction)
+            except ValueError as error:
+                raise self._refuse(instruction, str(error)) from None
         if not self.base:
             raise ConfigError("the file has no FROM", place=str(self.path))
-        if self.environment:
-            self.steps.append({"block": "env", **encode_variables(self.environment)})
-        if self._user_line is not None and self.user.partition(":")[0] not in ("", "root", "0"):
-            self.report(
+        if self._user_line is not None and self._as_user.partition(":")[0] not in ("", "root", "0"):
+            self._report(
                 self._user_line,
                 "nothing: its commands ran as this user, and a job runs as the user who started it",
             )
-        return self.base, self.steps, self.unsupported
+        commands = [step for step in self.steps if step["block"] == "shell"]
+        if commands:
+            # NVIDIA's images have conflicts of their own.
+            commands[-1]["checks"] = _CHECKS | (_PIP_CHECK if self.base["kind"] != "ngc" else {})
+
+    def _refuse(self, instruction: Instruction, cause: str, step: str | None = None) -> ConfigError:
+        return ConfigError(
+            f"{instruction.shown}: {cause}",
+            place=f"{self.path}:{instruction.line}",
+            next_step=step,
+        )
+
+    def _report(self, instruction: Instruction, instead: str) -> None:
+        self.unsupported.append(
+            UnsupportedLine(line=instruction.line, text=instruction.shown, instead=instead)
+        )
+
+    def _report_assumed_base(self, instruction: Instruction) -> None:
+        if not self._is_plain:
+            self._is_plain = True
+            self._report(
+                instruction,
+                "the base image may begin in another directory than /, or as another user: "
+                "then write WORKDIR and USER first",
+            )
+
+    def _add_step(self, instruction: Instruction, block: str, **options: Any) -> None:
+        number = sum(
+            step.get("name", "").split("-")[:2] == ["line", str(instruction.line)]
+            for step in self.steps
+        )
+        name = f"line-{instruction.line}" + (f"-{number + 1}" if number else "")
+        self.steps.append({"block": block, "name": name, **options})
+
+    def _expand(
+        self, instruction: Instruction, text: str, renamed: dict[str, str] | None = None
+    ) -> str:
+        """Return a text of the file as an expanding value."""
+        value = to_expanding(text, {**self._renamed, **(renamed or {})})
+        if not list_names(value).isdisjoint(_EMPTY.values()):
+            names = "$HOME and its like are empty in a Dockerfile, unless the base image sets them"
+            self._report(instruction, f"{names}: write the path")
+        return value
 
     def _from(self, instruction: Instruction) -> None:
         if self.base:
-            raise refuse_stages(self.place(instruction))
-        words = list(shell_words.split_words(instruction.text))
-        reference = (
-            self.expand(instruction, words[0], dict(self.globals)).replace("$$", "$")
-            if words
-            else ""
-        )
-        if reference in ("", "scratch") or "${" in reference:
-            raise self.refuse(
+            raise UsageError(
+                "the file has several stages, and a recipe has none: "
+                "it is not known which commands are for the image",
+                place=f"{self.path}:{instruction.line}",
+                next_step="keep one stage; what has to be compiled goes into a block of a recipe, "
+                "such as horovod",
+            )
+        words = split_words(instruction.text) or [""]
+        reference = to_literal(to_expanding(words[0], {}), self._globals)
+        if reference in ("", "scratch"):
+            raise self._refuse(
                 instruction,
                 "a recipe begins with an image that has a shell",
                 "FROM debian:bookworm, or another image",
             )
-        if "platform" in instruction.flags and self._machine() not in instruction.flags["platform"]:
-            raise self.refuse(instruction, f"images are built for this machine, {self._machine()}")
-        self.base = make_base(reference)
-        if self.base["kind"] == "ngc":
-            self.directory, self.is_plain = "/workspace", True  # where NVIDIA's images begin
+        machine = _MACHINES.get(platform.machine(), platform.machine())
+        if machine not in instruction.flags.get("platform", machine):
+            raise self._refuse(instruction, f"images are built for this machine, {machine}")
+        release = catalogue.find_by_name(reference)
+        if release is not None:
+            self.base = {
+                "kind": "ngc",
+                "framework": release.framework,
+                "release": release.release,
+            }
+            self.steps.append({"block": "workdir", "path": "/workspace"})  # where these begin
+            self._is_plain = True
             return
-        repository = reference.partition("@")[0].rpartition(":")[0] or reference
-        self.is_plain = (
-            repository.removeprefix("docker.io/").removeprefix("library/") in _PLAIN_BASES
-        )
-
-    @staticmethod
-    def _machine() -> str:
-        return _MACHINES.get(platform.machine(), platform.machine())
+        image, _, digest = reference.partition("@")
+        self.base = {"kind": "docker", "image": image, **({"digest": digest} if digest else {})}
+        repository = image.rpartition(":")[0] or image
+        self._is_plain = bool(_PLAIN_BASES.fullmatch(repository))
 
     def _arg(self, instruction: Instruction) -> None:
-        for word in shell_words.split_words(instruction.text):
-            name, equals, value = word.partition("=")
+        machine = _MACHINES.get(platform.machine(), platform.machine())
+        kinds = {"ARCH": machine, "OS": "linux", "PLATFORM": f"linux/{machine}", "VARIANT": ""}
+        of_platform = {f"{side}{k}": v for side in ("TARGET", "BUILD") for k, v in kinds.items()}
+        defaults = of_platform | self._globals
+        for word in split_words(instruction.text):
+            name, equals, text = word.partition("=")
             if not self.base:
                 if equals:
-                    self.globals[name] = self.expand(instruction, value, dict(self.globals))
+                    self._globals[name] = to_literal(to_expanding(text, {}), self._globals)
+            elif name in self._set:
+                continue  # what ENV sets goes before
             elif equals:
-                self.arguments[name] = self.expand(instruction, value)
-            elif name in self.globals or name in self._platform():
-                self.arguments[name] = self.globals.get(name) or self._platform()[name]
+                value = self._expand(instruction, text)
+                self._set_variables({name: value}, build=True)
+            elif name in defaults:
+                self._set_variables({name: escape_expanding(defaults[name])}, build=True)
             else:
-                self.unset.append(name)
-                self.report(
+                self._report(
                     instruction,
                     f"it has no value here: write ARG {name}=VALUE if the build needs one",
                 )
 
-    def _platform(self) -> dict[str, str]:
-        machine = self._machine()
-        known = {"ARCH": machine, "OS": "linux", "PLATFORM": f"linux/{machine}", "VARIANT": ""}
-        return {
-            f"{side}{key}": value for side in ("TARGET", "BUILD") for key, value in known.items()
-        }
-
     def _env(self, instruction: Instruction) -> None:
-        words = list(shell_words.split_words(instruction.text))
+        words = split_words(instruction.text)
+        pairs = [(name, text) for name, _, text in (word.partition("=") for word in words)]
         if words and "=" not in words[0]:
-            name, _, value = instruction.text.partition(" ")
-            pairs = [(name, value.strip())]
-        else:
-            pairs = [(name, value) for name, _, value in (word.partition("=") for word in words)]
-        # All values of a line are expanded with the variables of earlier lines.
-        self.environment |= {name: self.expand(instruction, value) for name, value in pairs}
+            name, _, text = instruction.text.partition(" ")
+            pairs = [(name, text.strip())]
+        # All values of a line are made of what earlier lines set, and a recipe sets one by one.
+        old: dict[str, str] = {}
+        variables: dict[str, str] = {}
+        for name, text in pairs:
+            value = self._expand(instruction, text)
+            needed = list_names(value) & variables.keys()
+            if needed:
+                old |= {other: f"OLD_{other}" for other in needed}
+                value = to_expanding(text, {**self._renamed, **old})
+            variables[name] = value
+        if old:
+            before = {copy: f"${{{other}}}" for other, copy in old.items()}
+            self._set_variables(before, build=True)
+        self._set_variables(variables)
+        self._set |= variables.keys()
+        for name in variables:
+            self._renamed.pop(name, None)
+
+    def _set_variables(self, values: dict[str, str], *, build: bool = False) -> None:
+        """Add a step that sets variables, given as expanding values."""
+        variables = dict(values)
+        for name, value in values.items():
+            if not list_names(value):
+                variables[name] = to_literal(value, {})
+            try:
+                self._known[name] = to_literal(value, self._known)
+            except ValueError:
+                self._known.pop(name, None)
+        expand = [name for name, value in values.items() if list_names(value)]
+        self.steps.append(
+            {
+                "block": "env",
+                "variables": variables,
+                **({"expand": expand} if expand else {}),
+                **({"build": True} if build else {}),
+            }
+        )
 
     def _workdir(self, instruction: Instruction) -> None:
-        target = self.expand(instruction, instruction.text)
-        if target.startswith("${"):
-            raise self.refuse(
-                instruction, "it depends on the base image's variables", "write the path"
-            )
-        if not target.startswith("/"):
-            self.report_assumed_base(instruction)
-        self.directory = posixpath.normpath(posixpath.join(self.directory, target)).replace(
-            "//", "/"
-        )
-        made = f"mkdir -p {quote_for_shell(self.directory)}"
-        self.steps.append(
-            {"block": "shell", "name": f"line-{instruction.line}", **encode_command(made)}
-        )
-        self.is_plain = True  # from here on the directory is the file's own
+        path = posixpath.normpath(self._expand(instruction, instruction.text))
+        if not path.startswith("/"):
+            self._report_assumed_base(instruction)
+        self._add_step(instruction, "workdir", path=path)
+        self._is_plain = True  # from here on the directory is the file's own
 
     def _user(self, instruction: Instruction) -> None:
-        self.user = self.expand_plain(instruction, instruction.text.strip())
+        self._as_user = self._expand(instruction, instruction.text.strip())
         self._user_line = instruction
 
     def _shell(self, instruction: Instruction) -> None:
         if not instruction.words:
-            raise self.refuse(instruction, "SHELL wants a list in JSON")
-        self.shell = instruction.words
+            raise self._refuse(instruction, "SHELL wants a list in JSON")
+        self._program = instruction.words
 
     def _run(self, instruction: Instruction) -> None:
         for flag, value in instruction.flags.items():
             if (flag, value) not in (("network", "default"), ("security", "sandbox")):
-                raise self.refuse(
+                raise self._refuse(
                     instruction, f"a recipe has no --{flag}", "write the RUN without it"
                 )
-        if self.directory == "/":
-            self.report_assumed_base(instruction)
-        self.steps.append(
-            {
-                "block": "shell",
-                "name": f"line-{instruction.line}",
-                **self._called(instruction),
-                **({"directory": self.directory} if self.directory != "/" else {}),
-                **({"user": self.user} if self.user else {}),
-                **encode_variables({**self.arguments, **self.environment}),
-            }
-        )
-
-    def _called(self, instruction: Instruction) -> dict[str, Any]:
-        """Return the program and its command."""
-        program = {} if self.shell == ("/bin/sh", "-c") else {"program": list(self.shell)}
+        self._report_assumed_base(instruction)
+        options: dict[str, Any] = {"user": self._as_user} if self._as_user else {}
         if instruction.words:
-            return {"program": list(instruction.words)}
-        text = instruction.text
-        if instruction.heredocs:
-            only = (
-                instruction.text.split()[0].startswith("<<") and len(instruction.text.split()) == 1
-            )
-            text = (
-                instruction.heredocs[0].text
-                if only
-                else "\n".join((text, *(f"{doc.text}{doc.name}" for doc in instruction.heredocs)))
-            )
-            if only and text.startswith("#!"):
-                raise self.refuse(
-                    instruction,
-                    "a heredoc with a line #! is a program of its own",
-                    "write it by COPY, and run it",
-                )
-        if "\t" in text and not set(text) & set("'\"\\\n"):
-            text = text.replace("\t", " ")
-        return {**encode_command(text), **program}
+            options["program"] = list(instruction.words)
+        else:
+            options |= encode_command(self._command(instruction))
+            if self._program != ("/bin/sh", "-c"):
+                options["program"] = list(self._program)
+        self._add_step(instruction, "shell", **options)
 
-    _copy = copy_files
+    def _command(self, instruction: Instruction) -> str:
+        """Return the command of a RUN; a heredoc alone is the command itself."""
+        text, heredocs = instruction.text, instruction.heredocs
+        if not heredocs:
+            return text
+        if len(text.split()) > 1:
+            return "\n".join((text, *(f"{doc.text}{doc.name}" for doc in heredocs)))
+        if heredocs[0].text.startswith("#!"):
+            raise self._refuse(
+                instruction,
+                "a heredoc with a line #! is a program of its own",
+                "write it by COPY, and run it",
+            )
+        return heredocs[0].text
 
     def _add(self, instruction: Instruction) -> None:
-        words = instruction.words or tuple(shell_words.split_words(instruction.text))
-        for word in words[:-1]:
+        for word in (instruction.words or split_words(instruction.text))[:-1]:
             if "://" in word or word.startswith("git@"):
-                raise self.refuse(
+                raise self._refuse(
                     instruction,
                     "a recipe fetches nothing by ADD",
                     "fetch it by RUN, with curl or wget",
                 )
-            if any(
-                word.endswith(ending)
-                for ending in (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
-            ):
-                raise self.refuse(
+            if word.endswith(_ARCHIVES):
+                raise self._refuse(
                     instruction, "ADD would unpack the archive", "COPY it, and unpack it by RUN"
                 )
-        copy_files(self, instruction)
+        self._copy(instruction)
+
+    def _copy(self, instruction: Instruction) -> None:
+        wrong = next((f for f in instruction.flags if f not in ("chown", "chmod", "link")), None)
+        if wrong is not None:
+            raise self._refuse(instruction, f"a recipe has no --{wrong}")
+        words = list(instruction.words or split_words(instruction.text))
+        if len(words) < 2:
+            raise self._refuse(instruction, "it needs a source and a target")
+        target = self._expand(instruction, words.pop())
+        if not target.startswith("/"):
+            self._report_assumed_base(instruction)
+        into = target.endswith("/") or posixpath.basename(target) in (".", "..")
+        path = f"{target.rstrip('/')}/" if into else target
+        if instruction.heredocs:
+            self._copy_texts(instruction, words, path)
+            return
+        place = f"{self.path}:{instruction.line}"
+        sources = [
+            source
+            for word in words
+            for source in self.context.list_sources(
+                to_literal(to_expanding(word, {}), self._known), place
+            )
+        ]
+        files = self.context.list_files(sources)
+        is_file = len(sources) == 1 and not sources[0].is_dir() and not into
+        if files:
+            self._add_copy(instruction, path, files, next(iter(files)) if is_file else "")
+
+    def _copy_texts(self, instruction: Instruction, words: list[str], path: str) -> None:
+        if not all(word.startswith("<<") for word in words):
+            raise self._refuse(instruction, "files and heredocs in one line", "write two lines")
+        for doc in instruction.heredocs:
+            text = doc.text
+            if not doc.is_literal:
+                if "\\" in text:
+                    raise self._refuse(
+                        instruction,
+                        "it holds a backslash, which may escape something",
+                        f"quote the name: <<'{doc.name}'",
+                    )
+                quoted = text.replace('"', '\\"')  # in a heredoc, quotes mean nothing
+                text = to_literal(to_expanding(f'"{quoted}"', {}), self._known)
+            self._add_copy(instruction, path, {doc.name: text}, doc.name)
+
+    def _add_copy(self, instruction: Instruction, path: str, files: Files, only: str) -> None:
+        """Add a step that copies files, or ``only`` one, under a name if ``path`` is one."""
+        options = {
+            key: self._expand(instruction, instruction.flags[flag])
+            for key, flag in (("owner", "chown"), ("mode", "chmod"))
+            if flag in instruction.flags
+        }
+        self._add_step(instruction, "copy", path=path, **options)
+        step = self.steps[-1]
+        step["source"] = posixpath.join(self.directory, step["name"], only).rstrip("/")
+        self.files |= {f"{step['name']}/{name}": origin for name, origin in files.items()}
 
 
-_HANDLED = ("FROM", "ARG", "ENV", "WORKDIR", "USER", "SHELL", "RUN", "COPY", "ADD")
+def encode_command(text: str) -> dict[str, Any]:
+    """Return ``command`` of a step, encoded where a recipe could not carry it as it is."""
+    if text.isprintable():
+        return {"command": text}
+    encoded = "".join(
+        character if character.isprintable() and character != "\\" else _octal(character)
+        for character in text
+    )
+    return {"command": encoded, "encoded": True}
+
+
+def _octal(character: str) -> str:
+    return "\\\\" if character == "\\" else "".join(f"\\0{byte:03o}" for byte in character.encode())

@@ -1,4 +1,4 @@
-"""Horovod, built from its source against the framework that is already in the image."""
+"""Blocks that compile: Horovod and NVIDIA's nccl-tests, against what is already in the image."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from toolkit.images.recipe.block import (
     HOST_WHEELS,
     WHEELS,
     Block,
-    BlockOutput,
     CheckCall,
+    Ground,
+    Step,
 )
 from toolkit.images.recipe.quoting import quote_word, quote_words
 
@@ -31,6 +32,9 @@ _MPIRUN = (
     "mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3"
 )
 _HASH = re.compile(r"[0-9a-f]{64}")
+_CLONE = "/opt/nccl-tests-source"
+_TESTS = "/opt/nccl-tests"
+_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 
 
 def rank_checks(operations: Sequence[str], *, has_torch: bool) -> tuple[CheckCall, ...]:
@@ -91,9 +95,9 @@ class Horovod(Block, frozen=True, kw_only=True):
                 "Horovod needs at least one framework, and one of mpi, gloo to meet by"
             )
 
-    def output_on(self, holds: frozenset[str]) -> BlockOutput:
-        """Return what the definition gets from this step on one base."""
-        own = "python" in holds
+    def output_on(self, ground: Ground) -> Step:
+        """Return what the definition gets from this step where this can be relied on."""
+        own = "python" in ground.holds
         needs = quote_words(need.partition("==")[0] if own else need for need in _NEEDS)
         mpi = ("libopenmpi-dev",) if "mpi" in self.operations else ()
         imports = (
@@ -101,14 +105,14 @@ class Horovod(Block, frozen=True, kw_only=True):
             *(f"horovod.{_MODULE.get(framework, framework)}" for framework in self.frameworks),
         )
         if self.from_base:
-            return BlockOutput(
+            return Step(
                 name="horovod", detail="the base's own", imports=imports, checks=self._checks()
             )
-        return BlockOutput(
+        return Step(
             name="horovod",
             detail=f"{self.version} with {', '.join(map(_LIBRARIES.__getitem__, self.operations))}",
             build_packages=()
-            if "compilers" in holds
+            if "compilers" in ground.holds
             else ("cmake", "g++", "make", "python3-dev", *mpi),
             build_lines=(*self._source(own), *self._compile(needs)),
             lines=(
@@ -213,3 +217,64 @@ class Horovod(Block, frozen=True, kw_only=True):
             is_python=True,
         )
         return (built, *rank_checks(self.operations, has_torch="pytorch" in self.frameworks))
+
+
+class NcclTests(Block, frozen=True, kw_only=True):
+    """``block = "nccl-tests"``, which measures collectives.
+
+    Needs a base with CUDA, NCCL, MPI and compilers, such as NGC's.
+
+    Attributes:
+        source: of its repository.
+        version: tag.
+        commit: that the tag must be.
+        mpi_home: where the base's MPI is.
+    """
+
+    source: str = "https://github.com/NVIDIA/nccl-tests.git"
+    version: str
+    commit: str | None = None
+    mpi_home: str = "/usr/local/mpi"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"v?\d+(\.\d+)+", self.version):
+            raise ValueError(f"{self.version!r} is no tag of nccl-tests, such as v2.13.6")
+        if self.commit is not None and not _COMMIT.match(self.commit):
+            raise ValueError(f"{self.commit!r} is no commit: 40 hexadecimal digits")
+        if not self.source.startswith("https://"):
+            raise ValueError(f"{self.source!r} is no https address")
+
+    def output(self) -> Step:
+        """Return what the definition gets from this step."""
+        archive = f"nccl-tests-{self.version}.tar"
+        clone = f"git clone --depth 1 --branch {quote_word(self.version)} {quote_word(self.source)}"
+        checked = (
+            (f'test "$(git -C {_CLONE} rev-parse HEAD)" = {self.commit}',) if self.commit else ()
+        )
+        return Step(
+            name="nccl-tests",
+            detail=self.version,
+            build_packages=("git", "make"),
+            build_lines=(
+                f"mkdir -p {WHEELS} {_TESTS}",
+                f"cp {HOST_WHEELS}/{quote_word(archive)} {WHEELS}/ 2>/dev/null || {clone} {_CLONE}",
+                f"if [ -d {_CLONE} ]; then",
+                *(f"    {line}" for line in checked),
+                f'    make -C {_CLONE} -j"$(nproc)" MPI=1 MPI_HOME={quote_word(self.mpi_home)} '
+                "CUDA_HOME=/usr/local/cuda",
+                f"    tar -C {_CLONE}/build -cf {WHEELS}/{quote_word(archive)} .",
+                f"    rm -r {_CLONE}",
+                "fi",
+            ),
+            lines=(f"mkdir -p {_TESTS}", f"tar -C {_TESTS} -xf {WHEELS}/{quote_word(archive)}"),
+            path=(_TESTS,),
+            # Without a GPU it cannot run; that it is there and finds its libraries can be seen
+            # anywhere.
+            checks=(
+                CheckCall(
+                    name="nccl-tests",
+                    command=f"sh nccl_tests.sh {_TESTS}/all_reduce_perf",
+                    scripts=("nccl_tests.sh",),
+                ),
+            ),
+        )
