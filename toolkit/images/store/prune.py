@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -122,8 +123,9 @@ def prune(
 def _forget_elsewhere(directory: Path) -> None:
     """Remove notes on images of other directories that nothing was added to for a long time."""
     for note in directory.glob(f".*{store.ELSEWHERE}"):
-        if time.time() - note.lstat().st_mtime > _NOTE_DAYS * _DAY:
-            note.unlink(missing_ok=True)
+        with suppress(OSError):  # it is gone, or another user's
+            if time.time() - note.lstat().st_mtime > _NOTE_DAYS * _DAY:
+                note.unlink()
 
 
 def _list_images(directory: Path) -> list[Path]:
