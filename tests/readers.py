@@ -86,7 +86,6 @@ def _read_sif(data: bytes, directory: Path) -> None:
         lambda path: parse_inspection(sif_files.read_object(path, sif.JSON)),
         lambda path: sif_files.read_object(path, sif.DEFINITION),
         lambda path: compose.read_image_tables(str(path)),
-        lambda path: compose.data_range(str(path)),
         lambda path: store.find(str(path)),
     ):
         _tried(read, path)

@@ -85,14 +85,10 @@ class Cache:
         """Return the entry as ``find`` does, and record its use."""
         entry = self.find(kind, key)
         if entry:
-            self.touch(entry)
+            # It is being replaced, or belongs to another user.
+            with suppress(FileNotFoundError, PermissionError):
+                os.utime(self._note(kind, key))
         return entry
-
-    def touch(self, entry: CacheEntry) -> None:
-        """Record the use of an entry."""
-        # It is being replaced, or belongs to another user.
-        with suppress(FileNotFoundError, PermissionError):
-            os.utime(self._note(entry.kind, entry.key))
 
     def keep(
         self,
@@ -103,7 +99,6 @@ class Cache:
         about: str = "",
         facts: dict[str, str] | None = None,
         replace: bool = False,
-        measured: tuple[int, str] | None = None,
     ) -> CacheEntry:
         """Move a file or directory of the same file system into the cache; return its entry.
 
@@ -115,11 +110,10 @@ class Cache:
             facts: Further facts of the kind.
             replace: Also replace the entry of another build; else that stays, because another
                 process may be reading it.
-            measured: The size and digest, if they are known.
         """
         if not replace and (existing := self.find(kind, key)):
             return existing
-        size, digest = measured or measure(made)
+        size, digest = _measure(made)
         for path in [made, *made.rglob("*")] if made.is_dir() else [made]:
             sync(path)
         target = self._path(kind, key, digest)
@@ -188,7 +182,7 @@ class Cache:
             os.close(handle)
 
 
-def measure(path: Path) -> tuple[int, str]:
+def _measure(path: Path) -> tuple[int, str]:
     """Return the size and SHA-256 of a file, or of all files of a directory with their names."""
     if path.is_file():
         return path.stat().st_size, hash_file(path)

@@ -24,14 +24,12 @@ from toolkit.images.sif.tables import (
     MKFS_TIME_AT,
     SUPERBLOCK_SIZE,
     Reader,
-    Superblock,
     Tables,
     encode,
     read_tables,
     settle_times,
     write_tables,
 )
-from toolkit.images.store.cache import CacheEntry
 from toolkit.images.store.sif_files import normalize, sif_errors
 
 _CHUNK = 32 << 20  # bytes that are copied at once where the kernel cannot copy
@@ -41,40 +39,24 @@ _NOT_BY_KERNEL = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, err
 _PAGE = 4096
 
 
-class Copier:
-    """The file of an image that is composed: data first, then tables that know all of them."""
+def _append(path: str, start: int, stop: int, target: int, end: int) -> int:
+    """Append these bytes of a file to another; return the new end of that.
 
-    def __init__(self, target: Path) -> None:
-        self.file = target.open("w+b")
-        self.handle, self.end = self.file.fileno(), sif.DATA_START
-        target.chmod(0o755)
-
-    def append(self, path: str, start: int, end: int) -> None:
-        """Append these bytes of a file to all that were appended before.
-
-        Raises:
-            OSError: They could not be written.
-        """
-        with Path(path).open("rb") as source:
-            while start < end:
-                count = _copy_range(source.fileno(), start, self.handle, self.end, end - start)
-                if count == 0:
-                    raise OSError(f"{path} is shorter than it was")
-                start, self.end = start + count, self.end + count
-
-    def close(self) -> None:
-        """Close the image; again, this does nothing."""
-        self.file.close()
-
-
-def _copy_range(source: int, start: int, target: int, end: int, length: int) -> int:
-    """Copy bytes by the kernel, or by hand if it cannot; return their number."""
-    try:
-        return os.copy_file_range(source, target, length, start, end)
-    except OSError as error:
-        if error.errno not in _NOT_BY_KERNEL:
-            raise
-    return os.pwrite(target, os.pread(source, min(length, _CHUNK), start), end)
+    The kernel copies them, or this process if the kernel cannot.
+    """
+    with Path(path).open("rb") as source:
+        while start < stop:
+            try:
+                count = os.copy_file_range(source.fileno(), target, stop - start, start, end)
+            except OSError as error:
+                if error.errno not in _NOT_BY_KERNEL:
+                    raise
+                data = os.pread(source.fileno(), min(stop - start, _CHUNK), start)
+                count = os.pwrite(target, data, end)
+            if count == 0:
+                raise OSError(f"{path} is shorter than it was")
+            start, end = start + count, end + count
+    return end
 
 
 def open_squashfs(path: str) -> tuple[int, Reader]:
@@ -103,7 +85,10 @@ def read_image_tables(path: str) -> Tables:
     """
     _, read = open_squashfs(path)
     with sif_errors(path, "no layer can be put on this file system: "):
-        return read_tables(read)
+        tables = read_tables(read)
+        if tables.data_end < SUPERBLOCK_SIZE:
+            raise SquashfsError(f"its tables cannot begin at {tables.data_end}")
+        return tables
 
 
 def normalize_times(path: Path, since: int, time: int) -> None:
@@ -131,49 +116,45 @@ def normalize_times(path: Path, since: int, time: int) -> None:
         normalize(path, time)
 
 
-def graft_layers(base: CacheEntry, layers: Sequence[CacheEntry]) -> Tables:
-    """Return the tables of a base with layers on it, the lowest first."""
-    tables = read_image_tables(base.path)
-    for layer in layers:
-        graft_file(tables, layer.path)
-    return tables
-
-
-def data_range(path: str) -> tuple[str, int, int]:
-    """Return where the data of a base's SIF or of a layer begin and end: for ``Copier.append``."""
-    offset, read = open_squashfs(path)
-    with sif_errors(path):
-        head = Superblock.parse(read(0, min(SUPERBLOCK_SIZE, read.size)))
-        if not SUPERBLOCK_SIZE <= head.inode_table <= read.size:
-            raise SquashfsError(f"its tables cannot begin at {head.inode_table}")
-    return path, offset + (SUPERBLOCK_SIZE if offset == 0 else 0), offset + head.inode_table
-
-
-def graft_file(tables: Tables, layer: str, *, only_adds: bool = False) -> None:
-    """Graft the layer of a file; ``only_adds`` as for ``graft``."""
-    above = read_image_tables(layer)
-    with sif_errors(layer, "a layer cannot be put on the base: "):
-        graft(tables, above, SUPERBLOCK_SIZE, only_adds=only_adds)
-
-
-def finish(copier: Copier, tables: Tables, definition: str, metadata: str, time: int) -> None:
-    """Make the image whose data ``copier`` has written a SIF, and close it.
+def write_image(target: Path, paths: Sequence[str], texts: tuple[str, str], time: int) -> None:
+    """Write a SIF of a base and of the layers on it.
 
     Args:
-        copier: The copier.
-        tables: The tables of the base with all layers.
-        definition: The definition that Apptainer keeps beside the file system.
-        metadata: The text of Apptainer's ``inspect``.
+        target: The SIF.
+        paths: The base, and the layers from the lowest on. The last one only adds files: it says
+            nothing of the directories that they are in.
+        texts: The definition, and the text of Apptainer's ``inspect``, which are kept beside the
+            file system.
         time: The time of the image's creation, in seconds since 1970.
+
+    Raises:
+        MalformedInputError: A layer cannot be put on what is below it.
+        OSError: The disk is full, or a file became shorter.
     """
+    tables = read_image_tables(paths[0])
+    parts = [(paths[0], 0, tables.data_end)]  # with the base's superblock, which is replaced
+    for path in paths[1:]:
+        layer = read_image_tables(path)
+        parts.append((path, SUPERBLOCK_SIZE, layer.data_end))
+        with sif_errors(path, "a layer cannot be put on the base: "):
+            graft(tables, layer, SUPERBLOCK_SIZE, only_adds=path == paths[-1])
     superblock, tail = write_tables(tables)
-    assert copier.end == sif.DATA_START + tables.data_end
-    os.pwrite(copier.handle, tail, copier.end)
-    os.pwrite(copier.handle, superblock, sif.DATA_START)
     size = -(-(tables.data_end + len(tail)) // _PAGE) * _PAGE
-    texts = (definition.encode(), metadata.encode())
-    os.pwrite(copier.handle, b"".join(texts), sif.DATA_START + size)
-    sizes = (size, len(texts[0]), len(texts[1]))
-    header = sif.build_header(sizes, uuid.uuid4().bytes, time, platform.machine())
-    os.pwrite(copier.handle, header, 0)
-    copier.close()
+    definition, metadata = (text.encode() for text in texts)
+    sizes = (size, len(definition), len(metadata))
+    with target.open("w+b") as file:
+        file.write(sif.build_header(sizes, uuid.uuid4().bytes, time, platform.machine()))
+        file.flush()
+        end = sif.DATA_START
+        for path, first, last in parts:
+            offset, _ = open_squashfs(path)
+            end = _append(path, offset + first, offset + last, file.fileno(), end)
+        assert end == sif.DATA_START + tables.data_end
+        for position, data in (
+            (end, tail),
+            (sif.DATA_START, superblock),
+            (sif.DATA_START + size, definition + metadata),
+        ):
+            file.seek(position)
+            file.write(data)
+    target.chmod(0o755)

@@ -16,7 +16,6 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -283,8 +282,7 @@ class _LayeredBuild:
     def compose(self, definition: str) -> None:
         """Compose the image of its layers."""
         self.follower.begin("pack")
-        base, *layers = self.used
-        tables = compose.graft_layers(base, layers)
+        base = self.used[0]
         lock = self.locked.lock if self.locked else None
         now = datetime.fromtimestamp(lock.epoch if lock else time.time(), timezone.utc)
         builder, machine = program_version(self.program), platform.machine()
@@ -297,11 +295,8 @@ class _LayeredBuild:
         ]
         metadata = identity.write(directory, definition, labels, self.plan.files, environment)
         shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
-        compose.graft_file(tables, str(layer), only_adds=True)
-        with closing(compose.Copier(self.place.sif)) as copier:
-            for path in (*(entry.path for entry in self.used), str(layer)):
-                copier.append(*compose.data_range(path))
-            compose.finish(copier, tables, definition, metadata, int(now.timestamp()))
+        paths = [*(entry.path for entry in self.used), str(layer)]
+        compose.write_image(self.place.sif, paths, (definition, metadata), int(now.timestamp()))
 
     def check(self) -> BuildOutcome:
         """Run the checks of the finished image, and return the outcome of the build."""
