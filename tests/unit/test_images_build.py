@@ -456,6 +456,21 @@ def test_without_bubblewrap_there_are_no_layers(
     assert reason == "bubblewrap is not installed (toolkit setup installs it)"
 
 
+def test_apptainer_reads_behind_its_fence_what_a_link_in_tmp_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(shell, "run", lambda words, **_: shell.Result(tuple(words), 0, "", ""))
+    (tmp_path / "real").mkdir()
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        link = Path(place, "link")
+        link.symlink_to(tmp_path / "real")
+        with workspace.workspace(tmp_path / "images") as space:
+            follower = Follower("tiny", tmp_path / "log", Silent())
+            words = programs.fence_command(space, follower, (str(link),), "/")
+    assert f"--ro-bind {link} {link}" in " ".join(words)
+
+
 # Starts a program as a build does, says whose it is, and waits.
 _TOOL = """
 import sys, time

@@ -149,7 +149,8 @@ def _fence_words(place: Workspace, readable: Iterable[str], cwd: Path | str) -> 
         empty.mkdir()
         empty.chmod(0o777)
         words += ["--bind", str(empty), name]
-    for path in map(os.path.realpath, readable):
+    # By the path that is written and by where its links lead.
+    for path in dict.fromkeys(path for name in readable for path in (name, os.path.realpath(name))):
         if any(path.startswith(f"{name}/") for name in replaced):
             words += ["--ro-bind", path, path]
     for path in map(os.path.realpath, place.directories):
