@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import shutil
@@ -289,6 +290,27 @@ def test_one_at_a_time_and_a_lock_goes_with_its_holder(paths: Paths) -> None:
     with directory.locked(paths):
         (paths.directory / "file").touch()
     assert {entry.name for entry in paths.directory.iterdir()} == {"file", paths.marker.name}
+
+
+def test_a_lock_is_no_link_that_leads_to_another_file(paths: Paths) -> None:
+    """In a directory such as /tmp another user can put it there first."""
+    thesis = paths.directory.with_name("thesis.tex")
+    thesis.write_text("years of work")
+    paths.lock.symlink_to(thesis)
+    with pytest.raises(OSError, match="symbolic link"), directory.locked(paths):
+        pass
+    assert thesis.read_text() == "years of work"
+
+
+def test_a_full_disk_is_not_told_as_a_file_system_without_locks(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "ftruncate", full)
+    with pytest.raises(OSError, match="No space left"), directory.locked(paths):
+        pass
 
 
 def _contents(directory: Path) -> dict[str, str]:

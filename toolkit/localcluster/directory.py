@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from toolkit.errors import BusyError, ClusterError, ForbiddenError, ToolkitError
 from toolkit.files import read_text, write_atomically
 from toolkit.localcluster.paths import Paths, require_own
+from toolkit.trust import require_trusted
 
 _MARKER_BYTES = 4096
 
@@ -91,22 +92,23 @@ def _take_lock(paths: Paths) -> int:
         with contextlib.suppress(FileNotFoundError):  # then only the directories above are examined
             require_own(paths)
         refuse_foreign(paths)
+        require_trusted(paths.lock)  # others can create it first in a directory such as /tmp
         try:
-            handle = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            handle = os.open(paths.lock, flags, 0o600)
         except FileNotFoundError:
             continue  # its last holder has just removed the directory above
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(handle), paths.lock.stat()):
-                os.ftruncate(handle, 0)
-                os.write(handle, str(os.getpid()).encode())
-                return handle
-        except FileNotFoundError:
-            pass  # its last holder removed it while we waited
         except OSError as error:
             holder = os.read(handle, 20).decode(errors="replace").strip()
             os.close(handle)
             raise _not_locked(paths, error, holder) from None
+        with contextlib.suppress(FileNotFoundError):  # its last holder removed it while we waited
+            if os.path.samestat(os.fstat(handle), paths.lock.stat()):
+                os.ftruncate(handle, 0)
+                os.write(handle, str(os.getpid()).encode())
+                return handle
         os.close(handle)
 
 
