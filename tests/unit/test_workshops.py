@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -354,6 +355,14 @@ def test_the_guide_is_complete_and_escapes_everything(folder: Path) -> None:
     assert "나의 실습" in korean
     assert "참가하기" in korean
     assert "src=" not in english
+
+
+@pytest.mark.parametrize(("languages", "names"), [((), []), (("en", "en"), ["index.html"])])
+def test_a_guide_begins_at_its_index_or_has_no_page(
+    folder: Path, languages: tuple[Any, ...], names: list[str]
+) -> None:
+    workshop = replace(reading.load(folder), language=languages)
+    assert list(pack.pages(folder, workshop, "first.tar")) == names
 
 
 @pytest.mark.parametrize(

@@ -166,8 +166,8 @@ def pages(folder: Path, workshop: Workshop, join: str) -> dict[str, str]:
         workshop: the workshop.
         join: the word after ``toolkit workshop join``.
     """
-    first, *further = workshop.language
-    files = {first: "index.html", **{language: f"{language}.html" for language in further}}
+    files = {language: f"{language}.html" for language in workshop.language}
+    files |= dict.fromkeys(workshop.language[:1], "index.html")
     return {
         files[language]: reports.render(
             "guide.html.j2",
