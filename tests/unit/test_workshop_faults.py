@@ -20,6 +20,7 @@ from toolkit.images.recipe.lock import Lock, format_lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
 from toolkit.model.image import BaseImage
+from toolkit.model.site import Access
 from toolkit.workshops import checks
 from toolkit.workshops.rehearsal import accounts, report, stage
 from toolkit.workshops.rehearsal.rehearse import Crew
@@ -194,3 +195,21 @@ def test_an_image_that_was_not_built_from_the_lock_fails_the_check(
         assert result.outcome == outcome
     assert "not built from the lock" in result.message
     assert "--locked" in result.fix
+
+
+def test_a_controller_that_is_down_fails_the_check_of_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sinfo --version` answers without it."""
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text('#!/bin/sh\n[ "$1" = --version ] && echo slurm 22.05.8\n')
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(checks, "chosen", lambda _: SimpleNamespace(site="local"))
+    cluster = SimpleNamespace(access=Access(), site=SimpleNamespace(name="local"))
+    monkeypatch.setattr(checks, "find_cluster", lambda _: cluster)
+    member: Any = SimpleNamespace(
+        directory=tmp_path, joined=SimpleNamespace(source="."), contents=None
+    )
+    (result,) = checks.slurm(checks.JoinCase(member))
+    assert result.outcome == "failed"

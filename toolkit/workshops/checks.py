@@ -45,7 +45,7 @@ class JoinCase:
         """The cluster, or why it cannot be reached."""
         try:
             cluster = find_cluster(chosen(self.directory).site)
-            Client(cluster.access).version()
+            Client(cluster.access).partitions()  # unlike --version, it asks the controller
         except ToolkitError as error:
             return error
         return cluster
