@@ -404,6 +404,16 @@ def test_the_daemons_that_stopped_themselves_are_named(paths: Paths) -> None:
     }
 
 
+def test_a_part_that_fails_at_once_is_the_one_whose_log_is_shown(paths: Paths) -> None:
+    paths.run.mkdir(parents=True)
+    paths.step.write_text("munge\n")
+    ended = subprocess.Popen("false", text=True)
+    ended.wait()
+    with pytest.raises(waiting.StartError) as caught:
+        waiting.await_idle(paths, ended, ["nid001"], Silent())
+    assert caught.value.logs == ("munged", "cluster")
+
+
 def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = ("slurmd", "mariadbd")
     monkeypatch.setattr(packages, "which", lambda name: None if name in missing else f"/bin/{name}")

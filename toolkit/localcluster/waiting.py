@@ -62,13 +62,14 @@ def await_idle(
     searched = began = time.monotonic()
     step, states = "", dict[str, NodeState]()
     while time.monotonic() < began + patience:
-        if process.poll() is not None:
-            raise _ended(paths, step)
+        has_ended = process.poll() is not None  # before the step is read, which then is the last
         now = paths.step.read_text().strip() if paths.step.exists() else ""
         if now not in (step, "", "started"):
             step = now
             expected = _DATABASE_EXPECTED if step == "database" else None
             progress.begin(step, _STEPS.get(step, f"{len(names)} x slurmd"), expected)
+        if has_ended:
+            raise _ended(paths, step)
         if now == "started" and (pid := processes.first_process(paths)):
             states = node_states(access.prefix(paths, pid, "/"), timeout=15)
             if all(states.get(name, NodeState()).usable for name in names):
