@@ -51,6 +51,15 @@ def test_pips_settings_are_those_of_an_install(
     assert read_pip_settings()["timeout"] == "3"
 
 
+def test_no_module_of_the_current_directory_is_taken_for_pip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.py").write_text("open('ran', 'w')")
+    monkeypatch.chdir(tmp_path)
+    read_pip_settings()
+    assert not (tmp_path / "ran").exists()
+
+
 def test_of_a_key_in_several_files_pip_is_asked_which_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

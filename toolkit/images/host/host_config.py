@@ -127,8 +127,10 @@ def _run(program: str, *arguments: str) -> str:
     if shell.which(program) is None:
         return ""
     # With `user = true`, which is an option of `pip config` too, pip reads one of its files only.
-    environment = {**os.environ, "PIP_USER": "0"}
-    return shell.run([program, *arguments], env=environment, check=False, timeout=_PATIENCE).stdout
+    env = {**os.environ, "PIP_USER": "0"}
+    # -m looks for modules in the current working directory first, which may be another user's.
+    done = shell.run([program, *arguments], env=env, cwd="/", check=False, timeout=_PATIENCE)
+    return done.stdout
 
 
 def read_pip_settings() -> dict[str, str]:
