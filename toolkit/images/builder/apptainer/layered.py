@@ -160,9 +160,10 @@ class _LayeredBuild:
                 self._reuse(step.name)
                 self._lowers.append(_lower(entry))
             else:
-                if step.products and not products:
+                takes = step.products and self.plan.build  # else it compiles in place
+                if takes and not products:
                     products = self._compile()
-                binds = (Bind(source=products, target=WHEELS),) if step.products else ()
+                binds = (Bind(source=products, target=WHEELS),) if takes else ()
                 upper = self._run_step(step, self._lowers, binds)
                 entry = self._keep(caches.LAYERS, step.key, self._pack(upper), step.name)
                 self._lowers.append(Lower(path=upper))
@@ -178,14 +179,18 @@ class _LayeredBuild:
         entry = self.cache.use(kind, key) if not self._unequal() else None
         if entry and [entry.note.digest] == self._locked[len(self.used) :][:1]:
             return entry
-        return self.cache.use(kind, hash_texts(key, self._lock_key))
+        return self.cache.use(kind, self._own_key(key))
 
     def _keep(
         self, kind: str, key: str, made: Path, about: str, facts: dict[str, str] | None = None
     ) -> CacheEntry:
         """Keep what was made for other builds, as soon as it is complete."""
-        key = hash_texts(key, self._lock_key) if self.locked else key
+        key = self._own_key(key) if self.locked else key
         return self.cache.keep(kind, key, made, about=about, facts=facts, replace=self.fresh)
+
+    def _own_key(self, key: str) -> str:
+        """Return the key of what this lock makes on top of the layers so far."""
+        return hash_texts(key, self._lock_key, *(entry.note.digest for entry in self.used))
 
     def _unequal(self) -> tuple[str, ...]:
         """Return the names of the layers so far that differ from the lock."""
