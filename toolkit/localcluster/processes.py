@@ -163,10 +163,10 @@ def kill_node(paths: Paths, name: str) -> None:
         ClusterError: one does not end.
     """
     pid = node_processes(paths).get(name)
-    if pid is None:
-        return
     # A light node's are those in the namespace of its host name; process 1 takes all with it.
-    namespace = _host_namespace(pid)
+    namespace = _host_namespace(pid) if pid else ""
+    if node_processes(paths).get(name) != pid:
+        return  # it has ended, and its number may be another's, perhaps of the machine itself
     deadline = time.monotonic() + _ENDED_WITHIN
     # Until there is none: a process may start another between two looks.
     while pids := [each for each in all_pids() if namespace and _host_namespace(each) == namespace]:
