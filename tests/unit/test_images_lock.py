@@ -7,6 +7,8 @@ import io
 import os
 import subprocess
 import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
@@ -131,6 +133,26 @@ def test_a_login_in_the_address_of_an_index_is_not_shown() -> None:
     with pytest.raises(CommandFailedError) as caught:
         Index(settings=settings).list_files({"a": "1"}, "3.11")
     assert "hunter22" not in f"{caught.value} {caught.value.place} {caught.value.details}"
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_an_index_that_refuses_a_login_is_not_one_without_the_package(code: int) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(code)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        threading.Thread(target=server.serve_forever).start()
+        index = Index(settings={"index-url": f"http://127.0.0.1:{server.server_port}/simple"})
+        try:
+            with pytest.raises(CommandFailedError) as caught:
+                index.list_files({"a": "1", "b": "1"}, "3.11")
+        finally:
+            server.shutdown()
+    assert str(code) in f"{caught.value.details}"
 
 
 def test_a_file_that_is_gone_leaves_nothing(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ from toolkit.text import redacted
 
 _RESOLVE = (
     *("--no-config", "pip", "compile", "--quiet", "--no-deps", "--no-header"),
-    *("--index-strategy", "unsafe-best-match", "--no-python-downloads"),
-    *("--format", "pylock.toml", "--python", sys.executable),
+    *("--format", "pylock.toml", "--python", sys.executable, "--no-python-downloads"),
 )
+_REFUSED = re.compile("401 Unauthorized|403 Forbidden")
 _UNSATISFIABLE = 1  # uv's exit code if no index has a package
 _PATIENCE = 600.0  # seconds; uv reads the files of an index that gives no hashes
 _TIMEOUT = 60.0  # seconds until a server answers
@@ -118,21 +118,27 @@ class Index(Model, frozen=True, kw_only=True):
         if not requirements:
             return
         text = "\n".join((*self._places(further), *requirements, ""))
-        own = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
-        own["UV_HTTP_RETRIES"] = "1"
-        if "cert" in self.settings:
-            own["SSL_CERT_FILE"] = self.settings["cert"]
-        command = (find_uv_bin(), *_RESOLVE, *words, "-")
-        result = shell.run(command, input=text, env=own, timeout=_PATIENCE, check=False)
+        result = self._ask(text, words, "unsafe-best-match")
+        if not result.ok and len(requirements) == 1:  # only so does uv tell of a refused login
+            asked = self._ask(text, words, "first-index")
+            result = asked if _REFUSED.search(asked.stderr) else result
         if result.ok:
             yield from self._parse(result.stdout)
-        elif result.returncode != _UNSATISFIABLE:
+        elif result.returncode != _UNSATISFIABLE or _REFUSED.search(result.stderr):
             details = [redacted(line) for line in result.tail()]
             raise CommandFailedError("a package index cannot be read", details=details)
         elif len(requirements) > 1:
             middle = len(requirements) // 2
             yield from self._resolve(requirements[:middle], words, further)
             yield from self._resolve(requirements[middle:], words, further)
+
+    def _ask(self, text: str, words: Sequence[str], strategy: str) -> shell.Result:
+        own = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
+        own["UV_HTTP_RETRIES"] = "1"
+        if "cert" in self.settings:
+            own["SSL_CERT_FILE"] = self.settings["cert"]
+        command = (find_uv_bin(), *_RESOLVE, "--index-strategy", strategy, *words, "-")
+        return shell.run(command, input=text, env=own, timeout=_PATIENCE, check=False)
 
     def _urls(self, *keys: str) -> list[str]:
         return [url for key in keys for url in self.settings.get(key, "").split()]
