@@ -490,18 +490,7 @@ def up(
     if like is not None:
         file = f"a site of yours that extends {like}"
         _require_alone(ctx, "--like", (*_OF_NODES, "--shape"), file)
-        site = sites.load(like, "--like")
-        shape, differences = imitate(
-            site,
-            most=nodes,
-            chosen=partitions,
-            accounting=accounting,
-            local_directory=_local_directory,
-        )
-        if not has_submit_plugin():
-            missing = "Slurm does not apply the rules: it lacks the plugin job_submit/lua"
-            shape = structs.replace(shape, job_submit="")
-            differences = (*differences, missing)
+        shape, differences = _imitation(like, nodes, partitions, accounting=accounting)
     elif shape_file is not None:
         _require_alone(ctx, "--shape", ("--nodes", *_OF_NODES, "--partition"), str(shape_file))
         shape = from_file(shape_file)
@@ -523,7 +512,29 @@ def up(
         for text in differences:
             steps.say("differs", text)
         started = lifecycle.up(name, shape, steps, share=share)
-    console.fact("cluster", f"{name} is up" if started else f"{name} is up already")
+    _show_started(name, is_new=started)
+
+
+def _imitation(
+    like: str, nodes: int, partitions: tuple[str, ...], *, accounting: bool
+) -> tuple[Shape, tuple[str, ...]]:
+    """Return the shape of a cluster like a site, and how it differs from the site."""
+    shape, differences = imitate(
+        sites.load(like, "--like"),
+        most=nodes,
+        chosen=partitions,
+        accounting=accounting,
+        local_directory=_local_directory,
+    )
+    if has_submit_plugin():
+        return shape, differences
+    missing = "Slurm does not apply the rules: it lacks the plugin job_submit/lua"
+    return structs.replace(shape, job_submit=""), (*differences, missing)
+
+
+def _show_started(name: str, *, is_new: bool) -> None:
+    """Print that a cluster is up, and how to use and stop it."""
+    console.fact("cluster", f"{name} is up" if is_new else f"{name} is up already")
     named = "" if name == default_name() else f" --name {name}"
     if named:
         each = f"or with each command: --cluster {name}"

@@ -133,12 +133,7 @@ def command(
 
     Ctrl-C detaches and leaves the job running; a second one cancels it.
     """
-    if force is not None and not force.strip():
-        raise UsageError(
-            "--force needs a reason, which is recorded with the run",
-            place="--force",
-            next_step='--force "the limit was raised for us"',
-        )
+    _require_reason(force)
     options |= _failed_points(script) if failed else {}
     options |= {"python_module": script} if as_module else {}
     wait = Wait(0 if dry_run else wait_for_slurm, partial(console.say, "waiting"))
@@ -164,13 +159,27 @@ def command(
         from toolkit.cli.follow import follow_run
 
         return follow_run(run, as_json=as_json)
+    _show_queued(run, as_json=as_json)
+    return 0
+
+
+def _require_reason(force: str | None) -> None:
+    if force is not None and not force.strip():
+        raise UsageError(
+            "--force needs a reason, which is recorded with the run",
+            place="--force",
+            next_step='--force "the limit was raised for us"',
+        )
+
+
+def _show_queued(run: Run, *, as_json: bool) -> None:
+    """Print the job of a run that is not followed."""
     console.say("queued", f"job {run.job_id}   follow: toolkit logs -f {run.word}")
     if as_json:
         answer = {"run": run.name, "job_id": run.job_id, "directory": str(run.directory)}
         console.out_json(answer)
     elif not console.on_terminal():
         console.document(run.name)
-    return 0
 
 
 def _failed_points(name: str) -> dict[str, Any]:
