@@ -22,6 +22,7 @@ from tests.progress import Silent
 from toolkit import shell
 from toolkit.checks import failed
 from toolkit.errors import BuildError, BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
+from toolkit.images.builder import build as building
 from toolkit.images.builder import methods
 from toolkit.images.builder.apptainer import programs
 from toolkit.images.builder.buildlog import Reader
@@ -152,6 +153,21 @@ def test_a_build_that_fails_in_layers_is_never_repeated_flat(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cause: str
 ) -> None:
     assert decided(monkeypatch, tmp_path, "", BuildError(cause)) == (["layers"], [])
+
+
+def test_a_build_that_is_stopped_while_it_asks_a_registry_has_made_no_image(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path / "images"))
+    monkeypatch.setattr(building, "resolve_base", stopped)
+    monkeypatch.setattr(building, "require_space", lambda *_, **__: ())
+    said = Said()
+    with pytest.raises(KeyboardInterrupt):
+        building.build("pytorch_cpu", said)
+    assert said.lines == ["stopped no process of the build is left; the image does not exist"]
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,9 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
                     built = _finish(task, outcome, draft, progress, options.find_site)
         except KeyboardInterrupt:
             progress.end("stopped")
-            progress.say("stopped", _describe_interruption(log, has_image=existing is not None))
+            is_new = find_existing(directory, plan.name) != existing
+            text = _describe_interruption(log, is_new=is_new, has_image=existing is not None)
+            progress.say("stopped", text)
             raise
         if existing:
             _tell_moved_base(existing[1].base, built.manifest.base, progress)
@@ -173,11 +175,12 @@ def _tell_moved_base(before: BaseImage | None, now: BaseImage | None, progress: 
         progress.say("base", text)
 
 
-def _describe_interruption(log: Path, *, has_image: bool) -> str:
-    if not log.exists():
+def _describe_interruption(log: Path, *, is_new: bool, has_image: bool) -> str:
+    if is_new:
         return "the image exists and has passed its checks"
     image = "is the one from before" if has_image else "does not exist"
-    return f"no process of the build is left; the image {image}; the log: {log}"
+    shown = f"; the log: {log}" if log.exists() else ""
+    return f"no process of the build is left; the image {image}{shown}"
 
 
 def _is_built_by(engine: Engine, manifest: Manifest) -> bool:
