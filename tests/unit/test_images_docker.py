@@ -11,12 +11,16 @@ from typing import Any, cast
 import pytest
 
 from toolkit.errors import ConfigError, ImageMissingError
+from toolkit.images.builder import docker
 from toolkit.images.builder.buildlog import Reader
 from toolkit.images.builder.docker import ClientLog, client_environment, engine_image_name
 from toolkit.images.builder.host_files import add_mounts, host_files
 from toolkit.images.builder.remote_base import resolve_base
 from toolkit.images.host.host_config import Bind, HostConfig
+from toolkit.images.host.workspace import Workspace
 from toolkit.images.recipe.bases import Docker
+from toolkit.images.registry.references import parse
+from toolkit.images.registry.registry import Source
 from toolkit.runtimes.docker import Engine
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -138,6 +142,26 @@ def test_nothing_lent_is_an_argument_or_a_variable_of_the_client(
     environment = client_environment(DOCKER)
     assert not {"http_proxy", "CONTAINER_HOST", "NO_PROXY", "DOCKER_CONTEXT"} & set(environment)
     assert environment["DOCKER_HOST"] == "unix:///d"
+
+
+def test_a_pull_has_the_certificates_of_the_engine_and_one_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "own"))
+    monkeypatch.delenv("DOCKER_CERT_PATH", raising=False)
+    monkeypatch.setattr(docker, "write_login", lambda *_: None)
+    given: list[dict[str, str]] = []
+
+    class Pulling:
+        def follow(self, _: object, environment: dict[str, str]) -> int:
+            given.append(environment)
+            return 0
+
+    place = Workspace(output=tmp_path, scratch=tmp_path, locks=())
+    wanted = parse("nvcr.io/x:1")
+    docker._pull(DOCKER, "docker", Source(wanted, wanted), place, cast(Any, Pulling()))
+    assert given[0]["DOCKER_CERT_PATH"] == str(tmp_path / "own")
+    assert given[0]["DOCKER_CONFIG"] == str(tmp_path / "docker")
 
 
 class Followed:

@@ -400,7 +400,9 @@ def _pull(
     configuration.mkdir(mode=0o700)
     if login:
         login.rename(configuration / "config.json")
-    environment = {**client_environment(engine), "DOCKER_CONFIG": str(configuration)}
+    own = os.environ.get("DOCKER_CONFIG") or str(Path.home() / ".docker")  # has certificates, too
+    environment = {"DOCKER_CERT_PATH": own, **client_environment(engine)}
+    environment["DOCKER_CONFIG"] = str(configuration)
     try:
         code = follower.follow([client, "pull", source.place.pinned], environment)
     finally:
