@@ -251,6 +251,16 @@ def test_the_check_imports_what_packages_bring(tmp_path: Path) -> None:
     assert "toolkit-fact: framework cv9 1.5" in done.stdout
 
 
+def test_a_python_that_does_not_know_what_packages_bring_imports_the_modules(
+    tmp_path: Path,
+) -> None:
+    """As Python 3.7, of old images of PyTorch."""
+    hides = "import sys\nsys.modules['importlib.metadata'] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(hides)
+    done = _imported(tmp_path, "json", "--of", "pip")
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_check_fails_for_a_package_that_cannot_be_imported_or_is_gone(tmp_path: Path) -> None:
     _installed(
         tmp_path,

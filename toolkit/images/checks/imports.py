@@ -10,8 +10,10 @@ BESIDE = ("test", "tests", "docs", "doc", "examples", "example", "benchmarks", "
 
 def modules_of(package: str) -> "tuple[list[str], str]":
     """Return the modules of a package, that of its own name alone if there is one, and its version."""
-    from importlib import metadata  # since Python 3.8
-
+    try:
+        from importlib import metadata
+    except ImportError:  # before Python 3.8
+        return [], ""
     found = metadata.distribution(package)
     tops = {str(file).split("/")[0] for file in found.files or () if file.suffix in (".py", ".so")}
     known = {top.split(".")[0] for top in tops if "." not in top or top.endswith((".py", ".so"))}
