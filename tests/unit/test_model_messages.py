@@ -53,6 +53,24 @@ def test_a_value_that_does_not_fit(text: str, message: str) -> None:
     assert (found.place or "").startswith("job.toml:2")
 
 
+@pytest.mark.parametrize(
+    ("text", "model", "message"),
+    [
+        ("ports = [1]", Site, "expected two ports, such as [61000, 65535], got a list"),
+        (
+            'language = ["Korean"]',
+            Workshop,
+            "expected the code of a language, such as \"en\", got 'Korean'",
+        ),
+        ("exercises = []", Workshop, "expected tables [[exercises]], one at least, got a list"),
+    ],
+)
+def test_a_value_with_a_form_of_its_own(
+    text: str, model: type[Job] | type[Site], message: str
+) -> None:
+    assert message_of(text, model).cause == message
+
+
 def test_a_key_that_is_missing() -> None:
     assert message_of("", Site).cause == "the key 'name' is missing"
 

@@ -162,7 +162,7 @@ class Site(Model, frozen=True, kw_only=True):
     submit_directory: str | None = None
     purge_days: int | None = None
     private_directories: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm")
-    ports: tuple[int, int] = PORTS
+    ports: Annotated[tuple[int, int], Meta(description="two ports, such as [61000, 65535]")] = PORTS
     cpus_per_task: int = 1
     max_minutes: int | None = None
     interactive_minutes: int | None = None

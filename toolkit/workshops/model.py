@@ -18,7 +18,9 @@ SIGNATURE = "workshop.json.sig"
 FORMAT = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}\Z")
 
-Language = Annotated[str, Meta(pattern="^[a-z]{2,3}$")]
+Language = Annotated[
+    str, Meta(pattern="^[a-z]{2,3}$", description='the code of a language, such as "en"')
+]
 
 
 class Exercise(Model, frozen=True, kw_only=True):
@@ -63,7 +65,9 @@ class Workshop(Job, frozen=True, kw_only=True):
     images: dict[str, str] = {}
     data: dict[str, str] = {}
     results: str = ""
-    exercises: Annotated[tuple[Exercise, ...], Meta(min_length=1)]
+    exercises: Annotated[
+        tuple[Exercise, ...], Meta(min_length=1, description="tables [[exercises]], one at least")
+    ]
 
     def title_in(self, language: str) -> str:
         """Return the title in a language, else in the first language that has one."""
