@@ -137,6 +137,7 @@ def test_at_most_half_is_dropped(values: list[float]) -> None:
         ("epoch 3  samples_per_second 12.5", 12.5),
         ("samples_per_second=1e3,", 1000.0),
         ("samples_per_second: 12.", 12.0),
+        ('{"name": "\u2028", "samples_per_second": 3}', 3.0),
         ("total_samples_per_second 3", None),
         ("samples_per_second fast", None),
         ('{"samples_per_second": NaN}', None),
@@ -190,6 +191,8 @@ def test_large_samples_are_tested_by_the_normal_distribution() -> None:
         ({"divide": {"batch-size": 64}}, "--divide"),
         ({"modes": ("strong",), "multiply": {"batch-size": 64}}, "--multiply"),
         ({"nodes": tuple(range(1, 202))}, "--nodes"),
+        # As a report of another user may have them: refused before they are combined.
+        ({"nodes": tuple(range(10**6)), "ntasks_per_node": tuple(range(10**6))}, "--nodes"),
     ],
 )
 def test_options_that_contradict_each_other(changes: dict[str, object], place: str) -> None:

@@ -106,7 +106,7 @@ def parse(text: str) -> RankFile | None:
 
 
 def _json_lines(text: str) -> Iterator[Any]:
-    for line in text.splitlines():
+    for line in text.split("\n"):  # a string in JSON may hold U+2028
         try:
             yield json.loads(line)
         except (ValueError, RecursionError):

@@ -77,18 +77,18 @@ class Options(Model, frozen=True, kw_only=True):
             if getattr(self, name) and mode not in self.modes:
                 cause = f"--{name} changes arguments of {mode} scaling, which is not measured"
                 raise UsageError(cause, place=f"--{name}", next_step=f"add --{mode}")
-        shapes = sorted(
-            set(product(self.nodes, self.ntasks_per_node or (0,))),
-            key=lambda shape: (shape[0] * max(shape[1], 1), shape[0]),
-        )
+        nodes, ranks = {*self.nodes}, {*self.ntasks_per_node} or {0}
         modes, launchers = dict.fromkeys(self.modes), dict.fromkeys(self.launchers or ("",))
-        count = len(shapes) * len(launchers) * len(modes)
+        count = len(nodes) * len(ranks) * len(launchers) * len(modes)
         if count > MOST_POINTS:
             cause = f"the study has {count} points; the limit is {MOST_POINTS}"
             raise UsageError(cause, place="--nodes", next_step="give fewer values")
+        shapes = sorted(
+            product(nodes, ranks), key=lambda shape: (shape[0] * max(shape[1], 1), shape[0])
+        )
         return tuple(
-            Point(mode=mode, launcher=launcher, nodes=nodes, ntasks_per_node=ranks)
-            for mode, launcher, (nodes, ranks) in product(modes, launchers, shapes)
+            Point(mode=mode, launcher=launcher, nodes=shape[0], ntasks_per_node=shape[1])
+            for mode, launcher, shape in product(modes, launchers, shapes)
         )
 
     def scaled_arguments(self, mode: Mode, ranks: int) -> tuple[str, ...]:
