@@ -21,6 +21,7 @@ from toolkit import sites
 from toolkit.cli.groups import site as command
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.hostsetup import parts
+from toolkit.images.host.quota import parse_quota
 from toolkit.images.sif import header as sif
 from toolkit.model.case import Case, Image
 from toolkit.model.image import BaseImage, Packages, Verdict
@@ -371,19 +372,36 @@ def test_an_image_of_another_lock_is_warned_of(built: str, warned: bool, here: P
     assert bool(told) is warned
 
 
+QUOTA = """\
+Disk quotas for user me (uid 1000):
+     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace
+server:/home  51200  61440  71680       0    1200       0       0       0
+"""
+LUSTRE = "     /scratch  104857600*  104857600 209715200       -   20000       0       0       -\n"
+
+
 @pytest.mark.parametrize(
-    ("free", "expected"),
+    ("said", "left"), [(QUOTA, 10 << 20), (LUSTRE, 0), ("", None), ("/x 5 0 0", None)]
+)
+def test_what_a_quota_leaves(said: str, left: int | None) -> None:
+    assert parse_quota(said) == left
+
+
+@pytest.mark.parametrize(
+    ("free", "quota", "expected"),
     [
-        (20, []),
-        (0.5, ["directory? the file system has 500 MB"]),
-        (0.05, ["directory the file system has 50 MB"]),
+        (20, 20, []),
+        (20, 0.5, ["directory? your quota leaves 500 MB", "cache? your quota leaves 500 MB"]),
+        (0.05, 20, ["directory the file system has 50 MB"]),
+        (20, 2, ["cache? your quota leaves 2.0 GB"]),
     ],
 )
-def test_space_of_the_directory(
-    free: float, expected: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
+def test_space_of_the_directory_and_of_a_home_without_scratch(
+    free: float, quota: float, expected: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = SimpleNamespace(free=int(free * GIGABYTE))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(files, "read_quota", lambda _: int(quota * GIGABYTE))
     found = [*files.space(looking(here, {}, {}))]
     assert len(found) == len(expected)
     for finding, text in zip(found, expected, strict=True):

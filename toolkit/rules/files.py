@@ -23,6 +23,7 @@ from toolkit.errors import (
     ToolkitError,
 )
 from toolkit.files import hash_file, open_regular
+from toolkit.images.host.quota import read_quota
 from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
 from toolkit.model.case import Case
@@ -31,6 +32,7 @@ from toolkit.units import human_size
 
 _LEAST = 100 * 10**6  # bytes: logs of a short run
 _LITTLE = 10**9  # bytes: one checkpoint of a small model
+_SMALL = 5 * 10**9  # bytes left of a quota, below which caches in the home are worth a warning
 _DAY = 86400.0  # seconds
 _QUEUE = 1.0  # days that a job may wait: not known
 CONDEMNED = "ToBeDelete_"  # what such files are called at Neuron before they go
@@ -181,15 +183,30 @@ def purge(case: Case) -> Iterator[ToolkitError]:
 
 
 def space(case: Case) -> Iterator[ToolkitError]:
-    """Require space for what a run writes: its logs and its outcome."""
-    left = shutil.disk_usage(case.directory).free
-    if left < _LITTLE:
+    """Require space for what a run writes: its logs and its outcome; and for caches in a home."""
+    cwd = Path(case.directory)
+    rooms = {
+        "the file system has": shutil.disk_usage(cwd).free,
+        "your quota leaves": read_quota(cwd),
+    }
+    for what, left in rooms.items():
+        if left is not None and left < _LITTLE:
+            yield NoSpaceError(
+                f"in {cwd} {what} {human_size(left)}",
+                place="directory",
+                next_step="remove old runs, or change to a directory with more room",
+                source="looked here",
+                is_warning=left >= _LEAST,
+            )
+            break
+    left = None if case.site.scratch else read_quota(Path.home())
+    if left is not None and left <= _SMALL:
         yield NoSpaceError(
-            f"in {case.directory} the file system has {human_size(left)}",
-            place="directory",
-            next_step="remove old runs, or change to a directory with more room",
-            source="looked here",
-            is_warning=left >= _LEAST,
+            f"caches of programs go to your home, where your quota leaves {human_size(left)}",
+            place="cache",
+            next_step="set scratch in the site's file, or --env XDG_CACHE_HOME=DIRECTORY",
+            source="quota",
+            is_warning=True,
         )
 
 
