@@ -1,4 +1,4 @@
-"""What a user's quota leaves in a directory, by the programs that know of quotas."""
+"""The room that a quota leaves a user, by the programs that know of quotas."""
 
 from __future__ import annotations
 
