@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from toolkit.errors import ConfigError
 from toolkit.hostsetup.apt import parse_mirrors
 from toolkit.images.host import host_config
 from toolkit.images.host.host_config import (
@@ -58,6 +59,16 @@ def test_no_module_of_the_current_directory_is_taken_for_pip(
     monkeypatch.chdir(tmp_path)
     read_pip_settings()
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_configuration_that_pip_cannot_read_is_no_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.conf").write_text("[global\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    with pytest.raises(ConfigError, match="cannot read its configuration") as caught:
+        read_pip_settings()
+    assert any(str(tmp_path) in line for line in caught.value.details)
 
 
 def test_of_a_key_in_several_files_pip_is_asked_which_counts(

@@ -21,7 +21,6 @@ from toolkit import sites
 from toolkit.cli.groups import site as command
 from toolkit.errors import PlanError, ToolkitError
 from toolkit.hostsetup import parts
-from toolkit.images.host.quota import parse_quota
 from toolkit.images.sif import header as sif
 from toolkit.model.case import Case, Image
 from toolkit.model.image import BaseImage, Packages, Verdict
@@ -384,7 +383,7 @@ LUSTRE = "     /scratch  104857600*  104857600 209715200       -   20000       0
     ("said", "left"), [(QUOTA, 10 << 20), (LUSTRE, 0), ("", None), ("/x 5 0 0", None)]
 )
 def test_what_a_quota_leaves(said: str, left: int | None) -> None:
-    assert parse_quota(said) == left
+    assert files.parse_quota(said) == left
 
 
 @pytest.mark.parametrize(

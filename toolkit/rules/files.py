@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
+from toolkit import shell
 from toolkit.config import shipped
 from toolkit.errors import (
     BindMissingError,
@@ -23,7 +25,6 @@ from toolkit.errors import (
     ToolkitError,
 )
 from toolkit.files import hash_file, open_regular
-from toolkit.images.host.quota import read_quota
 from toolkit.images.sif import SifError
 from toolkit.images.sif import header as sif
 from toolkit.model.case import Case
@@ -33,6 +34,10 @@ from toolkit.units import human_size
 _LEAST = 100 * 10**6  # bytes: logs of a short run
 _LITTLE = 10**9  # bytes: one checkpoint of a small model
 _SMALL = 5 * 10**9  # bytes left of a quota, below which caches in the home are worth a warning
+_PATIENCE = 10.0  # seconds for a program that knows of quotas
+_QUOTA = re.compile(
+    r"^[ \t]*\S+\s+(?P<used>\d+)\*?\s+(?P<soft>\d+)\s+(?P<hard>\d+)\b", re.MULTILINE
+)
 _DAY = 86400.0  # seconds
 _QUEUE = 1.0  # days that a job may wait: not known
 CONDEMNED = "ToBeDelete_"  # what such files are called at Neuron before they go
@@ -208,6 +213,36 @@ def space(case: Case) -> Iterator[ToolkitError]:
             source="quota",
             is_warning=True,
         )
+
+
+def read_quota(directory: Path) -> int | None:
+    """Return the bytes that this user may still write; None if no quota is known."""
+    mount = directory.resolve()
+    while not mount.is_mount() and mount != mount.parent:
+        mount = mount.parent
+    for words in (
+        ("lfs", "quota", "-q", "-u", str(os.getuid()), str(directory)),
+        ("quota", "--no-wrap", "--raw-grace", "-f", str(mount)),
+    ):
+        # An absent file server must not hold a run up, and of other file systems Lustre's says
+        # nothing.
+        with suppress(ToolkitError):
+            left = parse_quota(shell.run(words, check=False, timeout=_PATIENCE).stdout)
+            if left is not None:
+                return left
+    return None
+
+
+def parse_quota(output: str) -> int | None:
+    """Return the bytes left by the output of ``quota`` or ``lfs quota -q``; None without a limit.
+
+    Both print a file system, the usage, and the soft and hard limits, in KiB; 0 is no limit.
+    """
+    row = _QUOTA.search(output)
+    if not row:
+        return None
+    limits = [int(row[name]) for name in ("soft", "hard") if int(row[name])]
+    return max(0, min(limits) - int(row["used"])) * 1024 if limits else None
 
 
 def cache(case: Case) -> Iterator[ToolkitError]:

@@ -168,7 +168,8 @@ def build(
         for secret, path in sorted(files.items()):
             command += ["--secret", f"id={secret},src={path}"]
         cached = _run_client(engine, [*command, str(directory)], list(steps), follower)
-    image = result.read_text().strip()
+    with _engine_errors(engine, "name what it built"):
+        image = result.read_text().strip()
     follower.begin("convert")
     packer = _convert(engine, image, plan, place, follower)
     follower.end()

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from toolkit import shell
-from toolkit.errors import NeedsInstallError, UsageError
+from toolkit.errors import ConfigError, NeedsInstallError, UsageError
 from toolkit.hostsetup import apt
 from toolkit.images.recipe.block import HOST_WHEELS
 from toolkit.model.base import Model
@@ -123,13 +123,25 @@ def debootstrap_command() -> tuple[str, ...]:
 
 
 def _run(program: str, *arguments: str) -> str:
-    """Return the output of a program; empty if this machine does not have it."""
+    """Return the output of a program; empty if this machine does not have it.
+
+    Raises:
+        ConfigError: pip cannot read a file of its configuration; without it, packages would be
+            looked for elsewhere.
+    """
     if shell.which(program) is None:
         return ""
     # With `user = true`, which is an option of `pip config` too, pip reads one of its files only.
     env = {**os.environ, "PIP_USER": "0"}
     # -m looks for modules in the current working directory first, which may be another user's.
     done = shell.run([program, *arguments], env=env, cwd="/", check=False, timeout=_PATIENCE)
+    if "Configuration file could not be loaded" in done.stderr:
+        raise ConfigError(
+            "pip cannot read its configuration",
+            place="pip config",
+            details=done.tail(),
+            next_step="fix that file, or name another: PIP_CONFIG_FILE",
+        )
     return done.stdout
 
 

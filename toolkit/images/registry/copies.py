@@ -43,7 +43,7 @@ trap 'exit 1' HUP INT TERM
 printf %s {marker} > "$scratch/{marker_name}" && cat > "$scratch/sif" || exit
 test "$(sha256sum < "$scratch/sif" | cut -d' ' -f1)" = {digest} || exit 3
 chmod {mode:o} "$scratch/sif" && exec 9>> {lock} && flock -w 3000 9 &&
-    mv -f "$scratch/sif" {target} && {forget} || exit 4
+    mv -f -- "$scratch/sif" {target} && {forget} || exit 4
 """
 _FAILURES = {
     3: "what arrived on {host} differs from what was sent",
