@@ -66,7 +66,8 @@ def stand_in() -> bytes:
     It is enough for planning and submitting, since no job of the benchmark ever starts.
     """
     head = b"#!/usr/bin/env run-singularity\n".ljust(32, b"\0") + b"SIF_MAGIC\0"
-    return head.ljust(112, b"\0") + (128).to_bytes(8, "little") + bytes(8)
+    start = (128).to_bytes(8, "little")  # of its table of no objects, and of its data
+    return head.ljust(96, b"\0") + start + bytes(8) + start + bytes(8)
 
 
 def image(directory: Path) -> str:
