@@ -45,7 +45,10 @@ def main() -> int:
     try:
         images = directory / "images"
         shutil.copytree(
-            store.images_directory() / ".cache", images / ".cache", copy_function=os.link
+            store.images_directory() / ".cache",
+            images / ".cache",
+            ignore=shutil.ignore_patterns("*.lock"),  # a lock's file has one name
+            copy_function=os.link,
         )
         environment = {**os.environ, "TOOLKIT_IMAGES": str(images)}
         command = (sys.executable, "-m", "toolkit", "image", "build", str(directory / "bench.toml"))
