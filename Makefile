@@ -41,7 +41,7 @@ image-%: setup ## build the image of recipes/<name>.toml
 images: setup ## build all images for CPUs: what needs no login and no GPU
 	@for name in pytorch_cpu tensorflow_cpu ray_cpu trainers_cpu deepspeed_cpu; do $(TOOLKIT) image build $$name || exit; done
 
-test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (17 minutes on two cores)
+test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (18 minutes on two cores)
 	@$(TOOLKIT) setup --with tests --with accounting
 	@$(MAKE) --no-print-directory lint test-unit test-cluster
 
