@@ -121,11 +121,8 @@ def build(recipe: str, progress: Progress, options: BuildOptions | None = None) 
         recipe_hash = expected_hash(plan)
         if existing and not options.force:
             path, manifest = existing
-            if (
-                manifest.recipe_hash == recipe_hash
-                and manifest.locked == hash_lock(lock)
-                and _is_built_by(options.engine, manifest)
-            ):
+            inputs = (manifest.recipe_hash, manifest.locked)
+            if inputs == (recipe_hash, hash_lock(lock)) and _is_built_by(options.engine, manifest):
                 store.settle(path)  # an earlier build may have been stopped before it
                 sweep(directory)
                 return BuildResult(path=str(path), manifest=manifest, is_current=True)
