@@ -224,6 +224,8 @@ def read_quota(directory: Path) -> int | None:
         ("lfs", "quota", "-q", "-u", str(os.getuid()), str(directory)),
         ("quota", "--no-wrap", "--raw-grace", "-f", str(mount)),
     ):
+        if shell.which(words[0]) is None:
+            continue
         # An absent file server must not hold a run up, and of other file systems Lustre's says
         # nothing.
         with suppress(ToolkitError):

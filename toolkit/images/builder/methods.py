@@ -181,14 +181,15 @@ def _build_flat_locked(task: BuildTask, lock: Lock) -> BuildOutcome:
         f"APPTAINERENV_{name}": value for name, value in (ENVIRONMENT | environment).items()
     }
     try:
-        return apptainer.build(
-            place,
-            task.follower,
-            task.exact(),
-            locked_definition(task.definition(), lock),
-            environment=environment | task.login(),
-            config=config,
-        )
+        with Cache(place.images).used():  # a base that is a definition is in it
+            return apptainer.build(
+                place,
+                task.follower,
+                task.exact(),
+                locked_definition(task.definition(), lock),
+                environment=environment | task.login(),
+                config=config,
+            )
     except BuildError as error:
         raise lockfile.explain_failure(error, lock, task.follower.log) from None
 

@@ -168,15 +168,26 @@ def build_base(
     return labels
 
 
+def make_base(
+    plan: Plan,
+    key: str,
+    place: Workspace,
+    follower: Follower,
+    *,
+    environment: Mapping[str, str] | None = None,
+    replace: bool = False,
+) -> CacheEntry:
+    """Build the base of a plan, and keep it in the cache under a key; errors as of ``build``."""
+    made = place.output / "base.sif"
+    facts = build_base(plan.base, place, made, follower, environment=environment)
+    about = plan.base.output().detail
+    return Cache(place.images).keep(BASES, key, made, about=about, facts=facts, replace=replace)
+
+
 def cached_base(plan: Plan, place: Workspace, follower: Follower) -> CacheEntry:
     """Return the base of a plan from the cache, or build it and keep it; errors as of ``build``."""
-    cache = Cache(place.images)
-    if entry := cache.use(BASES, plan.base_key):
-        return entry
-    made = place.output / "base.sif"
-    facts = build_base(plan.base, place, made, follower)
-    about = plan.base.output().detail
-    return cache.keep(BASES, plan.base_key, made, about=about, facts=facts)
+    entry = Cache(place.images).use(BASES, plan.base_key)
+    return entry or make_base(plan, plan.base_key, place, follower)
 
 
 def pack_archive(

@@ -23,7 +23,7 @@ from pathlib import Path
 from toolkit import shell
 from toolkit.errors import NO_SPACE
 from toolkit.images.builder.apptainer import compose, identity
-from toolkit.images.builder.apptainer.apptainer import BuildOutcome, build_base
+from toolkit.images.builder.apptainer.apptainer import BuildOutcome, make_base
 from toolkit.images.builder.apptainer.programs import (
     LAYER_PACKING,
     SHELL,
@@ -111,6 +111,7 @@ class _LayeredBuild:
     Attributes:
         used: The base and the layers on it, as far as the build has come.
         cached: The names of the steps that came from the cache.
+        builder: The program that builds; empty until it is asked.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class _LayeredBuild:
         locked: LockedBuild | None,
     ) -> None:
         self.program = build_command().program
+        self.builder = ""
         self.place, self.follower, self.plan = place, follower, plan
         self.fresh, self.locked = fresh, locked
         self.cache = Cache(place.images)
@@ -129,6 +131,7 @@ class _LayeredBuild:
         self.cached: list[str] = []
         self._lock_key = hash_lock(locked.lock) if locked else ""
         self._locked = [layer.sha256 for layer in locked.lock.layers] if locked else []
+        self._names = ("base", *(step.name for step in plan.steps))
         self._lowers: list[Lower] = []
         self._is_changed = False  # something was made, and what follows is made on it
         self._number = 0
@@ -140,14 +143,19 @@ class _LayeredBuild:
 
     def take_base(self, login: Mapping[str, str] | None) -> None:
         """Take the base from the cache, or build it."""
-        key, base = self.plan.base_key, self.plan.base
+        key = self.plan.base_key
         if entry := self._find(caches.BASES, key):
             self._reuse("base")
         else:
             self.follower.begin("base")
-            made = self.place.output / "base.sif"
-            facts = build_base(base, self.place, made, self.follower, environment=login)
-            entry = self._keep(caches.BASES, key, made, base.output().detail, facts)
+            entry = make_base(
+                self.plan,
+                self._kept_key(key),
+                self.place,
+                self.follower,
+                environment=login,
+                replace=self.fresh,
+            )
             self._is_changed = True
         self.used.append(entry)
         self._lowers.append(_lower(entry))
@@ -165,7 +173,7 @@ class _LayeredBuild:
                     products = self._compile()
                 binds = (Bind(source=products, target=WHEELS),) if takes else ()
                 upper = self._run_step(step, self._lowers, binds)
-                entry = self._keep(caches.LAYERS, step.key, self._pack(upper), step.name)
+                entry = self._keep(step, self._pack(upper))
                 self._lowers.append(Lower(path=upper))
                 self._is_changed = True
             self.used.append(entry)
@@ -181,12 +189,14 @@ class _LayeredBuild:
             return entry
         return self.cache.use(kind, self._own_key(key))
 
-    def _keep(
-        self, kind: str, key: str, made: Path, about: str, facts: dict[str, str] | None = None
-    ) -> CacheEntry:
-        """Keep what was made for other builds, as soon as it is complete."""
-        key = self._own_key(key) if self.locked else key
-        return self.cache.keep(kind, key, made, about=about, facts=facts, replace=self.fresh)
+    def _keep(self, step: Step, made: Path) -> CacheEntry:
+        """Keep the layer of a step for other builds, as soon as it is complete."""
+        key = self._kept_key(step.key)
+        return self.cache.keep(caches.LAYERS, key, made, about=step.name, replace=self.fresh)
+
+    def _kept_key(self, key: str) -> str:
+        """Return the key under which this build keeps what it makes next."""
+        return self._own_key(key) if self.locked else key
 
     def _own_key(self, key: str) -> str:
         """Return the key of what this lock makes on top of the layers so far."""
@@ -194,8 +204,7 @@ class _LayeredBuild:
 
     def _unequal(self) -> tuple[str, ...]:
         """Return the names of the layers so far that differ from the lock."""
-        names = ("base", *(step.name for step in self.plan.steps))
-        made = zip(names, self.used, self._locked, strict=False)
+        made = zip(self._names, self.used, self._locked, strict=False)
         return tuple(name for name, entry, locked in made if entry.note.digest != locked)
 
     def _reuse(self, step: str) -> None:
@@ -290,8 +299,8 @@ class _LayeredBuild:
         base = self.used[0]
         lock = self.locked.lock if self.locked else None
         now = datetime.fromtimestamp(lock.epoch if lock else time.time(), timezone.utc)
-        builder, machine = program_version(self.program), platform.machine()
-        labels = identity.labels(definition, base.note.facts, builder, machine, now)
+        self.builder, machine = program_version(self.program), platform.machine()
+        labels = identity.labels(definition, base.note.facts, self.builder, machine, now)
         layer = self.place.output / "identity.sqfs"
         directory = self.place.output / "identity"
         directory.mkdir(mode=0o755)
@@ -309,18 +318,17 @@ class _LayeredBuild:
         if (code := run_image_checks(self.program, self.place, self.follower)) != 0:
             raise self.follower.error(code)
         self.follower.end()
-        names = ("base", *(step.name for step in self.plan.steps))
         return BuildOutcome(
             self.follower.reader.results,
-            program_version(self.program),
+            self.builder,
             self.follower.seconds,
             tuple(self.cached),
             read_variables(self.used[0].path),
             tuple(
                 Layer(name=name, sha256=entry.note.digest)
-                for name, entry in zip(names, self.used, strict=True)
+                for name, entry in zip(self._names, self.used, strict=True)
             ),
-            self._unequal() if self._locked else (),
+            self._unequal(),
         )
 
 

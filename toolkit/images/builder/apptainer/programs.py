@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from toolkit import shell
 from toolkit.errors import ForbiddenError, NeedsInstallError
 from toolkit.images.builder.apptainer.sandbox import Lower, SandboxStep
+from toolkit.images.builder.buildlog import Reader
 from toolkit.images.builder.follow import Follower
 from toolkit.images.host.host_config import ROOT, Bind, HostConfig, write_host_config
 from toolkit.images.host.kernel import module_command, namespace_command
@@ -73,7 +74,8 @@ def why_no_layers(place: Workspace, follower: Follower) -> str:
         binds=tuple(Bind(source=path, target=path) for path in _PROBED if Path(path).exists()),
     )
     code = run_step(step, place, follower)
-    lines = (line.removeprefix("toolkit: ") for line in follower.reader.tail)
+    lines = [line.removeprefix("toolkit: ") for line in follower.reader.tail]
+    follower.reader = Reader([])  # what a test prints is no part of the build
     return "; ".join(lines) or f"the test of it ended with {code}" if code else ""
 
 
