@@ -135,7 +135,7 @@ class Manifest(Model, frozen=True, kw_only=True):
         signatures: its signatures.
         layers: the layers that it was assembled from, the base first; empty if it was packed in one
             go.
-        products: SHA-256 of the compiled products; empty if nothing was compiled.
+        products: written by earlier versions only.
         origin: the registry reference that it was pulled from; empty: it was built on this machine.
     """
 

@@ -70,7 +70,6 @@ def make(recipe: str, epoch: int) -> Lock:
         tools=manifest.tools,
         apt=contents.packages.apt,
         layers=manifest.layers,
-        products=manifest.products,
     )
     if contents.debian:
         lock = msgspec.structs.replace(lock, apt_build=build_packages(image, resolved, lock))

@@ -48,7 +48,6 @@ class Lock(Model, frozen=True, kw_only=True):
         pip_build: Python packages that are installed only during the build.
         brought: Python packages that came with the base, or from no package index.
         layers: of the locked image, the base first; empty if it was not built in layers.
-        products: SHA-256 of the compiled products.
     """
 
     format: int = FORMAT
@@ -65,7 +64,6 @@ class Lock(Model, frozen=True, kw_only=True):
     pip_build: tuple[Pinned, ...] = ()
     brought: dict[str, str] = {}
     layers: tuple[Layer, ...] = ()
-    products: str = ""
 
 
 def format_lock(lock: Lock) -> str:

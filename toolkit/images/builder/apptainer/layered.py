@@ -150,7 +150,7 @@ class _LayeredBuild:
             self.follower.begin("base")
             entry = make_base(
                 self.plan,
-                self._kept_key(key),
+                self._cache_key(key),
                 self.place,
                 self.follower,
                 environment=login,
@@ -191,10 +191,10 @@ class _LayeredBuild:
 
     def _keep(self, step: Step, made: Path) -> CacheEntry:
         """Keep the layer of a step for other builds, as soon as it is complete."""
-        key = self._kept_key(step.key)
+        key = self._cache_key(step.key)
         return self.cache.keep(caches.LAYERS, key, made, about=step.name, replace=self.fresh)
 
-    def _kept_key(self, key: str) -> str:
+    def _cache_key(self, key: str) -> str:
         """Return the key under which this build keeps what it makes next."""
         return self._own_key(key) if self.locked else key
 
