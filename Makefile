@@ -14,7 +14,6 @@ BY_FILE := loadfile --no-loadscope-reorder
 CHOSEN  := not long
 BUILT   := pytorch_cpu
 STORE   := $(or $(TOOLKIT_TEST_IMAGES),$(HOME)/.cache/toolkit-tests/images)
-CLUSTER_TESTS = $(PYTEST) $(STRICT) -v $(if $(CHOSEN),-m '$(CHOSEN)') $(TESTS)
 SUITE   := trixie
 # Beside them, of the fault tests: runs at the same time, and a run that is killed in between.
 FAULTS  := tests/faults/test_submission_faults.py
@@ -54,9 +53,7 @@ test-unit: .venv/.ready-dev ## the tests that need no other program (one minute)
 test-cluster: .venv/.ready-dev ## set up, and run the tests that run real programs; TESTS=FILES for some of them
 	@$(TOOLKIT) setup --with tests --with accounting
 	@for name in $(BUILT); do TOOLKIT_IMAGES=$(STORE) $(TOOLKIT) image build $$name || exit; done
-	$(CLUSTER_TESTS) $(PARALLEL) $(BY_FILE) || { code=$$?; [ $$code = 1 ] || exit $$code; \
-	echo 'What failed beside two other workers is run once more, alone. A test that passes now is a defect to mend all the same.'; \
-	$(CLUSTER_TESTS) --last-failed --last-failed-no-failures none --maxfail 1; }
+	$(PYTEST) $(STRICT) -v $(if $(CHOSEN),-m '$(CHOSEN)') $(PARALLEL) $(BY_FILE) $(TESTS)
 
 test-programs: .venv/.ready-dev ## run trainings of public repositories, whose checkouts (owner+name) are in PROGRAMS=DIR
 	@test -d '$(PROGRAMS)' || { echo 'make test-programs PROGRAMS=DIR: the directory with the checkouts'; exit 64; }
