@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-programs test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-notebook docs-update house bench-explain bench-cli bench-build bench-allreduce bench-launch bench-logs bench-queue bench-failures bench-size test-faults test-fresh workshop-rehearsal test-gpu gpu-pack clean
+.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-programs test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-notebook docs-update house bench-explain bench-cli bench-build bench-allreduce bench-launch bench-failures bench-size test-faults test-fresh workshop-rehearsal test-gpu gpu-pack clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -84,7 +84,7 @@ bench-cli: setup ## how long commands take, beside their peers
 
 bench-build: setup ## how long a changed image takes to build again, beside Apptainer and BuildKit (a base of 2 GB)
 	@$(TOOLKIT) image build pytorch_cpu
-	@.venv/bin/python -m benchmarks.build; code=$$?; .venv/bin/python -m benchmarks.rebuild && exit $$code
+	@.venv/bin/python -m benchmarks.build
 
 bench-allreduce: export TOOLKIT_CLUSTER := bench
 bench-allreduce: setup ## how fast ranks add up on two nodes, over Gloo, Horovod and MPI; every sum checked
@@ -92,24 +92,18 @@ bench-allreduce: setup ## how fast ranks add up on two nodes, over Gloo, Horovod
 	@$(TOOLKIT) cluster up --nodes 2
 	@$(TOOLKIT) bench allreduce --nodes 2 --image pytorch_cpu --backend gloo --backend horovod --backend mpi; code=$$?; $(TOOLKIT) cluster down; exit $$code
 
-bench-launch: setup ## from sbatch to the first all-reduce, beside scripts by hand; training beside a venv on the host
+bench-launch: setup ## from sbatch to the first all-reduce, beside scripts by hand
 	@$(TOOLKIT) image build pytorch_cpu
-	@.venv/bin/python -m benchmarks.launch --throughput
+	@.venv/bin/python -m benchmarks.launch
 
 bench-explain: setup ## how many failures are explained rightly
 	@.venv/bin/python -m benchmarks.explain
-
-bench-logs: setup ## how much memory it takes to follow, list and explain a job with logs of 4 GB
-	@.venv/bin/python -m benchmarks.logs
 
 bench-failures: setup ## how often the first failing rank and its cause are named: 300 failing runs, drawn at random
 	@for name in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$name || exit; done
 	@.venv/bin/python -m benchmarks.failures
 
-bench-queue: setup ## what toolkit ps asks of Slurm, with 2,000 jobs of another user in the queue
-	@.venv/bin/python -m benchmarks.queue
-
-bench-size: setup ## what 10,000 nodes, 8,000 logs and a local cluster of 1,000 nodes cost (4 GB of memory)
+bench-size: setup ## what 8,000 logs and a local cluster of 1,000 nodes cost (4 GB of memory)
 	@.venv/bin/python -m benchmarks.size
 
 test-faults: .venv/.ready-dev ## inject faults between sbatch and the outcome, and into builds; write docs/faults.md (about 20 minutes)

@@ -1,306 +1,236 @@
-"""Measure builds after a change of the last step: ours, Apptainer's and BuildKit's, in turns.
+"""Measure builds of a changed image: `make bench-build`.
 
-The base is the contents of an image that was built before, with copies of its large libraries until
-there are at least 2 GB. A copy has each byte replaced by another, so that it packs as well as the
-original and is equal to nothing that is there already. Each side has the base in its own store
-before anything is timed, and has built all steps once, also the first two, which install two small
-packages each. What is timed is the whole process that builds after a change of the last step:
+- install, line: the last step of an image is changed, on a base of 2 GB: it installs pandas by pip,
+  from wheels that lie in the base, or is one line of shell. Ours, ``apptainer build`` and BuildKit
+  build it in turns. Each has the base in its own store before anything is timed.
+- package: one more package of pip on pytorch_cpu, beyond pip's own time.
 
-- ``install``: pip installs pandas from wheels that lie in the base, so that no network is timed.
-- ``line``: one line of shell. Nothing is done, so this is what each side costs by itself.
-
-Then the images that came out are started, the one in layers beside the one that Apptainer packed
-flat.
+The base is the contents of pytorch_cpu, with copies of its large libraries until there are 2 GB. A
+copy has each byte replaced by another, so that it packs as well as the original and is equal to
+nothing that is there already. Needs 12 GB of disk, and Docker: DOCKER_HOST, or root starts one.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-import click
-
-from benchmarks import engine, measure, peers
-from benchmarks.build_base import BASE, SIZE, large_directory, made, unpack
-from benchmarks.measure import environment, ourselves
+from benchmarks import runner
 from toolkit import shell
-from toolkit.cli import console
-from toolkit.cli.main import main
-from toolkit.errors import CommandFailedError
-from toolkit.images.builder.apptainer.programs import COMPRESSION, program_version
+from toolkit.errors import CommandFailedError, NeedsInstallError
+from toolkit.images.builder.apptainer.compose import open_squashfs
+from toolkit.images.builder.apptainer.programs import COMPRESSION
 from toolkit.images.host.privilege import build_command
 from toolkit.images.recipe import library
-from toolkit.shell import Progress
+from toolkit.images.store import store
 
-PARTS = ("install", "line", "start")
-FLAT_BAR, BUILDKIT_BAR, START_BAR = 0.2, 1.2, 1.1
-LINE_BAR = 3.0  # BuildKit neither packs nor checks: what is left of that when nothing is done
-_INSTALL = "pip install --quiet --no-compile --no-index --find-links /opt/bench-wheels pandas"
+BASE, SIZE = "pytorch_cpu", 2_100_000_000
+FLAT_BAR, BUILDKIT_BAR, LINE_BAR = 0.2, 1.2, 3.0
+PACKAGE_BAR = 15.0  # seconds beyond the step of pip
+_WHEELS = "/opt/bench-wheels"
 _PYTHON = "/opt/venv/bin"
+_LAST = {
+    "install": f"PATH={_PYTHON}:$PATH pip install --quiet --no-compile --no-index "
+    f"--find-links {_WHEELS} pandas",
+    "line": "true",
+}
+_PIP = '\n[[steps]]\nblock = "pip"\nname = "{name}"\npackages = ["{package}"]\n'
+_PACKAGES = {"first": "tabulate==0.9.0", "added": "wcwidth==0.2.13"}
 
 
-@dataclass
-class Setting:
-    """The directories and the engine of one measurement.
+def unpack(place: Path) -> Path:
+    """Unpack the image into a directory of at least ``SIZE`` bytes, and return it."""
+    image = store.find(BASE)
+    offset, _ = open_squashfs(image.path)
+    root = place / "base"
+    words = ("unsquashfs", "-quiet", "-no-progress", "-dest", str(root), "-offset", str(offset))
+    shell.run([*words, image.path])
+    minor = next((root / "opt/venv/lib").glob("python3.*")).name.removeprefix("python")
+    pip = (sys.executable, "-m", "pip", "download", "--quiet", "--dest", f"{root}{_WHEELS}")
+    shell.run([*pip, "--python-version", minor, "--only-binary", ":all:", "pandas==2.2.3"])
+    files = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+    missing = SIZE - sum(path.stat().st_size for path in files)
+    libraries = sorted(
+        (path for path in files if ".so" in path.name), key=lambda path: -path.stat().st_size
+    )
+    copies = root / "opt/bench-copies"
+    copies.mkdir()
+    shift = 0
+    while missing > 0:
+        shift += 1
+        table = bytes((byte + shift) % 256 for byte in range(256))
+        for path in libraries[:20]:
+            (copies / f"{shift}-{path.name}").write_bytes(path.read_bytes().translate(table))
+            missing -= path.stat().st_size
+    return root
 
-    Attributes:
-        base: the directory with the contents of the base.
+
+@contextmanager
+def engine(directory: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Provide Docker's client and its environment in this context.
+
+    The engine is that of DOCKER_HOST, or one that root starts, with mounts of its own, which end
+    with it. It makes no networks; what it runs uses the machine's.
     """
-
-    place: Path
-    base: Path
-    engine: engine.Engine
-    env: Mapping[str, str]
-    changes: int = 0
-
-    def changed(self, last: str) -> tuple[str, ...]:
-        """Return the steps with a last one that was never built before."""
-        self.changes += 1
-        return (
-            "mkdir /opt/first",
-            "mkdir /opt/second",
-            f"{last} && echo {os.getpid()}.{self.changes} > /opt/changed",
+    client = shell.which("docker")
+    if client is None:
+        raise NeedsInstallError(
+            "Docker is not installed here", next_step="apt-get install docker.io"
         )
+    env = {**os.environ, "DOCKER_BUILDKIT": "1"}
+    if os.environ.get("DOCKER_HOST"):
+        yield client, env
+        return
+    directory.mkdir()
+    socket = f"unix://{directory}/socket"
+    roots = (f"--data-root={directory}/data", f"--exec-root={directory}/exec")
+    plain = ("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false")
+    options = (*roots, f"--pidfile={directory}/pid", f"--host={socket}", *plain)
+    words = ("unshare", "--mount", "--propagation", "private", "dockerd", "--log-level=error")
+    process = subprocess.Popen((*words, *options, "--exec-opt=native.cgroupdriver=cgroupfs"))
+    env["DOCKER_HOST"] = socket
+    try:
+        until = time.monotonic() + 30
+        while not shell.run([client, "version"], env=env, check=False).ok:
+            if time.monotonic() > until or process.poll() is not None:
+                raise CommandFailedError("the Docker engine does not start", place="dockerd")
+            time.sleep(0.2)
+        yield client, env
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
-def run(runs: int, parts: Sequence[str], progress: Progress) -> list[measure.Outcome]:
-    """Measure the parts (of ``PARTS``), ``runs`` times each.
+class Changes:
+    """The three ways to build an image whose last step was never built before."""
 
-    Raises:
-        ImageMissingError: the image that the base is made of is not built.
-        ToolkitError: something that is compared does not work.
-    """
-    cache = peers.cache_directory()
-    cache.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        place = Path(
-            stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="tk-bench-", dir=large_directory(cache))
-            )
+    def __init__(self, place: Path, base: Path, client: str, docker: dict[str, str]) -> None:
+        self.place, self.base, self.client, self.docker = place, base, client, docker
+        self.env = runner.environment(TOOLKIT_IMAGES=str(place / "images"))
+        self.count = 0
+
+    def steps(self, last: str) -> list[str]:
+        """Return the steps with a new last one."""
+        self.count += 1
+        return ["mkdir /opt/first", "mkdir /opt/second", f"{last} && echo {self.count} > /opt/last"]
+
+    def _recipe(self, last: str) -> str:
+        steps = "".join(
+            f'[[steps]]\nblock = "run"\nname = "s{number}"\ncommands = [{json.dumps(step)}]\n'
+            for number, step in enumerate(self.steps(last))
         )
-        progress.begin("base", f"contents of {BASE}, and copies up to {SIZE / 1e9:.1f} GB")
+        path = self.place / "bench.toml"
+        path.write_text(
+            f'summary = "benchmark"\n[base]\nkind = "localimage"\npath = "{self.base}"\n'
+            f"[space]\nimage = 2000\nbuild = 4000\n{steps}"
+        )
+        return str(path)
+
+    def ours(self, last: str) -> float:
+        """Return the seconds of ``toolkit image build``."""
+        argv = (*runner.TOOLKIT, "image", "build", self._recipe(last))
+        return runner.seconds(argv, self.place, self.env, 1800)
+
+    def flat(self, last: str) -> float:
+        """Return the seconds of Apptainer with our definition, packed as we pack."""
+        chosen = build_command()
+        (self.place / "flat.def").write_text(library.render(library.load(self._recipe(last))))
+        scratch = self.place / "scratch"
+        scratch.mkdir(exist_ok=True)
+        env = {**self.env, "APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch)}
+        packing = ("--mksquashfs-args", " ".join(COMPRESSION))
+        argv = (chosen.program, "build", "--force", *chosen.options, *packing)
+        return runner.seconds((*argv, "flat.sif", "flat.def"), self.place, env, 1800)
+
+    def buildkit(self, last: str) -> float:
+        """Return the seconds of BuildKit."""
+        context = self.place / "context"
+        context.mkdir(exist_ok=True)
+        steps = "".join(f"RUN export PATH={_PYTHON}:$PATH && {step}\n" for step in self.steps(last))
+        (context / "Dockerfile").write_text(f"FROM bench:base\n{steps}")
+        words = ("build", "--quiet", "--network=host", "--tag", "bench:built", str(context))
+        return runner.seconds((self.client, *words), self.place, self.docker, 1800)
+
+
+def of_last_steps(runs: int, parts: tuple[str, ...]) -> list[runner.Row]:
+    """Build a changed last step in turns with BuildKit and Apptainer."""
+    with tempfile.TemporaryDirectory(prefix="tk-bench-", dir="/var/tmp") as directory:
+        place = Path(directory)
         base = unpack(place)
-        progress.end()
-        running = stack.enter_context(engine.running(made(place / "engine")))
-        setting = Setting(
-            place,
-            base,
-            running,
-            environment(os.environ, cache / "byte-code")
-            | {"TOOLKIT_IMAGES": str(place / "images")},
-        )
-        _prepare(setting, progress)
-        outcomes = list(_builds(setting, runs, parts, progress))
-        return [*outcomes, *(_starts(setting, runs, progress) if "start" in parts else ())]
-
-
-def _prepare(setting: Setting, progress: Progress) -> None:
-    """Give each side the base and a first build, neither of which is timed."""
-    progress.begin("buildkit", "the base becomes an image of the engine")
-    tar = shell.start(["tar", "--create", "--directory", setting.base, "."])
-    assert tar.stdout
-    client = [setting.engine.client, "import", "-", "bench:base"]
-    taken = shell.start(client, stdin=tar.stdout.fileno(), env=setting.engine.environment)
-    output = taken.communicate()[1]
-    if tar.wait() != 0 or taken.returncode != 0:
-        raise CommandFailedError(
-            "the engine did not take the base",
-            place="docker import",
-            details=output.splitlines()[-5:],
-        )
-    _buildkit(setting, "true")
-    progress.begin("ours", "the base is packed, once")
-    _ours(setting, "true")
-    progress.end()
-
-
-def _recipe(setting: Setting, last: str) -> Path:
-    steps = "".join(
-        f'[[steps]]\nblock = "run"\nname = "step-{number}"\ncommands = [{json.dumps(command)}]\n'
-        for number, command in enumerate(setting.changed(last), 1)
-    )
-    path = setting.place / "bench.toml"
-    path.write_text(
-        f'summary = "benchmark"\n[base]\nkind = "localimage"\npath = "{setting.base}"\n'
-        f"[space]\nimage = 2000\nbuild = 4000\n{steps}"
-    )
-    return path
-
-
-def _ours(setting: Setting, last: str) -> float:
-    recipe = _recipe(setting, last)
-    return measure.seconds(
-        [*ourselves(), "image", "build", str(recipe)],
-        cwd=setting.place,
-        env=setting.env,
-        timeout=1800,
-    )
-
-
-def _flat(setting: Setting, last: str) -> float:
-    """Build the definition of our recipe with Apptainer itself, which packs as we do."""
-    chosen = build_command()
-    definition = setting.place / "flat.def"
-    definition.write_text(library.render(library.load(str(_recipe(setting, last)))))
-    argv = [
-        chosen.program,
-        "build",
-        "--force",
-        *chosen.options,
-        "--mksquashfs-args",
-        " ".join(COMPRESSION),
-    ]
-    scratch = setting.place / "scratch"
-    scratch.mkdir(exist_ok=True)
-    env = {**setting.env, "APPTAINER_TMPDIR": str(scratch), "APPTAINER_CACHEDIR": str(scratch)}
-    return measure.seconds(
-        [*argv, str(setting.place / "flat.sif"), str(definition)],
-        cwd=setting.place,
-        env=env,
-        timeout=1800,
-    )
-
-
-def _buildkit(setting: Setting, last: str) -> float:
-    context = setting.place / "context"
-    context.mkdir(exist_ok=True)
-    steps = "".join(
-        f"RUN export PATH={_PYTHON}:$PATH && {command}\n" for command in setting.changed(last)
-    )
-    (context / "Dockerfile").write_text(f"FROM bench:base\n{steps}")
-    argv = [
-        setting.engine.client,
-        "build",
-        "--quiet",
-        "--network=host",
-        "--tag",
-        "bench:built",
-        str(context),
-    ]
-    return measure.seconds(argv, cwd=setting.place, env=setting.engine.environment, timeout=1800)
-
-
-def _builds(
-    setting: Setting, runs: int, parts: Sequence[str], progress: Progress
-) -> Iterator[measure.Outcome]:
-    last = {"install": f"PATH={_PYTHON}:$PATH {_INSTALL}", "line": "true"}
-    flat = measure.Side(
-        name=f"apptainer build ({program_version(build_command().program)})",
-        argv=(),
-        shown="apptainer build flat.sif flat.def",
-    )
-    kit = measure.Side(
-        name=f"BuildKit (docker {setting.engine.version})",
-        argv=(),
-        shown="DOCKER_BUILDKIT=1 docker build",
-    )
-    ours = measure.Side(name="toolkit", argv=(), shown="toolkit image build bench.toml")
-    compared: tuple[tuple[str, measure.Side, Callable[[Setting, str], float], float], ...] = (
-        ("install", kit, _buildkit, BUILDKIT_BAR),
-        ("line", kit, _buildkit, LINE_BAR),
-        ("install", flat, _flat, FLAT_BAR),
-    )
-    for what, side, timed, bar in compared:
-        if what not in parts and not (timed is _flat and "start" in parts):
-            continue
-        progress.begin(what, f"{runs} runs and {runs} by {side.name}")
-        # Ours and BuildKit's are warmed up once; Apptainer has nothing that a warm-up could fill.
-        step, warm_ups = last[what], 0 if timed is _flat else 1
-        pairs = measure.alternate(
-            partial(_ours, setting, step),
-            partial(timed, setting, step),
-            runs=runs,
-            warm_ups=warm_ups,
-        )
-        progress.end()
-        yield measure.judge(
-            measure.Comparison(what=f"last step: {what}", ours=ours, peer=side, bar=bar), pairs
-        )
-
-
-def _starts(setting: Setting, runs: int, progress: Progress) -> Iterator[measure.Outcome]:
-    """Compare the start of both images.
-
-    ``true`` shows the start alone; ``import torch`` is the first step of a training, and reads
-    500 MB of the image.
-    """
-    program = build_command().program
-    commands: dict[str, Sequence[str]] = {
-        "true": ("true",),
-        "import torch": (f"{_PYTHON}/python3", "-c", "import torch"),
-    }
-    for name, command in commands.items():
-        sides = [
-            measure.Side(
-                name=kind,
-                argv=(program, "exec", str(path), *command),
-                shown=f"apptainer exec {path.name} {name}",
+        with engine(place / "engine") as (client, docker):
+            load = 'tar --create --directory "$1" . | "$2" import - bench:base'
+            shell.run(["bash", "-c", load, "bash", base, client], env=docker, timeout=1800)
+            build = Changes(place, base, client, docker)
+            build.buildkit("true")
+            build.ours("true")
+            compared = (
+                ("line", "BuildKit", build.buildkit, LINE_BAR),
+                ("install", "BuildKit", build.buildkit, BUILDKIT_BAR),
+                ("install", "apptainer build", build.flat, FLAT_BAR),
             )
-            for kind, path in (
-                ("in layers", setting.place / "images/bench.sif"),
-                ("flat", setting.place / "flat.sif"),
-            )
-        ]
-        comparison = measure.Comparison(
-            what=f"start: {name}", ours=sides[0], peer=sides[1], bar=START_BAR
-        )
-        progress.begin("start", name)
-        yield measure.measure(
-            comparison,
-            runs=runs * 5 if name == "true" else runs,
-            cwd=setting.place,
-            env=setting.env,
-        )
-        progress.end()
+            return [
+                runner.compare(
+                    f"last step: {part}",
+                    partial(build.ours, _LAST[part]),
+                    (name, partial(peer, _LAST[part])),
+                    bar=bar,
+                    runs=runs,
+                    warm_ups=0 if name == "apptainer build" else 1,  # it has nothing to warm up
+                )
+                for part, name, peer, bar in compared
+                if part in parts
+            ]
 
 
-@click.command("build")
-@click.option(
-    "--runs",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Runs of each side, in turns.",
-)
-@click.option(
-    "--only",
-    type=click.Choice(PARTS),
-    multiple=True,
-    help="Measure this part only; may be repeated. `start` builds the flat image, too.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_context
-def command(context: click.Context, runs: int, only: tuple[str, ...], as_json: bool) -> None:
-    """Change the last step of an image with a base of 2 GB, and measure the next build.
+def of_package() -> runner.Row:
+    """Add a package of pip to pytorch_cpu, whose layers come from the cache of the user's images.
 
-    Ours is compared with `apptainer build` and BuildKit.
-
-    \b
-      install  the last step installs pandas by pip, from wheels in the base
-      line     the last step is one line of shell: what each side costs by itself
-      start    `apptainer exec` of what came out, beside the flat image
-
-    Needs the image pytorch_cpu, 12 GB of disk, and Docker: the engine of DOCKER_HOST, or root
-    starts one. The exit code is 1 if a bar is missed.
+    The cache is linked, not changed.
     """
-    from benchmarks.cli import show
+    text = library.recipe_path(BASE).read_text(encoding="utf-8")
+    steps, _, rest = text.partition("\n[space]")
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=store.images_directory()) as directory:
+        images = Path(directory) / "images"
+        locks = shutil.ignore_patterns("*.lock")  # a lock's file has one name
+        cache = store.images_directory() / ".cache"
+        shutil.copytree(cache, images / ".cache", ignore=locks, copy_function=os.link)
+        recipe = Path(directory) / "bench.toml"
+        env = {**os.environ, "TOOLKIT_IMAGES": str(images)}
+        for name, package in _PACKAGES.items():
+            steps += _PIP.format(name=name, package=package)
+            recipe.write_text(f"{steps}\n[space]{rest}", encoding="utf-8")
+            began = time.monotonic()
+            subprocess.run((*runner.TOOLKIT, "image", "build", str(recipe)), env=env, check=True)
+            seconds = time.monotonic() - began
+        manifest = store.find(str(images / "bench.sif")).manifest
+    assert manifest is not None
+    beyond = seconds - manifest.seconds["added"]
+    parts = ", ".join(f"{name} {manifest.seconds[name]:.1f} s" for name in ("pack", "checks"))
+    what = "one more package of pip, beyond pip's time"
+    return runner.Row(what, f"{beyond:.1f} s", parts, f"{PACKAGE_BAR:g} s", beyond <= PACKAGE_BAR)
 
-    with console.Steps() as steps:
-        outcomes = run(runs, only or PARTS, steps)
-    if as_json:
-        import msgspec
 
-        console.out_json(msgspec.to_builtins(outcomes))
-    else:
-        show(outcomes)
-    context.exit(0 if all(outcome.held for outcome in outcomes) else 1)
+def main() -> int:
+    """Measure and print; return 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=3, help="of each side (default: 3)")
+    names = (*_LAST, "package")
+    parser.add_argument("--only", action="append", choices=names, help="this part only")
+    given = parser.parse_args()
+    parts = tuple(given.only or names)
+    rows = of_last_steps(given.runs, parts) if {*parts} - {"package"} else []
+    return runner.report([*rows, of_package()] if "package" in parts else rows)
 
 
 if __name__ == "__main__":
-    main(command, "python -m benchmarks.build")
+    sys.exit(main())

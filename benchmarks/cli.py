@@ -1,127 +1,124 @@
-"""`python -m benchmarks.cli`: how long commands take, beside their peers."""
+"""Compare the speed of our commands with the field's: `make bench-cli`.
+
+- plan: ``toolkit run --dry-run`` and ``torchx run -s slurm --dryrun``.
+- render: ``toolkit image render`` and ``hpccm --format singularity``.
+- submit: ``toolkit run --detach`` and a submit by submitit.
+"""
 
 from __future__ import annotations
 
-import os
+import argparse
+import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-import click
+from benchmarks import runner
+from toolkit import shell
+from toolkit.errors import ClusterError, ToolkitError
+from toolkit.images.store.store import find
 
-from benchmarks import cluster, comparisons, measure, peers
-from benchmarks.measure import Outcome, Times, environment, ourselves
-from toolkit.cli import console
-from toolkit.cli.main import main
-from toolkit.shell import Progress
+RECIPE = "pytorch_cpu"
+_JOB_NAME = "toolkit-bench"
+# The recipe pytorch_cpu as hpccm's input.
+_HPCCM_RECIPE = """
+Stage0 += baseimage(image='debian:bookworm')
+Stage0 += packages(ospackages=['ca-certificates', 'g++', 'make', 'cmake', 'openssh-client',
+                               'python3-dev', 'python3-venv'])
+Stage0 += openmpi(version='4.1.4', cuda=False, infiniband=False)
+Stage0 += python(python2=False)
+Stage0 += pip(packages=['torch==2.13.0', 'numpy', 'scikit-learn', 'horovod==0.28.1'], pip='pip3')
+Stage0 += environment(variables={'OMP_NUM_THREADS': '1'})
+"""
+_SUBMITIT_SCRIPT = f"""
+import submitit
 
-NAMES = ("plan", "render", "submit")
+def task():
+    return 0
 
-
-@click.command("cli")
-@click.option(
-    "--runs",
-    type=click.IntRange(min=1),
-    default=15,
-    show_default=True,
-    help="Runs of each side, in turns.",
-)
-@click.option(
-    "--only",
-    type=click.Choice(NAMES),
-    multiple=True,
-    help="Only this comparison; may be given again.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_context
-def command(context: click.Context, runs: int, only: tuple[str, ...], as_json: bool) -> None:
-    """Compare the speed of our commands with the field's.
-
-    \b
-      plan    toolkit run --dry-run    and  torchx run -s slurm --dryrun
-      render  toolkit image render     and  hpccm --format singularity
-      submit  toolkit run --detach     and  a submit by submitit
-
-    Whole processes are timed, in turns. Peers are installed into a directory of their own; a local
-    cluster is brought up and taken down again. The exit code is 1 if a bar is missed.
-    """
-    with console.Steps() as steps:
-        outcomes = run(only or NAMES, runs, steps)
-    if as_json:
-        import msgspec
-
-        console.out_json(msgspec.to_builtins(outcomes))
-    else:
-        show(outcomes)
-    context.exit(0 if all(outcome.held for outcome in outcomes) else 1)
+executor = submitit.AutoExecutor(folder="submitit", cluster="slurm")
+executor.update_parameters(name="{_JOB_NAME}", nodes=2, tasks_per_node=2, cpus_per_task=1,
+                           timeout_min=10)
+print(executor.submit(task).job_id)
+"""
+_TRAIN = "import torch.distributed  # planned and submitted, never run\n"
 
 
-def _milliseconds(times: Times) -> str:
-    return f"{times.median * 1000:.0f} ms ({times.smallest * 1000:.0f}-{times.largest * 1000:.0f})"
+def stand_in() -> bytes:
+    """Return the header of an empty SIF, enough for planning: no job of the benchmark starts."""
+    head = b"#!/usr/bin/env run-singularity\n".ljust(32, b"\0") + b"SIF_MAGIC\0"
+    start = (128).to_bytes(8, "little")  # of its table of no objects, and of its data
+    return head.ljust(96, b"\0") + start + bytes(8) + start + bytes(8)
 
 
-def show(outcomes: list[Outcome]) -> None:
-    """Print a line for each comparison, with its bar."""
-    rows = [
-        (
-            outcome.what,
-            _milliseconds(outcome.ours),
-            f"{outcome.peer_name}: {_milliseconds(outcome.peer)}",
-            f"{outcome.ratio.median:.2f} "
-            f"({outcome.ratio.smallest:.2f}-{outcome.ratio.largest:.2f})",
-            f"{outcome.bar:.1f}",
-            "held" if outcome.held else "missed",
-        )
-        for outcome in outcomes
-    ]
-    console.out(console.table(("what", "ours", "peer", "ratio", "bar", ""), rows))
-    runs = outcomes[0].runs
-    console.out(
-        f"Medians (smallest-largest) of {runs} runs of whole processes, in turns after a warm-up; "
-        "the ratio is that of each pair."
-    )
-
-
-def run(names: Sequence[str], runs: int, progress: Progress) -> list[measure.Outcome]:
-    """Measure the comparisons ``names``, ``runs`` times each.
-
-    Raises:
-        ToolkitError: a command that is compared failed, or could not be installed; nothing is
-            judged then.
-    """
-    cache = peers.cache_directory()
-    cache.mkdir(parents=True, exist_ok=True)
-    peers.install(progress)
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=cache, prefix="run-")))
-        comparisons.prepare(directory)
-        prefix: tuple[str, ...] = ()
-        if comparisons.NEED_CLUSTER.intersection(names):
-            prefix = stack.enter_context(cluster.running(progress, cwd=directory))
-            stack.enter_context(cluster.busy(prefix))
-        setting = comparisons.Setting(ourselves(), prefix, comparisons.image(directory))
-        return [_measure(name, setting, runs, progress, directory) for name in names]
-
-
-def _measure(
-    name: str, setting: comparisons.Setting, runs: int, progress: Progress, cwd: Path
-) -> measure.Outcome:
-    comparison = comparisons.COMPARISONS[name](setting)
-    progress.begin(name, f"{runs} runs and {runs} of {comparison.peer.name}")
+def _image(directory: Path) -> str:
+    """Return the built image if there is one, because users plan with that; else the stand-in."""
     try:
-        outcome = measure.measure(
-            comparison,
-            runs=runs,
-            cwd=cwd,
-            env=environment(os.environ, peers.cache_directory() / "byte-code"),
-        )
-    except BaseException:
-        progress.end("stopped")
-        raise
-    progress.end()
-    return outcome
+        return find(RECIPE).path
+    except ToolkitError:
+        (directory / "stand-in.sif").write_bytes(stand_in())
+        return str(directory / "stand-in.sif")
+
+
+@contextmanager
+def _busy(prefix: Sequence[str]) -> Iterator[None]:
+    """Fill all nodes with a job that sleeps: jobs submitted meanwhile take no CPU time."""
+    options = ("--nodes=2", "--exclusive", f"--job-name={_JOB_NAME}", "--output=/dev/null")
+    shell.run([*prefix, "sbatch", *options, "--wrap=sleep 3600"])
+    until = time.monotonic() + 20
+    while not shell.run([*prefix, "squeue", "--noheader", "--states=RUNNING"]).stdout.strip():
+        if time.monotonic() > until:
+            raise ClusterError("the nodes of the cluster did not become free within 20 s")
+        time.sleep(0.2)
+    try:
+        yield
+    finally:
+        shell.run([*prefix, "scancel", f"--name={_JOB_NAME}"], check=False)
+
+
+def measure(names: Sequence[str], runs: int, directory: Path) -> list[runner.Row]:
+    """Measure the comparisons that are named."""
+    files = {"train.py": _TRAIN, "recipe.py": _HPCCM_RECIPE, "submit.py": _SUBMITIT_SCRIPT}
+    for name, text in files.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    own = (str(Path(sys.executable).with_name("toolkit")),)
+    shape = ("--nodes", "2", "--ntasks-per-node", "2", "--job-name", _JOB_NAME)
+    job = ("--site", "generic", "--image", _image(directory), *shape, "train.py")
+    torchx = ("run", "-s", "slurm", "--dryrun", "dist.ddp", "-j", "2x2", "--script", "train.py")
+    hpccm = ("--recipe", "recipe.py", "--format", "singularity")
+    sides = {
+        "plan": ((*own, "run", "--dry-run", *job), ("torchx", *torchx), 0.6),
+        "render": ((*own, "image", "render", RECIPE), ("hpccm", *hpccm), 1.0),
+        "submit": ((*own, "run", "--detach", *job), ("python", "submit.py"), 1.5),
+    }
+    rows = []
+    with runner.cluster(directory, "--nodes", "2") as prefix, _busy(prefix):
+        timed = partial(runner.seconds, cwd=directory, env=runner.environment())
+        for name in names:
+            ours, (program, *words), bar = sides[name]
+            on = () if name == "render" else prefix
+            theirs = (*on, runner.peer(program), *words)
+            peer = (program.replace("python", "submitit"), partial(timed, theirs))
+            rows.append(
+                runner.compare(name, partial(timed, (*on, *ours)), peer, bar=bar, runs=runs)
+            )
+    return rows
+
+
+def main() -> int:
+    """Measure and print; return 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=15, help="of each side (default: 15)")
+    names = ("plan", "render", "submit")
+    parser.add_argument("--only", action="append", choices=names, help="this comparison only")
+    given = parser.parse_args()
+    runner.CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=runner.CACHE, prefix="run-") as directory:
+        return runner.report(measure(given.only or names, given.runs, Path(directory)))
 
 
 if __name__ == "__main__":
-    main(command, "python -m benchmarks.cli")
+    sys.exit(main())

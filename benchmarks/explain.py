@@ -1,28 +1,31 @@
-"""Count the failures that `toolkit explain` names correctly, and its false alarms."""
+"""Count the failures that `toolkit explain` names correctly, and its false alarms.
+
+There are three sets of logs, each with its bar: known (rules were made from these logs: all),
+later (captured afterwards, used for no rule: 90 %, and nothing wrong called certain), healthy (of
+runs that succeeded, many with frightening words: all).
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import click
-
-from toolkit.cli import console
-from toolkit.cli.main import main
+from benchmarks import runner
 from toolkit.errors import ConfigError
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import entries_of, labelled, of_file, rules
 from toolkit.explain.match import Evidence, Explanation, Rule
-from toolkit.model.base import Model
 
 # Which part of a set must come out right; of logs that no rule was made from, and none may be wrong
 # with certainty.
 BARS = {"known": 1.0, "later": 0.9, "healthy": 1.0}
 
 
-class Count(Model, frozen=True, kw_only=True):
+class Count(NamedTuple):
     """The result for one set of logs.
 
     Attributes:
@@ -139,46 +142,26 @@ def _counted(kind: str, logs: Iterable[_Log], known: Mapping[str, Rule]) -> Coun
     return Count(kind=kind, right=right, wrong=tuple(wrong), certain=certain)
 
 
-_LOGS = Path(__file__).resolve().parents[1] / "tests" / "golden" / "explain"
+LOGS = Path(__file__).resolve().parents[1] / "tests" / "golden" / "explain"
 
 
-@click.command("explain")
-@click.option(
-    "--logs",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=_LOGS,
-    help="Directory of captured logs; default: the checkout's.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_context
-def command(context: click.Context, logs: Path, as_json: bool) -> None:
-    """Count the failures that are named correctly, and the false alarms of healthy logs.
-
-    There are three sets of logs, each with its bar: known (rules were made from these logs: all),
-    later (captured afterwards, used for no rule: 90 %, and nothing wrong called certain), healthy
-    (of runs that succeeded, many with frightening words: all). The exit code is 1 if a bar is
-    missed.
-    """
-    counts = count(logs)
-    if as_json:
-        import msgspec
-
-        console.out_json(msgspec.to_builtins(counts))
-    else:
-        rows = [
-            (
-                item.kind,
-                item.right,
-                item.right + len(item.wrong),
-                item.certain,
-                "held" if item.held else "MISSED",
-                "; ".join(item.wrong),
-            )
-            for item in counts
-        ]
-        console.out(console.table(("LOGS", "RIGHT", "OF", "WRONGLY CERTAIN", "BAR", "WRONG"), rows))
-    context.exit(0 if all(item.held for item in counts) else 1)
+def main() -> int:
+    """Count and print; return 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--logs", type=Path, default=LOGS, help="directory of captured logs")
+    counts = count(parser.parse_args().logs)
+    rows = [
+        runner.Row(
+            item.kind,
+            f"{item.right} of {item.right + len(item.wrong)}",
+            "; ".join(item.wrong),
+            f"{BARS[item.kind]:.0%}, none wrongly certain",
+            item.held,
+        )
+        for item in counts
+    ]
+    return runner.report(rows)
 
 
 if __name__ == "__main__":
-    main(command, "python -m benchmarks.explain")
+    sys.exit(main())

@@ -1,6 +1,5 @@
 """Measure what large jobs and clusters cost: `make bench-size`.
 
-- The plan and the script of 10,000 nodes with 8 ranks each, beside those of 2 nodes.
 - 8,000 logs of ranks, one of which failed: `toolkit explain` and `toolkit ps`, beside `grep`.
 - A local cluster of 1,000 nodes, each with a real slurmd: start, memory, a job on all of them that
   is followed to its end, `toolkit ps` and `toolkit cluster show` beside squeue and sinfo, end.
@@ -16,11 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit import launchers, runtimes, scripts
+from benchmarks import runner
+from benchmarks.runner import Row
+from toolkit import launchers, runtimes
 from toolkit.model.base import to_json
 from toolkit.model.case import Case, Target
 from toolkit.model.job import Job
@@ -31,27 +31,9 @@ from toolkit.planning.plan import decide
 from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
 
-TOOLKIT = (sys.executable, "-m", "toolkit")
 JOB, NODES, RANKS_PER_NODE, FAILED = 7, 1000, 8, 5003
 _STEPS = 20  # lines that each rank has printed
 _RUN = ("run", "--launcher", "none", "--runtime", "none", "--nodes")
-
-
-class Reading(NamedTuple):
-    """One figure: of us, of a peer if there is one, and the bar.
-
-    Attributes:
-        ours: as people read it: ``0.2 s``.
-        peer: as people read it, with the ratio; empty without a peer.
-        bar: the largest value that is good.
-        held: the bar is held.
-    """
-
-    what: str
-    ours: str
-    peer: str
-    bar: str
-    held: bool
 
 
 class Ended(NamedTuple):
@@ -82,63 +64,33 @@ def timed(words: tuple[str, ...], cwd: Path, times: int = 5) -> float:
     return statistics.median(readings[1:])
 
 
-def beside(what: str, ours: float, peer: float, name: str, bar: float) -> Reading:
+def beside(what: str, ours: float, peer: float, name: str, bar: float) -> Row:
     """Return a reading in seconds whose bar is a number of seconds."""
     text = f"{peer:.2f} s {name} ({ours / peer:.1f})"
-    return Reading(what, f"{ours:.2f} s", text, f"{bar:g} s", ours <= bar)
+    return Row(what, f"{ours:.2f} s", text, f"{bar:g} s", ours <= bar)
 
 
-def decided(nodes: int, launcher: str, directory: Path) -> Plan:
-    """Return the plan of a job of so many nodes on an invented cluster that has them."""
+def decided(directory: Path) -> Plan:
+    """Return the plan of a job on an invented cluster that has enough nodes."""
     most = Partition(name="main", default=True, nodes=20_000, cpus=64, memory=256_000)
     return decide(
         Case(
-            job=Job(nodes=nodes, ntasks_per_node=RANKS_PER_NODE, launcher=launcher, runtime="none"),
+            job=Job(nodes=NODES, ntasks_per_node=RANKS_PER_NODE, launcher="srun", runtime="none"),
             site=Site(name="invented"),
             target=Target("train.py", str(directory), str(directory)),
             runtime=runtimes.get("none"),
-            launcher=launchers.get(launcher),
+            launcher=launchers.get("srun"),
             facts=Facts(partitions=(most,), mpi=("none", "pmix")),
             run=str(directory / "runs" / "train-0001"),
         )
     )
 
 
-def _script(nodes: int, launcher: str, directory: Path) -> str:
-    return scripts.script(decided(nodes, launcher, directory))
-
-
-def of_plans(directory: Path) -> list[Reading]:
-    """Compare the plans and scripts of 10,000 nodes with those of 2."""
-    readings = []
-    for launcher in ("torchrun", "srun"):
-        makers = [partial(_script, nodes, launcher, directory) for nodes in (2, 10_000)]
-        small, large = (make() for make in makers)
-        times: list[list[float]] = [[], []]
-        for _ in range(200):
-            for make, values in zip(makers, times, strict=True):
-                began = time.process_time()
-                make()
-                values.append(time.process_time() - began)
-        few, many = map(min, times)  # what else runs here can only add to them
-        length = len(large.splitlines()) - len(small.splitlines())
-        readings.append(
-            Reading(
-                f"plan and script, 10,000 nodes x 8, {launcher}",
-                f"{many * 1000:.2f} ms",
-                f"{few * 1000:.2f} ms 2 nodes ({many / few:.2f})",
-                "1.1, no line more",
-                many / few <= 1.1 and length == 0,
-            )
-        )
-    return readings
-
-
 def write_run(directory: Path) -> Run:
     """Write a run of 8,000 ranks of which one failed, and derive its outcome."""
     run = Run(directory / "runs" / "train-0001")
     run.logs.mkdir(parents=True)
-    whole = decided(NODES, "srun", directory)
+    whole = decided(directory)
     lines = "".join(
         f"step {step}  loss {1 / (step + 1):.6f}  {'.' * 60}\n" for step in range(_STEPS)
     )
@@ -161,24 +113,22 @@ def write_run(directory: Path) -> Run:
     return run
 
 
-def of_logs(directory: Path) -> list[Reading]:
+def of_logs(directory: Path) -> list[Row]:
     """Measure the commands that read 8,000 logs."""
     paths = write_run(directory)
     output = directory / "explained"
-    once = ended((*TOOLKIT, "explain"), directory, output)
+    once = ended((*runner.TOOLKIT, "explain"), directory, output)
     named = f"rank {FAILED} on nid{FAILED // RANKS_PER_NODE + 1:04d}"
     right = named in output.read_text()
-    explained = timed((*TOOLKIT, "explain"), directory, 3)
+    explained = timed((*runner.TOOLKIT, "explain"), directory, 3)
     searched = timed(("grep", "-rlE", "Error|error", str(paths.logs)), directory, 3)
     readings = [
         beside("toolkit explain, 8,000 logs", explained, searched, "grep -r", 5),
-        Reading("the failed rank is named", "yes" if right else "NO", "", "yes", right),
-        Reading(
-            "memory of explain", f"{once.memory / 1e6:.0f} MB", "", "200 MB", once.memory < 2e8
-        ),
+        Row("the failed rank is named", "yes" if right else "NO", "", "yes", right),
+        Row("memory of explain", f"{once.memory / 1e6:.0f} MB", "", "200 MB", once.memory < 2e8),
     ]
-    listed = timed((*TOOLKIT, "ps"), directory, 3)
-    return [*readings, Reading("toolkit ps, 8,000 logs", f"{listed:.2f} s", "", "1 s", listed <= 1)]
+    listed = timed((*runner.TOOLKIT, "ps"), directory, 3)
+    return [*readings, Row("toolkit ps, 8,000 logs", f"{listed:.2f} s", "", "1 s", listed <= 1)]
 
 
 def available() -> int:
@@ -187,33 +137,33 @@ def available() -> int:
     return next(int(row.split()[1]) for row in rows if row.startswith("MemAvailable")) * 1024
 
 
-def of_cluster(directory: Path, nodes: int) -> list[Reading]:
+def of_cluster(directory: Path, nodes: int) -> list[Row]:
     """Measure a local cluster from its start to its end."""
     before = available()
     share = ("--share", str(directory)) if str(directory).startswith("/tmp/") else ()
     up = ended(
-        (*TOOLKIT, "cluster", "up", "--nodes", str(nodes), *share), directory, directory / "up"
+        (*runner.TOOLKIT, "cluster", "up", "--nodes", str(nodes), *share),
+        directory,
+        directory / "up",
     )
     if up.code != 0:
         sys.exit((directory / "up").read_text())
     memory = before - available()
     output = directory / "followed"
-    run = ended((*TOOLKIT, *_RUN, str(nodes), "--", "true"), directory, output)
+    run = ended((*runner.TOOLKIT, *_RUN, str(nodes), "--", "true"), directory, output)
     share_of_core = run.cpu / run.seconds
     readings = [
-        Reading(f"cluster up, {nodes} nodes", f"{up.seconds:.1f} s", "", "", True),
-        Reading("memory of the cluster", f"{memory / 1e9:.2f} GB", "", "", True),
-        Reading(
+        Row(f"cluster up, {nodes} nodes", f"{up.seconds:.1f} s", ""),
+        Row("memory of the cluster", f"{memory / 1e9:.2f} GB", ""),
+        Row(
             f"a job on {nodes} nodes, to its end",
             f"{run.seconds:.1f} s, exit {run.code}",
             "",
             "exit 0",
             run.code == 0,
         ),
-        Reading(
-            "memory to follow it", f"{run.memory / 1e6:.0f} MB", "", "100 MB", run.memory <= 1e8
-        ),
-        Reading(
+        Row("memory to follow it", f"{run.memory / 1e6:.0f} MB", "", "100 MB", run.memory <= 1e8),
+        Row(
             "CPU time to follow it",
             f"{share_of_core * 100:.1f} % of a core",
             "",
@@ -221,31 +171,15 @@ def of_cluster(directory: Path, nodes: int) -> list[Reading]:
             share_of_core <= 0.1,
         ),
     ]
-    on_login = (*TOOLKIT, "cluster", "exec", "--")
+    on_login = (*runner.TOOLKIT, "cluster", "exec", "--")
     for ours, peer in (("ps", "squeue"), ("cluster show", "sinfo")):
-        own = timed((*TOOLKIT, *ours.split()), directory)
+        own = timed((*runner.TOOLKIT, *ours.split()), directory)
         plain = timed((*on_login, peer), directory)
         readings.append(beside(f"toolkit {ours}", own, plain, peer, 1))
-    down = ended((*TOOLKIT, "cluster", "down"), directory, directory / "down")
+    down = ended((*runner.TOOLKIT, "cluster", "down"), directory, directory / "down")
     clean = not Path(os.environ["TOOLKIT_CLUSTER_DIR"], "bench").exists()
     text = f"{down.seconds:.1f} s, {'nothing left' if clean else 'FILES LEFT'}"
-    return [*readings, Reading("cluster down", text, "", "30 s", clean and down.seconds <= 30)]
-
-
-def report(readings: list[Reading]) -> int:
-    """Print the readings; return 1 if a bar is missed."""
-    rows = [("", "TOOLKIT", "PEER (RATIO)", "BAR", "")]
-    rows += [
-        (each.what, each.ours, each.peer, each.bar, "held" if each.held else "MISSED")
-        for each in readings
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    print()
-    for row in rows:
-        print(
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        )
-    return 0 if all(each.held for each in readings) else 1
+    return [*readings, Row("cluster down", text, "", "30 s", clean and down.seconds <= 30)]
 
 
 def main() -> int:
@@ -262,16 +196,15 @@ def main() -> int:
         "XDG_STATE_HOME": str(directory / "state"),
     }
     try:
-        readings = of_plans(directory)
         for part in (directory / "logs", directory / "jobs"):
             part.mkdir()
-        readings += of_logs(directory / "logs")
+        readings = of_logs(directory / "logs")
         if nodes:
             readings += of_cluster(directory / "jobs", nodes)
-        return report(readings)
+        return runner.report(readings)
     finally:
         if nodes:
-            subprocess.run((*TOOLKIT, "cluster", "down"), check=False, capture_output=True)
+            subprocess.run((*runner.TOOLKIT, "cluster", "down"), check=False, capture_output=True)
         shutil.rmtree(directory)
 
 
