@@ -16,10 +16,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.quoting import shell_words
@@ -34,8 +33,7 @@ def set_echo(on: bool) -> None:
     _ECHO = on
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """The output and exit code of a program that has ended."""
 
     argv: tuple[str, ...]

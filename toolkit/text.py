@@ -137,4 +137,4 @@ def is_secret(name: str, value: str) -> bool:
 def shows(words: Iterable[str]) -> bool:
     """Return whether the words of a command line show a secret."""
     line = " ".join(words)
-    return redacted(line) != line
+    return bool(line) and redacted(line) != line

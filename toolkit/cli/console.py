@@ -7,7 +7,6 @@ is printed that a terminal would obey but our own drawing (``text``).
 from __future__ import annotations
 
 import functools
-import shutil
 import sys
 import threading
 import time
@@ -129,7 +128,7 @@ def show_error(error: ToolkitError) -> None:
         lines += _details(error, 2)
     lines += [f"  next      {error.next_step}"] if error.next_step else []
     last = f"docs: {error.page}   exit {error.exit_code}: {error.kind}"
-    lines.append(last.rjust(min(shutil.get_terminal_size().columns, 100)))
+    lines.append(last.rjust(min(columns(), 100)))
     for line in lines:  # a command in it may hold a secret; a line break may fake a line
         print(one_line(redacted(line)), file=sys.stderr, flush=True)
 
@@ -179,6 +178,13 @@ def _details(error: ToolkitError, indent: int) -> list[str]:
     return [" " * indent + "| " + row.expandtabs() for row in rows]
 
 
+def columns() -> int:
+    """Return the width of the terminal."""
+    import shutil  # with all that compresses
+
+    return shutil.get_terminal_size().columns
+
+
 class Steps:
     """The display of the steps of long work, a line each, with its time.
 
@@ -205,7 +211,7 @@ class Steps:
         about = f" of about {human_time(expected)}" if expected else ""
         line = one_line(subject(step, f"{detail} ...{about}"))
         if self._is_live:
-            shown = line[: shutil.get_terminal_size().columns - 1]
+            shown = line[: columns() - 1]
             print(f"{_ERASE}{shown}", end="", file=sys.stderr, flush=True)
         else:
             self._announcement = threading.Timer(_LONG, note, (line,))

@@ -74,7 +74,7 @@ _TYPES: dict[Any, str] = {
 
 def field_names(model: type[Model]) -> tuple[str, ...]:
     """Return the keys of a model, as they are written in files."""
-    return tuple(field.encode_name for field in msgspec.structs.fields(model))
+    return model.__struct_encode_fields__
 
 
 def convert(data: object, model: type[AnyModel]) -> AnyModel:

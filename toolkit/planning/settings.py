@@ -20,7 +20,6 @@ from toolkit.files import read_toml
 from toolkit.model.base import BadDataError, convert, field_names
 from toolkit.model.job import Job, Project, SlurmValue
 from toolkit.model.slurm_options import OPTIONS
-from toolkit.runtimes import DEFAULT, RUNTIMES
 
 VARIABLE = "TOOLKIT_"
 SLURM_VARIABLE = "TOOLKIT_SLURM_"  # TOOLKIT_SLURM_MAIL_USER is --slurm mail-user
@@ -283,6 +282,8 @@ def with_variables(job: Job) -> tuple[Job, list[ToolkitError]]:
     runtime that has named environments, the first name that is not a variable of this shell is that
     of the environment.
     """
+    from toolkit.runtimes import DEFAULT, RUNTIMES
+
     names, environment = job.pass_env, job.conda_env
     runtime = RUNTIMES.get(job.runtime or DEFAULT)
     if runtime is not None and runtime.environments is not None:

@@ -10,7 +10,6 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit import shell
@@ -51,7 +50,6 @@ def without_job(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
 class Client:
     """Slurm's commands as functions.
 
@@ -59,7 +57,8 @@ class Client:
     ``SlurmSilentError`` if the controller does not answer.
     """
 
-    access: Access
+    def __init__(self, access: Access) -> None:
+        self.access = access
 
     def _run(self, argv: Sequence[str], *, check: bool = True) -> shell.Result:
         try:

@@ -15,24 +15,22 @@ from toolkit.units import human_time
 
 # Messages of 22.05 to 26.05 (slurm_errno.c, slurm_protocol_api.c, auth_munge.c, conf.c) for what no
 # controller executed: it received no request, or is not the one that executes any.
-_UNREACHED = re.compile(
-    r"connect failure|Communication connection failure|Connection refused|No route to host"
+_UNREACHED = (
+    r"(?i)connect failure|Communication connection failure|Connection refused|No route to host"
     r"|Could not establish a configuration source|fetch_config|failed to fetch remote configs"
     r"|Unable to establish control(?:ler)? machine|Munge encode failed|auth_g_create"
-    r"|in standby mode|Rate limit exceeded",
-    re.IGNORECASE,
+    r"|in standby mode|Rate limit exceeded"
 )
 # Messages for a connection that broke after the request, or for an answer that could not be read:
 # the controller may have executed it.
-_LOST = re.compile(
-    r"Unable to contact slurm controller(?! \(connect)|Zero Bytes were transmitted"
+_LOST = (
+    r"(?i)Unable to contact slurm controller(?! \(connect)|Zero Bytes were transmitted"
     r"|Connection reset by peer|Socket timed out|Connection timed out"
     r"|Message (?:send|receive) failure"
     r"|Communication shutdown failure|Unexpected m(?:essage received|issing socket)|Broken pipe"
     r"|Transport endpoint is not connected|Insane message length|Header lengths are longer"
     r"|Munge decode failed|auth_g_(?:verify|unpack)|closing all communications"
-    r"|Connection forced closed|delayed socket error|talking to the database",
-    re.IGNORECASE,
+    r"|Connection forced closed|delayed socket error|talking to the database"
 )
 # Either the controller could not read the request, or the command could not read the answer.
 _EITHER = "Protocol authentication error"
@@ -64,11 +62,13 @@ class AnswerLostError(
 def is_silent(result: Result) -> bool:
     """Return whether a command failed because no controller answered."""
     stderr = result.stderr
-    return not result.ok and bool(_UNREACHED.search(stderr) or _is_lost(stderr))
+    return not result.ok and bool(re.search(_UNREACHED, stderr) or _is_lost(stderr))
 
 
 def _is_lost(stderr: str) -> bool:
-    return bool(_LOST.search(stderr)) or (_EITHER in stderr and not _UNREACHED.search(stderr))
+    return bool(re.search(_LOST, stderr)) or (
+        _EITHER in stderr and not re.search(_UNREACHED, stderr)
+    )
 
 
 def submitted_id(result: Result, script: Path) -> int:
@@ -87,7 +87,7 @@ def submitted_id(result: Result, script: Path) -> int:
     killed = result.returncode < 0 or 128 < result.returncode <= 128 + _MOST_SIGNALS
     if result.ok or ids or killed or not result.tail() or _is_lost(result.stderr):
         raise AnswerLostError("sbatch gave no answer", place=str(script), details=result.tail(3))
-    if _UNREACHED.search(result.stderr):
+    if re.search(_UNREACHED, result.stderr):
         raise SlurmSilentError(
             "no Slurm controller answers", place="sbatch", details=result.tail(3)
         )
