@@ -76,7 +76,7 @@ def decided(directory: Path) -> Plan:
     return decide(
         Case(
             job=Job(nodes=NODES, ntasks_per_node=RANKS_PER_NODE, launcher="srun", runtime="none"),
-            site=Site(name="invented"),
+            site=Site(name="local", access="local-cluster"),
             target=Target("train.py", str(directory), str(directory)),
             runtime=runtimes.get("none"),
             launcher=launchers.get("srun"),
@@ -105,10 +105,10 @@ def write_run(directory: Path) -> Run:
         f"srun: error: {failed}: task {FAILED}: Exited with exit code 1\n"
         "srun: launch/slurm: _step_signal: Terminating StepId=7.0\n"
     )
-    submitted = Submission(job_id=JOB, site="invented", submitted="2026-11-22T00:00:00+00:00")
+    submitted = Submission(job_id=JOB, site="local", submitted="2026-11-22T00:00:00+00:00")
     for name, content in (("plan.json", whole), ("run.json", submitted)):
         (run.directory / name).write_text(to_json(content))
-    state = JobState(job_id=JOB, state="FAILED", exit_code=1, nodes=f"nid[0001-{NODES}]")
+    state = JobState(job_id=JOB, state="FAILED", exit_code=1)  # no cluster has had it
     finish(run, state)
     return run
 
@@ -176,6 +176,7 @@ def of_cluster(directory: Path, nodes: int) -> list[Row]:
         own = timed((*runner.TOOLKIT, *ours.split()), directory)
         plain = timed((*on_login, peer), directory)
         readings.append(beside(f"toolkit {ours}", own, plain, peer, 1))
+    readings += of_logs(directory.parent / "logs")
     down = ended((*runner.TOOLKIT, "cluster", "down"), directory, directory / "down")
     clean = not Path(os.environ["TOOLKIT_CLUSTER_DIR"], "bench").exists()
     text = f"{down.seconds:.1f} s, {'nothing left' if clean else 'FILES LEFT'}"
@@ -185,9 +186,7 @@ def of_cluster(directory: Path, nodes: int) -> list[Row]:
 def main() -> int:
     """Measure and print; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--nodes", type=int, default=NODES, help="of the cluster (default: 1000; 0: no cluster)"
-    )
+    parser.add_argument("--nodes", type=int, default=NODES, help="of the cluster (default: 1000)")
     nodes = parser.parse_args().nodes
     directory = Path(tempfile.mkdtemp(prefix="bench-size-", dir="/var/tmp"))
     os.environ |= {
@@ -198,13 +197,9 @@ def main() -> int:
     try:
         for part in (directory / "logs", directory / "jobs"):
             part.mkdir()
-        readings = of_logs(directory / "logs")
-        if nodes:
-            readings += of_cluster(directory / "jobs", nodes)
-        return runner.report(readings)
+        return runner.report(of_cluster(directory / "jobs", nodes))
     finally:
-        if nodes:
-            subprocess.run((*runner.TOOLKIT, "cluster", "down"), check=False, capture_output=True)
+        subprocess.run((*runner.TOOLKIT, "cluster", "down"), check=False, capture_output=True)
         shutil.rmtree(directory)
 
 

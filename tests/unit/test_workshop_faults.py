@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +21,7 @@ from toolkit.images.store.provenance import hash_lock
 from toolkit.model.image import BaseImage
 from toolkit.model.site import Access
 from toolkit.workshops import checks
-from toolkit.workshops.rehearsal import accounts, report, stage
-from toolkit.workshops.rehearsal.rehearse import Crew
+from toolkit.workshops.rehearsal import accounts, rehearse, report, stage
 from toolkit.workshops.rehearsal.report import Attempt, Report
 
 COMMENT = "toolkit rehearsal"
@@ -64,8 +62,7 @@ def test_users_of_rehearsals_are_removed_and_no_others(tmp_path: Path, machine: 
         "tkw1-01": (COMMENT, str(tmp_path / "living" / "tkw1-01")),
         "tkw1-02": ("A person", str(tmp_path / "gone" / "tkw1-02")),
     }
-    stale = {"tkw2-01": (COMMENT, str(tmp_path / "gone" / "tkw2-01"))}
-    machine.update({**kept, **stale})
+    machine.update(kept)
     with accounts.users(1, tmp_path / "home") as people:
         assert [each.name for each in people] == [f"tkw{os.getpid()}-01"]
         assert set(machine) == {*kept, people[0].name}
@@ -81,12 +78,14 @@ def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
     tmp_path: Path, machine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removed: list[Path] = []
-    monkeypatch.setattr(stage, "take_down", lambda place, _: removed.append(place))
-    dead, empty, abroad = (tmp_path / f"toolkit-rehearsal-{word}" for word in "abc")
-    for place in (dead / "c", dead / "home" / "tkw1-01", empty, abroad):
+
+    def take_down(*_: object) -> None:
+        removed.append(Path(os.environ["TOOLKIT_CLUSTER_DIR"]).parent)
+
+    monkeypatch.setattr(stage, "down", take_down)
+    dead, empty = (tmp_path / f"toolkit-rehearsal-{word}" for word in "ab")
+    for place in (dead / "c", dead / "home" / "tkw1-01", empty):
         place.mkdir(parents=True)
-    (dead / ".host").write_text(socket.gethostname())
-    (abroad / ".host").write_text("another-login-node")
     (tmp_path / "toolkit-rehearsal-link").symlink_to(tmp_path)
     (tmp_path / "toolkit-rehearsal-file").touch()
     with monkeypatch.context() as patch:
@@ -96,12 +95,12 @@ def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
         machine["tkw1-01"] = (COMMENT, str(dead / "home" / "tkw1-01"))
         machine["tkw2-01"] = (COMMENT, str(living / "home" / "tkw2-01"))
         assert stage.clean(tmp_path, Silent()) == [dead, empty]
-        assert (living / ".host").is_file()
+        assert living.is_dir()
         assert set(machine) == {"tkw2-01"}
         assert stage.clean(tmp_path, Silent()) == []
     assert removed == [dead]
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {abroad.name, "toolkit-rehearsal-link", "toolkit-rehearsal-file"}
+    assert left == {"toolkit-rehearsal-link", "toolkit-rehearsal-file"}
 
 
 def attempt(person: str, exercise: str, began: float, after: float, **more: Any) -> Attempt:
@@ -147,33 +146,39 @@ def test_the_report_has_the_first_accuracy_of_each_person_from_the_own_first_com
 
 
 TOOL = """\
-import json, os, pathlib, sys, time
+import json, pathlib, sys, time
 words = sys.argv[1:]
-if words[0] == "cancel":
-    pathlib.Path("runs", words[1], "cancelled").touch()
+if words[0] == "workshop":
+    pathlib.Path("mine").mkdir()
 elif words[0] == "run" and words[-1] == "02":
-    pathlib.Path("runs", "02-0001").mkdir(parents=True)
     time.sleep(3600)
-elif words[0] == "run":
+elif words[0] == "run" and words[-1] == "03":
+    print(json.dumps({"run": "runs/03-0001"}))
+    sys.exit(1)
+elif words[0] == "explain":
+    print(json.dumps({"match": {"cause": "no label", "fix": ["look"]}}))
+elif words[0] == "cancel":
+    pathlib.Path("cancelled").write_text(words[1])
+else:
     print(json.dumps({"results": {"accuracy": 0.5}}))
 """
 
 
-def test_the_crew_runs_jobs_and_ends_what_takes_too_long(tmp_path: Path) -> None:
+def test_a_participant_runs_jobs_and_ends_what_takes_too_long(tmp_path: Path) -> None:
     (tmp_path / "tool.py").write_text(TOOL)
-
-    def argv(_: accounts.Person, cwd: Path, words: tuple[str, ...]) -> tuple[str, ...]:
-        cwd.mkdir(exist_ok=True)
-        return ("env", "-C", str(cwd), sys.executable, str(tmp_path / "tool.py"), *words)
-
-    crew = Crew(("01", "02"), argv, 2.0)
-    crew.participate(accounts.Person("a", tmp_path), tmp_path)
-    done = {each.exercise: each for each in crew.attempts}
-    assert [each.ok for each in crew.attempts] == [True, True, False]
-    assert done["01"].accuracy == 0.5
-    assert done["02"].cause == "it was ended after 2 s"
-    assert (tmp_path / "mine" / "runs" / "02-0001" / "cancelled").is_file()
-    assert done["02"].began >= done["01"].after
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {tmp_path}/tool.py "$@"\n')
+    python.chmod(0o755)
+    words = ("2", "source", str(python), "01", "02", "03")
+    home = ("env", f"HOME={tmp_path}", "bash", "-c", rehearse._COMMANDS, "participant", *words)
+    _, is_stopped = rehearse.run_all([home])
+    person = accounts.Person("a", tmp_path)
+    join, one, two, three = rehearse.attempts([person], 0.0, {("a", "01"): 3.0})
+    assert (is_stopped, join.exercise, join.ok) == (False, "join", True)
+    assert (one.ok, one.accuracy, one.queued, two.began >= one.after) == (True, 0.5, 3.0, True)
+    assert (two.ok, two.cause) == (False, "it took too long, and was ended")
+    assert (three.ok, three.cause, three.fix) == (False, "no label", "look")
+    assert (tmp_path / "mine" / "cancelled").read_text() == "02-0001"
 
 
 def test_an_image_that_was_not_built_from_the_lock_fails_the_check(

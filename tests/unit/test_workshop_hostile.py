@@ -222,7 +222,7 @@ def test_many_files_of_one_user_do_not_hide_the_results_of_others(
     counted, unread = results.read_all(drop, "first")
     assert [each.name for each in counted] == [OWN]
     assert len(unread) == 6
-    assert unread[-1].name == "..."
+    assert unread[-1][0] == "..."
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_values_that_no_run_has_do_not_count(drop: Path, done: str) -> None:
     text = f'{{"name": "{OWN}", "workshop": "first", "exercises": {exercises}}}'
     (drop / f"{OWN}.json").write_text(text)
     counted, (unread,) = results.read_all(drop, "first")
-    assert (counted, "not a file of results" in unread.why) == ([], True)
+    assert (counted, "not a file of results" in unread[1]) == ([], True)
 
 
 def test_the_results_of_any_name_can_be_removed_and_nothing_else(drop: Path) -> None:

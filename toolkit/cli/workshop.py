@@ -218,8 +218,6 @@ def join(
         return
     if member.unchanged:
         console.fact("kept", f"as they are: {', '.join(member.unchanged)}")
-    if member.unused is not None:
-        console.fact("unused", f"{member.unused}, which you can remove")
     first = member.joined.exercises[0]
     console.fact("next", f"cd {shell(str(member.directory))}; toolkit run {first}")
 
@@ -268,13 +266,13 @@ def status(folder: Path, as_json: bool) -> None:
     rows = [
         (each.name, *(_cell(each.exercises.get(name)) for name in names)) for each in participants
     ]
-    left_out = [entry._asdict() for entry in unread]
+    left_out = [{"name": name, "why": why} for name, why in unread]
     data = {"participants": participants, "not_counted": left_out}
     console.listing(("PARTICIPANT", *names), rows, data, as_json=as_json)
     for name in names:
         states = [each.exercises[name].state for each in participants if name in each.exercises]
         console.say(name, f"{states.count('ok')} of {len(participants)} have done it")
-    console.say_all(("not counted", f"{entry.name}: {entry.why}") for entry in unread)
+    console.say_all(("not counted", f"{name}: {why}") for name, why in unread)
 
 
 def _cell(done: Done | None) -> str:

@@ -22,8 +22,16 @@ from toolkit.errors import NO_SPACE, MalformedInputError, NoSpaceError
 from toolkit.files import hash_file, open_regular, temporary_beside
 from toolkit.model.base import BadDataError, from_json
 from toolkit.units import human_size
-from toolkit.workshops.model import CONTENTS, FORMAT, NAME, SIGNATURE, Contents, PackedFile, check
-from toolkit.workshops.model import is_inside as is_inside_path
+from toolkit.workshops.model import (
+    CONTENTS,
+    FORMAT,
+    NAME,
+    SIGNATURE,
+    Contents,
+    PackedFile,
+    check,
+    is_inside,
+)
 
 _BLOCK, _CHUNK = 512, 1 << 20
 _MOST_CONTENTS = 4 << 20
@@ -57,42 +65,30 @@ def write(target: Path, sources: Mapping[str, Source], described: Mapping[str, P
         NoSpaceError: the disk has too little room.
     """
     with temporary_beside(target) as scratch, disk_errors(target):
-        made = scratch / target.name
+        made = scratch / "made"
         with made.open("wb") as stream:
             for name, source in sources.items():
-                _append(stream, name, source, described.get(name))
+                _append(stream, name, source, described.get(name) or describe(source))
             stream.write(bytes(2 * _BLOCK))
-            stream.flush()
-            os.fsync(stream.fileno())
         made.chmod(0o644)
         made.replace(target)
 
 
-def copy(source: Path, target: Path) -> None:
-    """Copy a large file completely or not at all."""
-    with temporary_beside(target) as scratch, disk_errors(target):
-        made = shutil.copyfile(source, scratch / "copy")
-        made.chmod(0o644)
-        made.replace(target)
-
-
-def _append(stream: BinaryIO, name: str, source: Source, expected: PackedFile | None) -> None:
+def _append(stream: BinaryIO, name: str, source: Source, expected: PackedFile) -> None:
     if len(os.fsencode(name)) > _LONGEST:
         raise MalformedInputError(
             f"the path of a file in a workshop has at most {_LONGEST} bytes",
             place=name,
             next_step="give the file or the folders above it shorter names, and pack again",
         )
-    expected = expected or describe(source)
     header = tarfile.TarInfo(name)
     header.size = expected.size
-    header.mode, header.mtime = 0o644, 0
     stream.write(header.tobuf(tarfile.GNU_FORMAT, "utf-8", "strict"))
     with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as content:
         if not _copy(content, stream, expected) or content.read(1):
             raise MalformedInputError(
                 f"{name} has changed while it was packed",
-                place=name if isinstance(source, bytes) else str(source),
+                place=name,
                 next_step="pack again once nothing writes to it",
             )
     stream.write(bytes(-header.size % _BLOCK))
@@ -127,7 +123,7 @@ def copy_of_exercise(contents: Contents, source: Path, name: str, target: Path) 
             own.parent.mkdir(parents=True, exist_ok=True)
             with open_regular(source / path) as stream, own.open("xb") as output:
                 if not _copy(stream, output, contents.files[path]) or stream.read(1):
-                    raise _malformed(f"{path} was changed", source)
+                    raise malformed(f"{path} was changed", source)
         _set_modes(made)
         yield made
 
@@ -167,8 +163,16 @@ def unpack(path: Path, target: Path, verify: Verify | None = None) -> Contents:
             for name, data in head.items():
                 (made / name).write_bytes(data)
             for name, expected in contents.files.items():
-                _unpack_file(stream, made, name, expected, path)
-        _require_end(stream, path)
+                if _header(stream, path) != (name, expected.size):
+                    raise malformed(f"another file comes where its list has {name}", path)
+                (made / name).parent.mkdir(parents=True, exist_ok=True)
+                with (made / name).open("xb") as output:
+                    is_equal = _copy(stream, output, expected)
+                if not is_equal:
+                    raise malformed(f"{name} is cut off, or not the file that was packed", path)
+                _skip_padding(stream, expected.size, path)
+        if stream.read(3 * _BLOCK) != bytes(2 * _BLOCK):
+            raise malformed("it does not end after its last file", path)
         _set_modes(made)
         made.rename(target)
     return contents
@@ -195,23 +199,19 @@ def parse_contents(data: bytes, place: Path) -> Contents:
         contents = from_json(data, Contents)
         check(contents.workshop)
     except BadDataError as error:
-        raise _malformed(f"its list of files is not valid: {error}", place) from None
+        raise malformed(f"its list of files is not valid: {error}", place) from None
     if contents.format != FORMAT:
-        raise _malformed(f"its format is {contents.format}; this toolkit reads {FORMAT}", place)
+        raise malformed(f"its format is {contents.format}; this toolkit reads {FORMAT}", place)
     if not NAME.match(contents.name):  # the name of the directory that joining writes to
-        raise _malformed(f"{contents.name!r} cannot be the name of a workshop", place)
-    wrong = next((name for name in contents.files if not _is_plain(name)), None)
-    if wrong is not None or len(contents.files) > _MOST_FILES:
-        raise _malformed(f"its list of files has {wrong!r}" if wrong else "too many files", place)
+        raise malformed(f"{contents.name!r} cannot be the name of a workshop", place)
     parents = {str(above) for name in contents.files for above in Path(name).parents}
-    if parents & set(contents.files):
-        raise _malformed("a file of it is a directory, too", place)
+    for name in contents.files:
+        is_plain = is_inside(name) and name.isprintable() and "\\" not in name
+        if not is_plain or name in (CONTENTS, SIGNATURE) or name in parents:
+            raise malformed(f"its list of files has {name!r}", place)
+    if len(contents.files) > _MOST_FILES:
+        raise malformed("it has too many files", place)
     return contents
-
-
-def _is_plain(name: str) -> bool:
-    printable = name.isprintable() and "\\" not in name
-    return is_inside_path(name) and printable and name not in (CONTENTS, SIGNATURE)
 
 
 def _contents(
@@ -220,13 +220,14 @@ def _contents(
     """Read the first file, and the signature if one follows; return both by their names."""
     name, size = _header(stream, path)
     if name != CONTENTS or size > _MOST_CONTENTS:
-        raise _malformed(f"its first file is not {CONTENTS}", path)
-    data = _read(stream, size, path)
-    contents = parse_contents(data, path)
-    head, at = {CONTENTS: data}, stream.tell()
+        raise malformed(f"its first file is not {CONTENTS}", path)
+    data = stream.read(size)
+    _skip_padding(stream, size, path)
+    contents, head, at = parse_contents(data, path), {CONTENTS: data}, stream.tell()
     name, size = _header(stream, path)
     if name == SIGNATURE and size <= _MOST_SIGNATURE:
-        head[SIGNATURE] = _read(stream, size, path)
+        head[SIGNATURE] = stream.read(size)
+        _skip_padding(stream, size, path)
     else:
         stream.seek(at)
     if verify is not None:
@@ -235,43 +236,18 @@ def _contents(
 
 
 def _header(stream: BinaryIO, path: Path) -> tuple[str, int]:
-    block = stream.read(_BLOCK)
     try:
-        header = tarfile.TarInfo.frombuf(block, "utf-8", "strict")
+        header = tarfile.TarInfo.frombuf(stream.read(_BLOCK), "utf-8", "strict")
     except (tarfile.HeaderError, UnicodeDecodeError) as error:
-        raise _malformed(f"it is cut off or damaged ({error})", path) from None
+        raise malformed(f"it is cut off or damaged ({error})", path) from None
     if header.type != tarfile.REGTYPE or header.size < 0:
-        raise _malformed(f"{header.name!r} in it is not a regular file", path)
+        raise malformed(f"{header.name!r} in it is not a regular file", path)
     return header.name, header.size
 
 
-def _read(stream: BinaryIO, size: int, path: Path) -> bytes:
-    data = stream.read(size)
-    padding = stream.read(-size % _BLOCK)
-    if len(data) < size or any(padding):
-        raise _malformed("it is cut off or damaged", path)
-    return data
-
-
-def _unpack_file(
-    stream: BinaryIO, directory: Path, name: str, expected: PackedFile, path: Path
-) -> None:
-    actual, size = _header(stream, path)
-    if (actual, size) != (name, expected.size):
-        raise _malformed(f"its list has {name}, but {actual!r} comes in that place", path)
-    target = directory / name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("xb") as output:
-        is_equal = _copy(stream, output, expected)
-        if output.tell() < size or len(stream.read(-size % _BLOCK)) < -size % _BLOCK:
-            raise _malformed(f"it is cut off within {name}", path)
-    if not is_equal:
-        raise _malformed(f"{name} is not the file that was packed: its checksum differs", path)
-
-
-def _require_end(stream: BinaryIO, path: Path) -> None:
-    if stream.read(3 * _BLOCK) != bytes(2 * _BLOCK):
-        raise _malformed("it goes on after its last file", path)
+def _skip_padding(stream: BinaryIO, size: int, path: Path) -> None:
+    if stream.read(-size % _BLOCK) != bytes(-size % _BLOCK):
+        raise malformed("it is cut off or damaged", path)
 
 
 def _require_room(directory: Path, contents: Contents) -> None:
@@ -301,7 +277,8 @@ def disk_errors(target: Path) -> Iterator[None]:
         ) from None
 
 
-def _malformed(reason: str, path: Path) -> MalformedInputError:
+def malformed(reason: str, path: Path) -> MalformedInputError:
+    """Return the error of a workshop that is not as it was packed."""
     return MalformedInputError(
         f"{path.name} is not a complete packed workshop: {reason}",
         place=str(path),

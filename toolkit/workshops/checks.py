@@ -13,7 +13,7 @@ from pathlib import Path
 
 from toolkit import scripts
 from toolkit.checks import Result, check, failed, from_error, passed, unchecked, warned
-from toolkit.errors import PlanError, ToolkitError
+from toolkit.errors import ToolkitError
 from toolkit.images.lockfile.files import read_lock
 from toolkit.images.store import store
 from toolkit.images.store.provenance import hash_lock
@@ -29,7 +29,6 @@ from toolkit.workshops.results import leave
 
 _LEAST_ROOM = 200 << 20
 _ASK = "ask the instructor"
-_SLURM_SILENT = "Slurm does not answer"
 SECONDS = 60.0  # the longest time of all checks together
 
 
@@ -49,11 +48,6 @@ class JoinCase:
         except ToolkitError as error:
             return error
         return cluster
-
-    @property
-    def client(self) -> Client | None:
-        """The client of its Slurm; None if that does not answer."""
-        return None if isinstance(self.cluster, ToolkitError) else Client(self.cluster.access)
 
 
 @check("images", "the images of the workshop, unchanged and readable")
@@ -108,20 +102,17 @@ def jobs(case: JoinCase) -> Iterator[Result]:
 
     It refuses a partition, an account or a reservation that this user cannot use.
     """
-    client = case.client
-    if client is None:
-        yield unchecked(_SLURM_SILENT)
+    if isinstance(case.cluster, ToolkitError):
+        yield unchecked("Slurm does not answer")
         return
+    client = Client(case.cluster.access)
     for name in case.joined.exercises:
         if not (case.directory / name / "job.toml").is_file():
             continue
         try:
             text = scripts.script(decide(gather(name, Layer("flag", {}), case.directory)))
-        except PlanError as error:
-            yield from map(from_error, error.findings)
-            continue
         except ToolkitError as error:
-            yield from_error(error)
+            yield from map(from_error, getattr(error, "findings", ()) or (error,))
             continue
         with tempfile.NamedTemporaryFile("w", dir=case.directory, suffix=".sbatch") as stream:
             stream.write(text)
@@ -144,16 +135,6 @@ def room(case: JoinCase) -> Result:
     return failed(f"only {text}", "remove files, or join in a directory with more room")
 
 
-@check("nodes", "a way to running jobs", severity="warning")
-def nodes(case: JoinCase) -> Result:
-    """Check that srun can enter a running job, as notebooks and shells do."""
-    if case.client is None:
-        return unchecked(_SLURM_SILENT)
-    if "--overlap" in case.client.srun_help():
-        return passed("through srun --overlap, without ssh")
-    return failed("this srun has no --overlap; notebooks need ssh to the nodes", _ASK)
-
-
 @check("results", "results can be left for the instructor", severity="warning")
 def results(case: JoinCase) -> Result:
     """Check the file in the shared directory, if the participant consented."""
@@ -169,7 +150,7 @@ def results(case: JoinCase) -> Result:
     return passed(f"states and accuracies are left in {wanted}")
 
 
-CHECKS = (images, slurm, jobs, room, nodes, results)
+CHECKS = (images, slurm, jobs, room, results)
 
 
 def examine(member: Membership) -> Iterator[Result]:

@@ -1,4 +1,4 @@
-"""Join a workshop: copy its exercises, and write the settings by which they run."""
+"""Join a workshop: fetch it, copy its exercises, and write the settings by which they run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,24 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from toolkit.config import PROJECT_FILE
-from toolkit.errors import ConfigError, MalformedInputError, ScriptMissingError, UsageError
+from toolkit.errors import (
+    CommandFailedError,
+    ConfigError,
+    MalformedInputError,
+    NoSpaceError,
+    ScriptMissingError,
+    UsageError,
+)
 from toolkit.files import hash_file, read_json, read_text, temporary_beside, write_atomically
 from toolkit.model.base import to_json, toml_value
 from toolkit.quoting import shell
 from toolkit.shell import Progress
+from toolkit.units import human_size
 from toolkit.workshops import archive
-from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, WORKSHOP, Contents, Joined
+from toolkit.workshops.model import CONTENTS, JOINED, PACKED, SIGNATURE, WORKSHOP, Contents, Joined
 
 _HEAD = (
     "# Written by toolkit workshop join, and again when you join again; yours is kept as .old-1.\n"
@@ -31,13 +40,6 @@ class Membership(NamedTuple):
     joined: Joined
     contents: Contents
     unchanged: tuple[str, ...] = ()
-
-    @property
-    def unused(self) -> Path | None:
-        """An unpacked workshop in the directory that is no longer its source."""
-        unpacked = self.directory / _UNPACKED
-        is_unused = unpacked.is_dir() and str(unpacked) != self.joined.source
-        return unpacked if is_unused else None
 
 
 def join(
@@ -65,8 +67,6 @@ def join(
         UsageError: the directory has settings that no workshop wrote.
     """
     if "://" in source:
-        from toolkit.workshops.fetch import fetch  # with the modules of HTTP
-
         place = (directory or Path("x")).absolute().parent
         with temporary_beside(place / "toolkit-workshop") as scratch:
             progress.begin("fetch", source)
@@ -85,7 +85,6 @@ def join(
             f"there is no workshop {source}", place="SOURCE", next_step="toolkit workshop --help"
         )
     contents = archive.read_contents(path, verify)
-    _require_exercises(contents, path)
     mine = _own(directory, contents)
     unpacked = mine / _UNPACKED
     before = _unpacked_before(unpacked)
@@ -103,8 +102,57 @@ def join(
     return _settle(unpacked.resolve(), contents, mine, share=share)
 
 
+def fetch(url: str, directory: Path) -> Path:
+    """Fetch a packed workshop into a directory, by its own address or that of its pages.
+
+    Raises:
+        UsageError: the address is not one of HTTP.
+        CommandFailedError: the server does not answer, or has no such file.
+        NoSpaceError: the disk has too little room.
+    """
+    from toolkit.images.registry import web  # with the modules of HTTP
+
+    parts = urlsplit(url)._replace(fragment="")  # the query may have the key of a shared file
+    if parts.scheme not in ("http", "https"):
+        raise UsageError(
+            f"a workshop cannot be fetched by {parts.scheme}://, only by https:// and http://",
+            place="SOURCE",
+            next_step="fetch the file by other means, then: toolkit workshop join FILE",
+        )
+    if not parts.path.endswith(".tar"):
+        page = parts.path.rpartition("/")[0] if parts.path.endswith(".html") else parts.path
+        parts = parts._replace(path=f"{page.rstrip('/')}/{PACKED}")
+    target, most = directory / PACKED, shutil.disk_usage(directory).free // 2
+    try:
+        with (
+            archive.disk_errors(directory),
+            web.make_opener().open(parts.geturl(), timeout=30) as answer,
+            target.open("wb") as output,
+        ):
+            web.copy_stream(answer, output.write, most)
+    except MalformedInputError:  # a server can send without an end
+        raise NoSpaceError(
+            f"the workshop has more than {human_size(most)}, and takes twice its size to unpack",
+            place=str(directory),
+            next_step="join on a file system with more room",
+        ) from None
+    except web.FAILURES as error:
+        reason = getattr(error, "reason", None) or error  # that of URLError, without its brackets
+        raise CommandFailedError(
+            f"the workshop could not be fetched: {getattr(reason, 'strerror', None) or reason}",
+            place=parts.geturl(),
+            next_step="check the address, or fetch the file with a browser and join it",
+        ) from None
+    return target
+
+
 def _own(directory: Path | None, contents: Contents) -> Path:
-    """Return the participant's directory. Raise UsageError if it has settings of its own."""
+    """Return the participant's directory. Raise an error if it has settings of its own."""
+    for exercise in contents.workshop.exercises:
+        if not any(name.startswith(f"exercises/{exercise.name}/") for name in contents.files):
+            raise archive.malformed(
+                f"no files of the exercise {exercise.name}", Path(contents.name)
+            )
     mine = directory or Path(contents.name)
     if (mine / PROJECT_FILE).exists() and not (mine / JOINED).is_file():
         raise UsageError(
@@ -129,22 +177,23 @@ def _unpacked_before(unpacked: Path) -> Contents | None:
         return None
 
 
-def read_list(source: Path) -> bytes:
-    """Return the list of an unpacked workshop's files.
+def contents_list(source: Path, verify: archive.Verify | None = None) -> Contents:
+    """Return the contents that an unpacked workshop lists.
 
     Raises:
         ConfigError: it is a workshop's own folder, or no workshop.
+        MalformedInputError: its list is not valid.
     """
-    if (source / CONTENTS).is_file():
-        return read_text(source / CONTENTS).encode()
-    cause = f"{source} is no unpacked workshop"
-    step = "toolkit workshop unpack FILE DIRECTORY"
-    if (source / WORKSHOP).is_file():
-        cause, step = f"{source} is not packed", f"toolkit workshop pack {shell(str(source))}"
-    elif (source / JOINED).is_file():
-        cause = f"{source} has joined a workshop, and cannot be joined itself"
-        step = "join what it was joined from: the key source of its .workshop.json"
-    raise ConfigError(cause, place=str(source), next_step=step)
+    if not (source / CONTENTS).is_file():
+        cause, step = f"{source} is no unpacked workshop", "toolkit workshop unpack FILE DIRECTORY"
+        if (source / WORKSHOP).is_file():
+            cause, step = f"{source} is not packed", f"toolkit workshop pack {shell(str(source))}"
+        raise ConfigError(cause, place=str(source), next_step=step)
+    data = read_text(source / CONTENTS).encode()
+    if verify is not None:
+        signature = source / SIGNATURE
+        verify(data, archive.read_signature(signature) if signature.is_file() else b"")
+    return archive.parse_contents(data, source / CONTENTS)
 
 
 def contents_of(source: Path, verify: archive.Verify | None = None) -> Contents:
@@ -157,50 +206,27 @@ def contents_of(source: Path, verify: archive.Verify | None = None) -> Contents:
         ConfigError: it is a workshop's own folder, or no workshop.
         MalformedInputError: a file is missing, has another size, or an exercise was changed.
     """
-    data = read_list(source)
-    if verify is not None:
-        signature = source / SIGNATURE
-        verify(data, archive.read_signature(signature) if signature.is_file() else b"")
-    contents = archive.parse_contents(data, source / CONTENTS)
-    _require_exercises(contents, source)
+    contents = contents_list(source, verify)
     for name, expected in contents.files.items():
         file = source / name
         if not file.is_file():
-            raise _damaged(source, f"{name} is missing")
+            raise archive.malformed(f"{name} is missing", source)
         is_hashed = verify is not None or not name.startswith(("images/", "data/"))
         if file.stat().st_size != expected.size or (
             is_hashed and hash_file(file) != expected.sha256
         ):
-            raise _damaged(source, f"{name} was changed")
+            raise archive.malformed(f"{name} was changed", source)
     return contents
-
-
-def _require_exercises(contents: Contents, place: Path) -> None:
-    for exercise in contents.workshop.exercises:
-        prefix = f"exercises/{exercise.name}/"
-        if not any(name.startswith(prefix) for name in contents.files):
-            raise _damaged(place, f"it has no files of the exercise {exercise.name}")
-
-
-def _damaged(source: Path, reason: str) -> MalformedInputError:
-    return MalformedInputError(
-        f"the workshop is not complete: {reason}",
-        place=str(source),
-        next_step="get the file again, or unpack it: toolkit workshop unpack FILE DIRECTORY",
-    )
 
 
 def _settle(source: Path, contents: Contents, mine: Path, *, share: bool | None) -> Membership:
     """Copy what is not there yet, and write the settings."""
     mine.mkdir(parents=True, exist_ok=True)
-    unchanged = []
     names = tuple(exercise.name for exercise in contents.workshop.exercises)
-    for name in names:
-        if os.path.lexists(mine / name):
-            unchanged.append(name)
-        else:
-            with archive.copy_of_exercise(contents, source, name, mine / name) as copy:
-                copy.rename(mine / name)
+    unchanged = tuple(name for name in names if os.path.lexists(mine / name))
+    for name in sorted({*names} - {*unchanged}):
+        with archive.copy_of_exercise(contents, source, name, mine / name) as copy:
+            copy.rename(mine / name)
     if share is None:
         # Not joined yet, or the file is broken: there is no consent.
         with contextlib.suppress(ConfigError):
@@ -216,7 +242,7 @@ def _settle(source: Path, contents: Contents, mine: Path, *, share: bool | None)
     if (mine / PROJECT_FILE).is_file() and read_text(mine / PROJECT_FILE) != text:
         _set_aside(mine / PROJECT_FILE)  # with the options that the participant changed
     write_atomically(mine / PROJECT_FILE, text)
-    return Membership(mine.resolve(), joined, contents, tuple(unchanged))
+    return Membership(mine.resolve(), joined, contents, unchanged)
 
 
 def _set_aside(path: Path) -> Path:
@@ -227,15 +253,10 @@ def _set_aside(path: Path) -> Path:
 
 def settings(source: Path, contents: Contents) -> dict[str, object]:
     """Return the settings of a participant's ``toolkit.toml``."""
-    options = contents.workshop.job_options()
-    binds = options.pop("bind", ())
-    data = [f"{source}/data/{name}.sqfs:/data/{name}:squashfs" for name in contents.workshop.data]
-    assert isinstance(binds, tuple)
-    return {
-        **options,
-        **({"bind": [*binds, *data]} if binds or data else {}),
-        "images": [str(source / "images")],
-    }
+    workshop = contents.workshop
+    data = [f"{source}/data/{name}.sqfs:/data/{name}:squashfs" for name in workshop.data]
+    binds = {"bind": [*(workshop.bind or ()), *data]} if workshop.bind or data else {}
+    return {**workshop.job_options(), **binds, "images": [str(source / "images")]}
 
 
 def to_toml(table: Mapping[str, object]) -> str:
@@ -247,7 +268,7 @@ def reset(directory: Path, joined: Joined, name: str) -> Path | None:
     """Put an exercise back as it was; return where the participant's work is kept.
 
     Raises:
-        ScriptMissingError: the workshop has no such exercise.
+        ScriptMissingError: the workshop has no such exercise, or is no longer there.
     """
     if name not in joined.exercises:
         raise ScriptMissingError(
@@ -257,13 +278,13 @@ def reset(directory: Path, joined: Joined, name: str) -> Path | None:
             value=name,
         )
     source, own = Path(joined.source), directory / name
-    if not (source / "exercises" / name).is_dir() or not (source / CONTENTS).is_file():
+    if not (source / CONTENTS).is_file():
         raise ScriptMissingError(
             f"the workshop {joined.name} is no longer at {joined.source}",
-            place=str(source / "exercises" / name),
+            place=str(source),
             next_step="toolkit workshop join SOURCE OTHER-DIRECTORY; nothing was changed here",
         )
-    contents = archive.parse_contents(read_list(source), source / CONTENTS)
+    contents = contents_list(source)
     with archive.copy_of_exercise(contents, source, name, own) as copy:
         aside = _set_aside(own) if os.path.lexists(own) else None
         copy.rename(own)

@@ -15,6 +15,7 @@ from toolkit.model.job import Job, Positive
 WORKSHOP = "workshop.toml"
 CONTENTS = "workshop.json"  # first in a packed workshop
 SIGNATURE = "workshop.json.sig"
+PACKED = "workshop.tar"
 FORMAT = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}\Z")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -23,14 +24,20 @@ from toolkit.model.base import to_json
 from toolkit.shell import Progress
 from toolkit.units import counted
 from toolkit.workshops import archive
-from toolkit.workshops.model import CONTENTS, SIGNATURE, WORKSHOP, Contents, Exercise, Workshop
+from toolkit.workshops.model import (
+    CONTENTS,
+    PACKED,
+    SIGNATURE,
+    WORKSHOP,
+    Contents,
+    Exercise,
+    Workshop,
+)
 from toolkit.workshops.reading import data_directory, job_of, load, source_of
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
-PACKED = "workshop.tar"
-_OPENSSL_PATIENCE = 60.0  # seconds
 _WORDS = {"en": ("Join", "Exercises", "Run it"), "ko": ("참가하기", "실습", "실행")}  # of the guide
 _SQUASHFS = (
     *("-noappend", "-no-progress", "-quiet", "-comp", "zstd", "-all-root", "-no-xattrs"),
@@ -221,7 +228,13 @@ def publish(
     for name, text in written.items():
         write_atomically(directory / name, text)
     if packed.resolve() != (directory / PACKED).resolve():
-        archive.copy(packed, directory / PACKED)
+        with (
+            temporary_beside(directory / PACKED) as scratch,
+            archive.disk_errors(directory / PACKED),
+        ):
+            made = Path(shutil.copyfile(packed, scratch / PACKED))
+            made.chmod(0o644)
+            made.replace(directory / PACKED)
     return (*written, PACKED)
 
 
@@ -254,46 +267,41 @@ def sign(data: bytes, key: Path) -> bytes:
         NeedsInstallError: OpenSSL is not installed.
     """
     read_private(key)
-    with TemporaryDirectory() as place:
-        content, signature = Path(place, "content"), Path(place, "signature")
-        content.write_bytes(data)
-        done = _openssl("-sign", key, "-out", signature, content)
-        if not done.ok:
-            raise ConfigError(
-                "OpenSSL cannot sign with this key",
-                place=str(key),
-                details=done.tail(2),
-                next_step="openssl ecparam -name prime256v1 -genkey -noout -out KEY.pem",
-            )
-        return signature.read_bytes()
+    done, signature = _openssl(data, b"", "-sign", key, "-out")
+    if not done.ok:
+        raise ConfigError(
+            "OpenSSL cannot sign with this key",
+            place=str(key),
+            details=done.tail(2),
+            next_step="openssl ecparam -name prime256v1 -genkey -noout -out KEY.pem",
+        )
+    return signature
 
 
 def verifier(key: Path) -> archive.Verify:
     """Return a function that raises SignatureError unless a public key's owner signed a list."""
 
     def verify(data: bytes, signature: bytes) -> None:
-        step = "ask the instructor for the file and the key again"
-        if not signature:
-            raise SignatureError("the workshop is not signed", place=str(key), next_step=step)
-        with TemporaryDirectory() as place:
-            content, signed = Path(place, "content"), Path(place, "signature")
-            content.write_bytes(data)
-            signed.write_bytes(signature)
-            done = _openssl("-verify", key, "-signature", signed, content)
-        if not done.ok:
+        if not signature or not _openssl(data, signature, "-verify", key, "-signature")[0].ok:
             raise SignatureError(
                 "the workshop is not signed by this key, or was changed since",
                 place=str(key),
-                next_step=step,
+                next_step="ask the instructor for the file and the key again",
             )
 
     return verify
 
 
-def _openssl(*options: str | Path) -> shell.Result:
+def _openssl(data: bytes, signature: bytes, *options: str | Path) -> tuple[shell.Result, bytes]:
+    """Run OpenSSL with the options before a signature; return its result and the signature."""
     program = shell.which("openssl")
     if program is None:
         raise NeedsInstallError(
             "OpenSSL is not installed here", next_step="apt-get install openssl"
         )
-    return shell.run([program, "dgst", "-sha256", *options], timeout=_OPENSSL_PATIENCE, check=False)
+    with TemporaryDirectory() as place:
+        content, signed = Path(place, "content"), Path(place, "signature")
+        content.write_bytes(data)
+        signed.write_bytes(signature)
+        argv = [program, "dgst", "-sha256", *options, signed, content]
+        return shell.run(argv, timeout=60, check=False), signed.read_bytes()

@@ -26,26 +26,14 @@ def load(folder: Path) -> Workshop:
     """
     path = folder / WORKSHOP
     if not path.is_file() or (folder / CONTENTS).is_file():
-        cause = f"{folder} has no {WORKSHOP}"
         step = "name the workshop's folder, or write a new one: toolkit workshop new first"
-        if (folder / CONTENTS).is_file():
-            cause = f"{folder} is an unpacked workshop, not the folder that was packed"
-            step = "name the folder that the instructor wrote"
-        elif (folder / JOINED).is_file():
-            cause = f"{folder} has joined a workshop, and is not the instructor's folder of it"
+        if (folder / JOINED).is_file():
             step = "as a participant: toolkit run EXERCISE, toolkit ps, toolkit workshop reset NAME"
-        elif folder.is_file():
-            cause = f"{folder} is a file, not the folder of a workshop"
+        elif folder.is_file() or (folder / CONTENTS).is_file():
             step = f"if it is a packed workshop: toolkit workshop join {shell(str(folder))}"
-        elif not folder.exists():
-            step = f"toolkit workshop new {shell(str(folder))}"
+        cause = f"{folder} is not the folder of a workshop, with its {WORKSHOP}"
         raise ConfigError(cause, place=str(folder), next_step=step)
-    if not NAME.match(folder.resolve().name):
-        raise UsageError(
-            f"{folder.resolve().name!r} cannot be the name of a workshop",
-            place=str(folder),
-            next_step="rename the folder: letters, digits, - and _",
-        )
+    _require_name(folder.resolve().name)
     workshop = read_toml(path, Workshop, named=True)
     try:
         check(workshop)
@@ -53,6 +41,15 @@ def load(folder: Path) -> Workshop:
     except BadDataError as error:
         raise config_error(path, read_text(path), error) from None
     return workshop
+
+
+def _require_name(name: str) -> None:
+    if not NAME.match(name):
+        raise UsageError(
+            f"{name!r} cannot be the name of a workshop",
+            place="DIRECTORY",
+            next_step="letters, digits, - and _: toolkit workshop new first-steps",
+        )
 
 
 def schema() -> str:
@@ -166,12 +163,7 @@ def create(folder: Path) -> None:
     Raises:
         UsageError: there is something at its path, or no workshop can have this name.
     """
-    if not NAME.match(folder.name):
-        raise UsageError(
-            f"{folder.name!r} cannot be the name of a workshop",
-            place="DIRECTORY",
-            next_step="letters, digits, - and _: toolkit workshop new first-steps",
-        )
+    _require_name(folder.name)
     if os.path.lexists(folder):
         raise UsageError(
             f"{folder} exists already",

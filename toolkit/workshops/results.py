@@ -8,6 +8,7 @@ size, and counts only if its owner is the user whom it names.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -15,9 +16,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -34,6 +33,7 @@ from toolkit.runs import forward
 from toolkit.runs.directories import all_runs
 from toolkit.runs.run import Run
 from toolkit.units import counted
+from toolkit.workshops.join import contents_list
 from toolkit.workshops.model import CONTENTS, JOINED, SIGNATURE, Done, Joined, Results
 
 _MOST = 64 << 10
@@ -41,13 +41,6 @@ _MOST_UNREAD = 200
 _NOTEBOOK_ENDS = ("cancelled", "timeout")  # not one that Slurm or the server ended
 _MODE = 0o3733  # sticky and with the instructor's group; participants cannot list it
 _MARKER = ".toolkit-workshop"
-
-
-class Unread(NamedTuple):
-    """An entry of the directory that does not count, and why."""
-
-    name: str
-    why: str
 
 
 def leave(directory: Path) -> Path | None:
@@ -60,38 +53,29 @@ def leave(directory: Path) -> Path | None:
     joined = read_json(directory / JOINED, Joined, searched=True)  # it holds the consent
     if not joined.results:
         return None
-    name = pwd.getpwuid(os.geteuid()).pw_name
+    name = _user(os.geteuid())
     target = Path(joined.results) / f"{name}.json"
     done = collect(joined.exercises, all_runs(directory / "runs"))
     try:
-        owner = target.lstat().st_uid if os.path.lexists(target) else os.geteuid()
-        if owner != os.geteuid():
+        if os.path.lexists(target) and (owner := target.lstat().st_uid) != os.geteuid():
             raise UntrustedError(
                 f"the file with your results belongs to user {_user(owner)}",
                 place=str(target),
                 next_step=f"ask the instructor for: toolkit workshop reset {name}",
             )
-        for exercise, before in _left_before(target, joined.name).items():
+        with contextlib.suppress(OSError, ValueError):
             # Of another directory perhaps; runs of one directory are counted once.
-            done[exercise] = max(
-                done.get(exercise, before), before, key=lambda d: (_rank(d), d.tries)
-            )
+            for exercise, before in _read(target, joined.name).exercises.items():
+                both = (done.get(exercise, before), before)
+                done[exercise] = max(both, key=lambda each: (*_rank(each), each.tries))
         _replace(target, to_json(Results(name=name, workshop=joined.name, exercises=done)))
     except OSError as error:
         cause = f"the results of the workshop cannot be left: {error.strerror}"
-        place, step = target, "tell the instructor; your runs are not affected"
         if isinstance(error, FileNotFoundError):
             cause = "the workshop takes no results: it was closed, or is not open yet"
-            place, step = target.parent, "ask the instructor; your runs are not affected"
-        raise ForbiddenError(cause, place=str(place), next_step=step) from None
+        step = "ask the instructor; your runs are not affected"
+        raise ForbiddenError(cause, place=str(target), next_step=step) from None
     return target
-
-
-def _left_before(target: Path, workshop: str) -> dict[str, Done]:
-    try:
-        return _read(target.parent, target.name, workshop).exercises
-    except (OSError, ValueError):
-        return {}
 
 
 def _rank(done: Done) -> tuple[bool, float]:
@@ -160,17 +144,12 @@ def open_directory(path: Path) -> None:
     """Create the directory of results, which others can write to and not list.
 
     Raises:
-        UsageError: no directory is named, or there is something at its path.
+        UsageError: there is something else at its path.
     """
-    if path.exists() or path.is_symlink():
-        if _is_opened(path):
-            path.chmod(_MODE)  # a closing that was interrupted has taken the others' rights
-            return
-        raise UsageError(
-            f"{path} exists already, and is not a directory of results",
-            place="workshop.toml, key results",
-            next_step="name a directory that does not exist yet",
-        )
+    if os.path.lexists(path):
+        _require_opened(path)
+        path.chmod(_MODE)  # a closing that was interrupted has taken the others' rights
+        return
     with temporary_beside(path) as scratch:
         made = scratch / "made"
         made.mkdir(mode=0o700)
@@ -179,33 +158,45 @@ def open_directory(path: Path) -> None:
         made.rename(path)
 
 
-def read_all(path: Path, workshop: str) -> tuple[list[Results], list[Unread]]:
-    """Return the participants' results, sorted by name, and the entries that do not count.
+def _require_opened(path: Path) -> None:
+    """Raise UsageError unless `toolkit workshop open` made a directory for this user."""
+    with contextlib.suppress(OSError):
+        marker = (path / _MARKER).lstat()
+        is_own = marker.st_uid == path.lstat().st_uid == os.geteuid()
+        if is_own and stat.S_ISREG(marker.st_mode) and not path.is_symlink():
+            return
+    raise UsageError(
+        f"{path} is not a directory of results that you opened",
+        place="workshop.toml, key results",
+        next_step="name a directory that does not exist yet",
+    )
+
+
+def read_all(path: Path, workshop: str) -> tuple[list[Results], list[tuple[str, str]]]:
+    """Return the participants' results by name, and the entries that do not count with the reason.
 
     Raises:
         ConfigError: there is no directory of results.
     """
     results: list[Results] = []
-    unread: list[Unread] = []
-    user = cache(_user)
+    unread: list[tuple[str, str]] = []
 
     def is_foreign(entry: str) -> bool:
-        try:
-            return entry != f"{user((path / entry).lstat().st_uid)}.json"
-        except OSError:  # it was removed meanwhile
-            return True
+        with contextlib.suppress(OSError):  # it was removed meanwhile
+            return entry != f"{_user((path / entry).lstat().st_uid)}.json"
+        return True
 
     # The files of one user can have any names, and must not keep those of others from being read.
     for entry in sorted(_entries(path), key=is_foreign):
         if len(unread) >= _MOST_UNREAD:
             text = f"more than {_MOST_UNREAD} files that do not count; the rest is not listed"
-            unread.append(Unread("...", text))
+            unread.append(("...", text))
             break
         try:
-            results.append(_read(path, entry, workshop))
+            results.append(_read(path / entry, workshop))
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            unread.append(Unread(entry, reason or "it cannot be read"))
+            unread.append((entry, reason or "it cannot be read"))
     return sorted(results, key=lambda each: each.name), unread
 
 
@@ -220,9 +211,9 @@ def _entries(path: Path) -> list[str]:
         ) from None
 
 
-def _read(directory: Path, entry: str, workshop: str) -> Results:
+def _read(file: Path, workshop: str) -> Results:
     """Read a participant's file. Raise ValueError if it does not count."""
-    with open_regular(directory / entry, below=directory) as stream:
+    with open_regular(file, below=file.parent) as stream:
         owner = _user(os.fstat(stream.fileno()).st_uid)
         data = stream.read(_MOST + 1)
     if len(data) > _MOST:
@@ -231,7 +222,7 @@ def _read(directory: Path, entry: str, workshop: str) -> Results:
         results = from_json(data, Results)
     except BadDataError as error:
         raise ValueError(f"it is not a file of results: {error}") from None
-    if results.name != owner or entry != f"{owner}.json":
+    if results.name != owner or file.name != f"{owner}.json":
         raise ValueError(f"it names {results.name}, and belongs to {owner}")
     if results.workshop != workshop:
         raise ValueError(f"it is about the workshop {results.workshop}")
@@ -267,20 +258,15 @@ def close_directory(path: Path) -> int:
         UsageError: it is not a directory that `toolkit workshop open` made for this user.
         ForbiddenError: users put directories there, which only they can empty.
     """
-    if path.is_symlink() or not _is_opened(path):
-        raise UsageError(
-            f"{path} is not a directory of results that you opened",
-            place="workshop.toml, key results",
-            next_step="examine it, and remove it by hand",
-        )
+    _require_opened(path)
     path.chmod(0o700)  # from now on no participant can add to it
-    count = len(_entries(path))
-    for entry in path.iterdir():
+    entries = [entry for entry in path.iterdir() if entry.name != _MARKER]
+    for entry in entries:
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
-        elif entry.name != _MARKER:
+        else:
             entry.unlink()
-    left = [entry for entry in path.iterdir() if entry.name != _MARKER]
+    left = [entry for entry in entries if os.path.lexists(entry)]
     if left:  # the marker stays, so that the directory can be closed again
         raise ForbiddenError(
             f"{counted(len(left), 'directory')} of other users cannot be removed; the rest is",
@@ -288,16 +274,7 @@ def close_directory(path: Path) -> int:
             next_step="ask their owner or an administrator to remove them, then close again",
         )
     shutil.rmtree(path)
-    return count
-
-
-def _is_opened(path: Path) -> bool:
-    """Return whether `toolkit workshop open` made a directory for this user."""
-    try:
-        marker = (path / _MARKER).lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(marker.st_mode) and marker.st_uid == path.stat().st_uid == os.geteuid()
+    return len(entries)
 
 
 def remove_unpacked(path: Path, name: str) -> None:
@@ -306,10 +283,7 @@ def remove_unpacked(path: Path, name: str) -> None:
     Raises:
         UsageError: it is another one, or holds files that were not in the packed workshop.
     """
-    from toolkit.workshops.archive import parse_contents
-    from toolkit.workshops.join import read_list
-
-    contents = parse_contents(read_list(path), path / CONTENTS)
+    contents = contents_list(path)
     if contents.name != name:
         raise UsageError(
             f"{path} is the workshop {contents.name}, not {name}",
@@ -317,14 +291,14 @@ def remove_unpacked(path: Path, name: str) -> None:
             next_step=f"name the directory to which {name} was unpacked",
         )
     listed = {path / name for name in (*contents.files, CONTENTS, SIGNATURE)}
-    others = sorted(
+    others = [
         file
-        for file in path.rglob("*")
+        for file in (path, *sorted(path.rglob("*")))
         if file.is_symlink() or not (file.is_dir() or file in listed)
-    )
-    if others or path.is_symlink():
+    ]
+    if others:
         raise UsageError(
-            f"{path} has a file that was not unpacked there: {others[0] if others else path}",
+            f"{path} has a file that was not unpacked there: {others[0]}",
             place=str(path),
             next_step="move it elsewhere, then close again",
         )

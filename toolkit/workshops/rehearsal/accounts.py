@@ -56,7 +56,6 @@ def users(count: int, homes: Path) -> Iterator[list[Person]]:
     Raises:
         CommandFailedError: a user or a home could not be created.
     """
-    remove_users(None)
     homes.mkdir(mode=0o755)
     names = [f"tkw{os.getpid()}-{number:02d}" for number in range(1, count + 1)]
     drop = ("setpriv", "--inh-caps=-all", "--init-groups")
@@ -87,16 +86,10 @@ def _change(*argv: str | Path, check: bool = True) -> None:
         )
 
 
-def remove_users(homes: Path | None) -> None:
-    """Remove users of a rehearsal, with what still runs as them.
-
-    Args:
-        homes: the directory of their homes; None: those whose directory is gone.
-    """
+def remove_users(homes: Path) -> None:
+    """Remove the users of a rehearsal by the directory of their homes, with what runs as them."""
     for entry in pwd.getpwall():
-        parent = Path(entry.pw_dir).parent
-        is_left = parent == homes if homes else not parent.exists()
-        if entry.pw_gecos == _COMMENT and is_left:
+        if entry.pw_gecos == _COMMENT and Path(entry.pw_dir).parent == homes:
             _end_processes(entry.pw_uid)
             _change("userdel", "--force", entry.pw_name, check=False)
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from math import ceil
 from statistics import median
-from typing import NamedTuple
 
 from toolkit import reports
 from toolkit.model.base import Model
@@ -41,18 +40,6 @@ class Attempt(Model, frozen=True, kw_only=True):
     fix: str = ""
 
 
-class FirstAccuracy(NamedTuple):
-    """The first accuracy of a participant.
-
-    Attributes:
-        seconds: from the participant's own first command.
-        queued: seconds of these in the queue.
-    """
-
-    seconds: float
-    queued: float
-
-
 class Report(Model, frozen=True, kw_only=True):
     """The report of a rehearsal.
 
@@ -67,8 +54,6 @@ class Report(Model, frozen=True, kw_only=True):
         cpus: of this machine, on which all nodes are.
         cpu_seconds: that these CPUs were busy.
         memory: the most bytes of memory that the participants and their jobs took.
-        disk: the bytes in the directory of each participant.
-        shared: the bytes of the unpacked workshop.
     """
 
     workshop: str
@@ -81,25 +66,26 @@ class Report(Model, frozen=True, kw_only=True):
     cpus: int = 0
     cpu_seconds: float = 0.0
     memory: int = 0
-    disk: tuple[int, ...] = ()
-    shared: int = 0
 
     @property
     def failures(self) -> tuple[Attempt, ...]:
         """The attempts that failed."""
         return tuple(attempt for attempt in self.attempts if not attempt.ok)
 
-    def first_accuracies(self) -> dict[str, FirstAccuracy]:
-        """Return the first accuracy of each participant who has one."""
-        first: dict[str, FirstAccuracy] = {}
+    def first_accuracies(self) -> dict[str, tuple[float, float]]:
+        """Return the seconds of each participant from the own first command to the first accuracy.
+
+        The second number is how many of these the jobs waited in the queue.
+        """
+        first: dict[str, tuple[float, float]] = {}
         began: dict[str, float] = {}
         queued: dict[str, float] = {}
         for each in sorted(self.attempts, key=lambda each: each.after):
-            start = began.setdefault(each.person, each.began)
-            waited = queued.get(each.person, 0.0) + (each.queued or 0.0)
-            queued[each.person] = waited
+            began.setdefault(each.person, each.began)
+            queued[each.person] = queued.get(each.person, 0.0) + (each.queued or 0.0)
             if each.accuracy is not None:
-                first.setdefault(each.person, FirstAccuracy(each.after - start, waited))
+                seconds = each.after - began[each.person]
+                first.setdefault(each.person, (seconds, queued[each.person]))
         return first
 
 
@@ -111,15 +97,13 @@ def summary(report: Report) -> dict[str, str]:
         "workshop": f"{report.workshop}, {counted(report.people, 'participant')}",
         "cluster": report.cluster,
         "duration": human_time(report.seconds) + (", interrupted" if report.interrupted else ""),
-        "first accuracy": f"{_spread([each.seconds for each in first])}, from the own first "
+        "first accuracy": f"{_spread([seconds for seconds, _ in first])}, from the own first "
         f"command; {len(first)} of {counted(report.people, 'participant')}",
-        "of it queued": _spread([each.queued for each in first]) if queued else "unknown",
+        "of it queued": _spread([waited for _, waited in first]) if queued else "unknown",
         "in the queue": f"{_spread(queued)}, of each job" if queued else "unknown",
         "failures": str(len(report.failures)),
         "machine": _machine(report),
         "memory": human_size(report.memory),
-        "disk": f"{human_size(max(report.disk, default=0))} for each participant, "
-        f"{human_size(report.shared)} for all together",
     }
 
 
@@ -159,10 +143,10 @@ def rows(report: Report) -> list[tuple[str, ...]]:
     ]
 
 
-def _first(first: FirstAccuracy | None) -> str:
+def _first(first: tuple[float, float] | None) -> str:
     if first is None:
         return "-"
-    return f"after {human_time(first.seconds)}, queued {human_time(first.queued)}"
+    return f"after {human_time(first[0])}, queued {human_time(first[1])}"
 
 
 def _cell(attempt: Attempt) -> str:

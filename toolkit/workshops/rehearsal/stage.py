@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,12 +100,6 @@ def _clusters_in(place: Path) -> Iterator[None]:
         os.environ.update(before)
 
 
-def take_down(place: Path, progress: Progress) -> None:
-    """Take down the cluster of a rehearsal that was killed: all processes in it end."""
-    with _clusters_in(place):
-        down(NAME, progress)
-
-
 def _shape(workshop: Workshop, name: str, nodes: int) -> Shape:
     chosen = (workshop.partition,) if workshop.partition else ()
     if name == "local":
@@ -134,7 +127,6 @@ def _write_site(name: str, etc: Path) -> None:
 
 
 _PREFIX = "toolkit-rehearsal-"
-_HOST = ".host"  # flock tells nothing about a process on another login node
 HOME = "home"  # the participants' homes
 
 
@@ -150,7 +142,6 @@ def temporary_place(parent: Path) -> Iterator[Path]:
         lock = lock_new_directory(place)
     try:
         place.chmod(0o755)
-        (place / _HOST).write_text(socket.gethostname(), encoding="utf-8")
         yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -175,7 +166,8 @@ def clean(parent: Path, progress: Progress) -> list[Path]:
         try:
             progress.begin("clean up", f"{place.name}, of a rehearsal that was killed")
             if (place / "c").is_dir():
-                take_down(place, progress)
+                with _clusters_in(place):
+                    down(NAME, progress)  # all processes in it end
             accounts.remove_users(place / HOME)
             shutil.rmtree(place)
             progress.end()
@@ -194,16 +186,9 @@ def _lock_of_dead(place: Path) -> int | None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(lock).st_uid == os.geteuid() and place.is_dir() and _is_of_this_host(place):
+        if os.fstat(lock).st_uid == os.geteuid() and place.is_dir():
             return lock
     except OSError:
         pass  # a living one holds it
     os.close(lock)
     return None
-
-
-def _is_of_this_host(place: Path) -> bool:
-    try:
-        return (place / _HOST).read_text(encoding="utf-8") == socket.gethostname()
-    except FileNotFoundError:
-        return True  # it was killed before it wrote the name
