@@ -97,42 +97,12 @@ def test_the_launcher_of_the_page_writes_a_script(package: Path) -> None:
     assert checked.returncode == 0
 
 
-def test_auto_recognizes_a_script_for_the_launcher_of_the_page(package: Path) -> None:
-    done = planned(package, "import toy\nimport torch.distributed\n", *IMAGE)
-    assert done.returncode == 0, done.stderr
-    assert "TOY_RANK=$SLURM_PROCID" in done.stdout
-    done = planned(package, "import torch.distributed\n", *IMAGE, "--launcher", "toy")
-    assert "train.py uses torch.distributed, which the launcher toy does not set up" in done.stderr
-
-
-def test_what_the_launcher_of_the_page_refuses_is_refused(package: Path) -> None:
-    many = ("--image", "pytorch_22.03", "--nodes", "2", "--ntasks-per-node", "501")
-    done = planned(package, "import toy\n", *many, "--launcher", "toy")
-    assert "toy counts to 1000, and the job has 1002 ranks" in done.stderr
-    done = planned(package, "import toy\n", "--runtime", "toy", "--gpus", "2")
-    assert "the runtime toy is for jobs without GPUs" in done.stderr
-
-
 def test_the_runtime_of_the_page_writes_a_script(package: Path) -> None:
     done = planned(package, "print(1)\n", "--runtime", "toy", "--nodes", "2", "--launcher", "none")
     assert done.returncode == 0, done.stderr
     assert 'exec nice -n 10 "$@"' in done.stdout
     checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False)
     assert checked.returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--launcher", "horovod"), "the launcher horovod cannot start ranks by toy"),
-        (("--image", "pytorch_22.03", "--launcher", "none"), "the runtime toy starts no image"),
-    ],
-)
-def test_what_the_runtime_of_the_page_refuses_is_refused(
-    package: Path, words: tuple[str, ...], says: str
-) -> None:
-    done = planned(package, "print(1)\n", "--runtime", "toy", *words)
-    assert says in done.stderr
 
 
 RULE = """

@@ -19,11 +19,6 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
 SIZES = (1024, 1 << 28, 4)
 
 
-@pytest.mark.parametrize(("ranks", "expected"), [(1, 0.0), (2, 1.0), (4, 1.5), (8, 1.75)])
-def test_the_bus_bandwidth_is_nccls(ranks: int, expected: float) -> None:
-    assert allreduce.bus(10**9, 1.0, ranks) == expected
-
-
 def test_the_table_of_nccl_tests_is_read_in_an_invented_run_of_the_real_form() -> None:
     rows = allreduce.nccl_tests((GOLDEN / "nccl-tests-2.17.txt").read_text().splitlines(), 2)
     assert [one.bytes for one in rows] == [1024, 1048576, 268435456]
@@ -101,14 +96,6 @@ def test_nccl_without_gpus_is_refused(backend: str, gpus: int, refused: bool) ->
         assert caught.value.findings[0].next_step == "--gpus N, or --backend gloo"
     else:
         assert decide(given).gpus_per_node == gpus
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [("1024", 1024), ("1K", 1024), ("256M", 1 << 28), ("1 GiB", 1 << 30), ("4kb", 4096)],
-)
-def test_sizes(text: str, count: int) -> None:
-    assert size(text) == count
 
 
 @pytest.mark.parametrize("text", ["0", "1.5M", "K", "3", "-4", "1T"])

@@ -124,12 +124,6 @@ def test_the_warm_up_is_dropped(values: list[float], dropped: int) -> None:
     assert statistics.warm_up(values) == dropped
 
 
-@settings(deadline=None)
-@given(st.lists(st.floats(0.1, 1e6), max_size=80))
-def test_at_most_half_is_dropped(values: list[float]) -> None:
-    assert statistics.warm_up(values) <= len(values) // 2
-
-
 @pytest.mark.parametrize(
     ("line", "value"),
     [
@@ -152,12 +146,6 @@ def test_the_metric_is_taken_from_json_or_text(line: str, value: float | None) -
     assert measurement.printed_values([line], "samples_per_second") == (
         [] if value is None else [value]
     )
-
-
-@settings(deadline=None)
-@given(st.text(max_size=200), st.text(st.characters(codec="ascii"), min_size=1, max_size=20))
-def test_no_line_and_no_key_breaks_the_reader(line: str, metric: str) -> None:
-    assert all(map(math.isfinite, measurement.printed_values([line, metric + " 5"], metric)))
 
 
 # 3 against 3: 20 splits; the lowest three are one of them. 2 against 2: 6 splits.
@@ -237,14 +225,6 @@ def test_the_steps_of_a_rank_are_read_up_to_where_it_was_killed() -> None:
     assert (file.rank, file.host, file.began) == (1, "nid002", 100.0)
     assert (file.ends, file.busy) == ((103.0, 104.0), (0.5, 0.25))
     assert file.communication == Communication(bytes=4096, seconds=0.002, backend="gloo")
-
-
-@settings(deadline=None)
-@given(st.text(max_size=300))
-def test_any_text_is_a_rank_file_or_none(content: str) -> None:
-    measurement.parse(content)
-    for broken in ("", "[1, 2]", '{"rank": 0}', '{"rank": 0}\n[1, NaN]', "[" * 5000):
-        assert measurement.parse(broken) is None
 
 
 def test_start_warm_up_and_steps_of_ranks() -> None:
@@ -381,14 +361,6 @@ def test_a_time_is_better_if_it_is_less() -> None:
     assert two.speedup.median == pytest.approx(2.5)
 
 
-def test_a_straggler_of_one_run_of_three_is_chance() -> None:
-    samples = measured(2, 1.0, 1.0, 1.0)
-    once = (replace(samples[0], straggler=SLOW), *samples[1:])
-    twice = (*(replace(entry, straggler=SLOW) for entry in samples[:2]), samples[2])
-    assert report.series(study(once))[0].rows[0].straggler is None
-    assert report.series(study(twice))[0].rows[0].straggler == SLOW
-
-
 @pytest.mark.parametrize(
     ("first", "second", "options", "remark"),
     [
@@ -505,14 +477,6 @@ def test_the_serial_fraction_is_found_in_exact_data(serial: float, is_strong: bo
     assert law.speedup(512) == pytest.approx(ideal, rel=1e-6)
 
 
-def test_three_sizes_or_oversubscribed_ones_are_not_fitted() -> None:
-    three = [measured(size, 50.0 * size) for size in SIZES[:3]]
-    assert report.series(study(*three))[0].fit is None
-    oversubscribed = measured(8, 400.0, oversubscribed=True)
-    assert report.series(study(*three, oversubscribed))[0].fit is None
-    assert report.series(study(*three, measured(8, 400.0)))[0].fit is not None
-
-
 def test_what_a_law_cannot_explain_is_called_so() -> None:
     faster = [measured(size, rate) for size, rate in zip(SIZES, (50, 110, 230, 470), strict=True)]
     assert "the law does not hold" in str(fitted(study(*faster)))
@@ -583,23 +547,6 @@ def charts(text: str) -> list[ElementTree.Element]:
     return [ElementTree.fromstring(drawing) for drawing in drawings]
 
 
-def test_every_chart_is_one_and_differs_without_color() -> None:
-    drawn = charts(report.page(full()))
-    titles = [drawing.get("aria-label") for drawing in drawn]
-    assert titles == [
-        "Rate: samples_per_second",
-        "Speed-up",
-        "Efficiency",
-        "Share of communication",
-    ]
-    lines = drawn[0].findall(".//{*}polyline")
-    assert len({line.get("stroke-dasharray") for line in lines}) == len(lines) == 2
-    hollow = [
-        mark for mark in drawn[0].iter() if mark.get("fill") == "white" and mark.get("stroke")
-    ]
-    assert len(hollow) == 1, "the oversubscribed point"
-
-
 @pytest.mark.parametrize("value", [*HOSTILE, *MULTILINE, "</script><script>alert(1)</script>"])
 def test_no_text_of_others_is_markup(value: str) -> None:
     hostile = f"<b onclick=x>{value}\u202e</b>"
@@ -645,11 +592,6 @@ def test_any_numbers_are_drawn_within_the_picture(
         assert 0 <= y <= 460
 
 
-def test_values_that_have_no_place_are_left_out() -> None:
-    marks = (Mark(1, math.nan, 1, 1), Mark(0, 1, 1, 1), Mark(2, 0, 0, 0), Mark(4, 1, 1, math.inf))
-    assert len(places(drawing(Curve("a", marks), is_log=True))) == 1, "that of the legend"
-
-
 # 3 against 3 have p = 1/20 at best; 2 against 2 have 1/6, which shows nothing.
 @pytest.mark.parametrize(
     ("old", "new", "verdict"),
@@ -673,26 +615,6 @@ def test_a_time_that_grows_is_slower() -> None:
     entry = against.change(KEY, [1.0, 1.01, 1.02], [2.0, 2.02, 2.04], 0.05, is_time=True)
     assert (entry.verdict, entry.ratio) == ("slower", 0.5)
     assert entry.new.median == 2.02
-
-
-@settings(deadline=None)
-@given(values, values, st.booleans())
-def test_a_change_is_the_opposite_of_the_change_back(
-    old: list[float], new: list[float], is_time: bool
-) -> None:
-    opposite = {"slower": "faster", "faster": "slower"}
-    there = against.change(KEY, old, new, 0.0, is_time=is_time).verdict
-    back = against.change(KEY, new, old, 0.0, is_time=is_time).verdict
-    assert back == opposite.get(there, there)
-
-
-@settings(deadline=None)
-@given(values)
-def test_a_study_is_no_slower_than_itself(own: list[float]) -> None:
-    assert against.change(KEY, own, own, 0.0, is_time=False).verdict in (
-        "no change",
-        "too few runs",
-    )
 
 
 def first() -> Study:
@@ -743,20 +665,3 @@ def test_a_report_with_impossible_values_is_refused(tmp_path: Path, value: str) 
     (tmp_path / "report.json").write_text(text)
     with pytest.raises(MalformedInputError):
         read_study(tmp_path)
-
-
-def test_a_report_with_too_many_points_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "report.json").write_text(to_json(replace(first(), points=first().points * 200)))
-    with pytest.raises(MalformedInputError, match="too many"):
-        read_study(tmp_path)
-
-
-@settings(deadline=None)
-@given(st.text(max_size=300))
-def test_any_text_is_a_report_or_malformed(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
-    path = tmp_path_factory.mktemp("report") / "report.json"
-    path.write_text(text, encoding="utf-8", errors="replace")
-    with pytest.raises(MalformedInputError):
-        read_study(path)

@@ -85,15 +85,6 @@ def test_the_steps_of_a_rank_are_recorded_however_it_ends(tmp_path: Path, ending
     assert json.loads(machine.read_text())["cores"] >= 1
 
 
-def test_a_script_without_pytorch_and_one_that_cannot_write_do_not_notice(tmp_path: Path) -> None:
-    done, records = ran(tmp_path, "print('ends')\n")
-    assert (done.stdout, done.stderr, done.returncode) == ("ends\n", "", 0)
-    assert not list(records.glob("*.jsonl"))
-    (tmp_path / "other").mkdir()
-    done, _ = ran(tmp_path / "other", SCRIPT, TOOLKIT_SCALE="/proc/no/where")
-    assert (done.stdout, done.stderr, done.returncode) == ("ends\n", "", 0)
-
-
 def test_the_module_of_this_name_that_the_image_has_is_imported_too(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "sitecustomize.py").write_text("print('of the image')\n")

@@ -145,31 +145,6 @@ def test_an_error_is_told_as_the_process_raised_it(
     assert (found.text, found.exit_code) == (f"rank 2 on nid002: {words}", code)
 
 
-def test_a_rank_without_a_record_failed_first_if_all_records_are_consequences() -> None:
-    codes = ((143, 0), (1, 1), (139, 2))
-    reported = tuple(rank_failure(code, rank, f"nid00{rank // 2 + 1}") for code, rank in codes)
-    lost = (process(0, 1.0, LOST), process(1, 1.0, LOST))
-    found = first("srun", *lost, reported=reported)
-    assert (found.rank, found.exit_code, found.certainty) == (2, 139, "likely")
-    assert blame.first("srun", lost, reported[:2]) is None
-    assert blame.first("srun", [], reported) is None  # the launcher alone tells
-
-
-def test_what_starters_of_ranks_say_is_never_the_cause() -> None:
-    for program in ("/opt/venv/bin/torchrun", "/runs/x-0001/horovod_elastic.py", "/a/torch/distributed/run.py", "torch.distributed.run"):  # fmt: skip
-        agent = process(None, 0.5, error("RuntimeError", "train.py FAILED"), program=program)
-        assert blame.first("torchrun", [agent], []) is None
-
-
-def test_an_error_in_a_thread_counts_if_the_rank_ended_itself_for_it() -> None:
-    thread = process(1, 1.0, error("KeyError", "'shard'"), kind="thread", thread="Thread-1")
-    for kind in ("exit", "child"):
-        leave = process(1, 1.2, error("SystemExit"), kind=kind, code=1)
-        assert first("srun", thread, leave).words == "in thread Thread-1: KeyError: 'shard'"
-    harmless = process(0, 0.5, error("ValueError", "x"), kind="thread", thread="t")
-    assert first("srun", harmless, process(3, 2.0, KEY)).rank == 3
-
-
 def test_failures_that_were_survived_do_not_count() -> None:
     def started(rank: int, count: int, when: float, what: Error) -> Process:
         env = {"TORCHELASTIC_RUN_ID": "7-0-0", "TORCHELASTIC_RESTART_COUNT": str(count)}
@@ -304,26 +279,12 @@ def explained(found: Failure, lines: Lines) -> Explanation:
     return explain(evidence, rules())
 
 
-def test_a_fix_names_the_rank_and_the_image() -> None:
-    (whole,) = explained(first("srun", process(3, 1.0, KEY)), NOISE).match.fix  # type: ignore[union-attr]
-    assert whole == "toolkit logs --rank 3 train-0004 shows the whole traceback"
-    missing = error("ModuleNotFoundError", "No module named 'einops'")
-    said = explained(first("srun", process(2, 1.0, missing)), NOISE)
-    assert "--from pytorch_cpu" in said.match.fix[0]  # type: ignore[union-attr]
-
-
 def test_where_a_rank_crashed_is_read_of_the_faulthandler() -> None:
     lines = ["Fatal Python error: Segmentation fault", "", "Current thread 0x0:"]
     lines += [f'  File "{LIBRARIES}/numpy/x.py", line 5 in f']
     lines += ['  File "/scratch/user/train.py", line 7 in step']
     assert blame.place_of_crash(lines) == "train.py, line 7, in step"
     assert blame.place_of_crash(lines[1:]) == ""
-
-
-def test_no_secret_of_a_message_comes_out() -> None:
-    url = "https://me:hunter2@host/x"
-    leaky = error("OSError", f"cannot read {url}", source=f"get('{url}')")
-    assert "hunter2" not in str(first("srun", process(0, 1.0, leaky)))
 
 
 _SUMMARY = """\

@@ -20,7 +20,7 @@ from toolkit import errors
 from toolkit.cli import main as cli
 from toolkit.cli.cluster import _whole
 from toolkit.cli.main import Group
-from toolkit.errors import ToolkitError, UsageError
+from toolkit.errors import ToolkitError
 from toolkit.launchers import LAUNCHERS, get, offered
 
 
@@ -109,22 +109,6 @@ def test_a_bug_has_its_traceback_and_an_exit_code(monkeypatch: pytest.MonkeyPatc
     assert "\x1b" not in err
 
 
-def test_usage_in_a_plan_keeps_the_page_of_refusals() -> None:
-    usage, shape = UsageError("no account"), errors.ShapeError("more nodes than there are")
-    assert errors.PlanError("refused", [usage]).exit_code == 64
-    assert errors.PlanError("refused", [usage]).page == "run/refused"
-    assert errors.PlanError("refused", [errors.UnknownRuntimeError("x")]).page == "running"
-    assert errors.PlanError("refused", [usage, shape]).page == "run/refused"
-
-
-@pytest.mark.parametrize("verb", cli.cli.entries)
-def test_every_verb_has_help_with_examples(verb: str) -> None:
-    code, out, _ = said(verb, "--help")
-    assert code == 0
-    assert "Examples:" in out
-    assert f"toolkit {verb}" in out
-
-
 def test_nothing_heavy_is_imported_at_the_start() -> None:
     heavy = ("jinja2", "docker", "torch", "horovod", "asyncio", "concurrent")
     code = f"import sys, toolkit.cli.main, toolkit.cli.run, toolkit.planning.case; print([m for m in {heavy!r} if m in sys.modules])"
@@ -176,17 +160,6 @@ def test_every_command_has_a_short_summary_and_an_example() -> None:
         summary = (command.help or "").partition("\n")[0]
         assert name == "toolkit" or len(summary) <= 70, f"{name}: {summary}"
         assert "Example" in (command.help or ""), name
-
-
-@pytest.mark.parametrize("words", [(), ("image",), ("jobs",), ("site",), ("bench",)])
-def test_a_group_without_a_command_shows_its_help(words: tuple[str, ...]) -> None:
-    assert said(*words) == said(*words, "--help")
-
-
-def test_help_groups_commands_by_what_users_want() -> None:
-    code, out, _ = said("--help")
-    headings = [line[:-1] for line in out.splitlines() if re.match(r"\w.*:$", line)]
-    assert (code, headings) == (0, ["Options", *cli.COMMANDS])
 
 
 def test_the_tables_have_every_command_with_its_name_and_its_summary() -> None:

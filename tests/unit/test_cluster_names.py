@@ -58,11 +58,6 @@ def test_the_name_is_meant_by_everything(here: Path, words: tuple[str, ...]) -> 
     assert (code, "the local cluster 'nu' is not up" in error) == (69, True)
 
 
-def test_what_cannot_be_a_name_is_refused() -> None:
-    code, _, error = said("ps", "--cluster", "../x")
-    assert (code, "cannot be the name of a cluster" in error) == (64, True)
-
-
 @pytest.mark.parametrize(
     ("up", "words"),
     [
@@ -94,10 +89,3 @@ def test_a_cluster_that_was_named_is_not_exchanged_for_another_slurm(
     with pytest.raises(SlurmUnreachableError, match="'nu' is not up"):
         cluster.find_cluster("auto")
     assert os.environ["TOOLKIT_CLUSTER"] == "nu"
-
-
-def test_gpus_of_nodes_are_called_so_everywhere() -> None:
-    """Slurm's --gpus are those of a job."""
-    for name, one in all_commands(cli, click.Context(cli), ""):
-        options = [parameter.opts for parameter in one.params]
-        assert ["--gpus"] not in options or any("--gpus-per-node" in opts for opts in options), name

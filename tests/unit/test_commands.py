@@ -117,28 +117,6 @@ def test_a_module_that_is_not_here_is_refused_with_the_way_to_run_one_of_the_ima
     assert f"-- python -m {name}" in (error.next_step or "")
 
 
-def test_a_module_is_named_by_its_last_part_unless_the_user_names_it() -> None:
-    for words, name in (("", "train"), ("--job-name mine", "mine"), ("--launcher none", "train")):
-        plan = json.loads(dry_run([*words.split(), "-m", "pkg.train"]).stdout)["plan"]
-        assert plan["name"] == name
-        assert plan["launch"]["program"][-2:] == ["-m", "pkg.train"]
-
-
-def test_a_folder_hides_no_launcher_after_two_dashes() -> None:
-    """As in a clone of mosaicml/composer."""
-    Path("composer").mkdir()
-    plan = json.loads(dry_run("-- composer -n 2 train.py".split()).stdout)["plan"]
-    assert plan["launch"]["launcher"] == "torchrun"
-
-
-def test_options_of_fabric_become_its_variables() -> None:
-    done = dry_run("-- fabric run --strategy=ddp --precision 32 train.py".split())
-    environment = json.loads(done.stdout)["plan"]["launch"]["environment"]
-    environment |= json.loads(done.stdout)["plan"]["environment"]
-    assert environment["LT_STRATEGY"] == "ddp"
-    assert environment["LT_PRECISION"] == "32"
-
-
 def test_options_of_srun_are_those_of_the_job() -> None:
     """As PrincetonUniversity/multi_gpu_training and BIGBALLON/distribuuuu write it."""
     text = "-- srun -t 10 -c 4 -J x --gres=gpu:2 -n 2 python train.py"
@@ -185,14 +163,6 @@ def test_a_script_whose_ranks_would_not_meet_is_refused(
     done = dry_run([*options.split(), name])
     assert done.exit_code != 0
     assert message in f"{done.output} {done.exception}"
-
-
-def test_a_script_that_imports_what_could_submit_jobs_is_run() -> None:
-    """As in facebookresearch/vissl."""
-    Path("engines.py").write_text("import submitit\nsubmitit.AutoExecutor(folder='x')\n")
-    Path("main.py").write_text("import torch.distributed, engines\n")
-    assert dry_run(["main.py"]).exit_code == 0
-    assert dry_run(["--launcher", "torchrun", "engines.py"]).exit_code == 0
 
 
 def test_a_script_of_openmmlab_learns_its_launcher() -> None:

@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.readers import READERS
-from toolkit import sites
-from toolkit.cli.site import use
 from toolkit.errors import UnknownImageError, UntrustedError
 from toolkit.explain.gather import rules
-from toolkit.images.registry.registry import read_mirrors
 from toolkit.images.store import listing, store
 from toolkit.planning import settings
 
@@ -72,16 +69,6 @@ def test_rules_of_the_machine_replace_the_shipped_ones_and_the_users_own_both(
         rules()
 
 
-def test_sites_of_the_machine_are_known(machine: Path, tmp_path: Path) -> None:
-    assert "ours" in sites.names()
-    assert sites.load("ours").images == ("/apps/images",)
-    own = tmp_path / "config" / "toolkit" / "sites"
-    own.mkdir(parents=True)
-    (own / "ours.toml").write_text('name = "ours"\nextends = "generic"\nimages = ["/mine"]\n')
-    assert sites.load("ours").images == ("/mine",)
-    assert machine.exists()
-
-
 def test_images_of_others_are_found_and_listed(
     machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,16 +99,3 @@ def test_images_of_the_chosen_site_are_listed(machine: Path, tmp_path: Path) -> 
     assert "theirs" in {one.name for one in listing.listing()}
     shutil.rmtree(tmp_path / "apps")
     assert "theirs" not in {one.name for one in listing.listing()}
-
-
-def test_mirrors_of_all_files_hold(machine: Path, tmp_path: Path) -> None:
-    (machine / "toolkit.toml").write_text('[registries]\n"a.b" = "m.a/x"\n"c.d" = "m.c/x"\n')
-    (tmp_path / "toolkit.toml").write_text('[registries]\n"c.d" = "m.e/x"\n')
-    assert read_mirrors() == {"a.b": "m.a/x", "c.d": "m.e/x"}
-
-
-def test_a_user_can_have_no_site_where_the_machine_has_one(machine: Path, tmp_path: Path) -> None:
-    (machine / "toolkit.toml").write_text('site = "ours"\n')
-    assert use.callback
-    use.callback("auto")
-    assert settings.chosen(tmp_path).site == "auto"

@@ -10,11 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.unit.test_readme import DOCS, ROOT
-from toolkit import errors, pages
+from toolkit import pages
 from toolkit.cli import main as cli
 from toolkit.cli.learn import docs as command
-from toolkit.errors import UsageError
-from tools.docs import reference, tested, translation
+from tools.docs import tested, translation
 from tools.docs.blocks import MARKS, blocks, commands
 
 # Their commands are run by tests/cluster/test_docs.py; each block of another page is marked.
@@ -99,12 +98,6 @@ def test_each_command_of_an_overview_is_run_elsewhere(command_name: str) -> None
     assert is_run or re.search(called, "\n".join(tests))
 
 
-def test_each_page_that_an_error_names_is_there() -> None:
-    named = {getattr(error, "page", "") for error in vars(errors).values()} - {""}
-    assert "run/refused" in named
-    assert named <= set(pages.topics())
-
-
 @pytest.mark.parametrize("topic", pages.topics())
 def test_a_page_is_printed_without_what_only_the_site_needs(topic: str) -> None:
     text = pages.text(topic)
@@ -116,20 +109,6 @@ def test_a_page_is_printed_without_what_only_the_site_needs(topic: str) -> None:
 def test_the_command_lists_and_prints_pages() -> None:
     assert "run/pending" in CliRunner().invoke(command, []).output
     assert "toolkit explain" in CliRunner().invoke(command, ["run/pending"]).output
-
-
-def test_the_last_part_of_a_topic_is_enough() -> None:
-    assert pages.text("pending") == pages.text("run/pending")
-    with pytest.raises(UsageError):
-        pages.text("index")
-
-
-def test_links_of_a_printed_page_are_topics() -> None:
-    text = pages.text("explain")
-    assert "how the first failure is found (toolkit docs failures)" in text
-    assert "](" not in text
-    assert "All rules (toolkit site rules)" in pages.text("refused")
-    assert set(pages._COMMANDS) <= set(reference.pages())
 
 
 @pytest.mark.parametrize("line", pages._COMMANDS.values())
@@ -150,19 +129,6 @@ def test_a_page_fits_a_narrow_terminal(topic: str) -> None:
         is_free = is_code or line.startswith(("    ", "#", "```", "|")) or len(line.split()) < 3
         assert len(line) <= 60 or is_free, line
     assert filled.split() == page.split()
-
-
-def test_an_unknown_page_names_the_nearest() -> None:
-    with pytest.raises(UsageError) as caught:
-        pages.text("run/pendin")
-    assert caught.value.close == "run/pending"
-
-
-def test_an_error_names_its_page(capsys: pytest.CaptureFixture[str]) -> None:
-    from toolkit.cli import console
-
-    console.show_error(errors.ShapeError("more nodes than there are"))
-    assert "docs: run/refused   exit 81: shape" in capsys.readouterr().err
 
 
 CATALOGS = sorted((DOCS / "locale").rglob("*.po"))

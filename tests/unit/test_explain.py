@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from toolkit.errors import UnknownRunError
 from toolkit.explain import gather
 from toolkit.explain.explanation import explain
 from toolkit.explain.match import Evidence, Explanation, Match, Rule, find
-from toolkit.model.run import Failure, Outcome
+from toolkit.model.run import Failure
 from toolkit.planning.plan import decide
 from toolkit.runs.run import Run
 
@@ -58,11 +56,6 @@ def test_a_line_that_a_signature_matches_has_a_word_of_its_rule() -> None:
             for position, entry in enumerate(entries)
             if any(signature.search(entry.text) for signature in signatures)
         ], name
-
-
-def test_the_rule_of_a_user_needs_no_words() -> None:
-    rule = Rule(summary="s", cause="c", fix=("f",), source="x", signatures=("b.{0,9}m",))
-    assert match_of(explain(Evidence(pasted("fine\nbooom")), {"own": rule})).line == "booom"
 
 
 @pytest.mark.parametrize("path", FRIGHTENING, ids=lambda path: path.stem)
@@ -256,35 +249,6 @@ def test_the_failed_rank_of_a_pasted_log_is_the_one_that_its_launcher_reports(
     assert failed == ([reported] if reported else [])
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "tests/test_errors.py::test_segfault XFAIL (Segmentation fault expected)",
-        "tests/test_errors.py::test_oom[Out of memory handler] PASSED",
-        "test_raises (tests.Errors) ... ok",
-    ],
-)
-def test_a_test_that_ends_as_expected_is_no_failure(line: str) -> None:
-    healthy = f"collected 2 items\n{line}\n===== 1 passed, 1 xfailed in 0.33s =====\n"
-    assert explain(Evidence(pasted(healthy)), RULES).first == "no failure found"
-    failed = f"collected 2 items\n{line}\nSegmentation fault (core dumped)\n"
-    assert explain(Evidence(pasted(failed)), RULES).first != "no failure found"
-
-
-def test_a_step_that_took_too_much_memory_blames_no_rank() -> None:
-    """Slurm kills all tasks of a step, and writes why into the log of the first one on the node."""
-    text = "rank 0 on nid001: killed by signal 9 (SIGKILL)"
-    failure = Failure(exit_code=137, rank=0, host="nid001", text=text)
-    told = "the job used more memory on nid001 than it was given; more --cpus-per-task"
-    outcome = Outcome(state="FAILED", exit_code=137, seconds=1, failure=failure, message=told)
-    assert gather._first_text(outcome) == "the job used more memory on nid001 than it was given"
-    log = """0| slurmstepd-nid001: error: StepId=27.0 exceeded memory limit (12 > 10), being killed
-batch| srun: error: nid001: tasks 0-1: Killed"""
-    facts = Evidence(pasted(log), "FAILED", 137, "srun", first_rank=0, first_host="nid001")
-    match = match_of(explain(facts._replace(failure=failure), RULES))
-    assert match.cause == "the step on nid001 used more memory than the job was given"
-
-
 _PIP = "Retry(total=4) after connection broken by NewConnectionError(Failed to establish a new connection: [Errno -3] Temporary failure in name resolution): /simple/einops/"
 _CALLED = "CalledProcessError: Command 'x' returned non-zero exit status"
 
@@ -316,22 +280,6 @@ def test_other_lines_may_tell_more_than_the_exception(
     assert match_of(explain(facts._replace(failure=failure), RULES)).rule == rule
 
 
-def test_a_fix_names_a_run_as_the_current_directory_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A job id is found from everywhere, but the run's bare name is not."""
-    run = tmp_path / "project" / "runs" / "train-0001"
-    run.mkdir(parents=True)
-    places = {tmp_path / "project": "train-0001", tmp_path: "project/runs/train-0001"}
-    for directory, word in places.items():
-        monkeypatch.chdir(directory)
-        names = gather._names(Run(run), decide(make_case({})), 7)
-        assert names["run"] == word
-        assert Path(names["run_path"]).resolve() == run
-        match = match_of(explain(Evidence(pasted(_KEY), "FAILED", 1, names=names), RULES))
-        assert match.fix == (f"toolkit logs {word} shows the whole traceback",)
-
-
 @pytest.mark.parametrize(("runtime", "fixes"), [("apptainer", 2), ("none", 1)])
 def test_a_run_without_an_image_is_not_told_to_look_into_one(
     runtime: str, fixes: int, tmp_path: Path
@@ -343,36 +291,6 @@ def test_a_run_without_an_image_is_not_told_to_look_into_one(
     match = match_of(explain(Evidence(lines, "FAILED", 127, names=names), RULES))
     assert (match.rule, len(match.fix)) == ("command-missing", fixes)
     assert any("--image" in fix for fix in match.fix) is (runtime == "apptainer")
-
-
-def test_the_last_line_of_a_rank_that_left_only_an_exit_code_is_shown() -> None:
-    """Python does not say that it ends by raise SystemExit("no data"), but prints the text."""
-    failure = Failure(exit_code=1, rank=0, host="nid001", text="task 0 on nid001: exit code 1")
-    log = "0| no data\n0| INFO:    Cleaning up image...\nbatch| srun: error: nid001: task 0: Exited with exit code 1"
-    facts = Evidence(pasted(log), "FAILED", 1, "none", first_text=failure.text)
-    facts = facts._replace(first_rank=0, first_host="nid001", failure=failure)
-    said = lines_of(explain(facts, RULES))
-    assert any(line.split(None, 1) == ["last", "0| no data"] for line in said)
-
-
-def test_a_huge_traceback_takes_the_memory_that_is_promised(tmp_path: Path) -> None:
-    line = '  File "/x/y.py", line {0}, in f{0}\n    c()\n'
-    log = tmp_path / "log"
-    with log.open("w") as stream:
-        stream.write("Traceback (most recent call last):\n")
-        stream.writelines(line.format(number) for number in range(600_000))
-        stream.write("ValueError: the last line\n")
-    program = "import re; from toolkit.cli.follow import explain_command\n"
-    program += "explain_command.main(['-'], standalone_mode=False)\n"
-    # Not ru_maxrss, which is that of the process that was forked, too.
-    program += (
-        "print(int(re.search('VmHWM:.*?(\\\\d+)', open('/proc/self/status').read())[1]) >> 10)\n"
-    )
-    with log.open("rb") as stream:
-        words = [sys.executable, "-c", program]
-        done = subprocess.run(words, stdin=stream, capture_output=True, text=True, check=True)
-    assert "ValueError: the last line" in done.stdout
-    assert int(done.stdout.splitlines()[-1]) < 200, "excerpt.MOST says so, in MB"
 
 
 @pytest.mark.parametrize(("kind", "is_told"), [("file", True), ("pipe", True), ("null", False)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -19,7 +18,6 @@ from tests.unit.samples import make_case
 from toolkit.api import run as running
 from toolkit.cli import connect as shell
 from toolkit.cli import follow as shown
-from toolkit.cli.console import json_too
 from toolkit.cli.main import cli
 from toolkit.cli.shared import DETACHED
 from toolkit.errors import JobLostError, SlurmUnreachableError
@@ -160,19 +158,6 @@ def test_a_full_disk_hides_no_outcome(
     match = explain(of_run(run), rules()).match
     assert match is not None
     assert match.rule == "no-room"
-
-
-def test_a_full_disk_is_an_error_for_programs_too(capsys: pytest.CaptureFixture[str]) -> None:
-    @json_too
-    def command(**_: bool) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/train-0001/plan.json")
-
-    with pytest.raises(OSError, match="No space left"):
-        command(as_json=True)
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["exit_code"] == 73
-    assert answer["findings"][0]["place"] == "runs/train-0001/plan.json"
-    assert answer["findings"][0]["next_step"]
 
 
 def followed(run: Run, monkeypatch: pytest.MonkeyPatch, *states: str | None) -> list[str]:

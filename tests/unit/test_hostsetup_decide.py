@@ -18,11 +18,10 @@ from toolkit.hostsetup.decide import (
     decide,
     obstacle,
 )
-from toolkit.hostsetup.facts import beside, operating_system, own_slurm
+from toolkit.hostsetup.facts import operating_system, own_slurm
 
 BOOKWORM = OperatingSystem(name="Debian GNU/Linux 12 (bookworm)", id="debian", codename="bookworm")
 ROCKY = OperatingSystem(name="Rocky Linux 9.5", id="rocky", like=("rhel", "centos", "fedora"))
-UBUNTU = OperatingSystem(name="Ubuntu 24.04", id="ubuntu", like=("debian",), codename="noble")
 READY = Facts(
     os=BOOKWORM,
     root=True,
@@ -48,11 +47,6 @@ def refusal(facts: Facts, wishes: SetupOptions = PLAIN) -> NeedsInstallError:
     return error
 
 
-def test_nothing_is_done_on_a_ready_machine() -> None:
-    assert decide(READY) == ()
-    assert obstacle(READY, (), PLAIN) is None
-
-
 def test_a_fresh_debian_is_set_up_by_itself() -> None:
     facts = machine(runtime=None, missing=(SLURM,), fuse="closed", ids=False)
     actions = decide(facts)
@@ -72,14 +66,6 @@ def test_a_newer_apptainer_comes_only_when_it_is_asked_for() -> None:
         refusal(machine(updates=True, root=False), SetupOptions(update=True))
         .details[-1]
         .endswith("toolkit setup --update")
-    )
-
-
-def test_apptainer_from_the_archives_where_they_have_it() -> None:
-    facts = machine(runtime=None, runtime_offered=True, root=False, user="kim")
-    assert (
-        refusal(facts).details[-1]
-        == "as root: apt-get install -y --no-install-recommends apptainer"
     )
 
 
@@ -109,20 +95,6 @@ def test_on_the_enterprise_linuxes_the_names_of_epel_are_given() -> None:
         "as root: dnf install -y epel-release && dnf install -y pmix-devel slurm-slurmd",
         "as root: dnf install -y epel-release && dnf install -y apptainer",
     )
-
-
-def test_ubuntu_without_apptainer_in_its_archives_is_not_given_debians() -> None:
-    error = refusal(machine(os=UBUNTU, runtime=None, runtime_offered=False))
-    assert error.next_step is not None
-    assert error.next_step.startswith("install Apptainer (https://apptainer.org")
-    arm = msgspec.structs.replace(BOOKWORM, architecture="aarch64")
-    assert refusal(machine(os=arm, runtime=None, runtime_offered=False)).exit_code == 72
-
-
-def test_lacking_capabilities_matter_only_where_root_really_cannot_start_containers() -> None:
-    assert decide(machine(root_exec="works")) == ()
-    (action,) = decide(machine(root_exec="fails"))
-    assert action.kind == "capabilities"
 
 
 def test_an_installation_that_was_cut_off_is_ended_even_where_all_programs_are_there() -> None:
@@ -191,9 +163,3 @@ def test_whose_slurm_it_is(
     sbatch: str | None, from_debian: bool, configured: bool, found: str | None
 ) -> None:
     assert own_slurm(sbatch, from_debian=from_debian, configured=configured) == found
-
-
-def test_beside_it_only_what_is_not_slurm_is_missing() -> None:
-    needed = ("libpmix-dev", "munge", "slurm-wlm-basic-plugins", "slurmctld", "slurmdbd")
-    assert beside(needed, SITE) == ("libpmix-dev", "munge")
-    assert beside(needed, None) == needed

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import struct
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -115,12 +113,6 @@ def test_references_to_the_strtol_family_are_turned_to_the_old_ones() -> None:
     assert retarget(after, (2, 36)) == after, "what came out wants nothing new"
 
 
-@pytest.mark.parametrize("glibc", [(2, 38), (2, 41), (3, 0)])
-def test_a_glibc_that_is_new_enough_needs_no_change(glibc: tuple[int, int]) -> None:
-    data = make(FOUR)
-    assert retarget(data, glibc) == data
-
-
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
@@ -144,18 +136,6 @@ def test_a_glibc_that_is_new_enough_needs_no_change(glibc: tuple[int, int]) -> N
 def test_everything_else_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(ValueError, match=f"^{reason}$"):
         retarget(data, (2, 36))
-
-
-def test_packed_relocations_are_known_since_glibc_2_36() -> None:
-    data = make([("puts", OLD), ("x", "GLIBC_ABI_DT_RELR")])
-    assert retarget(data, (2, 36)) == data
-    with pytest.raises(ValueError, match="needs x of a newer glibc"):
-        retarget(data, (2, 31))
-
-
-def test_the_program_that_runs_this_test_fits_this_machine() -> None:
-    data = Path(sys.executable).resolve().read_bytes()
-    assert retarget(data, (99, 0)) == data
 
 
 RELEASE = "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nSuite: unstable\nDate: {}\nValid-Until: {}\n"

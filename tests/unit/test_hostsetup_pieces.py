@@ -29,19 +29,3 @@ def test_a_policy_that_was_there_comes_back_whatever_happens(
     assert policy.read_text() == "#!/bin/sh\nexit 0\n"
     assert policy.stat().st_mode & 0o777 == 0o750
     assert list(tmp_path.iterdir()) == [policy]
-
-
-def test_after_a_kill_9_the_next_call_puts_it_back(tmp_path: Path) -> None:
-    policy = tmp_path / "policy-rc.d"
-    policy.with_name("policy-rc.d.before-toolkit").write_text("the site's own")
-    policy.write_text(install._DENY)
-    install.restore(policy)
-    assert policy.read_text() == "the site's own"
-    assert list(tmp_path.iterdir()) == [policy]
-
-
-def test_a_policy_of_somebody_else_is_not_taken_for_ours(tmp_path: Path) -> None:
-    policy = tmp_path / "policy-rc.d"
-    policy.write_text("#!/bin/sh\nexit 101\n")
-    install.restore(policy)
-    assert policy.exists()

@@ -17,7 +17,7 @@ from toolkit.model.case import Import, Source
 from toolkit.model.image import Manifest, Python
 from toolkit.planning.plan import decide
 from toolkit.rules import judge
-from toolkit.rules.image import explain_standard, find_package, read_packages
+from toolkit.rules.image import find_package
 
 HAS = ("torch", "os", "sys", "json")
 PYTHON = Python(path="/opt/venv/bin/python3", version="3.11.2", modules=HAS)
@@ -76,13 +76,6 @@ def test_a_finding_names_every_import_its_place_and_the_step_that_adds_it(
         assert all(word in message for word in words), message
 
 
-def test_findings_name_only_some_of_many() -> None:
-    names = (Import(name=f"gone{number}", file="train.py", line=1) for number in range(40))
-    [(stops, message)] = findings(Source(python=True, needed=tuple(names)))
-    assert stops
-    assert "and 32 more" in message
-
-
 def test_a_plan_is_refused_and_can_be_forced(tmp_path: Path) -> None:
     read = read_script(write_files(tmp_path, {"train.py": "import gone\n"}))
     with pytest.raises(PlanError) as caught:
@@ -115,32 +108,6 @@ def test_the_package_of_a_module_is_named() -> None:
     for within, package in PACKAGES.items():
         name = within.partition(".")[0]
         assert find_package(Import(name, "train.py", 1, within=within)) == package
-
-
-def test_every_line_of_the_data_names_its_source() -> None:
-    known = read_packages()
-    sources = [row["source"] for row in (*known.modules.values(), *known.standard.values())]
-    assert len(sources) > 60
-    assert all(source.startswith("https://") for source in sources)
-    assert all(row["distribution"] for row in known.modules.values())
-    assert not set(known.own) & set(sys.stdlib_module_names) - {"test"}
-
-
-@pytest.mark.parametrize(
-    ("module", "version", "text"),
-    [
-        ("tomllib", "3.8.10", "since 3.11"),
-        ("imp", "3.12.1", "no imp since 3.12"),
-        ("imp", "3.11.2", ""),
-        ("json", "3.11.2", "json is of the standard library, and this Python lacks it"),
-    ],
-)
-def test_modules_of_other_versions_of_python_are_explained(
-    module: str, version: str, text: str
-) -> None:
-    explained = explain_standard(module, version)
-    assert text in explained
-    assert bool(explained) == bool(text)
 
 
 def test_a_python_lists_all_that_it_can_import(tmp_path: Path) -> None:

@@ -68,9 +68,3 @@ def test_a_failure_is_named_by_what_is_known_of_it() -> None:
         "local rank 1 on nid002: exit code 3",
         "script 0 on nid001: exit code 1",
     ]
-
-
-def test_the_driver_names_the_failure_that_ended_a_run_first() -> None:
-    lines = [*_SURVIVED, "elastic: rank 0 on nid001: killed by signal 6", *_ENDED]
-    failures = reader(get("horovod-elastic")).of_logs([("", lines)])
-    assert [(failure.rank, failure.exit_code) for failure in failures] == [(1, 4), (0, 134)]

@@ -12,9 +12,7 @@ from tests.unit.samples import (
     MANIFEST,
     findings,
     make_case,
-    script_case,
     source_of,
-    warned,
 )
 from tests.unit.test_scripts import HOLDS_ALL, IMAGENET
 from toolkit import scripts
@@ -25,7 +23,6 @@ from toolkit.model.plan import Plan
 from toolkit.planning.plan import decide
 
 OPEN_MPI = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
-NO_INTERFACE = replace(make_case().site, interface=None)
 UNEQUAL = {"nodes": None, "gpus": "2,1", "ntasks_per_node": None}
 TWO_GPUS = {"gpus": 2, "ntasks_per_node": None}
 
@@ -133,14 +130,6 @@ def test_what_contradicts_itself_is_refused(
     assert (finding.place, isinstance(finding, kind or UsageError)) == (place, True)
 
 
-def test_mpirun_is_needed_unless_a_module_may_bring_it() -> None:
-    (finding,) = findings({"launcher": "mpirun"})
-    assert "no mpirun" in finding.cause
-    assert "--launcher horovod" in str(finding.next_step)
-    site = replace(make_case().site, modules=("openmpi/4.1.4",))
-    assert of({"launcher": "mpirun"}, site=site).warnings == ()
-
-
 def test_a_file_that_torch_cannot_read_out_of_a_url_is_refused() -> None:
     directory = "/home/user/a#b"
     assert findings(
@@ -174,19 +163,6 @@ def test_what_is_decided(
     assert {name: rows.get(name) for name in directives} == directives
 
 
-def test_slurms_own_options_are_passed_on() -> None:
-    given = {
-        "mem": "2G",
-        "account": "ml",
-        "qos": "high",
-        "nodelist": "nid[001-002]",
-        "exclude": "nid003",
-        "reservation": "class",
-    }
-    rows = dict(of({**given, "exclusive": True, "dependency": "afterok:7"}).directives)
-    assert {**given, "exclusive": "", "dependency": "afterok:7"}.items() <= rows.items()
-
-
 @pytest.mark.parametrize(
     ("offered", "spoken", "chosen"),
     [
@@ -203,13 +179,6 @@ def test_the_pmi_that_both_speak(
     facts, manifest = replace(FACTS, mpi=offered), replace(MANIFEST, mpi=spoken)
     assert of({"launcher": "horovod"}, manifest=manifest, facts=facts).launch.mpi == chosen
     assert of({"launcher": "horovod-gloo"}, manifest=manifest, facts=facts).launch.mpi is None
-
-
-def test_the_network_between_nodes_is_that_of_the_site() -> None:
-    for launcher, name in (("horovod-gloo", "HOROVOD_GLOO_IFACE"), ("srun", "NCCL_SOCKET_IFNAME")):
-        assert of({"launcher": launcher}).environment[name] == "eth0"
-        assert name not in of({"launcher": launcher}, site=NO_INTERFACE).environment
-    assert of({"launcher": "ray"}, manifest=HOLDS_ALL, site=NO_INTERFACE).launch.options[2] == ""
 
 
 @pytest.mark.parametrize(
@@ -259,7 +228,6 @@ def test_spawn_fills_in_what_the_script_defines_and_nobody_gave(
 
 
 LIGHTNING = "import lightning as L; from lightning.pytorch.cli import LightningCLI\n"
-TWO_SHAPES = {"gpus": 2, "ntasks_per_node": None}
 
 
 @pytest.mark.parametrize(
@@ -334,26 +302,3 @@ def test_trainers_are_told_what_the_script_leaves_out(
     told = of({"launcher": launcher, **job}, source=source).environment
     names = {name for name in told if name.startswith(("PL_", "LT_", "ACCELERATE_"))}
     assert {name: told[name] for name in names} == variables
-
-
-def test_a_trainer_under_another_launcher_is_warned_of() -> None:
-    for module, better in (("lightning", "srun"), ("deepspeed", "torchrun")):
-        source = Source(python=True, imports=(module,))
-        (warning,) = warned(script_case("train.py", source, launcher="horovod"))
-        assert warning.next_step == f"--launcher {better}"
-        for name in ("srun", "torchrun"):
-            assert not warned(script_case("train.py", source, launcher=name))
-
-
-def accelerated(job: dict[str, Any], **changes: Any) -> tuple[str, list[str]]:
-    program = of({"launcher": "accelerate", **job}, manifest=HOLDS_ALL, **changes).launch.program
-    end = program.index("$MASTER_PORT") + 1
-    return " ".join(program[:end]), list(program[end:])
-
-
-def test_a_script_without_a_configuration_is_data_parallel() -> None:
-    text, words = accelerated({"arguments": ("--config_file", "mine.toml")})
-    assert "--multi_gpu" in text
-    assert words == ["train.py", "--config_file", "mine.toml"]
-    assert "--multi_gpu" not in accelerated({"nodes": 1, "ntasks_per_node": 1})[0]
-    assert accelerated({"python_module": "pkg.train"})[1][:2] == ["-m", "pkg.train"]

@@ -54,11 +54,6 @@ def test_no_module_imports_itself_by_way_of_others(imports: dict[str, set[str]])
     assert not cycles(imports)
 
 
-def test_a_cycle_is_found() -> None:
-    loop = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
-    assert cycles(loop) == {frozenset("abc")}
-
-
 def test_the_architecture_names_every_room() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     with (ROOT / "pyproject.toml").open("rb") as file:

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from tests.hostile import HOSTILE
 from toolkit import sites
 from toolkit.cli.check import lint_files as command
-from toolkit.errors import NoSpaceError, UsageError, of_system
+from toolkit.errors import NoSpaceError, of_system
 from toolkit.lint.linter import fixed, lint, severity
 from toolkit.lint.rules import RULES
-from toolkit.lint.script import Context, directive
+from toolkit.lint.script import Context
 from toolkit.model.site import Site, SitePartition
 from tools.docs.lint_cases import CASES, Case
 
@@ -75,16 +75,6 @@ def test_nothing_makes_it_stumble(value: str) -> None:
     ):
         lint(text, Context(site=sites.load("neuron")))
         fixed(text)
-
-
-def test_words_are_sbatchs_own() -> None:
-    read = directive(r'#SBATCH --comment="a b" -J c\ d e # --nodes=2')
-    assert [(option.name, option.value) for option in read.options] == [
-        ("comment", "a b"),
-        ("job-name", "c d"),
-    ]
-    assert read.strays == ("e",)
-    assert "not closed" in directive("#SBATCH --comment='a").problem
 
 
 def test_the_command_says_shows_and_mends(tmp_path: Path) -> None:
@@ -165,14 +155,6 @@ def test_a_fix_that_fails_leaves_everything_as_it_was(
     assert isinstance(of_system(done.exception), NoSpaceError)
     assert [path.name for path in tmp_path.iterdir()] == ["job.sbatch"]
     assert script.read_text() == BROKEN.format(1)
-
-
-def test_what_is_no_file_is_not_fixed(tmp_path: Path) -> None:
-    from toolkit.lint.files import save
-
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(UsageError, match="regular files"):
-        save(tmp_path / "pipe", "text")
 
 
 SMALL = Site(

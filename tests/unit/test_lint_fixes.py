@@ -127,19 +127,6 @@ def test_a_fix_is_stable_and_brings_no_fault(written: tuple[str, set[Meant]]) ->
     assert len(lint(result)) <= len(lint(text))
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(TEXT), WORD), max_size=4))
-def test_a_sound_script_is_left_alone(meant: list[Meant]) -> None:
-    """Whatever a value holds: a script that sbatch reads as it was meant is not touched, but for patterns of logs."""
-    lines = [
-        f"#SBATCH --{name}={sbatch(value)}"
-        for name, value in meant
-        if name != "output" and "$" not in value
-    ]
-    text = "\n".join(("#!/bin/bash", *lines, "srun true")) + "\n"
-    assert fixed(text)[0] == text
-
-
 @given(
     st.lists(
         st.sampled_from(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import os
 import shutil
@@ -271,19 +270,6 @@ def test_a_process_of_somebody_else_is_not_ours(paths: Paths) -> None:
             process.wait()
 
 
-def test_a_node_that_ends_meanwhile_has_no_other_processes_killed(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its number may belong to a process of the machine by then, with all that run there."""
-    seen, pids, killed = iter([{"nid001": 4242}, {}]), iter([[4242], []]), list[int]()
-    monkeypatch.setattr(processes, "node_processes", lambda _: next(seen))
-    monkeypatch.setattr(processes, "all_pids", lambda: next(pids))
-    monkeypatch.setattr(processes, "_host_namespace", lambda _: "uts:[4026531838]")
-    monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
-    processes.kill_node(paths, "nid001")
-    assert killed == []
-
-
 def test_one_at_a_time_and_a_lock_goes_with_its_holder(paths: Paths) -> None:
     with directory.locked(paths), pytest.raises(BusyError) as caught, directory.locked(paths):
         pass
@@ -303,27 +289,6 @@ def test_one_at_a_time_and_a_lock_goes_with_its_holder(paths: Paths) -> None:
     with directory.locked(paths):
         (paths.directory / "file").touch()
     assert {entry.name for entry in paths.directory.iterdir()} == {"file", paths.marker.name}
-
-
-def test_a_lock_is_no_link_that_leads_to_another_file(paths: Paths) -> None:
-    """In a directory such as /tmp another user can put it there first."""
-    thesis = paths.directory.with_name("thesis.tex")
-    thesis.write_text("years of work")
-    paths.lock.symlink_to(thesis)
-    with pytest.raises(OSError, match="symbolic link"), directory.locked(paths):
-        pass
-    assert thesis.read_text() == "years of work"
-
-
-def test_a_full_disk_is_not_told_as_a_file_system_without_locks(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "ftruncate", full)
-    with pytest.raises(OSError, match="No space left"), directory.locked(paths):
-        pass
 
 
 def _contents(directory: Path) -> dict[str, str]:
@@ -425,11 +390,3 @@ def test_a_part_that_fails_at_once_is_the_one_whose_log_is_shown(paths: Paths) -
     with pytest.raises(waiting.StartError) as caught:
         waiting.await_idle(paths, ended, ["nid001"], Silent())
     assert caught.value.logs == ("munged", "cluster")
-
-
-def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = ("slurmd", "mariadbd")
-    monkeypatch.setattr(packages, "which", lambda name: None if name in missing else f"/bin/{name}")
-    monkeypatch.setattr(packages, "_any", lambda *_: True)
-    assert packages.needed() == ("slurmd",)
-    assert packages.needed(accounting=True) == ("mariadb-server", "slurmd")

@@ -53,13 +53,6 @@ def test_a_long_line_is_cut_and_says_so() -> None:
     assert rows[2] == "end"
 
 
-def test_the_last_drawing_of_a_long_progress_bar_is_kept() -> None:
-    splitter = Splitter()
-    for percent in range(100):
-        assert list(splitter.feed(b"#" * 100_000 + b"\r%d%%" % percent)) == []
-    assert list(splitter.feed(b"\r\n")) == ["99%"]
-
-
 @pytest.mark.parametrize("count", [10, 1000, 100_000])
 def test_both_ends_of_a_log_are_read(count: int, tmp_path: Path) -> None:
     log = tmp_path / "log"
@@ -75,15 +68,6 @@ def test_both_ends_of_a_log_are_read(count: int, tmp_path: Path) -> None:
     assert sum(after != before + 1 for before, after in itertools.pairwise(numbers)) <= (
         0 if count == 10 else 2
     )
-
-
-def test_a_log_that_is_one_line_has_an_end(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    log.write_bytes(b"Traceback " + b"x" * 3_000_000 + b" KeyError")
-    with log.open("rb") as file:
-        rows = list(ends(file, 1 << 20))
-    assert rows[0].startswith("Traceback ")
-    assert len(rows) == 2
 
 
 def sparse_log(path: Path, size: int, end: str) -> None:
@@ -115,18 +99,6 @@ def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path:
     assert peak < 100_000_000
     assert any("KeyError" in line.text for line in taken)
     assert sum(len(line.text) for line in taken) <= MOST
-
-
-def test_many_small_lines_do_not_add_up(tmp_path: Path) -> None:
-    run = new_run(tmp_path / "x-0001", 7, plan=decide(make_case({"launcher": "srun"})))
-    for task in range(4):
-        (run.logs / f"7-{task}-nid001.log").write_bytes(b".\n" * 500_000)
-    tracemalloc.start()
-    taken = excerpt(run, run.logs_of(7), History())
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert taken
-    assert peak < 50_000_000
 
 
 def test_following_a_line_without_an_end_holds_only_its_beginning(tmp_path: Path) -> None:

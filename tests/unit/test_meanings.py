@@ -8,7 +8,7 @@ from tests.unit.test_cli import said
 from toolkit.cli.main import cli
 from toolkit.cli.run import command
 from toolkit.errors import nearest
-from toolkit.meanings import INSTEAD, MEANINGS, instead_of
+from toolkit.meanings import instead_of
 from toolkit.model.base import field_names
 from toolkit.model.job import Job
 
@@ -51,27 +51,6 @@ OPTIONS = [name for parameter in command.params for name in parameter.opts]
 )
 def test_meaning_comes_before_letters(word: str, choices: list[str], expected: str | None) -> None:
     assert nearest(word, choices) == expected
-
-
-def test_every_meaning_is_a_name_that_exists() -> None:
-    """A table of words that nobody has any more would propose nothing."""
-    import click
-
-    from tests.unit.test_cluster_names import all_commands
-    from toolkit.cli.main import cli
-
-    commands = dict(all_commands(cli, click.Context(cli), ""))
-    names = {word for name in commands for word in name.split()}
-    names |= {
-        option.lstrip("-")
-        for one in commands.values()
-        for parameter in one.params
-        for option in parameter.opts
-    }
-    names |= {"gpus-per-node"}
-    assert {word for words in MEANINGS.values() for word in words} - names == set()
-    run = {option.lstrip("-") for option in OPTIONS}
-    assert not set(INSTEAD) & run, "an option that exists now needs no substitute"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -71,10 +70,6 @@ def test_a_value_with_a_form_of_its_own(
     assert message_of(text, model).cause == message
 
 
-def test_a_key_that_is_missing() -> None:
-    assert message_of("", Site).cause == "the key 'name' is missing"
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -129,34 +124,3 @@ source = "s"
         "job.toml:22, key notes[1].text",
     ]
     assert found.details[2].endswith("expected a whole number, got text in quotes")
-
-
-def test_a_list_with_bounds_is_told_with_the_keys_in_it() -> None:
-    text = 'title = "x"\n[[exercises]]\nname = "a"\nfolder = "a"\n[[exercises]]\nnmae = "b"\n'
-    with pytest.raises(BadDataError) as caught:
-        from_toml(text, Workshop)
-    found = config_error(Path("workshop.toml"), text, caught.value)
-    assert found.cause == "there is no key 'nmae'"
-    assert found.close == "name"
-    assert found.place == "workshop.toml:6, key exercises[1].nmae"
-    assert "the key 'folder' is missing" in found.details[1]
-
-
-def test_a_table_in_one_line_is_told_with_that_line() -> None:
-    text = 'name = "x"\npartitions = { main = { gpus = "x" } }\n[partition]\ngpus = 1\n'
-    assert message_of(text, Site).place == "job.toml:2, key partitions.main.gpus"
-
-
-@pytest.mark.parametrize(
-    "key", ["nodes", "gpus", "time", "env", "bind", "init", "secret", "mem", "array", "summary"]
-)
-@pytest.mark.parametrize(
-    "value", ["0", "-1", "1.5", '"^x"', "true", "[1]", "[[1]]", "{a = 1}", "1979-05-27"]
-)
-def test_no_message_shows_how_it_is_checked(key: str, value: str) -> None:
-    said = ""
-    try:
-        from_toml(f"{key} = {value}\n", Job)
-    except BadDataError as error:
-        said = str(error)
-    assert not re.search(r"`|regex|\^\[|null|\bint\b|\bstr\b|\bobject\b", said), said

@@ -23,17 +23,14 @@ from toolkit.images.lockfile.index import Index
 from toolkit.images.recipe import library
 from toolkit.images.recipe.lock import Lock, Pinned
 from toolkit.images.recipe.names import (
-    LONGEST,
     is_file_name,
     is_image_name,
     require_file_name,
     require_image_name,
     require_sha256,
 )
-from toolkit.images.recipe.recipe import Recipe
-from toolkit.images.registry import copies
 from toolkit.images.store import store
-from toolkit.model.base import BadDataError, to_json, toml_value
+from toolkit.model.base import to_json, toml_value
 from toolkit.model.image import BaseImage
 
 HOSTILE = {
@@ -75,11 +72,6 @@ def test_hostile_names_are_refused(name: str) -> None:
         require_file_name(name, "index.site")
     with pytest.raises(MalformedInputError):
         require_sha256(name, "a lock")
-
-
-@pytest.mark.parametrize("name", ["pytorch_22.03", "a", "A-b+c.d", "x" * LONGEST, "a..b", "0"])
-def test_plain_names_are_taken(name: str) -> None:
-    assert require_image_name(name, "") == name
 
 
 @given(st.text(max_size=200))
@@ -192,16 +184,6 @@ def test_an_image_with_a_manifest_of_another_kind_is_a_foreign_one(
     assert (known.name, known.recipe_hash) == ("b", "")
 
 
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_an_image_is_published_under_a_plain_name_only(
-    images: Path, tmp_path: Path, name: str
-) -> None:
-    built = tmp_path / "built.sif"
-    built.write_bytes(b"x")
-    with pytest.raises(MalformedInputError):
-        store.publish(built, images, name)
-
-
 def lock(digits: str = DIGEST, **more: dict[str, str]) -> Lock:
     pinned = (Pinned(name="a", version="1", sha256=(digits,)),)
     base = BaseImage(reference="debian")
@@ -270,25 +252,3 @@ def test_a_recipe_is_written_where_it_should_be(
     if name:  # without one it is that of the file
         assert raised.value.code == 64
         assert [path.name for path in images.iterdir()] == ["Dockerfile"]
-
-
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_a_recipe_has_a_plain_name(name: str) -> None:
-    with pytest.raises(BadDataError, match="cannot be the name of a recipe"):
-        library.plan_recipe(name, Recipe(summary="x"))
-
-
-def test_copying_and_pulling_make_no_path_of_a_manifest(images: Path, tmp_path: Path) -> None:
-    image = with_manifest(READERS["sif"].seeds[0], manifest("../../y").encode())
-    (images / "x.sif").write_bytes(image)
-    target = tmp_path / "target"
-    target.mkdir()
-    found = store.find("x")
-    assert found.manifest
-
-    class Quiet:
-        def begin(self, *_: object) -> None: ...
-        def end(self, *_: object) -> None: ...
-
-    copies.copy(found, str(target), Quiet())  # type: ignore[arg-type]
-    assert sorted(path.name for path in target.iterdir()) == [".x.lock", "x.sif"]

@@ -11,7 +11,6 @@ import pytest
 from toolkit import sites
 from toolkit.errors import (
     ShapeError,
-    SlurmUnreachableError,
     ToolkitError,
     UnknownImageError,
     UnknownPartitionError,
@@ -134,30 +133,3 @@ def test_what_only_the_cluster_could_tell_is_taken_for_granted(
     assert done.returncode == 0, done.stderr
     assert says in done.stdout
     assert "without the cluster" in done.stderr
-
-
-@pytest.mark.parametrize("site", [("--site", "neuron"), ()])
-def test_submitting_says_at_once_that_there_is_no_slurm(
-    tmp_path: Path, site: tuple[str, ...]
-) -> None:
-    done = laptop(tmp_path, "run", *site, "--image", "pytorch_22.03", "train.py")
-    assert done.returncode == SlurmUnreachableError.exit_code
-    assert "has no Slurm" in done.stderr
-    assert "--dry-run" in done.stderr
-    assert not (tmp_path / "runs").exists()
-
-
-def test_lint_needs_no_program(tmp_path: Path) -> None:
-    options = ("--partition=cas_v100_4", "--comment=field=misc;appl=pytorch", "--gres=gpu:{}")
-    script = "\n".join(
-        ("#!/bin/bash", *(f"#SBATCH {option}" for option in options), "srun hostname", "")
-    )
-    (tmp_path / "wrong.sbatch").write_text(script.format(8))
-    (tmp_path / "right.sbatch").write_text(script.format(4))
-    wrong, right = (
-        laptop(tmp_path, "lint", "--site", "neuron", f"{name}.sbatch")
-        for name in ("wrong", "right")
-    )
-    assert (wrong.returncode, right.returncode) == (1, 0), wrong.stderr + right.stderr
-    assert "a node of partition cas_v100_4 has 4 GPUs" in wrong.stdout
-    assert "the live cluster was not checked" in right.stderr

@@ -67,21 +67,3 @@ def test_the_small_programs_of_the_relay_run_on_python_3_6() -> None:
     assert newer(forward._PROBE, (3, 6)) == []
     assert "from toolkit" not in gate.program().decode()
     ast.parse(gate.program(), feature_version=(3, 6))
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "options |= {1: 2}",
-        "x = {**a} | b",
-        "'x'.removeprefix('y')",
-        "from itertools import pairwise",
-    ],
-)
-def test_what_is_newer_is_found(source: str) -> None:
-    assert newer(source, (3, 8))
-
-
-def test_what_has_newer_syntax_is_found() -> None:
-    with pytest.raises(SyntaxError):
-        newer("if (n := 1): pass", (3, 6))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,24 +14,20 @@ from tests.unit.samples import FACTS, LOCAL, NEURON, PARTITIONS, findings, make_
 from toolkit import scripts, sites
 from toolkit.cli.options import flags
 from toolkit.cli.run import command, explanation
-from toolkit.errors import ConfigError, ToolkitError, UsageError
-from toolkit.model.base import BadDataError, from_json, from_toml, to_json
+from toolkit.errors import ToolkitError, UsageError
+from toolkit.model.base import from_json, from_toml, to_json
 from toolkit.model.case import Case, Source
 from toolkit.model.job import Job
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts, Site
 from toolkit.model.slurm_options import OPTIONS, OWN
 from toolkit.planning import settings
-from toolkit.planning.options import with_gpus
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer, from_environment, layer, merge
 from toolkit.quoting import sbatch_option
-from toolkit.rules import judge
 from toolkit.rules.partition import gpu_types
 from toolkit.runs.interactive import salloc_command
-from toolkit.runs.submit import repeatable
 from toolkit.slurm import parse
-from toolkit.units import megabytes
 
 HELP = """Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]
 
@@ -160,11 +154,6 @@ def test_what_cannot_be_is_refused_at_the_option_that_was_used(
     assert told, found
     assert says in told[0].summary
     assert len({finding.place for finding in found}) == 1 or "gpu" in str(job) or "launcher" in job
-
-
-@pytest.mark.parametrize("text", ["5", 5, "0-9", "1,4,7", "0-99:5%4", "[1-3]", "1,,2", "3-3"])
-def test_an_array_that_slurm_takes_is_taken(text: str | int) -> None:
-    assert findings({"array": text}) == []
 
 
 @pytest.mark.parametrize("name", [*(text for text in HOSTILE if text != "plain"), *MULTILINE, ""])
@@ -304,29 +293,11 @@ def test_ranks_have_the_time_that_the_signal_leaves_them() -> None:
         assert told.wait == wait
 
 
-def test_a_run_that_is_repeated_has_its_options() -> None:
-    job = Job(slurm={"licenses": "matlab:1", "hold": True, "mail-user": ""}, gpus="a100:4")
-    assert from_json(to_json(job), Job) == job
-    decided = planned({"slurm": {"hold": True, "mail-user": ""}})
-    again = from_json(to_json(decided), Plan)
-    assert again == decided
-    assert again.slurm == {"hold": None, "mail-user": ""}
-    assert "#SBATCH --hold\n" in scripts.script(again)
-    assert '#SBATCH --mail-user=""\n' in scripts.script(again)
-
-
 def test_a_plan_of_an_earlier_version_is_still_read() -> None:
     text = to_json(planned({"exclusive": True}))
     assert '"slurm"' not in text
     assert '"gpu_type"' not in text
     assert ("exclusive", None) in from_json(text, Plan).sbatch_options
-
-
-def test_keys_of_another_version_are_passed_over_in_a_plan_but_not_in_a_job() -> None:
-    text = to_json(planned({})).replace('"launch": {', '"later": 1, "launch": {"warnings": ["x"],')
-    assert from_json(text, Plan) == planned({})
-    with pytest.raises(BadDataError, match="no key 'later'"):
-        from_json('{"later": 1}', Job)
 
 
 # GPUs and memory
@@ -357,16 +328,6 @@ def test_gpus_are_read_as_slurm_does_where_that_can_be_told(
     assert bool(decided.notes) == bool(says)
 
 
-def test_a_reading_never_gives_a_node_more_than_was_said_nor_a_job_something_else() -> None:
-    for gpus, nodes, has in product(range(1, 40), range(1, 6), (None, 0, 1, 4, 8)):
-        job, _ = with_gpus(Job(gpus=gpus, nodes=nodes), has)
-        assert job.most_gpus in (gpus, gpus / nodes)
-        if job.most_gpus != gpus:
-            assert has is not None
-            assert job.most_gpus <= has < gpus, "only where the other reading could not run"
-            assert job.most_gpus * nodes == gpus
-
-
 def test_the_last_layer_that_names_gpus_has_said_all_of_it() -> None:
     layers = [
         settings.layer("default", settings.DEFAULTS),
@@ -378,29 +339,6 @@ def test_the_last_layer_that_names_gpus_has_said_all_of_it() -> None:
     assert "gpus" not in origins
     job, _ = merge([*layers, Layer("flag", {"gpus": 8, "gpus_per_node": 4})])
     assert (job.gpus, job.gpus_per_node) == (8, 4)
-
-
-COUNTS: dict[int | str, tuple[int, tuple[int, ...], str]] = {
-    "a100:4": (4, (), "a100"),
-    "a100:8,4": (8, (8, 4), "a100"),
-    "1g.10gb:2": (2, (), "1g.10gb"),
-    "4": (4, (), ""),
-    4: (4, (), ""),
-}
-
-
-def test_count_and_type_are_apart() -> None:
-    for gpus, expected in COUNTS.items():
-        job = Job(gpus=gpus)
-        assert (job.most_gpus, job.gpus_by_node, job.gpu_type) == expected
-        assert from_toml(f"gpus_per_node = {gpus!r}", Job).most_gpus == expected[0]
-
-
-def test_the_shape_has_the_type_of_the_gpus() -> None:
-    one = planned({**ONE, "gpus": "V100:2"}, facts=TYPED)
-    unequal = planned({**ONE, "gpus": "v100:2,1", "nodes": None}, facts=TYPED)
-    assert one.shape == "1 node x 2 V100 GPUs"
-    assert unequal.shape == "2 nodes with 2 and 1 v100 GPUs"
 
 
 def _type_finding(job: Job, site: Site) -> ToolkitError | None:
@@ -423,22 +361,6 @@ def test_a_site_file_tells_which_types_there_are() -> None:
     assert (dict(decided.directives)["gres"], decided.gpu_type) == ("gpu:4", "v100")
 
 
-def test_a_site_says_what_slurm_calls_a_type(tmp_path: Path) -> None:
-    name = "nvidia_a100-sxm4-80gb"
-    site = replace(NEURON, gpu_types={"a100": name, "any": ""})
-    facts = Facts(
-        partitions=tuple(replace(one, gpus_by_type={name: 4}) for one in PARTITIONS),
-        container="singularity",
-    )
-    decided = planned(ONE | {"gpus": "a100:2"}, site=site, facts=facts)
-    assert dict(decided.directives)["gres"] == f"gpu:{name}:2"
-    (tmp_path / "ours.toml").write_text('[gpu_types]\na100 = "A100 NVLink"\n')
-    says = 'expected a name without blanks, such as "a100"'  # which a directive could not carry
-    with pytest.raises(ConfigError, match=says) as caught:
-        sites.from_file(tmp_path / "ours.toml")
-    assert "gpu_types" in str(caught.value.place)
-
-
 def test_sinfo_counts_the_gpus_of_each_type() -> None:
     lines = (
         "main*|up|1:00:00|1-infinite|2|idle|4|4000|gpu:a100:4(S:0-1),gpu:1g.10gb:7\n"
@@ -451,16 +373,6 @@ def test_sinfo_counts_the_gpus_of_each_type() -> None:
     assert (cpu.gpus, cpu.gpus_by_type) == (0, {})
     assert parse.gpu_counts("gres/gpu=8,gres/gpu:a100=8") == {"": 8, "a100": 8}
     assert parse.gpu_counts("gpu:4(IDX:0-3)") == {"": 4}
-
-
-def test_memory_is_read_as_slurm_reads_it() -> None:
-    sizes = {"5G": 5120, "4000": 4000, "4000M": 4000, "1024K": 1, "1K": 1, "2t": 2 << 20}
-    for text, size in {**sizes, "16GB": 16384, "0": 0}.items():
-        assert megabytes(text) == size
-    with pytest.raises(ValueError, match="not a size"):
-        megabytes("3.9G")
-    unknown = Facts(partitions=(replace(PARTITIONS[0], memory=0),))  # to Slurm, too
-    assert judge(Case(Job(mem="5G"), make_case().site, facts=unknown)) == []
 
 
 # Variables that are passed on
@@ -498,16 +410,6 @@ def test_with_conda_a_name_that_is_no_variable_is_the_environment(
         found, wrong = passed(*names, runtime="conda", conda_env=below)
         assert (found.conda_env, [one.cause for one in wrong]) == (environment, unset)
         assert found.env == ({"OPTION_A": "a"} if "OPTION_A" in names else {})
-
-
-def test_a_value_that_was_passed_on_is_kept_with_the_run(tmp_path: Path) -> None:
-    values = {"OPTION_A": "then", "MY_TOKEN": "x"}
-    given = make_case({"env": values, "pass_env": tuple(values)}, cwd=str(tmp_path))
-    decided = decide(given)
-    kept = repeatable(given, decided)
-    assert (kept.env, kept.pass_env) == ({"OPTION_A": "then"}, ()), "a secret is not written down"
-    assert decided.origins["env OPTION_A"] == "this shell"
-    assert "MY_TOKEN" in decided.secrets
 
 
 def test_a_sweep_is_an_array_with_a_point_for_each_value_with_each() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +18,7 @@ from toolkit.errors import (
     UnknownPartitionError,
     UsageError,
 )
-from toolkit.model.base import from_json, to_json
-from toolkit.model.plan import Container, Plan
+from toolkit.model.plan import Plan
 from toolkit.planning.plan import decide
 
 
@@ -106,19 +104,3 @@ def test_everything_wrong_is_said_at_once_with_the_code_for_several() -> None:
         assert {type(finding) for finding in caught.value.findings} == kinds
         alone = next(iter(kinds)) if len(kinds) == 1 else PlanError
         assert caught.value.exit_code == alone.exit_code
-
-
-def test_a_plan_survives_being_written() -> None:
-    decided = decide(make_case({"gpus": 2, "bind": ("/data:/d:ro",), "env": {"A": "b"}}))
-    assert from_json(to_json(decided), Plan) == decided
-
-
-def test_a_plan_of_an_older_version_shows_the_file_of_its_image() -> None:
-    old = {"name": "pytorch", "where": "in pytorch", "prefix": "APPTAINERENV_"}
-    images: tuple[dict[str, str], ...] = (
-        {"image": "/images/pytorch.sif"},
-        {"image": "docker.io/pytorch:2"},
-        {},
-    )
-    shown = [from_json(json.dumps(old | more).encode(), Container).shown for more in images]
-    assert shown == ["pytorch.sif", "pytorch", "pytorch"]

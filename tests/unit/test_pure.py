@@ -131,10 +131,3 @@ def modules() -> list[str]:
 @pytest.mark.parametrize("path", modules())
 def test_a_pure_module_does_not_touch_the_machine(path: str) -> None:
     assert not list(impurities((ROOT / "toolkit" / path).read_text(encoding="utf-8"))), path
-
-
-@pytest.mark.parametrize(
-    "source", ["import re\n", "from toolkit.model.job import Job\n", "x = path.parent / 'a'\n"]
-)
-def test_computing_is_no_finding(source: str) -> None:
-    assert not list(impurities(source))

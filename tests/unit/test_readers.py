@@ -32,7 +32,7 @@ from toolkit.images.sif.graft import (
     list_directory,
 )
 from toolkit.images.sif.header import JSON
-from toolkit.images.sif.tables import Reader, Tables, decode, reference_to
+from toolkit.images.sif.tables import Tables, decode, reference_to
 from toolkit.images.store import store
 from toolkit.images.store.sif_files import partition_digest, read_descriptors, read_object
 
@@ -73,21 +73,6 @@ def test_a_server_that_answers_anything_ends_with_one_class_of_error(
     seed: bytes, number: int
 ) -> None:
     examined("server", broken(seed, Random(number)))
-
-
-@pytest.mark.parametrize("name", FILES)
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_what_is_cut_off_ends_with_one_class_of_error(name: str, data: st.DataObject) -> None:
-    seed = data.draw(st.sampled_from(READERS[name].seeds))
-    examined(name, seed[: data.draw(st.integers(0, len(seed)))])
-
-
-@pytest.mark.parametrize("name", FILES)
-@settings(max_examples=60, deadline=None)
-@given(st.binary(max_size=600))
-def test_anything_ends_with_one_class_of_error(name: str, data: bytes) -> None:
-    examined(name, data)
 
 
 def peak(function: Callable[[], object]) -> int:
@@ -167,15 +152,6 @@ def test_a_block_that_wants_gigabytes_gets_none() -> None:
         decode(table, 6)
 
 
-def test_a_table_of_a_sparse_file_is_not_read_into_memory(tmp_path: Path) -> None:
-    path = tmp_path / "x.sqfs"
-    path.write_bytes(patched(BASE, 64, "<QQQ", 96, 6 << 30, 6 << 30))
-    os.truncate(path, 8 << 30)
-    assert peak(lambda: compose.read_image_tables(str(path))) < 4 << 20
-    with pytest.raises(MalformedInputError, match="cannot lie"):
-        compose.read_image_tables(str(path))
-
-
 def directories(*levels: tuple[int, ...]) -> Tables:
     """Tables of nothing but directories: each level names the levels that its entries lead to."""
     made = tables(LAYER)
@@ -221,15 +197,6 @@ def test_a_name_that_is_a_path_is_refused(name: bytes) -> None:
         list(list_directory(layer, Inode(DIRECTORY, 0, 0, 0, 0, 1, start=start, size=size)))
 
 
-@pytest.mark.parametrize("position", [-1, 2**70])
-def test_nothing_is_read_beside_the_file_system(position: int) -> None:
-    read = Reader(10, lambda _, length: bytes(length))
-    with pytest.raises(SquashfsError):
-        read(position, 5)
-    with pytest.raises(SquashfsError):
-        read(8, 5)
-
-
 def header(name: str, size: int, kind: bytes = b"0", *, binary: bool = False) -> bytes:
     """Return a header of a tar archive, of any size."""
     member = tarfile.TarInfo(name)
@@ -241,19 +208,6 @@ def header(name: str, size: int, kind: bytes = b"0", *, binary: bool = False) ->
     raw[148:156] = b" " * 8
     raw[148:156] = b"%06o\0 " % sum(raw)
     return bytes(raw)
-
-
-def pax(**fields: str) -> bytes:
-    body = b"".join(_record(name, text) for name, text in fields.items())
-    return header("pax", len(body), tarfile.XHDTYPE) + body.ljust(-(-len(body) // 512) * 512, b"\0")
-
-
-def _record(name: str, text: str) -> bytes:
-    rest = f" {name.replace('__', '.')}={text}\n".encode()
-    size = len(rest) + 1
-    while len(str(size)) + len(rest) != size:
-        size = len(str(size)) + len(rest)
-    return str(size).encode() + rest
 
 
 def test_pipes_and_huge_files_are_not_waited_for(tmp_path: Path) -> None:

@@ -186,17 +186,6 @@ def test_every_command_that_is_shown_is_one(path: Path) -> None:
         assert {line: why for line, why in found.items() if why} == {}
 
 
-def test_every_target_of_make_that_pages_show_is_one() -> None:
-    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for path in PAGES:
-        shown = re.findall(
-            r"(?:`|^(?:\$ |    )(?:[A-Z]+=\S* )?)make ([a-z-]+)", path.read_text(), re.MULTILINE
-        )
-        assert {
-            name for name in shown if not name.startswith("image-") and name != "bench-"
-        } <= targets, path
-
-
 def test_the_tests_that_the_security_policy_names_are_there() -> None:
     """Every statement that names a test names one that exists."""
     text = (ROOT / "SECURITY.md").read_text()

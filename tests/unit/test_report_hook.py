@@ -159,14 +159,6 @@ def test_each_way_to_fail_leaves_one_record_and_changes_nothing(
     assert shown == expected
 
 
-def test_a_process_of_multiprocessing_has_a_file_of_its_own(tmp_path: Path) -> None:
-    text = child("spawn", "os.kill(os.getpid(), signal.SIGURG)\n    {}['s']")
-    first, second = Ended(tmp_path, text + "    os.kill(os.getpid(), signal.SIGURG)\n").processes
-    assert (second.name, second.parent, second.is_rank) == ("SpawnProcess-1", first.pid, False)
-    assert (first.is_rank, first.records, len(second.records)) == (True, (), 1)
-    assert [b" in work\n" in each.text for each in (first, second)] == [False, True]
-
-
 def test_the_signal_writes_the_stacks_and_the_program_goes_on(tmp_path: Path) -> None:
     ended = Ended(
         tmp_path, "def step():\n    os.kill(os.getpid(), signal.SIGURG)\nstep()\nprint('end')"
@@ -233,22 +225,6 @@ def test_records_are_few_and_small_whatever_fails(tmp_path: Path) -> None:
     (path,) = Run(tmp_path).reports.glob("*.ended")
     assert path.stat().st_size < 30_000
     assert path.stat().st_mode & 0o777 == 0o600
-
-
-def test_the_users_own_sitecustomize_is_imported_too(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "sitecustomize.py").write_text("import builtins\nbuiltins.mark = __file__\n")
-    text = "import sitecustomize\nprint(mark, sitecustomize.__file__)\n1 / 0"
-    ended = Ended(tmp_path, text, env={"PYTHONPATH": f"{tmp_path / 'report'}:{other}"})
-    assert ended.done.stdout.split() == [str(other / "sitecustomize.py")] * 2
-    assert [record.chain[0].type for record in ended.records] == ["ZeroDivisionError"]
-
-
-def test_a_directory_that_is_gone_changes_nothing(tmp_path: Path) -> None:
-    ended = Ended(tmp_path, f"import shutil\nshutil.rmtree({str(tmp_path / 'report')!r})\n1 / 0")
-    assert (ended.records, ended.done.returncode) == ([], 1)
-    assert "sitecustomize" not in ended.done.stderr
 
 
 def test_a_crash_shows_where_in_python_it_was(tmp_path: Path) -> None:

@@ -87,19 +87,6 @@ def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path: Path) -> None:
     assert (came_out.results, came_out.ranks) == ({"accuracy": 0.9}, {"nid003": (1,)})
 
 
-def test_the_history_is_whole_where_the_batch_shell_s_log_is_large(tmp_path: Path) -> None:
-    """What an attempt printed may be more than is read of a log; where each began and ended is found all the same."""
-    noise = "noise " * 1000 + "\n"
-    first, *others = BATCH.splitlines(keepends=True)
-    text = first + noise * 4000 + "".join(line + noise for line in others) + noise * 4000
-    run = run_with(tmp_path, {"7.log": text}, REQUEUED)
-    past = logs.history(run)
-    assert [attempt.number for attempt in past.attempts] == [1, 2, 3]
-    taken = lines_in(run)
-    assert taken[0].text.startswith("toolkit: attempt 3")
-    assert sum(len(line.text) for line in taken) <= logs.MOST < len(noise) * 4000
-
-
 def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path) -> None:
     decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
     files = {
@@ -170,17 +157,6 @@ def test_what_a_job_can_never_run_after_is_refused(
     assert found == ()
     assert words in findings[0].cause
     assert findings[0].place == "--after"
-
-
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [("afterany:train-0001", ()), ("afternotok:train-0001", ()), ("4711", ("afterok:4711",))],
-)
-def test_what_has_ended_is_waited_for_no_more(
-    text: str, word: tuple[str, ...], tmp_path: Path
-) -> None:
-    ended_run(tmp_path, well=False)
-    assert status.dependencies([text, text], tmp_path, None) == (word, [])
 
 
 def ended_run(runs: Path, *, well: bool) -> None:

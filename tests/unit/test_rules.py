@@ -37,7 +37,7 @@ from toolkit.model.site import (
     Use,
 )
 from toolkit.planning.plan import decide
-from toolkit.rules import HOST, PURE, check_host, files, image, options, partition
+from toolkit.rules import HOST, PURE, files, image, options, partition
 from toolkit.slurm.client import Client
 
 NEURON = sites.load("neuron")
@@ -231,11 +231,6 @@ def test_a_rule_finds_its_fault_and_leaves_the_nearest_case_alone(
     assert all(words in each.summary for each in found), found[0].summary
 
 
-def test_a_site_that_wants_an_account_says_so() -> None:
-    found = findings(Case(job=Job(qos="regular"), site=sites.load("perlmutter-like")))
-    assert [each.place for each in found] == ["--account", "--constraint"]
-
-
 @pytest.mark.parametrize(
     ("array", "count"),
     [
@@ -262,18 +257,6 @@ def test_a_rule_can_be_forced_with_a_reason_which_the_plan_keeps() -> None:
     assert decided.forced.findings[0].startswith(cause)
     assert decided.warnings[-1] == f"forced: {decided.forced.findings[0]}"
     assert decide(make_case(force="no need")).forced is None, "there was nothing to force"
-
-
-def test_what_no_script_can_be_written_for_cannot_be_forced() -> None:
-    with pytest.raises(PlanError) as raised:
-        decide(make_case({"time": "soon", "nodes": 9}, force="because"))
-    assert [finding.place for finding in raised.value.findings] == ["--time"]
-
-
-def test_warnings_do_not_stop_a_job() -> None:
-    decided = decide(make_case({"env": {"MASTER_PORT": "29500"}}))
-    assert decided.forced is None
-    assert "MASTER_PORT=29500 is the same for every job" in decided.warnings[-1]
 
 
 def test_all_rules_are_listed_and_can_be_shown() -> None:
@@ -412,8 +395,3 @@ def test_space_of_the_directory_and_of_a_home_without_scratch(
 def test_the_directory_of_the_case_is_judged_and_not_that_of_the_process() -> None:
     (found,) = files.directory(make_case(directory="/gone"))
     assert found.cause.startswith("/gone cannot be written to")
-
-
-def test_of_a_cluster_that_is_not_reached_only_the_script_is_looked_at(here: Path) -> None:
-    told = check_host(looking(here, {}, {"submit_directory": "/x"}, cluster=None)).host
-    assert [finding.place for finding in told] == ["SCRIPT"]

@@ -24,7 +24,6 @@ from toolkit.planning import case as gathering
 from toolkit.planning.plan import decide
 from toolkit.planning.target import resolve
 from toolkit.runs import code
-from toolkit.runs.directories import all_runs
 from toolkit.runs.run import Run
 
 KEY = "hf_" + "a1" * 12
@@ -101,21 +100,6 @@ def test_a_tree_is_its_commit_and_what_differs_without_secrets(
     found, diff = recorded(tree)
     assert found.is_cut
     assert 4000 < len(diff) <= 5000
-
-
-def test_before_the_first_commit_outside_of_git_and_in_a_home_under_git(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert git.top(tree) == tree
-    monkeypatch.setenv("HOME", str(tree))
-    assert git.top(tree / "src") is None, "it is not a work tree of everything"
-    monkeypatch.setenv("HOME", "/")
-    subprocess.run(["rm", "-r", tree / ".git"], check=True)
-    found, _ = recorded(tree)
-    assert (found.tree, found.note) == ("", "")
-    call(tree, "init", "--quiet")
-    assert recorded(tree)[0].commit == ""
-    assert "src/" in recorded(tree)[0].untracked
 
 
 @pytest.mark.parametrize("key", ["core.fsmonitor", "diff.external", "core.hooksPath", "core.pager"])
@@ -356,24 +340,6 @@ def test_a_snapshot_that_was_changed_is_not_run_again(tree: Path, change: str) -
     match = "there is no key|missing" if change == "record" else "not as they were"
     with pytest.raises(ConfigError, match=match):
         write(again(copy.parent, tree))
-
-
-def test_a_copy_that_is_killed_leaves_a_run_that_is_listed(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As kill -9 does, in which nothing is tidied up."""
-
-    class Killed(BaseException):
-        pass
-
-    def killed(*_: object) -> None:
-        raise Killed
-
-    monkeypatch.setattr("shutil.copyfileobj", killed)
-    monkeypatch.setattr("shutil.rmtree", lambda _: None)
-    with pytest.raises(Killed):
-        taken(tree)
-    assert [run.name for run in all_runs(tree / "runs")] == ["train-0001"]
 
 
 def test_what_was_installed_needs_no_copy(

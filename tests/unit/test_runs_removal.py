@@ -119,19 +119,6 @@ def test_a_submission_under_way_stays() -> None:
     assert names() == []
 
 
-def test_links_are_removed_and_what_they_lead_to_stays(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    (precious / "deep").mkdir(parents=True)
-    (precious / "deep" / "file").touch()
-    run = new_run(7, ended=True)
-    (run.directory / "data").symlink_to(precious)
-    (run.logs / "file").symlink_to(precious / "deep" / "file")
-    (run.directory / "loop").symlink_to(".")
-    removal.remove([run])
-    assert (precious / "deep" / "file").exists()
-    assert names() == []
-
-
 def test_only_a_directory_of_runs_may_be_a_link() -> None:
     run = new_run(7, ended=True)
     Path("runs/link").symlink_to(run.directory)
@@ -251,16 +238,3 @@ def test_an_ended_run_holds_no_image_whatever_became_of_its_directory(
     slurm.add(run.script, 7, "COMPLETED")
     assert usage.unfinished(image, removal.holds_image) == ()
     assert usage.last_used(image) > 0
-
-
-def test_an_image_is_held_by_no_other_job_and_notes_of_before_are_read(
-    slurm: Slurm, image: Path
-) -> None:
-    usage.note(image, usage.Use(Path("/gone"), 107, None))
-    slurm.add("/other/job.sbatch", 107)
-    assert usage.unfinished(image, removal.holds_image) == ()
-    (note,) = (image.parent / ".used" / "x").glob("*")
-    note.rename(note.with_name("0" * 16))
-    (note.with_name("0" * 16)).write_text("/gone")
-    assert usage.unfinished(image) == (Path("/gone"),), "within the first hour"
-    assert usage.unfinished(image, removal.holds_image) == ()

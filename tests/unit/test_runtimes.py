@@ -23,9 +23,7 @@ from toolkit.model.case import Case, Source
 from toolkit.model.image import Engine, Environment
 from toolkit.model.plan import Bind
 from toolkit.planning.plan import decide
-from toolkit.planning.settings import Layer, merge
 from toolkit.runtimes import containers, environments
-from toolkit.runtimes.base import pmi_types
 
 VENV = Environment(
     name="the virtual environment v",
@@ -206,15 +204,6 @@ def test_what_a_runtime_cannot_run_is_refused(
     assert words[1] in (told[place].next_step or "")
 
 
-def test_what_is_like_it_and_fine_is_not() -> None:
-    passed_over = {"image": "job.toml", "runtime": "--runtime"}
-    assert decide(on("conda", origins=passed_over)).container.runtime == "conda"
-    assert not decide(on("docker", GPUS)).container.gpus, "they are simulated"
-    with pytest.raises(PlanError) as caught:
-        decide(on("conda", {"modules": ("cuda/11.5", "gcc")}, **MODULES))
-    assert [finding.close for finding in caught.value.findings] == ["cuda/11.4"]
-
-
 @pytest.mark.parametrize("runtime", ["conda", "none"])
 def test_messages_name_the_environment_and_leave_names_that_users_gave(runtime: str) -> None:
     lacking = replace(MANIFEST, frameworks={"imagenet_tools": "1"}, mpi=())
@@ -237,32 +226,6 @@ def test_frameworks_that_an_environment_lacks_are_warned_of() -> None:
     source = Source(python=True, imports=("torch.distributed", "numpy"))
     warned = decide(on("none", {"launcher": "none"}, source=source, **LACKING)).warnings
     assert warned == ("the script imports torch, which the virtual environment v does not have",)
-
-
-@pytest.mark.parametrize(
-    ("address", "rootless", "keeps", "warns"),
-    [("", True, True, 0), ("unix:///p", True, False, 1), ("unix:///p", False, False, 0)],
-)
-def test_groups_go_along_into_podman_where_it_takes_them(
-    address: str, rootless: bool, keeps: bool, warns: int
-) -> None:
-    engine = Engine(program="podman", address=address, rootless=rootless)
-    planned = decide(on("docker", {"launcher": "none"}, engine=engine))
-    assert ("keep-groups" in planned.container.options) is keeps
-    assert len([warning for warning in planned.warnings if "first group only" in warning]) == warns
-
-
-def test_an_active_environment_of_conda_is_entered_by_its_path() -> None:
-    given = on("none", environment=replace(CONDA, name="the conda environment torch"))
-    container = decide(given).container
-    assert (container.image, container.settings) == (CONDA.prefix, {"CONDA_PREFIX": CONDA.prefix})
-
-
-def test_the_network_and_the_packages_of_the_user_depend_on_the_runtime() -> None:
-    for runtime in ("apptainer", "docker", "pyxis", "conda", "none"):
-        variables = decide(on(runtime)).environment
-        assert variables["GLOO_SOCKET_IFNAME"] == ("lo" if runtime == "docker" else "eth0")
-        assert ("PYTHONNOUSERSITE" in variables) == (runtime != "none")
 
 
 def test_an_unknown_runtime_names_the_nearest() -> None:
@@ -354,21 +317,6 @@ def test_a_python_says_what_it_could_import_without_importing_it(tmp_path: Path)
     assert json.loads(done.stdout.removeprefix("toolkit-modules: "))["frameworks"] == {
         "torch": "9.9"
     }
-
-
-@pytest.mark.parametrize(
-    ("said", "types"), [("mpirun (Open MPI) 4.1.4", ("pmix",)), ("HYDRA build details:", ("pmi2",)), ("", ()), ("something", ("pmix", "pmi2"))]
-)  # fmt: skip
-def test_an_mpi_is_known_by_how_it_introduces_itself(said: str, types: tuple[str, ...]) -> None:
-    assert pmi_types(said) == types
-
-
-def test_modules_of_all_layers_are_loaded() -> None:
-    merged = merge([Layer("job.toml", {"modules": ("a/1",)}), Layer("flag", {"modules": ("b/2",)})])
-    assert merged.job.modules == ("a/1", "b/2")
-    decided = decide(on("conda", {"modules": ("x $(y)",)}, site=SITE))
-    assert decided.modules == ("gcc/10.2.0", "cuda/11.4", "x $(y)")
-    assert "module load gcc/10.2.0 cuda/11.4 'x $(y)' || exit 1" in scripts.script(decided)
 
 
 def test_what_an_environment_can_import_is_known(

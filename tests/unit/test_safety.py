@@ -112,12 +112,6 @@ def test_what_no_script_can_hold_is_refused(word: str) -> None:
         scripts.script(decide(make_case({"arguments": (word,)})))
 
 
-@pytest.mark.parametrize("name", ["A-B", "1A", "A B", "A;touch pwned", "$(x)", "", "A\nB", "é"])
-def test_a_variable_whose_name_is_none_is_refused(name: str) -> None:
-    with pytest.raises((PlanError, UsageError)):
-        decide(make_case({"env": {name: "x"}}))
-
-
 def secret_inputs(directory: Path, **env: str) -> Case:
     return make_case(
         {"env": {"HF_TOKEN": TOKEN, "PLAIN": "seen", **env}, "secret": tuple(env)},
@@ -193,14 +187,6 @@ def test_commands_that_are_shown_have_stars_for_secrets(
         assert secret not in said
 
 
-def test_hostile_values_of_the_lists_are_no_secrets() -> None:
-    """Else they would not be among those that the script itself carries, and the tests of scripts would prove less."""
-    job = make_case(
-        {"env": {f"V{index}": value for index, value in enumerate((*HOSTILE, *MULTILINE))}}
-    ).job
-    assert decide(make_case({"env": job.env})).secrets == ()
-
-
 def test_a_directory_of_runs_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs").chmod(0o777)
@@ -234,7 +220,3 @@ def test_a_file_of_secrets_follows_no_link(tmp_path: Path) -> None:
     write_secrets(Run(tmp_path), "X_", {"A": "b"})
     assert not (tmp_path / "elsewhere").exists()
     assert (tmp_path / "secrets").lstat().st_mode & 0o777 == 0o600
-
-
-def test_somebody_elses_secrets_are_none_of_ours(tmp_path: Path) -> None:
-    assert Run(tmp_path).secrets == {}

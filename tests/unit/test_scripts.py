@@ -14,19 +14,16 @@ from jinja2 import DictLoader, Environment
 from msgspec.structs import replace
 
 from tests.golden_scripts import assert_golden
-from tests.hostile import MULTILINE
 from tests.unit.samples import FACTS, MANIFEST, NEURON, PARTITIONS, make_case
 from toolkit import scripts
 from toolkit.config import package_directory
-from toolkit.errors import ScriptMissingError, UsageError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.base import from_json, to_json
 from toolkit.model.case import Case, Source
 from toolkit.model.plan import Plan
 from toolkit.model.site import Facts
 from toolkit.planning.plan import as_recorded, decide
-from toolkit.planning.settings import Layer
-from toolkit.planning.target import python_target, resolve
+from toolkit.planning.target import resolve
 
 # As PyTorch's ImageNet example defines them.
 IMAGENET = Source(
@@ -278,15 +275,6 @@ def test_a_script_whose_name_begins_with_a_dash_is_no_option(
     assert not any(word.startswith(name) for word in words)
 
 
-@pytest.mark.parametrize("words", [("-c.py",), ("python", "-cprint(1).py")])
-def test_no_program_begins_with_a_dash(words: tuple[str, ...], tmp_path: Path) -> None:
-    (tmp_path / "-cprint(1).py").touch()
-    flags = Layer("flag", {"arguments": words[1:]})
-    assert python_target(words[0], flags, tmp_path) == (words[0], flags)
-    with pytest.raises(ScriptMissingError):
-        resolve("-c", tmp_path, program=True)
-
-
 def test_only_named_variables_enter_the_container(tmp_path: Path) -> None:
     _, inside = captured(
         decide(
@@ -303,17 +291,6 @@ def test_only_named_variables_enter_the_container(tmp_path: Path) -> None:
     assert inside["PYTHONNOUSERSITE"] == "1"
     assert "PYTHONPATH" not in inside
     assert "LEAK" not in inside
-
-
-@pytest.mark.parametrize("option", ["comment", "job_name", "partition"])
-@pytest.mark.parametrize("value", MULTILINE)
-def test_a_value_that_no_directive_can_carry_is_refused(option: str, value: str) -> None:
-    from toolkit.errors import PlanError
-
-    with pytest.raises((PlanError, UsageError)):
-        scripts.script(
-            decide(make_case({option: value}, facts=Facts(container="apptainer", mpi=FACTS.mpi)))
-        )
 
 
 @pytest.mark.parametrize("path", ["/home/a,b", "/home/a:b", "/home/a\\b", "/home/a\nb"])
@@ -344,15 +321,6 @@ def test_a_run_of_an_older_version_is_repeated(
     old = replace(fresh, launch=replace(fresh.launch, filled=(), **launch))
     text = scripts.script(as_recorded(from_json(to_json(old), Plan), fresh))
     assert [line for line in lines if line not in text] == []
-
-
-def test_what_a_task_sets_for_itself_needs_no_prefix_as_it_did() -> None:
-    given = make_case({"runtime": "none", "env": {"A": "x y"}}, environment=None, image="")
-    fresh = decide(given)
-    old = replace(fresh, container=replace(fresh.container, prefix="TOOLKITENV_"))
-    text = scripts.script(as_recorded(old, fresh))
-    assert "    export A='x y'" in text
-    assert "TOOLKITENV_" not in text
 
 
 @pytest.mark.parametrize("is_full", [False, True])

@@ -19,8 +19,6 @@ from tests.unit.samples import make_case
 from tests.unit.test_scripts import CONTAINER
 from toolkit import scripts
 from toolkit.planning.plan import decide
-from toolkit.runs import logs
-from toolkit.runs.logs import Line
 
 # A step that goes on until the file "leave" is there, and then ends with the code in it. A second
 # one beside it signals the first.
@@ -128,25 +126,6 @@ class Job:
         self.process.communicate()
 
 
-def test_the_last_attempt_is_waited_for_although_it_is_told_again(tmp_path: Path) -> None:
-    """It may not go back any more, and its ranks take longer than the script waits for them: it goes on until they end."""
-    job = Job(
-        tmp_path,
-        {"requeue": True, "max_requeues": 1, "time": "4", "signal": "B:USR1@2"},
-        {},
-        restarts=1,
-    )
-    job.wait_for("started")
-    job.tell()
-    time.sleep(1.5)  # the patience of the script: one second
-    job.tell()
-    job.tell()
-    assert job.process.poll() is None
-    job.leave(0)
-    code, printed = job.end()
-    assert (code, "exit code 0" in printed) == (0, True), printed
-
-
 @pytest.mark.parametrize("signals", [1, 2, 5])
 def test_a_job_that_may_not_go_back_ends_with_its_ranks_code_however_often_it_is_told(
     signals: int, tmp_path: Path
@@ -177,18 +156,6 @@ def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path: Path) ->
         "warning: the ranks ended",
     ):
         assert words in printed
-
-
-@pytest.mark.parametrize("code", [0, 75])
-def test_an_end_without_a_signal_is_not_warned_of(code: int, tmp_path: Path) -> None:
-    job = Job(tmp_path, {"requeue": True, "time": "4"}, {})
-    job.wait_for("started")
-    job.leave(code)
-    ended, printed = job.end()
-    assert ended == code
-    assert "toolkit: warning" not in printed
-    found = logs.read((0, Line(text, "", None)) for text in printed.splitlines()).attempts
-    assert [attempt.how for attempt in found] == [f"exit code {code}"]
 
 
 @pytest.mark.parametrize(("script", "warned"), [("train.sh", True), ("train.py", False)])
@@ -244,13 +211,3 @@ def test_an_elastic_job_asks_a_controller_that_restarts_for_its_nodes_until_it_a
     code, printed = job.end()
     assert code == 3, printed
     assert len(job.asked("squeue")) >= 5
-
-
-def test_a_script_that_is_submitted_by_hand_runs_as_often_as_it_is(tmp_path: Path) -> None:
-    for number in (7, 8):
-        job = Job(tmp_path, {}, {}, job_id=number)
-        job.wait_for("started")
-        job.leave(0)
-        assert job.end()[0] == 0
-        (tmp_path / "started").unlink()
-        (tmp_path / "leave").unlink()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -164,14 +161,6 @@ def test_a_variable_that_is_not_understood_is_refused_by_its_name(name: str, tex
     assert caught.value.place == f"TOOLKIT_{name}"
 
 
-def test_a_variable_that_means_nothing_is_named_with_the_nearest() -> None:
-    given = ("TOOLKIT_NODE", "TOOLKIT_REQUIRE_SIGNATURE", "TOOLKIT_IMAGES", "HOME", "TOOLKIT_NODES")
-    first, second = settings.unknown_variables(given)
-    assert "TOOLKIT_NODE " in first
-    assert first.endswith("did you mean TOOLKIT_NODES?")
-    assert second.endswith("did you mean TOOLKIT_REQUIRE_SIGNED?")
-
-
 def test_every_variable_of_the_source_is_known() -> None:
     root = Path(settings.__file__).parents[2]
     files = [path for name in ("toolkit", "tests", "tools") for path in (root / name).rglob("*.*")]
@@ -195,28 +184,6 @@ def test_a_variable_that_means_nothing_is_warned_of_once_and_stdout_is_clean(
     assert "TOOLKIT_IMAGE_STORE" not in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("TOOLKIT_VERBOSE", "of"), ("TOOLKIT_WAIT_FOR_SLURM", "soon")]
-)
-def test_a_variable_of_the_command_line_is_the_place(name: str, value: str, tmp_path: Path) -> None:
-    done = typed(tmp_path, "run", "train.py", **{name: value})
-    assert done.returncode == 64
-    assert f"at        {name}\n" in done.stderr
-
-
-def typed(place: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a directory, with variables."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(settings.__file__).parents[2])}
-    return subprocess.run(
-        [sys.executable, "-m", "toolkit", *words],
-        cwd=place,
-        env=environment | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.parametrize("verb", ["logs", "explain", "cancel", "rm", "results", "top", "forward"])
 def test_every_command_looks_for_runs_where_the_settings_put_them(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -231,23 +198,3 @@ def test_every_command_looks_for_runs_where_the_settings_put_them(
     monkeypatch.setenv("TOOLKIT_RUNS", "other")
     assert "in the directory other" in cause()
     assert "in the directory own" in cause("--runs", "own")
-
-
-def test_broken_settings_complete_nothing_and_print_nothing(tmp_path: Path) -> None:
-    for text, completed in (('runs = "kept"', "plain,train-0001"), ("runs = 3", "")):
-        (tmp_path / "toolkit.toml").write_text(text)
-        (tmp_path / "kept/train-0001").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "kept/train-0001/plan.json").touch()
-        asked = {"COMP_WORDS": "toolkit logs tr", "COMP_CWORD": "2"}
-        done = typed(tmp_path, _TOOLKIT_COMPLETE="bash_complete", **asked)
-        assert (done.stdout.strip(), done.stderr) == (completed, "")
-
-
-def test_the_launcher_of_the_settings_is_known_before_the_script_is_judged(tmp_path: Path) -> None:
-    words = "run --site generic --dry-run --image /x.sif hostname -f".split()
-    assert typed(tmp_path, *words).returncode == 66
-    for variables, text in (({"TOOLKIT_LAUNCHER": "none"}, ""), ({}, 'launcher = "none"\n')):
-        (tmp_path / "toolkit.toml").write_text(text)
-        done = typed(tmp_path, *words, TOOLKIT_CLUSTER="none", PATH="/none", **variables)
-        assert done.returncode == 0, done.stderr
-        assert "hostname -f" in done.stdout

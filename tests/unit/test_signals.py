@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,19 +28,6 @@ def test_a_hangup_that_nohup_ignores_closes_nothing() -> None:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_another_thread_than_the_first_changes_no_signal() -> None:
-    before, inside = signal.getsignal(signal.SIGTERM), []
-
-    def work() -> None:
-        with interrupted_by_signals():
-            inside.append(signal.getsignal(signal.SIGTERM))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert inside == [before]
 
 
 @pytest.mark.parametrize(

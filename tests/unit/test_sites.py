@@ -31,7 +31,7 @@ from toolkit.model.site import (
 )
 from toolkit.planning import settings
 from toolkit.rules.options import comment
-from toolkit.sites import chosen, comment_problem
+from toolkit.sites import comment_problem
 from toolkit.sites import survey as compare
 from toolkit.sites.survey import NodeProbe, Survey, configuration, draft, modules, parse_probe
 
@@ -52,17 +52,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_shipped_site_has_its_name_and_does_not_contradict_itself(name: str) -> None:
     assert sites.load(name).name == name
     assert [*compare.within(sites.load(name))] == []
-
-
-def test_a_site_says_only_what_is_different(own: Path) -> None:
-    (own / "mine.toml").write_text(
-        'name = "mine"\nextends = "neuron"\nmax_minutes = 60\n[partitions.cas_v100_4]\ngpus = 2\n[datasets]\ndigits = "/data/digits"\n'
-    )
-    site = sites.load("mine")
-    assert (site.name, site.max_minutes, site.submit_directory) == ("mine", 60, "/scratch/$USER")
-    assert site.partitions["cas_v100_4"].gpus == 2
-    assert site.partitions["amd_h100_2"].gpus == 2
-    assert set(site.datasets) == {"imagenet", "digits"}
 
 
 def test_circles_and_unknown_names_are_refused(own: Path) -> None:
@@ -216,19 +205,6 @@ def test_a_draft_says_what_was_found_and_asks_for_the_rest() -> None:
     assert [*compare.against(site, FOUND), *compare.within(site)] == []
 
 
-_FAILED = {"gpu": NodeProbe(problem="no node\nwas free")}
-
-
-@pytest.mark.parametrize(
-    "survey",
-    [FOUND, Survey(), replace(FOUND, probes=_FAILED, modules=None, mpi=(), local=True)],
-)
-def test_every_line_that_asks_can_be_uncommented(survey: Survey) -> None:
-    text = draft("ours", survey, date="2026-11-21")
-    from_toml(text, Site)
-    from_toml(text.replace("# ? ", ""), Site)
-
-
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_names(name: str) -> None:
     node = ClusterNode(name="g01", partitions=(name,), state="idle", cpus=1, gpus=1, gpu_type=name)
@@ -309,13 +285,6 @@ def test_what_commands_say() -> None:
         gpus=("NVIDIA A100",) * 2, driver="550.54.15", interfaces=("ib0", "eth0")
     )
     assert parse_probe("") == NodeProbe()
-
-
-def test_the_choice_of_a_site_leaves_all_else_as_it_was() -> None:
-    before = '# mine\nsite= "old"\nnodes = 2\n[registries]\nsite = "x"\n'
-    assert chosen(before, "new") == 'site = "new"\n# mine\nnodes = 2\n[registries]\nsite = "x"\n'
-    assert chosen(chosen(before, "new"), None) == '# mine\nnodes = 2\n[registries]\nsite = "x"\n'
-    assert chosen("", "a") == 'site = "a"\n'
 
 
 def test_a_site_is_used_until_a_project_says_otherwise(own: Path, tmp_path: Path) -> None:

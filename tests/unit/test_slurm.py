@@ -19,7 +19,7 @@ from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.run import JobState
 from toolkit.model.site import Limits, Partition, PartitionState, Site, Start, Use
 from toolkit.shell import Result
-from toolkit.slurm import TESTED, client, cluster, failures, hostlist, queue
+from toolkit.slurm import TESTED, client, cluster, failures, hostlist
 from toolkit.slurm.client import without_slurm_defaults
 from toolkit.units import minutes
 
@@ -90,14 +90,6 @@ def test_host_lists(text: str, names: tuple[str, ...] | None) -> None:
             hostlist.expand(text)
     else:
         assert hostlist.expand(text) == names
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("3", {3}), ("3-6", {3, 4, 5, 6}), ("0-8:4%2", {0, 4, 8}), ("[1,5-6%1]", {1, 5, 6}), ("1,3,...", {1, 3}), ("", set())],
-)  # fmt: skip
-def test_task_ids(text: str, expected: set[int]) -> None:
-    assert hostlist.task_ids(text) == expected
 
 
 def test_variables_that_change_what_commands_do_do_not_reach_them() -> None:
@@ -198,12 +190,6 @@ def test_a_job_is_found_by_its_script(rows: list[list[str]], expected: int | Non
     assert Answers(squeue=squeue(*rows), sacct="").find(OWN, 1000.7) == expected
 
 
-def test_a_job_is_found_by_the_words_of_its_submission() -> None:
-    blank = "12|12|RUNNING|None|nid001|main|0:0|5|Unknown|x|sbatch /r/a b/job.sbatch"
-    assert Answers(squeue="", sacct=sacct(blank)).find("/r/a b/job.sbatch", 0) == 12
-    assert Answers(squeue="", sacct=sacct(*ACCOUNTS)).find("/runs/a/job.sbatch", 0) == 7
-
-
 # Captured answers.
 
 IDS = {name: number for number, name in enumerate(JOBS, 1)}
@@ -242,14 +228,6 @@ def test_jobs_of_every_version(version: str, command: str) -> None:
     assert {state.state for state in many.values()} == {"PENDING"}
     assert slurm.find(str(SCRIPT), 0) == max(IDS.values())
     assert slurm.find("/elsewhere" + str(SCRIPT), 0) is None
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_the_queue_and_the_accounting_agree(version: str) -> None:
-    queued = queue.squeue_entries(answer(version, "squeue"), SEPARATOR)
-    accounted = queue.sacct_entries(answer(version, "sacct"), SEPARATOR)
-    assert len(queue.merge(queued, accounted)) == len(queued)
-    assert len(queue.merge([], accounted)) == len(accounted)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -319,17 +297,6 @@ def test_partitions_of_sinfo() -> None:
 )  # fmt: skip
 def test_mpi_types(text: str, expected: tuple[str, ...]) -> None:
     assert Answers(srun=text).mpi_types() == expected
-
-
-def test_lines_of_a_site_s_plugins_are_skipped() -> None:
-    """On every answer that is read line by line: before, between and after."""
-    line = "main*|up|infinite|1-infinite|2|idle|8|16000|gpu:v100:2"
-    slurm = Answers(sinfo=f"{SPOKEN}\n\n{line}\n{SPOKEN}\n")
-    assert [one.name for one in slurm.partitions()] == ["main"]
-    usage = f"{SPOKEN}\nmain|R|2|gres/gpu:4|7\n{SPOKEN}"
-    assert cluster.ask_usage(Answers(squeue=usage)) == {"main": Use(submitted=1, running=1, gpus=8)}
-    assert Answers(sinfo=f"{SPOKEN}\nslurm-wlm 22.05.8\n{SPOKEN}\n").version() == "22.05.8"
-    assert Answers(sinfo=SPOKEN).version() == ""
 
 
 def test_nodes_count_as_unhealthy_if_they_went_down_while_the_job_ran() -> None:
@@ -486,11 +453,6 @@ def test_only_silence_is_silence(code: int, stderr: str, error: type[Exception])
     with pytest.raises(error) as caught:
         Answers(sbatch=Result(("sbatch",), code, "", stderr)).submit(Path("job.sbatch"))
     assert type(caught.value) is error
-
-
-def test_the_number_is_read_whatever_a_plugin_says() -> None:
-    said = Result(("sbatch",), 0, f"{SPOKEN}\n42\n4711;cluster\n", "sbatch: lua: welcome")
-    assert Answers(sbatch=said).submit(Path("job.sbatch")) == 4711
 
 
 REFUSING = "failed to open persistent connection to host:x:6819: Connection refused"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -113,21 +112,6 @@ def test_copies_that_never_meet_are_refused_where_the_script_tells(
         assert error is None or refused in error.cause
 
 
-def test_a_package_chooses_the_launcher_and_is_named(tmp_path: Path) -> None:
-    """As in diffusion models: scripts/train.py imports a package of the working directory, and that mpi4py."""
-    root = write_files(
-        tmp_path,
-        {
-            "scripts/train.py": "from diffusion import dist_util, logger",
-            "diffusion/__init__.py": "",
-            "diffusion/dist_util.py": "import torch.distributed\nfrom mpi4py import MPI",
-        },
-    )
-    case = script_case("train.py", read_script(root / "scripts", cwd=root))
-    why = "train.py imports mpi4py (in diffusion/dist_util.py)"
-    assert launchers.choose(case) == ("mpi", why)
-
-
 TRAINER = "import lightning\nlightning.Trainer()"
 BY_JOB: list[tuple[str, set[str] | None, dict[str, Any], str]] = [
     ("import json", {"tensorflow"}, {}, "none"),
@@ -144,20 +128,6 @@ def test_the_launcher_follows_from_the_job_and_the_image_too(
     text: str, frameworks: set[str] | None, job: dict[str, Any], launcher: str, tmp_path: Path
 ) -> None:
     assert choice(text, tmp_path, frameworks, **job)[0] == launcher
-
-
-@pytest.mark.parametrize(
-    ("words", "launcher"),
-    [
-        ("bench.sh", "none"),
-        ("accelerate launch train.py", "accelerate"),
-        ("accelerate env", "none"),
-    ],
-)
-def test_a_program_is_run_as_it_is(words: str, launcher: str) -> None:
-    name, *arguments = words.split()
-    job = Job(nodes=4, arguments=tuple(arguments))
-    assert launchers.choose(script_case(name, job=job))[0] == launcher
 
 
 @pytest.mark.parametrize(
@@ -284,26 +254,6 @@ def test_a_script_that_may_find_more_modules_than_are_seen_is_not_sure(
     assert not read.directories
 
 
-ACROSS = [
-    ({"train.py": "import a", "a.py": "import gone"}, True),
-    ({"train.py": "from a import *", "a/__init__.py": "class C:\n    import gone"}, True),
-    ({"train.py": "def f():\n    import a\nimport b", "a.py": "import gone", "b.py": "import a"}, True),
-    ({"train.py": "import a.b", "a/__init__.py": "", "a/b.py": "from . import c\nfrom .absent import x", "a/c.py": "import gone"}, True),
-    ({"train.py": "import a.b", "a/__init__.py": "import gone", "a/b.py": ""}, True),
-    ({"train.py": "def f():\n    import a", "a.py": "import gone"}, False),
-    ({"train.py": "import b", "b.py": "try:\n    import a\nexcept ImportError:\n    pass", "a.py": "import gone"}, False),
-    ({"train.py": "import a", "a.py": "if __name__ == '__main__':\n    import gone"}, False),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("files", "is_certain"), ACROSS)
-def test_an_import_of_a_module_is_certain_by_one_certain_way_to_it(
-    files: dict[str, str], is_certain: bool, tmp_path: Path
-) -> None:
-    read = read_script(write_files(tmp_path, files))
-    assert ("gone" in {each.name for each in read.needed}) is is_certain
-
-
 @pytest.mark.parametrize("seed", range(25))
 def test_what_python_itself_imports_is_found(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -356,18 +306,6 @@ def test_a_directory_that_the_script_searches_is_read_and_bound(
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *("helper/__init__.py", "helper/part.py", "helper.so", "helper.pyc", "helper.pyx"),
-        "helper.cpython-311-x86_64-linux-gnu.so",
-    ],
-)
-def test_every_kind_of_local_module_is_found(name: str, tmp_path: Path) -> None:
-    write_files(tmp_path, {name: "", "train.py": "import helper.part\n"})
-    assert not [each for each in read_script(tmp_path).needed if each.name == "helper"]
-
-
-@pytest.mark.parametrize(
     ("link", "target", "script"),
     [
         ("job/train.py", "../real/train.py", "import helper"),
@@ -413,21 +351,6 @@ def test_a_program_that_is_a_python_is_read_and_chooses_no_launcher(
     assert (read.python, read.imports) == (False, ())
 
 
-@pytest.mark.parametrize("marker", ["directory", "file", "home"])
-def test_the_git_work_tree_is_shown_unless_it_is_the_home(
-    marker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    root = write_files(tmp_path, {"home/project/src/train.py": ""}) / "home/project"
-    if marker == "file":
-        (root / ".git").write_text("gitdir: x")
-    else:
-        (root.parent / ".git" if marker == "home" else root / ".git").mkdir()
-    trees = source.work_trees(root / "src", root / "src")
-    reason = "the git work tree of the working directory"
-    assert trees == ({} if marker == "home" else {str(root): reason})
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -453,14 +376,6 @@ def test_what_cannot_be_parsed_is_left_to_python(content: bytes, tmp_path: Path)
     assert read.sha256
 
 
-def test_pipes_and_directories_under_a_modules_name_are_not_waited_for(tmp_path: Path) -> None:
-    write_files(tmp_path, {"train.py": "import pipe, folder\n"})
-    os.mkfifo(tmp_path / "pipe.py")
-    (tmp_path / "folder.py").mkdir()
-    assert {each.name for each in read_script(tmp_path).needed} == {"pipe", "folder"}
-    assert read_script(tmp_path, "pipe.py") == Source()
-
-
 def test_circles_of_modules_and_of_links_end(tmp_path: Path) -> None:
     files = {"train.py": "import a, loop.loop.loop.b\n", "a.py": "import b\n"}
     write_files(tmp_path, {**files, "b.py": "import a, train, gone\n"})
@@ -473,14 +388,6 @@ def test_a_script_of_endless_imports_is_read_in_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
     assert len(read_script(write_files(tmp_path, {"train.py": text})).needed) == 20_000
     assert time.monotonic() - began < 30
-
-
-def test_nothing_is_executed(tmp_path: Path) -> None:
-    ran = tmp_path / "ran"
-    mine = f"open({str(ran)!r}, 'w')\nimport gone\n"
-    write_files(tmp_path, {"train.py": "import mine\n", "mine.py": mine})
-    assert [each.name for each in read_script(tmp_path).needed] == ["gone"]
-    assert not ran.exists()
 
 
 def test_the_shipped_jobs_import_only_what_their_images_have() -> None:

@@ -67,14 +67,6 @@ HOSTILE += [f"Thread {MAIN} (most recent call first):\n" * 5_000, "\0\x1b[2J" * 
 HOSTILE += [f"Thread {MAIN} (most recent call first):\n" + '  File "a", line 1 in f\n' * 9_000]
 
 
-@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: repr(text[:20]))
-def test_hostile_text_takes_no_longer_than_its_length(text: str) -> None:
-    began = time.process_time()
-    dumps = parse(text, MAIN)
-    assert time.process_time() - began < 1
-    assert sum(len(rows) for dump in dumps for rows in dump.values()) <= 20_000
-
-
 C10D = f"{TORCH}/distributed/distributed_c10d.py"
 HOROVOD = "/opt/site-packages/horovod/torch/mpi_ops.py"
 LIB = "/usr/lib/python3.11"
@@ -232,19 +224,6 @@ def test_files_that_are_not_the_runs_own_are_not_read(
     other = os.stat_result((0o40755, 0, 0, 0, owner, 0, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "stat", lambda *_, **__: other)
     assert read() == []
-
-
-def test_the_processes_of_the_last_start_and_attempt_count(tmp_path: Path) -> None:
-    paths = run_of(tmp_path)
-    again = {"env.SLURM_RESTART_COUNT": 1}
-    starts = [{}, again, {**again, "env.TORCHELASTIC_RESTART_COUNT": 1}]
-    for number, env in enumerate(starts):
-        text = head(number, time=number, **{"env.TORCHELASTIC_RUN_ID": "7"}, **env)
-        (paths.reports / f"{number}.process").write_text(text)
-    plan, found = paths.plan, records.read(paths)
-    assert [each.rank for each in found] == [0, 1, 2]
-    assert [each.rank for each in records.latest(found, plan)] == [2]
-    assert [each.rank for each in records.latest(found, plan, 1)] == [0]
 
 
 def test_the_line_of_a_frame_is_read_from_the_runs_directory_only(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import subprocess
-from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from toolkit.planning.plan import decide
 from toolkit.runs import status
 from toolkit.runs.run import Run
 from toolkit.runs.submit import begun, is_over, repeatable, submit
-from toolkit.slurm.failures import AnswerLostError, Wait, patiently
+from toolkit.slurm.failures import AnswerLostError, Wait
 
 pytestmark = pytest.mark.usefixtures("clock")
 SINCE = "2026-11-21T00:00:00+00:00"
@@ -82,22 +81,6 @@ def test_what_is_not_known_is_never_submitted_again(
     assert Run(run.directory).outcome == (refused if error is SubmissionError else None)
 
 
-def test_a_silent_slurm_is_waited_for_once_with_a_message_and_for_so_long_again_after_an_answer() -> (
-    None
-):
-    said: list[str] = []
-    wait = Wait(10, said.append)
-    answers: list[Callable[[], int]] = [_silent, _silent, lambda: 7]
-    assert patiently(lambda: answers.pop(0)(), wait) == 7
-    assert said == ["away; asking again for 0:10"]
-    with pytest.raises(SlurmSilentError, match="the query was repeated for 0:10"):
-        patiently(_silent, wait)
-
-
-def _silent() -> int:
-    raise SlurmSilentError("away")
-
-
 def test_a_job_that_surfaces_late_is_found_by_whoever_looks(tmp_path: Path, slurm: Slurm) -> None:
     run = new_run(tmp_path / "x-0001")
     assert status.rows([run])[0].state == "NOT SUBMITTED"
@@ -153,18 +136,6 @@ def test_the_lock_is_that_of_sbatch_too_and_nobody_else_can_take_it(tmp_path: Pa
     child.communicate()
     assert is_over(run)
     assert not list(run.directory.glob("*.new"))
-
-
-def test_a_file_system_without_locks(
-    tmp_path: Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(fcntl, "flock", refused)
-    slurm.happens.append("taken")
-    slurm.locked.append(False)
-    assert submit(new_run(tmp_path / "x-0001"), None, Wait()) == 1
 
 
 def test_a_repeated_command_takes_up_the_job_and_never_runs_ahead_of_sbatch(

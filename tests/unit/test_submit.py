@@ -113,14 +113,6 @@ def test_what_submitit_cannot_run_is_refused(
     assert why in f"{caught.value.findings[0].summary}"
 
 
-@pytest.mark.parametrize("signal", [None, "B:USR2@30", "B:SIGUSR2"])
-def test_a_function_is_told_before_its_limit(signal: str | None) -> None:
-    job = {"launcher": "submitit", "signal": signal}
-    directives = decide(make_case(job, manifest=HELD, **FUNCTION)).directives
-    assert ("signal", signal or "B:USR2@90") in directives
-    assert ("requeue", "") in directives
-
-
 TWICE = """\
 import os, signal
 from submitit.helpers import DelayedSubmission

@@ -39,11 +39,6 @@ def test_a_name_is_a_script_a_job_or_a_program(
     assert own.items() <= layer.values.items()
 
 
-def test_a_script_that_is_not_below_the_directory_has_its_whole_path(tmp_path: Path) -> None:
-    above, _ = resolve("../train.py", write_files(tmp_path, {"train.py": "", "src/x": ""}) / "src")
-    assert above.script == str(tmp_path / "train.py")
-
-
 # The files, the name, words of the message, of the next step, and the nearest name.
 MISSING: list[tuple[dict[str, str], str, str, str, str | None]] = [
     ({"train.py": ""}, "trian.py", "no script or job trian.py", "toolkit run --help", "train.py"),

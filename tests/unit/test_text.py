@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 import unicodedata
-from collections.abc import Callable
 from pathlib import Path
-from threading import Event
 
 import msgspec
 import pytest
@@ -21,12 +18,11 @@ from tests.unit.samples import MANIFEST
 from tests.unit.test_cli import said
 from toolkit.cli import console
 from toolkit.errors import CommandFailedError, PlanError, UsageError
-from toolkit.images.host.host_config import find_secrets
 from toolkit.images.sif import header as sif
 from toolkit.model.base import to_json
 from toolkit.model.run import Outcome
 from toolkit.runs.run import Run
-from toolkit.text import HIDDEN, json_safe, logins, one_line, redacted, visible
+from toolkit.text import HIDDEN, json_safe, one_line, redacted, visible
 from toolkit.text import is_secret as is_secret_variable
 
 HOSTILE = {
@@ -76,13 +72,6 @@ def test_other_text_stays_as_it_is(text: str) -> None:
     assert visible(text) == text
     assert visible(text.replace("\n", "\r\n")) == text
     assert one_line(text) == text.replace("\n", r"\n").replace("\t", r"\t")
-
-
-@settings(deadline=None)
-@given(st.text(st.characters()))
-def test_nothing_is_obeyed_whatever_it_is(text: str) -> None:
-    assert not obeyed(visible(text)) - {"\t"}
-    assert not obeyed(one_line(text))
 
 
 _TEXTS = st.text() | st.sampled_from(list(HOSTILE.values()))
@@ -156,11 +145,6 @@ def test_what_is_no_secret_is_shown(text: str) -> None:
     assert redacted(text) == text
 
 
-@given(st.text(st.sampled_from("abc:/@?#='\" token.--\n"), max_size=80))
-def test_what_is_hidden_once_stays_as_it_is(text: str) -> None:
-    assert redacted(redacted(text)) == redacted(text)
-
-
 SCHEMES = st.sampled_from(["https", "postgres", "redis", "amqp"])
 PASSWORDS = st.text(st.sampled_from("abcxyz0189@/?#%!$*:"), max_size=12)
 
@@ -171,12 +155,6 @@ def test_no_password_stays(scheme: str, password: str) -> None:
     # "p@h/w" is a password "p" for the host "h", as far as RFC 3986 can tell.
     assume(not set("/?#") & set(password.partition("@")[2]) and "://" not in password)
     assert redacted(text) == f"cannot reach {scheme}://{HIDDEN}@host.site:5432/db"
-
-
-def test_logins_are_found_for_the_log_of_a_build() -> None:
-    text = "index-url = https://me:p/w@h/simple https://token@h git+ssh://git@h"
-    assert list(logins(text)) == ["me:p/w", "token"]
-    assert find_secrets(["https://me:p%40w@h"]) == ("p%40w", "p@w")
 
 
 @pytest.mark.parametrize(
@@ -226,43 +204,6 @@ def test_an_error_cannot_fake_another_line(capsys: pytest.CaptureFixture[str]) -
         "  | two",
         "  | three   four",
     ]
-
-
-def test_steps_on_a_terminal_still_draw(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with console.Steps() as steps:
-        steps.begin("pull", "\x1b[31mx")
-    assert capsys.readouterr().err.startswith("\r\033[Kpull       \\x1b[31mx")
-
-
-def test_a_long_step_is_announced_where_no_terminal_shows_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    announced = Event()
-
-    def note(text: str) -> None:
-        sys.stderr.write(f"{text}\n")
-        announced.set()
-
-    monkeypatch.setattr(console, "_LONG", 0.0)
-    monkeypatch.setattr(console, "note", note)
-    with console.Steps() as steps:
-        steps.begin("rehearsal", "2 participants", expected=60.0)
-        assert announced.wait(10)
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == "rehearsal  2 participants ... of about 1:00"
-    assert second.split()[:4] == ["rehearsal", "2", "participants", "done"]
-
-
-def test_a_document_is_exact_for_programs_and_shown_to_people(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    console.document("echo '\x1b[2J'\n")
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    console.document("echo '\x1b[2J'\n")
-    assert capsys.readouterr().out == "echo '\x1b[2J'\necho '\\x1b[2J'\n"
 
 
 # What runs inside an image, on a node or in a build prints for a program, not for a terminal.
@@ -346,7 +287,6 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 _WORD = EVERYTHING.replace("\0", "")
-Said = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,3 @@ SCALARS = st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXT
 )
 def test_a_value_comes_back_as_it_was(value: Any) -> None:
     assert toml(f"value = {toml_value(value)}") == {"value": value}
-
-
-def test_tables_in_lists_are_tables_of_toml() -> None:
-    assert toml_value([{"name": "main"}]) == '[{ "name" = "main" }]'

@@ -17,7 +17,6 @@ from toolkit.images.registry import registry
 from toolkit.images.store.signatures import signature
 from toolkit.model.job import Job
 from toolkit.planning.settings import chosen
-from toolkit.planning.target import resolve
 from toolkit.runs.submit import reserve
 from toolkit.trust import require_trusted
 
@@ -341,18 +340,6 @@ def test_files_of_the_configuration_are_held_to_it(
         assert sites.from_file(file).name == "ours", (
             "a file that the user names is the user's decision"
         )
-
-
-def test_a_job_that_the_user_names_may_be_another_users(tmp_path: Path, give: Give) -> None:
-    for folder in ("course/exercise", "jobs/mine", "jobs/digits-ddp"):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "job.toml").write_text('script = "train.py"\nnodes = 2\n')
-        (tmp_path / folder / "train.py").touch()
-        give(tmp_path / folder / "job.toml")
-    assert resolve("course/exercise", tmp_path)[1].values["nodes"] == 2
-    assert resolve("jobs/mine", tmp_path)[1].values["nodes"] == 2
-    with pytest.raises(UntrustedError):  # the user may mean the shipped one
-        resolve("jobs/digits-ddp", tmp_path)
 
 
 def test_the_key_of_a_signature_is_not_taken_from_another_user(

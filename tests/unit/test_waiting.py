@@ -98,19 +98,3 @@ def test_nodes_that_are_planned_or_down_are_named_with_braces_as_text() -> None:
         "nodes that it needs are not available: nid[002-003]; "
         "maintenance fix of nid[1-4] from 09:00 to 12:00; nid004 is drained* ({bad} fan)"
     ]
-
-
-@pytest.mark.parametrize(
-    ("cluster", "before"),
-    [
-        (None, ""),
-        ("local", "toolkit cluster exec -- "),
-        ("two", "toolkit cluster exec --cluster two -- "),
-    ],
-)
-def test_a_command_of_slurm_can_be_pasted_on_a_local_cluster(
-    monkeypatch: pytest.MonkeyPatch, cluster: str | None, before: str
-) -> None:
-    monkeypatch.delenv("TOOLKIT_CLUSTER", raising=False)
-    held = said("JobHeldUser", cluster=cluster)
-    assert held["change"] == [f"{before}scontrol release 7 lets it go"]

@@ -6,12 +6,11 @@ import base64
 import hashlib
 import http.client
 import io
-import itertools
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -71,18 +70,6 @@ def test_the_login_of_an_index_stays_with_it(
     assert logins(other) == ["", ""], "a file on another server than the index"
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.2", "me:hunter22@127.0.0.1"])
-def test_another_name_of_a_host_is_another_host(
-    servers: tuple[StandIn, StandIn], tmp_path: Path, host: str
-) -> None:
-    one, _ = servers
-    one.answers["/a-1.tar.gz"] = to(f"http://{host}:{one.name.partition(':')[2]}/b")
-    one.answers["/b"] = gives(b"data")
-    with suppress(CommandFailedError):  # the last of them is no host at all
-        fetch(one, tmp_path / "x")
-    assert logins(one) in ([BASIC], [BASIC, ""])
-
-
 def test_a_redirect_on_the_same_host_keeps_the_login(
     servers: tuple[StandIn, StandIn], tmp_path: Path
 ) -> None:
@@ -91,18 +78,6 @@ def test_a_redirect_on_the_same_host_keeps_the_login(
     one.answers["/b"] = gives(b"data")
     fetch(one, tmp_path / "x")
     assert logins(one) == [BASIC, BASIC]
-
-
-def test_uv_keeps_the_login_of_an_index_for_it(servers: tuple[StandIn, StandIn]) -> None:
-    one, other = servers
-    one.answers["/simple/a/"] = to(f"http://{other.name}/a/")
-    page = f'<a href="http://{other.name}/a-1.zip#sha256={"0" * 64}">a</a>'.encode()
-    other.answers["/a/"] = lambda _: (200, {"Content-Type": "text/html"}, page)
-    index = Index(settings={"index-url": f"http://me:hunter22@{one.name}/simple"})
-    files = index.list_files({"a": "1"}, "3.11")
-    assert [each.url for each in files] == [f"http://{other.name}/a-1.zip"]
-    assert BASIC in logins(one)
-    assert set(logins(other)) == {""}
 
 
 @pytest.mark.parametrize(
@@ -150,11 +125,6 @@ def test_who_gets_a_login(before: str, after: str, login: str | None) -> None:
     assert request.has_header("Cookie") is (login is not None)
 
 
-def test_nothing_goes_from_https_to_http() -> None:
-    with pytest.raises(urllib.error.URLError, match="which others can read"):
-        redirected("https://a.site/x", "http://a.site/x")
-
-
 class Endless:
     """A stream that never ends."""
 
@@ -200,16 +170,6 @@ def test_a_file_that_breaks_off_leaves_nothing(
     with pytest.raises(CommandFailedError, match="cannot be fetched"):
         fetch(one, tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_circle_has_an_end(servers: tuple[StandIn, StandIn], tmp_path: Path) -> None:
-    one, _ = servers
-    counted = itertools.count()
-    one.answers["/a-1.tar.gz"] = to("/b")
-    one.answers["/b"] = lambda _: (302, {"Location": f"/a-1.tar.gz?{next(counted)}"}, b"")
-    with pytest.raises(CommandFailedError):
-        fetch(one, tmp_path / "x")
-    assert next(counted) < 20
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999/simple", "http://[::1/simple"])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +20,6 @@ from tests.unit.workshop_fixtures import OWN, interrupted_after, joined, packs
 from toolkit import errors
 from toolkit.cli.follow import leave_results
 from toolkit.errors import MalformedInputError, ScriptMissingError, UsageError
-from toolkit.files import temporary_beside, write_atomically
 from toolkit.images.registry import web
 from toolkit.model.base import to_json
 from toolkit.runs.run import Run
@@ -79,26 +75,6 @@ def test_a_listed_file_that_is_exchanged_while_it_is_copied_is_refused(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shared"]
 
 
-def test_a_signature_covers_images_and_data(shared: Path) -> None:
-    data = b"squashfs"
-    listed = json.loads((shared / CONTENTS).read_text())
-    digest = hashlib.sha256(data).hexdigest()
-    listed["files"]["data/mnist.sqfs"] = {"size": len(data), "sha256": digest}
-    (shared / CONTENTS).write_text(json.dumps(listed))
-    (shared / "data").mkdir()
-    file = shared / "data/mnist.sqfs"
-    file.write_bytes(data)
-    join.contents_of(shared, lambda *_: None)
-    file.write_bytes(data[::-1])
-    with pytest.raises(MalformedInputError, match=r"mnist\.sqfs was changed"):
-        join.contents_of(shared, lambda *_: None)
-
-
-def test_a_signature_of_megabytes_is_none(tmp_path: Path) -> None:
-    (tmp_path / "sig").write_bytes(bytes(70_000))
-    assert archive.read_signature(tmp_path / "sig") == b""
-
-
 def test_a_file_with_consent_that_others_could_have_written_is_not_obeyed(
     drop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,18 +90,6 @@ def test_a_file_with_consent_that_others_could_have_written_is_not_obeyed(
     assert results.leave(mine) == drop / f"{OWN}.json"
 
 
-@pytest.mark.parametrize("writes", [0, 1])
-def test_joining_that_was_interrupted_can_be_repeated(
-    writes: int, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(join, "write_atomically", interrupted_after(writes, write_atomically))
-        with pytest.raises(KeyboardInterrupt):
-            joined(packed, tmp_path / "mine")
-    joined(packed, tmp_path / "mine")
-    assert {".workshop.json", "toolkit.toml"} <= {p.name for p in (tmp_path / "mine").iterdir()}
-
-
 @pytest.mark.parametrize("lost", ["workshop.json", "workshop.toml", "exercises/01-ddp/train.py"])
 def test_what_a_purge_took_of_a_joined_workshop_comes_back(
     lost: str, packed: Path, tmp_path: Path
@@ -136,23 +100,6 @@ def test_what_a_purge_took_of_a_joined_workshop_comes_back(
     joined(packed, tmp_path / "mine")
     assert (tmp_path / "mine/.workshop" / lost).is_file()
     assert (tmp_path / "mine/01-ddp/own.txt").read_text() == "mine"
-
-
-def test_a_reset_on_a_full_disk_leaves_the_exercise_where_it_is(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    member = joined(packed, tmp_path / "mine")
-    (tmp_path / "mine/01-ddp/own.txt").write_text("mine")
-
-    def full(*_: Any) -> bool:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    before = sorted(path.name for path in (tmp_path / "mine").iterdir())
-    monkeypatch.setattr(archive, "_copy", full)
-    with pytest.raises(OSError, match="No space left"):
-        join.reset(member.directory, member.joined, "01-ddp")
-    assert (tmp_path / "mine/01-ddp/own.txt").read_text() == "mine"
-    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == before
 
 
 @pytest.mark.parametrize("text", ["# longer\n", ""])
@@ -201,17 +148,6 @@ def test_an_answer_without_an_end_does_not_fill_the_disk(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_removing_an_unpacked_workshop_that_was_interrupted_can_be_repeated(
-    shared: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", interrupted_after(3, Path.unlink))
-        with pytest.raises(KeyboardInterrupt):
-            results.remove_unpacked(shared, "first")
-    results.remove_unpacked(shared, "first")
-    assert not shared.exists()
-
-
 def test_many_files_of_one_user_do_not_hide_the_results_of_others(
     drop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,18 +159,6 @@ def test_many_files_of_one_user_do_not_hide_the_results_of_others(
     assert [each.name for each in counted] == [OWN]
     assert len(unread) == 6
     assert unread[-1][0] == "..."
-
-
-@pytest.mark.parametrize(
-    "done", ['"accuracy": 1e308', '"tries": 1000000000000000', f'"state": "{"x" * 41}"']
-)
-def test_values_that_no_run_has_do_not_count(drop: Path, done: str) -> None:
-    state = "" if "state" in done else '"state": "ok", '
-    exercises = f'{{"a": {{{state}{done}}}}}'
-    text = f'{{"name": "{OWN}", "workshop": "first", "exercises": {exercises}}}'
-    (drop / f"{OWN}.json").write_text(text)
-    counted, (unread,) = results.read_all(drop, "first")
-    assert (counted, "not a file of results" in unread[1]) == ([], True)
 
 
 def test_the_results_of_any_name_can_be_removed_and_nothing_else(drop: Path) -> None:
@@ -290,58 +214,6 @@ def test_opening_after_an_interruption_gives_participants_their_rights(
             results.close_directory(tmp_path / "results")
     results.open_directory(tmp_path / "results")
     assert (tmp_path / "results").stat().st_mode & 0o7777 == 0o3733
-
-
-@pytest.mark.parametrize("writer", ["results", "file"])
-def test_a_name_that_is_exchanged_for_a_link_opens_no_other_file(
-    writer: str, drop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = tmp_path / "id_ed25519"
-    secret.touch(mode=0o600)
-    make = tempfile.mkstemp
-
-    def exchanged(**options: Any) -> tuple[int, str]:
-        handle, name = make(**options)
-        Path(name).unlink()
-        Path(name).symlink_to(secret)
-        return handle, name
-
-    monkeypatch.setattr(tempfile, "mkstemp", exchanged)
-    if writer == "results":
-        results._replace(drop / f"{OWN}.json", "{}")
-    else:
-        write_atomically(drop / "file", "text")
-    assert secret.stat().st_mode & 0o777 == 0o600
-
-
-_HALF = """
-import sys, time
-from pathlib import Path
-from toolkit.files import temporary_beside
-with temporary_beside(Path(sys.argv[1])) as scratch:
-    (scratch / "half").write_text("half")
-    print("ready", flush=True)
-    time.sleep(600)
-"""
-
-
-def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    target = tmp_path / "unpacked"
-    words = (sys.executable, "-c", _HALF, str(target))
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        abroad = tmp_path / ".unpacked.another-login-node.abcd"
-        abroad.mkdir()
-        with temporary_beside(target) as scratch:
-            left = set(tmp_path.iterdir()) - {scratch, abroad}
-            assert len(left) == 1
-            with temporary_beside(target) as other:  # those of living processes stay
-                assert set(tmp_path.iterdir()) == {scratch, other, abroad, *left}
-        process.kill()
-    with temporary_beside(target) as scratch:
-        assert set(tmp_path.iterdir()) == {scratch, abroad}
-    assert set(tmp_path.iterdir()) == {abroad}
 
 
 _PACK = """
@@ -425,18 +297,6 @@ def test_an_archive_without_the_files_of_an_exercise_is_refused(
     with pytest.raises(MalformedInputError, match="no files of the exercise 01-ddp"):
         joined(bad, tmp_path / "mine")
     assert not (tmp_path / "mine").exists()
-
-
-def test_others_can_read_what_was_unpacked_under_a_strict_umask(
-    packed: Path, tmp_path: Path
-) -> None:
-    before = os.umask(0o077)
-    try:
-        archive.unpack(packed, tmp_path / "shared")
-    finally:
-        os.umask(before)
-    for path in (tmp_path / "shared").rglob("*"):
-        assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
 
 
 def test_joining_again_keeps_changed_settings_and_the_consent(packed: Path, tmp_path: Path) -> None:

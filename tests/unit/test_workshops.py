@@ -15,7 +15,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -118,14 +117,6 @@ def test_data_is_packed_equally_and_bound_read_only(folder: Path, tmp_path: Path
     assert job.bind == (f"{tmp_path}/mine/.workshop/data/digits.sqfs:/data/digits:squashfs",)
 
 
-def test_joining_copies_the_exercises_and_writes_the_settings(packed: Path, tmp_path: Path) -> None:
-    member = joined(packed, tmp_path / "mine")
-    assert member.joined.exercises == ("01-ddp", "02-own")
-    job = merge(project_layers(member.directory)).job
-    assert (job.site, job.partition, job.comment) == ("neuron-2022", "cas_v100_4", "pytorch")
-    assert resolve("01-ddp", member.directory)[0].script == "01-ddp/train.py"
-
-
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *words: object) -> None:
         del words
@@ -160,16 +151,6 @@ def test_a_workshop_is_joined_from_its_pages(
         joined(f"{address}/other.tar", tmp_path / "bad")
     assert not (tmp_path / "bad").exists()
     assert not list(tmp_path.glob(".toolkit-workshop-*"))
-
-
-def test_a_disk_that_becomes_full_while_fetching_leaves_nothing(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    (tmp_path / "place").mkdir()
-    with largest_file(8192), pytest.raises(NoSpaceError, match="became full"):
-        joined(address, tmp_path / "place" / "m")
-    assert list((tmp_path / "place").iterdir()) == []
 
 
 def test_an_address_that_does_not_answer_is_an_error_in_plain_words(tmp_path: Path) -> None:
@@ -220,12 +201,6 @@ def test_joining_an_unpacked_workshop_notices_changed_files(packed: Path, tmp_pa
     with pytest.raises(MalformedInputError, match=r"02-own/train\.py is missing"):
         joined(shared, tmp_path / "two")
     assert not (tmp_path / "two").exists()
-
-
-def test_a_workshops_own_folder_must_be_packed_first(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not packed") as caught:
-        joined(folder, tmp_path / "mine")
-    assert "toolkit workshop pack" in str(caught.value.next_step)
 
 
 def entry(name: str, data: bytes = b"", **fields: object) -> bytes:
@@ -297,15 +272,6 @@ def test_hostile_archives_are_refused_and_leave_nothing(
     assert not (tmp_path / "x").exists()
 
 
-def test_the_archive_of_the_hostile_cases_is_good_without_their_fault(
-    packed: Path, tmp_path: Path
-) -> None:
-    good = tmp_path / "good.tar"
-    good.write_bytes(listed(packed, X) + entry("x", b"data") + END)
-    archive.unpack(good, tmp_path / "target")
-    assert (tmp_path / "target" / "x").read_bytes() == b"data"
-
-
 def test_a_full_disk_leaves_nothing(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,14 +319,6 @@ def test_the_guide_is_complete_and_escapes_everything(folder: Path) -> None:
     assert "나의 실습" in korean
     assert "참가하기" in korean
     assert "src=" not in english
-
-
-@pytest.mark.parametrize(("languages", "names"), [((), []), (("en", "en"), ["index.html"])])
-def test_a_guide_begins_at_its_index_or_has_no_page(
-    folder: Path, languages: tuple[Any, ...], names: list[str]
-) -> None:
-    workshop = replace(reading.load(folder), language=languages)
-    assert list(pack.pages(folder, workshop, "first.tar")) == names
 
 
 @pytest.mark.parametrize(
