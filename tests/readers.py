@@ -7,12 +7,10 @@ a result or with a ``ToolkitError``, and writes nothing outside the directory th
 from __future__ import annotations
 
 import gzip
-import io
 import socket
 import struct
-import tarfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -189,20 +187,6 @@ def _read_pylock(data: bytes, directory: Path) -> None:
 
 
 # ---- archives
-
-
-def tarred(
-    files: Mapping[str, bytes], form: int = tarfile.PAX_FORMAT, **more: tarfile.TarInfo
-) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w", format=form) as archive:
-        for name, data in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            archive.addfile(member, io.BytesIO(data))
-        for member in more.values():
-            archive.addfile(member)
-    return stream.getvalue()
 
 
 # ---- answers of servers

@@ -47,41 +47,6 @@ def options_of(variables: dict[str, str]) -> list[str]:
     return [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
 
 
-def hostile_strings_arrive(
-    toolkit: Any, env: dict[str, str], service: Service, image: str, place: Path
-) -> None:
-    """Whatever a user types reaches two ranks byte for byte, and nothing is left of their containers."""
-    directory = place / 'it\'s $(touch pwned) "q" 한글'
-    directory.mkdir()
-    (directory / "tell.py").write_text(TELL)
-    words, variables = hostile()
-    options = (
-        *"--launcher none --ntasks-per-node 2 --bind".split(),
-        "/usr/share:/in side:ro",
-        *options_of(variables),
-    )
-    done = toolkit(
-        *"run --runtime docker --image".split(),
-        image,
-        *options,
-        "tell.py",
-        *words,
-        cwd=directory,
-        env=env,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    ranks = told(directory, "tell-0001")
-    assert len(ranks) == 2
-    for rank in ranks:
-        inside = rank["environment"]
-        assert (rank["argv"], rank["directory"], rank["host"]) == (words, str(directory), "nid001")
-        assert {name: inside[name] for name in variables} == variables
-        assert (inside["HOME"], inside["SLURM_NTASKS"]) == ("/home/toolkit", "2")
-        assert not [name for name in inside if name.startswith(("TOOLKIT", "DOCKER", "CONTAINER_"))]
-    assert service.containers() == []
-    assert not list(directory.rglob("pwned"))
-
-
 def containers_end_with_their_job(
     toolkit: Any, env: dict[str, str], service: Service, image: str, place: Path
 ) -> None:

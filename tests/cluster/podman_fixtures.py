@@ -15,7 +15,6 @@ import pytest
 
 from tests.cluster.engine_fixtures import (
     Service,
-    TestEngine,
     TestRegistry,
     answers,
     overlays,
@@ -100,15 +99,3 @@ def podman(engine_directory: Path, cgroups: None, registry: TestRegistry) -> Ite
     service = start_podman(engine_directory / "p", registry)
     yield service
     service.end()
-
-
-@pytest.fixture(scope="session")
-def podman_python(
-    podman: TestPodman, docker_engine: TestEngine, python_tag: str, engine_directory: Path
-) -> str:
-    """The same image as ``python_tag``, in podman."""
-    saved = engine_directory / "python.tar"
-    docker_engine.client("save", "-o", str(saved), python_tag)
-    podman.client("load", "-i", str(saved))
-    saved.unlink()
-    return python_tag

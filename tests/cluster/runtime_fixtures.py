@@ -93,21 +93,6 @@ def _as_conda_makes_it(prefix: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def torch_environment(base: Path) -> Path:
-    """Such a stand-in whose packages are real, and pip's."""
-    prefix = base / "envs-with-torch/learns"
-    _as_conda_makes_it(prefix)
-    pip = (
-        sys.executable,
-        *"-m pip --python".split(),
-        str(prefix / "bin/python3"),
-        *"install --quiet".split(),
-    )
-    subprocess.run([*pip, "torch==2.13.0+cpu", "numpy", "scikit-learn"], check=True)
-    return prefix
-
-
-@pytest.fixture(scope="session")
 def jupyter_environment(base: Path) -> Path:
     """Such a stand-in with JupyterLab, as the feature jupyter installs it."""
     prefix = base / "envs-with-jupyter/serves"

@@ -81,30 +81,3 @@ def test_a_wrong_sum_is_found_and_a_backend_without_its_hardware_refused(
     )
     assert refused.returncode == 64, refused.stderr
     assert "--gpus N" in refused.stderr
-
-
-@pytest.mark.long
-def test_two_trainings_are_put_side_by_side(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    words = (
-        *"bench compare --json --image".split(),
-        str(pytorch_image),
-        "--arguments",
-        "--epochs 1",
-    )
-    done = toolkit(
-        *words, "jobs/digits-dataparallel", "jobs/digits-horovod", cwd=shared_dir, timeout=200
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    alone, together = json.loads(done.stdout)
-    assert [(one["job"], one["launcher"]) for one in (alone, together)] == [
-        ("digits-dataparallel", "none"),
-        ("digits-horovod", "horovod"),
-    ]
-    assert "parameters_equal" not in alone or alone["parameters_equal"] is None
-    assert together["parameters_equal"] is True
-    for one in (alone, together):
-        assert one["samples_per_second"] > 0
-        assert 0 < one["accuracy"] <= 1
-        assert 100 < one["host_mb"] < 4000, "torch alone takes more than the least"

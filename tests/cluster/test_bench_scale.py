@@ -106,25 +106,6 @@ def test_a_killed_study_goes_on(
     assert one == both > 0, "the nodes of a local cluster are one machine"
 
 
-def test_a_changed_script_and_another_metric_are_measured(toolkit: Any, shared_dir: Path) -> None:
-    """A run that had ended without the metric is neither measured for ever nor taken for another script's."""
-    script = shared_dir / "rate.py"
-    script.write_text("print('rate 5')")
-    options = "bench scale --launcher none --runtime none --nodes 1 --runs 1 --no-hook --json"
-    chosen = (*options.split(), str(script))
-    done = toolkit(*chosen, cwd=shared_dir)
-    assert done.returncode == 95, done.stderr
-    script.write_text("print('samples_per_second 7')")
-    done = toolkit(*chosen, cwd=shared_dir)
-    assert done.returncode == 0, done.stderr
-    (sample,) = json.loads(done.stdout)["samples"]
-    assert (sample["name"], sample["value"]) == ("scale-rate-0002", 7)
-    other = (*chosen[:-1], "--directory", "other", "--metric", "rate", str(script))
-    assert toolkit(*other, cwd=shared_dir).returncode == 95
-    script.write_text("print('rate 5')")
-    assert toolkit(*other, cwd=shared_dir).returncode == 0
-
-
 def two_ranks(
     source: Path, directory: Path, image: Path, *more: str
 ) -> tuple[Path, tuple[str, ...]]:

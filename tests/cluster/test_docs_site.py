@@ -121,28 +121,6 @@ def test_every_link_leads_to_a_page_and_an_anchor(site: Path) -> None:
             assert not parts.fragment or unquote(parts.fragment) in known, f"{path}: {target}"
 
 
-def test_both_languages_have_the_same_commands(site: Path) -> None:
-    names = [path.relative_to(site / "ko") for path in (site / "ko").rglob("*.html")]
-    assert len(names) > 50
-    for name in names:
-        assert Contents(site / "ko" / name).blocks == Contents(site / name).blocks, name
-
-
-def test_a_page_without_a_table_of_contents_fails_the_build(site: Path, tmp_path: Path) -> None:
-    assert site.is_dir()
-    lost = CHECKOUT / "build/docs/source"
-    copy = tmp_path / "source"
-    shutil.copytree(lost, copy, ignore=shutil.ignore_patterns("reference", "locale"))
-    for page in copy.rglob("*.md"):
-        page.unlink()
-    (copy / "index.md").write_text("# A\n")
-    (copy / "lost.md").write_text("# B\n")
-    words = (sys.executable, "-m", "sphinx", "--fail-on-warning", str(copy), str(tmp_path / "out"))
-    done = subprocess.run(words, text=True, capture_output=True, check=False)
-    assert done.returncode != 0
-    assert "lost.md" in done.stderr
-
-
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
 def test_pages_fit_and_ask_nothing_of_other_hosts(
     width: int, address: str, browser: Browser, tmp_path: Path
@@ -169,23 +147,3 @@ def test_pages_fit_and_ask_nothing_of_other_hosts(
 def _require_own(url: str, address: str, complaints: list[str]) -> None:
     if not url.startswith((address, "data:")):
         complaints.append(f"request of {url}")
-
-
-@pytest.mark.parametrize(
-    ("start", "words", "result"),
-    [
-        ("", "requeue", "Train longer than the time limit"),
-        ("", "conda", "Use a conda environment"),
-        ("/ko", "대기열", "작업이 대기하는 이유 찾기|거부된 작업 고치기|같은 실행을"),
-        ("/ko", "노드를", "내 스크립트를 노드 두 개에서"),
-    ],
-)
-def test_the_search_finds_a_page(
-    start: str, words: str, result: str, address: str, browser: Browser
-) -> None:
-    page = browser.new_page()
-    page.goto(f"{address}{start}/search.html?q={words}")
-    results = page.locator("#search-results li > a")
-    results.filter(has_text=re.compile(result)).first.wait_for(timeout=30_000)
-    assert re.search(result, " ".join(results.all_inner_texts()[:5])), "not among the first five"
-    page.close()

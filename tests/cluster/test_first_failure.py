@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -48,31 +47,3 @@ def test_the_rank_that_failed_first_is_named_with_its_own_words(
     assert (outcome["failure"]["rank"], outcome["failure"]["host"]) == (case.rank, case.host)
     assert KINDS[case.kind].expected in f"{said['first']} {said['match']['cause']}"
     assert said["match"].get("rank", case.rank) == case.rank
-
-
-def test_a_rank_that_ended_itself_was_not_ended_by_slurm(
-    pytorch_image: Path, toolkit: Any, shared_dir: Path
-) -> None:
-    code = "import os, time\nif os.environ['RANK'] == '1':\n    os.kill(os.getpid(), 15)\ntime.sleep(60)\n"
-    (shared_dir / "study.py").write_text(code)
-    shape = ("--nodes", "2", "--ntasks-per-node", "2", "--launcher", "torchrun", "study.py")
-    done = toolkit("run", "--image", str(pytorch_image), *shape, cwd=shared_dir, timeout=240)
-    said = json.loads(toolkit("explain", "--json", cwd=shared_dir).stdout)
-    assert done.returncode == 143
-    assert re.fullmatch(r"rank 1 on nid\d+: killed by signal 15 \(SIGTERM\)", said["first"])
-    assert said["match"]["rule"] == "terminated"
-
-
-def test_the_users_sitecustomize_and_pythonpath_reach_the_ranks(
-    pytorch_image: Path, toolkit: Any, shared_dir: Path
-) -> None:
-    (shared_dir / "mine").mkdir()
-    (shared_dir / "mine/sitecustomize.py").write_text("import builtins\nbuiltins.mine = True\n")
-    (shared_dir / "study.py").write_text(
-        "import os\nprint('mine', mine, os.environ['PYTHONPATH'].split(':')[1:])\n{}['shard']\n"
-    )
-    words = ("--launcher", "none", "--env", f"PYTHONPATH={shared_dir / 'mine'}", "study.py")
-    done = toolkit("run", "--image", str(pytorch_image), *words, cwd=shared_dir, timeout=120)
-    assert f"mine True ['{shared_dir / 'mine'}']" in done.stdout
-    assert "task 0 on nid" in done.stderr
-    assert "KeyError: 'shard' (study.py, line 3)" in done.stderr

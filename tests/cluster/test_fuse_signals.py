@@ -14,24 +14,6 @@ import pytest
 from tests.cluster.ordinary_user import User
 from tests.cluster.ranks import logs_of, wait_for
 
-# Saving reads modules from the image that nothing has read before.
-SAVING = """\
-import pathlib, signal, sys, time
-asked = []
-signal.signal(signal.SIGUSR1, lambda *_: asked.append(1))
-if pathlib.Path("saved").exists():
-    print("goes on", flush=True)
-    sys.exit(0)
-print("ready", flush=True)
-while not asked:
-    time.sleep(0.1)
-time.sleep(1)  # so that whatever the signal ends has ended
-import sqlite3, xml.dom.minidom, sklearn.linear_model
-pathlib.Path("saved").write_text(str(sklearn.__version__))
-print("saved", flush=True)
-sys.exit(75)
-"""
-
 
 @pytest.fixture(scope="module")
 def place(user: User, pytorch_image: Path) -> Iterator[Path]:
@@ -47,46 +29,6 @@ def place(user: User, pytorch_image: Path) -> Iterator[Path]:
     yield user.home
     down = user.toolkit("cluster", "down")
     assert down.returncode == 0, down.stderr
-
-
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        "torchrun",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("srun", "none", "mpirun")),
-    ],
-)
-def test_a_rank_reads_from_its_image_after_the_signal_to_save(
-    user: User, place: Path, launcher: str
-) -> None:
-    name = f"saves-{launcher}"
-    (place / f"{name}.py").write_text(SAVING)
-    (place / "saved").unlink(missing_ok=True)
-    shape = (
-        *"--nodes 1 --ntasks-per-node 1 --requeue --max-requeues 1 --signal B:USR1@60".split(),
-    )
-    started = user.toolkit(
-        "run", "--detach", "--image", "pytorch_cpu", "--launcher", launcher, *shape, f"{name}.py"
-    )
-    assert started.returncode == 0, started.stderr
-    run = f"{name}-0001"
-
-    wait_for(lambda: "ready" in logs_of(place, run), "the script to run", seconds=120)
-    assert "fuse" in user.run("ps", "-u", user.name, "-o", "comm").stdout, (
-        "the image is read through a FUSE server"
-    )
-    job = next(
-        line.split()[0]
-        for line in user.toolkit("cluster", "exec", "--", "squeue", "-h").stdout.splitlines()
-    )
-    assert (
-        user.toolkit("cluster", "exec", "--", "scancel", "--batch", "--signal=USR1", job).returncode
-        == 0
-    )
-    followed = user.toolkit("logs", "-f", run, timeout=180)
-    assert followed.returncode == 0, (followed.stderr, logs_of(place, run))
-    assert (place / "saved").exists(), logs_of(place, run)
-    assert "goes on" in logs_of(place, run)
 
 
 STUCK = """\

@@ -84,19 +84,6 @@ def test_a_job_whose_imports_fail_does_not_queue_and_would_have_failed(
     assert "No module named 'cv2'" in "".join(logs(work))
 
 
-def test_a_module_after_m_is_read_and_runs(
-    toolkit: Any, shared_dir: Path, pytorch_image: Path
-) -> None:
-    work = project(shared_dir)
-    words = ("--image", str(pytorch_image), *"--launcher none -- python -m inner".split())
-    done = toolkit("run", *words, cwd=work, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "module 21" in "".join(logs(work))
-    (work / "inner/__main__.py").write_text("import gone\n")
-    refused = toolkit("run", *words, cwd=work)
-    assert refused.returncode == 97, refused.stderr
-
-
 def test_a_package_is_trained_by_torchrun_as_a_module(
     toolkit: Any, shared_dir: Path, pytorch_image: Path
 ) -> None:

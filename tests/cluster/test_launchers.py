@@ -128,27 +128,6 @@ def test_a_script_that_forks_gets_its_arguments_and_its_first_failure_is_the_run
     none_left(shared_dir)
 
 
-def test_an_array_is_followed_as_one_run(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    words = (
-        *"run --image".split(),
-        str(pytorch_image),
-        *"--launcher none --array 1-3 --job-name many".split(),
-    )
-    done = toolkit(
-        *words,
-        *"-- sh -c".split(),
-        'echo "element $SLURM_ARRAY_TASK_ID"; test "$SLURM_ARRAY_TASK_ID" -ne 2 || exit 5',
-        cwd=shared_dir,
-    )
-    for element in (1, 2, 3):
-        assert f"{element}.0| element {element}" in done.stdout
-    assert done.returncode == 5, done.stdout + done.stderr
-    again = toolkit("run", "runs/many-0001", cwd=shared_dir)
-    assert again.returncode == 5, "a program is repeated as a program"
-
-
 def test_each_node_starts_as_many_ranks_as_it_has_gpus(
     launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:

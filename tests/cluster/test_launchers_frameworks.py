@@ -110,18 +110,6 @@ def test_each_worker_is_told_where_all_are_and_has_its_share_of_the_gpus(
     assert [one["gpus"] for one in told] == ["0", "1", "0", "1"]
 
 
-def test_the_exit_code_of_a_worker_that_failed_is_the_runs(
-    toolkit: Any, tensorflow_image: Path, shared_dir: Path
-) -> None:
-    (shared_dir / "tell.py").write_text(TELLING)
-    shape = ("--launcher", "tensorflow", "--nodes", "2", "--nodelist", "nid[001-002]")
-    done = toolkit("run", "--image", str(tensorflow_image), *shape, "tell.py", "3", cwd=shared_dir)
-    assert done.returncode == 3, done.stdout + done.stderr
-    failure = outcome(shared_dir, "tell-0001")["failure"]
-    assert (failure["rank"], failure["host"]) == (1, "nid002")
-    none_left(shared_dir)
-
-
 def test_tasks_and_actors_of_ray_work_on_both_nodes(
     toolkit: Any, ray_image: Path, shared_dir: Path
 ) -> None:

@@ -18,11 +18,6 @@ from tests.cluster.ranks import logs_of, none_left, processes_of, wait_for
 pytestmark = pytest.mark.usefixtures("cluster")
 
 JOBS = Path(__file__).parents[2] / "jobs"
-TELLING = """\
-import json, os, sys
-told = {"argv": sys.argv[1:], "environment": dict(os.environ), "directory": os.getcwd()}
-sys.stdout.write(json.dumps(told) + "\\n")
-"""
 # The smallest script that can go on: it counts, and tells how many ranks each count had.
 COUNTING = """\
 import json, pathlib, sys, time
@@ -49,25 +44,6 @@ state = hvd.elastic.TorchState(count=0, worlds=[])
 count(state)
 if hvd.rank() == 0:
     print(json.dumps({"worlds": state.worlds}), flush=True)
-"""
-# The first rank gives work to the others until each of them has had some.
-POOL = """\
-import os
-from mpi4py import MPI
-from mpi4py.futures import MPIPoolExecutor
-
-def square(number):
-    return number * number
-
-def where(_):
-    return MPI.COMM_WORLD.rank, os.uname().nodename
-
-if __name__ == "__main__":
-    with MPIPoolExecutor() as pool:
-        squares, seen = list(pool.map(square, range(4))), set()
-        while len(seen) < 3:
-            seen |= set(pool.map(where, range(20)))
-        print("squares", squares, "by", len(seen), "others on", len(dict(map(reversed, seen))), "nodes")
 """
 # Each rank puts into and gets from the window of the next one.
 WINDOWS = """\
@@ -130,22 +106,6 @@ def test_a_script_of_mpi4py(launch: Any, pytorch_image: Path, shared_dir: Path) 
     assert "Open MPI" in results["mpi"]
 
 
-def test_commands_of_mpi_are_understood(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    """A pool of mpi4py needs all ranks in one MPI; what mpirun is told of ranks is taken over."""
-    (shared_dir / "pool.py").write_text(POOL)
-    ranks = ("--image", str(pytorch_image), "--nodes", "2")
-    for command in (
-        "--ntasks-per-node 2 -- python3 -m mpi4py.futures pool.py",
-        "-- mpirun -np 4 --oversubscribe python3 -m mpi4py.futures pool.py",
-    ):
-        done = toolkit("run", *ranks, *command.split(), cwd=shared_dir)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "2 nodes x 2 ranks, mpi" in done.stderr
-        assert "squares [0, 1, 4, 9] by 3 others on 2 nodes" in done.stdout
-
-
 @pytest.mark.parametrize("launcher", ["mpi", "mpirun"])
 def test_one_sided_communication(
     launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
@@ -195,33 +155,6 @@ def test_nothing_is_left_of_a_cancelled_job(
     )
     assert toolkit("cancel", "wait-0001", cwd=shared_dir).returncode == 0
     none_left(shared_dir)
-
-
-def test_the_port_of_the_meeting_place_may_be_taken(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    """Another job of the node listens where the next one's ranks would meet."""
-    squatter = 'import os, socket, time; job = int(os.environ["SLURM_JOB_ID"]) + 1\n'
-    squatter += 'server = socket.create_server(("", 61000 + job % 4536)); print("listens", flush=True); time.sleep(300)\n'
-    (shared_dir / "squat.py").write_text(squatter)
-    (shared_dir / "tell.py").write_text(TELLING)
-    image = ("--image", str(pytorch_image), "--nodelist", "nid001")
-    assert (
-        toolkit(
-            "run", "--detach", *image, "--launcher", "none", "squat.py", cwd=shared_dir
-        ).returncode
-        == 0
-    )
-    wait_for(lambda: "listens" in logs_of(shared_dir, "squat-0001"), "the squatter")
-    try:
-        done = toolkit("run", *image, "--launcher", "horovod-gloo", "tell.py", cwd=shared_dir)
-    finally:
-        toolkit("cancel", "squat-0001", cwd=shared_dir)
-    assert done.returncode == 0, done.stderr
-    told = outcome(shared_dir, "tell-0001")["results"]["environment"]
-    assert (
-        int(told["HOROVOD_GLOO_RENDEZVOUS_PORT"]) == 61000 + (int(told["SLURM_JOB_ID"]) + 1) % 4536
-    )
 
 
 ELASTIC = (
@@ -281,14 +214,3 @@ def test_elastic_horovod_goes_on_without_a_rank_takes_it_back_and_survives_a_nod
 def _runs(worlds: list[str]) -> list[str]:
     """Each number once for as long as it stays: 2 2 1 1 1 2 is 2 1 2."""
     return [world for index, world in enumerate(worlds) if index == 0 or worlds[index - 1] != world]
-
-
-def test_an_elastic_run_whose_ranks_all_fail_ends_with_the_code_of_the_first(
-    launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    (shared_dir / "count.py").write_text(COUNTING)
-    done = launch(pytorch_image, "--nodes 2", *ELASTIC, *"count.py 9 fail".split())
-    assert done.returncode == 3, done.stdout + done.stderr
-    failure = outcome(shared_dir, "count-0001")["failure"]
-    assert (failure["rank"], failure["host"]) == (0, "nid001")
-    none_left(shared_dir)

@@ -118,19 +118,6 @@ def test_a_rank_that_fails_ends_the_others_at_once(
     assert done.returncode == 3, done.stdout + done.stderr
 
 
-def test_copies_that_never_meet_are_refused_before_the_queue(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    (shared_dir / "alone.py").write_text("import torch\nprint(torch.ones(2).sum().item())\n")
-    options = ("--image", str(pytorch_image), *"--nodes 2 --ntasks-per-node 2".split())
-    refused = toolkit("run", *options, "alone.py", cwd=shared_dir)
-    assert refused.returncode == 86, refused.stderr
-    assert "2 nodes x 2 would be 4 copies" in refused.stderr
-    assert not (shared_dir / "runs").exists()
-    done = toolkit("run", *options, "--launcher", "srun", "alone.py", cwd=shared_dir)
-    assert (done.returncode, done.stdout.count("2.0")) == (0, 4), done.stdout + done.stderr
-
-
 def test_a_package_that_meets_through_mpi_is_started_by_mpi(
     launch: Any, pytorch_image: Path, shared_dir: Path
 ) -> None:
@@ -151,21 +138,6 @@ def test_a_package_that_meets_through_mpi_is_started_by_mpi(
     assert done.returncode == 0, done.stdout + done.stderr
     assert "mpi (train.py imports mpi4py (in diffusion/dist_util.py))" in done.stderr
     assert "sum of 4 ranks 6" in done.stdout
-
-
-def test_a_pasted_command_starts_the_ranks_that_it_names(
-    launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    (shared_dir / "tell.py").write_text(
-        "import os, sys, torch.distributed\n"
-        "print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], sys.argv[1:])\n"
-    )
-    command = "torchrun --nnodes 2 --nproc-per-node 2 --rdzv-endpoint other:1 tell.py --x"
-    done = launch(pytorch_image, "--", *command.split(), "a b")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "understood as --nodes 2 --ntasks-per-node 2 --launcher torchrun" in done.stderr
-    said = sorted(re.findall(r"\| (rank \d of .*)", done.stdout))  # torchrun may warn, too
-    assert said == [f"rank {rank} of 4 ['--x', 'a b']" for rank in range(4)]
 
 
 def planned_lines(shared_dir: Path, name: str) -> list[str]:
@@ -206,15 +178,3 @@ def test_a_run_that_is_repeated_stays_the_same(
         *"run --time 0:20:00 --dry-run --json runs/echo-0003".split(), cwd=shared_dir, env=env
     )
     assert "--time=0:20:00" in json.loads(changed.stdout)["script"], changed.stderr
-
-
-def test_a_run_that_is_repeated_on_more_nodes_is_no_set_of_copies(
-    toolkit: Any, shared_dir: Path
-) -> None:
-    """The launcher was chosen for one rank."""
-    (shared_dir / "alone.py").write_text("print(1)\n")
-    done = toolkit(*"run --runtime none alone.py".split(), cwd=shared_dir)
-    assert done.returncode == 0, done.stderr
-    again = toolkit(*"run --nodes 2 runs/alone-0001".split(), cwd=shared_dir)
-    assert again.returncode == 86
-    assert "2 nodes x 1 would be 2 copies" in again.stderr

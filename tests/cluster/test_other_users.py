@@ -112,20 +112,6 @@ def test_what_one_builds_another_neither_removes_nor_reads_by_half(
     assert copied.read_bytes() == (first.images / "tiny.sif").read_bytes()
 
 
-def test_who_may_not_is_told_which_permission_is_missing(shared_store: tuple[Tiny, Tiny]) -> None:
-    first, second = shared_store
-    recipe = first.recipe("true")
-    assert first.run("build", recipe).returncode == 0
-    first.images.chmod(0o755)
-    (first.images / ".tiny.lock").chmod(0o600)
-    for words in (("build", recipe, "--force"), ("remove", "tiny")):
-        done = second.run(*words)
-        assert "Traceback" not in done.stderr, words
-        assert done.returncode == 77, (words, done.stdout, done.stderr)
-        assert str(first.images) in done.stderr
-    assert first.inside("/bin/true") == ""
-
-
 @pytest.fixture
 def public(group: str) -> Iterator[Path]:
     """A directory of ours whose way every user may go, with a name that nobody can guess."""

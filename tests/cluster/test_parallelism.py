@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ranks import logs_of, none_left, rank_process, wait_for
+from tests.cluster.ranks import logs_of
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -92,22 +92,3 @@ def test_a_checkpoint_of_four_ranks_goes_on_with_two(
     assert (results["world_size"], results["resumed_after"]) == (2, 6)
     assert results["equal_to_one_process"] is True
     assert (half / ".metadata").is_file(), "the same step was saved again, by two ranks"
-
-
-@pytest.mark.long  # beside it: a checkpoint that was never finished
-def test_a_rank_that_is_killed_costs_the_steps_since_the_last_checkpoint(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    job = ("jobs/fsdp", "--checkpoint", "saved", "--save-every", "2", "--steps")
-    words = ("run", "--detach", "--image", str(pytorch_image), *job, "4000")
-    assert toolkit(*words, cwd=shared_dir).returncode == 0
-    wait_for(lambda: (shared_dir / "saved/step-000004/.metadata").is_file(), "step 4", seconds=200)
-    subprocess.run(["kill", "-KILL", str(rank_process(shared_dir, 2))], check=True)
-    followed = toolkit("logs", "-f", "fsdp-0001", cwd=shared_dir, timeout=120)
-    assert followed.returncode == 137, followed.stdout + followed.stderr
-    none_left(shared_dir)
-    last = max(int(path.parent.name[5:]) for path in shared_dir.glob("saved/step-*/.metadata"))
-    done, results = run(toolkit, pytorch_image, shared_dir, *job, last + 4)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert results["resumed_after"] == last
-    assert results["equal_to_one_process"] is True

@@ -105,60 +105,6 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     assert "starts at 0" not in second.read_text()
 
 
-@pytest.mark.long  # beside it: ranks that save, and sweeps
-def test_a_task_of_an_array_goes_back_alone(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
-    """The last task of an array has the number of the whole array as its job id."""
-    text = COUNTING.replace('"saved")', '"saved-" + os.environ["SLURM_ARRAY_TASK_ID"])').replace(
-        "import pathlib", "import os, pathlib"
-    )
-    text = text.replace("    if told:", "    if count == 150:\n        sys.exit(0)\n    if told:")
-    (shared_dir / "counting.py").write_text(text)
-    options = (
-        "--image",
-        str(pytorch_image),
-        *"--launcher none --array 0-2 --requeue --signal B:USR1@60".split(),
-    )
-    assert toolkit("run", "--detach", *options, "counting.py", cwd=shared_dir).returncode == 0
-    run = "counting-0001"
-    wait_for(lambda: logs_of(shared_dir, run).count("count 10\n") == 3, "all tasks to count")
-    job = row(toolkit, shared_dir, run)["job_id"]
-    done = toolkit("cluster", "exec", "--", "scancel", "--batch", "--signal=USR1", f"{job}_2")
-    assert done.returncode == 0, done.stderr
-    followed = toolkit("logs", "-f", run, cwd=shared_dir, timeout=200)
-    assert followed.returncode == 0, followed.stderr
-    assert [path.name for path in shared_dir.glob("saved-*")] == ["saved-2"]
-    assert logs_of(shared_dir, run).count("starts at 0") == 3
-    assert int((shared_dir / "saved-2").read_text()) >= 10
-
-
-def test_ranks_that_save_and_end_with_0_are_warned_of_where_the_run_ends(
-    toolkit: Any, shared_dir: Path
-) -> None:
-    (shared_dir / "saving.py").write_text(
-        "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))\nprint('ready', flush=True)\ntime.sleep(300)\n"
-    )
-    options = ("--runtime", "none", "--launcher", "none", "--requeue", "--signal", "B:USR1@60")
-    assert toolkit("run", "--detach", *options, "saving.py", cwd=shared_dir).returncode == 0
-    wait_for(lambda: "ready" in logs_of(shared_dir, "saving-0001"), "the script to run")
-    tell_to_stop(toolkit, shared_dir, "saving-0001")
-    followed = toolkit("logs", "-f", "saving-0001", cwd=shared_dir, timeout=120)
-    assert followed.returncode == 0, followed.stderr
-    assert "batch| toolkit: warning: the ranks ended with 0 after USR1" in followed.stdout
-    (log,) = (
-        path
-        for path in (shared_dir / "runs/saving-0001/logs").glob("*.log")
-        if path.stem.isdecimal()
-    )
-    for words in (
-        "Slurm sent USR1",
-        "exit code 0 means that they have finished",
-        "warning: the ranks ended with 0 after USR1",
-    ):
-        assert words in log.read_text()
-
-
 def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code_on(
     toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
 ) -> None:

@@ -6,7 +6,6 @@ options), and there is no conda.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -19,7 +18,6 @@ from tests.cluster.contained import (
     TELL,
     containers_end_with_their_job,
     hostile,
-    hostile_strings_arrive,
     options_of,
     told,
 )
@@ -121,34 +119,10 @@ def test_ranks_of_the_hosts_own_mpi_meet(launcher: str, toolkit: Any, shared_dir
     assert '"sum": 6' in done.stdout
 
 
-@pytest.mark.long
-def test_digits_are_learnt_by_a_python_of_the_host(
-    toolkit: Any, toolkit_env: dict[str, str], torch_environment: Path, shared_dir: Path
-) -> None:
-    env = {**toolkit_env, "PATH": f"{torch_environment}/bin:{os.environ['PATH']}"}
-    words = ("run", "--runtime", "conda", "--env", str(torch_environment), "jobs/digits-ddp")
-    done = toolkit(*words, cwd=shared_dir, env=env, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "environment learns" in done.stderr
-    outcome = json.loads((shared_dir / "runs/digits-ddp-0001/outcome.json").read_text())
-    assert outcome["results"]["accuracy"] >= 0.93
-    assert (outcome["results"]["world_size"], outcome["results"]["parameters_equal"]) == (4, True)
-
-
 @pytest.fixture
 def engine_env(toolkit_env: dict[str, str], docker_engine: TestEngine) -> dict[str, str]:
     """For a user whose Docker is set to the tests' engine."""
     return {**toolkit_env, **docker_engine.environment}
-
-
-def test_hostile_strings_reach_ranks_in_docker(
-    toolkit: Any,
-    engine_env: dict[str, str],
-    docker_engine: TestEngine,
-    python_tag: str,
-    shared_dir: Path,
-) -> None:
-    hostile_strings_arrive(toolkit, engine_env, docker_engine, python_tag, shared_dir)
 
 
 def test_files_of_ranks_in_docker_are_the_users(
@@ -223,33 +197,6 @@ def test_containers_of_docker_end_with_their_job_however_it_ends(
     containers_end_with_their_job(toolkit, engine_env, docker_engine, python_tag, shared_dir)
 
 
-def test_what_docker_cannot_run_is_refused_before_it_queues(
-    toolkit: Any, engine_env: dict[str, str], python_tag: str, shared_dir: Path
-) -> None:
-    (shared_dir / "x.py").write_text("import os\nprint(os.environ.get('SLURM_PROCID'))\n")
-    start = ("run", "--runtime", "docker")
-    cases: tuple[tuple[tuple[str, ...], dict[str, str], int, str], ...] = (
-        (("--image", python_tag, "--nodes", "2"), {}, 81, "docker runs on one node only"),
-        (("--image", "stand-in/python:hear"), {}, 68, f"close: {python_tag}"),
-        (
-            ("--image", python_tag, "--launcher", "torchrun"),
-            {},
-            86,
-            "which this image does not hold",
-        ),
-        (
-            ("--image", python_tag),
-            {"DOCKER_HOST": "unix:///nowhere"},
-            72,
-            "no Docker engine answers",
-        ),
-    )
-    for options, more, code, words in cases:
-        done = toolkit(*start, *options, "x.py", cwd=shared_dir, env={**engine_env, **more})
-        assert (done.returncode, words in done.stderr) == (code, True), done.stderr
-    assert not (shared_dir / "runs").exists()
-
-
 def test_slurms_own_parser_takes_the_options_of_pyxis(
     toolkit: Any, pyxis: None, shared_dir: Path
 ) -> None:
@@ -287,13 +234,3 @@ def test_slurms_own_parser_takes_the_options_of_pyxis(
     )
     assert done.returncode == 68
     assert "is a SIF" in done.stderr
-
-
-def test_without_the_plugin_pyxis_is_refused(toolkit: Any, shared_dir: Path) -> None:
-    (shared_dir / "x.py").touch()
-    done = toolkit(
-        *"run --runtime pyxis --image nvcr.io/nvidia/pytorch:25.06-py3 x.py".split(), cwd=shared_dir
-    )
-    assert done.returncode == 86
-    assert "srun here knows no --container-image" in done.stderr
-    assert "--runtime apptainer" in done.stderr

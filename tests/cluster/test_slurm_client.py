@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.cluster.ranks import wait_for
-from toolkit.errors import SubmissionError
 from toolkit.localcluster.access import access
 from toolkit.slurm.client import Client
 
@@ -126,20 +124,6 @@ def test_a_job_is_found_by_its_script_in_all_its_life(slurm: Cluster) -> None:
     assert slurm.find() == by_hand, "a script that is submitted by hand"
 
 
-@pytest.mark.parametrize(
-    "option",
-    ["--signal='B:USR1@60 --hold'", "--begin=garbage", "--frobnicate", "--time=x", "--mem"],
-)
-def test_an_option_that_sbatch_cannot_read_is_refused(
-    slurm: Cluster, option: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_EXIT_ERROR", "143")
-    with pytest.raises(SubmissionError) as caught:
-        slurm.submit("true", option)
-    assert caught.value.details
-    assert [path.name for path in slurm.place.glob("*.sbatch")] == ["job.sbatch"], "nothing beside"
-
-
 def test_names_and_paths_may_contain_anything(slurm: Cluster) -> None:
     name = f"x,y:0 {HOSTILE}/job.sbatch".replace("\n", " ")
     script = slurm.script("true", name=name)
@@ -149,28 +133,6 @@ def test_names_and_paths_may_contain_anything(slurm: Cluster) -> None:
     assert slurm.find(name) == job_id
     assert slurm.client.snapshot().states[job_id].name == HOSTILE
     slurm.call("scancel", str(job_id))
-
-
-def test_a_long_path_and_a_symbolic_link(slurm: Cluster) -> None:
-    deep = slurm.place.joinpath(*["d" * 250] * 12)
-    deep.mkdir(parents=True)
-    link = slurm.place / "runs"
-    link.symlink_to(deep)
-    script = slurm.script("true", name=str((deep / "job.sbatch").relative_to(slurm.place)))
-    script.write_text("#!/bin/bash\n#SBATCH --output=/dev/null\n")
-    for path in (script, link / "job.sbatch"):
-        job_id = slurm.client.submit(path)
-        assert slurm.find(str(path)) == job_id
-    shutil.rmtree(deep)
-
-
-def test_variables_of_the_user_hide_no_job(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {"STATES": "PD", "PARTITION": "none", "FORMAT": "%i", "FORMAT2": "jobid"}
-    for name, value in values.items():
-        monkeypatch.setenv(f"SQUEUE_{name}", value)
-    job_id = slurm.submit("true")
-    assert slurm.ended(job_id).state == "COMPLETED"
-    assert slurm.find() == job_id
 
 
 def test_an_array_that_is_cancelled_keeps_all_its_tasks(slurm: Cluster) -> None:
@@ -204,19 +166,6 @@ def test_tasks_are_not_cut_off_however_many_there_are(slurm: Cluster) -> None:
     job_id = slurm.submit("true", "--hold", f"--array={','.join(map(str, ids))}")
     assert list(slurm.client.elements(job_id)) == ids
     slurm.client.cancel(job_id)
-
-
-def test_an_interactive_job_has_no_script(slurm: Cluster) -> None:
-    said = slurm.call("salloc", "--quiet", "--ntasks=1", "bash", "-c", "echo $SLURM_JOB_ID")
-    found = slurm.ended(int(re.findall(r"\d+", said)[-1]))
-    assert (found.state, found.command) == ("COMPLETED", "")
-
-
-def test_jobs_that_slurm_does_not_know_are_missing(slurm: Cluster) -> None:
-    job_id = slurm.submit("true")
-    assert slurm.client.jobs([99999]) == {}
-    assert list(slurm.client.jobs([99999, job_id])) == [job_id]
-    assert slurm.client.jobs([]) == {}
 
 
 @pytest.fixture

@@ -20,13 +20,6 @@ from tests.cluster.ranks import wait_for
 pytestmark = pytest.mark.usefixtures("cluster")
 
 RUN = ("run", "--detach", "--launcher", "none", "--job-name", "once")
-CALL = """\
-import os, sys
-import toolkit
-job = toolkit.submit(os.getpid, image=sys.argv[1], job_name="call")
-print(f"job {job.job_id} has one task")
-job.cancel()
-"""
 TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 
 
@@ -118,20 +111,6 @@ def test_an_sbatch_that_dies_before_it_submits_is_never_started_again(lossy: Los
     assert len(lossy.jobs()) == 1
 
 
-def test_a_run_that_is_repeated_is_the_job_that_slurm_has(lossy: Lossy) -> None:
-    """As if its submission had been killed before the job was recorded."""
-    assert lossy.run().returncode == 0
-    run = lossy.place / "runs/once-0001"
-    record = json.loads((run / "run.json").read_text())
-    job_id = record.pop("job_id")
-    (run / "attempt.json").write_text(json.dumps(record))
-    (run / "run.json").unlink()
-    done = lossy.toolkit("run", "--detach", "runs/once-0001", cwd=lossy.place, env=lossy.env)
-    assert done.returncode == 0, done.stderr
-    assert "it is not submitted again" in done.stderr
-    assert lossy.jobs() == [lossy.job_id()] == [job_id]
-
-
 @pytest.mark.parametrize("option", ["--nodes=77", "--begin=garbage", "--frobnicate"])
 def test_what_slurm_refuses_is_not_asked_twice(option: str, lossy: Lossy) -> None:
     lossy.sbatch(f'echo "$@" >> {lossy.bin}/asked; rm {lossy.bin}/been; $real {option} "$@"')
@@ -210,42 +189,6 @@ def test_a_controller_that_is_away_is_waited_for(
     controller.start()
     assert process.wait(timeout=100) == 0, (shared_dir / "said").read_text()
     assert lossy.jobs() == [lossy.job_id()]
-
-
-def test_a_function_waits_for_the_controller_as_well(
-    controller: Controller, pytorch_image: Path, shared_dir: Path
-) -> None:
-    """It is refused after a second of patience, and called when the controller is back."""
-    (shared_dir / "call.py").write_text(CALL)
-    words = (sys.executable, "call.py", str(pytorch_image))
-    controller.kill()
-    done = subprocess.run(
-        words,
-        cwd=shared_dir,
-        env={**controller.env, "TOOLKIT_WAIT_FOR_SLURM": "1"},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "the query was repeated for 0:01" in done.stderr
-    assert not (shared_dir / "runs").exists()
-    with (shared_dir / "said").open("w") as said:
-        process = subprocess.Popen(
-            words,
-            cwd=shared_dir,
-            env=controller.env,
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-        )
-    wait_for(
-        lambda: "asking again for 5:00" in (shared_dir / "said").read_text(),
-        "the message that Slurm is waited for",
-    )
-    controller.start()
-    assert process.wait(timeout=100) == 0, (shared_dir / "said").read_text()
-    assert (shared_dir / "said").read_text().splitlines()[-1].endswith(" has one task")
 
 
 def test_a_job_whose_answer_is_lost_with_the_controller_is_found_when_it_is_back(

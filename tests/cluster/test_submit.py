@@ -28,33 +28,6 @@ def where(text):
 job = toolkit.submit(where, "a 'b' $(c)", image=sys.argv[1], nodes=2, env={"HOSTILE": "d \\"e\\" #f"}, job_name="where am I")
 print(json.dumps({"results": job.results(), "stdout": job.stdout(), "run": job.run.name}))
 """
-# A class of a module that only the job imports, because it needs the image's torch: each call forks
-# two ranks.
-RANKS = """\
-import socket, torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-def work(rank, port, sums):
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    total = torch.tensor([rank + 1.0])
-    dist.all_reduce(total)
-    dist.barrier()
-    dist.destroy_process_group()
-    sums.put((rank, total.item()))
-def both():
-    sums = mp.get_context("spawn").SimpleQueue()
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
-    mp.spawn(work, args=(port, sums), nprocs=2)
-    return sorted(sums.get() for _ in range(2))
-"""
-FORKS = """\
-class Net:
-    def __call__(self):
-        from ranks import both
-        return both()
-"""
 
 
 def python(
@@ -119,18 +92,6 @@ def test_code_goes_along_to_each_task_of_two_nodes(
     assert told["run"] == "where-am-I-0001"
 
 
-def test_a_class_that_forks_its_ranks(
-    pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
-    (shared_dir / "ranks.py").write_text(RANKS)
-    (shared_dir / "net.py").write_text(FORKS)
-    call = f"import toolkit\nfrom net import Net\nprint(toolkit.submit(Net(), image={str(pytorch_image)!r}, cpus_per_task=2).result())\n"
-    (shared_dir / "forks.py").write_text(call)
-    done = python(shared_dir / "forks.py", env=toolkit_env, cwd=shared_dir)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout == "[(0, 3.0), (1, 3.0)]\n"
-
-
 def test_a_class_that_is_interrupted_goes_on_where_it_was(
     pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
 ) -> None:
@@ -149,16 +110,3 @@ def test_a_class_that_is_interrupted_goes_on_where_it_was(
         path.read_text() for path in (shared_dir / "runs/Count-0001/logs").glob("*.log")
     )
     none_left(shared_dir)
-
-
-def test_what_cannot_run_is_refused_in_python_as_well(
-    pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
-    (shared_dir / "refused.py").write_text(
-        f"import toolkit\ntoolkit.submit(len, 'abc', image={str(pytorch_image)!r}, nodes=99)\n"
-    )
-    done = python(shared_dir / "refused.py", env=toolkit_env, cwd=shared_dir)
-    assert done.returncode == 1
-    assert "PlanError: this job could not run on site local; nothing was submitted" in done.stderr
-    assert "99" in done.stderr.splitlines()[-1], "and why"
-    assert not (shared_dir / "runs").exists()

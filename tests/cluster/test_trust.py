@@ -152,19 +152,6 @@ def test_a_run_that_another_user_prepared_is_neither_repeated_nor_resumed(
     assert victim.run(scratch, "runs/train-0003")[0] == 0
 
 
-@pytest.mark.parametrize("umask", ["002", "022"])
-def test_ordinary_directories_are_enough(umask: str, victim: Victim, scratch: Path) -> None:
-    """One's own, in a home or where a site lets everybody write, also with a private group."""
-    home = victim.user.home
-    for above in (home / f"umask-{umask}", scratch):
-        work = above / "project"
-        before = f"umask {umask}; mkdir -p {work}"
-        code, said = victim.run(work, f"{scratch.parent}/train.py", before=before)
-        assert (code, "trained False" in said) == (0, True), said
-        assert (work / "runs/train-0001").stat().st_mode & 0o022 == 0
-        assert victim.run(work, "runs/train-0001")[0] == 0
-
-
 def test_the_directory_of_a_group_is_refused_until_it_is_trusted(
     victim: Victim, scratch: Path
 ) -> None:
@@ -185,23 +172,6 @@ def test_the_directory_of_a_group_is_refused_until_it_is_trusted(
     assert (work / "runs").stat().st_mode & 0o7777 == 0o2775, "the group shares it"
     assert victim.run(work, "runs/train-0001", before=before, **trusting)[0] == 0
     assert victim.run(work, "runs/train-0001")[0] == 94
-
-
-def test_root_starts_nothing_in_the_home_of_another(
-    victim: Victim, scratch: Path, toolkit: Any, toolkit_env: dict[str, str], cluster: str
-) -> None:
-    del cluster
-    work = victim.user.home / "of-user"
-    assert victim.run(work, f"{scratch.parent}/train.py", before=f"mkdir {work}")[0] == 0
-    before = everything(work)
-    for target in (f"{scratch.parent}/train.py", "runs/train-0001"):
-        done = toolkit(*RUN.split(), target, cwd=work)
-        assert done.returncode == 94, done.stderr
-        assert f"the directory {victim.user.home} belongs to user {victim.user.name}" in done.stderr
-    assert everything(work) == before
-    env = {**toolkit_env, "TOOLKIT_TRUST": str(work)}
-    done = toolkit(*RUN.split(), f"{scratch.parent}/train.py", cwd=work, env=env)
-    assert done.returncode == 0, done.stderr
 
 
 def test_runs_that_are_exchanged_all_the_time_are_never_taken(scratch: Path) -> None:

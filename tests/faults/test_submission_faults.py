@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -186,65 +184,6 @@ def test_sbatch_outlives_the_toolkit(moment: str, tally: Row, place: Place) -> N
     place.settle(tally)
 
 
-# The first call of sbatch answers at once and submits later; others are as they are.
-LATER = (
-    'if ((count > 0)); then exec $real "$@"; fi',
-    '( {wait}; exec $real "$@" ) </dev/null >/dev/null 2>&1 &',
-    "exit 0",
-)
-
-
-@pytest.mark.parametrize(("seconds", "code"), [(4, 0), (12, 89)])
-def test_late(seconds: int, code: int, tally: Row, place: Place) -> None:
-    """The submission delayed for 4 s, or past every search, and nobody watches."""
-    place.sbatch(*(line.format(wait=f"sleep {seconds}") for line in LATER))
-    done = place.run()
-    assert done.returncode == code, done.stderr
-    assert ("toolkit ps" in done.stderr) == (code == 89)
-    wait_for(lambda: len(place.jobs()) == 1, "the late job", seconds=60)
-    place.settle(tally)
-
-
-def test_late_and_repeated(tally: Row, place: Place) -> None:
-    """The submission delayed past every search, and the command repeated before it comes."""
-    place.sbatch(
-        *(line.format(wait="until [[ -e $place/go ]]; do sleep 0.1; done") for line in LATER)
-    )
-    assert place.run().returncode == 89
-    again = subprocess.Popen(
-        (sys.executable, "-m", "toolkit", "run", "--detach", *JOB, "work.py"),
-        cwd=place.directory,
-        env=place.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert again.stderr is not None
-    assert any("did not end" in line for line in again.stderr)
-    (place.directory / "go").touch()
-    assert again.wait(timeout=100) == 0
-    place.settle(tally)
-
-
-def test_a_name_that_comes_back(tally: Row, place: Place) -> None:
-    """A run removed, and its name given to one whose sbatch dies before it submits, which is repeated."""
-    assert place.run().returncode == 0
-    wait_for(lambda: set(place.jobs().values()) == {"COMPLETED"}, "the job to end", seconds=60)
-    removed = place.toolkit("rm", "once-0001", cwd=place.directory, env=place.env)
-    assert removed.returncode == 0, removed.stderr
-    (place.directory / "worked").unlink()
-    place.sbatch('if ((count > 0)); then exec $real "$@"; fi', "kill -9 $$")
-    done = place.run()
-    assert done.returncode == 89, done.stderr
-    assert [row["job_id"] for row in place.ps()] == [0]
-    done = place.run()
-    assert done.returncode == 0, done.stderr
-    first, *others = sorted(place.jobs())
-    place.settle(tally, ignored=first)
-    assert len(others) == 1
-
-
 def test_together(tally: Row, place: Place) -> None:
     """Four `toolkit run` and four `toolkit ps` at once in one directory."""
     words = [("run", "--detach", *JOB, "work.py")] * 4 + [("ps", "--all", "--json")] * 4
@@ -299,25 +238,6 @@ def controller(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterato
     assert toolkit("cluster", "down", env=env).returncode == 0
 
 
-def test_silent_for_long(tally: Row, controller: Controller, shared_dir: Path) -> None:
-    """The controller stopped for 70 s during sbatch."""
-    place = Place(controller.toolkit, controller.env, shared_dir)
-    stop = "kill -STOP $(pgrep -x slurmctld)"
-    place.sbatch('if ((count > 0)); then exec $real "$@"; fi', f'{stop}; exec $real "$@"')
-    env = place.env
-    process = subprocess.Popen(
-        (sys.executable, "-m", "toolkit", "run", "--detach", *JOB, "work.py"),
-        cwd=shared_dir,
-        env=env,
-        stdin=subprocess.DEVNULL,
-    )
-    wait_for(lambda: (shared_dir / "count").exists(), "sbatch")
-    time.sleep(70)
-    controller.signal("slurmctld", "CONT")
-    assert process.wait(timeout=200) == 0
-    place.settle(tally)
-
-
 @pytest.mark.parametrize("daemon", ["slurmctld", "munged", "slurmdbd", "mariadbd"])
 def test_daemons(daemon: str, tally: Row, controller: Controller, shared_dir: Path) -> None:
     """The controller, munge, the accounting and its database killed in turn while a run is followed."""
@@ -343,119 +263,6 @@ def test_daemons(daemon: str, tally: Row, controller: Controller, shared_dir: Pa
     controller.start(command)
     assert process.wait(timeout=200) == 0, (shared_dir / "said").read_text()
     place.settle(tally)
-
-
-@pytest.fixture
-def small(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterator[Place]:
-    """A cluster whose nodes see a small file system, which a test fills."""
-    if os.geteuid() != 0:
-        pytest.fail("a file system is mounted here: run the fault tests as root")
-    directory = base / "small"
-    directory.mkdir()
-    subprocess.run(("mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(directory)), check=True)
-    env = {**toolkit_env, "TOOLKIT_CLUSTER": "small"}
-    try:
-        up = toolkit("cluster", "up", "--nodes", "1", env=env)
-        assert up.returncode == 0, up.stderr
-        yield Place(toolkit, env, directory)
-        assert toolkit("cluster", "down", env=env).returncode == 0
-    finally:
-        subprocess.run(("umount", "-l", str(directory)), check=True)
-        directory.rmdir()
-
-
-def test_full(tally: Row, small: Place) -> None:
-    """`runs/` full right after sbatch."""
-    small.sbatch(
-        'answer=$($real "$@")', 'cat /dev/zero >"$place/fill" 2>/dev/null', 'echo "$answer"'
-    )
-    done = small.run()
-    assert done.returncode == 93, done.stderr
-    assert "is queued, but cannot be recorded" in done.stderr
-    assert "toolkit ps" in done.stderr
-    (small.directory / "fill").unlink()
-    assert [row["state"] for row in small.ps()] != ["NOT SUBMITTED"]
-    small.settle(tally)
-
-
-def test_full_before(tally: Row, small: Place) -> None:
-    """`runs/` full before sbatch."""
-    with contextlib.suppress(OSError), (small.directory / "fill").open("wb") as stream:
-        stream.write(bytes(300 << 20))
-    done = small.run()
-    tally.trials += 1
-    assert done.returncode == 73, done.stderr
-    assert "Traceback" not in done.stderr
-    assert small.jobs() == {}
-    (small.directory / "fill").unlink()
-    assert small.run().returncode == 0
-    small.settle(tally)
-
-
-TAKE = """\
-import os, socket, sys, time
-taken = socket.create_server(("", int(sys.argv[1])))
-print("taken", flush=True)
-time.sleep(60)
-"""
-
-
-def test_port(tally: Row, place: Place, pytorch_image: Path) -> None:
-    """The port of the meeting point taken after the script has found it free."""
-    (place.directory / "take.py").write_text(TAKE)
-    (place.directory / "meet.py").write_text(
-        "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
-    )
-    (place.bin / "srun").write_text(
-        "#!/bin/bash\n"
-        f"port=$(grep -oE 'rdzv-endpoint=[^ ]*' <<<\"$*\" | grep -oE '[0-9]+$')\n"
-        f'exec 3< <({sys.executable} {place.directory}/take.py "$port")\n'
-        "read -r _ <&3\n"
-        f'exec {shutil.which("srun")} "$@"\n'
-    )
-    (place.bin / "srun").chmod(0o755)
-    words = ("run", "--image", str(pytorch_image), "--nodes", "2", "meet.py")
-    done = place.toolkit(*words, cwd=place.directory, env=place.env, timeout=300)
-    tally.trials += 1
-    (row,) = place.ps()
-    tally.wrong += row["state"] != "FAILED" or "port" not in done.stderr
-    assert done.returncode == row["exit_code"] != 0
-    assert "(rule port-in-use" in done.stderr, done.stderr
-
-
-def test_interactive(tally: Row, controller: Controller, shared_dir: Path) -> None:
-    """Ctrl-C of an interactive run while the controller does not answer."""
-    place = Place(controller.toolkit, controller.env, shared_dir)
-    (shared_dir / "wait.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(300)\n")
-    with (shared_dir / "said").open("w") as said:
-        process = subprocess.Popen(
-            (sys.executable, "-m", "toolkit", "run", "--interactive", *JOB, "wait.py"),
-            cwd=shared_dir,
-            env=place.env,
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-        )
-    wait_for(lambda: "here" in (shared_dir / "said").read_text(), "the script to run")
-    controller.signal("slurmctld", "STOP")
-    process.send_signal(signal.SIGINT)
-    time.sleep(1)
-    process.send_signal(signal.SIGINT)  # somebody who does not wait for scancel
-    try:
-        code = process.wait(timeout=60)
-    finally:
-        controller.signal("slurmctld", "CONT")
-    tally.trials += 1
-    said_text = (shared_dir / "said").read_text()
-    tally.wrong += code != 130 or "as soon as it does" not in said_text
-    assert (code, "as soon as it does" in said_text) == (130, True), said_text
-    wait_for(
-        lambda: controller.inside("squeue --noheader; pgrep -x salloc || true").strip() == "",
-        "the job to end",
-        seconds=120,
-    )
-    (row,) = place.ps()
-    assert (row["state"], row["exit_code"]) == ("CANCELLED", 130), row
 
 
 def test_sweep(tally: Row, controller: Controller, shared_dir: Path) -> None:
