@@ -142,6 +142,7 @@ COMMANDS: Commands = {
         ),
         "logs": ("runs:show_logs", "Show or follow what the ranks of a run printed."),
         "ps": ("runs:ps", "List the runs of this directory and their states, the newest first."),
+        "report": ("cost:report", "Show how much a run used of what it got: CPU, memory, GPUs."),
         "results": ("runs:results", "Show the results of a run, or of each point of a sweep."),
         "stacks": (
             "runs:stacks",
@@ -169,6 +170,7 @@ COMMANDS: Commands = {
         ),
         "doctor": ("check:doctor", "Check this machine and the cluster before jobs run."),
         "lint": ("check:lint_files", "Find faults in existing sbatch scripts, and fix them."),
+        "usage": ("cost:usage", "Show CPU and GPU hours, how jobs ended, and their waits."),
     },
 }
 

@@ -106,7 +106,7 @@ def _parts(plan: Plan) -> dict[str, list[str]]:
         "head": {"submitted": not plan.interactive, "allocated": plan.interactive},
         "first": {"own_python": plan.container.inherits, "modules": plan.modules},
         "start": {"unchanged": plan.script_file},
-        "task": {"secrets": plan.secrets},
+        "task": {"gpus": plan.gpus_per_node, "secrets": plan.secrets},
         "launch": {
             "number": plan.interactive,
             "log": plan.interactive and not plan.pty,

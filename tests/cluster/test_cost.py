@@ -1,0 +1,98 @@
+"""What a run used, and what all runs used, against sacct and a reckoning by hand; runs that start again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# A stand-in for nvidia-smi, as this machine has no GPU: what it prints is made up, in the form of the real one.
+NVIDIA_SMI = """\
+#!/bin/bash
+# A stand-in for nvidia-smi, for tests of the toolkit.
+for word in "$@"; do [[ $word != --id=* ]] || ids=${word#--id=}; done
+while :; do
+    for id in ${ids//,/ }; do echo "$id, $((40 + id * 20)), 8192, 81920, 100.50, 400.00"; done
+    sleep 0.5
+done
+"""
+BUSY = """\
+import time
+data = bytearray(400_000_000)
+end = time.time() + 12
+while time.time() < end: pass
+"""
+
+
+@pytest.fixture(scope="module")
+def accounted(toolkit: Any, toolkit_env: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The environment of a cluster of three nodes with accounting."""
+    env = {**toolkit_env, "TOOLKIT_CLUSTER": "cost"}
+    shape = "--nodes 3 --cpus-per-node 4 --mem-per-node 16G --gpus-per-node 2 --accounting".split()
+    up = toolkit("cluster", "up", *shape, env=env, timeout=300)
+    assert up.returncode == 0, up.stderr
+    yield env
+    assert toolkit("cluster", "down", env=env).returncode == 0
+
+
+def sacct(toolkit: Any, env: dict[str, str], *options: str) -> list[list[str]]:
+    words = ("env", "SLURM_TIME_FORMAT=%s", "sacct", "--noheader", "--parsable2", "--noconvert")
+    done = toolkit("cluster", "exec", "--", *words, *options, env=env)
+    assert done.returncode == 0, done.stderr
+    return [line.split("|") for line in done.stdout.splitlines()]
+
+
+def test_a_report_and_the_usage_are_what_sacct_says(
+    toolkit: Any, accounted: dict[str, str], shared_dir: Path
+) -> None:
+    (shared_dir / "bin").mkdir()
+    (shared_dir / "bin/nvidia-smi").write_text(NVIDIA_SMI)
+    (shared_dir / "bin/nvidia-smi").chmod(0o755)
+    (shared_dir / "busy.py").write_text(BUSY)
+    env = {**accounted, "PATH": f"{shared_dir / 'bin'}:{accounted['PATH']}"}
+    run = (
+        "run --runtime none --launcher none --nodes 2 --ntasks-per-node 2 --gpus-per-node 2".split()
+    )
+    done = toolkit(*run, "--mem", "8G", "--", "python3", "busy.py", cwd=shared_dir, env=env)
+    assert done.returncode == 0, done.stderr
+    failed = "run --runtime none --launcher none --job-name bad -- bash -c".split()
+    assert toolkit(*failed, "sleep 5; exit 3", cwd=shared_dir, env=env).returncode == 3
+
+    told = json.loads(toolkit("report", "python3-0001", "--json", cwd=shared_dir, env=env).stdout)
+    number = str(told["job_id"])
+    fields = "JobIDRaw,ElapsedRaw,AllocCPUS,TotalCPU,AllocTRES,TRESUsageInTot,TRESUsageInMax,Start"
+    rows = {row[0]: row for row in sacct(toolkit, env, f"--jobs={number}", f"--format={fields}")}
+    job, step = rows[number], rows[f"{number}.0"]
+    minutes, seconds = job[3].split(":")
+    cpu_seconds = int(minutes) * 60 + float(seconds)
+    assert 5 < cpu_seconds < 4 * 20, "four ranks on two cores for 12 s"
+    assert told["cpu_share"] == pytest.approx(cpu_seconds / (int(job[1]) * int(job[2])))
+    total, largest = (int(re.findall(r"mem=(\d+)", step[at])[0]) for at in (5, 6))
+    assert total >= 4 * 400_000_000
+    assert "mem=16384M" in job[4]
+    memory = {"share": total / (16384 << 20), "asked": 8192 << 20, "least": total / 2}
+    assert told["memory"] == pytest.approx({**memory, "most": min(total, 2 * largest)})
+    assert told["start_seconds"] == int(step[7]) - int(job[7])
+    assert {(gpu["host"], gpu["number"], gpu["busy"], gpu["power"]) for gpu in told["gpus"]} == {
+        (host, gpu, 40 + gpu * 20, 100.5) for host in ("nid001", "nid002") for gpu in (0, 1)
+    }
+    left = toolkit(
+        "cluster", "exec", "--node", "nid001", "--", "pgrep", "-f", "nvidia-smi", env=env
+    )
+    assert left.stdout == "", "it ends with the task"
+
+    (main,) = json.loads(toolkit("usage", "--json", cwd=shared_dir, env=env).stdout)["partition"]
+    hand = sacct(toolkit, env, "--allocations", "--format=State,ElapsedRaw,AllocCPUS,AllocTRES")
+    cpu = [int(row[1]) * int(row[2]) / 3600 for row in hand]
+    gpu = [4 * int(row[1]) / 3600 if "gres/gpu=4" in row[3] else 0.0 for row in hand]
+    assert (main["name"], main["jobs"]) == ("main", 2)
+    assert (main["cpu_hours"], main["gpu_hours"]) == (
+        pytest.approx(sum(cpu)),
+        pytest.approx(sum(gpu)),
+    )
+    assert main["failed_share"] == 0, "of GPU hours; the failed job had none"
+    assert re.search(r"^FAILED +1 ", toolkit("usage", cwd=shared_dir, env=env).stdout, re.MULTILINE)
