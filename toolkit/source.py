@@ -1,7 +1,8 @@
 """The one reader of a user's program: what it imports, calls and defines. Nothing is run.
 
-``python_file`` reads one file; here its imports are followed through the files of the user, as
-Python would follow them. What none of these brings, the Python of the ranks must have.
+Each file is read in one pass over its syntax tree, and its imports are followed through the files
+of the user, as Python would follow them. What none of these brings, the Python of the ranks must
+have.
 """
 
 from __future__ import annotations
@@ -13,25 +14,33 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from itertools import islice
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
+from typing import NamedTuple
 
 from toolkit import git
 from toolkit.files import open_regular
-from toolkit.model.case import Case, Import, Source
-from toolkit.python_file import ImportStatement, PythonFile
+from toolkit.model.case import Case, Construction, Import, Source
 
 _MOST_SCRIPT = 16 << 20  # bytes of a script that is hashed
 _MOST_FILE = 1 << 20  # bytes of a file that is parsed; larger ones are generated
 _MOST_BYTES = 2 << 20  # of all files: a second of parsing
 _MOST_FILES = 200
 _MOST_NAMES = 200  # modules that are looked for where the ranks do not search
-_SHEBANG = re.compile(rb"#![^\n]{0,200}python[\d.]*\s")
+_SHEBANG = rb"#![^\n]{0,200}python[\d.]*\s"
 # Names of shared objects in an ELF are strings that end with a NUL byte.
-_LIBMPI = re.compile(rb"\0lib(?:mpi|mpich|mpi_cxx|mpicxx|mpi_mpifh)\.so(?:\.\d+)?\0")
-_MOST_ENTRIES = 5000  # of a directory that is listed
-_COMPILED = (".so", ".pyc", ".pyx")
+_LIBMPI = rb"\0lib(?:mpi|mpich|mpi_cxx|mpicxx|mpi_mpifh)\.so(?:\.\d+)?\0"
+# Endings of modules; compiled ones are of the ranks' Python, which may be any.
+_ENDINGS = [
+    *(".py", ".so", ".pyc", ".pyx", ".abi3.so"),
+    *(
+        f".cpython-3{minor}-{cpu}-linux-gnu.so"
+        for minor in range(6, 20)
+        for cpu in ("x86_64", "aarch64")
+    ),
+]
 _BESIDE = ("", "src", "lib", "python")  # where people keep modules of their own
 _LEVELS = 5  # of directories, from that of the script up
 # What an image has itself: nothing of the host is put over it.
@@ -41,6 +50,20 @@ _SYSTEM = (
 )
 # Options of Python, and how many words each is.
 _OPTIONS = {**dict.fromkeys(("-u", "-B", "-O", "-s", "-E"), 1), "-W": 2, "-X": 2}
+# Variables by which a script learns which of the ranks it is.
+_RANK_TEXT = (
+    r"(?:SLURM|OMPI|PMIX?|MV2|PALS|HOROVOD|FLUX)_[A-Z_]{1,40}\Z|"
+    r"(?:(?:LOCAL_|NODE_|GROUP_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_ADDR|INIT_METHOD|TF_CONFIG)\Z"
+)
+_LOCALHOST = ("localhost", "127.0.0.1", "tcp://localhost:", "tcp://127.0.0.1:")
+_SWITCHES = ("store_true", "store_false", "store_const", "count", "help", "version", "append_const")
+_BLOCKS = (ast.mod, ast.stmt, ast.ExceptHandler)
+# What may make a module available whose place cannot be foreseen.
+_CHANGES = {
+    *("sys.path", "sys.modules", "sys.meta_path", "sys.path_hooks", "exec"),
+    *("site.addsitedir", "pyximport.install", "importlib.import_module"),
+    "importlib.util.spec_from_file_location",
+}
 
 
 def python_command(
@@ -97,34 +120,75 @@ def _read(case: Case, script: Path, root: Path | None = None) -> Source:
     data = _bytes(script, _MOST_SCRIPT + 1)
     if data is None:
         return Source()
+    _finder.cache_clear()
     sha256 = hashlib.sha256(data).hexdigest() if len(data) <= _MOST_SCRIPT else ""
-    file = _parse(script, data, is_main=True)
-    if file is None:
-        is_mpi = data.startswith(b"\x7fELF") and _LIBMPI.search(data)
+    program = _Program(case, script, root)
+    if not program.add(script, data, is_certain=True):
+        is_mpi = data.startswith(b"\x7fELF") and re.search(_LIBMPI, data)
         return Source(imports=("libmpi",) if is_mpi else (), sha256=sha256)
-    _entries.cache_clear()
-    reader = _Reader(case, script, root)
     packages = script.relative_to(root).parts[:-1] if script.is_relative_to(root) else ()
-    reader.queue = dict.fromkeys(module_files(root, packages), True)
-    reader.add(script, file, is_certain=True)
-    reader.follow()
-    reader.follow_nearby()
-    return reader.source()._replace(sha256=sha256)
+    program.queue |= {Path(each.origin): True for each in _specs(packages, [root]) if each.origin}
+    program.follow()
+    program.follow_nearby()
+    return program.source()._replace(sha256=sha256)
 
 
-class _Reader:
-    """Follows the imports of a program.
+class _Statement(NamedTuple):
+    """An import statement, or one name of ``import a, b``.
+
+    Attributes:
+        file: that it is in.
+        line: of the statement.
+        is_certain: it runs whenever the file is imported, and its failure ends the program: it is
+            in no function, ``try``, condition or loop.
+        module: that it names, with dots; empty in ``from . import x``.
+        names: what is taken from it; empty for ``import module``.
+        level: dots before the name.
+    """
+
+    file: Path
+    line: int
+    is_certain: bool
+    module: str
+    names: tuple[str, ...] = ()
+    level: int = 0
+
+    @property
+    def top(self) -> str:
+        """The module or package that is searched for."""
+        return self.module.partition(".")[0]
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The full names of what is imported; none of a relative import."""
+        whole = (self.module, *(f"{self.module}.{name}" for name in self.names))
+        return () if self.level else whole
+
+    def specs(self, directories: Sequence[Path]) -> list[ModuleSpec]:
+        """Return what Python imports for it, as far as the directories have it."""
+        if self.level:
+            directories = [*self.file.parents][self.level - 1 : self.level]
+        above = [*filter(None, self.module.split("."))]
+        specs = _specs(above, directories)
+        for name in self.names:
+            specs += _specs((*above, name), directories)[len(above) :]
+        return specs
+
+
+class _Program:
+    """A program, as far as its files have been read by following its imports.
 
     Attributes:
         directories: that the ranks search, in their order.
         queue: files that are still to be read, and whether every run imports them.
-        files: what each file shows; None: it cannot be read.
+        files: that were read.
         size: bytes of the files.
-        missing: the imports that no file of the ranks satisfies, and their files.
+        imports: all import statements; ``missing``: those that no file of the ranks satisfies.
         nearby: modules that are only where a changed search path may lead.
         unread: packages and modules that are imported, and of which no file was read.
         shown: directories that the ranks would not see, and what for.
         doubt: why imports may find modules that cannot be foreseen; empty: there is no reason.
+        meaning: what names of the file that is read stand for: ``mp`` -> ``torch.multiprocessing``.
     """
 
     def __init__(self, case: Case, script: Path, root: Path) -> None:
@@ -135,12 +199,18 @@ class _Reader:
         self.visible = [*map(Path, (*own, *trees, *(bind.source for bind in case.binds)))]
         self.directories = [root]
         self.queue: dict[Path, bool] = {}
-        self.files: dict[Path, PythonFile | None] = {}
+        self.files: set[Path] = set()
         self.size = 0
-        self.missing: list[tuple[Path, ImportStatement]] = []
+        self.imports: list[_Statement] = []
+        self.missing: list[_Statement] = []
         self.nearby: set[str] = set()
         self.unread: set[str] = set()
         self.shown: dict[Path, str] = {}
+        self.calls: set[str] = set()
+        self.options: dict[str, bool] = {}
+        self.constructions: list[Construction] = []
+        self.texts: set[str] = set()
+        self.meaning: dict[str, str] = {}
         is_packages = any("-packages" in f"{bind.source}:{bind.target}" for bind in case.binds)
         self.doubt = "a directory of packages is bound by --bind" if is_packages else ""
         search = (case.site.environment | case.job.env).get("PYTHONPATH", "")
@@ -158,7 +228,8 @@ class _Reader:
             is_certain = self.queue.pop(path)
             data = _bytes(path, _MOST_FILE + 1) or b""
             self.size += len(data)
-            self.add(path, _parse(path, data), is_certain=is_certain)
+            if not self.add(path, data, is_certain=is_certain):
+                self.unread.add(path.stem)
         self.unread |= {path.stem for path in self.queue}
 
     def follow_nearby(self) -> None:
@@ -168,62 +239,31 @@ class _Reader:
         """
         doubt, shown = self.doubt, dict(self.shown)
         places = [*_nearby(self.script.parent, self.directory)]
-        for path, statement in self.missing[:_MOST_NAMES]:
-            name = statement.module.partition(".")[0]
-            place = None if name in self.known else find_module(name, places)
-            statement = statement._replace(is_certain=statement.is_certain and bool(doubt))
-            if place is not None and self.enqueue(path, statement, place):
-                self.unread.discard(name)
-                self.nearby.add(name)
+        for statement in self.missing[:_MOST_NAMES]:
+            specs = [] if statement.top in self.known else statement.specs(places)
+            if self.use(statement, specs, is_certain=statement.is_certain and bool(doubt)):
+                self.unread.discard(statement.top)
+                self.nearby.add(statement.top)
         self.follow()
         if not doubt:
             self.doubt, self.shown, self.nearby = doubt, shown, set()
 
-    def add(self, path: Path, file: PythonFile | None, *, is_certain: bool) -> None:
-        """Add a file that was read, and follow its imports."""
-        self.files[path] = file
-        if file is None:
-            self.unread.add(path.stem)
-            return
-        self.doubt = self.doubt or file.doubt
-        for each in file.imports:
-            statement = each._replace(is_certain=is_certain and each.is_certain)
-            top = each.module.partition(".")[0]
-            place = find_module(top, self.directories) if top and not each.level else None
-            if each.level or place:
-                self.enqueue(path, statement, place)
-            elif top != "__main__":
-                self.unread.add(top)
-                self.missing.append((path, statement))
-
-    def enqueue(self, path: Path, statement: ImportStatement, place: Path | None) -> bool:
-        """Have the files read that Python runs for an import of a file; return whether it has code.
-
-        Args:
-            path: of the file.
-            statement: the import.
-            place: of the module that it names first; None: it is relative to the file.
-        """
-        above = [*filter(None, statement.module.split("."))]
-        if place is not None:
-            directory = place.parent
-        elif statement.level <= len(path.parents):
-            directory = path.parents[statement.level - 1]
-        else:
-            return False
-        files = module_files(directory, above)
-        for name in statement.names:
-            files += module_files(directory, (*above, name))
-        if place and not files:
-            self.unread.add(above[0])
-        # A directory may only be called like a package: tensorflow/, with scripts for it.
-        is_code = bool(files) or (place is not None and place.is_file())
-        if place and (is_code or place.parent in self.directories):
-            self.show(place, f"{self.name(path)} imports {above[0]}")
+    def use(self, statement: _Statement, specs: Sequence[ModuleSpec], *, is_certain: bool) -> bool:
+        """Have the files read that Python runs for an import; return whether one has its code."""
+        files = [Path(spec.origin) for spec in specs if spec.loader and spec.origin]
         for file in files:
-            if file not in self.files:
-                self.queue[file] = statement.is_certain or self.queue.get(file, False)
-        return is_code
+            if file.suffix != ".py":  # compiled
+                self.unread.add(file.name.partition(".")[0])
+            elif file not in self.files:
+                self.queue[file] = is_certain or self.queue.get(file, False)
+        if specs and not statement.level:
+            place = _place(specs[0])
+            # A directory may only be called like a package: tensorflow/, with scripts for it.
+            if files or place.parent in self.directories:
+                self.show(place, f"{self.name(statement.file)} imports {statement.top}")
+            if not files:
+                self.unread.add(statement.top)
+        return bool(files)
 
     def show(self, place: Path, reason: str) -> None:
         """Note the directory of a module if the ranks would not see it."""
@@ -237,57 +277,164 @@ class _Reader:
         directory = self.directory
         return str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path)
 
-    def needed(self) -> tuple[Import, ...]:
-        """Return the modules that the Python of the ranks must have, each by its first import."""
-        needed: dict[str, Import] = {}
-        for path, statement in self.missing:
-            name = statement.module.partition(".")[0]
-            if statement.is_certain and name not in needed and name not in self.nearby:
-                within = ".".join((statement.module, *statement.names[:1]))
-                needed[name] = Import(name, self.name(path), statement.line, within)
-        return tuple(needed.values())
+    def add(self, path: Path, data: bytes, *, is_certain: bool) -> bool:
+        """Read a file in one pass over its syntax tree, and follow its imports.
+
+        Return False if it is no Python, too large, or broken.
+        """
+        self.files.add(path)
+        tree = _parse(path, data)
+        if tree is None:
+            return False
+        self.meaning = {}
+        first = len(self.imports)
+        called: list[ast.expr] = []
+        nodes: list[tuple[ast.AST, bool]] = [(tree, True)]
+        while nodes:
+            node, is_run = nodes.pop()
+            is_main = path == self.script
+            within = is_run and (not isinstance(node, _BLOCKS) or _is_always_run(node, is_main))
+            children = [child for child in ast.iter_child_nodes(node) if child._fields]
+            nodes += [(child, within) for child in reversed(children)]
+            self.visit(node, path, is_run)
+            called += [node.func] if isinstance(node, ast.Call) else []
+            called += getattr(node, "decorator_list", ())  # Python calls them, too.
+        # A name may be imported below the function that uses it.
+        self.calls |= {name for each in called if (name := self.full_name(each))}
+        for statement in self.imports[first:]:
+            specs = statement.specs(self.directories)
+            is_needed = is_certain and statement.is_certain
+            if specs or statement.level:
+                self.use(statement, specs, is_certain=is_needed)
+            elif statement.top != "__main__":
+                self.unread.add(statement.top)
+                self.missing.append(statement._replace(is_certain=is_needed))
+        return True
+
+    def visit(self, node: ast.AST, path: Path, is_certain: bool) -> None:
+        """Note what one node imports, assigns or names."""
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    statement = _Statement(path, node.lineno, is_certain, alias.name)
+                    self.imports.append(statement)
+                    self.meaning[alias.asname or alias.name] = alias.name
+            case ast.ImportFrom(module=module, names=names, level=level):
+                taken = tuple(alias.name for alias in names)
+                statement = _Statement(path, node.lineno, is_certain, module or "", taken, level)
+                self.imports.append(statement)
+                for alias in names:
+                    name = f"{module}.{alias.name}" if module else alias.name
+                    self.meaning[alias.asname or alias.name] = name
+            case ast.Constant(value=str(text)) if re.match(_RANK_TEXT, text):
+                self.texts.add(text)
+            case ast.keyword(arg="MASTER_ADDR" | "init_method", value=value):
+                self.meet(value)
+            case ast.Assign(
+                targets=[ast.Subscript(slice=ast.Constant(value="MASTER_ADDR"))], value=value
+            ):
+                self.meet(value)
+            case ast.Name() | ast.Attribute() if (name := self.full_name(node)) in _CHANGES:
+                self.doubt = self.doubt or f"only a run shows what the script does with {name}"
+            case ast.Call():
+                self.call(node)
+
+    def meet(self, address: ast.expr) -> None:
+        """Note that ranks meet at localhost, where those of other nodes are not."""
+        match address:
+            case (
+                ast.JoinedStr(values=[ast.Constant(value=str(text)), *_])
+                | ast.Constant(value=str(text))
+            ) if text.startswith(_LOCALHOST):
+                self.texts.add("MASTER_ADDR=localhost")
+
+    def call(self, node: ast.Call) -> None:
+        """Note the option of argparse or the object that a call makes."""
+        name = self.full_name(node.func)
+        head, _, last = name.rpartition(".")
+        is_made = bool(head) and last[:1].isupper()
+        if not is_made and last != "add_argument":
+            return
+        named = {key.arg: _constant(key.value) for key in node.keywords if key.arg}
+        if last == "add_argument":
+            words = [word.value for word in node.args if isinstance(word, ast.Constant)]
+            flags = [word for word in words if isinstance(word, str) and word.startswith("--")]
+            self.options |= dict.fromkeys(flags[:1], named.get("action") not in _SWITCHES)
+        else:
+            is_whole = not node.args and len(named) == len(node.keywords)
+            self.constructions.append(Construction(name, node.lineno, named, is_whole))
+
+    def full_name(self, node: ast.expr) -> str:
+        """Return ``mp.spawn`` as ``torch.multiprocessing.spawn``; empty if nothing is named."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.insert(0, node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return parts[-1] if parts else ""
+        return ".".join([self.meaning.get(node.id, node.id), *parts])
 
     def source(self) -> Source:
         """Return what was read, of all files together."""
-        files = {self.name(path): file for path, file in self.files.items() if file}
-        imports = [
-            (name, path, statement.is_certain)
-            for path, file in files.items()
-            for statement in file.imports
-            for name in statement.members
-        ]
-        own = {name for name, path, _ in imports if path == self.name(self.script)}
+        named = [(name, each) for each in self.imports for name in each.members]
+        own = {name for name, each in named if each.file == self.script}
+        needed: dict[str, Import] = {}
+        for each in self.missing:
+            if each.is_certain and each.top not in self.nearby:
+                within = ".".join((each.module, *each.names[:1]))
+                file = self.name(each.file)
+                needed.setdefault(each.top, Import(each.top, file, each.line, within))
         return Source(
             python=True,
-            imports=_sorted(name for name, _, _ in imports),
-            calls=_sorted(name for file in files.values() for name in file.calls),
-            options={
-                name: takes for file in files.values() for name, takes in file.options.items()
-            },
-            constructions=tuple(made for file in files.values() for made in file.constructions),
-            certain=_sorted(name for name, _, is_certain in imports if is_certain),
+            imports=_sorted(name for name, _ in named),
+            calls=_sorted(self.calls),
+            options=self.options,
+            constructions=tuple(self.constructions),
+            certain=_sorted(name for name, each in named if each.is_certain),
             packages=_sorted(self.unread - sys.stdlib_module_names),
-            texts=_sorted(text for file in files.values() for text in file.texts),
-            where={name: path for name, path, _ in imports if name not in own},
-            needed=self.needed(),
+            texts=_sorted(self.texts),
+            where={name: self.name(each.file) for name, each in named if name not in own},
+            needed=tuple(needed.values()),
             directories={str(path): reason for path, reason in self.shown.items()},
             doubt=self.doubt,
         )
 
 
-def _parse(path: Path, data: bytes, *, is_main: bool = False) -> PythonFile | None:
-    """Return what a file shows; None if it is no Python, too large, or broken."""
-    if len(data) > _MOST_FILE or not (path.suffix == ".py" or _SHEBANG.match(data)):
+def _is_always_run(node: ast.AST, is_main: bool) -> bool:
+    """Return whether what stands directly in a node runs whenever the node does."""
+    match node:
+        case ast.Module() | ast.ClassDef():
+            return True
+        case ast.If(
+            test=ast.Compare(
+                left=ast.Name(id="__name__"),
+                ops=[ast.Eq()],
+                comparators=[ast.Constant(value="__main__")],
+            ),
+            orelse=[],
+        ):
+            return is_main
+    return False
+
+
+def _constant(node: ast.expr) -> int | str | None:
+    """Return a number or a text that is written out; None for another expression."""
+    with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        value = ast.literal_eval(node)
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def _parse(path: Path, data: bytes) -> ast.Module | None:
+    """Return the syntax of a file; None if it is no Python, too large, or broken."""
+    if len(data) > _MOST_FILE or not (path.suffix == ".py" or re.match(_SHEBANG, data)):
         return None
-    file = PythonFile(is_main)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # The parser warns of "\d", on standard error.
-            file.read(ast.parse(data))
     # Broken or newer syntax, NUL bytes and unknown encodings, and depth.
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return file
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # The parser warns of "\d", on standard error.
+        return ast.parse(data)
+    return None
 
 
 def _sorted(names: Iterable[str]) -> tuple[str, ...]:
@@ -303,8 +450,7 @@ def _bytes(path: Path, most: int) -> bytes | None:
         return None
 
 
-# Where modules are, as Python finds them; none is imported. A path that cannot be examined is none:
-# ``Path.is_file`` would raise for some of them.
+# Where modules are, as Python finds them; none is imported.
 
 
 def module_file(name: str, directory: Path) -> Path | None:
@@ -312,11 +458,11 @@ def module_file(name: str, directory: Path) -> Path | None:
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
         return None
-    path = directory.joinpath(*parts)
-    main, file = path / "__main__.py", path.with_name(f"{path.name}.py")
-    if os.path.isfile(main):
-        return main
-    return file if file in module_files(directory, parts) else None
+    for names in ((*parts, "__main__"), parts):
+        specs = _specs(names, [directory])
+        if len(specs) == len(names) and (file := specs[-1].origin) and file.endswith(".py"):
+            return Path(file)
+    return None
 
 
 def work_trees(folder: Path, directory: Path) -> dict[str, str]:
@@ -325,44 +471,27 @@ def work_trees(folder: Path, directory: Path) -> dict[str, str]:
     return {str(tree): f"the git work tree of {name}" for tree, name in trees.items() if tree}
 
 
-def module_files(directory: Path, parts: Iterable[str]) -> list[Path]:
-    """Return the files that Python runs for the module ``a.b.c`` of a directory, in order."""
-    files = []
+def _specs(parts: Iterable[str], directories: Iterable[Path | str]) -> list[ModuleSpec]:
+    """Return the modules that Python imports for ``a.b.c``, as far as they are there."""
+    specs: list[ModuleSpec] = []
     for part in parts:
-        package, file = directory / part / "__init__.py", directory / f"{part}.py"
-        if os.path.isfile(package):
-            files.append(package)
-        elif os.path.isfile(file):
-            return [*files, file]
-        directory = directory / part
-    return files
-
-
-def find_module(name: str, directories: Iterable[Path]) -> Path | None:
-    """Return the place of a module; a directory without ``__init__.py`` comes last."""
-    bare = None
-    for directory in directories:
-        package, file = directory / name, directory / f"{name}.py"
-        if os.path.isfile(package / "__init__.py"):
-            return package
-        if os.path.isfile(file):
-            return file
-        for entry in _entries(directory):
-            if entry.endswith(_COMPILED) and entry.partition(".")[0] == name:
-                return directory / entry
-        if bare is None and os.path.isdir(package):
-            bare = package
-    return bare
+        places = [spec for each in directories if (spec := _finder(str(each)).find_spec(part))]
+        if not places:
+            break
+        # A directory without ``__init__.py`` comes last.
+        specs.append(next((spec for spec in places if spec.loader), places[0]))
+        directories = specs[-1].submodule_search_locations or ()
+    return specs
 
 
 @lru_cache
-def _entries(directory: Path) -> list[str]:
-    """Return the names of what is in a directory, as far as it is listed."""
-    try:
-        with os.scandir(directory) as names:
-            return [entry.name for entry in islice(names, _MOST_ENTRIES)]
-    except (OSError, ValueError):
-        return []
+def _finder(directory: str) -> FileFinder:
+    return FileFinder(directory, (SourceFileLoader, _ENDINGS))
+
+
+def _place(spec: ModuleSpec) -> Path:
+    """Return the directory of a package, or the file of a module."""
+    return Path([*(spec.submodule_search_locations or ()), spec.origin or ""][0])
 
 
 def _nearby(folder: Path, directory: Path) -> Iterator[Path]:
