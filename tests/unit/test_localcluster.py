@@ -18,10 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tests.progress import Silent
-from toolkit import sites
 from toolkit.errors import BusyError, ClusterError, ConfigError, SlurmUnreachableError, UsageError
 from toolkit.localcluster import access, config, directory, options, packages, processes, waiting
-from toolkit.localcluster.imitation import imitate
 from toolkit.localcluster.lifecycle import down, shared_directories
 from toolkit.localcluster.paths import Paths, below_private, paths_in, paths_of
 from toolkit.localcluster.shape import (
@@ -43,9 +41,6 @@ SHAPES = {
     "light": Shape(
         nodes=(Nodes(names="nid[001-250]"), Nodes(names="gpu[1-10]", gpus=2, gpu_type="v100"))
     ),
-    "like-neuron": imitate(
-        sites.load("neuron"), most=1, chosen=("cas_v100_4", "jupyter"), accounting=True
-    ).shape,
 }
 
 

@@ -66,13 +66,10 @@ def on(runtime: str, job: dict[str, Any] | None = None, **changes: Any) -> Case:
 
 
 def cases() -> dict[str, Case]:
-    mpirun = replace(FACTS, mpirun="mpirun (Open MPI) 4.1.4")
     bound = {"bind": ("/data/a b:/data:ro",)}
     return {
         **{f"{name}-torchrun": on(name, bound if runtime.image else {}) for name, runtime in OTHERS.items()},
         "docker-torchrun": on("docker", {"gpus": 2, "ntasks_per_node": None} | bound, engine=replace(ENGINE, nvidia=True)),
-        "docker-srun": on("docker", {"launcher": "srun"}),
-        "docker-horovod-gloo": on("docker", {"launcher": "horovod-gloo"}),
         "podman-none": on(
             "docker",
             {"launcher": "none", "gpus": 2},
@@ -80,13 +77,7 @@ def cases() -> dict[str, Case]:
             site=SITE,
         ),
         "pyxis-horovod": on("pyxis", {"launcher": "horovod"}, site=SITE),
-        "pyxis-horovod-gloo": on("pyxis", {"launcher": "horovod-gloo"}),
         "conda-torchrun": on("conda", {"modules": ("cudampi/openmpi-4.1.1",)}, site=SITE),
-        "conda-spawn": on("conda", {"launcher": "spawn"}),
-        "conda-horovod": on("conda", {"launcher": "horovod"}),
-        "conda-mpirun": on("conda", {"launcher": "mpirun"}, facts=mpirun),
-        "none-srun": on("none", {"launcher": "srun"}, environment=HOST, site=SITE),
-        "none-none": on("none", {"launcher": "none", "array": "0-3"}, environment=HOST),
     }  # fmt: skip
 
 
