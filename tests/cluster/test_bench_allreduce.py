@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -37,9 +35,7 @@ def meet(backend):
     [("gloo",), pytest.param(("gloo", "horovod", "mpi"), marks=pytest.mark.long)],
     ids=len,
 )
-def test_every_library_adds_up_rightly(
-    backends: tuple[str, ...], toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_every_library_adds_up_rightly(backends, toolkit, pytorch_image, shared_dir):
     chosen = [word for name in backends for word in ("--backend", name)]
     words = (
         *"bench allreduce --image".split(),
@@ -63,8 +59,8 @@ def test_every_library_adds_up_rightly(
 
 
 def test_a_wrong_sum_is_found_and_a_backend_without_its_hardware_refused(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, pytorch_image, shared_dir
+):
     shutil.copy(shipped("jobs") / "nccl-allreduce" / "train.py", shared_dir)
     (shared_dir / "libraries.py").write_text(WRONG)
     words = (

@@ -125,7 +125,7 @@ def run(block: Block, cwd: Path, env: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("page", "runs_long"), list(cases()))
 @pytest.mark.usefixtures("pytorch_image")
-def test_page(page: Path, runs_long: bool, shared_dir: Path, page_env: dict[str, str]) -> None:
+def test_page(page, runs_long, shared_dir, page_env):
     files = [block for block in (*read(SCRIPT_PAGE), *read(page)) if "file" in block.marks]
     for block in files:
         (shared_dir / block.marks["file"]).write_text(block.text + "\n", encoding="utf-8")

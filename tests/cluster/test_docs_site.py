@@ -107,7 +107,7 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-def test_every_link_leads_to_a_page_and_an_anchor(site: Path) -> None:
+def test_every_link_leads_to_a_page_and_an_anchor(site):
     pages = {path: Contents(path) for path in site.rglob("*.html")}
     assert len(pages) > 100
     for path, page in pages.items():
@@ -122,9 +122,7 @@ def test_every_link_leads_to_a_page_and_an_anchor(site: Path) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_pages_fit_and_ask_nothing_of_other_hosts(
-    width: int, address: str, browser: Browser, tmp_path: Path
-) -> None:
+def test_pages_fit_and_ask_nothing_of_other_hosts(width, address, browser, tmp_path):
     """``TOOLKIT_KEEP_SCREENSHOTS=DIR`` keeps the pictures for people to look at."""
     pictures = Path(os.environ.get("TOOLKIT_KEEP_SCREENSHOTS") or tmp_path)
     page = browser.new_page(viewport={"width": width, "height": 900})

@@ -31,7 +31,7 @@ def failed(found: dict[str, dict[str, str]]) -> set[str]:
 
 
 @pytest.mark.long  # beside it: `image verify` on two nodes, and what is broken, each time alone
-def test_a_healthy_cluster_passes(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_healthy_cluster_passes(toolkit, pytorch_image, shared_dir):
     code, found = doctor(
         toolkit, shared_dir, "--nodes", "2", "--gpus", "1", "--image", str(pytorch_image)
     )
@@ -58,9 +58,7 @@ def on_node(toolkit: Any, node: str, line: str, back: str) -> Iterator[None]:
         assert done.returncode == 0, done.stderr
 
 
-def test_a_name_that_does_not_resolve_and_a_drained_node(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_name_that_does_not_resolve_and_a_drained_node(toolkit, pytorch_image, shared_dir):
     (shared_dir / "hosts").write_text("127.0.0.1 localhost\n10.77.0.12 nid002\n")
     admin = ("cluster", "exec", "--", "scontrol", "update", "nodename=nid003")
     assert toolkit(*admin, "state=drain", "reason=fan is broken").returncode == 0
@@ -84,8 +82,8 @@ def test_a_name_that_does_not_resolve_and_a_drained_node(
 
 
 def test_a_closed_port_is_found_and_nobody_waits_for_ranks_that_cannot_meet(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, pytorch_image, shared_dir
+):
     rule = "INPUT -i eth0 -p tcp --dport 61000:65535 -j REJECT"
     with on_node(toolkit, "nid001", f"iptables -A {rule}", f"iptables -D {rule}"):
         code, found = doctor(toolkit, shared_dir, "--nodes", "2", "--image", str(pytorch_image))
@@ -96,9 +94,7 @@ def test_a_closed_port_is_found_and_nobody_waits_for_ranks_that_cannot_meet(
     assert found["allreduce-gloo"]["outcome"] == "not checked"
 
 
-def test_a_node_that_does_not_see_the_image(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_node_that_does_not_see_the_image(toolkit, pytorch_image, shared_dir):
     directory = pytorch_image.parent
     with on_node(
         toolkit, "nid002", f"mount -t tmpfs none {directory}", f"umount --lazy {directory}"
@@ -110,9 +106,7 @@ def test_a_node_that_does_not_see_the_image(
     assert found["names"]["outcome"] == "not checked"
 
 
-def test_a_full_directory_no_slurm_and_no_image(
-    toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path
-) -> None:
+def test_a_full_directory_no_slurm_and_no_image(toolkit, toolkit_env, shared_dir):
     full = shared_dir / "full"
     full.mkdir()
     line = 'mount -t tmpfs -o size=64k none "$1" && cd "$1" && shift && exec "$@"'

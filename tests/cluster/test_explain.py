@@ -94,9 +94,7 @@ def provoked(
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_provoked_failure_is_named(
-    name: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_provoked_failure_is_named(name, toolkit, pytorch_image, shared_dir):
     failure = FAILURES[name]
     done = provoked(failure, toolkit, pytorch_image, shared_dir)
     assert done.returncode not in (0, 64, 65), done.stderr
@@ -112,9 +110,7 @@ def test_a_provoked_failure_is_named(
     )
 
 
-def test_what_is_gone_when_the_job_starts(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_what_is_gone_when_the_job_starts(toolkit, pytorch_image, shared_dir):
     """Both were there when the job was planned."""
     for what, rule in (("bind", "bind-missing"), ("image", "image-missing")):
         place = shared_dir / what
@@ -135,9 +131,7 @@ def test_what_is_gone_when_the_job_starts(
         assert found["match"]["rule"] == rule, found
 
 
-def test_a_healthy_run_has_nothing_to_explain(
-    toolkit: Any, launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_healthy_run_has_nothing_to_explain(toolkit, launch, pytorch_image, shared_dir):
     (shared_dir / "well.py").write_text(RANK + "print('loss 0.3, 0 errors')\n")
     done = launch(pytorch_image, "--launcher srun --ntasks-per-node 2 well.py")
     assert done.returncode == 0, done.stderr

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,8 +34,8 @@ _CASES = [
 
 @pytest.mark.parametrize("case", _CASES)
 def test_the_rank_that_failed_first_is_named_with_its_own_words(
-    case: Case, pytorch_image: Path, toolkit: Any, launch: Any, shared_dir: Path
-) -> None:
+    case, pytorch_image, toolkit, launch, shared_dir
+):
     (shared_dir / "study.py").write_text(script(case))
     shape = ("--nodes", "2", "--ntasks-per-node", "2", "--nodelist", "nid[001-002]", "--time", "3")
     done = launch(pytorch_image, "--launcher", case.launcher, *shape, "study.py", timeout=240)

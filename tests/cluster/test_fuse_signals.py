@@ -43,9 +43,7 @@ print("end", flush=True)
 """
 
 
-def test_a_rank_that_is_asked_for_its_stacks_reads_from_its_image_afterwards(
-    user: User, place: Path
-) -> None:
+def test_a_rank_that_is_asked_for_its_stacks_reads_from_its_image_afterwards(user, place):
     (place / "stuck.py").write_text(STUCK)
     (place / "go").unlink(missing_ok=True)
     words = ("--image", "pytorch_cpu", "--launcher", "none", "stuck.py")

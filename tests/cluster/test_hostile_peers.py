@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,9 +28,7 @@ print("inside", ray.get(ray.remote(lambda: 42).remote()), flush=True)
 """
 
 
-def test_a_stranger_gets_no_work_from_a_jobs_ray(
-    toolkit: Any, ray_image: Path, shared_dir: Path
-) -> None:
+def test_a_stranger_gets_no_work_from_a_jobs_ray(toolkit, ray_image, shared_dir):
     (shared_dir / "train.py").write_text(TELLING)
     (shared_dir / "stranger.py").write_text(STRANGER)
     image = ("--image", str(ray_image))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -53,8 +52,8 @@ def logs(work: Path) -> list[str]:
 
 @pytest.mark.parametrize("is_tree", [False, True])
 def test_code_beside_the_working_directory_reaches_the_ranks(
-    is_tree: bool, toolkit: Any, shared_dir: Path, pytorch_image: Path
-) -> None:
+    is_tree, toolkit, shared_dir, pytorch_image
+):
     work = project(shared_dir)
     if is_tree:
         (shared_dir / ".git").mkdir()
@@ -69,8 +68,8 @@ def test_code_beside_the_working_directory_reaches_the_ranks(
 
 
 def test_a_job_whose_imports_fail_does_not_queue_and_would_have_failed(
-    toolkit: Any, shared_dir: Path, pytorch_image: Path
-) -> None:
+    toolkit, shared_dir, pytorch_image
+):
     """What is refused fails indeed: with a reason it is submitted all the same."""
     work = project(shared_dir, "import torch\nimport cv2, einops\n")
     options = ("--image", str(pytorch_image), *"--launcher none train.py".split())
@@ -84,9 +83,7 @@ def test_a_job_whose_imports_fail_does_not_queue_and_would_have_failed(
     assert "No module named 'cv2'" in "".join(logs(work))
 
 
-def test_a_package_is_trained_by_torchrun_as_a_module(
-    toolkit: Any, shared_dir: Path, pytorch_image: Path
-) -> None:
+def test_a_package_is_trained_by_torchrun_as_a_module(toolkit, shared_dir, pytorch_image):
     """Both ways to write it; the run can be repeated, and relative imports work as for `python -m`."""
     work = write_files(project(shared_dir), {"inner/__init__.py": "", "inner/train.py": RANKS})
     image = ("--image", str(pytorch_image))

@@ -80,9 +80,7 @@ def told(directory: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_srun_tells_each_rank_who_it_is_but_for_what_is_set(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_srun_tells_each_rank_who_it_is_but_for_what_is_set(toolkit, pytorch_image, shared_dir):
     (shared_dir / "tell.py").write_text(TELL)
     options = (
         *"--launcher srun --nodes 2 --ntasks-per-node 2 --env LOCAL_WORLD_SIZE=mine".split(),
@@ -104,9 +102,7 @@ def test_srun_tells_each_rank_who_it_is_but_for_what_is_set(
 
 
 @pytest.mark.parametrize("init", ["tcp", "file"])
-def test_ranks_of_srun_meet_without_the_environment(
-    init: str, launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_ranks_of_srun_meet_without_the_environment(init, launch, pytorch_image, shared_dir):
     (shared_dir / "meet.py").write_text(MEET)
     done = launch(pytorch_image, f"--launcher srun --init {init} --nodes 2 meet.py", timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -115,8 +111,8 @@ def test_ranks_of_srun_meet_without_the_environment(
 
 
 def test_a_script_that_forks_gets_its_arguments_and_its_first_failure_is_the_runs(
-    launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    launch, pytorch_image, shared_dir
+):
     (shared_dir / "forking.py").write_text(FORKING)
     done = launch(pytorch_image, "--nodes 2 --ntasks-per-node 2 forking.py", timeout=150)
     assert "spawn (forking.py calls mp.spawn)" in done.stderr
@@ -128,9 +124,7 @@ def test_a_script_that_forks_gets_its_arguments_and_its_first_failure_is_the_run
     none_left(shared_dir)
 
 
-def test_each_node_starts_as_many_ranks_as_it_has_gpus(
-    launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_each_node_starts_as_many_ranks_as_it_has_gpus(launch, pytorch_image, shared_dir):
     (shared_dir / "tell.py").write_text(TELL)
     done = launch(pytorch_image, "--launcher torchrun --gpus 2,1 tell.py")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -142,8 +136,8 @@ def test_each_node_starts_as_many_ranks_as_it_has_gpus(
 
 
 def test_two_jobs_on_one_node_meet_at_two_ports_and_a_port_that_is_taken_is_passed_over(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, pytorch_image, shared_dir
+):
     for name, text in (
         ("squatter.py", SQUATTER),
         ("tell.py", TELL + "import time; time.sleep(3)\n"),
@@ -176,9 +170,7 @@ def test_two_jobs_on_one_node_meet_at_two_ports_and_a_port_that_is_taken_is_pass
     assert {int(one["MASTER_PORT"]) for one in told(shared_dir, "tell-0001")} == {taken + 1}
 
 
-def test_a_killed_rank_starts_again_from_the_snapshot(
-    toolkit: Any, launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_killed_rank_starts_again_from_the_snapshot(toolkit, launch, pytorch_image, shared_dir):
     job = ("jobs/digits-ddp-elastic", "--epochs", "14", "--pause", "0.5")
     options = ("--nodes", "2", "--ntasks-per-node", "1", "--max-restarts", "2")
     assert launch(pytorch_image, "--detach", *options, *job).returncode == 0
@@ -195,9 +187,7 @@ def test_a_killed_rank_starts_again_from_the_snapshot(
 
 
 @pytest.mark.long  # beside it: a killed rank that starts again
-def test_an_elastic_run_outlives_a_node(
-    toolkit: Any, launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_an_elastic_run_outlives_a_node(toolkit, launch, pytorch_image, shared_dir):
     job = ("jobs/digits-ddp-elastic", "--epochs", "300", "--pause", "0.4")
     options = ("--nodes", "1:2", "--ntasks-per-node", "1")
     assert launch(pytorch_image, "--detach", *options, *job).returncode == 0
@@ -227,8 +217,8 @@ def test_an_elastic_run_outlives_a_node(
 
 
 def test_a_controller_that_restarts_in_the_middle_costs_nothing(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
+    toolkit, pytorch_image, shared_dir, toolkit_env
+):
     """In a cluster of its own: this one's controller is not its first process's child any more afterwards."""
     env = {**toolkit_env, "TOOLKIT_CLUSTER": "restart"}
     up = toolkit("cluster", "up", "--nodes", "2", env=env)

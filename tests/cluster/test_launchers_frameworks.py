@@ -55,9 +55,7 @@ def run(toolkit: Any, directory: Path, *words: object, seconds: float = 400) -> 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_horovod_trains_in_tensorflow(
-    toolkit: Any, tensorflow_image: Path, shared_dir: Path
-) -> None:
+def test_horovod_trains_in_tensorflow(toolkit, tensorflow_image, shared_dir):
     run(
         toolkit, shared_dir, "--image", tensorflow_image, "jobs/horovod-tensorflow", "--epochs", "2"
     )
@@ -68,8 +66,8 @@ def test_horovod_trains_in_tensorflow(
 
 
 def test_workers_of_tensorflow_train_one_network_on_two_nodes(
-    toolkit: Any, tensorflow_image: Path, shared_dir: Path
-) -> None:
+    toolkit, tensorflow_image, shared_dir
+):
     run(
         toolkit,
         shared_dir,
@@ -85,8 +83,8 @@ def test_workers_of_tensorflow_train_one_network_on_two_nodes(
 
 
 def test_each_worker_is_told_where_all_are_and_has_its_share_of_the_gpus(
-    toolkit: Any, tensorflow_image: Path, shared_dir: Path
-) -> None:
+    toolkit, tensorflow_image, shared_dir
+):
     (shared_dir / "tell.py").write_text(TELLING)
     shape = (
         *"--launcher tensorflow --nodes".split(),
@@ -110,9 +108,7 @@ def test_each_worker_is_told_where_all_are_and_has_its_share_of_the_gpus(
     assert [one["gpus"] for one in told] == ["0", "1", "0", "1"]
 
 
-def test_tasks_and_actors_of_ray_work_on_both_nodes(
-    toolkit: Any, ray_image: Path, shared_dir: Path
-) -> None:
+def test_tasks_and_actors_of_ray_work_on_both_nodes(toolkit, ray_image, shared_dir):
     run(toolkit, shared_dir, "--image", ray_image, "--nodelist", "nid[001-002]", "jobs/ray-tasks")
     results = outcome(shared_dir, "ray-tasks-0001")["results"]
     assert results["tasks"] == [0, 1, 4, 9]
@@ -123,8 +119,8 @@ def test_tasks_and_actors_of_ray_work_on_both_nodes(
 
 
 def test_two_rays_on_the_same_nodes_know_nothing_of_each_other_and_leave_nothing(
-    toolkit: Any, ray_image: Path, shared_dir: Path
-) -> None:
+    toolkit, ray_image, shared_dir
+):
     """One waits all the time; the other begins, works and fails beside it, and its exit code comes back. Then the first is cancelled."""
     (shared_dir / "use.py").write_text(USING)
     options = (
@@ -192,8 +188,8 @@ def name_of(pid: int) -> str:
     ],
 )
 def test_a_run_whose_ray_is_killed_on_one_node_ends_says_so_and_leaves_nothing(
-    name: str, node: str, code: int, why: str, toolkit: Any, ray_image: Path, shared_dir: Path
-) -> None:
+    name, node, code, why, toolkit, ray_image, shared_dir
+):
     (shared_dir / "use.py").write_text(USING)
     options = (
         "--image",

@@ -77,9 +77,7 @@ def hello(base: Path) -> Path:
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "auto"])
-def test_a_program_in_c(
-    launcher: str, hello: Path, toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_program_in_c(launcher, hello, toolkit, pytorch_image, shared_dir):
     nodes = 3
     shutil.copy(hello, shared_dir / "hello")
     options = ("--launcher", launcher, "--nodes", str(nodes), "--ntasks-per-node", "2")
@@ -98,7 +96,7 @@ def test_a_program_in_c(
     none_left(shared_dir)
 
 
-def test_a_script_of_mpi4py(launch: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_script_of_mpi4py(launch, pytorch_image, shared_dir):
     done = launch(pytorch_image, "--launcher mpi jobs/mpi-hello")
     assert done.returncode == 0, done.stdout + done.stderr
     results = outcome(shared_dir, "mpi-hello-0001")["results"]
@@ -107,9 +105,7 @@ def test_a_script_of_mpi4py(launch: Any, pytorch_image: Path, shared_dir: Path) 
 
 
 @pytest.mark.parametrize("launcher", ["mpi", "mpirun"])
-def test_one_sided_communication(
-    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_one_sided_communication(launcher, toolkit, pytorch_image, shared_dir):
     """What is exported for Open MPI replaces the image's own list of components."""
     (shared_dir / "windows.py").write_text(WINDOWS)
     options = ("--launcher", launcher, "--nodes", "2", "--ntasks-per-node", "2")
@@ -121,9 +117,7 @@ def test_one_sided_communication(
     ]
 
 
-def test_a_script_of_mpirun_runs_without_us(
-    hello: Path, toolkit: Any, launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_script_of_mpirun_runs_without_us(hello, toolkit, launch, pytorch_image, shared_dir):
     shutil.copy(hello, shared_dir / "hello")
     options = ("--launcher", "mpirun", "--nodes", "2", "--ntasks-per-node", "2")
     dry = launch(pytorch_image, "--dry-run", *options, "hello")
@@ -142,9 +136,7 @@ def test_a_script_of_mpirun_runs_without_us(
 
 
 @pytest.mark.parametrize("launcher", ["horovod-gloo", "horovod-elastic", "mpirun"])
-def test_nothing_is_left_of_a_cancelled_job(
-    launcher: str, toolkit: Any, launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_nothing_is_left_of_a_cancelled_job(launcher, toolkit, launch, pytorch_image, shared_dir):
     (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
     options = ("--launcher", launcher, "--nodes", "2")
     assert launch(pytorch_image, "--detach", *options, "wait.py").returncode == 0
@@ -172,8 +164,8 @@ def rank_process(directory: Path, rank: int) -> int:
 
 @pytest.mark.long  # beside it: ranks that all fail
 def test_elastic_horovod_goes_on_without_a_rank_takes_it_back_and_survives_a_node(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, pytorch_image, shared_dir
+):
     (shared_dir / "count.py").write_text(COUNTING)
     image = ("--image", str(pytorch_image), "--nodes", "1:2", "--nodelist", "nid[001-002]")
     assert (

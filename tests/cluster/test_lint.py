@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from toolkit.units import compare
@@ -13,7 +10,7 @@ from tools.docs.lint_cases import CASES
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-def test_sbatch_refuses_what_lint_says_it_does(toolkit: Any, shared_dir: Path) -> None:
+def test_sbatch_refuses_what_lint_says_it_does(toolkit, shared_dir):
     cases = [case for case in CASES if case.refused]
     for number, case in enumerate(cases):
         (shared_dir / f"{number:02}-bad").write_text(case.bad, newline="")
@@ -31,7 +28,7 @@ def test_sbatch_refuses_what_lint_says_it_does(toolkit: Any, shared_dir: Path) -
     assert [line for line in said if line] == "\n".join(wanted).split("\n")
 
 
-def test_what_lint_mends_is_submitted_and_runs(toolkit: Any, shared_dir: Path) -> None:
+def test_what_lint_mends_is_submitted_and_runs(toolkit, shared_dir):
     script = shared_dir / "job.sbatch"
     script.write_text(
         "#!/bin/bash\n#SBATCH –nodes=2\n#SBATCH -- job-name=two words\nmodule() { :; }\nsrun\n    --label hostname\n#SBATCH -o out\n"

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ordinary_user import User
 from tests.cluster.ranks import wait_for
 
 
@@ -55,7 +54,7 @@ def status(call: Callable[..., Any]) -> dict[str, Any]:
     return data
 
 
-def test_a_cluster_from_up_to_down(scratch: Any, directory: Path, tmp_path: Path) -> None:
+def test_a_cluster_from_up_to_down(scratch, directory, tmp_path):
     """Up twice, with the directories below /tmp that its nodes share; the controller dies; nothing stays."""
     if not str(tmp_path).startswith("/tmp/"):
         pytest.fail(f"pytest's own directory {tmp_path} was expected below /tmp")
@@ -99,9 +98,7 @@ def test_a_cluster_from_up_to_down(scratch: Any, directory: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("number", "moment"), [(signal.SIGKILL, 0.0), (signal.SIGKILL, 0.3), (signal.SIGINT, 0.0)]
 )
-def test_of_an_up_that_was_ended_nothing_stays(
-    number: int, moment: float, scratch: Any, directory: Path, toolkit_env: dict[str, str]
-) -> None:
+def test_of_an_up_that_was_ended_nothing_stays(number, moment, scratch, directory, toolkit_env):
     """Killed, its processes go by themselves, if it was not wholly up by then; the files with `down` or `up`."""
     words = (sys.executable, "-m", "toolkit", "cluster", "up", "--name", "scratch")
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
@@ -123,8 +120,8 @@ def test_of_an_up_that_was_ended_nothing_stays(
 
 
 def test_why_it_did_not_start_is_quoted_and_nothing_stays(
-    scratch: Any, directory: Path, toolkit_env: dict[str, str], tmp_path: Path
-) -> None:
+    scratch, directory, toolkit_env, tmp_path
+):
     """Slurmctld has no such plugin; then a second node is told that it is another one, which slurm.conf lacks."""
     (tmp_path / "shape.toml").write_text('extra = ["SelectType=select/nothing"]\n')
     up = scratch("up", "--shape", str(tmp_path / "shape.toml"))
@@ -149,9 +146,7 @@ def test_why_it_did_not_start_is_quoted_and_nothing_stays(
     assert left_of(directory) == []
 
 
-def test_unequal_gpus_partitions_and_a_second_cluster(
-    cluster: str, toolkit: Any, scratch: Any, shared_dir: Path
-) -> None:
+def test_unequal_gpus_partitions_and_a_second_cluster(cluster, toolkit, scratch, shared_dir):
     del cluster
     one = "one:nodes=nid002,max-nodes=1,max-time=10:00"
     partitions = ("--partition", "wide:default", "--partition", one)
@@ -176,7 +171,7 @@ def test_unequal_gpus_partitions_and_a_second_cluster(
     assert "also up     test" in scratch("status").stdout
 
 
-def test_nodes_are_machines_of_their_own(cluster: str, toolkit: Any, shared_dir: Path) -> None:
+def test_nodes_are_machines_of_their_own(cluster, toolkit, shared_dir):
     """Each looks once all have written; what other tests have left of their jobs is no daemon."""
     del cluster
     made = 'touch "$0/$(hostname)" /tmp/$(hostname) /dev/shm/$(hostname)'
@@ -194,7 +189,7 @@ def test_nodes_are_machines_of_their_own(cluster: str, toolkit: Any, shared_dir:
     assert programs & {"slurmd", "slurmctld", "slurmdbd", "munged"} == {"slurmd"}
 
 
-def test_exec_is_the_command(cluster: str, toolkit: Any, shared_dir: Path) -> None:
+def test_exec_is_the_command(cluster, toolkit, shared_dir):
     del cluster
     script = 'pwd; echo "$1"; exit 37'
     done = toolkit(*"cluster exec -- bash -c".split(), script, "-", "it's $HOME", cwd=shared_dir)
@@ -212,7 +207,7 @@ def test_exec_is_the_command(cluster: str, toolkit: Any, shared_dir: Path) -> No
     assert (shown.returncode, "on a node" in shown.stderr) == (83, True)
 
 
-def test_a_node_is_cut_off_joined_killed_and_started(cluster: str, toolkit: Any) -> None:
+def test_a_node_is_cut_off_joined_killed_and_started(cluster, toolkit):
     del cluster
 
     def call(*words: str) -> Any:
@@ -243,9 +238,7 @@ def test_a_node_is_cut_off_joined_killed_and_started(cluster: str, toolkit: Any)
     assert (wrong.returncode, "nid003" in wrong.stderr) == (64, True)
 
 
-def test_light_nodes_share_what_they_say_and_nothing_of_them_stays(
-    scratch: Any, directory: Path
-) -> None:
+def test_light_nodes_share_what_they_say_and_nothing_of_them_stays(scratch, directory):
     up = scratch("up", "--light", "--nodes", "40")
     assert up.returncode == 0, up.stderr
     ask = "echo $(hostname) $(hostname -i)"
@@ -269,9 +262,7 @@ def test_light_nodes_share_what_they_say_and_nothing_of_them_stays(
 
 
 @pytest.mark.long
-def test_a_job_on_a_thousand_nodes(
-    scratch: Any, toolkit: Any, toolkit_env: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_job_on_a_thousand_nodes(scratch, toolkit, toolkit_env, tmp_path):
     up = scratch("up", "--nodes", "1000", "--share", str(tmp_path), timeout=400)
     assert up.returncode == 0, up.stderr
     words = ("--launcher", "none", "--runtime", "none", "--nodes", "1000", "--", "hostname")
@@ -283,7 +274,7 @@ def test_a_job_on_a_thousand_nodes(
     assert printed == {f"nid{number:04d}" for number in range(1, 1001)}
 
 
-def test_an_ordinary_user(user: User) -> None:
+def test_an_ordinary_user(user):
     directory = user.home / ".local/state/toolkit/clusters/local"
     up = user.toolkit("cluster", "up", "--gpus-per-node", "2")
     srun = ("cluster", "exec", "--", "srun")

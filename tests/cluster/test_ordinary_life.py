@@ -8,7 +8,6 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -61,8 +60,8 @@ if int(os.environ["SLURM_PROCID"]) == 0:
 
 
 def test_a_rank_goes_on_when_the_others_ended_long_ago_and_the_job_says_so(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, pytorch_image, shared_dir
+):
     """It takes more than a minute, since srun's limit was a minute; jobs of four launchers take it together."""
     (shared_dir / "evaluate.py").write_text(EVALUATING)
     (shared_dir / "save.py").write_text(SAVING)
@@ -110,17 +109,13 @@ def test_a_rank_goes_on_when_the_others_ended_long_ago_and_the_job_says_so(
         assert (shared_dir / f"checkpoint-{launcher}").read_text() == "whole"
 
 
-def test_a_rank_that_fails_ends_the_others_at_once(
-    launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_rank_that_fails_ends_the_others_at_once(launch, pytorch_image, shared_dir):
     (shared_dir / "fail.py").write_text(FAILING)
     done = launch(pytorch_image, "--launcher srun --ntasks-per-node 2 fail.py")
     assert done.returncode == 3, done.stdout + done.stderr
 
 
-def test_a_package_that_meets_through_mpi_is_started_by_mpi(
-    launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_package_that_meets_through_mpi_is_started_by_mpi(launch, pytorch_image, shared_dir):
     """As in public diffusion models: the script itself names neither MPI nor torch.distributed."""
     for folder in ("scripts", "diffusion"):
         (shared_dir / folder).mkdir()
@@ -146,9 +141,7 @@ def planned_lines(shared_dir: Path, name: str) -> list[str]:
     return text.replace(name, "NAME").splitlines()
 
 
-def test_a_run_that_is_repeated_stays_the_same(
-    toolkit: Any, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
+def test_a_run_that_is_repeated_stays_the_same(toolkit, shared_dir, toolkit_env):
     """Four times, each a repetition of the one before, while the settings change around it."""
     (shared_dir / "data").mkdir()
     settings = shared_dir / "toolkit.toml"

@@ -8,12 +8,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.cluster.image_fixtures import Tiny, tidied
-from tests.cluster.ordinary_user import User, becoming, change_accounts
+from tests.cluster.ordinary_user import becoming, change_accounts
 from tests.readers import READERS
 from toolkit.errors import ConfigError, UntrustedError
 from toolkit.planning.settings import chosen
@@ -56,7 +55,7 @@ def shared_store(group: str, tiny_base: str) -> Iterator[tuple[Tiny, Tiny]]:
             yield first, second
 
 
-def test_two_users_build_in_one_directory_of_images(shared_store: tuple[Tiny, Tiny]) -> None:
+def test_two_users_build_in_one_directory_of_images(shared_store):
     first, second = shared_store
     recipe = first.recipe("echo one > /greeting")
     done = first.run("build", recipe)
@@ -78,9 +77,7 @@ def test_two_users_build_in_one_directory_of_images(shared_store: tuple[Tiny, Ti
             assert done.returncode == 0, (words, done.stderr)
 
 
-def test_what_one_builds_another_neither_removes_nor_reads_by_half(
-    shared_store: tuple[Tiny, Tiny],
-) -> None:
+def test_what_one_builds_another_neither_removes_nor_reads_by_half(shared_store):
     """Two users of a group; one who only reads the directory copies from it all the same."""
     first, second = shared_store
     assert first.run("build", first.recipe("echo one > /greeting")).returncode == 0
@@ -135,9 +132,7 @@ def as_user(name: str, *words: str, cwd: Path | str = "/") -> subprocess.Complet
     )
 
 
-def test_a_project_file_of_another_user_is_not_obeyed(
-    public: Path, toolkit: Any, toolkit_env: dict[str, str]
-) -> None:
+def test_a_project_file_of_another_user_is_not_obeyed(public, toolkit, toolkit_env):
     trap = public / "scratch"
     trap.mkdir()
     trap.chmod(0o1777)
@@ -182,7 +177,7 @@ def test_a_project_file_of_another_user_is_not_obeyed(
     assert trusting.returncode != 94, trusting.stderr
 
 
-def test_a_file_that_is_exchanged_all_the_time_is_never_obeyed(public: Path) -> None:
+def test_a_file_that_is_exchanged_all_the_time_is_never_obeyed(public):
     """Another user swaps links to our files and files of their own while we look."""
     trap = public / "race"
     trap.mkdir()
@@ -208,9 +203,7 @@ def test_a_file_that_is_exchanged_all_the_time_is_never_obeyed(public: Path) -> 
     assert set(seen) <= {"refused", "gone", "auto"}, seen
 
 
-def test_an_instructors_exercise_runs_in_a_directory_that_students_only_read(
-    public: Path, user: User
-) -> None:
+def test_an_instructors_exercise_runs_in_a_directory_that_students_only_read(public, user):
     exercise = public / "exercise"
     exercise.mkdir()
     text = 'script = "train.py"\nlauncher = "none"\nimage = "pytorch_22.03"\n'
@@ -222,9 +215,7 @@ def test_an_instructors_exercise_runs_in_a_directory_that_students_only_read(
     assert done.returncode == 0, done.stderr
 
 
-def test_a_cluster_does_not_start_where_others_can_write(
-    public: Path, toolkit: Any, toolkit_env: dict[str, str]
-) -> None:
+def test_a_cluster_does_not_start_where_others_can_write(public, toolkit, toolkit_env):
     def prepared(name: str, *, owner: str, mode: int) -> Path:
         directory = public / name
         directory.mkdir()
@@ -255,7 +246,7 @@ def fails(done: subprocess.CompletedProcess[str], *reasons: str) -> None:
     assert any(reason in done.stderr for reason in reasons), done.stderr
 
 
-def test_nobody_else_reaches_the_database_of_a_cluster(public: Path, user: User) -> None:
+def test_nobody_else_reaches_the_database_of_a_cluster(public, user):
     clusters = public / "c"
     clusters.mkdir()
     env = {"TOOLKIT_CLUSTER_DIR": str(clusters), "TOOLKIT_CLUSTER": "db"}
@@ -317,9 +308,7 @@ def test_nobody_else_reaches_the_database_of_a_cluster(public: Path, user: User)
     assert not (clusters / "db").exists()
 
 
-def test_students_find_the_images_of_the_course_and_others_do_not(
-    group: str, public: Path, user: User
-) -> None:
+def test_students_find_the_images_of_the_course_and_others_do_not(group, public, user):
     """The commands of the README, with another place for /srv and /etc."""
     images, etc = public / "images", public / "etc" / "toolkit"
     teacher = ("install", "-d", "-o", USERS[0], "-g", group, "-m", "2750", images)

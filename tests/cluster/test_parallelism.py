@@ -48,9 +48,7 @@ _SHORT = "parallel-3d"
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.long] * (name != _SHORT)) for name in JOBS]
 )
-def test_ranks_on_two_nodes_do_what_one_process_does(
-    name: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_ranks_on_two_nodes_do_what_one_process_does(name, toolkit, pytorch_image, shared_dir):
     arguments, key = JOBS[name]
     done, results = run(toolkit, pytorch_image, shared_dir, f"jobs/{name}", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -71,9 +69,7 @@ def test_ranks_on_two_nodes_do_what_one_process_does(
         assert results["not_offered"] == ["bf16"]
 
 
-def test_a_checkpoint_of_four_ranks_goes_on_with_two(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_checkpoint_of_four_ranks_goes_on_with_two(toolkit, pytorch_image, shared_dir):
     """Beside it is a newer one that was never finished: it has no list of contents."""
     job = ("jobs/fsdp", "--checkpoint", "saved", "--steps")
     done, results = run(toolkit, pytorch_image, shared_dir, *job, 6)

@@ -79,8 +79,8 @@ def tell_to_stop(toolkit: Any, directory: Path, run: str) -> None:
 
 
 def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, pytorch_image, shared_dir
+):
     (shared_dir / "counting.py").write_text(COUNTING)
     options = (
         "--image",
@@ -106,8 +106,8 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
 
 
 def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code_on(
-    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, toolkit_env, pytorch_image, shared_dir
+):
     argv = (
         sys.executable,
         *"-m toolkit shell --image".split(),
@@ -140,9 +140,7 @@ def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code
     none_left(shared_dir)
 
 
-def test_a_shell_needs_a_terminal_and_a_node(
-    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_shell_needs_a_terminal_and_a_node(toolkit, toolkit_env, pytorch_image, shared_dir):
     assert toolkit("shell", "--image", str(pytorch_image), cwd=shared_dir).returncode == 64
     argv = (
         sys.executable,
@@ -158,8 +156,8 @@ def test_a_shell_needs_a_terminal_and_a_node(
 
 
 def test_a_shell_that_waits_for_nodes_waits_no_more_after_ctrl_c(
-    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, toolkit_env, pytorch_image, shared_dir
+):
     (shared_dir / "wait.py").write_text("import time; time.sleep(300)\n")
     options = ("--image", str(pytorch_image), "--launcher", "none", "--exclusive", "--nodes", "3")
     assert toolkit("run", "--detach", *options, "wait.py", cwd=shared_dir).returncode == 0
@@ -181,8 +179,8 @@ def test_a_shell_that_waits_for_nodes_waits_no_more_after_ctrl_c(
 
 
 def test_an_interactive_run_ends_with_its_exit_code_and_ctrl_c_gives_the_nodes_back(
-    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, toolkit_env, pytorch_image, shared_dir
+):
     (shared_dir / "terminal.py").write_text(TERMINAL)
     (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
     words = ("run", "--interactive", "--image", str(pytorch_image), "--launcher", "srun")
@@ -208,8 +206,8 @@ def test_an_interactive_run_ends_with_its_exit_code_and_ctrl_c_gives_the_nodes_b
 
 
 def test_the_first_rank_of_an_interactive_run_has_the_users_terminal(
-    toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit_env, pytorch_image, shared_dir
+):
     (shared_dir / "terminal.py").write_text(TERMINAL)
     options = ("--interactive", "--pty", "--image", str(pytorch_image), "--launcher", "srun")
     terminal = Terminal(
@@ -223,8 +221,8 @@ def test_the_first_rank_of_an_interactive_run_has_the_users_terminal(
 
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
 def test_ranks_of_a_batch_job_have_a_terminal_where_they_want_one(
-    launcher: str, launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    launcher, launch, pytorch_image, shared_dir
+):
     (shared_dir / "terminal.py").write_text(TERMINAL)
     done = launch(pytorch_image, f"--pty --launcher {launcher} terminal.py 5")
     assert done.returncode == 5, done.stdout + done.stderr
@@ -233,8 +231,8 @@ def test_ranks_of_a_batch_job_have_a_terminal_where_they_want_one(
 
 
 def test_a_sweep_is_one_array_with_a_table_and_failed_points_run_again_alone(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, pytorch_image, shared_dir
+):
     (shared_dir / "objective.py").write_text(OBJECTIVE)
     options = (
         "--image",
@@ -270,9 +268,7 @@ def test_a_sweep_is_one_array_with_a_table_and_failed_points_run_again_alone(
     assert toolkit("run", "--failed", "runs/objective-0002", cwd=shared_dir).returncode == 64
 
 
-def test_a_run_starts_after_another_that_has_to_end_well(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_run_starts_after_another_that_has_to_end_well(toolkit, pytorch_image, shared_dir):
     (shared_dir / "first.py").write_text(
         "import pathlib, sys, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.1)\nsys.exit(3)\n"
     )
@@ -311,9 +307,7 @@ while True: pass
 """
 
 
-def test_top_shows_what_ranks_use_on_their_nodes(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_top_shows_what_ranks_use_on_their_nodes(toolkit, pytorch_image, shared_dir):
     """Also with command lines that Slurm does not send in one piece."""
     (shared_dir / "busy.py").write_text(BUSY)
     options = (

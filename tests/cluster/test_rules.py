@@ -120,7 +120,7 @@ def words(job: dict[str, Any]) -> list[str]:
     return [f"--{key.replace('_', '-')}={value}" for key, value in rows.items()]
 
 
-def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(place: Place) -> None:
+def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(place):
     said = place.refused(*(words(job) for pair in CASES.values() for job in pair))
     slurm = dict(
         zip(CASES, zip(map(bool, said[::2]), map(bool, said[1::2]), strict=True), strict=True)
@@ -130,7 +130,7 @@ def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(place: Pla
     assert ours == slurm
 
 
-def test_jobs_are_taken_from_one_directory(place: Place, shared_dir: Path) -> None:
+def test_jobs_are_taken_from_one_directory(place, shared_dir):
     inside, beside = place.directory / "project", place.directory.with_name("scratch-of-another")
     for directory in (inside, beside):
         directory.mkdir(exist_ok=True)
@@ -144,7 +144,7 @@ def test_jobs_are_taken_from_one_directory(place: Place, shared_dir: Path) -> No
         assert bool([*files.directory(case)]) is is_refused
 
 
-def test_a_user_may_have_so_many_jobs(place: Place) -> None:
+def test_a_user_may_have_so_many_jobs(place):
     for number in range(2):
         assert place.refused(words(H100)) == [""]
         assert not place.stopped(H100, mine={"amd_h100_2": Use(submitted=number)})
@@ -161,9 +161,7 @@ def test_a_user_may_have_so_many_jobs(place: Place) -> None:
     assert place.do("cluster exec -- scancel --state=PENDING").returncode == 0
 
 
-def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(
-    place: Place, pytorch_image: Path
-) -> None:
+def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(place, pytorch_image):
     image = ("--image", str(pytorch_image), "--comment", RIGHT["comment"])
     common = "--launcher none --partition gh200_1"
     refused = place.do(f"run {common} --mem 1G --gpus 2 --time 3-0", *image, "hostname")
@@ -185,7 +183,7 @@ def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(
     assert "aarch64" in kept["findings"][0]
 
 
-def test_where_a_job_would_start_soonest(place: Place) -> None:
+def test_where_a_job_would_start_soonest(place):
     shown = place.do("cluster show --nodes 2 --gpus 4 --time 1:00:00 --json")
     found = {one["settings"]["name"]: one for one in json.loads(shown.stdout)["partitions"]}
     on_path = ("-m", "toolkit", *"cluster show --site generic --json".split())
@@ -199,7 +197,7 @@ def test_where_a_job_would_start_soonest(place: Place) -> None:
     assert (found["cas_v100_4"]["gpus_free"], found["cas_v100_4"]["limits"]["gpus"]) == (8, 44)
 
 
-def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(place: Place) -> None:
+def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(place):
     done = place.do("site init made --probe --comment", RIGHT["comment"])
     assert done.returncode == 0, done.stderr
     path = Path(place.env["XDG_CONFIG_HOME"]) / "toolkit/sites/made.toml"
@@ -232,9 +230,7 @@ scontrol update PartitionName=amd_h100_2 QOS=two
 """
 
 
-def test_limits_of_users_that_slurm_has_are_shown_and_kept_to(
-    toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path
-) -> None:
+def test_limits_of_users_that_slurm_has_are_shown_and_kept_to(toolkit, toolkit_env, shared_dir):
     place = Place(toolkit, {**toolkit_env, "TOOLKIT_CLUSTER": "limits"}, Site(name="x"), shared_dir)
     shape = shared_dir / "limited.toml"
     shape.write_text(LIMITED)

@@ -27,9 +27,7 @@ def waiting(toolkit: Toolkit, cwd: Path, *words: str) -> int:
     return int(json.loads(done.stdout)["job_id"])
 
 
-def test_a_run_is_found_by_its_job_from_elsewhere_and_removed(
-    toolkit: Toolkit, shared_dir: Path
-) -> None:
+def test_a_run_is_found_by_its_job_from_elsewhere_and_removed(toolkit, shared_dir):
     here, there = shared_dir / "here", shared_dir / "there"
     here.mkdir()
     there.mkdir()
@@ -54,9 +52,7 @@ def result_of(toolkit: Toolkit, cwd: Path, run_name: str) -> str:
 
 
 @pytest.mark.parametrize("way", ["live", "snapshot"])
-def test_a_script_that_changes_while_its_job_waits(
-    toolkit: Toolkit, shared_dir: Path, way: str
-) -> None:
+def test_a_script_that_changes_while_its_job_waits(toolkit, shared_dir, way):
     """Without a snapshot the log tells; with one the job, and its repetition, run what was submitted."""
     subprocess.run(["git", "init", "--quiet", shared_dir], check=True)
     (shared_dir / "lib").mkdir()
@@ -83,9 +79,7 @@ def test_a_script_that_changes_while_its_job_waits(
     assert not list((shared_dir / "runs").rglob(".env"))
 
 
-def test_a_cluster_of_another_name_is_offered(
-    toolkit: Toolkit, toolkit_env: dict[str, str], shared_dir: Path
-) -> None:
+def test_a_cluster_of_another_name_is_offered(toolkit, toolkit_env, shared_dir):
     env = {name: value for name, value in toolkit_env.items() if name != "TOOLKIT_CLUSTER"}
     words = (*ON_HOST, "--", "hostname")
     up = toolkit("cluster", "up", "--name", "nu", "--nodes", "1", env=env)

@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,6 @@ from tests.cluster.contained import (
     told,
 )
 from tests.cluster.engine_fixtures import TestEngine
-from tests.cluster.ordinary_user import User
 from tests.cluster.ranks import wait_for
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -30,8 +28,8 @@ JOBS = Path(__file__).parents[2] / "jobs"
 
 
 def test_hostile_strings_reach_ranks_without_a_container(
-    toolkit: Any, toolkit_env: dict[str, str], venv: Path, modules: dict[str, str], shared_dir: Path
-) -> None:
+    toolkit, toolkit_env, venv, modules, shared_dir
+):
     directory = shared_dir / "it's $(touch pwned) 한글"
     directory.mkdir()
     (directory / "tell.py").write_text(TELL + "import only_there\n")
@@ -63,8 +61,8 @@ def test_hostile_strings_reach_ranks_without_a_container(
 
 
 def test_an_environment_of_conda_is_found_entered_and_asked_what_it_holds(
-    toolkit: Any, toolkit_env: dict[str, str], conda_root: Path, shared_dir: Path
-) -> None:
+    toolkit, toolkit_env, conda_root, shared_dir
+):
     (shared_dir / "tell.py").write_text(TELL)
     environment = {**toolkit_env, "CONDA_ENVS_PATH": str(conda_root), "HOME": str(shared_dir)}
     words, variables = hostile()
@@ -107,7 +105,7 @@ def test_an_environment_of_conda_is_found_entered_and_asked_what_it_holds(
 
 
 @pytest.mark.parametrize("launcher", ["mpi", "mpirun"])
-def test_ranks_of_the_hosts_own_mpi_meet(launcher: str, toolkit: Any, shared_dir: Path) -> None:
+def test_ranks_of_the_hosts_own_mpi_meet(launcher, toolkit, shared_dir):
     subprocess.run(
         ["mpicc", "-o", str(shared_dir / "hello"), str(JOBS / "mpi-hello/hello.c")], check=True
     )
@@ -126,13 +124,8 @@ def engine_env(toolkit_env: dict[str, str], docker_engine: TestEngine) -> dict[s
 
 
 def test_files_of_ranks_in_docker_are_the_users(
-    toolkit: Any,
-    engine_env: dict[str, str],
-    docker_engine: TestEngine,
-    python_tag: str,
-    user: User,
-    shared_dir: Path,
-) -> None:
+    toolkit, engine_env, docker_engine, python_tag, user, shared_dir
+):
     """The script, planned by root and submitted for somebody else, as it stands for itself."""
     (shared_dir / "write.py").write_text(
         'open("made", "w").write("x")\nopen("/home/toolkit/at-home", "w")\n' + TELL
@@ -188,18 +181,12 @@ def test_files_of_ranks_in_docker_are_the_users(
 
 
 def test_containers_of_docker_end_with_their_job_however_it_ends(
-    toolkit: Any,
-    engine_env: dict[str, str],
-    docker_engine: TestEngine,
-    python_tag: str,
-    shared_dir: Path,
-) -> None:
+    toolkit, engine_env, docker_engine, python_tag, shared_dir
+):
     containers_end_with_their_job(toolkit, engine_env, docker_engine, python_tag, shared_dir)
 
 
-def test_slurms_own_parser_takes_the_options_of_pyxis(
-    toolkit: Any, pyxis: None, shared_dir: Path
-) -> None:
+def test_slurms_own_parser_takes_the_options_of_pyxis(toolkit, pyxis, shared_dir):
     del pyxis
     directory = shared_dir / "it's $(touch pwned) 한글"
     directory.mkdir()

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ordinary_user import User
 from tests.cluster.ranks import wait_for
 from tests.hostile import HOSTILE, MULTILINE
 
@@ -55,9 +54,7 @@ print(json.dumps({"length": len(token), "begins": token[:3], "seen": seen}), flu
 @pytest.mark.parametrize(
     "launcher", "srun spawn torchrun horovod horovod-gloo horovod-elastic mpi mpirun".split()
 )
-def test_words_reach_the_rank_byte_for_byte(
-    launcher: str, launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_words_reach_the_rank_byte_for_byte(launcher, launch, pytorch_image, shared_dir):
     """Through real sbatch, srun and Apptainer; other runtimes are in test_runtimes.py."""
     work = shared_dir / "it's $(touch pwned) `x` 한글"
     (work / "my data").mkdir(parents=True)
@@ -89,8 +86,8 @@ def test_words_reach_the_rank_byte_for_byte(
 
 
 def test_a_secret_is_seen_by_the_ranks_and_by_nobody_else(
-    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path, user: User
-) -> None:
+    toolkit, toolkit_env, pytorch_image, shared_dir, user
+):
     (shared_dir / "search.py").write_text(SEARCHING)
     env = {**toolkit_env, "HF_TOKEN": TOKEN}
     words = (
@@ -142,9 +139,7 @@ def test_a_secret_is_seen_by_the_ranks_and_by_nobody_else(
             shutil.rmtree(public)
 
 
-def test_traps_of_another_user_are_not_walked_into(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path, user: User
-) -> None:
+def test_traps_of_another_user_are_not_walked_into(toolkit, pytorch_image, shared_dir, user):
     if os.geteuid() != 0:
         pytest.skip("there is one user here")
     (shared_dir / "train.py").touch()
@@ -184,9 +179,7 @@ WAITING = {
 
 
 @pytest.mark.parametrize("launcher", WAITING)
-def test_nothing_listens_beyond_what_ranks_need(
-    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_nothing_listens_beyond_what_ranks_need(launcher, toolkit, pytorch_image, shared_dir):
     (shared_dir / "wait.py").write_text(
         f"import pathlib, time\n{WAITING[launcher]}pathlib.Path(f'ready-{{rank}}').touch()\n"
         "while not pathlib.Path('stop').exists():\n    time.sleep(0.1)\n"

@@ -37,7 +37,7 @@ def setup(*arguments: str, path: str | None = None, user: bool = False) -> shell
     )
 
 
-def test_the_machine_is_ready() -> None:
+def test_the_machine_is_ready():
     result = setup("--check", "--with", "tests", "--with", "accounting")
     assert result.ok, result.stderr
     assert result.stdout.startswith(READY)
@@ -45,7 +45,7 @@ def test_the_machine_is_ready() -> None:
     assert result.stderr == ""
 
 
-def test_a_second_setup_does_nothing() -> None:
+def test_a_second_setup_does_nothing():
     lists = Path("/var/lib/apt/lists")
     before = lists.stat().st_mtime_ns if lists.exists() else 0
     result = setup()
@@ -54,7 +54,7 @@ def test_a_second_setup_does_nothing() -> None:
     assert (lists.stat().st_mtime_ns if lists.exists() else 0) == before
 
 
-def test_programs_read_the_same() -> None:
+def test_programs_read_the_same():
     report = json.loads(setup("--check", "--json").stdout)
     assert report["ready"] is True
     assert report["actions"] == []
@@ -77,7 +77,7 @@ def hidden() -> Iterator[str]:
 
 @as_root
 @pytest.mark.skipif(shell.which("apt-get") is None, reason="the message is that of a Debian")
-def test_without_root_and_apptainer_the_administrator_is_asked(hidden: str) -> None:
+def test_without_root_and_apptainer_the_administrator_is_asked(hidden):
     result = setup(path=hidden, user=True)
     assert (result.returncode, result.stdout) == (72, "")
     lines = result.stderr.splitlines()
@@ -94,14 +94,14 @@ def test_without_root_and_apptainer_the_administrator_is_asked(hidden: str) -> N
     assert lines[-1].split() == "docs: site/install exit 72: missing program".split()
 
 
-def test_check_installs_nothing(hidden: str) -> None:
+def test_check_installs_nothing(hidden):
     result = setup("--check", path=hidden)
     assert result.returncode == 72
     assert "missing: apptainer" in result.stderr
     assert shell.which("apptainer") or shell.which("singularity")
 
 
-def test_the_smoke_test_passes_here() -> None:
+def test_the_smoke_test_passes_here():
     runtime = shell.which("apptainer") or shell.which("singularity")
     assert runtime is not None
     if os.geteuid() == 0:

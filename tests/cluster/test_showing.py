@@ -249,9 +249,7 @@ def acts(trace: Path) -> list[str]:
     ]
 
 
-def test_commands_that_show_only_read_and_others_refuse(
-    victim: Victim, course: Path, tmp_path: Path
-) -> None:
+def test_commands_that_show_only_read_and_others_refuse(victim, course, tmp_path):
     before, private = state_of(course), state_of(victim.user.home / "runs")
     words = all_words(course)
     trace = tmp_path / "trace"

@@ -84,7 +84,7 @@ ENDS = {
 }
 
 
-def test_how_jobs_end(slurm: Cluster) -> None:
+def test_how_jobs_end(slurm):
     jobs = {body: slurm.submit(body, "--nodes=2", "--job-name=ends") for body in ENDS}
     states = {body: slurm.ended(job_id) for body, job_id in jobs.items()}
     assert {
@@ -97,7 +97,7 @@ def test_how_jobs_end(slurm: Cluster) -> None:
         assert slurm.client.snapshot().states[state.job_id] == state
 
 
-def test_a_job_is_found_by_its_script_in_all_its_life(slurm: Cluster) -> None:
+def test_a_job_is_found_by_its_script_in_all_its_life(slurm):
     """Held, running, requeued by an administrator, ended; the name and the comment stay the user's."""
     options = ("--hold", "--requeue", "--job-name=mine", "--comment=theirs")
     job_id = slurm.submit("sleep 60", *options)
@@ -124,7 +124,7 @@ def test_a_job_is_found_by_its_script_in_all_its_life(slurm: Cluster) -> None:
     assert slurm.find() == by_hand, "a script that is submitted by hand"
 
 
-def test_names_and_paths_may_contain_anything(slurm: Cluster) -> None:
+def test_names_and_paths_may_contain_anything(slurm):
     name = f"x,y:0 {HOSTILE}/job.sbatch".replace("\n", " ")
     script = slurm.script("true", name=name)
     script.write_text("#!/bin/bash\n#SBATCH --output=/dev/null --hold\n")
@@ -135,7 +135,7 @@ def test_names_and_paths_may_contain_anything(slurm: Cluster) -> None:
     slurm.call("scancel", str(job_id))
 
 
-def test_an_array_that_is_cancelled_keeps_all_its_tasks(slurm: Cluster) -> None:
+def test_an_array_that_is_cancelled_keeps_all_its_tasks(slurm):
     """Slurm keeps tasks that never started in one entry; the points of a sweep are run again by it."""
     body = (
         "[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 3; [ $SLURM_ARRAY_TASK_ID = 1 ] && exit 0; sleep 60"
@@ -160,7 +160,7 @@ def test_an_array_that_is_cancelled_keeps_all_its_tasks(slurm: Cluster) -> None:
     assert slurm.find() == job_id
 
 
-def test_tasks_are_not_cut_off_however_many_there_are(slurm: Cluster) -> None:
+def test_tasks_are_not_cut_off_however_many_there_are(slurm):
     """Slurm's commands show 64 characters of the ids of tasks unless they are told otherwise."""
     ids = [number for number in range(300) if number % 3 != 1]
     job_id = slurm.submit("true", "--hold", f"--array={','.join(map(str, ids))}")
@@ -189,7 +189,7 @@ def forgetful(
     assert toolkit("cluster", "down", env=env).returncode == 0
 
 
-def test_the_accounting_knows_what_the_controller_has_forgotten(forgetful: Cluster) -> None:
+def test_the_accounting_knows_what_the_controller_has_forgotten(forgetful):
     """Also the tasks of an array that ended long before the last one."""
     job_id = forgetful.submit("exit 3")
     body = "[ $SLURM_ARRAY_TASK_ID = 0 ] && exit 4; [ $SLURM_ARRAY_TASK_ID = 1 ] && sleep 600"

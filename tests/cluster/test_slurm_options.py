@@ -36,7 +36,7 @@ def submitted(typed: Run, directory: Path, *options: str) -> str:
     return str(shown)
 
 
-def test_sbatch_takes_what_is_handed_to_it(typed: Run, shared_dir: Path) -> None:
+def test_sbatch_takes_what_is_handed_to_it(typed, shared_dir):
     (shared_dir / "toolkit.toml").write_text('[slurm]\nnice = 3\nwckey = "mine"\n')
     given = ("--slurm", "nice=5", "--slurm", "begin=now+1hour", "--slurm", "mail-user=me@site")
     shown = submitted(
@@ -50,7 +50,7 @@ def test_sbatch_takes_what_is_handed_to_it(typed: Run, shared_dir: Path) -> None
     assert "#SBATCH --wckey=mine\n" in script
 
 
-def test_what_slurm_refuses_says_where_the_right_value_is(typed: Run, shared_dir: Path) -> None:
+def test_what_slurm_refuses_says_where_the_right_value_is(typed, shared_dir):
     words = ("run", "--runtime", "none", "--launcher", "none", "--slurm", "licenses=matlab:1")
     done = typed(*words, "--", "hostname", cwd=shared_dir)
     assert done.returncode == 76
@@ -58,14 +58,14 @@ def test_what_slurm_refuses_says_where_the_right_value_is(typed: Run, shared_dir
     assert "scontrol show licenses" in done.stderr
 
 
-def test_the_installed_sbatch_says_which_options_there_are(typed: Run, shared_dir: Path) -> None:
+def test_the_installed_sbatch_says_which_options_there_are(typed, shared_dir):
     words = ("run", "--dry-run", "--runtime", "none", "--launcher", "none")
     done = typed(*words, "--slurm", "licences=matlab:1", "--", "hostname", cwd=shared_dir)
     assert done.returncode == 64
     assert re.search(r"--slurm licences .*close: licenses", done.stderr)
 
 
-def test_gpus_of_a_type_are_given_by_slurm(typed: Run, shared_dir: Path) -> None:
+def test_gpus_of_a_type_are_given_by_slurm(typed, shared_dir):
     shown = submitted(typed, shared_dir, "--gpus", "A100:2", "--nodes", "2")
     assert "TresPerNode=gres:gpu:a100:2" in shown
     words = ("run", "--dry-run", "--runtime", "none", "--launcher", "none")

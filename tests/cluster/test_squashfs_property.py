@@ -216,7 +216,7 @@ def _graft_and_pack(base: Node, layers: list[Node], place: Path) -> Node:
 
 @_settings(max_examples=30)
 @given(_trees(_FILES | _SYMLINKS | _FIFOS), st.lists(_LAYERS, min_size=1, max_size=3))
-def test_a_graft_reads_as_the_tree_that_is_packed_at_once(base: Node, layers: list[Node]) -> None:
+def test_a_graft_reads_as_the_tree_that_is_packed_at_once(base, layers):
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         tree = _graft_and_pack(base, layers, place)
@@ -229,7 +229,7 @@ def test_a_graft_reads_as_the_tree_that_is_packed_at_once(base: Node, layers: li
 
 @_settings(max_examples=6)
 @given(_trees(_FILES, crowds=(0,)), st.lists(_trees(_FILES | _DELETIONS, crowds=(0,)), max_size=2))
-def test_a_graft_keeps_extended_attributes(base: Node, layers: list[Node]) -> None:
+def test_a_graft_keeps_extended_attributes(base, layers):
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         tree = _graft_and_pack(base, layers, place)

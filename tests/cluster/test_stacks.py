@@ -87,8 +87,8 @@ def standing(answer: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("launcher", SCRIPTS)
 def test_the_rank_that_the_others_wait_for_is_named_and_the_run_goes_on(
-    launcher: str, toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    launcher, toolkit, pytorch_image, shared_dir
+):
     (shared_dir / "train.py").write_text(SCRIPTS[launcher])
     start(toolkit, shared_dir, pytorch_image, "--time", "5", "--launcher", launcher, "train.py")
     await_word(shared_dir, "train-0001", "ready", 4)
@@ -124,8 +124,8 @@ def test_the_rank_that_the_others_wait_for_is_named_and_the_run_goes_on(
 
 
 def test_a_job_that_ends_at_its_time_limit_says_where_each_rank_was(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, pytorch_image, shared_dir
+):
     (shared_dir / "train.py").write_text(SCRIPTS["mpi"])
     start(toolkit, shared_dir, pytorch_image, "--time", "1", "train.py")
     followed = toolkit("logs", "-f", cwd=shared_dir, timeout=240)
@@ -187,8 +187,8 @@ if __name__ == "__main__":
 
 
 def test_each_of_several_states_is_told_and_handlers_of_the_programs_stay(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, pytorch_image, shared_dir
+):
     (shared_dir / "mixed.py").write_text(MIXED)
     (shared_dir / "mixed.sh").write_text(MIXED_SHELL)
     (shared_dir / "mixed.sh").chmod(0o755)

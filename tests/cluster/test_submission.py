@@ -85,9 +85,7 @@ def lossy(
 
 
 @pytest.mark.parametrize("saying", ["exit 0", f"echo '{TIMED_OUT}' >&2; exit 1", "kill -9 $$"])
-def test_a_job_whose_answer_is_lost_is_found_and_not_submitted_again(
-    saying: str, lossy: Lossy
-) -> None:
+def test_a_job_whose_answer_is_lost_is_found_and_not_submitted_again(saying, lossy):
     lossy.sbatch('$real "$@" >/dev/null', saying)
     done = lossy.run()
     assert done.returncode == 0, done.stderr
@@ -96,7 +94,7 @@ def test_a_job_whose_answer_is_lost_is_found_and_not_submitted_again(
     assert not (lossy.place / "runs/once-0001/attempt.json").exists()
 
 
-def test_an_sbatch_that_dies_before_it_submits_is_never_started_again(lossy: Lossy) -> None:
+def test_an_sbatch_that_dies_before_it_submits_is_never_started_again(lossy):
     """Whether Slurm has the job is not known; the user decides, and then gets one job."""
     lossy.sbatch("kill -9 $$")
     done = lossy.run()
@@ -112,7 +110,7 @@ def test_an_sbatch_that_dies_before_it_submits_is_never_started_again(lossy: Los
 
 
 @pytest.mark.parametrize("option", ["--nodes=77", "--begin=garbage", "--frobnicate"])
-def test_what_slurm_refuses_is_not_asked_twice(option: str, lossy: Lossy) -> None:
+def test_what_slurm_refuses_is_not_asked_twice(option, lossy):
     lossy.sbatch(f'echo "$@" >> {lossy.bin}/asked; rm {lossy.bin}/been; $real {option} "$@"')
     done = lossy.run()
     assert done.returncode == 76, done.stderr
@@ -160,9 +158,7 @@ def controller(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterato
     assert toolkit("cluster", "down", env=env).returncode == 0
 
 
-def test_a_controller_that_is_away_is_waited_for(
-    controller: Controller, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_controller_that_is_away_is_waited_for(controller, pytorch_image, shared_dir):
     lossy = Lossy(controller.toolkit, controller.env, pytorch_image, shared_dir)
     controller.kill()
 
@@ -192,8 +188,8 @@ def test_a_controller_that_is_away_is_waited_for(
 
 
 def test_a_job_whose_answer_is_lost_with_the_controller_is_found_when_it_is_back(
-    controller: Controller, pytorch_image: Path, shared_dir: Path
-) -> None:
+    controller, pytorch_image, shared_dir
+):
     lossy = Lossy(controller.toolkit, controller.env, pytorch_image, shared_dir)
     lossy.sbatch('$real "$@" >/dev/null', controller.saves, controller.stop)
     done = lossy.run("--wait-for-slurm", "1")

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,9 +46,7 @@ def python(
     )
 
 
-def test_functions_return_and_raise(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
+def test_functions_return_and_raise(toolkit, pytorch_image, shared_dir, toolkit_env):
     done = python(
         shipped("jobs") / "submitit-add" / "submit.py",
         str(pytorch_image),
@@ -70,9 +67,7 @@ def test_functions_return_and_raise(
     subprocess.run(["shellcheck", str(shared_dir / "runs/add-0001/job.sbatch")], check=True)
 
 
-def test_code_goes_along_to_each_task_of_two_nodes(
-    pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
+def test_code_goes_along_to_each_task_of_two_nodes(pytorch_image, shared_dir, toolkit_env):
     (shared_dir / "value.py").write_text(VALUE)
     done = python(shared_dir / "value.py", str(pytorch_image), env=toolkit_env, cwd=shared_dir)
     images = manifest_in(pytorch_image)["pythons"][0]["version"]
@@ -92,9 +87,7 @@ def test_code_goes_along_to_each_task_of_two_nodes(
     assert told["run"] == "where-am-I-0001"
 
 
-def test_a_class_that_is_interrupted_goes_on_where_it_was(
-    pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
+def test_a_class_that_is_interrupted_goes_on_where_it_was(pytorch_image, shared_dir, toolkit_env):
     done = python(
         shipped("jobs") / "submitit-checkpoint" / "submit.py",
         str(pytorch_image),

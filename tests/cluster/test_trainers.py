@@ -46,9 +46,7 @@ def train(toolkit: Any, directory: Path, name: str, *words: object) -> dict[str,
     return results
 
 
-def test_lightning_takes_the_tasks_of_slurm_for_its_ranks(
-    toolkit: Any, trainers_image: Path, shared_dir: Path
-) -> None:
+def test_lightning_takes_the_tasks_of_slurm_for_its_ranks(toolkit, trainers_image, shared_dir):
     results = train(
         toolkit, shared_dir, "lightning-ddp", "--image", trainers_image, "jobs/lightning-ddp"
     )
@@ -62,8 +60,8 @@ def test_lightning_takes_the_tasks_of_slurm_for_its_ranks(
     [("lightning-fsdp", 0.9), ("accelerate-ddp", 0.9), ("transformers-trainer", 0.85)],
 )
 def test_a_trainer_trains_what_one_process_would(
-    name: str, accuracy: float, toolkit: Any, trainers_image: Path, shared_dir: Path
-) -> None:
+    name, accuracy, toolkit, trainers_image, shared_dir
+):
     results = train(toolkit, shared_dir, name, "--image", trainers_image, f"jobs/{name}")
     assert results["accuracy"] > accuracy
     if name == "lightning-fsdp":
@@ -72,9 +70,7 @@ def test_a_trainer_trains_what_one_process_would(
 
 @pytest.mark.long  # DeepSpeed is compiled for its image
 @pytest.mark.parametrize("stage", [2, 3])
-def test_zero_trains_what_one_process_would(
-    stage: int, toolkit: Any, deepspeed_image: Path, shared_dir: Path
-) -> None:
+def test_zero_trains_what_one_process_would(stage, toolkit, deepspeed_image, shared_dir):
     words = ("--image", deepspeed_image, "jobs/deepspeed-zero", "--stage", stage)
     results = train(toolkit, shared_dir, "deepspeed-zero", *words)
     assert (results["stage"], results["accuracy"] > 0.9) == (stage, True)
@@ -94,13 +90,8 @@ def test_zero_trains_what_one_process_would(
     ],
 )
 def test_ranks_of_accelerate_meet_without_gpus(
-    words: list[str],
-    launcher: str,
-    precision: str,
-    launch: Any,
-    trainers_image: Path,
-    shared_dir: Path,
-) -> None:
+    words, launcher, precision, launch, trainers_image, shared_dir
+):
     (shared_dir / "train.py").write_text(ACCELERATE)
     (shared_dir / "my.yaml").write_text(CONFIGURATION)
     done = launch(trainers_image, *SHAPE, *words, timeout=300)

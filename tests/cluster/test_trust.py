@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -108,8 +108,8 @@ TRAPS = {
 
 @pytest.mark.parametrize("trap", TRAPS)
 def test_a_run_is_not_started_where_another_user_can_exchange_it(
-    trap: str, victim: Victim, scratch: Path, toolkit: Any, cluster: str
-) -> None:
+    trap, victim, scratch, toolkit, cluster
+):
     del cluster
     made, where, named = TRAPS[trap]
     as_adversary(made, scratch)
@@ -122,9 +122,7 @@ def test_a_run_is_not_started_where_another_user_can_exchange_it(
         assert everything(scratch) == before
 
 
-def test_a_run_that_another_user_prepared_is_neither_repeated_nor_resumed(
-    victim: Victim, scratch: Path
-) -> None:
+def test_a_run_that_another_user_prepared_is_neither_repeated_nor_resumed(victim, scratch):
     """The directory of runs is the site's; in it are runs of everybody."""
     (scratch / "runs").mkdir()
     (scratch / "runs").chmod(0o1777)
@@ -152,9 +150,7 @@ def test_a_run_that_another_user_prepared_is_neither_repeated_nor_resumed(
     assert victim.run(scratch, "runs/train-0003")[0] == 0
 
 
-def test_the_directory_of_a_group_is_refused_until_it_is_trusted(
-    victim: Victim, scratch: Path
-) -> None:
+def test_the_directory_of_a_group_is_refused_until_it_is_trusted(victim, scratch):
     ours = scratch.parent / "ours"
     ours.mkdir()
     shutil.chown(ours, group=GROUP)
@@ -174,7 +170,7 @@ def test_the_directory_of_a_group_is_refused_until_it_is_trusted(
     assert victim.run(work, "runs/train-0001")[0] == 94
 
 
-def test_runs_that_are_exchanged_all_the_time_are_never_taken(scratch: Path) -> None:
+def test_runs_that_are_exchanged_all_the_time_are_never_taken(scratch):
     """Another user makes and removes `runs`, a directory and a link, while we look and create."""
     (scratch.parent / "own").mkdir()
     swap = f"mkdir -m 777 evil; while :; do mkdir -m 777 runs; rmdir runs; ln -s evil runs; rm runs; ln -s {scratch.parent}/own runs; rm runs; done"
@@ -218,9 +214,7 @@ for place in sys.argv[1:]:
 
 
 @pytest.mark.parametrize("how", ["--map-root-user", "--map-current-user", "cluster"])
-def test_in_a_user_namespace_ones_own_is_trusted_and_another_users_is_not(
-    how: str, victim: Victim, scratch: Path
-) -> None:
+def test_in_a_user_namespace_ones_own_is_trusted_and_another_users_is_not(how, victim, scratch):
     """There root's directories, such as /home, look as another user's."""
     user, theirs = victim.user, Path("/home", ADVERSARY)
     own = Path(user.run("mktemp", "-d", "/var/tmp/tkXXXXXX").stdout.strip())

@@ -83,8 +83,8 @@ def nid002(toolkit: Any) -> Iterator[str]:
     ],
 )
 def test_a_node_that_goes_down_after_the_end_changes_nothing(
-    program: str, code: int, kind: str, slurm: str, nid002: str, toolkit: Any, shared_dir: Path
-) -> None:
+    program, code, kind, slurm, nid002, toolkit, shared_dir
+):
     (shared_dir / "x.py").write_text(program + "\n")
     assert toolkit(*RUN, "--nodelist", nid002, "x.py", cwd=shared_dir).returncode == 0
     job = json.loads((shared_dir / "runs/x-0001/run.json").read_text())["job_id"]
@@ -100,8 +100,8 @@ def test_a_node_that_goes_down_after_the_end_changes_nothing(
 
 
 def test_a_node_that_fails_is_the_cause_and_not_the_rank_that_hears_of_it_first(
-    toolkit: Any, shared_dir: Path
-) -> None:
+    toolkit, shared_dir
+):
     """Also when the node is back before somebody looks: the job's own log names it."""
     (shared_dir / "peers.py").write_text(PEERS)
     assert (

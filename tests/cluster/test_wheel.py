@@ -63,7 +63,7 @@ def say(installed: Path, shared_dir: Path, toolkit_env: dict[str, str]) -> Say:
     return call
 
 
-def test_recipes_jobs_sites_and_templates_are_in_it(say: Say, pytorch_image: Path) -> None:
+def test_recipes_jobs_sites_and_templates_are_in_it(say, pytorch_image):
     rendered = (CHECKOUT / "containers/pytorch_cpu.def").read_text()
     assert say("image", "render", "pytorch_cpu") == rendered
     assert "pytorch_cpu" in say("image", "list")
@@ -74,9 +74,7 @@ def test_recipes_jobs_sites_and_templates_are_in_it(say: Say, pytorch_image: Pat
     assert "toolkit explain" in say("docs", "pending")
 
 
-def test_it_builds_explains_examines_and_submits(
-    say: Say, pytorch_image: Path, shared_dir: Path, tiny_base: str
-) -> None:
+def test_it_builds_explains_examines_and_submits(say, pytorch_image, shared_dir, tiny_base):
     (shared_dir / "tiny.toml").write_text(TINY.format(base=tiny_base))
     built = say("image", "build", "tiny.toml", TOOLKIT_IMAGES=str(shared_dir / "images"))
     assert Path(built.strip()) == shared_dir / "images/tiny.sif"
@@ -90,9 +88,7 @@ def test_it_builds_explains_examines_and_submits(
     assert say("call.py", program="python").splitlines()[-1] == "3"
 
 
-def test_the_demo_trains_on_a_cluster_of_its_own(
-    say: Say, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
+def test_the_demo_trains_on_a_cluster_of_its_own(say, pytorch_image, shared_dir, toolkit_env):
     assert pytorch_image.is_file()
     shown = say("demo")
     outcome = json.loads((shared_dir / "runs/digits-ddp-0001/outcome.json").read_text())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,14 +48,8 @@ _IDS = ["alone", "nodes", "horovod-alone", "mpi", "mpi-alone", "on-purpose"]
 
 @pytest.mark.parametrize(("launcher", "script", "message", "printed"), CASES, ids=_IDS)
 def test_the_outcome_says_in_how_many_groups_the_ranks_trained(
-    launcher: str,
-    script: str,
-    message: str,
-    printed: str,
-    toolkit: Any,
-    pytorch_image: Path,
-    shared_dir: Path,
-) -> None:
+    launcher, script, message, printed, toolkit, pytorch_image, shared_dir
+):
     (shared_dir / "train.py").write_text(script)
     shape = ("--nodes", "2", "--ntasks-per-node", "2", "--nodelist", "nid[001-002]", "--time", "5")
     words = ("--image", str(pytorch_image), "--launcher", launcher, *shape, "train.py")
@@ -91,8 +83,8 @@ if __name__ == "__main__":
 
 
 def test_a_script_that_ends_well_although_its_ranks_failed_is_not_done(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, pytorch_image, shared_dir
+):
     """As facebookresearch/ijepa, which does not look at the end of the processes that it forks."""
     (shared_dir / "train.py").write_text(CHILDREN)
     words = ("--image", str(pytorch_image), "--launcher", "spawn", "--time", "5", "train.py")

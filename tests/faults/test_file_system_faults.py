@@ -5,12 +5,8 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from tests.cluster.image_fixtures import Tiny
-from tests.faults.tally import Row
 
 _SOURCE = Path(__file__).with_name("refuse.c")
 
@@ -28,7 +24,7 @@ def _refusing(name: str, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("how", ["flock", "flock-missing"])
-def test_no_locks_for_builds(how: str, tally: Row, tiny: Tiny, tmp_path: Path) -> None:
+def test_no_locks_for_builds(how, tally, tiny, tmp_path):
     """The file system of the images has no locks: flock is refused."""
     tiny.extra |= {"LD_PRELOAD": _refusing("flock", tmp_path), "REFUSE": how}
     done = tiny.run("build", tiny.recipe("echo hello > /greeting"))
@@ -39,9 +35,7 @@ def test_no_locks_for_builds(how: str, tally: Row, tiny: Tiny, tmp_path: Path) -
     assert tally.failures == 0, done.stderr
 
 
-def test_no_locks_for_clusters(
-    tally: Row, toolkit: Any, toolkit_env: dict[str, str], tmp_path: Path
-) -> None:
+def test_no_locks_for_clusters(tally, toolkit, toolkit_env, tmp_path):
     """The file system of the cluster's directory has no locks: flock is refused."""
     with tempfile.TemporaryDirectory(
         prefix="tk-", dir="/var/tmp"
@@ -62,7 +56,7 @@ def test_no_locks_for_clusters(
 
 
 @pytest.mark.parametrize("how", ["copy", "copy-across", "copy-filtered"])
-def test_no_copies_by_the_kernel(how: str, tally: Row, tiny: Tiny, tmp_path: Path) -> None:
+def test_no_copies_by_the_kernel(how, tally, tiny, tmp_path):
     """The file system of the images copies nothing by itself: copy_file_range is refused."""
     recipe = tiny.recipe("echo hello > /greeting")
     assert tiny.run("build", recipe).returncode == 0

@@ -138,9 +138,7 @@ def place(toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path) -> Place:
     return Place(toolkit, toolkit_env, shared_dir)
 
 
-def test_every_step(
-    tally: Row, toolkit: Any, toolkit_env: dict[str, str], shared_dir: Path
-) -> None:
+def test_every_step(tally, toolkit, toolkit_env, shared_dir):
     """`toolkit run` killed at each step from sbatch to its record, then repeated."""
     (shared_dir / "all").mkdir()
     steps = Place(toolkit, toolkit_env, shared_dir / "all").killed("sbatch", 0)
@@ -158,7 +156,7 @@ def test_every_step(
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_sbatch_outlives_the_toolkit(moment: str, tally: Row, place: Place) -> None:
+def test_sbatch_outlives_the_toolkit(moment, tally, place):
     """`toolkit run` killed while sbatch is at work, then repeated."""
     pause = 'touch "$place/now"; until [[ -e $place/go ]]; do sleep 0.1; done'
     first = (
@@ -184,7 +182,7 @@ def test_sbatch_outlives_the_toolkit(moment: str, tally: Row, place: Place) -> N
     place.settle(tally)
 
 
-def test_together(tally: Row, place: Place) -> None:
+def test_together(tally, place):
     """Four `toolkit run` and four `toolkit ps` at once in one directory."""
     words = [("run", "--detach", *JOB, "work.py")] * 4 + [("ps", "--all", "--json")] * 4
     started = [
@@ -239,7 +237,7 @@ def controller(toolkit: Any, toolkit_env: dict[str, str], base: Path) -> Iterato
 
 
 @pytest.mark.parametrize("daemon", ["slurmctld", "munged", "slurmdbd", "mariadbd"])
-def test_daemons(daemon: str, tally: Row, controller: Controller, shared_dir: Path) -> None:
+def test_daemons(daemon, tally, controller, shared_dir):
     """The controller, munge, the accounting and its database killed in turn while a run is followed."""
     place = Place(controller.toolkit, controller.env, shared_dir)
     (shared_dir / "work.py").write_text(WORK.replace("sleep(2)", "sleep(20)"))
@@ -265,7 +263,7 @@ def test_daemons(daemon: str, tally: Row, controller: Controller, shared_dir: Pa
     place.settle(tally)
 
 
-def test_sweep(tally: Row, controller: Controller, shared_dir: Path) -> None:
+def test_sweep(tally, controller, shared_dir):
     """The controller killed while the last points of a sweep end, and started again."""
     place = Place(controller.toolkit, controller.env, shared_dir)
     (shared_dir / "work.py").write_text(

@@ -6,16 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.conftest import SCRIPTS, Record, binds, toolkit
+from tests.gpu.conftest import SCRIPTS, binds, toolkit
 
 BAR = 0.99  # of the throughput on the host
 ROUNDS = 3
 
 
 @pytest.mark.usefixtures("cluster", "gpus")
-def test_the_container_computes_as_fast_as_the_host(
-    place: Path, small_image: Path, record_property: Record
-) -> None:
+def test_the_container_computes_as_fast_as_the_host(place, small_image, record_property):
     """Training in a container with --nv is at least 0.99 as fast as on the host."""
     script = SCRIPTS / "throughput.py"
     host, inside = [], []
@@ -30,7 +28,7 @@ def test_the_container_computes_as_fast_as_the_host(
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_container_runs_the_hosts_python(place: Path, small_image: Path) -> None:
+def test_a_container_runs_the_hosts_python(place, small_image):
     """A small image is entered through Slurm and Apptainer, with the driver where there is one."""
     assert "TORCH 2." in _run(place, SCRIPTS / "version.py", *binds(small_image))
 

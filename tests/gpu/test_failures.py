@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests.gpu.conftest import SCRIPTS, Start, explained
+from tests.gpu.conftest import SCRIPTS, explained
 
 RULES = {"out-of-memory": "gpu-memory", "device-ordinal": "device-ordinal"}
 
 
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize("kind", RULES)
-def test_a_failure_is_named(kind: str, start: Start) -> None:
+def test_a_failure_is_named(kind, start):
     """A real failure on a GPU is explained by its cause, and so is the rank that had it."""
     ran = start(SCRIPTS / "failing.py", kind, ranks=1, gpus=1)
     assert ran.code != 0, ran.text
@@ -24,7 +23,7 @@ def test_a_failure_is_named(kind: str, start: Start) -> None:
 
 
 @pytest.mark.usefixtures("gpus")
-def test_code_for_another_gpu(tmp_path: Path) -> None:
+def test_code_for_another_gpu(tmp_path):
     """A program with code for another kind of GPU only is explained so."""
     compiler = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
     if compiler is None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.conftest import ROOT, SCRIPTS, Ran, Record, Start
-from tests.gpu.facts import Facts
+from tests.gpu.conftest import ROOT, SCRIPTS, Ran
 
 
 def printed(ran: Ran, word: str) -> list[Any]:
@@ -17,7 +16,7 @@ def printed(ran: Ran, word: str) -> list[Any]:
     return [json.loads(line) for line in lines if line.startswith(("{", "["))]
 
 
-def test_each_rank_has_its_own_gpu(start: Start, gpus: int) -> None:
+def test_each_rank_has_its_own_gpu(start, gpus):
     """As many ranks as GPUs: each has its own, and computes on it."""
     ran = start(SCRIPTS / "binding.py", ranks=gpus, gpus=gpus)
     assert ran.code == 0, ran.text
@@ -27,7 +26,7 @@ def test_each_rank_has_its_own_gpu(start: Start, gpus: int) -> None:
     assert all(each["right"] for each in bound)
 
 
-def test_ranks_add_up_over_nccl(start: Start, gpus: int, record_property: Record) -> None:
+def test_ranks_add_up_over_nccl(start, gpus, record_property):
     """All-reduce over NCCL with as many ranks as GPUs (one is a world of one)."""
     ran = start(SCRIPTS / "allreduce.py", ranks=gpus, gpus=gpus)
     assert ran.code == 0, ran.text
@@ -39,14 +38,14 @@ def test_ranks_add_up_over_nccl(start: Start, gpus: int, record_property: Record
 
 
 @pytest.mark.usefixtures("gpus")
-def test_two_ranks_on_one_gpu_are_refused(start: Start) -> None:
+def test_two_ranks_on_one_gpu_are_refused(start):
     """Two ranks on one GPU are refused by NCCL, and explain names the reason."""
     ran = start(SCRIPTS / "allreduce.py", "--one-gpu", ranks=2, gpus=1)
     assert ran.code != 0, ran.text
     assert ran.explain()["match"]["rule"] == "duplicate-gpu", ran.text
 
 
-def test_gpu_count(start: Start, facts: Facts) -> None:
+def test_gpu_count(start, facts):
     """The exercise gpu-count: what Slurm gave is what PyTorch can use."""
     count = max(1, len(facts.gpus))
     ran = start(ROOT / "jobs" / "gpu-count" / "train.py", ranks=1, gpus=count)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.conftest import CLUSTER, SCRIPTS, Record, toolkit
-from tests.gpu.facts import Facts
+from tests.gpu.conftest import CLUSTER, SCRIPTS, toolkit
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def _await(condition: Any, seconds: float = 120) -> None:
 
 
 @pytest.mark.usefixtures("gpus", "cluster")
-def test_top_shows_the_gpu(busy: str, place: Path, record_property: Record) -> None:
+def test_top_shows_the_gpu(busy, place, record_property):
     """Toolkit top shows the use and memory of the GPU, and the process that has it."""
     seen = json.loads(toolkit("top", "--json", busy, cwd=place).stdout)
     used = [gpu for gpu in seen["gpus"] if gpu["busy"] > 50]
@@ -48,7 +47,7 @@ def test_top_shows_the_gpu(busy: str, place: Path, record_property: Record) -> N
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_doctor_sees_gpus_and_driver(gpus: int, place: Path, small_image: Path) -> None:
+def test_the_doctor_sees_gpus_and_driver(gpus, place, small_image):
     """Toolkit doctor passes its items about GPUs and driver."""
     words = ("--nodes", "1", "--gpus-per-node", str(gpus), "--image", str(small_image))
     found = json.loads(toolkit("doctor", "--json", *words, cwd=place).stdout)["findings"]
@@ -58,7 +57,7 @@ def test_the_doctor_sees_gpus_and_driver(gpus: int, place: Path, small_image: Pa
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_cluster_says_which_gpus_it_has(facts: Facts, place: Path) -> None:
+def test_the_cluster_says_which_gpus_it_has(facts, place):
     """A local cluster has this machine's GPUs, or says that they are simulated."""
     shown = json.loads(toolkit("cluster", "status", "--name", CLUSTER, "--json", cwd=place).stdout)
     assert shown["real_gpus"] is bool(facts.devices)

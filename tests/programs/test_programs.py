@@ -124,9 +124,7 @@ def _image(name: str) -> Path:
 
 @pytest.mark.usefixtures("small_cluster")
 @pytest.mark.parametrize("program", _TABLE.programs, ids=[each.name for each in _TABLE.programs])
-def test_a_program_runs_or_is_refused_or_explained(
-    program: Program, toolkit: Any, shared_dir: Path
-) -> None:
+def test_a_program_runs_or_is_refused_or_explained(program, toolkit, shared_dir):
     here, image = copy_of(program, shared_dir), _image(program.image)
     if program.before:
         command = ("apptainer", "exec", "--bind", here, "--pwd", here, image, "sh", "-ec")

@@ -87,7 +87,7 @@ def planned(package: Path, script: str, *options: str) -> subprocess.CompletedPr
 IMAGE = ("--image", "pytorch_22.03", "--nodes", "2", "--ntasks-per-node", "2")
 
 
-def test_the_launcher_of_the_page_writes_a_script(package: Path) -> None:
+def test_the_launcher_of_the_page_writes_a_script(package):
     done = planned(package, "print(1)\n", *IMAGE, "--launcher", "toy")
     assert done.returncode == 0, done.stderr
     assert "2 nodes x 2 ranks, toy in pytorch_22.03" in done.stdout
@@ -97,7 +97,7 @@ def test_the_launcher_of_the_page_writes_a_script(package: Path) -> None:
     assert checked.returncode == 0
 
 
-def test_the_runtime_of_the_page_writes_a_script(package: Path) -> None:
+def test_the_runtime_of_the_page_writes_a_script(package):
     done = planned(package, "print(1)\n", "--runtime", "toy", "--nodes", "2", "--launcher", "none")
     assert done.returncode == 0, done.stderr
     assert 'exec nice -n 10 "$@"' in done.stdout
@@ -117,7 +117,7 @@ print(*(found.summary for found in check_host(make_case(cluster=Client(Access())
 """
 
 
-def test_the_rule_of_the_page_is_added_by_two_files_and_its_test(tmp_path: Path) -> None:
+def test_the_rule_of_the_page_is_added_by_two_files_and_its_test(tmp_path):
     """Each hunk of the page fits the file that it names, as that is today."""
     page = (ROOT / "docs/contributing/adding-a-rule.md").read_text()
     shutil.copytree(ROOT / "toolkit", tmp_path / "toolkit")

@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "bench"
 SIZES = (1024, 1 << 28, 4)
 
 
-def test_the_table_of_nccl_tests_is_read_in_an_invented_run_of_the_real_form() -> None:
+def test_the_table_of_nccl_tests_is_read_in_an_invented_run_of_the_real_form():
     rows = allreduce.nccl_tests((GOLDEN / "nccl-tests-2.17.txt").read_text().splitlines(), 2)
     assert [one.bytes for one in rows] == [1024, 1048576, 268435456]
     assert [one.wrong for one in rows] == [0, 0, 5], "out of place and in place"
@@ -28,7 +28,7 @@ def test_the_table_of_nccl_tests_is_read_in_an_invented_run_of_the_real_form() -
     assert found is None, "a job without a table has not measured"
 
 
-def test_what_our_own_script_tells_is_read() -> None:
+def test_what_our_own_script_tells_is_read():
     told = {
         "bytes": 1024,
         "sums": 3,
@@ -59,7 +59,7 @@ def test_what_our_own_script_tells_is_read() -> None:
 
 
 @pytest.mark.parametrize("backend", allreduce.BACKENDS)
-def test_each_backend_has_a_launcher_and_a_script(backend: str) -> None:
+def test_each_backend_has_a_launcher_and_a_script(backend):
     entry = allreduce.BACKENDS[backend]
     layer = allreduce.settings(backend, {"nodes": 2}, SIZES)
     assert layer.values["launcher"] == entry.launcher
@@ -71,7 +71,7 @@ def test_each_backend_has_a_launcher_and_a_script(backend: str) -> None:
     )
 
 
-def test_what_the_user_says_has_the_last_word() -> None:
+def test_what_the_user_says_has_the_last_word():
     values = allreduce.settings("horovod", {"launcher": "mpirun", "gpus": 4}, SIZES).values
     assert (values["launcher"], values["gpus"]) == ("mpirun", 4)
     assert "ntasks_per_node" not in values, "one rank for each GPU"
@@ -88,7 +88,7 @@ def test_what_the_user_says_has_the_last_word() -> None:
     ("backend", "gpus", "refused"),
     [("nccl", 0, True), ("nccl-tests", 0, True), ("nccl", 2, False), ("gloo", 0, False)],
 )
-def test_nccl_without_gpus_is_refused(backend: str, gpus: int, refused: bool) -> None:
+def test_nccl_without_gpus_is_refused(backend, gpus, refused):
     given = allreduce.refusing(backend)(make_case({"gpus": gpus}))
     if refused:
         with pytest.raises(PlanError) as caught:
@@ -99,6 +99,6 @@ def test_nccl_without_gpus_is_refused(backend: str, gpus: int, refused: bool) ->
 
 
 @pytest.mark.parametrize("text", ["0", "1.5M", "K", "3", "-4", "1T"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_what_is_no_size_is_refused(text):
     with pytest.raises(click.BadParameter):
         size(text)

@@ -36,7 +36,7 @@ def silent(subject: str, text: str) -> None:
     raise AssertionError(f"{subject} {text}")
 
 
-def test_runs_that_have_ended_are_put_side_by_side(tmp_path: Path) -> None:
+def test_runs_that_have_ended_are_put_side_by_side(tmp_path):
     ended(tmp_path / "runs/a-0001", samples_per_second=100.0, accuracy=0.9)
     ended(tmp_path / "runs/b-0001", samples_per_second=250, accuracy=0.91, parameters_equal=True)
     ended(tmp_path / "runs/c-0001")
@@ -52,7 +52,7 @@ def test_runs_that_have_ended_are_put_side_by_side(tmp_path: Path) -> None:
     assert [row[header.index("equal")] for row in cells] == ["-", "yes", "-"]
 
 
-def test_a_run_that_failed_is_no_measurement(tmp_path: Path) -> None:
+def test_a_run_that_failed_is_no_measurement(tmp_path):
     ended(tmp_path / "runs/a-0001", kind="failed")
     with pytest.raises(UnknownRunError):
         compare.run(["runs/a-0001"], compare.settings({}, ()), 1, tmp_path, silent)
@@ -62,12 +62,12 @@ def test_a_run_that_failed_is_no_measurement(tmp_path: Path) -> None:
     ("env", "path"),
     [({"PYTHONPATH": "/own:/lib"}, f"{compare.HOOK}:/own:/lib"), ({}, str(compare.HOOK))],
 )
-def test_the_users_pythonpath_stays_behind_the_hook(env: dict[str, str], path: str) -> None:
+def test_the_users_pythonpath_stays_behind_the_hook(env, path):
     """From a flag as from a job.toml: it is that of the merged job."""
     assert compare._remembering(make_case({"env": env})).job.env["PYTHONPATH"] == path
 
 
-def test_the_next_sitecustomize_is_imported_too(tmp_path: Path) -> None:
+def test_the_next_sitecustomize_is_imported_too(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.mark = __file__\n")
     env = {
         "PYTHONPATH": f"{compare.HOOK}:{tmp_path}",
@@ -82,7 +82,7 @@ def test_the_next_sitecustomize_is_imported_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise ValueError"])
-def test_a_process_writes_down_the_most_memory_that_it_had(tmp_path: Path, ending: str) -> None:
+def test_a_process_writes_down_the_most_memory_that_it_had(tmp_path, ending):
     script = tmp_path / "train.py"
     script.write_text(f"import sys\nlarge = bytearray(200_000_000)\ndel large\n{ending}\n")
     env = {"PYTHONPATH": str(compare.HOOK), "TOOLKIT_MEMORY": str(tmp_path / "memory")}

@@ -60,7 +60,7 @@ LOST = error("RuntimeError", PEER, inner=TORCH)
 KEY = error("KeyError", "'label'")
 
 
-def test_the_rank_with_an_error_of_its_own_failed_first_whatever_the_clocks_say() -> None:
+def test_the_rank_with_an_error_of_its_own_failed_first_whatever_the_clocks_say():
     found = first("srun", process(0, 1.0, LOST), process(1, 1.1, LOST), process(3, 2.0, KEY))
     place = "train.py, line 12, in step"
     assert (found.rank, found.host, found.words) == (3, "nid002", "KeyError: 'label'")
@@ -109,9 +109,7 @@ ORIGINS: list[tuple[list[Error], str]] = [
 
 
 @pytest.mark.parametrize(("errors", "expected"), ORIGINS)
-def test_the_origin_of_an_error_is_known_by_its_whole_chain(
-    errors: list[Error], expected: str
-) -> None:
+def test_the_origin_of_an_error_is_known_by_its_whole_chain(errors, expected):
     assert blame.judge(Record(kind="exception", time_ns=1, chain=tuple(errors))).origin == expected
 
 
@@ -138,14 +136,12 @@ _EXITED = "process 0 terminated with"
         (error("ProcessExitedException", f"{_EXITED} signal SIGSEGV"), {}, "killed by signal 11 (SIGSEGV)", 139),
     ],
 )  # fmt: skip
-def test_an_error_is_told_as_the_process_raised_it(
-    cause: Error, more: dict[str, Any], words: str, code: int
-) -> None:
+def test_an_error_is_told_as_the_process_raised_it(cause, more, words, code):
     found = first("spawn", process(2, 1.0, cause, **more))
     assert (found.text, found.exit_code) == (f"rank 2 on nid002: {words}", code)
 
 
-def test_failures_that_were_survived_do_not_count() -> None:
+def test_failures_that_were_survived_do_not_count():
     def started(rank: int, count: int, when: float, what: Error) -> Process:
         env = {"TORCHELASTIC_RUN_ID": "7-0-0", "TORCHELASTIC_RESTART_COUNT": str(count)}
         return process(rank, when, what, env=env)
@@ -183,9 +179,7 @@ def test_failures_that_were_survived_do_not_count() -> None:
         ("srun", {"RANK": "٣"}, {}, None),
     ],
 )  # fmt: skip
-def test_the_rank_of_a_process_is_that_of_its_launcher(
-    launcher: str, env: dict[str, str], more: dict[str, Any], rank: int | None
-) -> None:
+def test_the_rank_of_a_process_is_that_of_its_launcher(launcher, env, more, rank):
     assert rank_of(launchers.get(launcher), process(None, 1.0, KEY, env=env, **more)) == rank
     parent = error("ProcessExitedException", f"{_EXITED} exit code 3")
     env = {"NODE_RANK": "1", "NPROC_PER_NODE": "2"}
@@ -250,9 +244,7 @@ _AGENT = process(None, 2.0, error("ChildFailedError", "x FAILED"), program="/bin
         (process(1, 1.0, LOST), (rank_failure(134, 2, "nid002"),), [*NOISE, *_ABORTED], "gloo-exit", "", ""),
     ],
 )  # fmt: skip
-def test_the_first_rank_decides_what_is_explained(
-    failed: Process, reported: tuple[Failure, ...], lines: Lines, rule: str, sure: str, cause: str
-) -> None:
+def test_the_first_rank_decides_what_is_explained(failed, reported, lines, rule, sure, cause):
     found = blame.first("srun", [failed], reported) or reported[0]
     said = explained(found, lines)
     assert said.match is not None
@@ -279,7 +271,7 @@ def explained(found: Failure, lines: Lines) -> Explanation:
     return explain(evidence, rules())
 
 
-def test_where_a_rank_crashed_is_read_of_the_faulthandler() -> None:
+def test_where_a_rank_crashed_is_read_of_the_faulthandler():
     lines = ["Fatal Python error: Segmentation fault", "", "Current thread 0x0:"]
     lines += [f'  File "{LIBRARIES}/numpy/x.py", line 5 in f']
     lines += ['  File "/scratch/user/train.py", line 7 in step']
@@ -303,7 +295,7 @@ Root Cause (first observed failure):
 """.splitlines()
 
 
-def test_a_rank_that_sends_sigterm_to_itself_is_the_root_cause_that_torchrun_names() -> None:
+def test_a_rank_that_sends_sigterm_to_itself_is_the_root_cause_that_torchrun_names():
     reported = tuple(reader(launchers.get("torchrun")).of_logs([("nid001", _SUMMARY)]))
     assert [failure.rank for failure in reported] == [1, 0]
     found = first("torchrun", _AGENT, reported=reported)
@@ -313,7 +305,7 @@ def test_a_rank_that_sends_sigterm_to_itself_is_the_root_cause_that_torchrun_nam
 
 
 @pytest.mark.parametrize("state", ["TIMEOUT", "CANCELLED", "FAILED"])
-def test_ranks_that_slurm_ends_at_the_limit_are_no_failures(state: str) -> None:
+def test_ranks_that_slurm_ends_at_the_limit_are_no_failures(state):
     lines = [Line("srun: error: nid002: tasks 2-3: Terminated", "", None)]
     plan = decide(make_case({"launcher": "srun"}))
     came_out = outcome(plan, JobState(job_id=7, state=state, exit_code=143), lines, {})
@@ -323,7 +315,7 @@ def test_ranks_that_slurm_ends_at_the_limit_are_no_failures(state: str) -> None:
     assert came_out.message.startswith("the time limit was reached; before that, rank 1 on nid001:")
 
 
-def test_an_outcome_has_the_ranks_that_printed_nothing() -> None:
+def test_an_outcome_has_the_ranks_that_printed_nothing():
     plan = decide(make_case({"launcher": "srun"}))
     logs = [Log(Path(), task, f"nid00{task // 2 + 1}") for task in range(3)]
     lines = [Line("hello", "nid001", 1), Line("batch", "", None)]

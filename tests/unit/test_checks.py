@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pkgutil
 from importlib import import_module
-from types import ModuleType
 
 import pytest
 
@@ -25,9 +24,7 @@ ROOMS = [
 
 
 @pytest.mark.parametrize(("package", "listed"), ROOMS)
-def test_every_check_of_a_room_is_in_its_list_once(
-    package: ModuleType, listed: tuple[Check, ...]
-) -> None:
+def test_every_check_of_a_room_is_in_its_list_once(package, listed):
     modules = [
         import_module(f"{package.__name__}.{each.name}")
         for each in pkgutil.iter_modules(getattr(package, "__path__", ()))
@@ -45,7 +42,7 @@ def test_every_check_of_a_room_is_in_its_list_once(
     assert len(written) == len(listed)
 
 
-def test_results_get_the_name_and_what_its_results_have_in_common() -> None:
+def test_results_get_the_name_and_what_its_results_have_in_common():
     @check("mild", "toys", severity="warning", cause="why", source="a book")
     def mild(is_fine: bool) -> Result:
         return passed("fine") if is_fine else failed("broken")
@@ -55,7 +52,7 @@ def test_results_get_the_name_and_what_its_results_have_in_common() -> None:
     assert (bad.outcome, bad.cause, bad.source) == ("warning", "why", "a book")
 
 
-def test_an_error_of_ours_is_a_failed_check() -> None:
+def test_an_error_of_ours_is_a_failed_check():
     @check("broken")
     def broken(_: int) -> Result:
         raise UsageError("no such option", choices=["--nodes"], value="--node")
@@ -64,7 +61,7 @@ def test_an_error_of_ours_is_a_failed_check() -> None:
     assert (result.name, result.outcome, result.fix) == ("broken", "failed", "close: --nodes")
 
 
-def test_results_are_lines_and_objects() -> None:
+def test_results_are_lines_and_objects():
     bad = failed("bad", "mend")._replace(name="x")
     assert row(bad, 3) == ["FAIL         x    bad", "                  next: mend"]
     assert row(unchecked("no nodes"), 0) == ["not checked    no nodes"]

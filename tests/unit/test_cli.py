@@ -75,7 +75,7 @@ def said(*arguments: str) -> tuple[int, str, str]:
         (("run", "--env", "", "jobs/digits-ddp"), 64, ("NAME=VALUE",)),
     ],
 )
-def test_mistakes(arguments: tuple[str, ...], code: int, words: tuple[str, ...]) -> None:
+def test_mistakes(arguments, code, words):
     got, _, error = said(*arguments)
     assert got == code
     for word in words:
@@ -83,7 +83,7 @@ def test_mistakes(arguments: tuple[str, ...], code: int, words: tuple[str, ...])
     assert f"exit {code}:" in error
 
 
-def test_every_error_has_an_exit_code_of_its_own() -> None:
+def test_every_error_has_an_exit_code_of_its_own():
     public = [
         error
         for error in vars(errors).values()
@@ -97,7 +97,7 @@ def test_every_error_has_an_exit_code_of_its_own() -> None:
     )
 
 
-def test_a_bug_has_its_traceback_and_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_has_its_traceback_and_an_exit_code(monkeypatch):
     def break_down() -> None:
         raise KeyError("token \x1b[2J of another program")
 
@@ -109,14 +109,14 @@ def test_a_bug_has_its_traceback_and_an_exit_code(monkeypatch: pytest.MonkeyPatc
     assert "\x1b" not in err
 
 
-def test_nothing_heavy_is_imported_at_the_start() -> None:
+def test_nothing_heavy_is_imported_at_the_start():
     heavy = ("jinja2", "docker", "torch", "horovod", "asyncio", "concurrent")
     code = f"import sys, toolkit.cli.main, toolkit.cli.run, toolkit.planning.case; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_only_launchers_that_users_choose_are_proposed() -> None:
+def test_only_launchers_that_users_choose_are_proposed():
     """A launcher itself says that only a command of the toolkit starts it."""
     internal = {name for name, launcher in LAUNCHERS.items() if launcher.is_internal}
     assert internal == {"notebook", "shell", "submitit"}
@@ -132,7 +132,7 @@ def test_only_launchers_that_users_choose_are_proposed() -> None:
     assert caught.value.next_step == f"one of {', '.join(offered())}"
 
 
-def test_everything_after_the_script_belongs_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_after_the_script_belongs_to_it(monkeypatch):
     from toolkit.cli import run
 
     seen: list[object] = []
@@ -153,7 +153,7 @@ def test_everything_after_the_script_belongs_to_it(monkeypatch: pytest.MonkeyPat
     assert seen[1].values == {"nodes": 2, "arguments": tuple(words)}  # type: ignore[attr-defined]
 
 
-def test_every_command_has_a_short_summary_and_an_example() -> None:
+def test_every_command_has_a_short_summary_and_an_example():
     from tests.unit.test_cluster_names import all_commands
 
     for name, command in all_commands(cli.cli, click.Context(cli.cli), "toolkit"):
@@ -162,7 +162,7 @@ def test_every_command_has_a_short_summary_and_an_example() -> None:
         assert "Example" in (command.help or ""), name
 
 
-def test_the_tables_have_every_command_with_its_name_and_its_summary() -> None:
+def test_the_tables_have_every_command_with_its_name_and_its_summary():
     """Help and start-up read the tables alone, and import a command when it is used."""
     groups: list[click.Group] = [cli.cli]
     listed = set()
@@ -182,6 +182,6 @@ def test_the_tables_have_every_command_with_its_name_and_its_summary() -> None:
     assert written == {cli.cli, *listed}
 
 
-def test_a_partition_as_json_has_all_its_keys() -> None:
+def test_a_partition_as_json_has_all_its_keys():
     for partition in PARTITIONS:
         assert set(_whole(partition)) == set(partition.__struct_fields__)

@@ -29,7 +29,7 @@ def all_commands(
             yield from all_commands(found, context, f"{name} {below}")
 
 
-def test_every_command_takes_the_name_of_a_cluster() -> None:
+def test_every_command_takes_the_name_of_a_cluster():
     commands = dict(all_commands(cli, click.Context(cli), "toolkit"))
     assert len(commands) > 50
     lacking = [
@@ -52,7 +52,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "words", [("--cluster", "nu", "cluster", "status"), ("cluster", "status", "--cluster", "nu")]
 )
-def test_the_name_is_meant_by_everything(here: Path, words: tuple[str, ...]) -> None:
+def test_the_name_is_meant_by_everything(here, words):
     del here
     code, _, error = said(*words)
     assert (code, "the local cluster 'nu' is not up" in error) == (69, True)
@@ -66,9 +66,7 @@ def test_the_name_is_meant_by_everything(here: Path, words: tuple[str, ...]) -> 
         (("a", "b"), "a, b"),
     ],
 )
-def test_a_cluster_that_is_up_is_offered(
-    here: Path, monkeypatch: pytest.MonkeyPatch, up: tuple[str, ...], words: str
-) -> None:
+def test_a_cluster_that_is_up_is_offered(here, monkeypatch, up, words):
     for name in (*up, "down", "NO NAME"):
         (here / name).mkdir()
         (here / name / "plan.json").touch()
@@ -79,9 +77,7 @@ def test_a_cluster_that_is_up_is_offered(
     assert words in (caught.value.next_step or "")
 
 
-def test_a_cluster_that_was_named_is_not_exchanged_for_another_slurm(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_that_was_named_is_not_exchanged_for_another_slurm(here, monkeypatch):
     del here
     monkeypatch.setattr(shell, "which", lambda _: "/opt/slurm/bin/sbatch")
     assert cluster.find_cluster("auto").origin == "the Slurm on PATH"

@@ -95,9 +95,7 @@ def dry_run(words: list[str]) -> Result:
 
 
 @pytest.mark.parametrize(("text", "expected"), PASTED)
-def test_a_pasted_command_becomes_the_launcher_that_does_the_same(
-    text: str, expected: tuple[int | str, int, str, list[str]]
-) -> None:
+def test_a_pasted_command_becomes_the_launcher_that_does_the_same(text, expected):
     done = dry_run(["--", *shlex.split(text)])
     assert done.exit_code == 0, done.output
     plan = json.loads(done.stdout)["plan"]
@@ -109,15 +107,13 @@ def test_a_pasted_command_becomes_the_launcher_that_does_the_same(
 
 
 @pytest.mark.parametrize("name", ["torch.distributed.launcher", "pkg.missing", "pkg.", "a/b"])
-def test_a_module_that_is_not_here_is_refused_with_the_way_to_run_one_of_the_image(
-    name: str,
-) -> None:
+def test_a_module_that_is_not_here_is_refused_with_the_way_to_run_one_of_the_image(name):
     error = dry_run(["-m", name]).exception
     assert isinstance(error, ScriptMissingError)
     assert f"-- python -m {name}" in (error.next_step or "")
 
 
-def test_options_of_srun_are_those_of_the_job() -> None:
+def test_options_of_srun_are_those_of_the_job():
     """As PrincetonUniversity/multi_gpu_training and BIGBALLON/distribuuuu write it."""
     text = "-- srun -t 10 -c 4 -J x --gres=gpu:2 -n 2 python train.py"
     directives = dict(json.loads(dry_run(text.split()).stdout)["plan"]["directives"])
@@ -125,7 +121,7 @@ def test_options_of_srun_are_those_of_the_job() -> None:
     assert directives.items() >= said.items()
 
 
-def test_variables_before_a_command_are_those_of_the_ranks() -> None:
+def test_variables_before_a_command_are_those_of_the_ranks():
     done = dry_run("-- CUDA_VISIBLE_DEVICES=0 A=1 B=2=3 torchrun train.py".split())
     plan = json.loads(done.stdout)["plan"]
     assert {**plan["environment"], **plan["launch"]["environment"]}.items() >= {
@@ -137,7 +133,7 @@ def test_variables_before_a_command_are_those_of_the_ranks() -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED)
-def test_what_contradicts_or_is_not_known_is_refused(text: str, message: str) -> None:
+def test_what_contradicts_or_is_not_known_is_refused(text, message):
     done = dry_run(text.split())
     assert done.exit_code != 0
     assert message in f"{done.output} {done.exception}"
@@ -155,9 +151,7 @@ ALONE = [
 
 
 @pytest.mark.parametrize(("text", "options", "message"), ALONE)
-def test_a_script_whose_ranks_would_not_meet_is_refused(
-    text: str, options: str, message: str
-) -> None:
+def test_a_script_whose_ranks_would_not_meet_is_refused(text, options, message):
     name = "alone.sh" if text.startswith("#!") else "alone.py"
     Path(name).write_text(text)
     done = dry_run([*options.split(), name])
@@ -165,7 +159,7 @@ def test_a_script_whose_ranks_would_not_meet_is_refused(
     assert message in f"{done.output} {done.exception}"
 
 
-def test_a_script_of_openmmlab_learns_its_launcher() -> None:
+def test_a_script_of_openmmlab_learns_its_launcher():
     Path("mm.py").write_text(
         "import argparse, mmengine, torch.distributed\n"
         "argparse.ArgumentParser().add_argument('--launcher', choices=['none', 'pytorch', 'slurm'])\n"
@@ -181,7 +175,7 @@ def test_a_script_of_openmmlab_learns_its_launcher() -> None:
 @pytest.mark.parametrize(
     "text", ["MPI.COMM_SELF.Spawn('x')", "from mpi4py.futures import MPIPoolExecutor as P\nP()"]
 )
-def test_a_script_that_has_mpi_start_processes_is_refused(text: str) -> None:
+def test_a_script_that_has_mpi_start_processes_is_refused(text):
     Path("spawning.py").write_text(f"from mpi4py import MPI\n{text}\n")
     done = dry_run(["spawning.py"])
     assert "-- python3 -m mpi4py.futures spawning.py" in f"{done.output} {done.exception}"

@@ -34,7 +34,7 @@ def image(directory: Path, name: str) -> None:
     (directory / f"{name}.sif").write_bytes(READERS["sif"].seeds[0])
 
 
-def test_the_last_word_is_the_projects(machine: Path, tmp_path: Path) -> None:
+def test_the_last_word_is_the_projects(machine, tmp_path):
     assert settings.chosen(tmp_path).site == "auto"
     (machine / "toolkit.toml").write_text(
         'site = "ours"\ntime = "5:00"\npartition = "main"\naccount = "all"\n'
@@ -52,9 +52,7 @@ def test_the_last_word_is_the_projects(machine: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_rules_of_the_machine_replace_the_shipped_ones_and_the_users_own_both(
-    machine: Path, tmp_path: Path
-) -> None:
+def test_rules_of_the_machine_replace_the_shipped_ones_and_the_users_own_both(machine, tmp_path):
     own = tmp_path / "config" / "toolkit" / "explain"
     for directory, names in ((machine / "explain", ("abi", "oom")), (own, ("oom", "mine"))):
         directory.mkdir(parents=True)
@@ -69,9 +67,7 @@ def test_rules_of_the_machine_replace_the_shipped_ones_and_the_users_own_both(
         rules()
 
 
-def test_images_of_others_are_found_and_listed(
-    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_of_others_are_found_and_listed(machine, tmp_path, monkeypatch):
     image(tmp_path / "shared", "theirs")
     image(tmp_path / "shared", "both")
     image(tmp_path / "own", "both")
@@ -88,7 +84,7 @@ def test_images_of_others_are_found_and_listed(
     assert caught.value.close == "theirs"
 
 
-def test_images_of_the_chosen_site_are_listed(machine: Path, tmp_path: Path) -> None:
+def test_images_of_the_chosen_site_are_listed(machine, tmp_path):
     text = (machine / "sites" / "ours.toml").read_text()
     (machine / "sites" / "ours.toml").write_text(
         text.replace("/apps/images", str(tmp_path / "apps"))

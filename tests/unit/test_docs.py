@@ -40,13 +40,13 @@ def contents() -> set[Path]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
-def test_each_page_is_in_the_navigation(page: Path) -> None:
+def test_each_page_is_in_the_navigation(page):
     """Sphinx refuses a page that is in no table of contents; this says so in a second."""
     assert page in contents() | {DOCS / "index.md"}
 
 
 @pytest.mark.parametrize("page", guides(), ids=lambda path: str(path.relative_to(DOCS)))
-def test_each_command_of_a_guide_has_a_prompt(page: Path) -> None:
+def test_each_command_of_a_guide_has_a_prompt(page):
     for block in blocks(page.read_text(encoding="utf-8")):
         assert set(block.marks) <= set(MARKS)
         if block.language == "console":
@@ -57,7 +57,7 @@ def test_each_command_of_a_guide_has_a_prompt(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
-def test_each_block_of_commands_is_run_or_marked(page: Path) -> None:
+def test_each_block_of_commands_is_run_or_marked(page):
     shown = blocks(page.read_text(encoding="utf-8"))
     marks = [set(block.marks) for block in shown if block.language == "console"]
     assert page in guides() or all(mark & {"not-run", "overview"} for mark in marks)
@@ -81,7 +81,7 @@ def entry(name: str) -> click.Command | None:
 
 
 @pytest.mark.parametrize("command_name", overviews())
-def test_each_command_of_an_overview_is_run_elsewhere(command_name: str) -> None:
+def test_each_command_of_an_overview_is_run_elsewhere(command_name):
     words = r"\W+".join(re.escape(word) for word in command_name.split())
     guides_run = [
         block.text
@@ -99,27 +99,27 @@ def test_each_command_of_an_overview_is_run_elsewhere(command_name: str) -> None
 
 
 @pytest.mark.parametrize("topic", pages.topics())
-def test_a_page_is_printed_without_what_only_the_site_needs(topic: str) -> None:
+def test_a_page_is_printed_without_what_only_the_site_needs(topic):
     text = pages.text(topic)
     assert text.startswith("# ")
     assert "toctree" not in text
     assert not re.search("^<!-- ", text, re.MULTILINE)
 
 
-def test_the_command_lists_and_prints_pages() -> None:
+def test_the_command_lists_and_prints_pages():
     assert "run/pending" in CliRunner().invoke(command, []).output
     assert "toolkit explain" in CliRunner().invoke(command, ["run/pending"]).output
 
 
 @pytest.mark.parametrize("line", pages._COMMANDS.values())
-def test_a_command_that_stands_for_a_page_prints_something(line: str) -> None:
+def test_a_command_that_stands_for_a_page_prints_something(line):
     done = CliRunner().invoke(cli.cli, line.split()[1:])
     assert done.exit_code == 0, done.output
     assert len(done.stdout.splitlines()) > 5
 
 
 @pytest.mark.parametrize("topic", pages.topics())
-def test_a_page_fits_a_narrow_terminal(topic: str) -> None:
+def test_a_page_fits_a_narrow_terminal(topic):
     """Only commands, output, tables and words without a blank are wider; nothing is lost."""
     page = pages.text(topic)
     filled = pages.wrapped(page, 60)
@@ -135,7 +135,7 @@ CATALOGS = sorted((DOCS / "locale").rglob("*.po"))
 
 
 @pytest.mark.parametrize("path", CATALOGS, ids=lambda path: path.stem)
-def test_a_translation_has_the_same_commands_and_links(path: Path) -> None:
+def test_a_translation_has_the_same_commands_and_links(path):
     """Blocks of commands are no messages: both languages show the same ones."""
     text = path.read_text(encoding="utf-8")
     assert "fuzzy" not in text

@@ -79,9 +79,7 @@ CASES: list[tuple[str, tuple[dict[str, Any], ...], dict[str, Any], str, str]] = 
 
 
 @pytest.mark.parametrize(("name", "reports", "more", "outcome", "says"), CASES)
-def test_what_nodes_tell_is_judged(
-    name: str, reports: tuple[dict[str, Any], ...], more: dict[str, Any], outcome: str, says: str
-) -> None:
+def test_what_nodes_tell_is_judged(name, reports, more, outcome, says):
     answer = ITEM[name].only(case(*reports, **more))
     assert (answer.outcome, answer.name) == (outcome, name)
     assert says in answer.message
@@ -105,9 +103,7 @@ USABLE = {state: (state, "none") for state in ("allocated", "unknown", "reserved
         ({**USABLE, **NOT_USABLE}, 0, "warning", "3 of 6 nodes", "sinfo -R"),
     ],
 )
-def test_nodes_that_take_no_jobs(
-    states: Any, wanted: int, outcome: str, says: str, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_that_take_no_jobs(states, wanted, outcome, says, step, monkeypatch):
     monkeypatch.setattr(Client, "partitions", lambda _: ())
     monkeypatch.setattr(Client, "node_states", lambda *_: states)
     given = DoctorCase(nodes=wanted, client=Client(Access()))
@@ -117,9 +113,7 @@ def test_nodes_that_take_no_jobs(
     assert answer.fix.startswith(step)
 
 
-def test_what_a_refused_job_lacks_is_the_next_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_refused_job_lacks_is_the_next_step(tmp_path, monkeypatch):
     findings = [
         UsageError("this site requires a comment", place="--comment", next_step="--comment etc"),
         ShapeError("main has 2 nodes", place="--nodes", next_step="--nodes 2"),
@@ -140,7 +134,7 @@ def test_what_a_refused_job_lacks_is_the_next_step(
 
 
 @pytest.mark.parametrize(("free", "outcome"), [(5e10, "passed"), (1e9, "warning"), (0, "failed")])
-def test_room(free: float, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room(free, outcome, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=int(free)))
     assert ITEM["space"].only(case(directories={"images": Path("/")})).outcome == outcome
 
@@ -148,9 +142,7 @@ def test_room(free: float, outcome: str, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("expected", "outcome"), [(20.0, "warning"), (6.0, "passed"), (None, "passed")]
 )
-def test_an_allreduce_is_held_against_what_the_site_expects(
-    expected: float | None, outcome: str
-) -> None:
+def test_an_allreduce_is_held_against_what_the_site_expects(expected, outcome):
     results: dict[str, object] = {"passed": True, "gigabytes_per_second": 5.0}
     run = ScriptRun(Outcome(state="COMPLETED", exit_code=0, seconds=1.0, results=results))
     stored = StoredImage(name="i", path="/i.sif", manifest=None)
@@ -163,7 +155,7 @@ def test_an_allreduce_is_held_against_what_the_site_expects(
     assert "5.00 GB/s per rank" in answer.message
 
 
-def test_without_a_cluster_no_node_is_checked() -> None:
+def test_without_a_cluster_no_node_is_checked():
     results = {result.name: result for result in diagnose(DoctorCase(nodes=2, no_site="none"))}
     assert list(results) == [item.name for item in ITEMS]
     assert results["slurm"].outcome == "failed"
@@ -182,9 +174,7 @@ def test_without_a_cluster_no_node_is_checked() -> None:
         ("unknown", "warning", "not tested"),
     ],
 )
-def test_whether_the_version_of_slurm_was_tested(
-    version: str, outcome: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whether_the_version_of_slurm_was_tested(version, outcome, says, monkeypatch):
     monkeypatch.setattr("toolkit.shell.which", lambda _: "/usr/bin/x")
     monkeypatch.setattr(Client, "partitions", lambda _: ())
     monkeypatch.setattr(Client, "version", lambda _: version)

@@ -201,6 +201,6 @@ def all_findings(paths: list[str]) -> list[str]:
     ]
 
 
-def test_every_module_uses_the_words_of_the_field() -> None:
+def test_every_module_uses_the_words_of_the_field():
     unfinished = all_findings(modules())
     assert not unfinished, "\n".join(unfinished)

@@ -14,7 +14,6 @@ from toolkit.errors import (
     ForbiddenError,
     NoSpaceError,
     ScriptMissingError,
-    ToolkitError,
     UsageError,
     of_system,
 )
@@ -28,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_all_are_listed_with_what_they_show() -> None:
+def test_all_are_listed_with_what_they_show():
     listed = json.loads(CliRunner().invoke(command, ["list", "--json"]).stdout)
     assert {one["name"] for one in listed} >= {"digits-ddp", "mpi-hello", "ray-train"}
     assert all(one["summary"] for one in listed)
@@ -36,7 +35,7 @@ def test_all_are_listed_with_what_they_show() -> None:
 
 
 @pytest.mark.parametrize("name", exercises())
-def test_each_can_be_copied_and_run(here: Path, name: str) -> None:
+def test_each_can_be_copied_and_run(here, name):
     done = CliRunner().invoke(command, ["copy", name])
     assert done.exit_code == 0
     target, _ = resolve(f"./{name}", here)
@@ -55,9 +54,7 @@ def test_each_can_be_copied_and_run(here: Path, name: str) -> None:
         (["digits-ddp", "file/x"], ForbiddenError),
     ],
 )
-def test_what_cannot_be_copied_is_told(
-    here: Path, words: list[str], error: type[ToolkitError]
-) -> None:
+def test_what_cannot_be_copied_is_told(here, words, error):
     (here / "there").mkdir()
     (here / "file").touch()
     (here / "dangling").symlink_to("nowhere")
@@ -66,7 +63,7 @@ def test_what_cannot_be_copied_is_told(
     assert sorted(path.name for path in here.iterdir()) == ["dangling", "file", "there"]
 
 
-def test_a_full_disk_leaves_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing(here, monkeypatch):
     def full(*_: object, **__: object) -> None:
         (here / next(here.iterdir()).name / "copy").mkdir()
         raise OSError(28, "No space left on device")

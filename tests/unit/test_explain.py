@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -32,7 +31,7 @@ def match_of(found: Explanation) -> Match:
     return found.match
 
 
-def test_every_rule_has_an_example_a_source_and_a_fix() -> None:
+def test_every_rule_has_an_example_a_source_and_a_fix():
     assert {name for name, rule in RULES.items() if not rule.examples} <= {"alone"}
     assert all(rule.fix and rule.source for rule in RULES.values())
     for example in EXAMPLES:
@@ -41,7 +40,7 @@ def test_every_rule_has_an_example_a_source_and_a_fix() -> None:
         assert (example["origin"] == "published") == bool(example.get("url"))
 
 
-def test_a_line_that_a_signature_matches_has_a_word_of_its_rule() -> None:
+def test_a_line_that_a_signature_matches_has_a_word_of_its_rule():
     """Other lines are not tried; equal ones are tried once, and each is found where it is."""
     logs = [example.get("log", "") for example in EXAMPLES]
     logs += [path.read_text(errors="replace") for path in (GOLDEN / "later").glob("*.log")]
@@ -59,7 +58,7 @@ def test_a_line_that_a_signature_matches_has_a_word_of_its_rule() -> None:
 
 
 @pytest.mark.parametrize("path", FRIGHTENING, ids=lambda path: path.stem)
-def test_frightening_words_are_no_failure_but_one_that_follows_them_is(path: Path) -> None:
+def test_frightening_words_are_no_failure_but_one_that_follows_them_is(path):
     found = explain(Evidence(pasted(path.read_text())), RULES)
     assert (found.first, found.match) == ("no failure found", None)
     assert "no failure found" in lines_of(found)[0]
@@ -72,7 +71,7 @@ KeyError: 'weights'
     assert match.cause == "KeyError: 'weights' (/scratch/user/train.py, line 9)"
 
 
-def test_each_set_of_logs_holds_its_bar() -> None:
+def test_each_set_of_logs_holds_its_bar():
     """All examples and captured logs are named, nine of ten later ones, and no healthy one."""
     known, later, healthy = count(GOLDEN)
     assert (known.wrong, later.held, healthy.wrong) == ((), True, ())
@@ -139,12 +138,12 @@ _GL = "ImportError: libGL.so.1: cannot open shared object file: No such file or 
         (_GL, {}, {"rule": "library-display"}),
     ],
 )  # fmt: skip
-def test_the_cause_is_chosen(log: str, facts: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_the_cause_is_chosen(log, facts, expected):
     match = match_of(explain(Evidence(pasted(log), "FAILED", 1, **facts), RULES))
     assert {name: getattr(match, name) for name in expected} == expected
 
 
-def test_an_unknown_failure_says_so_and_shows_the_earliest_lines() -> None:
+def test_an_unknown_failure_says_so_and_shows_the_earliest_lines():
     steps = "".join(f"{rank}| step {step}\n" for step in range(50) for rank in range(3))
     text = steps + "1| the flux capacitor failed\n1| more failed\n1| third failed\n"
     found = explain(Evidence(pasted(text), "FAILED", 9), RULES)
@@ -155,7 +154,7 @@ def test_an_unknown_failure_says_so_and_shows_the_earliest_lines() -> None:
 @pytest.mark.parametrize(
     ("log", "launcher", "is_matched"), [("boom", "ray", True), ("boom", "", True), ("boom", "torchrun", False), ("boom\nfine", "ray", False)]
 )  # fmt: skip
-def test_conditions_hold(log: str, launcher: str, is_matched: bool) -> None:
+def test_conditions_hold(log, launcher, is_matched):
     rule = Rule(
         summary="s",
         cause="c",
@@ -176,7 +175,7 @@ def test_conditions_hold(log: str, launcher: str, is_matched: bool) -> None:
         ("0| the flux capacitor of https://me:secret@host failed", None),
     ],
 )
-def test_secrets_do_not_come_out_of_an_explanation(log: str, rule: str | None) -> None:
+def test_secrets_do_not_come_out_of_an_explanation(log, rule):
     """Neither out of the line that a rule matches nor out of one that is only shown."""
     found = explain(Evidence(pasted(log), "FAILED", 1), RULES)
     assert (found.match.rule if found.match else None) == rule
@@ -204,7 +203,7 @@ _KEY = "Traceback (most recent call last):\n  File \"a.py\", line 2, in f\nKeyEr
         ("srun: error: nid1: task 2: Segmentation fault", "the log shows where", "RUN"),
     ],
 )
-def test_a_pasted_log_is_told_without_a_run(text: str, expected: str, wrong: str) -> None:
+def test_a_pasted_log_is_told_without_a_run(text, expected, wrong):
     """Nothing is known of who printed its lines, and no command can name its run."""
     said = "\n".join(lines_of(explain(Evidence(pasted(text)), RULES)))
     assert expected in said
@@ -241,8 +240,8 @@ _EXITED = "srun: error: n1: task 1: Exited with exit code 1\n"
     ],
 )
 def test_the_failed_rank_of_a_pasted_log_is_the_one_that_its_launcher_reports(
-    text: str, first: str, reported: str
-) -> None:
+    text, first, reported
+):
     found = explain(gather.of_lines(text.split("\n")), RULES)
     assert (found.first, found.reported) == (first, reported)
     failed = [line.split(maxsplit=1)[1] for line in lines_of(found) if line.startswith("failed")]
@@ -262,9 +261,7 @@ _CALLED = "CalledProcessError: Command 'x' returned non-zero exit status"
         (f"{_CALLED} 127.", "check_output('sinfo')", "/bin/sh: 1: sinfo: not found", "host-program"),
     ],
 )  # fmt: skip
-def test_other_lines_may_tell_more_than_the_exception(
-    words: str, source: str, before: str, rule: str
-) -> None:
+def test_other_lines_may_tell_more_than_the_exception(words, source, before, rule):
     failure = Failure(
         exit_code=1,
         rank=0,
@@ -281,9 +278,7 @@ def test_other_lines_may_tell_more_than_the_exception(
 
 
 @pytest.mark.parametrize(("runtime", "fixes"), [("apptainer", 2), ("none", 1)])
-def test_a_run_without_an_image_is_not_told_to_look_into_one(
-    runtime: str, fixes: int, tmp_path: Path
-) -> None:
+def test_a_run_without_an_image_is_not_told_to_look_into_one(runtime, fixes, tmp_path):
     decided = decide(make_case({}))
     decided = replace(decided, container=replace(decided.container, runtime=runtime))
     names = gather._names(Run(tmp_path), decided, 7)
@@ -295,12 +290,8 @@ def test_a_run_without_an_image_is_not_told_to_look_into_one(
 
 @pytest.mark.parametrize(("kind", "is_told"), [("file", True), ("pipe", True), ("null", False)])
 def test_a_log_on_standard_input_that_is_not_read_is_told(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    kind: str,
-    is_told: bool,
-) -> None:
+    tmp_path, monkeypatch, capsys, kind, is_told
+):
     (tmp_path / "log").write_text("FATAL: boom\n")
     read, write = os.pipe()
     os.close(write)

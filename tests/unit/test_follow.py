@@ -55,13 +55,7 @@ def interrupted(*_: object, **__: object) -> Iterator[Any]:
         (("--rank", "5"), []),
     ],
 )
-def test_only_the_lines_that_are_wanted_are_shown(
-    options: tuple[str, ...],
-    expected: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
+def test_only_the_lines_that_are_wanted_are_shown(options, expected, monkeypatch, capsys, tmp_path):
     new_run(tmp_path / "runs" / "train-0001", 7)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(follow, "follow", ended)
@@ -69,9 +63,7 @@ def test_only_the_lines_that_are_wanted_are_shown(
     assert [line for line in capsys.readouterr().out.splitlines() if "|" in line] == expected
 
 
-def test_a_thousand_nodes_are_not_printed_one_by_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_thousand_nodes_are_not_printed_one_by_one(tmp_path, capsys):
     state = JobState(state="RUNNING", job_id=7, nodes="nid[0001-1000]", partition="main")
     shown.show_state(follow.Changed(state), 3.0)
     ranks: dict[str, tuple[int, ...]] = {
@@ -91,8 +83,8 @@ def test_a_thousand_nodes_are_not_printed_one_by_one(
     [("while the messages are printed", 130), ("afterwards", 130), ("never", DETACHED)],
 )
 def test_a_second_ctrl_c_cancels_from_the_first_message_on(
-    moment: str, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slurm: Slurm
-) -> None:
+    moment, code, monkeypatch, tmp_path, slurm
+):
     """A job that goes on ends the command with another code than one that was cancelled."""
 
     def interrupt(*_: object) -> None:
@@ -111,8 +103,8 @@ def test_a_second_ctrl_c_cancels_from_the_first_message_on(
 @pytest.mark.parametrize("silent", [False, True])
 @pytest.mark.parametrize("events", [ended, interrupted])
 def test_a_run_that_is_not_followed_to_its_end_is_cancelled(
-    events: Any, silent: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slurm: Slurm
-) -> None:
+    events, silent, monkeypatch, tmp_path, slurm
+):
     def unreachable(*_: object) -> None:
         raise SlurmUnreachableError("it could not be cancelled")
 
@@ -142,9 +134,7 @@ def test_a_run_that_is_not_followed_to_its_end_is_cancelled(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_hides_no_outcome(
-    code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_full_disk_hides_no_outcome(code, monkeypatch, tmp_path):
     """A job that fills the disk leaves neither an outcome nor, maybe, a log."""
 
     def full(path: Path, *_: object, **__: object) -> None:
@@ -180,8 +170,8 @@ def followed(run: Run, monkeypatch: pytest.MonkeyPatch, *states: str | None) -> 
 
 @pytest.mark.usefixtures("clock", "slurm")
 def test_every_silence_of_slurm_is_told_once_and_a_job_is_lost_after_several_answers_without_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """The controller forgets a job some moments before the accounting has it."""
     run = new_run(tmp_path / "x-0001", 7)
     silences = ("RUNNING", None, None, "RUNNING", None, None, None, "RUNNING", "COMPLETED")
@@ -193,9 +183,7 @@ def test_every_silence_of_slurm_is_told_once_and_a_job_is_lost_after_several_ans
         followed(run, monkeypatch, "RUNNING", "", "", "")
 
 
-def test_an_interactive_run_shows_its_warnings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interactive_run_shows_its_warnings(tmp_path, monkeypatch, capsys):
     run = new_run(tmp_path / "x-0001")
     monkeypatch.setattr(shell, "write", lambda _: run)
     monkeypatch.setattr(shell, "local_name", lambda _: None)

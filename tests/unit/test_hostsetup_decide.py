@@ -47,7 +47,7 @@ def refusal(facts: Facts, wishes: SetupOptions = PLAIN) -> NeedsInstallError:
     return error
 
 
-def test_a_fresh_debian_is_set_up_by_itself() -> None:
+def test_a_fresh_debian_is_set_up_by_itself():
     facts = machine(runtime=None, missing=(SLURM,), fuse="closed", ids=False)
     actions = decide(facts)
     assert [action.kind for action in actions] == ["packages", "apptainer", "fuse", "ids"]
@@ -55,7 +55,7 @@ def test_a_fresh_debian_is_set_up_by_itself() -> None:
     assert commands(facts, actions, PLAIN) == ("/opt/toolkit/bin/toolkit setup",)
 
 
-def test_a_newer_apptainer_comes_only_when_it_is_asked_for() -> None:
+def test_a_newer_apptainer_comes_only_when_it_is_asked_for():
     wanted = machine(updates=True)
     (action,) = decide(wanted)
     assert (action.kind, action.summary) == (
@@ -69,7 +69,7 @@ def test_a_newer_apptainer_comes_only_when_it_is_asked_for() -> None:
     )
 
 
-def test_without_root_the_administrator_is_asked_with_the_same_wishes() -> None:
+def test_without_root_the_administrator_is_asked_with_the_same_wishes():
     facts = machine(runtime=None, missing=(SLURM,), root=False, user="kim", ids=False)
     error = refusal(facts, SetupOptions(accounting=True, tests=True))
     assert error.cause == "this machine is not ready (Debian GNU/Linux 12 (bookworm))"
@@ -83,7 +83,7 @@ def test_without_root_the_administrator_is_asked_with_the_same_wishes() -> None:
     assert error.next_step == "ask the administrator to run the lines above as root, then go on"
 
 
-def test_on_the_enterprise_linuxes_the_names_of_epel_are_given() -> None:
+def test_on_the_enterprise_linuxes_the_names_of_epel_are_given():
     missing = Missing(
         part="Slurm",
         purpose="a real Slurm on this machine",
@@ -97,7 +97,7 @@ def test_on_the_enterprise_linuxes_the_names_of_epel_are_given() -> None:
     )
 
 
-def test_an_installation_that_was_cut_off_is_ended_even_where_all_programs_are_there() -> None:
+def test_an_installation_that_was_cut_off_is_ended_even_where_all_programs_are_there():
     facts = machine(interrupted=True)
     (action,) = decide(facts)
     assert (action.kind, action.packages) == ("heal", ())
@@ -118,12 +118,12 @@ def test_an_installation_that_was_cut_off_is_ended_even_where_all_programs_are_t
         ({"namespaces": False}, "namespaces", "sysctl -w kernel.unprivileged_userns_clone=1"),
     ],
 )
-def test_adjustments(change: dict[str, Any], kind: str, first: str) -> None:
+def test_adjustments(change, kind, first):
     (action,) = adjustments(machine(**change))
     assert (action.kind, action.by_hand[0]) == (kind, first)
 
 
-def test_a_name_that_is_no_word_of_the_shell_stays_one_argument() -> None:
+def test_a_name_that_is_no_word_of_the_shell_stays_one_argument():
     (action,) = adjustments(machine(ids=False, user="a b;c"))
     assert action.by_hand == ("apptainer config fakeroot --add 'a b;c'",)
 
@@ -141,7 +141,7 @@ def test_a_name_that_is_no_word_of_the_shell_stays_one_argument() -> None:
         ("", "other"),
     ],
 )
-def test_the_family_of_a_system(text: str, family: str) -> None:
+def test_the_family_of_a_system(text, family):
     assert operating_system(text, "x86_64").family == family
 
 
@@ -159,7 +159,5 @@ SITE = "/opt/slurm/bin/sbatch"
         ("/usr/bin/sbatch", True, True, "/usr/bin/sbatch"),
     ],
 )
-def test_whose_slurm_it_is(
-    sbatch: str | None, from_debian: bool, configured: bool, found: str | None
-) -> None:
+def test_whose_slurm_it_is(sbatch, from_debian, configured, found):
     assert own_slurm(sbatch, from_debian=from_debian, configured=configured) == found

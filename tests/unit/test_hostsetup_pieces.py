@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from toolkit.hostsetup import install
 
 
-def test_policy_is_written_and_taken_away(tmp_path: Path) -> None:
+def test_policy_is_written_and_taken_away(tmp_path):
     policy = tmp_path / "policy-rc.d"
     with install.prevented_from_starting(policy):
         assert policy.stat().st_mode & 0o777 == 0o755
@@ -18,9 +16,7 @@ def test_policy_is_written_and_taken_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
-def test_a_policy_that_was_there_comes_back_whatever_happens(
-    tmp_path: Path, failure: type[BaseException]
-) -> None:
+def test_a_policy_that_was_there_comes_back_whatever_happens(tmp_path, failure):
     policy = tmp_path / "policy-rc.d"
     policy.write_text("#!/bin/sh\nexit 0\n")
     policy.chmod(0o750)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from msgspec.structs import replace
 
@@ -16,7 +14,7 @@ from toolkit.model.site import OptionRule
 NEURON = sites.load("neuron")
 
 
-def test_partitions_keep_names_gpus_and_times_and_lose_nodes() -> None:
+def test_partitions_keep_names_gpus_and_times_and_lose_nodes():
     found = imitate(NEURON)
     nodes = {node.name: node for node in all_nodes(found.shape)}
     partitions = {partition.name: partition for partition in found.shape.partitions}
@@ -38,7 +36,7 @@ def test_partitions_keep_names_gpus_and_times_and_lose_nodes() -> None:
     assert "gh200_1" not in said, "it has one node there, too"
 
 
-def test_some_partitions_only() -> None:
+def test_some_partitions_only():
     found = imitate(NEURON, most=1, chosen=("amd_h100_2",))
     assert [partition.name for partition in found.shape.partitions] == ["amd_h100_2"]
     assert [node.name for node in all_nodes(found.shape)] == ["gpu57"]
@@ -48,13 +46,13 @@ def test_some_partitions_only() -> None:
     assert raised.value.close == "amd_h100_2"
 
 
-def test_the_plugin_counts_jobs_of_users_and_knows_closed_partitions() -> None:
+def test_the_plugin_counts_jobs_of_users_and_knows_closed_partitions():
     found = imitate(NEURON, chosen=("amd_h100_2", "jupyter"))
     assert 'local MOST = { ["amd_h100_2"] = 2, }' in found.shape.job_submit
     assert 'local CLOSED = { "jupyter" }' in found.shape.job_submit
 
 
-def test_a_site_without_partitions_has_one_and_its_kinds_of_nodes() -> None:
+def test_a_site_without_partitions_has_one_and_its_kinds_of_nodes():
     found = imitate(sites.load("perlmutter-like"))
     assert [partition.name for partition in found.shape.partitions] == ["main"]
     assert all_nodes(found.shape)[0].features == ("gpu",)
@@ -62,7 +60,7 @@ def test_a_site_without_partitions_has_one_and_its_kinds_of_nodes() -> None:
     assert rule in found.shape.job_submit
 
 
-def test_hostile_words_stay_words_of_lua() -> None:
+def test_hostile_words_stay_words_of_lua():
     rule = OptionRule(why='"]] os.execute("x") --\n\\')
     text = submit_rules(
         replace(NEURON, forbidden={"mem": rule}), {}, default='a"b', directory="/a b"
@@ -72,7 +70,7 @@ def test_hostile_words_stay_words_of_lua() -> None:
     assert 'local DIRECTORY = "/a b"' in text
 
 
-def test_an_imitation_has_this_machines_commands_and_directories(tmp_path: Path) -> None:
+def test_an_imitation_has_this_machines_commands_and_directories(tmp_path):
     site = replace(NEURON, scratch=str(tmp_path), datasets={"a": str(tmp_path), "b": "/not/there"})
     found = adapt_site(site, sites.load("local"), str)
     assert (found.name, found.access, found.modules, found.interface) == (

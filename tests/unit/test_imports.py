@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -61,13 +60,8 @@ FINDINGS = [
 
 @pytest.mark.parametrize(("text", "manifest", "job", "stops", "words"), FINDINGS)
 def test_a_finding_names_every_import_its_place_and_the_step_that_adds_it(
-    text: str,
-    manifest: Manifest | None,
-    job: dict[str, str],
-    stops: bool,
-    words: list[str],
-    tmp_path: Path,
-) -> None:
+    text, manifest, job, stops, words, tmp_path
+):
     read = read_script(write_files(tmp_path, {"train.py": text}))
     found = findings(read, manifest, **job)
     assert len(found) == bool(words)
@@ -76,7 +70,7 @@ def test_a_finding_names_every_import_its_place_and_the_step_that_adds_it(
         assert all(word in message for word in words), message
 
 
-def test_a_plan_is_refused_and_can_be_forced(tmp_path: Path) -> None:
+def test_a_plan_is_refused_and_can_be_forced(tmp_path):
     read = read_script(write_files(tmp_path, {"train.py": "import gone\n"}))
     with pytest.raises(PlanError) as caught:
         decide(make_case(manifest=IMAGE, source=read))
@@ -85,7 +79,7 @@ def test_a_plan_is_refused_and_can_be_forced(tmp_path: Path) -> None:
     assert any("gone" in text for text in forced.warnings)
 
 
-def test_a_directory_is_bound_and_the_plan_says_why() -> None:
+def test_a_directory_is_bound_and_the_plan_says_why():
     library = {"/home/user/lib": "train.py imports helper"}
     decided = decide(make_case(shown=library))
     assert "/home/user/lib" in [bind.source for bind in decided.container.binds]
@@ -103,14 +97,14 @@ PACKAGES = {
 }
 
 
-def test_the_package_of_a_module_is_named() -> None:
+def test_the_package_of_a_module_is_named():
     """The package google of the index is another one."""
     for within, package in PACKAGES.items():
         name = within.partition(".")[0]
         assert find_package(Import(name, "train.py", 1, within=within)) == package
 
 
-def test_a_python_lists_all_that_it_can_import(tmp_path: Path) -> None:
+def test_a_python_lists_all_that_it_can_import(tmp_path):
     """Compare with what Python's own search finds, for every kind of package."""
     site = tmp_path / "site-packages"
     names = ("bare/inner/x.py", "whole/__init__.py", "one.py", "note.txt", "data.d/x")
@@ -137,7 +131,7 @@ def test_a_python_lists_all_that_it_can_import(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "launcher", ["torchrun", "srun", "spawn", "none", "horovod", "horovod-gloo", "mpi"]
 )
-def test_every_launcher_runs_a_module_by_its_name(launcher: str) -> None:
+def test_every_launcher_runs_a_module_by_its_name(launcher):
     job = {"launcher": launcher, "python_module": "pkg.train"}
     decided = decide(make_case(job, script="pkg/train.py", folder="/home/user/project/pkg"))
     words = " ".join(decided.launch.program)

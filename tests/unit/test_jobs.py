@@ -95,11 +95,11 @@ def constants(script: str) -> set[str]:
     }
 
 
-def test_a_folder_has_its_three_files(folder: Path) -> None:
+def test_a_folder_has_its_three_files(folder):
     assert {"job.toml", "train.py", "README.md"} <= {file.name for file in folder.iterdir()}
 
 
-def test_the_job_file_has_known_keys_and_names_what_is_there(folder: Path) -> None:
+def test_the_job_file_has_known_keys_and_names_what_is_there(folder):
     job = toml((folder / "job.toml").read_text(encoding="utf-8"))
     assert set(job) <= KEYS
     assert read_toml(folder / "job.toml", Job).summary
@@ -109,7 +109,7 @@ def test_the_job_file_has_known_keys_and_names_what_is_there(folder: Path) -> No
     assert re.fullmatch(r"\d\d:\d\d:\d\d", str(job["time"]))
 
 
-def test_the_defaults_of_the_job_are_options_of_the_script(folder: Path) -> None:
+def test_the_defaults_of_the_job_are_options_of_the_script(folder):
     arguments = toml((folder / "job.toml").read_text(encoding="utf-8")).get("arguments", [])
     assert isinstance(arguments, list)
     assert {word for word in arguments if word.startswith("--")} <= constants(
@@ -117,18 +117,18 @@ def test_the_defaults_of_the_job_are_options_of_the_script(folder: Path) -> None
     )
 
 
-def test_the_script_has_no_cluster_code(folder: Path) -> None:
+def test_the_script_has_no_cluster_code(folder):
     script = (folder / "train.py").read_text(encoding="utf-8")
     assert not re.search(r"SLURM_|PMI|OMPI|MASTER_|scontrol|subprocess", script)
 
 
-def test_the_script_prints_the_whole_result(folder: Path) -> None:
+def test_the_script_prints_the_whole_result(folder):
     assert constants((folder / "train.py").read_text(encoding="utf-8")) >= RESULT_KEYS.get(
         folder.name, {*TRAINED, *TOGETHER}
     )
 
 
-def test_all_ranks_arrive_before_any_leaves(folder: Path) -> None:
+def test_all_ranks_arrive_before_any_leaves(folder):
     script = (folder / "train.py").read_text(encoding="utf-8")
     end = EXERCISES[folder.name][1]
     # Horovod has no barrier for TensorFlow; with Ray, one process asks and waits for the answers of
@@ -140,7 +140,7 @@ def test_all_ranks_arrive_before_any_leaves(folder: Path) -> None:
     assert 0 < meets < script.find(end) if end else "init(" not in script
 
 
-def test_auto_would_choose_the_launcher_that_the_job_names(folder: Path) -> None:
+def test_auto_would_choose_the_launcher_that_the_job_names(folder):
     """Or another one for the same framework, where the script does not show which is meant."""
     job = read_toml(folder / "job.toml", Job)
     source, held = read_script(folder), {"torch", "horovod"}
@@ -149,10 +149,10 @@ def test_auto_would_choose_the_launcher_that_the_job_names(folder: Path) -> None
     assert chosen == same.get(folder.name, EXERCISES[folder.name][0])
 
 
-def test_a_host_directory_that_an_exercise_binds_has_a_package(folder: Path) -> None:
+def test_a_host_directory_that_an_exercise_binds_has_a_package(folder):
     sources = {text.split(":")[0] for text in read_toml(folder / "job.toml", Job).bind}
     assert sources <= set(DATASETS)
 
 
-def test_the_readme_names_the_command(folder: Path) -> None:
+def test_the_readme_names_the_command(folder):
     assert f"toolkit run jobs/{folder.name}\n" in (folder / "README.md").read_text(encoding="utf-8")

@@ -47,17 +47,13 @@ FAILURES = (
 
 
 @pytest.mark.parametrize(("launcher", "logs", "expected"), FAILURES)
-def test_the_first_failure_of_a_launcher(
-    launcher: str,
-    logs: dict[str, list[str]],
-    expected: tuple[int | None, str | None, int] | None,
-) -> None:
+def test_the_first_failure_of_a_launcher(launcher, logs, expected):
     failure = first(reader(get(launcher)).of_logs(list(logs.items())))
     told = (failure.rank, failure.host, failure.exit_code) if failure else None
     assert told == expected
 
 
-def test_a_failure_is_named_by_what_is_known_of_it() -> None:
+def test_a_failure_is_named_by_what_is_known_of_it():
     spawned = first(reader(get("spawn")).of_logs([("nid002", [_SPAWNED.format(1, "exit code 3")])]))
     agent = first(
         reader(get("spawn")).of_logs(

@@ -94,9 +94,7 @@ MISMATCHES: tuple[tuple[str, dict[str, Any], str, dict[str, Any]], ...] = (
 
 
 @pytest.mark.parametrize(("launcher", "bad", "words", "good"), MISMATCHES)
-def test_what_a_launcher_cannot_start_is_refused(
-    launcher: str, bad: dict[str, Any], words: str, good: dict[str, Any]
-) -> None:
+def test_what_a_launcher_cannot_start_is_refused(launcher, bad, words, good):
     job = {"launcher": launcher}
     (finding,) = findings(job, **({"facts": OPEN_MPI} | bad))
     assert words in finding.cause
@@ -123,21 +121,19 @@ def test_what_a_launcher_cannot_start_is_refused(
         ({"dependency": "a\nb"}, "--dependency", UsageError),
     ],
 )
-def test_what_contradicts_itself_is_refused(
-    job: dict[str, Any], place: str, kind: type[Exception] | None
-) -> None:
+def test_what_contradicts_itself_is_refused(job, place, kind):
     (finding,) = findings(job)
     assert (finding.place, isinstance(finding, kind or UsageError)) == (place, True)
 
 
-def test_a_file_that_torch_cannot_read_out_of_a_url_is_refused() -> None:
+def test_a_file_that_torch_cannot_read_out_of_a_url_is_refused():
     directory = "/home/user/a#b"
     assert findings(
         {"launcher": "srun", "init": "file"}, run=f"{directory}/runs/x-0001", cwd=directory
     )
 
 
-def test_accelerate_starts_no_other_program() -> None:
+def test_accelerate_starts_no_other_program():
     job = {"launcher": "accelerate", "arguments": ("env",)}
     (other,) = findings(job, script="accelerate", is_program=True, manifest=HOLDS_ALL)
     assert other.next_step == "--launcher none, or: -- accelerate launch SCRIPT"
@@ -154,9 +150,7 @@ DECIDED: tuple[tuple[dict[str, Any], tuple[str, ...] | None, dict[str, str | Non
 
 
 @pytest.mark.parametrize(("job", "options", "directives"), DECIDED)
-def test_what_is_decided(
-    job: dict[str, Any], options: tuple[str, ...] | None, directives: dict[str, str | None]
-) -> None:
+def test_what_is_decided(job, options, directives):
     decided = of(job, manifest=HOLDS_ALL)
     assert options is None or decided.launch.options == options
     rows = dict(decided.directives)
@@ -173,9 +167,7 @@ def test_what_is_decided(
         (None, ("pmix",), "pmix"),
     ],
 )
-def test_the_pmi_that_both_speak(
-    offered: tuple[str, ...] | None, spoken: tuple[str, ...], chosen: str
-) -> None:
+def test_the_pmi_that_both_speak(offered, spoken, chosen):
     facts, manifest = replace(FACTS, mpi=offered), replace(MANIFEST, mpi=spoken)
     assert of({"launcher": "horovod"}, manifest=manifest, facts=facts).launch.mpi == chosen
     assert of({"launcher": "horovod-gloo"}, manifest=manifest, facts=facts).launch.mpi is None
@@ -185,16 +177,14 @@ def test_the_pmi_that_both_speak(
     ("outside", "is_warned"),
     [("4.1.4", False), ("4.0.2", False), ("5.0.1", False), ("3.1.0", True)],
 )
-def test_open_mpi_of_another_major_version_is_warned_of_unless_it_was_tried(
-    outside: str, is_warned: bool
-) -> None:
+def test_open_mpi_of_another_major_version_is_warned_of_unless_it_was_tried(outside, is_warned):
     said = Verdict(name="openmpi", outcome="passed", detail="Open MPI 4.1.4 speaks pmix")
     facts = replace(FACTS, mpirun=f"mpirun (Open MPI) {outside}")
     decided = of({"launcher": "mpirun"}, manifest=replace(image(), verified=(said,)), facts=facts)
     assert any("Open MPI" in warning for warning in decided.warnings) is is_warned
 
 
-def test_a_strategy_that_would_train_on_each_node_alone_is_warned_of() -> None:
+def test_a_strategy_that_would_train_on_each_node_alone_is_warned_of():
     job = {"launcher": "tensorflow", "ntasks_per_node": None}
     alone, spread = map(of_tensorflow, ("MirroredStrategy", "MultiWorkerMirroredStrategy"))
     assert "network of its own" in of(job, manifest=HOLDS_ALL, source=alone).warnings[0]
@@ -219,9 +209,7 @@ _IMAGENET = (
         ({"gpus": 2}, WORLD, ""),  # NCCL is right where there are GPUs
     ],
 )
-def test_spawn_fills_in_what_the_script_defines_and_nobody_gave(
-    job: dict[str, Any], source: Source, filled: str
-) -> None:
+def test_spawn_fills_in_what_the_script_defines_and_nobody_gave(job, source, filled):
     text = scripts.script(of({"launcher": "spawn", **job}, source=source))
     users = " ".join(job.get("arguments", ("--epochs", "12")))
     assert f"        python3 train.py {filled}{users}\n" in text
@@ -263,9 +251,7 @@ LIGHTNING = "import lightning as L; from lightning.pytorch.cli import LightningC
         ("LightningCLI(Model)", {"arguments": ("-c", "x", "--trainer.devices=4", "--trainer.num_nodes", "2")}, ["--ntasks-per-node"]),
     ],
 )  # fmt: skip
-def test_a_trainer_of_another_shape_than_the_jobs_does_not_queue(
-    call: str, job: dict[str, Any], places: list[str]
-) -> None:
+def test_a_trainer_of_another_shape_than_the_jobs_does_not_queue(call, job, places):
     found = findings({"launcher": "srun", **job}, source=source_of(LIGHTNING + call))
     assert [finding.place for finding in found] == places
     if places == ["--nodes"] and "num_nodes=1" in call:
@@ -295,9 +281,7 @@ def test_a_trainer_of_another_shape_than_the_jobs_does_not_queue(
         ("import accelerate", {"env": {"ACCELERATE_USE_CPU": "false"}}, {"ACCELERATE_USE_CPU": "false"}),
     ],
 )  # fmt: skip
-def test_trainers_are_told_what_the_script_leaves_out(
-    text: str, job: dict[str, Any], variables: dict[str, str], launcher: str
-) -> None:
+def test_trainers_are_told_what_the_script_leaves_out(text, job, variables, launcher):
     source = source_of(text if "import" in text else LIGHTNING + text)
     told = of({"launcher": launcher, **job}, source=source).environment
     names = {name for name in told if name.startswith(("PL_", "LT_", "ACCELERATE_"))}

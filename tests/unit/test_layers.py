@@ -50,11 +50,11 @@ def cycles(imports: dict[str, set[str]]) -> set[frozenset[str]]:
     }
 
 
-def test_no_module_imports_itself_by_way_of_others(imports: dict[str, set[str]]) -> None:
+def test_no_module_imports_itself_by_way_of_others(imports):
     assert not cycles(imports)
 
 
-def test_the_architecture_names_every_room() -> None:
+def test_the_architecture_names_every_room():
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     with (ROOT / "pyproject.toml").open("rb") as file:
         contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
@@ -68,7 +68,7 @@ def test_the_architecture_names_every_room() -> None:
     assert {*rooms} - {"__main__", "images"} <= table
 
 
-def test_the_tools_need_no_tests() -> None:
+def test_the_tools_need_no_tests():
     """The documentation is built without them."""
     imported = {
         name

@@ -71,7 +71,7 @@ def place() -> Iterator[Path]:
         (SIZE, 10, "workshop new course"),
     ],
 )
-def test_a_limit_is_the_cause(kind: int, most: int, line: str, place: Path) -> None:
+def test_a_limit_is_the_cause(kind, most, line, place):
     done = limited(place, kind, most, *line.split())
     assert done.returncode == LimitError.exit_code, done.stderr
     assert STEPS[kind] in done.stderr
@@ -79,9 +79,7 @@ def test_a_limit_is_the_cause(kind: int, most: int, line: str, place: Path) -> N
     assert "no Slurm" not in done.stderr
 
 
-def test_too_little_memory_is_the_cause(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path
-) -> None:
+def test_too_little_memory_is_the_cause(monkeypatch, capsys, place):
     def read(*_: object, **__: object) -> bytes:
         raise MemoryError
 
@@ -112,9 +110,7 @@ def test_too_little_memory_is_the_cause(
         (ValueError("a fault of ours"), None),
     ],
 )
-def test_only_what_the_system_refuses_is_its_fault(
-    error: Exception, kind: type[Exception] | None
-) -> None:
+def test_only_what_the_system_refuses_is_its_fault(error, kind):
     found = of_system(error)
     assert type(found) is (kind or type(None))
     if found is not None:

@@ -34,13 +34,13 @@ SLOW = re.compile(r"(?<!\\)\.[*+](?!\)*$)|(?<!\\)\)[*+]")
 
 
 @pytest.mark.parametrize("pattern", ["aaa.*b", "(?:a|aa)+b", "(a+)+b"])
-def test_a_slow_pattern_is_found(pattern: str) -> None:
+def test_a_slow_pattern_is_found(pattern):
     assert SLOW.search(pattern)
     assert not SLOW.search(r"a.{0,100}b|\.+ (?P<message>.+)")
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_no_pattern_of_a_rule_reads_on_without_an_end(name: str) -> None:
+def test_no_pattern_of_a_rule_reads_on_without_an_end(name):
     rule = RULES[name]
     for pattern in (*rule.signatures, *rule.also, *rule.without):
         text = re.sub(r"\[[^]]+\]", "x", pattern)
@@ -49,7 +49,7 @@ def test_no_pattern_of_a_rule_reads_on_without_an_end(name: str) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", ["redacted", "explain", *sorted(READERS.keys() - {"server"})])
-def test_a_reader_comes_to_an_end(name: str) -> None:
+def test_a_reader_comes_to_an_end(name):
     for unit in UNITS:
         text = unit * (LENGTH // len(unit))
         if name == "redacted":
@@ -62,7 +62,7 @@ def test_a_reader_comes_to_an_end(name: str) -> None:
             shutil.rmtree(directory)
 
 
-def test_a_cause_at_either_end_of_a_very_long_line_is_found() -> None:
+def test_a_cause_at_either_end_of_a_very_long_line_is_found():
     cause = "OSError: [Errno 28] No space left on device: '/scratch/x'"
     for text in (f"{cause} {'0123456789abcdef' * 4000}", f"{'0123456789abcdef' * 4000} {cause}"):
         found = explain(Evidence(pasted(text), "FAILED", 1), RULES)

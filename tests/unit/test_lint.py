@@ -28,33 +28,33 @@ def context(case: Case) -> Context:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_rule_finds_its_fault_and_no_other_does(case: Case) -> None:
+def test_a_rule_finds_its_fault_and_no_other_does(case):
     found = lint(case.bad, context(case))
     assert [(one.name, one.line) for one in found] == [(case.rule, line) for line in case.lines]
     assert all(one.cause and one.source and one.message for one in found)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_near_miss_is_left_alone(case: Case) -> None:
+def test_a_near_miss_is_left_alone(case):
     assert lint(case.good, context(case)) == ()
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.fixed], ids=lambda case: case.id)
-def test_what_is_mechanical_is_mended(case: Case) -> None:
+def test_what_is_mechanical_is_mended(case):
     text, mended = fixed(case.bad, context(case))
     assert text == case.fixed
     assert mended
     assert lint(text, context(case)) == ()
 
 
-def test_every_rule_has_a_case() -> None:
+def test_every_rule_has_a_case():
     names = {rule.name for rule in RULES}
     assert len(names) == len(RULES)
     assert names - {"syntax"} == {case.rule for case in CASES} - {"syntax"}
 
 
 @pytest.mark.parametrize("name", ["guide"])
-def test_a_whole_script_in_the_manner_of_a_guide(name: str) -> None:
+def test_a_whole_script_in_the_manner_of_a_guide(name):
     script = (GOLDEN / "lint" / f"{name}.sbatch").read_text()
     found = lint(script, Context(site=sites.load("neuron-2022")))
     said = "".join(f"{one.line}: {severity(one)}: {one.message} [{one.name}]\n" for one in found)
@@ -64,7 +64,7 @@ def test_a_whole_script_in_the_manner_of_a_guide(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_nothing_makes_it_stumble(value: str) -> None:
+def test_nothing_makes_it_stumble(value):
     for text in (
         value,
         f"#!/bin/bash\n#SBATCH {value}\n{value}\n",
@@ -77,7 +77,7 @@ def test_nothing_makes_it_stumble(value: str) -> None:
         fixed(text)
 
 
-def test_the_command_says_shows_and_mends(tmp_path: Path) -> None:
+def test_the_command_says_shows_and_mends(tmp_path):
     script = tmp_path / "job.sbatch"
     script.write_text("#!/bin/bash\n#SBATCH –nodes=2\nif true\n")
     script.chmod(0o750)
@@ -105,7 +105,7 @@ def fix(script: Path) -> str:
     return script.read_text()
 
 
-def test_no_original_is_ever_written_over(tmp_path: Path) -> None:
+def test_no_original_is_ever_written_over(tmp_path):
     script = tmp_path / "job.sbatch"
     for number in (1, 2, 3):
         script.write_text(BROKEN.format(number))
@@ -121,7 +121,7 @@ def test_no_original_is_ever_written_over(tmp_path: Path) -> None:
     }
 
 
-def test_a_link_stays_a_link_and_modes_stay(tmp_path: Path) -> None:
+def test_a_link_stays_a_link_and_modes_stay(tmp_path):
     (tmp_path / "real").mkdir()
     real = tmp_path / "real" / "job.sbatch"
     real.write_text(BROKEN.format(1))
@@ -141,9 +141,7 @@ def test_a_link_stays_a_link_and_modes_stay(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", ["pathlib.Path.replace", "os.fsync"])
-def test_a_fix_that_fails_leaves_everything_as_it_was(
-    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fix_that_fails_leaves_everything_as_it_was(fails, tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -181,7 +179,7 @@ SMALL = Site(
         ("#SBATCH -p long\n#SBATCH -N all -c ² -t soon --mem=much", 0, ""),  # others report these
     ],
 )
-def test_a_site_is_asked_by_the_rules_of_run(directives: str, line: int, message: str) -> None:
+def test_a_site_is_asked_by_the_rules_of_run(directives, line, message):
     found = [
         (one.line, one.message)
         for one in lint(f"#!/bin/bash\n{directives}\nsrun true\n", Context(site=SMALL))

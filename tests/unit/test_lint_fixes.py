@@ -106,7 +106,7 @@ def scripts(draw: st.DrawFn) -> tuple[str, set[Meant]]:
 @example(("#!/bin/bash\n#SBATCH --job-name=“''–X”\nsrun true\n", {("job-name", "''–X")}))
 @example(("#!/bin/bash\n#SBATCH --job-name=“‘ 0#”\nsrun true\n", {("job-name", "‘ 0#")}))
 @example(("#!/bin/bash\n#SBATCH --job-name=“ –X”\nsrun true\n", {("job-name", " –X")}))
-def test_what_is_fixed_is_what_was_meant(written: tuple[str, set[Meant]]) -> None:
+def test_what_is_fixed_is_what_was_meant(written):
     """Each option that sbatch reads after --fix was meant, or it stood there so before."""
     text, meant = written
     result, _ = fixed(text)
@@ -120,7 +120,7 @@ def test_what_is_fixed_is_what_was_meant(written: tuple[str, set[Meant]]) -> Non
 
 @settings(max_examples=300, deadline=None)
 @given(scripts())
-def test_a_fix_is_stable_and_brings_no_fault(written: tuple[str, set[Meant]]) -> None:
+def test_a_fix_is_stable_and_brings_no_fault(written):
     text, _ = written
     result, _ = fixed(text)
     assert fixed(result)[0] == result
@@ -135,7 +135,7 @@ def test_a_fix_is_stable_and_brings_no_fault(written: tuple[str, set[Meant]]) ->
         max_size=4,
     )
 )
-def test_a_script_that_a_script_writes_is_left_alone(lines: list[str]) -> None:
+def test_a_script_that_a_script_writes_is_left_alone(lines):
     inner = "\n".join(("#!/bin/bash", *lines, "true"))
     for text in (
         f"#!/bin/bash\n#SBATCH -N 1\ncat >other <<'END'\n{inner}\nEND\nsbatch other\n",

@@ -57,7 +57,7 @@ def files(shape: Shape, nsswitch: str = "", gpus: Sequence[int] = ()) -> dict[st
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_files_of_a_shape(name: str) -> None:
+def test_the_files_of_a_shape(name):
     found = files(SHAPES[name], "passwd: files systemd\nhosts:  files dns\n")
     if name == "light":  # a line for each node
         hosts = found.pop("hosts").splitlines()
@@ -69,7 +69,7 @@ def test_the_files_of_a_shape(name: str) -> None:
     assert found == {path.name: path.read_text() for path in (GOLDEN / name).iterdir()}
 
 
-def test_the_gpus_of_this_machine_are_shared_out(tmp_path: Path) -> None:
+def test_the_gpus_of_this_machine_are_shared_out(tmp_path):
     for number in (10, 2, 0, 1):
         (tmp_path / f"nvidia{number}").symlink_to("/dev/null")
     (tmp_path / "nvidiactl").symlink_to("/dev/null")
@@ -84,7 +84,7 @@ def test_the_gpus_of_this_machine_are_shared_out(tmp_path: Path) -> None:
     assert packages.gpus_of(Shape(nodes=(Nodes(names="a[1-5]", gpus=1),)), tmp_path) == ()
 
 
-def test_options_make_groups_of_equal_nodes() -> None:
+def test_options_make_groups_of_equal_nodes():
     assert from_options() == Shape()
     assert from_options(nodes=1).nodes[0].names == "nid001"
     assert from_options(nodes=12).nodes[0].names == "nid[001-012]"
@@ -100,7 +100,7 @@ def test_options_make_groups_of_equal_nodes() -> None:
         assert from_options(memory=text).nodes[0].memory == megabytes
 
 
-def test_nodes_are_light_above_200_or_where_that_is_asked() -> None:
+def test_nodes_are_light_above_200_or_where_that_is_asked():
     light = {count: from_options(nodes=count).is_light for count in (1, 200, 201, 1000)}
     assert light == {1: False, 200: False, 201: True, 1000: True}
     assert options.with_light(from_options(), True).is_light
@@ -115,7 +115,7 @@ def test_nodes_are_light_above_200_or_where_that_is_asked() -> None:
     assert all(ipaddress.ip_address(address).is_private for address in addresses)
 
 
-def test_the_grammar_of_partitions() -> None:
+def test_the_grammar_of_partitions():
     text = "gpu:nodes=nid[001-002,004],max-nodes=2,max-time=1:00:00,default-time=10:00,default"
     assert options.partition(text) == PartitionShape(
         name="gpu",
@@ -155,7 +155,7 @@ def test_the_grammar_of_partitions() -> None:
         ({"cpus": 0}, "--cpus-per-node", "0 CPUs"),
     ],
 )
-def test_options_that_are_off(changed: dict[str, Any], place: str, words: str) -> None:
+def test_options_that_are_off(changed, place, words):
     with pytest.raises(UsageError) as caught:
         from_options(**changed)
     assert (caught.value.place, words in caught.value.cause) == (place, True), caught.value.cause
@@ -178,7 +178,7 @@ def test_options_that_are_off(changed: dict[str, Any], place: str, words: str) -
         ("nodes =\n", "not valid TOML"),
     ],
 )
-def test_shape_files_that_are_broken(text: str, words: str, tmp_path: Path) -> None:
+def test_shape_files_that_are_broken(text, words, tmp_path):
     file = tmp_path / "shape.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -188,7 +188,7 @@ def test_shape_files_that_are_broken(text: str, words: str, tmp_path: Path) -> N
 
 
 @given(some.text(max_size=12), some.text(max_size=12))
-def test_nothing_that_is_accepted_can_break_a_line(names: str, kind: str) -> None:
+def test_nothing_that_is_accepted_can_break_a_line(names, kind):
     """Whatever passes is made of characters that slurm.conf, gres.conf and scripts can carry."""
     try:
         shape = check(Shape(nodes=(Nodes(names=names, gpus=1, gpu_type=kind),)))
@@ -216,16 +216,14 @@ def paths(tmp_path: Path) -> Paths:
         *[("/r", name, "--name local") for name in ("", "../x", "A", "a b", "-a", "x" * 21, "a\n")],
     ],
 )
-def test_directories_and_names_that_cannot_be(
-    root: str, name: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directories_and_names_that_cannot_be(root, name, words, monkeypatch):
     monkeypatch.setenv("TOOLKIT_CLUSTER_DIR", root)
     with pytest.raises((ClusterError, UsageError)) as caught:
         paths_of(name)
     assert (caught.value.next_step or "").startswith(words)
 
 
-def test_the_directory_of_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_directory_of_a_cluster(monkeypatch, tmp_path):
     for name in ("TOOLKIT_CLUSTER_DIR", "TOOLKIT_CLUSTER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/home/ada")
@@ -241,7 +239,7 @@ def test_the_directory_of_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         assert caught.value.next_step == f"toolkit cluster up{step}"
 
 
-def test_a_process_of_somebody_else_is_not_ours(paths: Paths) -> None:
+def test_a_process_of_somebody_else_is_not_ours(paths):
     """Neither a process that has our number by chance, nor one that only looks alike, is killed."""
     script = f"/x/{processes.CLUSTER_INIT}"
     wait = (sys.executable, "-c", "import time; time.sleep(60)")
@@ -265,7 +263,7 @@ def test_a_process_of_somebody_else_is_not_ours(paths: Paths) -> None:
             process.wait()
 
 
-def test_one_at_a_time_and_a_lock_goes_with_its_holder(paths: Paths) -> None:
+def test_one_at_a_time_and_a_lock_goes_with_its_holder(paths):
     with directory.locked(paths), pytest.raises(BusyError) as caught, directory.locked(paths):
         pass
     assert f"process {os.getpid()}" in caught.value.cause
@@ -294,9 +292,7 @@ def _contents(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("made", ["files", "copy", "renamed", "link", "file", "forged"])
-def test_only_a_cluster_s_own_directory_is_touched(
-    made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_cluster_s_own_directory_is_touched(made, tmp_path, monkeypatch):
     """`up` and `down` refuse any other, whatever it holds, and leave it as it was."""
     root = tmp_path / "r"
     other, here = paths_in(root / "other"), paths_in(root / "local")
@@ -327,9 +323,7 @@ def test_only_a_cluster_s_own_directory_is_touched(
 
 
 @pytest.mark.parametrize("left", ["nothing", "a marker that was being written"])
-def test_an_empty_directory_is_used_by_up_and_left_by_down(
-    left: str, paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_directory_is_used_by_up_and_left_by_down(left, paths, monkeypatch):
     paths.directory.mkdir()
     if left != "nothing":
         (paths.directory / f".{paths.marker.name}.x1").touch()
@@ -342,7 +336,7 @@ def test_an_empty_directory_is_used_by_up_and_left_by_down(
     assert not paths.directory.exists()
 
 
-def test_what_nodes_share_below_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nodes_share_below_tmp(monkeypatch):
     with tempfile.TemporaryDirectory(dir="/tmp") as text:
         place = Path(text).resolve()
         (place / "a" / "b").mkdir(parents=True)
@@ -359,7 +353,7 @@ def test_what_nodes_share_below_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not below_private("/tmpfiles/x")
 
 
-def test_the_daemons_that_stopped_themselves_are_named(paths: Paths) -> None:
+def test_the_daemons_that_stopped_themselves_are_named(paths):
     paths.logs.mkdir(parents=True)
     assert waiting.fatal_errors(paths) == {}
     line = "fatal: Unable to determine this slurmd's NodeName"
@@ -377,7 +371,7 @@ def test_the_daemons_that_stopped_themselves_are_named(paths: Paths) -> None:
     }
 
 
-def test_a_part_that_fails_at_once_is_the_one_whose_log_is_shown(paths: Paths) -> None:
+def test_a_part_that_fails_at_once_is_the_one_whose_log_is_shown(paths):
     paths.run.mkdir(parents=True)
     paths.step.write_text("munge\n")
     ended = subprocess.Popen("false", text=True)

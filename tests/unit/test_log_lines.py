@@ -39,14 +39,14 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     ),
     st.lists(st.integers(0, 99)),
 )
-def test_where_the_pieces_end_makes_no_difference(words: list[bytes], cuts: list[int]) -> None:
+def test_where_the_pieces_end_makes_no_difference(words, cuts):
     data = b"".join(words)
     whole = data.decode("utf-8", "replace") if data else ""
     rows = [row.removesuffix("\r").rsplit("\r", 1)[-1] for row in whole.split("\n")]
     assert split(pieces(data, cuts)) == (rows if rows[-1] or data.endswith(b"\r") else rows[:-1])
 
 
-def test_a_long_line_is_cut_and_says_so() -> None:
+def test_a_long_line_is_cut_and_says_so():
     rows = split([b"begin\n", b"x" * LONGEST, *[b"y" * (1 << 20)] * 5, b"\nend\n"])
     assert rows[0] == "begin"
     assert rows[1] == "x" * LONGEST + "... [5.2 MB more on this line]"
@@ -54,7 +54,7 @@ def test_a_long_line_is_cut_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("count", [10, 1000, 100_000])
-def test_both_ends_of_a_log_are_read(count: int, tmp_path: Path) -> None:
+def test_both_ends_of_a_log_are_read(count, tmp_path):
     log = tmp_path / "log"
     log.write_text("".join(f"line {number}\n" for number in range(count)))
     with log.open("rb") as file:
@@ -79,7 +79,7 @@ def sparse_log(path: Path, size: int, end: str) -> None:
         file.write(end.encode())
 
 
-def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path: Path) -> None:
+def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path):
     """The verdict and the results stand at the end of each log; `toolkit ps` must not read, nor hold, all of it."""
     decided = decide(make_case({"launcher": "srun"}))
     run = new_run(tmp_path / "x-0001", 7, plan=decided)
@@ -101,7 +101,7 @@ def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path:
     assert sum(len(line.text) for line in taken) <= MOST
 
 
-def test_following_a_line_without_an_end_holds_only_its_beginning(tmp_path: Path) -> None:
+def test_following_a_line_without_an_end_holds_only_its_beginning(tmp_path):
     run = new_run(tmp_path / "x-0001", 7)
     tail = logs.Tail(run)
     log = run.logs / "7-0-nid001.log"
@@ -118,8 +118,8 @@ def test_following_a_line_without_an_end_holds_only_its_beginning(tmp_path: Path
 
 
 def test_logs_are_read_as_they_grow_and_only_whole_lines_of_those_that_have_grown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     run = new_run(tmp_path / "x-0001", 7)
     tail, opened, really_open = logs.Tail(run), list[str](), Log.open
 

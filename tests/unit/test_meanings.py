@@ -49,14 +49,14 @@ OPTIONS = [name for parameter in command.params for name in parameter.opts]
         ("Name", ["NAME", "other"], "NAME"),
     ],
 )
-def test_meaning_comes_before_letters(word: str, choices: list[str], expected: str | None) -> None:
+def test_meaning_comes_before_letters(word, choices, expected):
     assert nearest(word, choices) == expected
 
 
 @pytest.mark.parametrize(
     "option", ["--output", "--chdir", "--wrap", "--nv", "--licenses", "-L", "--gpus-per-task"]
 )
-def test_what_has_no_counterpart_says_what_there_is(option: str) -> None:
+def test_what_has_no_counterpart_says_what_there_is(option):
     code, _, error = said("run", option, "x", "train.py")
     assert code == 64
     assert instead_of(option) in error

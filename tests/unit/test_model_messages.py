@@ -46,7 +46,7 @@ GPUS = (
         (f"max_restarts = -{'1' * 40}", "expected a whole number of at least 0"),
     ],
 )
-def test_a_value_that_does_not_fit(text: str, message: str) -> None:
+def test_a_value_that_does_not_fit(text, message):
     found = message_of(f"# a comment\n{text}\n")
     assert found.cause == message
     assert (found.place or "").startswith("job.toml:2")
@@ -64,9 +64,7 @@ def test_a_value_that_does_not_fit(text: str, message: str) -> None:
         ("exercises = []", Workshop, "expected tables [[exercises]], one at least, got a list"),
     ],
 )
-def test_a_value_with_a_form_of_its_own(
-    text: str, model: type[Job] | type[Site], message: str
-) -> None:
+def test_a_value_with_a_form_of_its_own(text, model, message):
     assert message_of(text, model).cause == message
 
 
@@ -81,13 +79,13 @@ def test_a_value_with_a_form_of_its_own(
         ("x = [1\n", 0),
     ],
 )
-def test_what_is_no_toml(text: str, line: int) -> None:
+def test_what_is_no_toml(text, line):
     error = message_of(text)
     assert error.cause.startswith("this is not valid TOML: ")
     assert (error.place or "").startswith(f"job.toml:{line}" if line else "job.toml")
 
 
-def test_all_faults_of_a_file_are_told_at_once_each_with_its_line() -> None:
+def test_all_faults_of_a_file_are_told_at_once_each_with_its_line():
     text = """name = "x"
 max_minutes = "2 hours"
 colour = "red"

@@ -62,7 +62,7 @@ DIGEST = hashlib.sha256(b"wheel").hexdigest()
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_names_are_refused(name: str) -> None:
+def test_hostile_names_are_refused(name):
     with pytest.raises(MalformedInputError, match="cannot be the name of an image") as raised:
         require_image_name(name, "registry.site/x:1")
     assert raised.value.place == "registry.site/x:1"
@@ -75,7 +75,7 @@ def test_hostile_names_are_refused(name: str) -> None:
 
 
 @given(st.text(max_size=200))
-def test_a_name_that_is_taken_is_one_part_of_a_path(name: str) -> None:
+def test_a_name_that_is_taken_is_one_part_of_a_path(name):
     if is_image_name(name):
         path = Path("/images") / f"{name}.sif"
         assert path.parent == Path("/images")
@@ -147,7 +147,7 @@ def pull(
     return pull
 
 
-def test_an_image_is_pulled_by_its_manifest(images: Path, pull: Pull) -> None:
+def test_an_image_is_pulled_by_its_manifest(images, pull):
     assert pull(manifest("x"))[0] == 0
     assert sorted(path.name for path in images.iterdir()) == [".x.lock", ".x.note.json", "x.sif"]
     known = store.find("x").manifest
@@ -164,9 +164,7 @@ def test_an_image_is_pulled_by_its_manifest(images: Path, pull: Pull) -> None:
         *((manifest("x"), [f"--name={name}"], 64) for name in HOSTILE.values() if "\0" not in name),
     ],
 )
-def test_a_registry_cannot_choose_a_path(
-    images: Path, pull: Pull, text: str, words: list[str], code: int
-) -> None:
+def test_a_registry_cannot_choose_a_path(images, pull, text, words, code):
     ended, output = pull(text, *words)
     assert ended == code, output
     assert "cannot be the name of an image" in output
@@ -174,9 +172,7 @@ def test_a_registry_cannot_choose_a_path(
 
 
 @pytest.mark.parametrize("text", ["[]", "1", "{}", '{"x": "y"}', "null", "[" * 5000])
-def test_an_image_with_a_manifest_of_another_kind_is_a_foreign_one(
-    images: Path, pull: Pull, text: str
-) -> None:
+def test_an_image_with_a_manifest_of_another_kind_is_a_foreign_one(images, pull, text):
     assert pull(text)[0] == 0
     assert sorted(path.name for path in images.iterdir()) == [".b.lock", ".b.note.json", "b.sif"]
     known = store.find("b").manifest
@@ -191,14 +187,14 @@ def lock(digits: str = DIGEST, **more: dict[str, str]) -> Lock:
 
 
 @pytest.mark.parametrize("name", HOSTILE.values())
-def test_a_lock_cannot_choose_a_path(images: Path, name: str) -> None:
+def test_a_lock_cannot_choose_a_path(images, name):
     with pytest.raises(MalformedInputError, match=r"is not a SHA-256"):
         locking.fetch_files(lock(name), library.load("pytorch_cpu"), images, images / "locked")
     assert list(images.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", ["1\nPin-Priority: -1", "1\n\nPackage: sudo", "", "1 2", "$(id)"])
-def test_a_lock_cannot_add_lines_to_what_apt_reads(text: str) -> None:
+def test_a_lock_cannot_add_lines_to_what_apt_reads(text):
     for wanted in (
         lock(apt={"libc6": text}),
         lock(apt={text: "1"}),
@@ -216,7 +212,7 @@ def test_a_lock_cannot_add_lines_to_what_apt_reads(text: str) -> None:
         *("file:///etc/a-1.tar.gz", "file:///mirror/../etc/a-1.tar.gz", "a-1.tar.gz"),
     ],
 )
-def test_an_index_cannot_name_paths_or_files_of_this_machine(url: str) -> None:
+def test_an_index_cannot_name_paths_or_files_of_this_machine(url):
     index = Index(settings={"index-url": "https://index.site/", "find-links": "/mirror/wheels"})
     good = "file:///mirror/wheels/b-1.zip"
     lines = (
@@ -231,13 +227,7 @@ def test_an_index_cannot_name_paths_or_files_of_this_machine(url: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE.values() if "\0" not in name])
 @pytest.mark.parametrize("words", [("new", "--from", "pytorch_cpu"), ("import", "--name")])
-def test_a_recipe_is_written_where_it_should_be(
-    images: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    name: str,
-) -> None:
+def test_a_recipe_is_written_where_it_should_be(images, monkeypatch, capsys, words, name):
     (images / "Dockerfile").write_text("FROM debian:bookworm\nRUN true\n")
     argv = (
         ["new", "--from", "pytorch_cpu", "--", name]

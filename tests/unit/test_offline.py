@@ -57,7 +57,7 @@ except SystemExit as end:
 """
 
 
-def test_a_dry_run_imports_few_modules(tmp_path: Path) -> None:
+def test_a_dry_run_imports_few_modules(tmp_path):
     (tmp_path / "counting.py").write_text(_COUNTING)
     done = laptop(tmp_path, "run", *PLAN, "train.py", program=("counting.py",))
     code, count, *names = done.stderr.splitlines()[-1].split()
@@ -65,7 +65,7 @@ def test_a_dry_run_imports_few_modules(tmp_path: Path) -> None:
     assert int(count) <= _MOST_MODULES, names
 
 
-def test_the_script_is_printed_with_one_warning(tmp_path: Path) -> None:
+def test_the_script_is_printed_with_one_warning(tmp_path):
     done = laptop(tmp_path, "run", *PLAN, "train.py")
     assert done.returncode == 0, done.stderr
     for line in (
@@ -106,9 +106,7 @@ REFUSED: list[tuple[str, type[ToolkitError], str]] = [
 
 
 @pytest.mark.parametrize(("words", "code", "says"), REFUSED)
-def test_what_the_sites_file_alone_refuses_is_refused(
-    tmp_path: Path, words: str, code: type[ToolkitError], says: str
-) -> None:
+def test_what_the_sites_file_alone_refuses_is_refused(tmp_path, words, code, says):
     done = laptop(tmp_path, "run", *PLAN, *words.split(), "train.py")
     assert (done.returncode, done.stdout) == (code.exit_code, ""), done.stderr
     assert says in done.stderr
@@ -126,9 +124,7 @@ GRANTED = [
 
 
 @pytest.mark.parametrize(("words", "says"), GRANTED)
-def test_what_only_the_cluster_could_tell_is_taken_for_granted(
-    tmp_path: Path, words: str, says: str
-) -> None:
+def test_what_only_the_cluster_could_tell_is_taken_for_granted(tmp_path, words, says):
     done = laptop(tmp_path, "run", *PLAN, *words.split(), "train.py")
     assert done.returncode == 0, done.stderr
     assert says in done.stdout

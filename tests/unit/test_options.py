@@ -65,11 +65,11 @@ def planned(job: dict[str, Any], **changes: Any) -> Plan:
     return decide(make_case(job, **changes))
 
 
-def test_the_help_of_sbatch_says_what_each_option_takes() -> None:
+def test_the_help_of_sbatch_says_what_each_option_takes():
     assert Answers(sbatch=HELP).sbatch_options() == TAKES
 
 
-def test_flags_and_fields_are_those_of_the_table() -> None:
+def test_flags_and_fields_are_those_of_the_table():
     """A new option of ours is a row of the table and a field of ``Job``; this says which one is missing."""
     others = """summary script arguments image runtime conda_env modules site launcher bind datasets env pass_env secret runs
     max_restarts init max_requeues interactive pty sweep rerun_of after require_signed signature_key snapshot python_module slurm"""
@@ -83,7 +83,7 @@ def test_flags_and_fields_are_those_of_the_table() -> None:
     assert not set(shown) & foreign
 
 
-def test_every_option_that_a_plan_decides_is_refused_with_the_reason() -> None:
+def test_every_option_that_a_plan_decides_is_refused_with_the_reason():
     decided = {name: option for name, option in OPTIONS.items() if option.refusal}
     assert {"nodes", "ntasks", "gpus", "output", "chdir", "array", "wrap", "export"} <= set(decided)
     for name, option in decided.items():
@@ -146,9 +146,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("job", "place", "says"), REFUSED, ids=range(len(REFUSED)))
-def test_what_cannot_be_is_refused_at_the_option_that_was_used(
-    job: dict[str, Any], place: str, says: str
-) -> None:
+def test_what_cannot_be_is_refused_at_the_option_that_was_used(job, place, says):
     found = findings(job, facts=replace(TYPED, sbatch_options=WITH_SBATCH.sbatch_options))
     told = [finding for finding in found if finding.place == place]
     assert told, found
@@ -157,7 +155,7 @@ def test_what_cannot_be_is_refused_at_the_option_that_was_used(
 
 
 @pytest.mark.parametrize("name", [*(text for text in HOSTILE if text != "plain"), *MULTILINE, ""])
-def test_a_hostile_name_is_no_option(name: str) -> None:
+def test_a_hostile_name_is_no_option(name):
     (finding,) = findings({"slurm": {name: "x"}})
     assert "cannot be an option of sbatch" in finding.cause
     with pytest.raises(UsageError):
@@ -167,7 +165,7 @@ def test_a_hostile_name_is_no_option(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", HOSTILE)
-def test_a_hostile_value_reaches_sbatch_as_it_is(value: str) -> None:
+def test_a_hostile_value_reaches_sbatch_as_it_is(value):
     text = scripts.script(planned({"slurm": {"mail-user": value}}))
     (line,) = [line for line in text.splitlines() if line.startswith("#SBATCH --mail-user")]
     written = line.removeprefix("#SBATCH --mail-user=")
@@ -183,7 +181,7 @@ def test_a_hostile_value_reaches_sbatch_as_it_is(value: str) -> None:
     assert shlex.split(shlex.join(argv)) == list(argv)
 
 
-def test_options_that_the_help_leaves_out_and_those_of_plugins_are_taken() -> None:
+def test_options_that_the_help_leaves_out_and_those_of_plugins_are_taken():
     decided = planned({"slurm": {"wait-all-nodes": 1, "auto_mount": "/data"}}, facts=WITH_SBATCH)
     assert decided.slurm == {"wait-all-nodes": "1", "auto_mount": "/data"}
     assert decided.notes == ()
@@ -192,7 +190,7 @@ def test_options_that_the_help_leaves_out_and_those_of_plugins_are_taken() -> No
     assert [note.partition(":")[0] for note in unchecked.notes] == ["--slurm newest"]
 
 
-def test_precedence_holds_for_each_option() -> None:
+def test_precedence_holds_for_each_option():
     site = Site(name="x", slurm={"licenses": "site", "nice": 1, "hold": True, "wckey": "site"})
     layers = [
         Layer("site x", {"slurm": site.slurm}),
@@ -220,7 +218,7 @@ def test_precedence_holds_for_each_option() -> None:
     ]
 
 
-def test_an_option_with_a_flag_of_its_own_is_that_flag() -> None:
+def test_an_option_with_a_flag_of_its_own_is_that_flag():
     for given, key, value in (
         ("partition=long", "partition", "long"),
         ("exclusive", "exclusive", True),
@@ -234,7 +232,7 @@ def test_an_option_with_a_flag_of_its_own_is_that_flag() -> None:
         assert merged.job.slurm == {}
 
 
-def test_one_option_cannot_have_two_values() -> None:
+def test_one_option_cannot_have_two_values():
     with pytest.raises(UsageError, match="contradicts"):
         merge([flags({"partition": "a", "slurm": ("partition=b",)}, ())])
     with pytest.raises(UsageError, match="given twice"):
@@ -272,9 +270,7 @@ WRITTEN: list[tuple[dict[str, Any], dict[str, str | None]]] = [
 
 
 @pytest.mark.parametrize(("job", "directives"), WRITTEN, ids=range(len(WRITTEN)))
-def test_what_is_asked_of_slurm_is_written_once(
-    job: dict[str, Any], directives: dict[str, str | None]
-) -> None:
+def test_what_is_asked_of_slurm_is_written_once(job, directives):
     decided = planned(job, facts=TYPED)
     for name, value in directives.items():
         assert dict(decided.directives).get(name) == value
@@ -282,7 +278,7 @@ def test_what_is_asked_of_slurm_is_written_once(
         assert names.count(name) == (value is not None)
 
 
-def test_ranks_have_the_time_that_the_signal_leaves_them() -> None:
+def test_ranks_have_the_time_that_the_signal_leaves_them():
     own = planned({"slurm": {"signal": "INT@9"}})
     assert "signal" not in dict(own.directives), "the user's own is the only one"
     waits: dict[str | None, int] = {None: 100, "B:USR1@600": 580, "B:USR1@10": 5}
@@ -293,7 +289,7 @@ def test_ranks_have_the_time_that_the_signal_leaves_them() -> None:
         assert told.wait == wait
 
 
-def test_a_plan_of_an_earlier_version_is_still_read() -> None:
+def test_a_plan_of_an_earlier_version_is_still_read():
     text = to_json(planned({"exclusive": True}))
     assert '"slurm"' not in text
     assert '"gpu_type"' not in text
@@ -318,9 +314,7 @@ def test_a_plan_of_an_earlier_version_is_still_read() -> None:
         ({"gpus": 0}, 0, ""),
     ],
 )
-def test_gpus_are_read_as_slurm_does_where_that_can_be_told(
-    job: dict[str, Any], on_each: int, says: str
-) -> None:
+def test_gpus_are_read_as_slurm_does_where_that_can_be_told(job, on_each, says):
     decided = planned(ON_4 | job)
     assert decided.gpus_per_node == on_each
     assert dict(decided.directives).get("gres") == (f"gpu:{on_each}" if on_each else None)
@@ -328,7 +322,7 @@ def test_gpus_are_read_as_slurm_does_where_that_can_be_told(
     assert bool(decided.notes) == bool(says)
 
 
-def test_the_last_layer_that_names_gpus_has_said_all_of_it() -> None:
+def test_the_last_layer_that_names_gpus_has_said_all_of_it():
     layers = [
         settings.layer("default", settings.DEFAULTS),
         Layer("job.toml", {"gpus": 2}),
@@ -345,7 +339,7 @@ def _type_finding(job: Job, site: Site) -> ToolkitError | None:
     return next(gpu_types(Case(job, site)), None)
 
 
-def test_a_site_file_tells_which_types_there_are() -> None:
+def test_a_site_file_tells_which_types_there_are():
     neuron = sites.load("neuron")
     assert _type_finding(Job(gpus="v100:2", partition="cas_v100_4"), neuron) is None
     wrong = _type_finding(Job(gpus="h200:2", partition="cas_v100_4"), neuron)
@@ -361,7 +355,7 @@ def test_a_site_file_tells_which_types_there_are() -> None:
     assert (dict(decided.directives)["gres"], decided.gpu_type) == ("gpu:4", "v100")
 
 
-def test_sinfo_counts_the_gpus_of_each_type() -> None:
+def test_sinfo_counts_the_gpus_of_each_type():
     lines = (
         "main*|up|1:00:00|1-infinite|2|idle|4|4000|gpu:a100:4(S:0-1),gpu:1g.10gb:7\n"
         "main*|up|1:00:00|1-infinite|2|idle|4|4000|gpu:v100:2,nvme:100\n"
@@ -382,7 +376,7 @@ def passed(*names: str, **given: Any) -> tuple[Job, list[ToolkitError]]:
     return settings.with_variables(merge([Layer("below", given), flags({"env": names}, ())]).job)
 
 
-def test_env_with_a_name_alone_passes_the_variable_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_with_a_name_alone_passes_the_variable_on(monkeypatch):
     monkeypatch.setenv("OPTION_A", "line one\nline 'two'")
     monkeypatch.setenv("OPTION_EMPTY", "")
     monkeypatch.delenv("OPTION_B", raising=False)
@@ -397,9 +391,7 @@ def test_env_with_a_name_alone_passes_the_variable_on(monkeypatch: pytest.Monkey
         passed("")
 
 
-def test_with_conda_a_name_that_is_no_variable_is_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_with_conda_a_name_that_is_no_variable_is_the_environment(monkeypatch):
     monkeypatch.setenv("OPTION_A", "a")
     missing = "the variable vision is not set in this shell"
     for names, below, environment, unset in (
@@ -412,7 +404,7 @@ def test_with_conda_a_name_that_is_no_variable_is_the_environment(
         assert found.env == ({"OPTION_A": "a"} if "OPTION_A" in names else {})
 
 
-def test_a_sweep_is_an_array_with_a_point_for_each_value_with_each() -> None:
+def test_a_sweep_is_an_array_with_a_point_for_each_value_with_each():
     decided = planned({"sweep": ("lr=0.1,-0.01", 'tag="a,b",c', "-x=1")})
     assert dict(decided.directives)["array"] == "0-3"
     assert [point.arguments for point in decided.points] == [
@@ -424,14 +416,14 @@ def test_a_sweep_is_an_array_with_a_point_for_each_value_with_each() -> None:
     assert decided.points[3].values == (("lr", "-0.01"), ("tag", "c"), ("x", "1"))
 
 
-def test_a_sweep_is_compared_with_the_arguments_that_the_script_has() -> None:
+def test_a_sweep_is_compared_with_the_arguments_that_the_script_has():
     source = Source(python=True, options={"--gpus": True, "--lr": True})
     assert planned({"sweep": ("gpus=1,2",)}, source=source).warnings == ()
     (warning,) = planned({"sweep": ("lrr=1,2",)}, source=source).warnings
     assert warning == "--sweep lrr: the script has no option --lrr; close: --lr"
 
 
-def test_salloc_gets_the_options_that_it_has_within_the_sites_limit() -> None:
+def test_salloc_gets_the_options_that_it_has_within_the_sites_limit():
     site = replace(LOCAL, interactive_minutes=60)
     (finding,) = findings({"interactive": True, "time": "2:00:00"}, site=site)
     assert "60 minutes at most" in finding.cause
@@ -446,7 +438,7 @@ def test_salloc_gets_the_options_that_it_has_within_the_sites_limit() -> None:
         assert name not in " ".join(words)
 
 
-def test_a_job_after_others_is_cancelled_where_it_can_never_start() -> None:
+def test_a_job_after_others_is_cancelled_where_it_can_never_start():
     job = {"after": ("train-0001",), "dependency": "singleton"}
     decided = dict(planned(job, after=("afterok:7", "afterany:8")).directives)
     assert decided["dependency"] == "singleton,afterok:7,afterany:8"

@@ -13,7 +13,6 @@ from toolkit.errors import (
     ImageMissingError,
     PlanError,
     ShapeError,
-    ToolkitError,
     UnknownLauncherError,
     UnknownPartitionError,
     UsageError,
@@ -59,9 +58,7 @@ DECIDED: list[tuple[dict[str, Any], dict[str, Any], Callable[[Plan], Any], Any]]
 
 
 @pytest.mark.parametrize(("job", "given", "value", "expected"), DECIDED, ids=range(len(DECIDED)))
-def test_what_is_decided(
-    job: dict[str, Any], given: dict[str, Any], value: Callable[[Plan], Any], expected: Any
-) -> None:
+def test_what_is_decided(job, given, value, expected):
     assert value(decide(make_case(job, **given))) == expected
 
 
@@ -83,9 +80,7 @@ def test_what_is_decided(
         ({"comment": ""}, UsageError, "empty"),
     ],
 )
-def test_what_cannot_run_is_refused(
-    job: dict[str, Any], kind: type[ToolkitError], words: str
-) -> None:
+def test_what_cannot_run_is_refused(job, kind, words):
     found = findings(job)
     assert [type(finding) for finding in found] == [kind]
     assert words in f"{found[0].cause} {found[0].next_step} close: {found[0].close}"
@@ -93,7 +88,7 @@ def test_what_cannot_run_is_refused(
     assert found[0].next_step
 
 
-def test_everything_wrong_is_said_at_once_with_the_code_for_several() -> None:
+def test_everything_wrong_is_said_at_once_with_the_code_for_several():
     missing = ImageMissingError("not built", place="--image")
     for job, given, kinds in (
         ({"nodes": 9, "gpus": 8}, [], {ShapeError}),

@@ -129,5 +129,5 @@ def modules() -> list[str]:
 
 
 @pytest.mark.parametrize("path", modules())
-def test_a_pure_module_does_not_touch_the_machine(path: str) -> None:
+def test_a_pure_module_does_not_touch_the_machine(path):
     assert not list(impurities((ROOT / "toolkit" / path).read_text(encoding="utf-8"))), path

@@ -59,28 +59,28 @@ def bash_reads(text: str) -> list[str]:
     return done.stdout.decode().split("\0")[:-1]
 
 
-def test_bash_reads_back_every_hostile_string() -> None:
+def test_bash_reads_back_every_hostile_string():
     words = [*HOSTILE, *MULTILINE, ""]
     assert bash_reads(quoting.shell_words(words)) == words
 
 
 @given(st.text(st.characters(exclude_characters="\n\r\0", exclude_categories=["Cs"]), max_size=60))
-def test_sbatch_reads_back_any_line(value: str) -> None:
+def test_sbatch_reads_back_any_line(value):
     assert sbatch_reads(f"--comment={quoting.sbatch(value)}") == [f"--comment={value}"]
 
 
 @pytest.mark.parametrize("value", [*MULTILINE, "a\rb", "a\0b"])
-def test_an_sbatch_line_refuses_what_it_cannot_carry(value: str) -> None:
+def test_an_sbatch_line_refuses_what_it_cannot_carry(value):
     with pytest.raises(UsageError, match="cannot carry"):
         quoting.sbatch(value)
 
 
-def test_a_nul_is_refused_by_the_shell_quoting() -> None:
+def test_a_nul_is_refused_by_the_shell_quoting():
     with pytest.raises(UsageError):
         quoting.shell("a\0b")
 
 
-def test_percent_is_doubled_in_the_paths_of_logs() -> None:
+def test_percent_is_doubled_in_the_paths_of_logs():
     assert (
         quoting.sbatch_path("/data/100%/x") == '"/data/100%%/x"'
         or quoting.sbatch_path("/data/100%/x") == "/data/100%%/x"
@@ -89,7 +89,7 @@ def test_percent_is_doubled_in_the_paths_of_logs() -> None:
         quoting.sbatch_path("/data/a\\b")
 
 
-def test_only_names_of_variables_are_expanded_in_a_sites_directory() -> None:
+def test_only_names_of_variables_are_expanded_in_a_sites_directory():
     text = quoting.shell_with_variables("/scratch/$USER/${PROJECT}/a b$(touch pwned)`x`\"'\\")
     read = subprocess.run(
         ["bash", "-c", f"printf %s {text}"],
@@ -101,5 +101,5 @@ def test_only_names_of_variables_are_expanded_in_a_sites_directory() -> None:
     assert read.stdout == "/scratch/me/p/a b$(touch pwned)`x`\"'\\"
 
 
-def test_a_comment_stays_on_its_line() -> None:
+def test_a_comment_stays_on_its_line():
     assert quoting.comment("a\nreboot\r\x1b[2Jb") == "a?reboot??[2Jb"

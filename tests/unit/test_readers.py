@@ -55,23 +55,21 @@ def examined(name: str, data: bytes) -> str:
     ("name", "number"),
     [(name, number) for name, one in READERS.items() for number in range(len(one.seeds))],
 )
-def test_what_is_whole_is_read(name: str, number: int) -> None:
+def test_what_is_whole_is_read(name, number):
     assert examined(name, READERS[name].seeds[number]) == "read"
 
 
 @pytest.mark.parametrize("name", FILES)
 @settings(max_examples=120, deadline=None)
 @given(st.data())
-def test_what_is_broken_ends_with_one_class_of_error(name: str, data: st.DataObject) -> None:
+def test_what_is_broken_ends_with_one_class_of_error(name, data):
     seed = data.draw(st.sampled_from(READERS[name].seeds))
     examined(name, broken(seed, Random(data.draw(st.integers(0, 2**32)))))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(READERS["server"].seeds), st.integers(0, 2**32))
-def test_a_server_that_answers_anything_ends_with_one_class_of_error(
-    seed: bytes, number: int
-) -> None:
+def test_a_server_that_answers_anything_ends_with_one_class_of_error(seed, number):
     examined("server", broken(seed, Random(number)))
 
 
@@ -103,7 +101,7 @@ HOSTILE = (-1, -(2**63), 2**63 - 1, 2**62, 10**12)
 @pytest.mark.parametrize(
     "at", [OFFSET, SIZE, OFFSET + 585, SIZE + 585, OFFSET + 2 * 585, SIZE + 2 * 585, COUNT, BEGIN]
 )
-def test_numbers_of_a_sif_are_compared_with_its_size(tmp_path: Path, at: int, value: int) -> None:
+def test_numbers_of_a_sif_are_compared_with_its_size(tmp_path, at, value):
     path = tmp_path / "x.sif"
     path.write_bytes(patched(SIF, at, "<q", value))
     with pytest.raises(MalformedInputError, match="broken at byte") as raised:
@@ -132,7 +130,7 @@ FIELDS |= {f"table {number}": (48 + 8 * number, "<Q") for number in range(6)}
 
 @pytest.mark.parametrize("value", [0, 1, 0xFFFF, 2**31, 2**32 - 1, 2**63, 2**64 - 2])
 @pytest.mark.parametrize("field", FIELDS)
-def test_numbers_of_a_superblock_are_compared_with_its_size(field: str, value: int) -> None:
+def test_numbers_of_a_superblock_are_compared_with_its_size(field, value):
     at, form = FIELDS[field]
     if value >= 1 << 8 * struct.calcsize(form):
         return
@@ -142,7 +140,7 @@ def test_numbers_of_a_superblock_are_compared_with_its_size(field: str, value: i
     assert examined("base", data) in ("read", "SquashfsError")
 
 
-def test_a_block_that_wants_gigabytes_gets_none() -> None:
+def test_a_block_that_wants_gigabytes_gets_none():
     frame = bytearray(zstandard.ZstdCompressor(write_content_size=True).compress(bytes(300)))
     # A single segment of 8 GiB.
     huge = frame[:4] + bytes([0xE0]) + struct.pack("<Q", 8 << 30) + frame[5 + 2 :]
@@ -183,13 +181,13 @@ def directories(*levels: tuple[int, ...]) -> Tables:
     ],
     ids=["itself", "a circle", "two to the power of forty", "five hundred deep"],
 )
-def test_directories_have_an_end(levels: tuple[tuple[int, ...], ...], error: str) -> None:
+def test_directories_have_an_end(levels, error):
     with pytest.raises(SquashfsError, match=error):
         graft(tables(BASE), directories(*levels), 96)
 
 
 @pytest.mark.parametrize("name", [b"..", b".", b"a/b", b"a\0b"])
-def test_a_name_that_is_a_path_is_refused(name: bytes) -> None:
+def test_a_name_that_is_a_path_is_refused(name):
     layer = tables(LAYER)
     layer.directories = bytearray()
     start, size = append_listing(layer, [Entry(name, layer.head.root, 1, DIRECTORY)])
@@ -210,7 +208,7 @@ def header(name: str, size: int, kind: bytes = b"0", *, binary: bool = False) ->
     return bytes(raw)
 
 
-def test_pipes_and_huge_files_are_not_waited_for(tmp_path: Path) -> None:
+def test_pipes_and_huge_files_are_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "x.sif")
     os.mkfifo(tmp_path / "x.json")
     with pytest.raises(ImageMissingError, match="not a regular file"):

@@ -102,7 +102,7 @@ def script() -> str:
         ("script", "```bash\n", script()),
     ],
 )
-def test_what_is_generated_is_up_to_date(page: str, before: str, content: str) -> None:
+def test_what_is_generated_is_up_to_date(page, before, content):
     path = DOCS / f"{page}.md"
     text = path.read_text(encoding="utf-8")
     start = text.index(before) + len(before)
@@ -179,14 +179,14 @@ def wrong_in(line: str) -> str:
 
 
 @pytest.mark.parametrize("path", SHOWN_FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_command_that_is_shown_is_one(path: Path) -> None:
+def test_every_command_that_is_shown_is_one(path):
     """In pages, messages, next steps, rules and examples; what a command does is tested elsewhere."""
     if path.name != "CHANGELOG.md":
         found = {line: wrong_in(line) for line in named_commands(path)}
         assert {line: why for line, why in found.items() if why} == {}
 
 
-def test_the_tests_that_the_security_policy_names_are_there() -> None:
+def test_the_tests_that_the_security_policy_names_are_there():
     """Every statement that names a test names one that exists."""
     text = (ROOT / "SECURITY.md").read_text()
     named = re.findall(r"`(?:tests/(unit|cluster)/)?(test_\w+\.py)(?:::(\w+))?`", text)
@@ -201,7 +201,7 @@ def test_the_tests_that_the_security_policy_names_are_there() -> None:
 @pytest.mark.parametrize(
     "page", [*PAGES[1:3], *DOCS.glob("contributing/*.md")], ids=lambda path: path.name
 )
-def test_the_files_that_pages_for_developers_name_are_there(page: Path) -> None:
+def test_the_files_that_pages_for_developers_name_are_there(page):
     named = re.findall(r"`((?:toolkit|tests|tools|docs)/[\w/.-]+)`", page.read_text())
     own = ("NAME", "toy")  # what a contributor writes
     ours = [name for name in named if not any(word in name for word in own)]
@@ -217,7 +217,7 @@ def anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_every_link_into_the_repository_resolves(page: Path) -> None:
+def test_every_link_into_the_repository_resolves(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if re.match(r"https?:|mailto:", target):
             continue

@@ -60,7 +60,7 @@ class Ended:
         return dumps[-1][process.main] if dumps else ()
 
 
-def test_an_exception_is_recorded_with_the_users_last_frame(tmp_path: Path) -> None:
+def test_an_exception_is_recorded_with_the_users_last_frame(tmp_path):
     text = """\
         import json
 
@@ -142,9 +142,7 @@ def child(how: str, end: str) -> str:
         ("try:\n    sys.exit(0)\nexcept SystemExit:\n    pass", 0, []),
     ],
 )  # fmt: skip
-def test_each_way_to_fail_leaves_one_record_and_changes_nothing(
-    text: str, code: int, expected: list[str], tmp_path: Path
-) -> None:
+def test_each_way_to_fail_leaves_one_record_and_changes_nothing(text, code, expected, tmp_path):
     ended, plain = Ended(tmp_path, text), Ended(tmp_path, text, hook=False)
     assert (ended.done.returncode, plain.done.returncode) == (code, code)
     assert ended.done.stdout == plain.done.stdout
@@ -159,7 +157,7 @@ def test_each_way_to_fail_leaves_one_record_and_changes_nothing(
     assert shown == expected
 
 
-def test_the_signal_writes_the_stacks_and_the_program_goes_on(tmp_path: Path) -> None:
+def test_the_signal_writes_the_stacks_and_the_program_goes_on(tmp_path):
     ended = Ended(
         tmp_path, "def step():\n    os.kill(os.getpid(), signal.SIGURG)\nstep()\nprint('end')"
     )
@@ -174,7 +172,7 @@ def test_the_signal_writes_the_stacks_and_the_program_goes_on(tmp_path: Path) ->
         "import faulthandler; own = open('own', 'w'); faulthandler.register(signal.SIGURG, file=own)",
     ],
 )
-def test_a_handler_of_the_programs_own_is_the_one_that_runs(tmp_path: Path, register: str) -> None:
+def test_a_handler_of_the_programs_own_is_the_one_that_runs(tmp_path, register):
     ask = "os.kill(os.getpid(), signal.SIGURG)\n"
     forked = f"if os.fork() == 0:\n    os.unlink('own')\n    {ask}    os._exit(0)\nos.wait()\n"
     ended = Ended(tmp_path, f"{register}\n{ask}{forked}")
@@ -182,7 +180,7 @@ def test_a_handler_of_the_programs_own_is_the_one_that_runs(tmp_path: Path, regi
     assert (tmp_path / "own").exists() or "faulthandler" in register
 
 
-def test_a_forked_process_writes_nothing_into_files_of_the_program(tmp_path: Path) -> None:
+def test_a_forked_process_writes_nothing_into_files_of_the_program(tmp_path):
     """Such as one that has closed all files and opened its own, under the numbers of the others."""
     text = """\
         os.closerange(3, 100)
@@ -198,7 +196,7 @@ def test_a_forked_process_writes_nothing_into_files_of_the_program(tmp_path: Pat
     assert [(tmp_path / str(number)).read_text() for number in range(20)] == ["x"] * 20
 
 
-def test_only_ranks_leave_a_file_and_of_several_programs_the_last(tmp_path: Path) -> None:
+def test_only_ranks_leave_a_file_and_of_several_programs_the_last(tmp_path):
     for _ in range(3):
         Ended(tmp_path, "import subprocess\nsubprocess.run([sys.executable, '-c', 'pass'])")
     names = [path.name for path in Run(tmp_path).reports.glob("*.*") if path.suffix != ".py"]
@@ -208,7 +206,7 @@ def test_only_ranks_leave_a_file_and_of_several_programs_the_last(tmp_path: Path
     assert Ended(other, "pass", env={"SLURM_ARRAY_TASK_ID": "1"}).processes == []
 
 
-def test_records_are_few_and_small_whatever_fails(tmp_path: Path) -> None:
+def test_records_are_few_and_small_whatever_fails(tmp_path):
     text = """\
         import threading
 
@@ -227,7 +225,7 @@ def test_records_are_few_and_small_whatever_fails(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_crash_shows_where_in_python_it_was(tmp_path: Path) -> None:
+def test_a_crash_shows_where_in_python_it_was(tmp_path):
     ended = Ended(tmp_path, "import ctypes\nctypes.string_at(0)\n")
     assert ended.done.returncode == -signal.SIGSEGV
     assert "Fatal Python error: Segmentation fault" in ended.done.stderr
@@ -245,7 +243,7 @@ _FAKE = {
 }
 
 
-def test_the_size_of_a_world_is_noted_and_the_module_is_as_it_was(tmp_path: Path) -> None:
+def test_the_size_of_a_world_is_noted_and_the_module_is_as_it_was(tmp_path):
     for name, text in _FAKE.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

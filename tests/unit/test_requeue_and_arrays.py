@@ -57,7 +57,7 @@ def run_with(directory: Path, files: dict[str, str], plan: Plan) -> Run:
 REQUEUED = decide(make_case({"requeue": True, "launcher": "srun"}))
 
 
-def test_the_history_of_a_job_is_read_from_what_its_script_says(tmp_path: Path) -> None:
+def test_the_history_of_a_job_is_read_from_what_its_script_says(tmp_path):
     """Not from what a rank prints; elements of an array have their own."""
     found = logs.history(run_with(tmp_path / "a", {"7.log": BATCH}, REQUEUED)).attempts
     assert logs.describe(found) == [
@@ -73,7 +73,7 @@ def test_the_history_of_a_job_is_read_from_what_its_script_says(tmp_path: Path) 
     assert logs.describe(found)[0] == "0.1  nid[001-002]  the last one"
 
 
-def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path: Path) -> None:
+def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path):
     files = {
         "7.log": BATCH,
         "7-0-nid001.log": '{"accuracy": 0.1}',
@@ -87,7 +87,7 @@ def test_only_the_last_attempt_says_how_a_job_came_out(tmp_path: Path) -> None:
     assert (came_out.results, came_out.ranks) == ({"accuracy": 0.9}, {"nid003": (1,)})
 
 
-def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path) -> None:
+def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path):
     decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
     files = {
         "7_0-0-nid001.log": '{"loss": 0.5, "curve": [1]}',
@@ -114,7 +114,7 @@ def test_each_point_of_a_sweep_has_a_state_and_results_of_its_own(tmp_path: Path
     ]
 
 
-def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
+def test_an_array_that_has_ended_forgets_no_point(tmp_path):
     """What never started failed, and can be run again; what Slurm has forgotten is called unknown."""
     decided = decide(make_case({"launcher": "srun", "sweep": ("lr=1,2,3",)}))
     run = run_with(tmp_path, {"7_1-0-nid001.log": '{"loss": 0.5}'}, decided)
@@ -130,7 +130,7 @@ def test_an_array_that_has_ended_forgets_no_point(tmp_path: Path) -> None:
     assert summary(found, "point") == "3 points: 1 done, 1 unknown (1), 1 failed (2)"
 
 
-def test_a_shell_waits_for_other_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shell_waits_for_other_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["--site", "generic", "--image", "docker://python:3.11", "--dry-run", "--after"]
     shown = CliRunner().invoke(shell_command, [*words, "4711"], standalone_mode=False)
@@ -149,9 +149,7 @@ def test_a_shell_waits_for_other_runs(tmp_path: Path, monkeypatch: pytest.Monkey
         ("x", True, "no run"),
     ],
 )
-def test_what_a_job_can_never_run_after_is_refused(
-    text: str, well: bool, words: str, tmp_path: Path
-) -> None:
+def test_what_a_job_can_never_run_after_is_refused(text, well, words, tmp_path):
     ended_run(tmp_path, well=well)
     found, findings = status.dependencies([text], tmp_path, None)
     assert found == ()
@@ -165,7 +163,7 @@ def ended_run(runs: Path, *, well: bool) -> None:
     new_run(runs / "train-0001", outcome=outcome)
 
 
-def test_what_the_processes_of_a_job_use_is_read() -> None:
+def test_what_the_processes_of_a_job_use_is_read():
     printed = [
         "process\tnid002\t40\t0\t1000\tSLURM_PROCID=1 \tsrun: --x",
         "process\tnid002\t42\t99\t2000\tRANK=3 SLURM_PROCID=1 \tpython3 -u train.py",
@@ -198,9 +196,7 @@ def test_what_the_processes_of_a_job_use_is_read() -> None:
 @pytest.mark.parametrize(
     "launcher", [name for name in LAUNCHERS if name not in ("submitit", "shell", "notebook")]
 )
-def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(
-    launcher: str, tmp_path: Path
-) -> None:
+def test_each_launcher_starts_points_of_sweeps_and_jobs_that_go_back(launcher, tmp_path):
     """The scripts as bash reads them, with stand-ins for the programs that they call."""
     work = tmp_path / "it's here"
     work.mkdir()

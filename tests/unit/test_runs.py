@@ -56,7 +56,7 @@ def log_lines(
     return [logs.line(row, log, launch) for row in text.splitlines()]
 
 
-def test_lines_know_their_rank() -> None:
+def test_lines_know_their_rank():
     agent, rank = log_lines("nid002", "W1121 agent speaks\n3| epoch 1")
     assert (agent.rank, agent.label) == (None, "nid002")
     assert (rank.rank, rank.text, rank.label) == (3, "epoch 1", "3")
@@ -65,14 +65,14 @@ def test_lines_know_their_rank() -> None:
 
 
 @pytest.mark.parametrize("launcher", ["srun", "spawn", "none"])
-def test_a_table_that_a_script_prints_is_no_rank(launcher: str) -> None:
+def test_a_table_that_a_script_prints_is_no_rank(launcher):
     """Only agents that label lines of ranks are believed: ``5| 0.3`` under srun is a row of the script's own table."""
     (row,) = log_lines("nid001", "5| 0.3", task=1, launcher=launcher)
     assert row.text == "5| 0.3"
     assert row.rank == (None if launcher == "spawn" else 1)
 
 
-def test_the_last_json_object_of_the_lowest_rank_is_the_result() -> None:
+def test_the_last_json_object_of_the_lowest_rank_is_the_result():
     lines = log_lines(
         "nid001",
         '0| {"accuracy": 0.1}\n0| {"accuracy": 0.9}\n1| {"accuracy": 0.5}\n{"agent": 1}\n0| {broken}',
@@ -129,9 +129,7 @@ def exited(code: int, how: str) -> tuple[str, dict[str, Any], dict[str, str], in
         ("horovod-elastic", {"exit_code": 3}, {"": BATCH_OF_CUT_NODE}, 87, "node nid002 failed while the job ran"),
     ],
 )  # fmt: skip
-def test_every_end_has_an_exit_code_and_says_why(
-    launcher: str, state: dict[str, Any], printed: dict[str, str], code: int, message: str
-) -> None:
+def test_every_end_has_an_exit_code_and_says_why(launcher, state, printed, code, message):
     ended: dict[str, Any] = {"state": "FAILED", "exit_code": 1, "nodes": "nid[001-002]", **state}
     down, unhealthy = ended.pop("down", {}), ended.pop("unhealthy", None)
     settings = {"launcher": launcher, "nodes": "1:2" if launcher == "horovod-elastic" else 2}

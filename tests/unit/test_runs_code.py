@@ -70,9 +70,7 @@ def recorded(tree: Path, secrets: Iterable[str] = ()) -> tuple[Code, str]:
     return found, diff.read_text() if diff.exists() else ""
 
 
-def test_a_tree_is_its_commit_and_what_differs_without_secrets(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tree_is_its_commit_and_what_differs_without_secrets(tree, monkeypatch):
     found, diff = recorded(tree)
     assert (found.commit, found.branch) == (call(tree, "rev-parse", "HEAD").strip(), "main")
     assert (found.is_changed, found.untracked, diff) == (False, (), "")
@@ -104,8 +102,8 @@ def test_a_tree_is_its_commit_and_what_differs_without_secrets(
 
 @pytest.mark.parametrize("key", ["core.fsmonitor", "diff.external", "core.hooksPath", "core.pager"])
 def test_no_program_of_a_configuration_is_run_and_no_other_tree_asked(
-    tree: Path, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tree, key, tmp_path, monkeypatch
+):
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     program.chmod(0o755)
@@ -121,8 +119,8 @@ def test_no_program_of_a_configuration_is_run_and_no_other_tree_asked(
 
 @pytest.mark.parametrize("body", ["exec sleep 60", "exit 1", "exec cat /dev/zero", "full disk"])
 def test_a_git_that_hangs_fails_or_floods_and_a_full_disk_stop_no_run(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
-) -> None:
+    tree, tmp_path, monkeypatch, body
+):
     if body == "full disk":
         monkeypatch.setattr(code, "write_atomically", full)
         code.record(Run(tree.parent), None, tree, ())
@@ -139,9 +137,7 @@ def test_a_git_that_hangs_fails_or_floods_and_a_full_disk_stop_no_run(
     assert found.commit == ""
 
 
-def test_the_job_and_a_repetition_tell_that_the_script_has_changed(
-    tree: Path, tmp_path: Path
-) -> None:
+def test_the_job_and_a_repetition_tell_that_the_script_has_changed(tree, tmp_path):
     """The lines of the script about it, run by bash as the job runs them."""
     path = tmp_path / "it's $(train).py"
     path.write_text("print(1)\n")
@@ -215,7 +211,7 @@ COPIED: tuple[str, ...] = (
 COPIED += ("environment.yml", "env.py", "tokenizer.json", "keys.py", "run.sh", ".gitignore")
 
 
-def test_what_git_does_not_ignore_is_copied_but_no_secret_and_nothing_compiled(tree: Path) -> None:
+def test_what_git_does_not_ignore_is_copied_but_no_secret_and_nothing_compiled(tree):
     """Without a .gitignore for it, the run itself compiles it again, and could not be repeated."""
     for name in (*SECRETS, *COPIED[:-2], "src/__pycache__/helper.cpython-311.pyc", "src/gone.py"):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -233,7 +229,7 @@ def test_what_git_does_not_ignore_is_copied_but_no_secret_and_nothing_compiled(t
     assert stat.S_IMODE((copy / "run.sh").stat().st_mode) == 0o555
 
 
-def test_a_plan_runs_in_the_snapshot_and_sees_the_work_tree(tree: Path) -> None:
+def test_a_plan_runs_in_the_snapshot_and_sees_the_work_tree(tree):
     decided = decide(job_of(tree))
     copy = f"{tree}/runs/train-0001/code"
     assert decided.directory == copy
@@ -247,9 +243,7 @@ def test_a_plan_runs_in_the_snapshot_and_sees_the_work_tree(tree: Path) -> None:
     assert (moved.directory, f"{copy}/src/train.py" in moved.launch.program) == ("/home/me", True)
 
 
-def test_links_lead_where_they_led_and_nothing_is_copied_through_one(
-    tree: Path, tmp_path: Path
-) -> None:
+def test_links_lead_where_they_led_and_nothing_is_copied_through_one(tree, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "train.py").write_text("outside\n")
@@ -273,9 +267,7 @@ def test_links_lead_where_they_led_and_nothing_is_copied_through_one(
 
 
 @pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES", "disk", "git"])
-def test_what_cannot_be_copied_leaves_no_run(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
+def test_what_cannot_be_copied_leaves_no_run(tree, monkeypatch, limit):
     (tree / "checkpoints").mkdir()
     (tree / "checkpoints/model.pt").write_bytes(b"x" * 5000)
     if limit == "git":
@@ -309,7 +301,7 @@ def again(run: Path, here: Path) -> Case:
     )
 
 
-def test_the_same_again_runs_the_snapshot_and_not_what_it_left_behind(tree: Path) -> None:
+def test_the_same_again_runs_the_snapshot_and_not_what_it_left_behind(tree):
     (tree / ".env").write_text("A=1\n")
     first, before = taken(tree)
     record = (first.parent / "code.json").read_text()
@@ -329,7 +321,7 @@ def test_the_same_again_runs_the_snapshot_and_not_what_it_left_behind(tree: Path
 
 
 @pytest.mark.parametrize("change", ["edited", "removed", "record"])
-def test_a_snapshot_that_was_changed_is_not_run_again(tree: Path, change: str) -> None:
+def test_a_snapshot_that_was_changed_is_not_run_again(tree, change):
     copy, _ = taken(tree)
     if change == "record":
         write_atomically(copy.parent / "snapshot.json", to_json(Job()))
@@ -342,9 +334,7 @@ def test_a_snapshot_that_was_changed_is_not_run_again(tree: Path, change: str) -
         write(again(copy.parent, tree))
 
 
-def test_what_was_installed_needs_no_copy(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_was_installed_needs_no_copy(tree, monkeypatch, tmp_path):
     shipped = tmp_path / "site-packages/jobs/digits"
     shipped.mkdir(parents=True)
     target = Target(str(shipped / "train.py"), str(shipped), str(tree))

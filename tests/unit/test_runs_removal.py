@@ -65,9 +65,7 @@ def fresh(run: Run) -> Run:
         *((state, ("--force", "7"), True) for state in ("SUSPENDED", "STOPPED")),
     ],
 )
-def test_what_has_not_ended_stays_unless_it_is_cancelled(
-    slurm: Slurm, state: str, words: tuple[str, ...], stays: bool
-) -> None:
+def test_what_has_not_ended_stays_unless_it_is_cancelled(slurm, state, words, stays):
     run, other = new_run(7), new_run(8, ended=True)
     slurm.add(run.script, 7, state)
     assert code(rm, *words) == (75 if stays else 0)
@@ -76,9 +74,7 @@ def test_what_has_not_ended_stays_unless_it_is_cancelled(
     assert slurm.cancelled == ([7] if "--cancel" in words else [])
 
 
-def test_what_may_go_on_stays_unless_the_user_knows_better(
-    slurm: Slurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_may_go_on_stays_unless_the_user_knows_better(slurm, monkeypatch):
     """A job that does not end, a Slurm that is silent, and a job that may be another cluster's."""
     run, local = new_run(7), new_run(8, cluster="local")
 
@@ -103,7 +99,7 @@ def test_what_may_go_on_stays_unless_the_user_knows_better(
     assert names() == []
 
 
-def test_a_submission_under_way_stays() -> None:
+def test_a_submission_under_way_stays():
     run = new_run()
     with begun(run, None), pytest.raises(BusyError, match="a run"):
         removal.remove([run], cancel=True, force=True)
@@ -119,7 +115,7 @@ def test_a_submission_under_way_stays() -> None:
     assert names() == []
 
 
-def test_only_a_directory_of_runs_may_be_a_link() -> None:
+def test_only_a_directory_of_runs_may_be_a_link():
     run = new_run(7, ended=True)
     Path("runs/link").symlink_to(run.directory)
     Path("outside").symlink_to(run.directory)
@@ -132,7 +128,7 @@ def test_only_a_directory_of_runs_may_be_a_link() -> None:
     assert names() == []
 
 
-def test_what_is_no_run_stays_and_so_does_the_ground_below_the_feet() -> None:
+def test_what_is_no_run_stays_and_so_does_the_ground_below_the_feet():
     Path("project").mkdir()
     Path("project/plan.json").write_text('{"mine": 1}')
     assert code(rm, "project") == code(rm, "--force", "project") == 78
@@ -143,9 +139,7 @@ def test_what_is_no_run_stays_and_so_does_the_ground_below_the_feet() -> None:
         removal.remove([run])
 
 
-def test_a_removal_that_was_interrupted_or_runs_twice_leaves_no_half_of_a_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_removal_that_was_interrupted_or_runs_twice_leaves_no_half_of_a_run(monkeypatch):
     first, second = new_run(7, ended=True), new_run(8, ended=True)
     real = shutil.rmtree
 
@@ -167,7 +161,7 @@ def test_a_removal_that_was_interrupted_or_runs_twice_leaves_no_half_of_a_run(
     assert names() == [], "what was left is removed with the next"
 
 
-def test_prune_lists_first_and_removes_with_yes(slurm: Slurm) -> None:
+def test_prune_lists_first_and_removes_with_yes(slurm):
     runs = [new_run(number, ended=number != 3) for number in (1, 2, 3, 4)]
     slurm.add(runs[2].script, 3)
     for age, run in zip((4, 3, 2, 1), runs, strict=True):
@@ -190,9 +184,7 @@ def test_prune_lists_first_and_removes_with_yes(slurm: Slurm) -> None:
     assert isinstance(CliRunner().invoke(prune, []).exception, UsageError)
 
 
-def test_prune_leaves_runs_of_others_and_goes_on_after_a_failure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_prune_leaves_runs_of_others_and_goes_on_after_a_failure(monkeypatch):
     first, second, third = (new_run(number, ended=True) for number in (1, 2, 3))
     monkeypatch.setattr(Run, "is_own", property(lambda run: run.name != first.name))
     real = removal._remove
@@ -219,9 +211,7 @@ def image(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("way", ["removed", "deleted", "ended unwatched"])
-def test_an_ended_run_holds_no_image_whatever_became_of_its_directory(
-    slurm: Slurm, image: Path, way: str
-) -> None:
+def test_an_ended_run_holds_no_image_whatever_became_of_its_directory(slurm, image, way):
     where = str(Path("runs/train-0001").absolute())
     run = new_run(7, plan=decide(make_case(image=str(image), run=where)))
     usage.note(image, usage.Use(run.directory, 7, None))

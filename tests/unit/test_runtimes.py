@@ -82,7 +82,7 @@ def cases() -> dict[str, Case]:
 
 
 @pytest.mark.parametrize("name", cases())
-def test_script_is_the_golden_one(name: str) -> None:
+def test_script_is_the_golden_one(name):
     runtime, _, launcher = name.partition("-")
     whole = f"{runtime}-torchrun"
     like = script_of("torchrun")
@@ -94,9 +94,7 @@ def test_script_is_the_golden_one(name: str) -> None:
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn", "none"])
 @pytest.mark.parametrize("runtime", OTHERS)
-def test_hostile_arguments_and_variables_arrive_byte_for_byte(
-    runtime: str, launcher: str, tmp_path: Path
-) -> None:
+def test_hostile_arguments_and_variables_arrive_byte_for_byte(runtime, launcher, tmp_path):
     words = (*HOSTILE, *MULTILINE, "", "--help", "--", "-N")
     work = tmp_path / 'it\'s $(touch pwned) `x` "q" 한글'
     work.mkdir()
@@ -185,9 +183,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], dict[str, Any], str, tuple[str, str]],
 
 
 @pytest.mark.parametrize(("runtime", "job", "changes", "place", "words"), REFUSED)
-def test_what_a_runtime_cannot_run_is_refused(
-    runtime: str, job: dict[str, Any], changes: dict[str, Any], place: str, words: tuple[str, str]
-) -> None:
+def test_what_a_runtime_cannot_run_is_refused(runtime, job, changes, place, words):
     with pytest.raises(PlanError) as caught:
         decide(on(runtime, job, **changes))
     told = {finding.place: finding for finding in caught.value.findings}
@@ -196,7 +192,7 @@ def test_what_a_runtime_cannot_run_is_refused(
 
 
 @pytest.mark.parametrize("runtime", ["conda", "none"])
-def test_messages_name_the_environment_and_leave_names_that_users_gave(runtime: str) -> None:
+def test_messages_name_the_environment_and_leave_names_that_users_gave(runtime):
     lacking = replace(MANIFEST, frameworks={"imagenet_tools": "1"}, mpi=())
     script = {"script": "images/train_imagenet.py", "folder": "/home/user/images"}
     for launcher in LAUNCHERS:
@@ -213,13 +209,13 @@ def test_messages_name_the_environment_and_leave_names_that_users_gave(runtime: 
     assert reason.endswith("nothing that spreads it, and the environment holds no torch")
 
 
-def test_frameworks_that_an_environment_lacks_are_warned_of() -> None:
+def test_frameworks_that_an_environment_lacks_are_warned_of():
     source = Source(python=True, imports=("torch.distributed", "numpy"))
     warned = decide(on("none", {"launcher": "none"}, source=source, **LACKING)).warnings
     assert warned == ("the script imports torch, which the virtual environment v does not have",)
 
 
-def test_an_unknown_runtime_names_the_nearest() -> None:
+def test_an_unknown_runtime_names_the_nearest():
     with pytest.raises(UnknownRuntimeError) as caught:
         runtimes.get("dokcer")
     assert caught.value.close == "docker"
@@ -238,12 +234,12 @@ def test_an_unknown_runtime_names_the_nearest() -> None:
         ("./a.b/x.sqsh", "./a.b/x.sqsh"),
     ],
 )
-def test_a_reference_is_written_as_enroot_reads_it(image: str, address: str) -> None:
+def test_a_reference_is_written_as_enroot_reads_it(image, address):
     assert containers.enroot(image) == address
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_mount_is_a_line_of_csv(name: str) -> None:
+def test_a_mount_is_a_line_of_csv(name):
     import csv
 
     text = Bind(source=f"/{name}", target=f"/in/{name}", read_only=True).mount
@@ -260,9 +256,7 @@ def conda_at(prefix: Path) -> Path:
     return prefix
 
 
-def test_environments_are_found_where_conda_keeps_and_notes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environments_are_found_where_conda_keeps_and_notes_them(tmp_path, monkeypatch):
     home, other = tmp_path / "home", tmp_path / "other"
     noted = conda_at(tmp_path / "project/noted")
     kept = conda_at(home / "miniforge3/envs/kept")
@@ -289,7 +283,7 @@ def test_environments_are_found_where_conda_keeps_and_notes_them(
     assert "--runtime none" in str(caught.value.next_step)
 
 
-def test_a_python_says_what_it_could_import_without_importing_it(tmp_path: Path) -> None:
+def test_a_python_says_what_it_could_import_without_importing_it(tmp_path):
     """The package is a stand-in: who imports it fails."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise SystemExit('imported')\n")
@@ -310,9 +304,7 @@ def test_a_python_says_what_it_could_import_without_importing_it(tmp_path: Path)
     }
 
 
-def test_what_an_environment_can_import_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_environment_can_import_is_known(tmp_path, monkeypatch):
     """A virtual environment is asked; PYTHONPATH of the caller, which ranks do not get, adds nothing."""
     (tmp_path / "planted.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

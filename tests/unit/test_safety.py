@@ -58,9 +58,7 @@ NAMES = st.text(
 )
 @example(EVERY_WORD, EVERY_WORD, 'it\'s $(touch pwned) `x` "q"; 한글', "a $(touch pwned) 'b' # d")
 @given(words=WORDS, values=WORDS, name=NAMES, title=NAMES)
-def test_any_word_reaches_the_rank_byte_for_byte(
-    launcher: str, words: list[str], values: list[str], name: str, title: str
-) -> None:
+def test_any_word_reaches_the_rank_byte_for_byte(launcher, words, values, name, title):
     variables = {f"V{index}": value for index, value in enumerate(values)}
     terminal = {"interactive": True, "pty": True} if launcher == "shell" else {}
     with tempfile.TemporaryDirectory() as place:
@@ -104,7 +102,7 @@ def test_any_word_reaches_the_rank_byte_for_byte(
 
 
 @pytest.mark.parametrize("word", [b"\xff".decode(errors="surrogateescape"), "a\0b"])
-def test_what_no_script_can_hold_is_refused(word: str) -> None:
+def test_what_no_script_can_hold_is_refused(word):
     for quoting in (quoted, sbatch):
         with pytest.raises(UsageError):
             quoting(word)
@@ -121,13 +119,13 @@ def secret_inputs(directory: Path, **env: str) -> Case:
     )
 
 
-def test_the_script_reads_secrets_from_a_file_and_is_the_golden_one() -> None:
+def test_the_script_reads_secrets_from_a_file_and_is_the_golden_one():
     text = scripts.script(decide(secret_inputs(Path("/home/user/project"), OTHER="x")))
     assert_golden("secret", text, script_of("torchrun"))
     assert TOKEN not in text
 
 
-def test_no_file_of_a_run_has_a_secret_but_one_that_nobody_else_can_read(tmp_path: Path) -> None:
+def test_no_file_of_a_run_has_a_secret_but_one_that_nobody_else_can_read(tmp_path):
     (tmp_path / "train.py").touch()
     run = write(secret_inputs(tmp_path, OTHER="it's\n$(me)\r 'here'"))
     assert run.plan.secrets == ("HF_TOKEN", "OTHER")
@@ -148,7 +146,7 @@ def test_no_file_of_a_run_has_a_secret_but_one_that_nobody_else_can_read(tmp_pat
     }
 
 
-def test_a_rank_that_prints_a_secret_shows_stars(tmp_path: Path) -> None:
+def test_a_rank_that_prints_a_secret_shows_stars(tmp_path):
     (tmp_path / "train.py").touch()
     run = write(secret_inputs(tmp_path, OTHER="open sesame"))
     run.job = Submission(job_id=7, site="local", submitted="")
@@ -156,9 +154,7 @@ def test_a_rank_that_prints_a_secret_shows_stars(tmp_path: Path) -> None:
     assert [line.text for line in Tail(run).read()] == ["logged in with ****: ****!"]
 
 
-def test_a_secret_among_the_arguments_is_warned_of_and_the_run_is_closed_to_others(
-    tmp_path: Path,
-) -> None:
+def test_a_secret_among_the_arguments_is_warned_of_and_the_run_is_closed_to_others(tmp_path):
     (tmp_path / "train.py").touch()
     given = secret_inputs(tmp_path)
     given = given._replace(job=replace(given.job, env={}, arguments=("--api-key", TOKEN)))
@@ -167,9 +163,7 @@ def test_a_secret_among_the_arguments_is_warned_of_and_the_run_is_closed_to_othe
     assert stat.S_IMODE(run.directory.stat().st_mode) == 0o700
 
 
-def test_commands_that_are_shown_have_stars_for_secrets(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_that_are_shown_have_stars_for_secrets(capsys, monkeypatch):
     monkeypatch.setattr(shell, "_ECHO", True)
     words = (
         sys.executable,
@@ -187,7 +181,7 @@ def test_commands_that_are_shown_have_stars_for_secrets(
         assert secret not in said
 
 
-def test_a_directory_of_runs_in_which_everybody_may_write_is_refused(tmp_path: Path) -> None:
+def test_a_directory_of_runs_in_which_everybody_may_write_is_refused(tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs").chmod(0o777)
     with pytest.raises(UntrustedError, match="every user of this machine can write"):
@@ -197,14 +191,14 @@ def test_a_directory_of_runs_in_which_everybody_may_write_is_refused(tmp_path: P
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_runs_that_are_no_directory_are_refused(is_link: bool, tmp_path: Path) -> None:
+def test_runs_that_are_no_directory_are_refused(is_link, tmp_path):
     runs = tmp_path / "runs"
     runs.symlink_to("nothing") if is_link else runs.touch()
     with pytest.raises(ConfigError, match="not a directory"):
         reserve(runs / "a-0001")
 
 
-def test_nobody_else_may_write_to_what_we_make_whatever_the_umask_is(tmp_path: Path) -> None:
+def test_nobody_else_may_write_to_what_we_make_whatever_the_umask_is(tmp_path):
     before = os.umask(0)
     try:
         assert reserve(tmp_path / "runs/a-0001")
@@ -215,7 +209,7 @@ def test_nobody_else_may_write_to_what_we_make_whatever_the_umask_is(tmp_path: P
         assert not path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def test_a_file_of_secrets_follows_no_link(tmp_path: Path) -> None:
+def test_a_file_of_secrets_follows_no_link(tmp_path):
     (tmp_path / "secrets").symlink_to(tmp_path / "elsewhere")
     write_secrets(Run(tmp_path), "X_", {"A": "b"})
     assert not (tmp_path / "elsewhere").exists()

@@ -136,12 +136,12 @@ def script_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", cases())
-def test_script_is_the_golden_one(name: str) -> None:
+def test_script_is_the_golden_one(name):
     like = "" if name in WHOLE else script_of(LIKE.get(name, "torchrun"))
     assert_golden(name, scripts.script(decide(cases()[name])), like)
 
 
-def test_every_value_of_a_template_goes_through_a_quoting() -> None:
+def test_every_value_of_a_template_goes_through_a_quoting():
     """But numbers, the version, and what the code itself chooses or has quoted."""
     free = re.compile(
         r"plan\.(toolkit|nodes|least_nodes|ranks_per_node|job_pattern|port_count|shape)"
@@ -248,9 +248,7 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
 )
 @pytest.mark.parametrize("name", ["-cprint(4242).py", "--help.sh", "-m.py"])
 @pytest.mark.parametrize("in_folder", [False, True])
-def test_a_script_whose_name_begins_with_a_dash_is_no_option(
-    launcher: str, name: str, in_folder: bool, tmp_path: Path
-) -> None:
+def test_a_script_whose_name_begins_with_a_dash_is_no_option(launcher, name, in_folder, tmp_path):
     (tmp_path / name).write_text("print('the script')\n")
     if in_folder:
         (tmp_path / "job.toml").write_text(f'script = "{name}"\n')
@@ -263,7 +261,7 @@ def test_a_script_whose_name_begins_with_a_dash_is_no_option(
     assert not any(word.startswith(name) for word in words)
 
 
-def test_only_named_variables_enter_the_container(tmp_path: Path) -> None:
+def test_only_named_variables_enter_the_container(tmp_path):
     _, inside = captured(
         decide(
             make_case(
@@ -282,7 +280,7 @@ def test_only_named_variables_enter_the_container(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/home/a,b", "/home/a:b", "/home/a\\b", "/home/a\nb"])
-def test_a_directory_that_apptainer_cannot_bind_is_refused(path: str) -> None:
+def test_a_directory_that_apptainer_cannot_bind_is_refused(path):
     from toolkit.errors import PlanError
 
     with pytest.raises(PlanError) as caught:
@@ -302,9 +300,7 @@ def test_a_directory_that_apptainer_cannot_bind_is_refused(path: str) -> None:
         ("mpi", {"template": "horovod"}, ["PMIX_SERVER_TMPDIR", "./hello --epochs 12"]),
     ],
 )  # fmt: skip
-def test_a_run_of_an_older_version_is_repeated(
-    name: str, launch: dict[str, Any], lines: list[str]
-) -> None:
+def test_a_run_of_an_older_version_is_repeated(name, launch, lines):
     fresh = decide(cases()[name])
     old = replace(fresh, launch=replace(fresh.launch, filled=(), **launch))
     text = scripts.script(as_recorded(from_json(to_json(old), Plan), fresh))
@@ -312,9 +308,7 @@ def test_a_run_of_an_older_version_is_repeated(
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_compiled_templates_are_kept_where_they_can_be(
-    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_templates_are_kept_where_they_can_be(is_full, tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 

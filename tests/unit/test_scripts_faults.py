@@ -128,8 +128,8 @@ class Job:
 
 @pytest.mark.parametrize("signals", [1, 2, 5])
 def test_a_job_that_may_not_go_back_ends_with_its_ranks_code_however_often_it_is_told(
-    signals: int, tmp_path: Path
-) -> None:
+    signals, tmp_path
+):
     """Each signal interrupts the shell's "wait", which must not be taken for the end of the ranks."""
     job = Job(tmp_path, {"requeue": True, "max_requeues": 1, "time": "4"}, {})
     job.wait_for("started")
@@ -141,7 +141,7 @@ def test_a_job_that_may_not_go_back_ends_with_its_ranks_code_however_often_it_is
     assert "exit code 0" in printed
 
 
-def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path: Path) -> None:
+def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path):
     """The script tells which signal came and what an exit code means, before anybody has to guess."""
     job = Job(tmp_path, {"requeue": True, "time": "4"}, {})
     job.wait_for("started")
@@ -159,9 +159,7 @@ def test_ranks_that_end_with_0_after_the_signal_are_warned_of(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("script", "warned"), [("train.sh", True), ("train.py", False)])
-def test_a_shell_script_that_could_not_trap_the_signal_is_warned_of(
-    script: str, warned: bool
-) -> None:
+def test_a_shell_script_that_could_not_trap_the_signal_is_warned_of(script, warned):
     """What the warning says is so: a shell that begins with a signal ignored cannot trap it."""
     decided = decide(
         make_case(
@@ -175,7 +173,7 @@ def test_a_shell_script_that_could_not_trap_the_signal_is_warned_of(
     )
 
 
-def test_a_controller_that_restarts_is_asked_again_to_put_the_job_back(tmp_path: Path) -> None:
+def test_a_controller_that_restarts_is_asked_again_to_put_the_job_back(tmp_path):
     job = Job(tmp_path, {"requeue": True, "time": "4"}, {"scontrol": 3, "squeue": 2})
     job.wait_for("started")
     job.tell()
@@ -190,9 +188,7 @@ def test_a_controller_that_restarts_is_asked_again_to_put_the_job_back(tmp_path:
     job.kill()
 
 
-def test_a_requeue_that_slurm_refuses_for_good_ends_the_job_with_the_ranks_code(
-    tmp_path: Path,
-) -> None:
+def test_a_requeue_that_slurm_refuses_for_good_ends_the_job_with_the_ranks_code(tmp_path):
     job = Job(tmp_path, {"requeue": True, "time": "4"}, {"scontrol": 999})
     job.wait_for("started")
     job.tell()
@@ -202,9 +198,7 @@ def test_a_requeue_that_slurm_refuses_for_good_ends_the_job_with_the_ranks_code(
     assert "did not put the job back" in printed
 
 
-def test_an_elastic_job_asks_a_controller_that_restarts_for_its_nodes_until_it_answers(
-    tmp_path: Path,
-) -> None:
+def test_an_elastic_job_asks_a_controller_that_restarts_for_its_nodes_until_it_answers(tmp_path):
     job = Job(tmp_path, {"launcher": "torchrun", "nodes": "1:2"}, {"squeue": 4})
     job.wait_for("started")
     job.leave(3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -18,7 +17,7 @@ from toolkit.planning import settings
 from toolkit.planning.settings import DEFAULTS, Layer, demands, from_environment, layer, merge
 
 
-def test_each_layer_has_its_say_and_is_remembered() -> None:
+def test_each_layer_has_its_say_and_is_remembered():
     layers = [
         layer("default", DEFAULTS),
         Layer("site neuron", {"partition": "a", "comment": "site", "nodes": 2}),
@@ -37,7 +36,7 @@ def test_each_layer_has_its_say_and_is_remembered() -> None:
     assert merge(layers).origins["gpus"] == "job.toml"
 
 
-def test_arguments_and_binds_are_joined_and_variables_by_name() -> None:
+def test_arguments_and_binds_are_joined_and_variables_by_name():
     merged = merge(
         [
             layer(
@@ -57,9 +56,7 @@ def test_arguments_and_binds_are_joined_and_variables_by_name() -> None:
     ("said", "ranks"),
     [({"gpus": "2,1"}, None), ({"gpus": "2"}, 2), ({"gpus": "2,1", "ntasks_per_node": 3}, 3)],
 )
-def test_gpus_of_each_node_say_how_many_ranks_it_starts_whatever_the_job_says_of_all(
-    said: dict[str, object], ranks: int | None
-) -> None:
+def test_gpus_of_each_node_say_how_many_ranks_it_starts_whatever_the_job_says_of_all(said, ranks):
     merged = merge([layer("job.toml", Job(ntasks_per_node=2)), Layer("flag", said)])
     assert merged.job.ntasks_per_node == ranks
     assert ("ntasks_per_node" in merged.origins) == (ranks is not None)
@@ -80,9 +77,7 @@ MINE = {"require_signed": False, "signature_key": "mine.pub", "nodes": 3}
     ],
 )
 @pytest.mark.parametrize("origin", ["toolkit.toml", "job.toml", "environment", "flag"])
-def test_nobody_relaxes_what_a_site_demands(
-    origin: str, site: dict[str, Any], signed: bool, key: str
-) -> None:
+def test_nobody_relaxes_what_a_site_demands(origin, site, signed, key):
     below = Layer("site x", site)
     merged = merge([layer("default", DEFAULTS), below, Layer(origin, MINE), demands(below)])
     job = merged.job
@@ -110,7 +105,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_a_variable_is_a_setting_and_that_of_a_repeatable_option_is_words(name: str) -> None:
+def test_a_variable_is_a_setting_and_that_of_a_repeatable_option_is_words(name):
     text, values = WORDS[name]
     assert variables(**{name: text}).values == values
 
@@ -123,7 +118,7 @@ def job_command() -> None: ...
 @pytest.mark.parametrize(
     "option", [name for option in job_command.params for name in option.opts if "--" in name]
 )
-def test_each_option_of_a_job_has_its_variable(option: str) -> None:
+def test_each_option_of_a_job_has_its_variable(option):
     assert "TOOLKIT_" + option.lstrip("-").upper().replace("-", "_") in settings.variables()
 
 
@@ -136,7 +131,7 @@ SWITCHES = ("REQUEUE", "SNAPSHOT", "REQUIRE_SIGNED", "PTY", "EXCLUSIVE", "SLURM_
     [(text, True) for text in ("on", "Yes", "TRUE", "1")]
     + [(text, False) for text in ("off", "No", "FALSE", "0")],
 )
-def test_a_switch_is_on_or_off_in_every_spelling(name: str, text: str, is_on: bool) -> None:
+def test_a_switch_is_on_or_off_in_every_spelling(name, text, is_on):
     values = variables(**{name: text}).values
     key = name.removeprefix("SLURM_").lower()
     assert dict(values.get("slurm", values))[key] is is_on
@@ -155,13 +150,13 @@ def test_a_switch_is_on_or_off_in_every_spelling(name: str, text: str, is_on: bo
         ("SLURM_CONTIGUOUS", "never"),
     ],
 )
-def test_a_variable_that_is_not_understood_is_refused_by_its_name(name: str, text: str) -> None:
+def test_a_variable_that_is_not_understood_is_refused_by_its_name(name, text):
     with pytest.raises(UsageError) as caught:
         variables(**{name: text})
     assert caught.value.place == f"TOOLKIT_{name}"
 
 
-def test_every_variable_of_the_source_is_known() -> None:
+def test_every_variable_of_the_source_is_known():
     root = Path(settings.__file__).parents[2]
     files = [path for name in ("toolkit", "tests", "tools") for path in (root / name).rglob("*.*")]
     named = {
@@ -174,9 +169,7 @@ def test_every_variable_of_the_source_is_known() -> None:
     assert settings.unknown_variables(named) == []
 
 
-def test_a_variable_that_means_nothing_is_warned_of_once_and_stdout_is_clean(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_variable_that_means_nothing_is_warned_of_once_and_stdout_is_clean(monkeypatch):
     monkeypatch.setenv("TOOLKIT_IMAGE_STORE", "/x")
     done = CliRunner().invoke(cli, ["docs"])
     assert done.exit_code == 0
@@ -185,9 +178,7 @@ def test_a_variable_that_means_nothing_is_warned_of_once_and_stdout_is_clean(
 
 
 @pytest.mark.parametrize("verb", ["logs", "explain", "cancel", "rm", "results", "top", "forward"])
-def test_every_command_looks_for_runs_where_the_settings_put_them(
-    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_looks_for_runs_where_the_settings_put_them(verb, tmp_path, monkeypatch):
     def cause(*options: str) -> str:
         words = (verb, "nothing-0001", *(["8888"] if verb == "forward" else []), *options)
         return str(CliRunner().invoke(cli, words).exception)

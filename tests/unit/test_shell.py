@@ -40,20 +40,20 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_what_is_found_is_also_started(program: Path) -> None:
+def test_what_is_found_is_also_started(program):
     assert shell.which("debootstrap") == str(program)
     assert shell.run(["debootstrap", "x"]).stdout == "debootstrap 9.8.7 x\n"
     assert shell.run(["debootstrap", "x"], env={"PATH": "/bin"}).ok
 
 
-def test_a_manifest_tells_tools_of_administrators(program: Path) -> None:
+def test_a_manifest_tells_tools_of_administrators(program):
     assert tool_versions("apptainer 1.4.5")["debootstrap"] == "9.8.7"
     program.write_text("#!/bin/sh\nexit 1\n")
     helper_versions.cache_clear()
     assert "debootstrap" not in tool_versions("apptainer 1.4.5")
 
 
-def test_a_tool_that_is_missing_fails_no_finished_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_that_is_missing_fails_no_finished_build(monkeypatch):
     monkeypatch.setattr(shell, "which", lambda _: None)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(NeedsInstallError):

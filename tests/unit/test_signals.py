@@ -17,7 +17,7 @@ from toolkit.runs.run import Run
 from toolkit.shell import interrupted_by_signals
 
 
-def test_a_hangup_that_nohup_ignores_closes_nothing() -> None:
+def test_a_hangup_that_nohup_ignores_closes_nothing():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with interrupted_by_signals() as received:
@@ -39,9 +39,7 @@ def test_a_hangup_that_nohup_ignores_closes_nothing() -> None:
         (signal.SIGHUP, False, False),
     ],
 )
-def test_salloc_has_the_signals_of_the_terminal_only(
-    number: int, pty: bool, is_signaled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_salloc_has_the_signals_of_the_terminal_only(number, pty, is_signaled, monkeypatch):
     """A second signal would make salloc wait forever; one that it did not get must be sent to it."""
     released: list[bool] = []
     monkeypatch.setattr(interactive, "_release", lambda *given: released.append(given[-1]))

@@ -49,12 +49,12 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_site_has_its_name_and_does_not_contradict_itself(name: str) -> None:
+def test_a_shipped_site_has_its_name_and_does_not_contradict_itself(name):
     assert sites.load(name).name == name
     assert [*compare.within(sites.load(name))] == []
 
 
-def test_circles_and_unknown_names_are_refused(own: Path) -> None:
+def test_circles_and_unknown_names_are_refused(own):
     (own / "one.toml").write_text('name = "one"\nextends = "two"\n')
     (own / "two.toml").write_text('name = "two"\nextends = "one"\n')
     with pytest.raises(ConfigError, match="circle: one -> two -> one"):
@@ -85,7 +85,7 @@ WORDS = CommentRule(words=("pytorch", "etc"))
         (WORDS, "pytroch", "'pytroch' is not among this site's comments; close: pytorch"),
     ],
 )
-def test_a_comment_is_held_to_the_rule(rule: CommentRule, value: str | None, problem: str) -> None:
+def test_a_comment_is_held_to_the_rule(rule, value, problem):
     given = comment_problem(rule, value) or ""
     assert problem in given
     assert bool(given) == bool(problem)
@@ -101,7 +101,7 @@ def test_a_comment_is_held_to_the_rule(rule: CommentRule, value: str | None, pro
         CommentRule(),
     ],
 )
-def test_the_comment_that_is_offered_passes_when_it_is_pasted(rule: CommentRule) -> None:
+def test_the_comment_that_is_offered_passes_when_it_is_pasted(rule):
     site = Site(name="ours", comment=rule)
     (refused,) = comment(Case(job=Job(), site=site))
     _, value = shlex.split(refused.advice)
@@ -110,7 +110,7 @@ def test_the_comment_that_is_offered_passes_when_it_is_pasted(rule: CommentRule)
     assert lint(f"#!/bin/bash\n{fault.fix}\nsrun true\n", Context(site=site)) == ()
 
 
-def test_sites_are_listed_and_shown() -> None:
+def test_sites_are_listed_and_shown():
     listed = CliRunner().invoke(command, ["list", "--json"])
     assert {one["name"] for one in json.loads(listed.stdout)} >= set(SHIPPED)
     shown = CliRunner().invoke(command, ["show", "neuron"]).stdout
@@ -120,7 +120,7 @@ def test_sites_are_listed_and_shown() -> None:
         assert word in shown
 
 
-def test_a_broken_site_has_a_row_and_the_others_are_listed(own: Path) -> None:
+def test_a_broken_site_has_a_row_and_the_others_are_listed(own):
     (own / "broken.toml").write_text("name = \n")
     (own / "circle.toml").write_text('name = "circle"\nextends = "circle"\n')
     (own / "fine.toml").write_text('name = "fine"\nsummary = "ours"\n')
@@ -181,7 +181,7 @@ def drafted(survey: Survey = FOUND) -> Site:
     return from_toml(draft("ours", survey, date="2026-11-21"), Site)
 
 
-def test_a_draft_says_what_was_found_and_asks_for_the_rest() -> None:
+def test_a_draft_says_what_was_found_and_asks_for_the_rest():
     text, site = draft("ours", FOUND, date="2026-11-21"), drafted()
     assert site == Site(
         name="ours",
@@ -206,7 +206,7 @@ def test_a_draft_says_what_was_found_and_asks_for_the_rest() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_stay_names(name: str) -> None:
+def test_hostile_names_stay_names(name):
     node = ClusterNode(name="g01", partitions=(name,), state="idle", cpus=1, gpus=1, gpu_type=name)
     survey = Survey(
         cluster=name,
@@ -220,7 +220,7 @@ def test_hostile_names_stay_names(name: str) -> None:
     assert partitions[name].nodes == name
 
 
-def test_differences_from_the_cluster() -> None:
+def test_differences_from_the_cluster():
     gpu = replace(
         GPU_PARTITION,
         gpus=8,
@@ -251,7 +251,7 @@ def test_differences_from_the_cluster() -> None:
     assert found["partitions.gpu.max_minutes"].text == "1440 in Slurm, 2880 in the file"
 
 
-def test_what_a_site_says_against_itself() -> None:
+def test_what_a_site_says_against_itself():
     site = Site(
         name="x",
         comment=CommentRule(words=("a",), example="b"),
@@ -271,7 +271,7 @@ def test_what_a_site_says_against_itself() -> None:
     }
 
 
-def test_what_commands_say() -> None:
+def test_what_commands_say():
     assert modules(
         "/apps/modules:\ncuda/12.4(default)\ngcc/13.2 <L>\nsingularity/4.3.4\ndir/\n\n"
     ) == (*("cuda/12.4", "gcc/13.2"), "singularity/4.3.4")
@@ -287,7 +287,7 @@ def test_what_commands_say() -> None:
     assert parse_probe("") == NodeProbe()
 
 
-def test_a_site_is_used_until_a_project_says_otherwise(own: Path, tmp_path: Path) -> None:
+def test_a_site_is_used_until_a_project_says_otherwise(own, tmp_path):
     assert own.is_dir()
     assert settings.chosen(tmp_path).site == "auto"
     assert CliRunner().invoke(command, ["use", "neuron"]).exit_code == 0
@@ -300,19 +300,19 @@ def test_a_site_is_used_until_a_project_says_otherwise(own: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("verb", ["use", "show", "check"])
-def test_an_unknown_site_names_the_nearest(verb: str) -> None:
+def test_an_unknown_site_names_the_nearest(verb):
     error = CliRunner().invoke(command, [verb, "nueron"]).exception
     assert isinstance(error, UnknownSiteError)
     assert error.close == "neuron"
 
 
 @pytest.mark.parametrize("name", ["ours", "../x", "auto", "a b", ""])
-def test_a_site_is_not_written_over_nor_beside(name: str, own: Path) -> None:
+def test_a_site_is_not_written_over_nor_beside(name, own):
     (own / "ours.toml").write_text('name = "ours"\n')
     assert isinstance(CliRunner().invoke(command, ["init", name]).exception, UsageError)
 
 
-def test_the_schema_that_is_shipped_is_of_these_models() -> None:
+def test_the_schema_that_is_shipped_is_of_these_models():
     shipped = (package_directory("sites") / "site.schema.json").read_text(encoding="utf-8")
     assert shipped == json_schema(Site, "A site of toolkit"), (
         "renew it: toolkit site schema >toolkit/sites/site.schema.json"

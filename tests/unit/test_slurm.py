@@ -63,7 +63,7 @@ TIMES = [("30", 30), ("30:01", 31), ("2:00:00", 120), ("1-0", 1440), ("1-12:30",
 TIMES += [("1-12:30:00", 2190)]
 
 
-def test_times() -> None:
+def test_times():
     assert [minutes(text) for text, _ in TIMES] == [expected for _, expected in TIMES]
     assert [minutes(text) for text in ("infinite", "UNLIMITED")] == [None, None]
     for text in ("", "soon", "1:2:3:4", "-5", "1 h"):
@@ -84,7 +84,7 @@ def test_times() -> None:
         ("nid[a]", None),
     ],
 )
-def test_host_lists(text: str, names: tuple[str, ...] | None) -> None:
+def test_host_lists(text, names):
     if names is None:
         with pytest.raises(ValueError, match="host list"):
             hostlist.expand(text)
@@ -92,7 +92,7 @@ def test_host_lists(text: str, names: tuple[str, ...] | None) -> None:
         assert hostlist.expand(text) == names
 
 
-def test_variables_that_change_what_commands_do_do_not_reach_them() -> None:
+def test_variables_that_change_what_commands_do_do_not_reach_them():
     given = {"SBATCH_PARTITION": "x", "SQUEUE_STATES": "PD", "SACCT_FORMAT": "x", "SLURM_CONF": "y"}
     given["SLURM_EXIT_ERROR"] = "137"
     assert without_slurm_defaults(given) == {"SLURM_CONF": "y"}
@@ -103,7 +103,7 @@ def test_variables_that_change_what_commands_do_do_not_reach_them() -> None:
 HOSTILE = "a | b\n7<S>8\t%s <1f2e3d4> \x1f é"
 
 
-def test_any_name_and_path_is_read_and_what_is_no_whole_row_is_left_out() -> None:
+def test_any_name_and_path_is_read_and_what_is_no_whole_row_is_left_out():
     path = f"/runs/{HOSTILE}/job.sbatch"
     text = squeue(row(7, name=HOSTILE, command=path), row(8, name="next"))
     states = states_of("squeue: warning: 99 of something\n" + text)
@@ -118,7 +118,7 @@ CODES = {"3:0": (3, 0), "0:9": (0, 9), "768": (3, 0), "9": (0, 9), "137": (0, 9)
 
 
 @pytest.mark.parametrize(("code", "expected"), CODES.items())
-def test_exit_codes_of_every_version(code: str, expected: tuple[int, int]) -> None:
+def test_exit_codes_of_every_version(code, expected):
     state = states_of(squeue(row(7, state="FAILED", code=code)))[7]
     assert (state.exit_code, state.signal) == expected
 
@@ -133,7 +133,7 @@ def test_exit_codes_of_every_version(code: str, expected: tuple[int, int]) -> No
         (("COMPLETED", "FAILED"), "FAILED", 3),
     ],
 )
-def test_an_array_is_one_job(states: tuple[str, str], together: str, code: int) -> None:
+def test_an_array_is_one_job(states, together, code):
     rows = [
         row(8 - task, array=7, task=str(task), state=state, nodes=f"nid00{task}")
         for task, state in enumerate(states)
@@ -150,7 +150,7 @@ ACCOUNTS = (
 )
 
 
-def test_the_accounting_fills_in_what_the_queue_has_forgotten() -> None:
+def test_the_accounting_fills_in_what_the_queue_has_forgotten():
     """Squeue forgets the tasks of an array in the order in which they end: a failure may be gone."""
     rows = row(10, array=7, task="2"), row(7, array=7, task="3", state="CANCELLED")
     running = "10|7_2|RUNNING|None|nid001|main|0:0|5|Unknown|x|"
@@ -186,7 +186,7 @@ DURING: dict[str, Any] = {"start": "1000", "end": "1060"}
         ([row(7, command=OWN, state="RUNNING", start="100", end="9999")], None),
     ],
 )  # fmt: skip
-def test_a_job_is_found_by_its_script(rows: list[list[str]], expected: int | None) -> None:
+def test_a_job_is_found_by_its_script(rows, expected):
     assert Answers(squeue=squeue(*rows), sacct="").find(OWN, 1000.7) == expected
 
 
@@ -198,13 +198,13 @@ STATES |= {"cancelled": "CANCELLED", "many": "PENDING", "waits": "PENDING"}
 STATES |= dict.fromkeys(("requeued", "gpus", "debug"), "RUNNING")
 
 
-def test_every_version_that_is_said_to_be_tested_has_answers() -> None:
+def test_every_version_that_is_said_to_be_tested_has_answers():
     assert {version.rpartition(".")[0] for version in VERSIONS} == set(TESTED)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("command", ["squeue", "sacct"])
-def test_jobs_of_every_version(version: str, command: str) -> None:
+def test_jobs_of_every_version(version, command):
     slurm = Answers(**{"squeue": "", "sacct": "", command: answer(version, command)})
     states = slurm.snapshot([*IDS.values()]).states
     jobs = {name: states[number] for name, number in IDS.items()}
@@ -231,7 +231,7 @@ def test_jobs_of_every_version(version: str, command: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_cluster_of_every_version(version: str) -> None:
+def test_a_cluster_of_every_version(version):
     slurm = Answers(sinfo=answer(version, "sinfo"), **{"--mpi=list": answer(version, "mpi")})
     debug, main = slurm.partitions()
     assert (debug.name, debug.default, debug.max_minutes, debug.max_nodes) == (
@@ -263,7 +263,7 @@ def test_a_cluster_of_every_version(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_a_user_has(version: str) -> None:
+def test_what_a_user_has(version):
     """It asks about the jobs whose GPUs squeue does not print."""
     debug, requeued = str(IDS["debug"]), str(IDS["requeued"])
     details = {debug: answer(version, "details"), requeued: ""}
@@ -275,7 +275,7 @@ def test_what_a_user_has(version: str) -> None:
 # Partitions, nodes and limits.
 
 
-def test_partitions_of_sinfo() -> None:
+def test_partitions_of_sinfo():
     text = (
         "main*|up|1-00:00:00|1-infinite|2|idle|8|16000|gpu:v100:2(S:0)\n"
         "main*|up|1-00:00:00|1-infinite|1|down*|8|16000|gpu:v100:4\n"
@@ -295,11 +295,11 @@ def test_partitions_of_sinfo() -> None:
          ("none", "cray_shasta", "pmix", "pmix_v4", "pmix_v5")),
     ],
 )  # fmt: skip
-def test_mpi_types(text: str, expected: tuple[str, ...]) -> None:
+def test_mpi_types(text, expected):
     assert Answers(srun=text).mpi_types() == expected
 
 
-def test_nodes_count_as_unhealthy_if_they_went_down_while_the_job_ran() -> None:
+def test_nodes_count_as_unhealthy_if_they_went_down_while_the_job_ran():
     text = f"""{SPOKEN}*
 nid001 | idle | Unknown | none
 nid002 | down* | 1700000010 | Not responding
@@ -312,13 +312,13 @@ nid004 | idle* | Unknown | none
     assert slurm.unhealthy_nodes("nid[001-004]", 0)["nid003"] == "down: RMA | rack 7"
 
 
-def test_pieces_of_lines_of_several_nodes_are_put_together() -> None:
+def test_pieces_of_lines_of_several_nodes_are_put_together():
     text = " 0: one: a\n11: eleven \n 0:  and more\nsrun: a warning\n11:  \n 0: .\036\n"
     assert Answers(srun=text).on_nodes(7, 12, "true") == "one: a and more.\neleven  "
     assert Answers(srun="").on_nodes(7, 12, "true") == ""
 
 
-def test_nodes_of_a_partition_are_counted() -> None:
+def test_nodes_of_a_partition_are_counted():
     nodes = answer("22.05.8", "nodes").replace("State=MIXED", "State=IDLE", 1)
     known = {
         "node": nodes,
@@ -338,7 +338,7 @@ NODE_STATES |= {"IDLE*": "down", "DOWN+NOT_RESPONDING": "down", "SOMETHING_NEW":
 
 
 @pytest.mark.parametrize(("state", "meant"), NODE_STATES.items())
-def test_a_node_has_a_state_partitions_and_features(state: str, meant: str) -> None:
+def test_a_node_has_a_state_partitions_and_features(state, meant):
     words = f"Gres=(null) State={state} Reason=some words"
     lines = f"NodeName=a Partitions=main,debug AvailableFeatures=intel,rack1 {words}\n{SPOKEN}\n"
     lines += f"NodeName=b Partitions=main AvailableFeatures=(null) {words}"
@@ -348,7 +348,7 @@ def test_a_node_has_a_state_partitions_and_features(state: str, meant: str) -> N
     assert (second.partitions, second.features) == (("main",), ())
 
 
-def test_limits_of_slurm_go_before_those_that_are_written() -> None:
+def test_limits_of_slurm_go_before_those_that_are_written():
     neuron, partition = sites.load("neuron"), Partition(name="cas_v100_4", qos="v100")
     written = cluster.limits(partition, neuron, {}, {})
     assert written == Limits(jobs_submitted=20, jobs_running=10, gpus=44, source="site neuron")
@@ -360,7 +360,7 @@ def test_limits_of_slurm_go_before_those_that_are_written() -> None:
     assert cluster.limits(Partition(name="other"), SITE, {}, {}) == Limits()
 
 
-def test_where_a_job_would_start() -> None:
+def test_where_a_job_would_start():
     text = (
         "sbatch: error: this site wants a comment\nsbatch: error: Batch job submission failed: no\n"
     )
@@ -448,7 +448,7 @@ AWAY = {
         *((*answer, SlurmSilentError) for answer in sorted(AWAY)),
     ],
 )
-def test_only_silence_is_silence(code: int, stderr: str, error: type[Exception]) -> None:
+def test_only_silence_is_silence(code, stderr, error):
     """A refusal ends after one call; what may have arrived is searched for; only the rest is repeated."""
     with pytest.raises(error) as caught:
         Answers(sbatch=Result(("sbatch",), code, "", stderr)).submit(Path("job.sbatch"))
@@ -462,9 +462,7 @@ DOWN = f"sacct: error: {REFUSING}\nsacct: error: Problem talking to the database
 @pytest.mark.parametrize(
     ("stderr", "is_silent"), [(DOWN, True), ("Slurm accounting storage is disabled", False)]
 )
-def test_an_accounting_that_is_down_is_not_one_that_has_no_job(
-    stderr: str, is_silent: bool
-) -> None:
+def test_an_accounting_that_is_down_is_not_one_that_has_no_job(stderr, is_silent):
     slurm = Answers(squeue=squeue(row(7, state="RUNNING")), sacct=Result(("sacct",), 1, "", stderr))
     assert list(slurm.jobs([7])) == [7]
     assert list(slurm.snapshot([7, 8]).states) == [7], "ps shows what is known"

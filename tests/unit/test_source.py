@@ -67,9 +67,7 @@ def choice(
 
 
 @pytest.mark.parametrize(("text", "launcher", "why"), SCRIPTS)
-def test_the_launcher_follows_from_what_the_script_imports_and_calls(
-    text: str, launcher: str, why: str, tmp_path: Path
-) -> None:
+def test_the_launcher_follows_from_what_the_script_imports_and_calls(text, launcher, why, tmp_path):
     assert choice(text, tmp_path) == (launcher, f"train.py {why}")
 
 
@@ -97,8 +95,8 @@ COPIES = [
 
 @pytest.mark.parametrize(("text", "modules", "refused"), COPIES)
 def test_copies_that_never_meet_are_refused_where_the_script_tells(
-    text: str, modules: dict[str, str], refused: str, tmp_path: Path
-) -> None:
+    text, modules, refused, tmp_path
+):
     write_files(tmp_path, {**modules, "train.py": text})
     for job, is_many in (
         (Job(nodes=2, ntasks_per_node=2), True),
@@ -125,8 +123,8 @@ BY_JOB: list[tuple[str, set[str] | None, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("text", "frameworks", "job", "launcher"), BY_JOB)
 def test_the_launcher_follows_from_the_job_and_the_image_too(
-    text: str, frameworks: set[str] | None, job: dict[str, Any], launcher: str, tmp_path: Path
-) -> None:
+    text, frameworks, job, launcher, tmp_path
+):
     assert choice(text, tmp_path, frameworks, **job)[0] == launcher
 
 
@@ -139,9 +137,7 @@ def test_the_launcher_follows_from_the_job_and_the_image_too(
         (b"\x7fELF\0\0libm.so.6\0libmpi.so.40\0", "mpi"),
     ],
 )
-def test_a_file_without_an_ending_is_read_by_its_first_bytes(
-    content: bytes, launcher: str, tmp_path: Path
-) -> None:
+def test_a_file_without_an_ending_is_read_by_its_first_bytes(content, launcher, tmp_path):
     (tmp_path / "train").write_bytes(content)
     case = script_case("train", read_script(tmp_path, "train"), job=Job(nodes=2))
     assert launchers.choose(case)[0] == launcher
@@ -162,15 +158,15 @@ def test_a_file_without_an_ending_is_read_by_its_first_bytes(
     ],
 )  # fmt: skip
 def test_a_script_of_another_framework_than_the_launchers_is_warned_of(
-    imports: tuple[str, ...], calls: tuple[str, ...], launcher: str, better: str
-) -> None:
+    imports, calls, launcher, better
+):
     read = Source(python=True, imports=imports, calls=calls)
     named = [each.next_step for each in warned(script_case("train.py", read, launcher=launcher))]
     assert named == ([f"--launcher {better}"] if better else [])
     assert not warned(script_case("train.py", Source(), launcher=launcher))
 
 
-def test_options_and_objects_are_read_with_their_arguments(tmp_path: Path) -> None:
+def test_options_and_objects_are_read_with_their_arguments(tmp_path):
     text = """
 import lightning as L
 from lightning.pytorch import Trainer as Runs
@@ -224,7 +220,7 @@ OPEN = [
 
 
 @pytest.mark.parametrize("code", [*CERTAIN, *OPEN])
-def test_an_import_is_certain_where_every_run_executes_it(code: str, tmp_path: Path) -> None:
+def test_an_import_is_certain_where_every_run_executes_it(code, tmp_path):
     text = f"import os, sys, contextlib, importlib.util, warnings\n{code}\n"
     read = read_script(write_files(tmp_path, {"train.py": text}))
     assert ("gone" in {each.name for each in read.needed}) is (code in CERTAIN)
@@ -245,9 +241,7 @@ def test_an_import_is_certain_where_every_run_executes_it(code: str, tmp_path: P
         "import site\nsite.addsitedir('x')",
     ],
 )
-def test_a_script_that_may_find_more_modules_than_are_seen_is_not_sure(
-    code: str, tmp_path: Path
-) -> None:
+def test_a_script_that_may_find_more_modules_than_are_seen_is_not_sure(code, tmp_path):
     write_files(tmp_path, {"train.py": f"import sys\n{code}\nimport gone\n"})
     read = read_script(tmp_path)
     assert read.doubt
@@ -255,9 +249,7 @@ def test_a_script_that_may_find_more_modules_than_are_seen_is_not_sure(
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_what_python_itself_imports_is_found(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_python_itself_imports_is_found(seed, tmp_path, monkeypatch):
     """Let Python run generated projects: just where an import fails, a module is missing."""
     draw = random.Random(seed)
     names = ["alpha", "beta", "gamma", "delta"]
@@ -290,9 +282,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize(("text", "path", "doubted"), OUTSIDE)
-def test_a_directory_that_the_script_searches_is_read_and_bound(
-    text: str, path: str, doubted: bool, tmp_path: Path
-) -> None:
+def test_a_directory_that_the_script_searches_is_read_and_bound(text, path, doubted, tmp_path):
     settings = "import sys\nsys.path.append('../lib')\n"
     files = {"lib/helper.py": "import json\n", "job/settings.py": settings, "job/train.py": text}
     root = write_files(tmp_path, files)
@@ -312,9 +302,7 @@ def test_a_directory_that_the_script_searches_is_read_and_bound(
         ("job/pkg", "../real/pkg", "import pkg"),
     ],
 )
-def test_what_is_a_link_is_bound_where_it_really_is(
-    link: str, target: str, script: str, tmp_path: Path
-) -> None:
+def test_what_is_a_link_is_bound_where_it_really_is(link, target, script, tmp_path):
     files = {"real/train.py": script, "real/helper.py": "", "real/pkg/__init__.py": "", "job/x": ""}
     root = write_files(tmp_path, files)
     (root / link).symlink_to(target)
@@ -334,9 +322,7 @@ COMMANDS: list[tuple[str, set[str]]] = [
 
 
 @pytest.mark.parametrize(("text", "needed"), COMMANDS)
-def test_a_program_that_is_a_python_is_read_and_chooses_no_launcher(
-    text: str, needed: set[str], tmp_path: Path
-) -> None:
+def test_a_program_that_is_a_python_is_read_and_chooses_no_launcher(text, needed, tmp_path):
     main = "import inner, torch.distributed"
     files = {
         "pkg/__init__.py": "import early",
@@ -369,28 +355,28 @@ def test_a_program_that_is_a_python_is_read_and_chooses_no_launcher(
     ],
     ids=range(12),
 )  # fmt: skip
-def test_what_cannot_be_parsed_is_left_to_python(content: bytes, tmp_path: Path) -> None:
+def test_what_cannot_be_parsed_is_left_to_python(content, tmp_path):
     (tmp_path / "train.py").write_bytes(content)
     read = read_script(tmp_path)
     assert not {each.name for each in read.needed} & {"gone"}
     assert read.sha256
 
 
-def test_circles_of_modules_and_of_links_end(tmp_path: Path) -> None:
+def test_circles_of_modules_and_of_links_end(tmp_path):
     files = {"train.py": "import a, loop.loop.loop.b\n", "a.py": "import b\n"}
     write_files(tmp_path, {**files, "b.py": "import a, train, gone\n"})
     (tmp_path / "loop").symlink_to(".")
     assert [each.name for each in read_script(tmp_path).needed] == ["gone"]
 
 
-def test_a_script_of_endless_imports_is_read_in_seconds(tmp_path: Path) -> None:
+def test_a_script_of_endless_imports_is_read_in_seconds(tmp_path):
     text = "".join(f"import a{number}\n" for number in range(20_000))
     began = time.monotonic()
     assert len(read_script(write_files(tmp_path, {"train.py": text})).needed) == 20_000
     assert time.monotonic() - began < 30
 
 
-def test_the_shipped_jobs_import_only_what_their_images_have() -> None:
+def test_the_shipped_jobs_import_only_what_their_images_have():
     known = {
         *sys.stdlib_module_names,
         *"torch numpy sklearn horovod mpi4py submitit tensorflow ray".split(),

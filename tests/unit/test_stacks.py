@@ -51,7 +51,7 @@ def frames(*rows: tuple[str, str, int]) -> tuple[Frame, ...]:
     return tuple(Frame(file, line, function) for function, file, line in rows)
 
 
-def test_the_threads_of_each_dump_are_read() -> None:
+def test_the_threads_of_each_dump_are_read():
     first, second = parse(REDUCE + NAMED, MAIN)
     functions = [frame.function for frame in first[MAIN]]
     assert functions == ["all_reduce", "wrapper", "train", "<module>"]
@@ -89,9 +89,7 @@ POSITIONS: list[tuple[tuple[tuple[str, str, int], ...], str, str]] = [
 
 
 @pytest.mark.parametrize(("stack", "code", "expected"), POSITIONS)
-def test_what_a_rank_waits_for_is_named_at_the_users_line(
-    stack: tuple[tuple[str, str, int], ...], code: str, expected: str
-) -> None:
+def test_what_a_rank_waits_for_is_named_at_the_users_line(stack, code, expected):
     assert position(frames(*stack), lambda _: code).text == expected
 
 
@@ -126,15 +124,13 @@ SUMMARIES: list[tuple[list[Process], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("processes", "settings", "expected"), SUMMARIES)
-def test_mixed_states_are_reported_together(
-    processes: list[Process], settings: dict[str, Any], expected: str
-) -> None:
+def test_mixed_states_are_reported_together(processes, settings, expected):
     plan = decided(**settings)
     stands = standings(processes, plan, {})
     assert stacks.summary(stacks.ranks_of(stands), plan) == expected
 
 
-def test_threads_of_a_process_that_are_alike_name_it_once() -> None:
+def test_threads_of_a_process_that_are_alike_name_it_once():
     """As those of a torchrun agent, one for each log that it copies."""
     wait = REDUCE.splitlines()[1]
     text = "".join(f"Thread 0x{number} (most recent call first):\n{wait}\n\n" for number in "12")
@@ -142,7 +138,7 @@ def test_threads_of_a_process_that_are_alike_name_it_once() -> None:
     assert [row["ranks"] for row in stacks.equal_stacks(stands, stands)] == [["0"]]
 
 
-def test_what_has_moved_since_the_last_time_is_reported() -> None:
+def test_what_has_moved_since_the_last_time_is_reported():
     asked = {"1": len(NAMED)}
     both = [process(0, REDUCE + REDUCE), process(1, NAMED + REDUCE)]
     stands = standings(both, decided(), asked)
@@ -169,9 +165,7 @@ def test_what_has_moved_since_the_last_time_is_reported() -> None:
         ([8, 8], {}, ""),  # the others ended before they could note it
     ],
 )
-def test_ranks_that_never_met_are_counted(
-    worlds: list[int], settings: dict[str, Any], expected: str
-) -> None:
+def test_ranks_that_never_met_are_counted(worlds, settings, expected):
     processes = [process(rank, world=size) for rank, size in enumerate(worlds)]
     assert records.apart_text(processes, decided(**settings)) == expected
 
@@ -193,9 +187,7 @@ def run_of(tmp_path: Path, **settings: Any) -> Run:
     return run
 
 
-def test_files_that_are_not_the_runs_own_are_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_are_not_the_runs_own_are_not_read(tmp_path, monkeypatch):
     paths = run_of(tmp_path)
     written = {
         "a.process": head(0) + REDUCE,
@@ -226,7 +218,7 @@ def test_files_that_are_not_the_runs_own_are_not_read(
     assert read() == []
 
 
-def test_the_line_of_a_frame_is_read_from_the_runs_directory_only(tmp_path: Path) -> None:
+def test_the_line_of_a_frame_is_read_from_the_runs_directory_only(tmp_path):
     given = replace(decided(), directory=str(tmp_path / "project"))
     (tmp_path / "project").mkdir()
     (tmp_path / "project/train.py").write_text("first\n  second\n")
@@ -277,9 +269,7 @@ def followed(
     return capsys.readouterr().err.splitlines()
 
 
-def test_silence_is_reported_once_with_what_to_type(
-    paths: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_silence_is_reported_once_with_what_to_type(paths, monkeypatch, capsys):
     log = paths.logs / "7.log"
     log.write_text("begins\n")
     os.utime(log, (time.time() - 400,) * 2)
@@ -300,13 +290,8 @@ def test_silence_is_reported_once_with_what_to_type(
     ],
 )  # fmt: skip
 def test_a_job_whose_other_ranks_ended_long_ago_says_so_wherever_it_is_shown(
-    ends: str,
-    minutes: float,
-    expected: str,
-    paths: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    ends, minutes, expected, paths, monkeypatch, capsys
+):
     for rank, suffix in enumerate(ends.split()):
         (paths.reports / f"{rank}.{suffix}").write_text(head(rank))
         # What a rank has started, and Slurm has killed, is no rank.
@@ -325,7 +310,7 @@ def test_a_job_whose_other_ranks_ended_long_ago_says_so_wherever_it_is_shown(
         assert expected in output
 
 
-def test_explain_shows_stacks_and_traces_that_are_there(paths: Run, tmp_path: Path) -> None:
+def test_explain_shows_stacks_and_traces_that_are_there(paths, tmp_path):
     for rank, stack in enumerate((REDUCE, REDUCE, NAMED)):
         (paths.reports / f"nid001-{rank}-0.process").write_text(head(rank) + stack)
     for name in ("0", "12", "x", "0.json"):

@@ -45,7 +45,7 @@ def attempt_of(run: Run) -> Path:
         (Slurm("lost", silent=3), 1),
     ],
 )
-def test_a_run_is_one_job(stand_in: Slurm, calls: int, tmp_path: Path) -> None:
+def test_a_run_is_one_job(stand_in, calls, tmp_path):
     run = new_run(tmp_path / "x-0001")
     run.client = stand_in
     number = submit(run, None, Wait(60))
@@ -66,9 +66,7 @@ def test_a_run_is_one_job(stand_in: Slurm, calls: int, tmp_path: Path) -> None:
         (Slurm("away", "dies"), AnswerLostError, 0, False),
     ],
 )
-def test_what_is_not_known_is_never_submitted_again(
-    stand_in: Slurm, error: type[Exception], jobs: int, is_known: bool, tmp_path: Path
-) -> None:
+def test_what_is_not_known_is_never_submitted_again(stand_in, error, jobs, is_known, tmp_path):
     run, left = new_run(tmp_path / "x-0001"), len(stand_in.happens)
     run.client = stand_in
     with pytest.raises(error) as caught:
@@ -81,7 +79,7 @@ def test_what_is_not_known_is_never_submitted_again(
     assert Run(run.directory).outcome == (refused if error is SubmissionError else None)
 
 
-def test_a_job_that_surfaces_late_is_found_by_whoever_looks(tmp_path: Path, slurm: Slurm) -> None:
+def test_a_job_that_surfaces_late_is_found_by_whoever_looks(tmp_path, slurm):
     run = new_run(tmp_path / "x-0001")
     assert status.rows([run])[0].state == "NOT SUBMITTED"
     assert slurm.queries == 0, "nothing was submitted"
@@ -94,9 +92,7 @@ def test_a_job_that_surfaces_late_is_found_by_whoever_looks(tmp_path: Path, slur
     assert (Run(run.directory).job, attempt_of(run).exists()) == (found, False)
 
 
-def test_nothing_is_recorded_in_the_run_of_another_user(
-    tmp_path: Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_recorded_in_the_run_of_another_user(tmp_path, slurm, monkeypatch):
     """Whoever reads it neither writes, removes, cancels nor asks Slurm for what it names."""
     lost, ended = new_run(tmp_path / "x-0001"), new_run(tmp_path / "x-0002", 4)
     attempt_of(lost).write_text(ATTEMPT)
@@ -109,9 +105,7 @@ def test_nothing_is_recorded_in_the_run_of_another_user(
     assert {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_a_job_is_not_lost_where_its_record_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_is_not_lost_where_its_record_cannot_be_written(tmp_path, monkeypatch):
     run = new_run(tmp_path / "x-0001")
     attempt_of(run).write_text(ATTEMPT)
 
@@ -125,7 +119,7 @@ def test_a_job_is_not_lost_where_its_record_cannot_be_written(
     assert attempt_of(run).exists()
 
 
-def test_the_lock_is_that_of_sbatch_too_and_nobody_else_can_take_it(tmp_path: Path) -> None:
+def test_the_lock_is_that_of_sbatch_too_and_nobody_else_can_take_it(tmp_path):
     run = new_run(tmp_path / "x-0001")
     with begun(run, None) as lock:
         assert not is_over(run)
@@ -138,9 +132,7 @@ def test_the_lock_is_that_of_sbatch_too_and_nobody_else_can_take_it(tmp_path: Pa
     assert not list(run.directory.glob("*.new"))
 
 
-def test_a_repeated_command_takes_up_the_job_and_never_runs_ahead_of_sbatch(
-    tmp_path: Path, slurm: Slurm
-) -> None:
+def test_a_repeated_command_takes_up_the_job_and_never_runs_ahead_of_sbatch(tmp_path, slurm):
     """The same settings and script; another run of the directory is none of its business."""
     (tmp_path / "train.py").touch()
     os.utime(tmp_path / "train.py", (0, 0))
@@ -177,7 +169,7 @@ def test_a_repeated_command_takes_up_the_job_and_never_runs_ahead_of_sbatch(
     assert not attempt_of(run).exists(), "it is too long ago, and nobody asks for it any more"
 
 
-def test_a_refused_run_is_explained_as_refused(tmp_path: Path, slurm: Slurm) -> None:
+def test_a_refused_run_is_explained_as_refused(tmp_path, slurm):
     why = "Batch job submission failed: Requested node configuration is not available"
     message = f"Slurm refused the job; nothing was submitted; {why}"
     refused = Outcome(state="REFUSED", kind="refused", exit_code=76, seconds=0.0, message=message)

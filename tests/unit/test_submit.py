@@ -15,7 +15,6 @@ import submitit
 from msgspec.structs import replace
 
 import toolkit
-from tests.unit.run_fixtures import Slurm
 from tests.unit.samples import MANIFEST, make_case
 from toolkit.api import functions
 from toolkit.api import jobs as functionjobs
@@ -42,7 +41,7 @@ class Count:
         return 0
 
 
-def test_the_package_stays_light_until_a_function_is_submitted() -> None:
+def test_the_package_stays_light_until_a_function_is_submitted():
     code = "import sys, toolkit; print({'submitit', 'msgspec', 'toolkit.planning.plan'} & {*sys.modules})"
     argv = [sys.executable, "-c", code]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "set()\n"
@@ -51,7 +50,7 @@ def test_the_package_stays_light_until_a_function_is_submitted() -> None:
         _ = toolkit.sumbit
 
 
-def test_a_traceback_says_what_to_install(tmp_path: Path) -> None:
+def test_a_traceback_says_what_to_install(tmp_path):
     """As a user's own script shows it, in which nobody catches our errors."""
     script = tmp_path / "call.py"
     script.write_text(
@@ -64,7 +63,7 @@ def test_a_traceback_says_what_to_install(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "near"), [("node", "nodes"), ("imgae", "image"), ("launcher", None)]
 )
-def test_an_unknown_option_names_the_nearest(option: str, near: str | None) -> None:
+def test_an_unknown_option_names_the_nearest(option, near):
     with pytest.raises(UsageError) as caught:
         toolkit.submit(add, 5, 7, **{option: 1})
     assert option in caught.value.cause
@@ -75,13 +74,13 @@ def test_an_unknown_option_names_the_nearest(option: str, near: str | None) -> N
     ("function", "name"),
     [(add, "add"), (Count(), "Count"), (functools.partial(add, 1), "add"), (lambda: 0, "lambda")],
 )
-def test_the_job_is_named_after_the_function(function: object, name: str) -> None:
-    layer = functions._layer(function, {"nodes": 2}, Path("/work"))  # type: ignore[arg-type]
+def test_the_job_is_named_after_the_function(function, name):
+    layer = functions._layer(function, {"nodes": 2}, Path("/work"))
     expected = {"job_name": name, "launcher": "submitit", "nodes": 2}
     assert layer.values.items() >= expected.items()
 
 
-def test_byte_code_of_another_python_is_refused_and_a_name_is_not() -> None:
+def test_byte_code_of_another_python_is_refused_and_a_name_is_not():
     same = replace(HELD, packages=Packages(apt={"python3": f"{HERE}.2-1+b1"}))
     other = replace(HELD, packages=Packages(apt={"python3": "3.4.0-1"}))
     assert functions._mismatch(lambda: 0, same) is None
@@ -105,9 +104,7 @@ FUNCTION: dict[str, Any] = {"script": launcher.SUBMITIT_TARGET, "is_program": Tr
         ({"signal": "USR2"}, {"manifest": HELD, **FUNCTION}, "USR2"),
     ],
 )
-def test_what_submitit_cannot_run_is_refused(
-    job: dict[str, Any], case: dict[str, Any], why: str
-) -> None:
+def test_what_submitit_cannot_run_is_refused(job, case, why):
     with pytest.raises(PlanError) as caught:
         decide(make_case({"launcher": "submitit", **job}, **case))
     assert why in f"{caught.value.findings[0].summary}"
@@ -130,9 +127,7 @@ class Twice:
 """
 
 
-def test_a_signal_that_comes_twice_saves_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_that_comes_twice_saves_once(tmp_path, monkeypatch):
     """Slurm signals every process of a task, and Apptainer passes its own signal on to the same rank."""
     (tmp_path / "twice.py").write_text(TWICE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -161,7 +156,7 @@ def test_a_signal_that_comes_twice_saves_once(
     assert vars(submitit.core.utils.DelayedSubmission.load(saved).function) == {"saved": 1}
 
 
-def test_states_are_asked_of_slurm_and_a_silence_changes_nothing(slurm: Slurm) -> None:
+def test_states_are_asked_of_slurm_and_a_silence_changes_nothing(slurm):
     watcher = functionjobs.Watcher(slurm)
     slurm.add(job_id=7, state="PENDING")
     watcher.register_job("7")
@@ -178,7 +173,7 @@ def test_states_are_asked_of_slurm_and_a_silence_changes_nothing(slurm: Slurm) -
         assert watcher.get_state("8", mode="cache") == state
 
 
-def test_a_tasks_output_is_where_the_runs_logs_are(tmp_path: Path) -> None:
+def test_a_tasks_output_is_where_the_runs_logs_are(tmp_path):
     run = Run(tmp_path)
     run.logs.mkdir()
     (run.logs / "7-1-nid002.log").write_text("here\n")

@@ -24,14 +24,7 @@ TARGETS: list[tuple[dict[str, str], str, bool, str, dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("files", "name", "program", "script", "own"), TARGETS)
-def test_a_name_is_a_script_a_job_or_a_program(
-    files: dict[str, str],
-    name: str,
-    program: bool,
-    script: str,
-    own: dict[str, object],
-    tmp_path: Path,
-) -> None:
+def test_a_name_is_a_script_a_job_or_a_program(files, name, program, script, own, tmp_path):
     found, layer = resolve(name, write_files(tmp_path, files), program=program)
     assert found.script.endswith(script)
     assert found.is_program or (Path(found.folder) / found.name).is_file()
@@ -50,9 +43,7 @@ MISSING: list[tuple[dict[str, str], str, str, str, str | None]] = [
 
 
 @pytest.mark.parametrize(("files", "name", "cause", "step", "close"), MISSING)
-def test_what_is_missing_is_named_with_the_nearest(
-    files: dict[str, str], name: str, cause: str, step: str, close: str | None, tmp_path: Path
-) -> None:
+def test_what_is_missing_is_named_with_the_nearest(files, name, cause, step, close, tmp_path):
     with pytest.raises(ScriptMissingError) as caught:
         resolve(name, write_files(tmp_path, files))
     assert cause in caught.value.cause
@@ -60,7 +51,7 @@ def test_what_is_missing_is_named_with_the_nearest(
     assert close in (caught.value.close, None)
 
 
-def test_a_broken_job_says_where_and_names_the_nearest_key(tmp_path: Path) -> None:
+def test_a_broken_job_says_where_and_names_the_nearest_key(tmp_path):
     write_files(tmp_path, {"job.toml": 'script = "x.py"\nntasks_per_nod = 2\n'})
     with pytest.raises(ConfigError) as caught:
         resolve(".", tmp_path)

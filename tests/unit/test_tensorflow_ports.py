@@ -19,9 +19,7 @@ from toolkit.scripts import script
 @pytest.mark.parametrize(
     ("listening", "silent", "works"), [((), (), True), ((0, 1), (), False), ((), (0, 1), True)]
 )
-def test_the_search_for_ports_of_tensorflow_ends(
-    listening: tuple[int, ...], silent: tuple[int, ...], works: bool
-) -> None:
+def test_the_search_for_ports_of_tensorflow_ends(listening, silent, works):
     """Of two ports none is taken, both are, or both drop packets, as a firewall does."""
     with ExitStack() as stack:
         one, two = neighbours(stack)

@@ -58,7 +58,7 @@ def obeyed(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_what_a_terminal_obeys_is_shown(text: str) -> None:
+def test_what_a_terminal_obeys_is_shown(text):
     assert obeyed(text)
     assert not obeyed(visible(text))
     assert visible(text) == one_line(text)
@@ -68,7 +68,7 @@ def test_what_a_terminal_obeys_is_shown(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "plain", "é 한국어 日本 😀 ñ", "a\tb", "two\nlines\n", "אבג", "\u00a0"]
 )
-def test_other_text_stays_as_it_is(text: str) -> None:
+def test_other_text_stays_as_it_is(text):
     assert visible(text) == text
     assert visible(text.replace("\n", "\r\n")) == text
     assert one_line(text) == text.replace("\n", r"\n").replace("\t", r"\t")
@@ -79,7 +79,7 @@ _TEXTS = st.text() | st.sampled_from(list(HOSTILE.values()))
 
 @settings(deadline=None)
 @given(st.recursive(_TEXTS, lambda inner: st.dictionaries(st.text(), inner, max_size=3)))
-def test_json_keeps_its_value(value: object) -> None:
+def test_json_keeps_its_value(value):
     text = json_safe(json.dumps(value, ensure_ascii=False, indent=2))
     assert json.loads(text) == value
     assert not obeyed(text)
@@ -112,7 +112,7 @@ def test_json_keeps_its_value(value: object) -> None:
         ("key nvapi-0123456789abcdef", "key ****"),
     ],
 )
-def test_secrets_are_hidden(text: str, shown: str) -> None:
+def test_secrets_are_hidden(text, shown):
     assert redacted(text) == shown
 
 
@@ -141,7 +141,7 @@ def test_secrets_are_hidden(text: str, shown: str) -> None:
         "loss 0.3, accuracy 0.9",
     ],
 )
-def test_what_is_no_secret_is_shown(text: str) -> None:
+def test_what_is_no_secret_is_shown(text):
     assert redacted(text) == text
 
 
@@ -150,7 +150,7 @@ PASSWORDS = st.text(st.sampled_from("abcxyz0189@/?#%!$*:"), max_size=12)
 
 
 @given(SCHEMES, PASSWORDS)
-def test_no_password_stays(scheme: str, password: str) -> None:
+def test_no_password_stays(scheme, password):
     text = f"cannot reach {scheme}://me:~{password}~@host.site:5432/db"
     # "p@h/w" is a password "p" for the host "h", as far as RFC 3986 can tell.
     assume(not set("/?#") & set(password.partition("@")[2]) and "://" not in password)
@@ -164,11 +164,11 @@ def test_no_password_stays(scheme: str, password: str) -> None:
         ("PATH OMP_NUM_THREADS KEYBOARD TOKENIZERS_PARALLELISM", False),
     ],
 )
-def test_names_of_secrets(names: str, is_secret: bool) -> None:
+def test_names_of_secrets(names, is_secret):
     assert {is_secret_variable(name, "") for name in names.split()} == {is_secret}
 
 
-def test_the_console_prints_nothing_that_is_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_console_prints_nothing_that_is_obeyed(capsys):
     console.out(EVERYTHING)
     console.note(EVERYTHING)
     console.out(console.table((EVERYTHING,), [(EVERYTHING + "\nnext row",)]))
@@ -192,7 +192,7 @@ def test_the_console_prints_nothing_that_is_obeyed(capsys: pytest.CaptureFixture
     assert len(output.out.splitlines()) == 7
 
 
-def test_an_error_cannot_fake_another_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_cannot_fake_another_line(capsys):
     console.show_error(
         CommandFailedError("no\nerror: fake", place="a\nb", details=("one\ntwo", "three\tfour"))
     )
@@ -217,7 +217,7 @@ PRINTS += (
 )
 
 
-def test_nothing_prints_but_the_console() -> None:
+def test_nothing_prints_but_the_console():
     root = Path(toolkit.__file__).parent
     paths = [
         path
@@ -317,9 +317,7 @@ _WORD = EVERYTHING.replace("\0", "")
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) and _WORD not in value else None,
 )
-def test_what_is_hostile_is_shown_by_every_command(
-    fixture: str, words: list[str], code: int, request: pytest.FixtureRequest
-) -> None:
+def test_what_is_hostile_is_shown_by_every_command(fixture, words, code, request):
     request.getfixturevalue(fixture)
     ended, out, error = said(*words)
     assert ended == code, error
@@ -340,7 +338,7 @@ def strings(value: object) -> list[str]:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_rank_that_has_printed_nothing_is_told_so() -> None:
+def test_a_rank_that_has_printed_nothing_is_told_so():
     code, out, error = said("logs", "--rank", "7")
     assert code == 0
     assert "rank 7 of train-0001 has printed nothing; ranks 0 to 1 have" in out + error

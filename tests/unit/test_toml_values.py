@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,5 +17,5 @@ SCALARS = st.booleans() | st.integers(-(2**63), 2**63 - 1) | TEXT
         SCALARS, lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner), max_leaves=12
     )
 )
-def test_a_value_comes_back_as_it_was(value: Any) -> None:
+def test_a_value_comes_back_as_it_was(value):
     assert toml(f"value = {toml_value(value)}") == {"value": value}

@@ -86,9 +86,7 @@ def listed(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("host", ["", "login.site:"])
-def test_an_image_is_copied_with_what_is_known_of_it(
-    image: StoredImage, target: Path, machine: Path, host: str
-) -> None:
+def test_an_image_is_copied_with_what_is_known_of_it(image, target, machine, host):
     """What was known of an older image of that name goes."""
     for name in ("x.json", "x.cdx.json", ".x.note.json", "x.log", "x.y.json"):
         (target / name).touch()
@@ -109,9 +107,7 @@ def test_an_image_is_copied_with_what_is_known_of_it(
         ("no ssh", "could not be sent"),
     ],
 )
-def test_what_was_sent_in_part_does_not_stay(
-    image: StoredImage, target: Path, machine: Path, state: str, reason: str
-) -> None:
+def test_what_was_sent_in_part_does_not_stay(image, target, machine, state, reason):
     (target / "x.sif").write_bytes(b"from before")
     machine.write_text(state)
     with pytest.raises(CommandFailedError, match=reason) as raised:
@@ -121,9 +117,7 @@ def test_what_was_sent_in_part_does_not_stay(
     assert listed(target) == ["x.sif"]
 
 
-def test_a_disk_that_is_full_leaves_nothing_behind(
-    image: StoredImage, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_leaves_nothing_behind(image, target, monkeypatch):
     (target / "x.sif").write_bytes(b"from before")
     real = shutil.copyfile
 
@@ -141,9 +135,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(
     assert (target / "x.sif").read_bytes() == b"from before"
 
 
-def test_an_image_at_the_target_is_whole_at_every_moment(
-    image: StoredImage, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_at_the_target_is_whole_at_every_moment(image, target, monkeypatch):
     """Between any two steps a reader finds the old image or the new one with its manifest."""
     old = bytearray(WHOLE)
     old[48:64] = bytes(16)
@@ -164,7 +156,7 @@ def test_an_image_at_the_target_is_whole_at_every_moment(
     assert listed(target) == ["x.sif"]
 
 
-def test_where_it_cannot_go_is_said(image: StoredImage, target: Path, machine: Path) -> None:
+def test_where_it_cannot_go_is_said(image, target, machine):
     with pytest.raises(ImageMissingError, match="does not exist"):
         copies.copy(image, str(target / "missing"), Quiet())
     with pytest.raises(UsageError):

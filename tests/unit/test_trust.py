@@ -121,9 +121,7 @@ def verdict(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         ([directory()], ME, ""),
     ],
 )
-def test_who_could_exchange_it(
-    entries: list[Entry], user: int, writers: str, verdict: Callable[..., str]
-) -> None:
+def test_who_could_exchange_it(entries, user, writers, verdict):
     assert verdict(*entries, user=user) == writers
 
 
@@ -143,9 +141,7 @@ def test_who_could_exchange_it(
         ([HIDDEN, directory(OTHER), directory()], "owner"),
     ],
 )
-def test_in_a_user_namespace_hidden_owners_may_lead_to_what_is_ones_own(
-    entries: list[Entry], writers: str, verdict: Callable[..., str]
-) -> None:
+def test_in_a_user_namespace_hidden_owners_may_lead_to_what_is_ones_own(entries, writers, verdict):
     assert verdict(*entries, root=HIDDEN) == writers
     if HIDDEN in entries:
         assert verdict(*entries) == "owner", "outside of a namespace, the user is nobody"
@@ -166,15 +162,11 @@ def test_in_a_user_namespace_hidden_owners_may_lead_to_what_is_ones_own(
         ([directory(0, 0o2770, PROJECT), directory()], "/tmp/c", "group"),
     ],
 )
-def test_what_the_user_trusts_is_obeyed_and_nothing_beside_it(
-    entries: list[Entry], trusted: str, writers: str, verdict: Callable[..., str]
-) -> None:
+def test_what_the_user_trusts_is_obeyed_and_nothing_beside_it(entries, trusted, writers, verdict):
     assert verdict(*entries, trusted=trusted) == writers
 
 
-def test_a_group_is_private_if_it_is_the_users_own_or_roots_and_has_no_other_member(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_group_is_private_if_it_is_the_users_own_or_roots_and_has_no_other_member(monkeypatch):
     groups = {
         0: ("root", []),
         5: ("staff", []),
@@ -211,7 +203,7 @@ def nodes(path: Path) -> object:
 
 
 @pytest.mark.parametrize("which", ["file", "directory", "link", "place", "first", "between", "way"])
-def test_each_step_of_the_way_counts(which: str, tmp_path: Path, give: Give) -> None:
+def test_each_step_of_the_way_counts(which, tmp_path, give):
     """As written and as it leads: a job hours later goes it again."""
     for name in ("project", "elsewhere", "crossing"):
         (tmp_path / name).mkdir()
@@ -239,9 +231,7 @@ def test_each_step_of_the_way_counts(which: str, tmp_path: Path, give: Give) -> 
     assert "TOOLKIT_TRUST=" in str(caught.value.next_step)
 
 
-def test_who_can_write_is_named_with_the_remedy(
-    tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_can_write_is_named_with_the_remedy(tmp_path, give, monkeypatch):
     file = tmp_path / "course" / "below" / "toolkit.toml"
     file.parent.mkdir(parents=True)
     file.write_text("nodes = 2\n")
@@ -277,8 +267,8 @@ def test_who_can_write_is_named_with_the_remedy(
 
 @pytest.mark.parametrize("is_protected", [False, True])
 def test_what_another_user_links_to_a_trusted_directory_is_refused(
-    is_protected: bool, tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    is_protected, tmp_path, give, monkeypatch
+):
     """They could let the link lead elsewhere afterwards."""
 
     def refuse(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
@@ -296,9 +286,7 @@ def test_what_another_user_links_to_a_trusted_directory_is_refused(
         reserve(tmp_path / "runs" / "a-0001")
 
 
-def test_a_project_file_of_another_user_stops_what_would_obey_it(
-    tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_project_file_of_another_user_stops_what_would_obey_it(tmp_path, give, monkeypatch):
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
     text = 'site = "neuron"\n[env]\nLD_PRELOAD = "/tmp/evil.so"\n[registries]\n"nvcr.io" = "evil.example/x"\n'
@@ -319,9 +307,7 @@ def test_a_project_file_of_another_user_stops_what_would_obey_it(
 
 
 @pytest.mark.parametrize("kind", ["sites/ours.toml", "toolkit.toml", "explain/ours.toml"])
-def test_files_of_the_configuration_are_held_to_it(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_the_configuration_are_held_to_it(kind, tmp_path, monkeypatch):
     from toolkit.explain.gather import rules
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -342,9 +328,7 @@ def test_files_of_the_configuration_are_held_to_it(
         )
 
 
-def test_the_key_of_a_signature_is_not_taken_from_another_user(
-    tmp_path: Path, give: Give, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_of_a_signature_is_not_taken_from_another_user(tmp_path, give, monkeypatch):
     verified: list[str] = []
     monkeypatch.setattr(
         "toolkit.images.store.signatures.verify", lambda _, key: verified.append(key)
@@ -371,9 +355,7 @@ def test_the_key_of_a_signature_is_not_taken_from_another_user(
 
 
 @pytest.mark.parametrize("trusted", [".", "ours", "/a:ours", "~no-such-user/ours"])
-def test_a_relative_path_is_not_trusted_wherever_the_user_is(
-    trusted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_is_not_trusted_wherever_the_user_is(trusted, tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLKIT_TRUST", trusted)
     with pytest.raises(UsageError, match="is not an absolute path"):
         require_trusted(tmp_path)

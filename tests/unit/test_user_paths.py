@@ -54,7 +54,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_no_command_waits_for_a_pipe(line: str, place: Path) -> None:
+def test_no_command_waits_for_a_pipe(line, place):
     done = subprocess.run(
         [sys.executable, "-m", "toolkit", *line.split()],
         cwd=place,
@@ -79,12 +79,12 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("name", READERS)
-def test_a_reader_refuses_a_pipe(name: str, place: Path) -> None:
+def test_a_reader_refuses_a_pipe(name, place):
     with pytest.raises((OSError, ConfigError), match="not a regular file"):
         READERS[name](place / "F")
 
 
-def test_a_dockerfile_means_the_same_with_the_line_ends_of_windows(tmp_path: Path) -> None:
+def test_a_dockerfile_means_the_same_with_the_line_ends_of_windows(tmp_path):
     text = "FROM docker.io/library/debian:12\nRUN a && \\\n    b\n"
     (tmp_path / "Dockerfile").write_text(text)
     expected = import_file(tmp_path / "Dockerfile", "x")

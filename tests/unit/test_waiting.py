@@ -47,7 +47,7 @@ def said(
     return lines
 
 
-def test_who_holds_the_nodes_is_named_and_until_when() -> None:
+def test_who_holds_the_nodes_is_named_and_until_when():
     assert said("Resources", **{"--start": "2026-11-22T10:40:00"}) == {
         "waits": ["it needs 2 nodes; 1 of the 4 nodes of main is idle, 1 is down or drained"],
         "before it": ["1 waiting job with a higher priority"],
@@ -85,13 +85,13 @@ def test_who_holds_the_nodes_is_named_and_until_when() -> None:
         ("FluxCapacitor", "Slurm's reason is FluxCapacitor", "man squeue"),
     ],
 )
-def test_every_reason_says_why_and_what_would_change_it(reason: str, why: str, change: str) -> None:
+def test_every_reason_says_why_and_what_would_change_it(reason, why, change):
     lines = said(reason, "afterok:12(unfulfilled),afterany:13(unfulfilled)")
     assert why in lines["waits"][0]
     assert change in lines["change"][0]
 
 
-def test_nodes_that_are_planned_or_down_are_named_with_braces_as_text() -> None:
+def test_nodes_that_are_planned_or_down_are_named_with_braces_as_text():
     fix = "ReservationName=fix StartTime=09:00 EndTime=12:00 Nodes=nid[1-4] Flags=MAINT"
     lines = said("ReqNodeNotAvail,_UnavailableNodes:nid[002-003]", reservation=fix)
     assert lines["waits"] == [

@@ -55,9 +55,7 @@ def gives(data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-def test_the_login_of_an_index_stays_with_it(
-    servers: tuple[StandIn, StandIn], tmp_path: Path, code: int
-) -> None:
+def test_the_login_of_an_index_stays_with_it(servers, tmp_path, code):
     one, other = servers
     one.answers["/a-1.tar.gz"] = to(f"http://{other.name}/a", code)
     other.answers["/a"] = to(f"http://{one.name}/b", code)
@@ -70,9 +68,7 @@ def test_the_login_of_an_index_stays_with_it(
     assert logins(other) == ["", ""], "a file on another server than the index"
 
 
-def test_a_redirect_on_the_same_host_keeps_the_login(
-    servers: tuple[StandIn, StandIn], tmp_path: Path
-) -> None:
+def test_a_redirect_on_the_same_host_keeps_the_login(servers, tmp_path):
     one, _ = servers
     one.answers["/a-1.tar.gz"] = to("/b")
     one.answers["/b"] = gives(b"data")
@@ -87,9 +83,7 @@ def test_a_redirect_on_the_same_host_keeps_the_login(
         *("http://[::1", "//"),
     ],
 )
-def test_nothing_but_http_is_followed(
-    servers: tuple[StandIn, StandIn], tmp_path: Path, place: str
-) -> None:
+def test_nothing_but_http_is_followed(servers, tmp_path, place):
     one, _ = servers
     one.answers["/a-1.tar.gz"] = to(place)
     with pytest.raises(CommandFailedError):
@@ -118,7 +112,7 @@ def redirected(before: str, after: str) -> urllib.request.Request | None:
         ("http://a.site:8080/x", "https://a.site/y", None),
     ],
 )
-def test_who_gets_a_login(before: str, after: str, login: str | None) -> None:
+def test_who_gets_a_login(before, after, login):
     request = redirected(before, after)
     assert request
     assert request.get_header("Authorization") == login
@@ -139,7 +133,7 @@ class Endless:
     read = read1
 
 
-def test_an_answer_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_an_end_is_refused(monkeypatch):
     stream = Endless()
     with pytest.raises(MalformedInputError, match="more than 16 MiB"):
         web.read_body(stream, 16 << 20)
@@ -149,9 +143,7 @@ def test_an_answer_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         web.read_body(Endless(0.01), 1 << 40)
 
 
-def test_servers_without_an_end_are_left(
-    servers: tuple[StandIn, StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_servers_without_an_end_are_left(servers, monkeypatch, tmp_path):
     one, _ = servers
     monkeypatch.setattr("toolkit.images.lockfile.index._MOST_FILE", 1000)
     monkeypatch.setattr("toolkit.images.registry.web._MOST_BESIDE", 1000)
@@ -162,9 +154,7 @@ def test_servers_without_an_end_are_left(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_breaks_off_leaves_nothing(
-    servers: tuple[StandIn, StandIn], tmp_path: Path
-) -> None:
+def test_a_file_that_breaks_off_leaves_nothing(servers, tmp_path):
     one, _ = servers
     one.answers["/a-1.tar.gz"] = lambda _: (200, {"Content-Length": "1000"}, b"short")
     with pytest.raises(CommandFailedError, match="cannot be fetched"):
@@ -173,7 +163,7 @@ def test_a_file_that_breaks_off_leaves_nothing(
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:99999/simple", "http://[::1/simple"])
-def test_what_is_no_http_is_said(tmp_path: Path, url: str) -> None:
+def test_what_is_no_http_is_said(tmp_path, url):
     assert issubclass(http.client.BadStatusLine, web.FAILURES)
     bad = File(package="a", name="a-1.zip", url=url, sha256="0" * 64)
     with pytest.raises(CommandFailedError):

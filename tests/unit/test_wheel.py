@@ -20,7 +20,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         return [name for name in archive.namelist() if ".dist-info/" not in name]
 
 
-def test_the_wheel_holds_the_package_and_its_data(files: list[str]) -> None:
+def test_the_wheel_holds_the_package_and_its_data(files):
     assert all(path.startswith("toolkit/") for path in files)
     for path in (
         "cli/main.py",
@@ -33,7 +33,7 @@ def test_the_wheel_holds_the_package_and_its_data(files: list[str]) -> None:
         assert f"toolkit/{path}" in files
 
 
-def test_the_wheel_holds_no_benchmarks_and_no_tests(files: list[str]) -> None:
+def test_the_wheel_holds_no_benchmarks_and_no_tests(files):
     names = {path.name for path in (ROOT / "benchmarks").rglob("*") if path.is_file()} - {
         "__init__.py"
     }
