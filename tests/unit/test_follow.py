@@ -28,7 +28,7 @@ from toolkit.runs import follow, interactive
 from toolkit.runs.logs import Line
 from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
-from toolkit.slurm.failures import Wait
+from toolkit.slurm import Wait
 
 LINES = (
     Line("first of rank 0", "nid001", 0),

@@ -13,7 +13,7 @@ from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.runs.follow import Changed, Event
 from toolkit.runs.logs import Line, is_noise
-from toolkit.slurm.failures import configured_wait, patiently
+from toolkit.slurm import configured_wait, patiently
 
 Inform = Callable[[str, str], None]
 

@@ -47,7 +47,7 @@ from toolkit.runs.removal import cancel
 from toolkit.runs.run import Run
 from toolkit.runs.submit import submit
 from toolkit.shell import interrupted_by_signals
-from toolkit.slurm.failures import configured_wait, patiently
+from toolkit.slurm import configured_wait, patiently
 from toolkit.units import human_time
 
 FIRST_PORT = 8888  # of the user's own machine, as Jupyter itself takes it

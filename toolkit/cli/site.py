@@ -17,7 +17,7 @@ from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, Usa
 from toolkit.files import read_text, write_atomically
 from toolkit.model.base import json_schema
 from toolkit.model.site import Site
-from toolkit.planning.cluster import cluster_of, find_cluster
+from toolkit.planning.target import cluster_of, find_cluster
 from toolkit.rules import described
 from toolkit.sites import comment_example, comment_form
 from toolkit.sites.survey import against, draft, survey, within

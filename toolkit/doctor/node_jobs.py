@@ -23,11 +23,11 @@ from toolkit.errors import PlanError, ToolkitError
 from toolkit.images.verify.case import RunRanks, ScriptRun, SiteOffer
 from toolkit.model.site import Site
 from toolkit.planning.case import gather
-from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.settings import Layer
+from toolkit.planning.target import Cluster, find_cluster
 from toolkit.runs.run import Run
+from toolkit.slurm import configured_wait, patiently
 from toolkit.slurm.client import Client
-from toolkit.slurm.failures import configured_wait, patiently
 
 _PATIENCE = 1800.0  # seconds: the job may have to wait in a queue
 _LOG = logging.getLogger("toolkit")

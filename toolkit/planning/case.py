@@ -27,7 +27,6 @@ from toolkit.model.case import Case, Image, Target
 from toolkit.model.job import Job
 from toolkit.model.plan import Tree
 from toolkit.model.site import Facts, Site
-from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.settings import (
     DEFAULTS,
     Layer,
@@ -39,7 +38,7 @@ from toolkit.planning.settings import (
     project_layers,
     with_variables,
 )
-from toolkit.planning.target import understand
+from toolkit.planning.target import Cluster, find_cluster, understand
 from toolkit.runs.directories import next_directory
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
 from toolkit.runtimes.base import parse_binds

@@ -25,8 +25,6 @@ from toolkit.errors import (
     ToolkitError,
 )
 from toolkit.files import hash_file, open_regular
-from toolkit.images.sif import SifError
-from toolkit.images.sif import header as sif
 from toolkit.model.case import Case
 from toolkit.model.image import Manifest
 from toolkit.units import human_size
@@ -294,6 +292,9 @@ def _architecture(case: Case) -> str:
     """Return the architecture of the image as ``uname -m`` prints it; empty: not known."""
     if not case.is_sif or not case.image.is_here:
         return ""
+    from toolkit.images.sif import SifError
+    from toolkit.images.sif import header as sif
+
     try:
         with open_regular(Path(case.image.path)) as stream:
             return sif.parse_architecture(stream.read(sif.HEADER_SIZE))

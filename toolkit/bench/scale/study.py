@@ -34,7 +34,7 @@ from toolkit.runs.follow import follow
 from toolkit.runs.logs import Tail
 from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
-from toolkit.slurm.failures import configured_wait, patiently
+from toolkit.slurm import configured_wait, patiently
 from toolkit.slurm.hostlist import expand
 
 HOOK = package_directory("bench/inside") / "sitecustomize.py"

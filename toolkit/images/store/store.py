@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from glob import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -29,11 +30,12 @@ from toolkit.errors import (
 from toolkit.files import open_regular, sync, write_atomically
 from toolkit.images.recipe.names import LONGEST, require_image_name
 from toolkit.images.recipe.names import list_recipes as list_recipes
-from toolkit.images.sif import header as sif
-from toolkit.images.store.sif_files import add_object, normalize, open_sif
 from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.model.image import Manifest
 from toolkit.shell import Progress
+
+if TYPE_CHECKING:
+    from toolkit.images.sif.header import Header
 
 MANIFEST, BILL = "toolkit-manifest.json", "toolkit.cdx.json"  # names of objects in a SIF
 ELSEWHERE = ".elsewhere.json"  # ends the name of a note on another directory's image
@@ -142,8 +144,10 @@ def _open(path: Path) -> StoredImage:
     return StoredImage(name=name, path=str(path.absolute()), manifest=manifest)
 
 
-def whole_header(path: Path) -> sif.Header:
+def whole_header(path: Path) -> Header:
     """Read the header of a SIF that is not cut off; errors as of ``open_sif``."""
+    from toolkit.images.store.sif_files import open_sif
+
     with open_sif(path) as image:
         return image.header
 
@@ -156,8 +160,11 @@ def manifest_of(path: Path) -> Manifest | None:
     Raises:
         ImageMissingError, MalformedInputError: as of ``open_sif``.
     """
+    from toolkit.images.sif.header import JSON
+    from toolkit.images.store.sif_files import open_sif
+
     with open_sif(path) as image:
-        header, status, text = image.header, image.status, image.read(sif.JSON, MANIFEST)
+        header, status, text = image.header, image.status, image.read(JSON, MANIFEST)
     manifest = None
     with suppress(BadDataError):  # of another version of the toolkit
         manifest = from_json(text, Manifest) if text else None
@@ -217,6 +224,8 @@ def seal(path: Path, manifest: Manifest, bill: str, epoch: int | None = None) ->
     Returns:
         The manifest as readers of the file get it.
     """
+    from toolkit.images.store.sif_files import add_object, normalize
+
     text = to_json(replace(manifest, sif_id="", size=0))
     add_object(path, text, MANIFEST, "--datatype", "6")
     if bill:
