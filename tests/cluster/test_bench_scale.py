@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from toolkit.bench.scale.directory import read_study
-from toolkit.bench.scale.report import series
+from toolkit.bench.scale.report import series, table
 
 pytestmark = pytest.mark.usefixtures("cluster")
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -126,12 +126,10 @@ def test_the_serial_fraction_is_found(toolkit: Any, pytorch_image: Path, shared_
     study = read_study(shared_dir / "scale/paced")
     (entry,) = series(study)
     assert [row.size for row in entry.counting] == [1, 2, 2, 4, 4, 8]
-    law = entry.fit
-    assert law is not None
-    assert law.law == "Amdahl"
-    assert abs(law.serial - 0.1) <= 0.02
+    header, rows = table(study, entry)
+    largest = float(rows[-1][header.index("serial")].rstrip("%"))
+    assert abs(largest - 10) <= 3
     page = (shared_dir / "scale/paced/report.html").read_text()
-    assert "law: serial fraction" in page
     assert "its ranks sleep" in page
 
 

@@ -19,7 +19,7 @@ from toolkit.bench import compare as comparing
 from toolkit.bench.allreduce import BACKENDS, JOB, Measured
 from toolkit.bench.jobs import FailedRunError, script_of
 from toolkit.bench.jobs import run as run_job
-from toolkit.bench.scale import against as earlier
+from toolkit.bench.scale import statistics as earlier
 from toolkit.bench.scale import study
 from toolkit.bench.scale.directory import StudyDirectory, read_study
 from toolkit.bench.scale.model import Options, Study
@@ -355,7 +355,7 @@ study_options: Decorator[Any] = options(
     "--again",
     type=click.Path(exists=True, path_type=Path),
     metavar="REPORT",
-    help="Measure the study of this report (report.json, report.html or its directory) again.",
+    help="Measure the study of this report (report.json or its directory) again.",
 )
 @click.option(
     "--against",
@@ -536,6 +536,5 @@ def _show_study(study: Study, folder: StudyDirectory, *, as_json: bool) -> None:
     for entry in series(study):
         lines += [f"{entry.name} scaling", console.table(*table(study, entry))]
         lines += [console.subject("note", remark) for remark in remarks(entry, study)]
-        lines += [console.subject("fit", str(entry.fit))] if entry.fit else []
     console.result(study, "\n".join(lines), as_json=as_json)
-    console.say("report", f"{folder.html}, {folder.json}, {folder.csv}")
+    console.say("report", f"{folder.html}, {folder.json}")

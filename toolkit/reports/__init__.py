@@ -30,11 +30,6 @@ def markup(html: str) -> object:
     return Markup(html)
 
 
-def embedded(data: str) -> object:
-    """Return JSON for a script element of a page, which a browser ends at ``</script``."""
-    return markup(data.replace("<", "\\u003c").strip())
-
-
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     environment = make_templates("reports/templates", autoescape=True, finalize=_shown)

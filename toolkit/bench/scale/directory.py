@@ -24,7 +24,6 @@ from toolkit.model.base import BadDataError, Model, from_json, to_json
 from toolkit.trust import require_trusted
 
 _MOST_FILES = 100_000
-_SCRIPT = '<script type="application/json" id="study">'
 # Options that may change while a study goes on: they add points, or are about the report only.
 _MAY_GROW = (
     *("nodes", "ntasks_per_node", "modes", "launchers", "runs"),
@@ -38,7 +37,7 @@ class StudyDirectory:
     def __init__(self, path: Path) -> None:
         """Name the files below a directory, which may not exist."""
         self.path, self.study = path, path / "study.json"
-        self.json, self.csv, self.html = (path / f"report.{end}" for end in ("json", "csv", "html"))
+        self.json, self.html = path / "report.json", path / "report.html"
         self.samples, self.pending = path / "samples", path / "pending"
 
     def sample_file(self, point: Point, number: int) -> Path:
@@ -133,7 +132,7 @@ class StudyDirectory:
 
 
 def read_study(path: Path) -> Study:
-    """Return a study from its directory, its ``report.json`` or its ``report.html``.
+    """Return a study from its directory or its ``report.json``.
 
     Raises:
         ConfigError: there is none.
@@ -147,10 +146,8 @@ def read_study(path: Path) -> Study:
         raise ConfigError(
             f"there is no report that can be read: {error}",
             place=str(path),
-            next_step="name a study's directory, its report.json or its report.html",
+            next_step="name a study's directory or its report.json",
         ) from None
-    if file.suffix in (".html", ".htm"):
-        text = text.partition(_SCRIPT)[2].partition("</script>")[0]
     try:
         study = from_json(text, Study)
         if len(study.points) > MOST_POINTS or len(study.samples) > _MOST_FILES:
@@ -163,6 +160,6 @@ def read_study(path: Path) -> Study:
         raise MalformedInputError(
             f"this is not the report of a scaling study: {error}",
             place=f"{file}, key {error.key}" if error.key else str(file),
-            next_step="name a report.json or report.html of toolkit bench scale",
+            next_step="name a report.json of toolkit bench scale",
         ) from None
     return study

@@ -1,22 +1,20 @@
-"""From measurements to reports: a table, a page, JSON for later comparisons, CSV for spreadsheets.
+"""From measurements to reports: a table, a page, and JSON for later comparisons.
 
 The rows are medians with their spread, speed-up, efficiency and hours.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import shlex
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from toolkit import reports
 from toolkit.bench.scale.directory import StudyDirectory
 from toolkit.bench.scale.model import Communication, Mode, Point, Sample, Straggler, Study
-from toolkit.bench.scale.statistics import LEAST_SIZES, Fit, Spread, fit, spread
+from toolkit.bench.scale.statistics import Spread, spread
 from toolkit.files import write_atomically
 from toolkit.model.base import to_json
 from toolkit.reports.charts import Axis, Curve, Mark, chart
@@ -24,14 +22,6 @@ from toolkit.text import redacted
 from toolkit.units import counted, or_dash
 
 _MOST_RUNS = 40  # names of runs that are listed for a point
-COLUMNS = (
-    *("mode", "launcher", "nodes", "ranks", "runs", "metric", "median", "lowest", "highest"),
-    *("speedup", "efficiency", "oversubscribed", "units", "unit", "unit_hours_per_epoch"),
-    *("step_seconds", "gradient_bytes", "allreduce_seconds", "communication_share"),
-    *("start_seconds", "warm_up_seconds", "warm_up_values", "straggler_ranks", "straggler_hosts"),
-)
-# A spreadsheet takes a cell that begins with these for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _FACTS = {
     "image": "image",
     "image_digest": "image digest",
@@ -106,11 +96,6 @@ class Series(NamedTuple):
     def sizes(self) -> list[int]:
         """Return the numbers of ranks that count, each once."""
         return sorted({row.size for row in self.counting})
-
-    @property
-    def fit(self) -> Fit | None:
-        """Return the law that fits the rows that count; None if these are too few sizes."""
-        return fit(self.mode, [(row.size, row.rate.median) for row in self.counting])
 
 
 def series(study: Study) -> tuple[Series, ...]:
@@ -247,14 +232,12 @@ def _shape(row: Row) -> str:
 def write_reports(study: Study, directory: StudyDirectory) -> None:
     """Write all reports of what is measured so far."""
     write_atomically(directory.json, to_json(study))
-    write_atomically(directory.csv, as_csv(study))
     write_atomically(directory.html, page(study))
 
 
 def page(study: Study) -> str:
     """Return what is measured of a study so far as one HTML page, with the report itself in it."""
     entries, samples = series(study), study.samples
-    fitted = {entry.name: entry.fit for entry in entries}
     directory = shlex.quote(f"{study.directory}/report.json")
     dates = sorted(sample.ended[:10] for sample in samples if sample.ended)
     days = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else ""
@@ -268,8 +251,8 @@ def page(study: Study) -> str:
         title=f"Scaling of {study.options.target}",
         summary=f"Site {study.origin.site}, metric {study.options.metric}: {runs}"
         f"{f', {days}' if days else ''}{missing if planned > len(samples) else ''}.",
-        sections=[_section(study, entry, fitted[entry.name]) for entry in entries],
-        pictures=_pictures(study, entries, fitted) if entries else [],
+        sections=[_section(study, entry) for entry in entries],
+        pictures=_pictures(study, entries) if entries else [],
         again=f"toolkit bench scale --again {directory} --directory scale/again",
         facts=[(name, value) for name, value in facts.items() if value],
         runs=[
@@ -277,27 +260,20 @@ def page(study: Study) -> str:
             for entry in entries
             for row in entry.rows
         ],
-        data=reports.embedded(to_json(study, indent=0)),
     )
 
 
-def _section(study: Study, entry: Series, fitted: Fit | None) -> dict[str, object]:
+def _section(study: Study, entry: Series) -> dict[str, object]:
     header, rows = table(study, entry)
-    few = f"a fit needs {LEAST_SIZES} sizes that count, and the study has {len(entry.sizes)}"
-    return {
-        "name": entry.name,
-        "header": header,
-        "rows": rows,
-        "remarks": list(remarks(entry, study)),
-        "law": f"{fitted}." if fitted else f"No law is fitted: {few}.",
-    }
+    notes = list(remarks(entry, study))
+    return {"name": entry.name, "header": header, "rows": rows, "remarks": notes}
 
 
 def table(study: Study, entry: Series) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the header and the rows of a series, for the terminal and the page."""
     unit = entry.rows[0].units[1]
     header = (
-        *("nodes", "ranks", study.options.metric, "spread", "speed-up", "efficiency"),
+        *("nodes", "ranks", study.options.metric, "spread", "speed-up", "efficiency", "serial"),
         *(f"{unit} h/epoch", "communication", "step", "start"),
     )
     return header, [
@@ -308,6 +284,7 @@ def table(study: Study, entry: Series) -> tuple[tuple[str, ...], list[tuple[str,
             f"{row.value.low:.6g}-{row.value.high:.6g}" if row.value.runs > 1 else "one run",
             "oversubscribed" if not row.counts else _median(row.speedup, ".2f"),
             "-" if not row.counts else _median(row.efficiency, ".0%"),
+            or_dash(_serial(entry, row), ".1%"),
             or_dash(row.unit_hours, ".3g"),
             or_dash(row.communication_share, ".1%"),
             f"{row.step_seconds * 1000:.3g} ms" if row.step_seconds else "-",
@@ -321,46 +298,21 @@ def _median(value: Spread | None, form: str) -> str:
     return or_dash(value.median if value else None, form)
 
 
-def as_csv(study: Study) -> str:
-    """Return all points as CSV; what is unknown is empty."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for entry in series(study):
-        for row in entry.rows:
-            writer.writerow([_cell(value) for value in _values(study, entry, row)])
-    return stream.getvalue()
+def _serial(entry: Series, row: Row) -> float | None:
+    """Return the serial fraction that explains a speed-up (Karp and Flatt, 1990); None: unknown.
+
+    By Amdahl's law for strong scaling, by Gustafson's for weak scaling.
+    """
+    factor = row.size / entry.counting[0].size if row.counts else 1.0
+    if row.speedup is None or factor == 1:
+        return None
+    speedup = row.speedup.median
+    if entry.mode == "weak":
+        return (factor - speedup) / (factor - 1)
+    return (1 / speedup - 1 / factor) / (1 - 1 / factor)
 
 
-def _values(study: Study, entry: Series, row: Row) -> tuple[object, ...]:
-    slow = row.straggler
-    return (
-        *(entry.mode, entry.launcher, row.point.nodes, row.size, row.value.runs),
-        *(study.options.metric, row.value.median, row.value.low, row.value.high),
-        row.speedup.median if row.speedup else None,
-        row.efficiency.median if row.efficiency else None,
-        "yes" if row.oversubscribed else "no",
-        *(*row.units, row.unit_hours, row.step_seconds or None),
-        *(row.communication.bytes or None, row.communication.seconds or None),
-        *(row.communication_share, row.start_seconds or None, row.warm_up_seconds or None),
-        row.warm_up,
-        " ".join(map(str, slow.ranks)) if slow else None,
-        " ".join(slow.hosts) if slow else None,
-    )
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.8g}"
-    text = str(value)
-    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
-
-
-def _pictures(
-    study: Study, entries: Sequence[Series], fitted: Mapping[str, Fit | None]
-) -> list[tuple[dict[str, object], str]]:
+def _pictures(study: Study, entries: Sequence[Series]) -> list[tuple[dict[str, object], str]]:
     """Return the charts that a study has values for, each with its caption."""
     metric = study.options.metric
     sizes = sorted({size for entry in entries for size in entry.sizes})
@@ -371,15 +323,10 @@ def _pictures(
     drawn = [(title, _curves(entries, lambda row: row.value), Axis(metric), caption)]
     percent = "{:.0%}".format
     if any(len(entry.counting) > 1 for entry in entries):
-        laws = [
-            _plain(f"{law.law}'s law, {entry.name}", entry.sizes, law.speedup)
-            for entry in entries
-            if (law := fitted[entry.name])
-        ]
         curves = _curves(entries, lambda row: row.speedup)
         ideal = _plain("ideal", sizes, lambda size: size / sizes[0])
         caption = f"Against the smallest size. {bars}"
-        drawn.append(("Speed-up", [*curves, *laws, ideal], Axis("speed-up"), caption))
+        drawn.append(("Speed-up", [*curves, ideal], Axis("speed-up"), caption))
         curves = _curves(entries, lambda row: row.efficiency)
         curves.append(_plain("ideal", sizes, lambda _: 1.0))
         axis = Axis("efficiency", is_log=False, least=1.0, write=percent)

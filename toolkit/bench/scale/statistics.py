@@ -1,4 +1,4 @@
-"""Warm-up, spread, comparison and laws of few measurements, by the standard library alone. Pure.
+"""The warm-up and the spread of few measurements, and two studies compared point by point. Pure.
 
 Warm-up is found by MSER, the marginal standard error rule (K. P. White, "An Effective Truncation
 Heuristic for Bias Reduction in Simulation Output", Simulation 69(6), 1997): of all beginnings that
@@ -6,11 +6,10 @@ could be dropped, it drops the one after which the mean of the rest is known bes
 sum of squared deviations of the rest, by the square of its length, is least. At most half of a
 series is dropped.
 
-Amdahl's and Gustafson's laws are straight lines. Amdahl: the time of a fixed amount of work on n
-ranks is a + b / n. Gustafson: the work by second, at a fixed amount of work for each rank, is
-a + b n. The serial fraction is a / (a + b) in both. The lines are fitted to the medians by least
-squares of the relative errors, so that large and small values count alike. How well a fraction is
-known shows in those that are found without one of the points.
+A point has changed if all of its runs are on one side of all earlier ones, and the medians differ
+by a threshold. For three runs against three that is the one-sided Mann-Whitney test at 5 %: of
+twenty points that are equal, one may be called slower by chance. These are the fewest that can show
+a change; with fewer, the comparison says that it cannot tell.
 """
 
 from __future__ import annotations
@@ -18,12 +17,22 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from itertools import combinations
 from typing import NamedTuple
 
+from toolkit.bench.scale.model import Study
+from toolkit.errors import UsageError
+
 LEAST_VALUES = 5  # of a series from which a warm-up can be detected
-LEAST_SIZES = 4  # for a law: two are a line, and without one there must be three
-_MOST_SPLITS = 50_000  # up to so many the permutations are counted one by one
+THRESHOLD = 0.05  # of the median
+_LEAST_RUNS = 3
+_ORIGIN = {
+    "image_digest": "image",
+    "script_sha256": "script",
+    "commit": "commit",
+    "site": "site",
+    "slurm": "Slurm",
+    "toolkit": "toolkit",
+}
 
 
 def warm_up(values: Sequence[float]) -> int:
@@ -70,92 +79,94 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(statistics.median(values), min(values), max(values), len(values))
 
 
-def p_lower(new: Sequence[float], old: Sequence[float]) -> float:
-    """Return the one-sided p of the Mann-Whitney test that ``new`` is lower than ``old``.
-
-    Small samples: exact, by all splits of the pooled ranks. Large ones: by the normal distribution
-    with the correction for equal values and for continuity. Equal values share the mean of their
-    ranks.
-    """
-    order = sorted((*new, *old))
-    first = {value: place for place, value in reversed(list(enumerate(order)))}
-    last = {value: place for place, value in enumerate(order)}
-    ranks = [(first[value] + last[value]) / 2 + 1 for value in (*new, *old)]
-    total, count = sum(ranks[: len(new)]), len(ranks)
-    if math.comb(count, len(new)) <= _MOST_SPLITS:
-        sums = [sum(split) for split in combinations(ranks, len(new))]
-        return sum(value <= total + 1e-9 for value in sums) / len(sums)
-    ties = sum(n**3 - n for n in (ranks.count(rank) for rank in set(ranks)))
-    variance = len(new) * len(old) / 12 * ((count + 1) - ties / (count * (count - 1)))
-    if variance <= 0:
-        return 1.0
-    expected = len(new) * (count + 1) / 2
-    return statistics.NormalDist().cdf((total - expected + 0.5) / math.sqrt(variance))
-
-
-class Fit(NamedTuple):
-    """A law fitted to a series.
+class Change(NamedTuple):
+    """One point of both studies.
 
     Attributes:
-        law: ``Amdahl`` or ``Gustafson``.
-        serial: the serial fraction.
-        low: the least that is found without one of the points; high: the most.
-        line: a and b.
-        sizes: how many sizes were fitted.
+        name: such as ``torchrun, weak, 2 x 4`` for two nodes with four ranks each.
+        ratio: the new rate by the old one: below 1 is slower, also if the metric is a time.
+        verdict: ``slower``, ``faster``, ``no change`` or ``too few runs``.
     """
 
-    law: str
-    serial: float
-    low: float
-    high: float
-    line: tuple[float, float]
-    sizes: int
+    name: str
+    old: Spread
+    new: Spread
+    ratio: float
+    verdict: str
 
-    def speedup(self, ranks: float) -> float:
-        """Return the speed-up that the law gives for a number of ranks."""
-        a, b = self.line
-        if self.law == "Gustafson":
-            return a + b * ranks
-        time = a + b / ranks
-        return 1 / time if time > 0 else math.inf
 
-    def __str__(self) -> str:
-        text = (
-            f"{self.law}'s law: serial fraction {self.serial:.1%} ({self.low:.1%} to "
-            f"{self.high:.1%} without one of the points), from {self.sizes} sizes"
+def compare(old: Study, new: Study, threshold: float = THRESHOLD) -> tuple[Change, ...]:
+    """Return all points that both studies have.
+
+    Raises:
+        UsageError: they have different metrics, or no point in common.
+    """
+    if old.options.metric != new.options.metric:
+        raise UsageError(
+            f"the studies measured {old.options.metric!r} and {new.options.metric!r}",
+            place="--against",
+            next_step="compare studies of one metric",
         )
-        if self.high < 0:
-            why = "it gets faster than the ranks explain, and the law does not hold"
-            return f"{text}; below zero: {why}"
-        if self.high - self.low > 0.2:
-            return f"{text}; the range is too wide to tell much"
-        return text
+    before, after = _by_name(old), _by_name(new)
+    common = [name for name in after if name in before]
+    if not common:
+        raise UsageError(
+            "the studies have no point in common",
+            place="--against",
+            next_step="measure the same nodes, ranks and launcher",
+        )
+    is_time = new.options.is_time
+    return tuple(
+        change(name, before[name], after[name], threshold, is_time=is_time) for name in common
+    )
 
 
-def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return a and b of the line through points (x, y) with y > 0; of two x at least."""
-    weighed = [(1 / (y * y), x, y) for x, y in points]
-    total = math.fsum(weight for weight, _, _ in weighed)
-    mean_x = math.fsum(weight * x for weight, x, _ in weighed) / total
-    mean_y = math.fsum(weight * y for weight, _, y in weighed) / total
-    both = math.fsum(weight * (x - mean_x) * (y - mean_y) for weight, x, y in weighed)
-    slope = both / math.fsum(weight * (x - mean_x) ** 2 for weight, x, _ in weighed)
-    return mean_y - slope * mean_x, slope
+def _by_name(study: Study) -> dict[str, list[float]]:
+    """Return the values of each point by what makes it the same in another study."""
+    values: dict[str, list[float]] = {}
+    for point in study.points:
+        for sample in study.of(point):
+            shape = f"{sample.nodes} x {sample.ranks_per_node}"
+            name = f"{sample.launcher}, {point.mode}, {shape}"
+            values.setdefault(name, []).append(sample.value)
+    return values
 
 
-def fit(mode: str, rates: Sequence[tuple[int, float]]) -> Fit | None:
-    """Fit the law of a mode to numbers of ranks and rates; None if these are too few sizes."""
-    sizes = len({size for size, _ in rates})
-    if sizes < LEAST_SIZES:
-        return None
-    is_strong, base = mode == "strong", rates[0][1]
-    points = [
-        (1 / size, base / rate) if is_strong else (float(size), rate / base) for size, rate in rates
+def change(
+    name: str, old: Sequence[float], new: Sequence[float], threshold: float, *, is_time: bool
+) -> Change:
+    """Return the change of one point."""
+    before, after = (spread([1 / value for value in own] if is_time else own) for own in (old, new))
+    ratio, verdict = after.median / before.median, "no change"
+    if min(len(old), len(new)) < _LEAST_RUNS:
+        verdict = "too few runs"
+    elif not before.overlaps(after) and abs(ratio - 1) > threshold:
+        verdict = "slower" if ratio < 1 else "faster"
+    return Change(name, spread(old), spread(new), ratio, verdict)
+
+
+def differences(old: Study, new: Study) -> list[str]:
+    """Return what else is different: a change may come from it."""
+    notes = []
+    for field, name in _ORIGIN.items():
+        before, after = getattr(old.origin, field), getattr(new.origin, field)
+        if before != after:
+            notes.append(f"{name}: {before[:40] or 'unknown'} -> {after[:40] or 'unknown'}")
+    if old.options.arguments != new.options.arguments or old.options.job != new.options.job:
+        notes.append("the options of the job")
+    return notes
+
+
+def table(changes: Sequence[Change]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the comparison as header and rows."""
+    header = ("point", "before", "now", "change", "verdict")
+    return header, [
+        (
+            entry.name,
+            f"{entry.old.median:.5g} ({entry.old.runs})",
+            f"{entry.new.median:.5g} ({entry.new.runs})",
+            f"{entry.ratio - 1:+.1%}",
+            entry.verdict,
+        )
+        for entry in changes
     ]
-    without = [points[:number] + points[number + 1 :] for number in range(len(points))]
-    lines = [fit_line(own) for own in (points, *without)]
-    if any(a + b <= 0 for a, b in lines):
-        return None
-    serial, *others = (a / (a + b) for a, b in lines)
-    law = "Amdahl" if is_strong else "Gustafson"
-    return Fit(law, serial, min(others), max(others), lines[0], sizes)
