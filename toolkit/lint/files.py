@@ -114,27 +114,17 @@ def save(file: Path, text: str) -> Path:
 
 
 def _back_up(target: Path) -> Path:
-    """Give the file a second name that is not in use yet."""
+    """Copy the file to a name that is not in use yet; nothing is written through a link."""
     for number in count(1):
-        ending = f".{number}" if number > 1 else ""
-        original = target.with_name(f"{target.name}.orig{ending}")
-        with suppress(FileExistsError):
+        original = target.with_name(f"{target.name}.orig{f'.{number}' if number > 1 else ''}")
+        with suppress(FileExistsError), original.open("xb") as writing:
             try:
-                original.hardlink_to(target)
-            except FileExistsError:
+                with target.open("rb") as reading:
+                    shutil.copyfileobj(reading, writing)
+                os.fsync(writing.fileno())
+                shutil.copystat(target, original)
+            except BaseException:
+                original.unlink()
                 raise
-            except OSError:  # a file system without hard links, or fs.protected_hardlinks
-                _copy(target, original)
             return original
     raise AssertionError("numbers do not end")
-
-
-def _copy(source: Path, target: Path) -> None:
-    with source.open("rb") as reading, target.open("xb") as writing:
-        try:
-            shutil.copyfileobj(reading, writing)
-            os.fsync(writing.fileno())
-            shutil.copystat(source, target)
-        except BaseException:
-            target.unlink()
-            raise

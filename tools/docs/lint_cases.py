@@ -150,7 +150,6 @@ CASES = (
         _batch("#SBATCH --nodes=1", "srun", "    --label true"),
         _batch("#SBATCH --nodes=1", "srun \\", "    --label true"),
         (4,),
-        _batch("#SBATCH --nodes=1", "srun \\", "    --label true"),
     ),
     Case(
         "continuation",

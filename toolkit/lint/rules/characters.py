@@ -16,11 +16,8 @@ from toolkit.lint.script import Script
     "part of a word",
     source="sbatch of Slurm 22.05",
 )
-def check_line_endings(script: Script) -> Iterator[Result]:
-    """Find lines that end as on Windows.
-
-    Reported once, at the first such line; fixed in all.
-    """
+def _line_endings(script: Script) -> Iterator[Result]:
+    # Reported once, at the first such line; fixed in all.
     bad = [number for number, line in enumerate(script.lines, 1) if line.endswith("\r")]
     if bad:
         edits = [Edit(line=number, text=script.lines[number - 1].rstrip("\r")) for number in bad]
@@ -34,8 +31,7 @@ def check_line_endings(script: Script) -> Iterator[Result]:
     cause="sbatch refuses a script whose first line does not name its interpreter",
     source="sbatch: This does not look like a batch script",
 )
-def check_shebang(script: Script) -> Iterator[Result]:
-    """Find a script for sbatch that does not begin with ``#!``."""
+def _shebang(script: Script) -> Iterator[Result]:
     if script.is_batch and not script.lines[0].startswith("#!"):
         yield at(
             1,
@@ -65,8 +61,7 @@ _NAMES = {
     source="12 such lines in a published guide of a GPU cluster; sbatch 22.05: Invalid directive "
     "found in batch script",
 )
-def check_dashes(script: Script) -> Iterator[Result]:
-    """Find options in directives and commands that begin with another dash than "-"."""
+def _dashes(script: Script) -> Iterator[Result]:
     lines = {directive.line: directive.plain for directive in script.directives}
     for number, line, plain in script.command_lines():
         if _OPTION.search(plain) or not _OPTION.search(line):  # within quotes it may be text
@@ -108,11 +103,8 @@ _ANY = re.compile(f"[{''.join(_STRAIGHT)}]")
     "open",
     source="a published guide's script for MultiWorkerMirroredStrategy",
 )
-def check_quotes(script: Script) -> Iterator[Result]:
-    """Find typographic quotes in directives and commands.
-
-    Within straight quotes they may be text, unless those never close.
-    """
+def _quotes(script: Script) -> Iterator[Result]:
+    # Within straight quotes they may be text, unless those never close.
     lines = {directive.line for directive in script.directives if _ANY.search(directive.plain)}
     for number, line, plain in script.command_lines():
         is_open = script.open_quote is not None and number >= script.open_quote
@@ -133,10 +125,18 @@ def check_quotes(script: Script) -> Iterator[Result]:
     cause="bash stops here, and the job with it",
     source="bash -n",
 )
-def check_syntax(script: Script) -> Iterator[Result]:
-    """Report bash's own errors, or first the line of a quote that is never closed."""
+def _syntax(script: Script) -> Iterator[Result]:
     if script.open_quote is not None:
         yield at(script.open_quote, "a quote is opened here and never closed")
         return
     for line, message in script.context.syntax:
         yield at(line, message)
+
+
+RULES = (
+    _line_endings,
+    _shebang,
+    _dashes,
+    _quotes,
+    _syntax,
+)

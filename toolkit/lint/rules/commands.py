@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
 
 from toolkit.checks import Edit, Result, at, check
 from toolkit.lint.script import Script
@@ -16,39 +15,18 @@ from toolkit.lint.script import Script
     cause="the command ends here; what follows is run as a command of its own, and is not found",
     source="a published guide's script of submitit",
 )
-def check_continuation(script: Script) -> Iterator[Result]:
-    """Find blanks after a backslash, and lines that begin with an option."""
+def _continuation(script: Script) -> Iterator[Result]:
     firsts = {command.line for command in script.commands}
     continued = {number for number, _, _ in script.command_lines()} - firsts
     for command in script.commands:
         if re.match(r"\s*--?[A-Za-z][\w-]*(?:[ =]|$)", command.plain):
             message = f"this line begins with an option: {command.text.strip().split()[0]}"
-            edits, fix = _joined(script.lines, command.line), "end the line before with a backslash"
-            yield at(command.line, message, edits=edits, fix=fix)
+            yield at(command.line, message, fix="end the line before with a backslash")
     for number, line in enumerate(script.lines, 1):
         is_comment = line.lstrip().startswith("#")
         if re.search(r"\s\\[ \t]+$", line) and not is_comment and number not in continued:
             edit = Edit(line=number, text=line.rstrip())
             yield at(number, "blanks follow the backslash", edits=[edit])
-
-
-def _joined(lines: Sequence[str], number: int) -> Iterator[Edit]:
-    """Yield edits that end lines with backslashes.
-
-    They reach from the line before the option to the last line that is indented as deep.
-    """
-    before, own = lines[number - 2] if number > 1 else "", lines[number - 1]
-    depth = _indent(own)
-    if not before.strip() or before.lstrip().startswith("#") or not depth:
-        return
-    below = takewhile(lambda line: line.strip() and _indent(line) >= depth, lines[number:])
-    for line, text in enumerate((before, own, *below)[:-1], number - 1):
-        ended = text.rstrip()
-        yield Edit(line=line, text=ended if ended.endswith("\\") else f"{ended} \\")
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
 
 
 _NAME_WITH_BLANK = re.compile(r"^\s*(?:export\s+)?([A-Z]+(?: [A-Z]+)+)=")
@@ -66,8 +44,7 @@ _AROUND = re.compile(r"^\s*([A-Za-z_]\w*) += *\S|^\s*([A-Z_][A-Z0-9_]*)= +[^\s\"
     "value",
     source="a published guide's scripts",
 )
-def check_assignment(script: Script) -> Iterator[Result]:
-    """Find names of several words, paths with a blank, and blanks around ``=``."""
+def _assignment(script: Script) -> Iterator[Result]:
     for command in script.commands:
         if name := _NAME_WITH_BLANK.match(command.plain):
             message = f"{name[1]!r} cannot be the name of a variable"
@@ -98,12 +75,9 @@ _FUNCTION = re.compile(r"(\w{1,200})\(\) \{$")
     cause="the batch shell replaces it once, with its own value: every rank gets that of rank 0",
     source="ml-engineering, slurm/users.md",
 )
-def check_early_expansion(script: Script) -> Iterator[Result]:
-    """Find variables of a task that the batch shell expands.
-
-    They are found in the arguments of srun and mpirun unless single quotes protect them, and in
-    exports of a batch script.
-    """
+def _early_expansion(script: Script) -> Iterator[Result]:
+    # They are found in the arguments of srun and mpirun unless single quotes protect them, and in
+    # exports of a batch script.
     for call in script.calls("srun", "mpirun", "mpiexec"):
         match = _OF_TASK.search(call.bare)
         if match:
@@ -153,8 +127,7 @@ _ANY = re.compile(r"(?:^|[\n;&|]|\bdo\b|\bthen\b)[ \t]*wait\b")
     "the job ends at once and kills them",
     source="NeMo-Run templates/slurm.sh.j2; bash(1)",
 )
-def check_background(script: Script) -> Iterator[Result]:
-    """Find a bare wait, or background processes without a wait."""
+def _background(script: Script) -> Iterator[Result]:
     if not script.is_batch:
         return
     started = list(script.find(_BACKGROUND, "plain"))
@@ -185,8 +158,7 @@ def check_background(script: Script) -> Iterator[Result]:
     source="a published guide's script for MultiWorkerMirroredStrategy",
     fix="srun --nodes=1 --ntasks=1 --nodelist=<node> ..., or one srun for all",
 )
-def check_ssh(script: Script) -> Iterator[Result]:
-    """Find ssh in a batch script."""
+def _ssh(script: Script) -> Iterator[Result]:
     for call in script.calls("ssh") if script.is_batch else ():
         yield at(call.line, "processes on the nodes are started by ssh")
 
@@ -199,8 +171,7 @@ def check_ssh(script: Script) -> Iterator[Result]:
     source="scripts for vLLM and Ollama on a shared cluster",
     fix='pid=$! after the start, and kill "$pid" (or trap it)',
 )
-def check_kill_by_name(script: Script) -> Iterator[Result]:
-    """Find pkill, killall, and ``ray stop``."""
+def _kill_by_name(script: Script) -> Iterator[Result]:
     for call in script.calls("pkill", "killall"):
         yield at(call.line, f"{call.program} ends processes by their name")
     for call in script.calls("ray"):
@@ -228,11 +199,8 @@ _KNOWN = re.compile(
     source="proc(5); a published guide starts Jupyter with the user's name as its token",
     fix="read it from a file of mode 0600, or set the variable before sbatch",
 )
-def check_secret(script: Script) -> Iterator[Result]:
-    """Find options and variables that carry a secret, and texts that look like one.
-
-    The value itself is not repeated.
-    """
+def _secret(script: Script) -> Iterator[Result]:
+    # The value itself is not repeated.
     for line, match, _ in script.find(_ARGUMENT):
         yield at(line, f"{match[0].split('=')[0].split()[0]} is given on the command line")
     for line, match, _ in script.find(_VARIABLE):
@@ -241,3 +209,14 @@ def check_secret(script: Script) -> Iterator[Result]:
     for line, _, command in script.find(_KNOWN):
         if not _VARIABLE.search(command.text):
             yield at(line, "a token is written in the script")
+
+
+RULES = (
+    _continuation,
+    _assignment,
+    _early_expansion,
+    _background,
+    _ssh,
+    _kill_by_name,
+    _secret,
+)

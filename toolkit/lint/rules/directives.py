@@ -21,8 +21,7 @@ _HIDDEN = re.compile(r"(?P<before>\s+#SBATCH|\s*#\s+SBATCH|#sbatch|#Sbatch)\s*(?
     "comment",
     source="tried with Slurm 22.05",
 )
-def check_hidden_directive(script: Script) -> Iterator[Result]:
-    """Find such lines before the first command."""
+def _hidden_directive(script: Script) -> Iterator[Result]:
     for number, line in enumerate(script.lines[: script.first - 1], 1):
         if (match := _HIDDEN.match(line)) is None:
             continue
@@ -43,8 +42,7 @@ def check_hidden_directive(script: Script) -> Iterator[Result]:
     source="sbatch(1); tried with Slurm 22.05",
     fix="move it up, before the first command",
 )
-def check_late_directive(script: Script) -> Iterator[Result]:
-    """Find directives that sbatch does not read."""
+def _late_directive(script: Script) -> Iterator[Result]:
     first = script.first
     for late in script.directives:
         if late.effective:
@@ -70,8 +68,7 @@ def check_late_directive(script: Script) -> Iterator[Result]:
     "something else",
     source="getopt_long(3); tried with Slurm 22.05",
 )
-def check_blank_equals(script: Script) -> Iterator[Result]:
-    """Find ``--job-name = train``; within quotes it is text."""
+def _blank_equals(script: Script) -> Iterator[Result]:
     for written in script.directives:
         if (match := written.blank_equals) is None:
             continue
@@ -95,8 +92,7 @@ _UNCLEAR = re.compile(r"[\\\"'#\u2018\u2019\u201c-\u201e]")
     cause="sbatch refuses the script: Invalid directive found in batch script",
     source="tried with Slurm 22.05",
 )
-def check_stray_word(script: Script) -> Iterator[Result]:
-    """Find blanks after ``--``, values of several words without quotes, and open quotes."""
+def _stray_word(script: Script) -> Iterator[Result]:
     for written in script.directives:
         # The rule of blanks finds those, and the rule of dashes strays that are not ASCII.
         if not written.blank_equals:
@@ -129,11 +125,8 @@ def _stray(written: Directive) -> Result:
     cause="Slurm refuses the whole command",
     source="sbatch --help and srun --help of Slurm 22.05 and 24.11",
 )
-def check_unknown_option(script: Script) -> Iterator[Result]:
-    """Find unknown options in directives, and in calls of srun, sbatch and salloc.
-
-    Unambiguous beginnings of a name are allowed, as they are there.
-    """
+def _unknown_option(script: Script) -> Iterator[Result]:
+    # Unambiguous beginnings of a name are allowed, as they are there.
     used = [("sbatch", each.line, option) for each in script.directives for option in each.options]
     for call in script.calls("srun", "sbatch", "salloc"):
         used += [(call.program, call.line, option) for option in call.slurm_options()[0]]
@@ -188,8 +181,7 @@ _FORMS = {
     cause="sbatch refuses the script",
     source="tried with Slurm 22.05, 24.11 and 26.05",
 )
-def check_bad_value(script: Script) -> Iterator[Result]:
-    """Find values of directives that do not have the form of their option."""
+def _bad_value(script: Script) -> Iterator[Result]:
     for name, (form, example) in _FORMS.items():
         for written, option in script.options(name):
             value, message = option.value or "", f"{option.written} needs a value"
@@ -217,11 +209,8 @@ _PATHS = ("output", "error", "input")
     cause="no shell reads a directive: the name is taken literally, with its dollar sign",
     source="sbatch(1); tried with Slurm 22.05",
 )
-def check_variable_in_directive(script: Script) -> Iterator[Result]:
-    """Find variables in directives.
-
-    In names of log files, those that Slurm has a pattern for can be fixed.
-    """
+def _variable_in_directive(script: Script) -> Iterator[Result]:
+    # In names of log files, those that Slurm has a pattern for can be fixed.
     for written in script.directives:
         for option in written.options if written.effective else ():
             match = _VARIABLE.search(option.value or "")
@@ -251,8 +240,7 @@ _LIKELY = {"i": "%j", "s": "%x"}
     cause="the log gets another name than was meant",
     source="sbatch(1), filename pattern",
 )
-def check_log_name(script: Script) -> Iterator[Result]:
-    """Find unknown patterns, and ``%s``, which is the step and not the job's name."""
+def _log_name(script: Script) -> Iterator[Result]:
     for written, option in script.options("output", "error"):
         value, line = option.value or "", written.line
         letters = [letter for _, letter in _PATTERN.findall(value)]
@@ -278,11 +266,23 @@ def check_log_name(script: Script) -> Iterator[Result]:
     "so",
     source="sbatch(1), --output",
 )
-def check_log_directory(script: Script) -> Iterator[Result]:
-    """Find logs in a directory that is not beside the script."""
+def _log_directory(script: Script) -> Iterator[Result]:
     for written, option in script.options("output", "error"):
         parent = str(PurePosixPath(option.value or "").parent)
         is_known = parent not in (".", "/") and not set(parent) & set("%$")
         if is_known and not script.context.is_directory(parent):
             fix = f"mkdir -p {parent} before sbatch"
             yield at(written.line, f"the directory {parent} is not there", fix=fix)
+
+
+RULES = (
+    _hidden_directive,
+    _late_directive,
+    _blank_equals,
+    _stray_word,
+    _unknown_option,
+    _bad_value,
+    _variable_in_directive,
+    _log_name,
+    _log_directory,
+)

@@ -23,8 +23,7 @@ _BY_RANK = re.compile(
     source="torchx; a guide on Slurm and PyTorch: unhandled system error",
     fix="--gres=gpu:N or --gpus-per-node=N; let the rank choose by LOCAL_RANK",
 )
-def check_gpu_binding(script: Script) -> Iterator[Result]:
-    """Find ``--gpus-per-task`` for several tasks, and ``CUDA_VISIBLE_DEVICES`` set from a rank."""
+def _gpu_binding(script: Script) -> Iterator[Result]:
     single = script.value("ntasks") == "1" or (script.value("ntasks-per-node") == "1")
     for directive, option in script.options("gpus-per-task"):
         if not single:
@@ -55,11 +54,8 @@ _OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
     source="Apptainer User Guide, GPU Support",
     fix="apptainer exec --nv image.sif ... (for AMD: --rocm)",
 )
-def check_no_nv(script: Script) -> Iterator[Result]:
-    """Find a container without ``--nv`` in a job with GPUs.
-
-    It is no fault if the script names the option somewhere.
-    """
+def _no_nv(script: Script) -> Iterator[Result]:
+    # It is no fault if the script names the option somewhere.
     gres, known = script.value("gres") or "", ("0", "none")
     has_gpus = "gpu" in gres and not re.search(r"gpu(?::[\w-]{1,64})?:0\b", gres)
     if not (has_gpus or any((script.value(name) or "0") not in known for name in _OPTIONS)):
@@ -95,8 +91,7 @@ _EXPORTS_ALL = re.compile(r"\bset\s[^\n;]{0,80}?(?:-[a-z]{0,8}a|allexport)\b")
     cause="it stays in the batch shell: the ranks do not see it",
     source="bash(1), Environment; sbatch(1), --export",
 )
-def check_export(script: Script) -> Iterator[Result]:
-    """Find variables that only programs read, and that the script neither exports nor uses."""
+def _export(script: Script) -> Iterator[Result]:
     commands = script.commands
     every = "\n".join(command.text for command in commands)
     if _EXPORTS_ALL.search(every) or _SOURCED.search(every):
@@ -131,8 +126,7 @@ _LOGIN = re.compile(r"#!.{0,200}\s-[a-z]{0,8}[li]")
     source="conda: Your shell has not been properly configured to use 'conda activate'",
     fix='before it: source "$(conda info --base)/etc/profile.d/conda.sh"',
 )
-def check_conda_activate(script: Script) -> Iterator[Result]:
-    """Find an activation before which nothing has defined the shell function."""
+def _conda_activate(script: Script) -> Iterator[Result]:
     if not script.is_batch or _LOGIN.match(script.lines[0]):
         return
     # What another file or a module does is not known.
@@ -143,3 +137,11 @@ def check_conda_activate(script: Script) -> Iterator[Result]:
         if call.words[1:2] == ("activate",) and call.line < first:
             yield at(call.line, f"the shell of a batch job does not know {call.program} activate")
             return  # the others fail for the same reason
+
+
+RULES = (
+    _gpu_binding,
+    _no_nv,
+    _export,
+    _conda_activate,
+)

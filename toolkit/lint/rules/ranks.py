@@ -39,8 +39,7 @@ _FORMS = (
     cause="the program gets a text where it wants a number or a host's name",
     source="sbatch(1), output environment variables; scontrol(1)",
 )
-def check_slurm_variable(script: Script) -> Iterator[Result]:
-    """Find values of Slurm in a form that the reader does not expect."""
+def _slurm_variable(script: Script) -> Iterator[Result]:
     for line, match, command in script.find(_SHOW, "bare"):
         written = command.text.split("\n")[line - command.line]
         edits = [Edit(line=line, text=_SHOW.sub("scontrol show hostnames", written))]
@@ -62,8 +61,7 @@ _RANKS_OPTION = re.compile(r"\s(?:-np|-n|--np|--num-proc)[ =](\d+)\b")
     source="a published guide asks for 4 tasks on 2 nodes and starts 2",
     fix="leave it to Slurm, or use $SLURM_NTASKS",
 )
-def check_rank_count(script: Script) -> Iterator[Result]:
-    """Compare ``horovodrun -np`` and ``mpirun -np`` with the tasks of the job."""
+def _rank_count(script: Script) -> Iterator[Result]:
     tasks = tasks_of(script)
     for call in script.calls("horovodrun", "mpirun", "mpiexec") if tasks else ():
         match = _RANKS_OPTION.search(call.plain)
@@ -95,8 +93,7 @@ _NODES_OPTION = re.compile(
     source="pytorch.org: torchrun --nnodes",
     fix="--nnodes=$SLURM_NNODES",
 )
-def check_node_count(script: Script) -> Iterator[Result]:
-    """Find ``--nnodes`` with a number that is not the job's."""
+def _node_count(script: Script) -> Iterator[Result]:
     nodes = script.nodes
     if nodes is None:
         return
@@ -124,11 +121,8 @@ _ONE = tuple((module,) for module in _MODULES)
     source="sbatch(1); pytorch.org: torchrun is to be started once on each node",
     fix='srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 torchrun ...',
 )
-def check_lone_launcher(script: Script) -> Iterator[Result]:
-    """Find torchrun without srun in a job of several nodes.
-
-    It is no fault if srun starts the script itself.
-    """
+def _lone_launcher(script: Script) -> Iterator[Result]:
+    # It is no fault if srun starts the script itself.
     nodes, launchers = script.least_nodes, ("torchrun", *_MODULES)
     again = ("$0", "${0}", "BASH_SOURCE", *launchers)
     if nodes < 2 or any(word in call.text for call in script.calls("srun") for word in again):
@@ -158,11 +152,8 @@ _CHOSEN = re.compile(r"\bMASTER_ADDR=[\"']?\$[({]")
     source="pytorch.org: the rendezvous endpoint is a host that all nodes reach",
     fix='MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
 )
-def check_local_rendezvous(script: Script) -> Iterator[Result]:
-    """Find a meeting point at localhost in a job of several nodes.
-
-    It is no fault if it is only for the case of one node.
-    """
+def _local_rendezvous(script: Script) -> Iterator[Result]:
+    # It is no fault if it is only for the case of one node.
     if script.least_nodes < 2 or script.has(_CHOSEN):
         return
     for line, match, command in script.find(_MEETING, group="place"):
@@ -186,8 +177,7 @@ _GPUS = re.compile(r"(?:gpu(?::[\w-]{1,64})?:)?(?P<count>\d{1,4})\Z")
     source="pytorch.org: WORLD_SIZE is the number of all ranks",
     fix="WORLD_SIZE=$SLURM_NTASKS",
 )
-def check_world_size(script: Script) -> Iterator[Result]:
-    """Compare a number in the script with the job's tasks and GPUs; torchrun sets its own."""
+def _world_size(script: Script) -> Iterator[Result]:
     tasks, nodes = tasks_of(script), script.nodes
     if tasks is None or script.has(_OWN):
         return
@@ -212,8 +202,7 @@ def check_world_size(script: Script) -> Iterator[Result]:
     source="Slurm's CHANGELOG, slurm-22.05.md and slurm-23.11.md",
     fix='srun --cpus-per-task="$SLURM_CPUS_PER_TASK"',
 )
-def check_step_cpus(script: Script) -> Iterator[Result]:
-    """Find srun without ``--cpus-per-task`` in a job that asks for more than one."""
+def _step_cpus(script: Script) -> Iterator[Result]:
     asked = script.value("cpus-per-task") or "1"
     if asked == "1" or any("SRUN_CPUS_PER_TASK" in command.text for command in script.commands):
         return
@@ -239,7 +228,18 @@ _PORT = re.compile(
     source="pytorch#116974; ray#59551",
     fix="MASTER_PORT=$((61000 + SLURM_JOB_ID % 4536))",
 )
-def check_fixed_port(script: Script) -> Iterator[Result]:
-    """Find ports that are numbers in the script."""
+def _fixed_port(script: Script) -> Iterator[Result]:
     for line, match, _ in script.find(_PORT, "bare", "port"):
         yield at(line, f"port {match['port']} is the same for every job")
+
+
+RULES = (
+    _slurm_variable,
+    _rank_count,
+    _node_count,
+    _lone_launcher,
+    _local_rendezvous,
+    _world_size,
+    _step_cpus,
+    _fixed_port,
+)

@@ -21,8 +21,7 @@ from toolkit.sites import comment_example, comment_problem
     cause="the site refuses a job whose comment is not one of its own",
     source="the site's profile: toolkit site show",
 )
-def check_site_comment(script: Script) -> Iterator[Result]:
-    """Compare the last ``--comment`` of the directives with the site's rule."""
+def _site_comment(script: Script) -> Iterator[Result]:
     rule = script.context.site.comment if script.context.site else None
     if script.context.site is None or rule is None or not script.is_batch:
         return
@@ -46,8 +45,7 @@ def check_site_comment(script: Script) -> Iterator[Result]:
     cause="the site refuses the job, or runs it otherwise than was meant",
     source="the site's profile: toolkit site show",
 )
-def check_site_options(script: Script) -> Iterator[Result]:
-    """Find forbidden options, and required ones that are missing."""
+def _site_options(script: Script) -> Iterator[Result]:
     site = script.context.site
     if site is None or not script.is_batch:
         return
@@ -70,8 +68,7 @@ def check_site_options(script: Script) -> Iterator[Result]:
     cause="Slurm refuses the job",
     source="the site's profile: toolkit site show",
 )
-def check_site_partition(script: Script) -> Iterator[Result]:
-    """Check the partition's name, and the job by the rules that ``toolkit run`` has for it."""
+def _site_partition(script: Script) -> Iterator[Result]:
     site = script.context.site
     if site is None or not script.is_batch:
         return
@@ -127,8 +124,7 @@ def _job(script: Script) -> Job:
     cause="module load fails, and without set -e the script goes on without it",
     source="the site's profile: toolkit site show",
 )
-def check_site_module(script: Script) -> Iterator[Result]:
-    """Compare the loaded modules with those that the site has."""
+def _site_module(script: Script) -> Iterator[Result]:
     if script.context.site is None:
         return
     for call in script.calls("module", "ml"):
@@ -140,3 +136,11 @@ def check_site_module(script: Script) -> Iterator[Result]:
         for finding in options.modules(Case(loads, script.context.site)):
             fix = f"close: {finding.close}" if finding.close else finding.advice
             yield at(call.line, finding.cause, fix=fix)
+
+
+RULES = (
+    _site_comment,
+    _site_options,
+    _site_partition,
+    _site_module,
+)
