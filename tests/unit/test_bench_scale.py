@@ -424,6 +424,11 @@ def strong(serial: float, *, scatter: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) 
 @pytest.mark.parametrize("is_strong", [True, False])
 def test_the_serial_fraction_is_found_in_exact_data(serial: float, is_strong: bool) -> None:
     groups = [measured(size, *[50 * (serial + (1 - serial) * size)] * 3) for size in SIZES]
+    whole = strong(serial) if is_strong else study(*groups)
+    entry = report.series(whole)[0]
+    header, rows = report.table(whole, entry)
+    column = header.index("serial")
+    assert [row[column] for row in rows] == ["-", *[f"{serial:.1%}"] * 3]
 
 
 def full() -> Study:
