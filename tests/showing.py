@@ -50,7 +50,7 @@ REFUSING: dict[str, tuple[str, ...]] = {
 # Commands that write, start or submit; showing is not what they are for.
 ACTING = frozenset(
     (
-        *("demo", "doctor", "forward", "run", "setup", "shell", "notebook connect"),
+        *("demo", "doctor", "forward", "run", "setup", "shell", "ssh", "notebook connect"),
         *("bench allreduce", "bench compare", "bench scale", "jobs copy", "notebook start"),
         *(f"cluster {name}" for name in "cut down exec join kill shell start up".split()),
         *(f"image {name}" for name in "build check copy import lock new".split()),

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from toolkit.errors import CommandFailedError, NeedsInstallError
 from toolkit.quoting import shell_words
@@ -122,6 +122,21 @@ def start(
             ) from error
         raise NeedsInstallError(
             f"{words[0]} is not installed here", place=shell_words(words), next_step="toolkit setup"
+        ) from error
+
+
+def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """Replace this process by a program, which then has its terminal, signals and exit code.
+
+    Raises:
+        NeedsInstallError: there is no such program.
+    """
+    echo(argv)
+    try:
+        os.execvpe(_program(argv[0], env), list(argv), dict(env))
+    except FileNotFoundError as error:
+        raise NeedsInstallError(
+            f"{argv[0]} is not installed here", place=argv[0], next_step="toolkit setup"
         ) from error
 
 

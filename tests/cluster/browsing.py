@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from playwright.sync_api import Browser, Page
 
-from tests.cluster.forwarding import Forward
+from tests.cluster.forwarding import Forward, free_port
 from tests.cluster.ranks import wait_for
 
 MINUTES = 2 * 60 * 1000
@@ -65,12 +65,6 @@ def notebook(*cells: str) -> str:
             ],
         }
     )
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def wait_until_idle(page: Page) -> None:
@@ -126,7 +120,7 @@ def keep(page: Page, name: str, part: str = "") -> None:
 
 
 def memory(door: Forward) -> float:
-    """Return the most memory in MB that the relay's end on the login node has had."""
+    """Return the most memory in MB that the command, which carries nothing itself, on the login node has had."""
     status = Path(f"/proc/{door.process.pid}/status").read_text()
     return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1000
 

@@ -116,3 +116,9 @@ class Channels:
             data = self.stream.read(length)
             if opcode & 15 == 1:
                 yield json.loads(data)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

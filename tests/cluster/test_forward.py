@@ -1,11 +1,13 @@
-"""`toolkit forward`: the way from a login node to a server in a job, past the network."""
+"""`toolkit ssh` and `toolkit forward`: from a login node into a job, past the network."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster_fixtures import Toolkit
-from tests.cluster.forwarding import LONG, Forward
+from tests.cluster.forwarding import LONG, Forward, free_port
 from tests.cluster.ordinary_user import User
 from tests.cluster.ranks import wait_for
-from tests.cluster.ssh import own_sshd
 
 _SERVER = """
 import http.server, socketserver, os
@@ -55,20 +56,6 @@ def serving(cluster: str, toolkit: Toolkit, base: Path) -> Iterator[tuple[Path, 
     toolkit("cancel", "web-0001", cwd=directory)
 
 
-def test_where_nodes_take_ssh(
-    serving: tuple[Path, str], toolkit_env: dict[str, str], shared_dir: Path
-) -> None:
-    directory, port = serving
-    there = (sys.executable, "-m", "toolkit", "cluster", "exec", "--node", "nid002", "--")
-    tests = (f"{name}={toolkit_env[name]}" for name in ("TOOLKIT_CLUSTER", "TOOLKIT_CLUSTER_DIR"))
-    with own_sshd(shared_dir, ("env", *tests, *there)) as settings:
-        door = Forward(directory, {**toolkit_env, **settings}, "forward", "web-0001", port, "--ssh")
-        assert door.get().endswith("from nid002")
-        assert "Accepted publickey" in (shared_dir / "log").read_text()
-        assert door.end() == 130
-    assert not door.socket.exists()
-
-
 def test_from_the_login_node_to_a_server_in_a_job(
     serving: tuple[Path, str],
     toolkit_env: dict[str, str],
@@ -104,28 +91,45 @@ def test_from_the_login_node_to_a_server_in_a_job(
     long = toolkit("forward", "web-0001", port, "--socket", f"/tmp/{'x' * 103}", cwd=directory)
     assert (long.returncode, "at most 107 bytes" in long.stderr) == (64, True)
 
-    # The relay is killed: its end on the node goes, and the socket that is left stops nobody.
+    # A port that nobody has, and one of another user of the node, who could have taken it first.
+    nothing = toolkit("forward", "web-0001", "1", cwd=directory)
+    assert (nothing.returncode, "nothing listens on port 1 of nid002" in nothing.stderr) == (
+        71,
+        True,
+    )
+    if user.become:
+        there = (sys.executable, "-m", "toolkit", *"cluster exec --node nid002 --".split())
+        with subprocess.Popen(
+            (*there, *user.become, "/usr/bin/python3", "-c", _LISTEN),
+            env=toolkit_env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as other:
+            assert other.stdin is not None
+            assert other.stdout is not None
+            for target in (other.stdout.readline().strip(), other.stdout.readline().strip()):
+                refused = toolkit("forward", "web-0001", target, cwd=directory)
+                assert refused.returncode == 71
+                assert "belongs to another user" in refused.stderr
+            other.stdin.close()
+
+    # The command is killed: its step on the node goes, and the socket that is left stops nobody.
     door.process.kill()
-    wait_for(lambda: not _relays(directory), "the relay's processes to end")
+    wait_for(lambda: not _steps(toolkit), "the step to end")
     door = Forward(directory, toolkit_env, "forward", "web-0001", port)
     assert door.get().endswith("from nid002")
-    # srun is killed: it starts again.
-    for process in _relays(directory):
+    # srun is killed, then the step: it starts again.
+    for process in _sruns(directory):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-    wait_for(lambda: door.says("nid002 again"), "the relay to start again")
-    assert door.says("connection to nid002: it was ended by SIGKILL")
+    wait_for(lambda: door.says("nid002 again"), "the step to start again")
+    assert door.says("lost       connection to nid002: ")
     assert door.get().endswith("from nid002")
     door.messages.write_text("")
-
-    # The step is killed: it starts again.
-    steps = toolkit(
-        "cluster", "exec", "--", "squeue", "--steps", "--noheader", "--format=%i %j", cwd=directory
-    )
-    for line in steps.stdout.splitlines():
-        if "toolkit-relay" in line:
-            toolkit("cluster", "exec", "--", "scancel", line.split()[0], cwd=directory)
-    wait_for(lambda: "nid002 again" in door.messages.read_text(), "the relay to start again")
+    for step in _steps(toolkit):
+        toolkit("cluster", "exec", "--", "scancel", step, cwd=directory)
+    wait_for(lambda: "nid002 again" in door.messages.read_text(), "the step to start again")
     assert door.get().endswith("from nid002")
     # The job ends while 40 clients are connected: a plain end, and nothing is left.
     door.get("/flood", most=1000)
@@ -148,15 +152,126 @@ def test_from_the_login_node_to_a_server_in_a_job(
     assert (ended.returncode, "is not running" in ended.stderr) == (87, True)
 
 
-def _relays(cwd: Path) -> list[int]:
-    """The processes of srun, and the ways to it, by which a directory's commands reach nodes."""
+def test_other_programs_of_openssh(
+    serving: tuple[Path, str], toolkit: Toolkit, toolkit_env: dict[str, str], base: Path
+) -> None:
+    """As VS Code has it: an install script over ssh, then a server of its own that is forwarded."""
+    del serving
+    directory = base / "w" / "it's $(touch pwned) 50%h 한글"
+    home = base / "w" / "home"
+    directory.mkdir()
+    home.mkdir()
+    env = {**toolkit_env, "HOME": str(home)}
+    start = (
+        "run --detach --runtime none --launcher none --nodes 2 --gpus-per-node 1 --job-name work"
+    )
+    done = toolkit(*start.split(), "--env", "WORD=a b", "--", "sleep", "600", cwd=directory)
+    assert done.returncode == 0, done.stderr
+    wait_for(lambda: "RUNNING" in toolkit("ps", cwd=directory).stdout, "the job")
+
+    def session(*words: str) -> subprocess.CompletedProcess[str]:
+        return toolkit("ssh", *words, cwd=directory, env=env)
+
+    # With the job's variables and GPUs, on the node that is asked for, words and exit code intact.
+    seen = session("work-0001", 'echo "$WORD $CUDA_VISIBLE_DEVICES $SLURMD_NODENAME"; pwd')
+    variables, where = seen.stdout.splitlines()
+    assert re.fullmatch("a b [01] nid001", variables), seen
+    assert where == str(directory)
+    assert session("--rank", "1", "work-0001", "hostname").stdout == "nid002\n"
+    words = session(
+        "--host", "work-0001", "bash", "-c", 'printf "<%s>" "$@"; exit 7', "-", "a b", "$x"
+    )
+    assert (words.returncode, words.stdout, words.stderr) == (7, "<a b><$x>", "")
+
+    installed = session("--install", "work-0001")
+    assert "Include toolkit.d/*.conf" in installed.stdout, installed.stderr
+    config = home / ".ssh/toolkit.d/work-0001.conf"
+
+    def outside(*words: str | Path, stdin: str = "") -> str:
+        done = subprocess.run(
+            (words[0], "-F", config, *words[1:]),
+            cwd=base,
+            env=env,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=LONG,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    (base / "w/sent").write_text("sent")
+    script = "set -e; mkdir -p server; echo 'listening on' $SLURMD_NODENAME; exit 0\n"
+    assert outside("ssh", "work-0001", "bash", "-s", stdin=script) == "listening on nid001\n"
+    outside("scp", "-q", base / "w/sent", "work-0001:server/scp")
+    outside("scp", "-q", "-O", base / "w/sent", "work-0001:server/old")
+    outside("sftp", "-q", "-b", "-", "work-0001", stdin=f"@put {base}/w/sent server/sftp\n")
+    assert {
+        path.name: path.read_text() for path in (directory / "server").iterdir()
+    } == dict.fromkeys(("scp", "old", "sftp"), "sent")
+    copied = ("rsync", f"--rsh=ssh -F {config}", str(base / "w/sent"), "work-0001:server/rsync")
+    subprocess.run(copied, env=env, check=True, timeout=LONG)
+    assert (directory / "server/rsync").read_text() == "sent"
+
+    # Its server listens on a port or a socket of the node; the client asks by -D, -L to either.
+    (directory / "serve.py").write_text(_SERVER + "\n")
+    with subprocess.Popen(
+        ("ssh", "-F", config, "work-0001", sys.executable, "serve.py"),
+        env=env,
+        stdin=subprocess.DEVNULL,
+    ) as server:
+        wait_for((directory / "port").exists, "the server")
+        port, own = (directory / "port").read_text(), base / "w/local"
+        number = free_port()
+        way = ("-N", "-D", f"127.0.0.1:{number}", "-L", f"{own}:127.0.0.1:{port}")
+        with subprocess.Popen(("ssh", "-F", config, *way, "work-0001"), env=env) as tunnel:
+            wait_for(own.exists, "the tunnel")
+            for way in (("--unix-socket", str(own)), ("--socks5-hostname", f"127.0.0.1:{number}")):
+                got = subprocess.run(
+                    ("curl", "-s", "--noproxy", "", *way, f"http://127.0.0.1:{port}/"),
+                    capture_output=True,
+                    text=True,
+                    timeout=LONG,
+                )
+                assert got.stdout == "from nid001", got
+            # The end of the job is the end of all.
+            toolkit("cancel", "work-0001", cwd=directory)
+            assert tunnel.wait(LONG) == 255
+        assert server.wait(LONG) == 255
+    assert session("work-0001").returncode == 87
+    assert not list((base / "w").rglob("pwned"))
+
+
+def _steps(toolkit: Toolkit) -> list[str]:
+    """The steps of jobs by which ssh reaches nodes."""
+    rows = toolkit(
+        "cluster", "exec", "--", "squeue", "--steps", "--noheader", "--format=%i %j"
+    ).stdout
+    return [row.split()[0] for row in rows.splitlines() if "toolkit-ssh" in row]
+
+
+def _sruns(cwd: Path) -> list[int]:
+    """The processes of srun by which a directory's commands reach nodes."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            words = (place / "cmdline").read_text()
-            if "toolkit-relay" in words and (place / "cwd").readlink() == cwd:
+            words = (place / "cmdline").read_bytes().split(b"\0")
+            is_ssh = b"--job-name=toolkit-ssh" in words and words[0].endswith(b"srun")
+            if is_ssh and (place / "cwd").readlink() == cwd:
                 found.append(int(place.name))
     return found
 
 
 _CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+# Listens on a port and on a socket that everybody may connect to, until its input ends.
+_LISTEN = """
+import os, socket, sys, tempfile
+port, path = socket.socket(), socket.socket(socket.AF_UNIX)
+port.bind(("127.0.0.1", 0)), port.listen()
+print(port.getsockname()[1], flush=True)
+place = tempfile.mkdtemp()
+path.bind(place + "/s"), path.listen()
+os.chmod(place, 0o755), os.chmod(place + "/s", 0o777)
+print(place + "/s", flush=True)
+sys.stdin.read()
+"""

@@ -130,11 +130,15 @@ def test_a_notebook_that_only_its_owner_reaches(
         assert "PermissionError" in tried.stderr, tried
         assert user.run("cat", str(run / "token")).returncode == 1
 
-    # The relay is killed, and is there again.
+    # A session is where the kernels are: in the image, with what the job sees.
+    inside = toolkit("ssh", "notebook-0001", "ls runs; python3 -c 'import jupyterlab'", cwd=directory)
+    assert (inside.returncode, inside.stdout) == (0, "notebook-0001\n"), inside
+
+    # The step is killed, and is there again.
     steps = toolkit(*"cluster exec -- squeue --steps --noheader".split(), "--format=%i %j").stdout
-    (step,) = [row.split()[0] for row in steps.splitlines() if "toolkit-relay" in row]
+    (step,) = [row.split()[0] for row in steps.splitlines() if "toolkit-ssh" in row]
     toolkit("cluster", "exec", "--", "scancel", step)
-    wait_for(lambda: door.says("nid003 again"), "the relay to start again")
+    wait_for(lambda: door.says("nid003 again"), "the step to start again")
     assert status(door, token) == 200
 
     # The way in is closed and opened; the notebook goes on.

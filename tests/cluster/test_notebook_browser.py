@@ -53,7 +53,7 @@ print("on " + "it goes")
 """
 _BROWSERS = 5
 _CLIENTS = 40  # that are connected when the job ends
-_MOST_MEMORY = 120  # MB of the relay, whatever flows through it
+_MOST_MEMORY = 120  # MB of the command, whatever flows through it
 _CHECKOUT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.long
@@ -156,16 +156,16 @@ def test_a_cell_that_prints_for_ever_is_interrupted_while_others_work(served: Se
     page.context.close()
 
 
-def test_a_page_works_on_after_the_relay_was_killed(served: Served, toolkit: Toolkit) -> None:
+def test_a_page_works_on_after_the_step_was_killed(served: Served, toolkit: Toolkit) -> None:
     """What a running cell prints later arrives, and other cells run."""
     page, running = served.page("after.ipynb"), served.page("waits.ipynb")
     run_all_cells(running)
     running.get_by_text("it begins", exact=True).wait_for(timeout=MINUTES)
     wait_until_idle(page)
     steps = toolkit(*"cluster exec -- squeue --steps --noheader".split(), "--format=%i %j").stdout
-    (step,) = [row.split()[0] for row in steps.splitlines() if "toolkit-relay" in row]
+    (step,) = [row.split()[0] for row in steps.splitlines() if "toolkit-ssh" in row]
     toolkit("cluster", "exec", "--", "scancel", step)
-    wait_for(lambda: served.door.says(" again"), "the relay to start again")
+    wait_for(lambda: served.door.says(" again"), "the step to start again")
     choose(page, "Run", "Run All Cells")  # it shows the kernel's state as Unknown until then
     page.get_by_text("on it goes", exact=True).wait_for(timeout=MINUTES)
     (served.directory / "again").touch()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, PARTITIONS, make_case
-from toolkit import shell, sites
-from toolkit.cli.connect import Entrance, entrance_of, idle_seconds, require_free
+from toolkit import sites
+from toolkit.cli.connect import entrance_of, idle_seconds
 from toolkit.cli.connect import notebook_stop as stop
 from toolkit.errors import (
     BusyError,
-    CommandFailedError,
     JobLostError,
     PlanError,
     UntrustedError,
@@ -30,6 +28,7 @@ from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.planning.target import understand
 from toolkit.runs import forward, status
+from toolkit.runs import notebook as notebooks
 from toolkit.runs.run import Run
 from toolkit.scripts import script
 
@@ -139,18 +138,31 @@ def test_the_script_holds_no_token_and_no_port() -> None:
 def test_a_place_that_cannot_be_had_is_refused_before_the_job_queues(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     with pytest.raises(UntrustedError):
-        require_free(Entrance(8888, tmp_path / "door"), "x")
+        forward.Entrance(tmp_path / "door").require_free()
+    tmp_path.chmod(0o700)
     with pytest.raises(UsageError, match="not at both"):
-        entrance_of(8888, tmp_path / "door", 8888)
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        with pytest.raises(BusyError, match="is not available"):
-            require_free(Entrance(8888, None, other.getsockname()[1]), "x")
+        entrance_of(tmp_path / "door", 8888, Path)
+    with pytest.raises(UsageError, match="at most 107 bytes"):
+        forward.Entrance(tmp_path / ("d" * 107)).require_free()
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is not a socket"):
+        forward.Entrance(tmp_path / "file").require_free()
+    assert (tmp_path / "file").exists()
+    with socket.socket() as port, socket.socket(socket.AF_UNIX) as dead:
+        port.bind(("127.0.0.1", 0))
+        port.listen()
+        with pytest.raises(BusyError, match="listens on port"):
+            forward.Entrance(Path(), port.getsockname()[1]).require_free()
+        dead.bind(str(tmp_path / "door"))
+        dead.listen()
+        with pytest.raises(BusyError, match="listens on /"):
+            forward.Entrance(tmp_path / "door").require_free()
+    forward.Entrance(tmp_path / "door").require_free()
+    assert not (tmp_path / "door").exists()
 
 
 @pytest.fixture
-def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> forward.Door:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> forward.Server:
     """The way to a server of an array of two elements on one node."""
     states = [JobState(job_id=number, state="RUNNING", nodes="nid001") for number in (71, 72)]
     monkeypatch.setattr(status, "running", lambda _: states)
@@ -159,25 +171,25 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> forward.Door:
     return forward.locate(Run(run), "8888")
 
 
-def test_the_first_element_of_an_array_is_reached(door: forward.Door) -> None:
-    assert (door.node, door.job_id) == ("nid001", 71)
+def test_the_first_element_of_an_array_is_reached(server: forward.Server) -> None:
+    assert (server.door.node, server.door.job_id, server.target) == ("nid001", 71, "8888")
 
 
-def test_a_job_that_was_requeued_to_another_node_has_ended(door: forward.Door) -> None:
-    assert door.is_running()
-    assert not door._replace(node="nid002").is_running()
-    assert not door._replace(job_id=70).is_running()  # another element, which has ended
+def test_a_job_that_was_requeued_to_another_node_has_ended(server: forward.Server) -> None:
+    assert server.door.is_running()
+    assert not server.door._replace(node="nid002").is_running()
+    assert not server.door._replace(job_id=70).is_running()  # another element, which has ended
 
 
 def newest(runs: Path) -> str:
-    run = forward.newest(runs)
+    run = notebooks.newest(runs)
     return run.name if run else ""
 
 
 def test_the_newest_notebook_that_has_not_ended_is_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forward, "is_notebook", lambda paths: "notebook" in paths.name)
+    monkeypatch.setattr(notebooks, "is_notebook", lambda paths: "notebook" in paths.name)
     for number, name in enumerate(("notebook-0001", "notebook-0002", "train-0001")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "plan.json").touch()
@@ -194,52 +206,28 @@ def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(
 ) -> None:
     (tmp_path / "notebook-0001").mkdir()
     (tmp_path / "notebook-0001/plan.json").touch()
-    monkeypatch.setattr(forward, "is_notebook", lambda _: True)
+    monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
     monkeypatch.setattr(status, "query", lambda _: None)
     stop.main(["--runs", str(tmp_path)], standalone_mode=False)
     assert "notebook-0001 has ended already" in capsys.readouterr().out
 
 
-def test_a_step_of_the_relay_opens_no_port_for_mpi(door: forward.Door) -> None:
-    assert "--mpi=none" in door.transport(("true",))
-
-
 def test_a_server_that_does_not_listen_yet(
-    door: forward.Door, monkeypatch: pytest.MonkeyPatch
+    server: forward.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forward, "is_notebook", lambda _: True)
+    monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
     with pytest.raises(JobLostError, match="not listen yet"):
-        forward.server(door.run)
+        notebooks.server(server.door.run)
 
 
 def test_no_token_goes_to_a_server_that_others_could_have_named(
-    door: forward.Door, monkeypatch: pytest.MonkeyPatch
+    server: forward.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = door.run.directory
+    run = server.door.run.directory
     (run / "place.json").write_text('{"node": "nid001", "socket": "/tmp/a.sock"}')
     (run / "token").write_text("secret")
-    monkeypatch.setattr(forward, "is_notebook", lambda _: True)
-    assert forward.server(door.run).token == "secret"
+    monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
+    assert notebooks.server(server.door.run).token == "secret"
     run.chmod(0o1777)
     with pytest.raises(UntrustedError, match="every user"):
-        forward.server(door.run)
-
-
-def test_a_server_is_proven_beside_a_prolog_and_within_another_job(
-    door: forward.Door, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def answer(
-        argv: Sequence[str], *, env: Mapping[str, str], input: str, **_: Any
-    ) -> shell.Result:
-        assert "SLURM_MEM_PER_CPU" not in env
-        assert "secret" in input
-        assert not any("secret" in word for word in argv)
-        return shell.Result(tuple(argv), 0, f"Welcome to nid001\n403 {code}\n", "")
-
-    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
-    monkeypatch.setattr("toolkit.runs.forward.run_command", answer)
-    code, door = "200", door._replace(token="secret")
-    forward.prove(door)
-    code = "403"
-    with pytest.raises(CommandFailedError):
-        forward.prove(door)
+        notebooks.server(server.door.run)

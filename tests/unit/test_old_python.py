@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 import toolkit
-from toolkit.relay import gate
-from toolkit.runs import forward
 
 _HOME = Path(toolkit.__file__).parent
-_RELAY = [_HOME / "relay" / name for name in gate._PARTS]
 _PLACES = (
     *("scripts/templates", "scripts/report", "images/checks"),
     *("doctor/scripts", "bench/inside"),
@@ -52,18 +49,6 @@ def _is_union(node: ast.AST) -> bool:
     return any(isinstance(side, ast.Dict | ast.DictComp) for side in sides)
 
 
-@pytest.mark.parametrize("path", _RELAY, ids=lambda path: path.name)
-def test_the_nodes_end_of_the_relay_runs_on_python_3_6(path: Path) -> None:
-    assert newer(path.read_text(), (3, 6)) == []
-
-
 @pytest.mark.parametrize("path", _IMAGE, ids=lambda path: path.name)
 def test_what_scripts_carry_into_images_runs_on_python_3_8(path: Path) -> None:
     assert newer(path.read_text(), (3, 8)) == []
-
-
-def test_the_small_programs_of_the_relay_run_on_python_3_6() -> None:
-    assert newer(gate._LOADER, (3, 6)) == []
-    assert newer(forward._PROBE, (3, 6)) == []
-    assert "from toolkit" not in gate.program().decode()
-    ast.parse(gate.program(), feature_version=(3, 6))

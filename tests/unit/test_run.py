@@ -39,6 +39,7 @@ from toolkit.runs import (
     directories,
     forward,
     logs,
+    notebook,
     removal,
     status,
 )
@@ -146,7 +147,7 @@ def test_a_run_that_others_can_exchange_counts_as_theirs(writable: str, run: Run
         run.require_own,
         lambda: removal.remove([run], force=True),
         lambda: forward.locate(run, "6006"),
-        lambda: forward.server(run),
+        lambda: notebook.server(run),
         lambda: failed_points(str(run.directory)),
     ):
         with pytest.raises(UntrustedError, match="every user of this machine can write"):

@@ -6,13 +6,12 @@ import contextlib
 import os
 import re
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -39,9 +38,9 @@ from toolkit.model.run import Outcome
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
-from toolkit.relay import gate, sockets
 from toolkit.rules.files import unseen
 from toolkit.runs import follow, forward, interactive
+from toolkit.runs import notebook as notebooks
 from toolkit.runs.directories import find
 from toolkit.runs.removal import cancel
 from toolkit.runs.run import Run
@@ -162,20 +161,6 @@ def _cancelled(run: Run) -> str:
     return f"{run.name}; the nodes are free again"
 
 
-class Entrance(NamedTuple):
-    """The place at which connections arrive, and its address on the user's own machine.
-
-    Attributes:
-        port: on the user's own machine.
-        socket: path of the socket on this host; None: the default.
-        listen: a port of this machine's loopback address instead of a socket.
-    """
-
-    port: int
-    socket: Path | None = None
-    listen: int | None = None
-
-
 entrance_options: Callable[[Callable[..., int]], Callable[..., int]] = options(
     click.option(
         "--port",
@@ -196,16 +181,12 @@ entrance_options: Callable[[Callable[..., int]], Callable[..., int]] = options(
         help="Listen on 127.0.0.1:PORT instead: only where all users of this machine may "
         "reach the server.",
     ),
-    click.option(
-        "--ssh",
-        "by_ssh",
-        is_flag=True,
-        help="Reach the node by ssh instead of srun: faster, where nodes take it.",
-    ),
 )
 
 
-def entrance_of(port: int | None, path: Path | None, listen: int | None) -> Entrance:
+def entrance_of(
+    path: Path | None, listen: int | None, default: Callable[[], Path]
+) -> forward.Entrance:
     """Return the place at which connections arrive, by the options of it.
 
     Raises:
@@ -217,7 +198,8 @@ def entrance_of(port: int | None, path: Path | None, listen: int | None) -> Entr
             place="--listen",
             next_step="leave out --listen or --socket",
         )
-    return Entrance(port or listen or FIRST_PORT, path, listen)
+    own = Path() if listen else path or default()
+    return forward.Entrance(own.absolute(), listen)
 
 
 @click.command("forward")
@@ -235,81 +217,77 @@ def forward_server(
     port: int | None,
     socket_path: Path | None,
     listen: int | None,
-    by_ssh: bool,
     as_json: bool,
     runs: Path,
 ) -> int:
     """Reach a server in a running job, such as TensorBoard.
 
-    It needs no port on the network. The server (TensorBoard, a dashboard, a debugger) listens on
-    PORT of the node's loopback address, or on SOCKET, an absolute path on the node. Its connections
-    go through one step of the job to a socket of this host that only you can open. The command ends
-    with the job, or by Ctrl-C, and connects again if the step is lost.
+    It is `ssh -N -L` through the job itself, and needs no port on the network. The server
+    (TensorBoard, a dashboard, a debugger) is your own, and listens on PORT of the node's loopback
+    address, or on SOCKET, an absolute path on the node. Connections arrive at a socket of this host
+    that only you can open. The command ends with the job, or by Ctrl-C, and connects again if the
+    connection is lost.
 
     \b
     Examples:
       toolkit forward train-0007 6006
       toolkit forward train-0007 /tmp/debug.sock --port 5678
-      toolkit forward train-0007 8265 --node nid002 --ssh
+      toolkit forward train-0007 8265 --node nid002
     """
-    door = forward.locate(find(run, runs), target, node=node, by_ssh=by_ssh)
-    own = int(door.target) if door.target.isdigit() else None
-    return carry(door, entrance_of(port or listen or own, socket_path, listen), as_json=as_json)
+    server = forward.locate(find(run, runs), target, node=node)
+    entrance = entrance_of(socket_path, listen, lambda: forward.socket_path(server))
+    own = int(server.target) if server.target.isdigit() else FIRST_PORT
+    return carry(server, entrance, port or listen or own, as_json=as_json)
 
 
-def carry(door: forward.Door, entrance: Entrance, path: str = "/", *, as_json: bool = False) -> int:
+def carry(
+    server: forward.Server,
+    entrance: forward.Entrance,
+    port: int,
+    path: str = "/",
+    *,
+    as_json: bool = False,
+) -> int:
     """Print how to connect, carry connections until the job ends, and return the exit code.
 
     Args:
-        door: the way to the server.
+        server: a server on a node.
         entrance: the place at which connections arrive.
+        port: of the user's own machine.
         path: of the address in a browser.
         as_json: print the way in for programs.
     """
-    own, ssh = Path(), ""
-    if entrance.listen is None:
-        own = (entrance.socket or forward.socket_path(door.run, door.target, door.node)).absolute()
-        ssh = forward.ssh_command(entrance.port, own)
-    address = f"http://localhost:{entrance.port}{path}"
+    run, is_shown = server.door.run, False
+    entrance.require_free()
     try:
-        with interrupted_by_signals(), _listening(entrance, own) as listener:
-            is_shown = False
-            for event in forward.open_door(door, listener):
-                if isinstance(event, gate.Connected) and not is_shown:
+        with interrupted_by_signals():
+            for subject, text in forward.carry(server, entrance):
+                if subject == "connected" and not is_shown:
+                    if server.token:
+                        notebooks.prove(server, entrance)
                     is_shown = True
-                    _show_way_in(door, ssh, address, as_json=as_json)
+                    _show_way_in(server, entrance, port, path, as_json=as_json)
                 else:
-                    console.say(*_describe(event, door))
+                    console.say(subject, text)
     except KeyboardInterrupt:
         console.note("")
-        console.say("closed", f"the connections; {door.run.name} keeps running")
+        console.say("closed", f"the connections; {run.name} keeps running")
         return INTERRUPTED
     return 0
 
 
-def _listening(entrance: Entrance, path: Path) -> contextlib.AbstractContextManager[socket.socket]:
-    if entrance.listen is not None:
-        return sockets.listening_locally(entrance.listen)
-    return sockets.listening(path)
-
-
-def _show_way_in(door: forward.Door, ssh: str, address: str, *, as_json: bool) -> None:
-    data = {"run": door.run.name, "node": door.node, "ssh": ssh, "address": address}
-    lines = [console.subject(name, str(data[name])) for name in ("ssh", "address") if data[name]]
+def _show_way_in(
+    server: forward.Server, entrance: forward.Entrance, port: int, path: str, *, as_json: bool
+) -> None:
+    data = {
+        "run": server.door.run.name,
+        "node": server.door.node,
+        "ssh": "" if entrance.port else forward.ssh_command(port, entrance.path),
+        "address": f"http://localhost:{port}{path}",
+    }
+    lines = [console.subject(name, data[name]) for name in ("ssh", "address") if data[name]]
     console.result(data, "\n".join(lines), as_json=as_json)
     console.say("", "both on your own machine; Ctrl-C here ends the connections, not the job")
-
-
-def _describe(event: gate.Event, door: forward.Door) -> tuple[str, str]:
-    """Return the subject and the text of what happened to the connection of a node."""
-    if isinstance(event, gate.Connected):
-        return "connected", f"to {door.node} again"
-    if isinstance(event, gate.Refused):
-        server = f"port {door.target}" if door.target.isdigit() else door.target
-        return "refused", f"{server} of {door.node} does not answer: {event.reason}"
-    if isinstance(event, gate.Lost):
-        return "lost", f"connection to {door.node}: {event.reason}; next try in {event.seconds:g} s"
-    return "ended", f"{door.run.name} is not running any more"
 
 
 @click.command("start")
@@ -329,7 +307,6 @@ def notebook_start(
     port: int | None,
     socket_path: Path | None,
     listen: int | None,
-    by_ssh: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -347,14 +324,16 @@ def notebook_start(
     name = options["job_name"] or (
         shown.name if (shown.parent / JOINED).is_file() else "notebook"  # an exercise of a workshop
     )
-    entrance = entrance_of(port, socket_path, listen)
-    require_free(entrance, f"{name}-0000-000000-jupyter.sock")
-    given = {**options, "launcher": forward.LAUNCHER, "job_name": name}
+    example = f"{name}-0000-000000-jupyter.sock"
+    entrance_of(
+        socket_path, listen, lambda: forward.private_directory() / example
+    ).require_free()  # before the job queues
+    given = {**options, "launcher": notebooks.LAUNCHER, "job_name": name}
     layer = flags(given, (str(idle_seconds(idle)), str(shown)))
     wait = configured_wait(partial(console.say, "waiting"))
     gather_case = partial(patiently, partial(_gather_notebook, layer, shown), wait)
     case = with_image(gather_case(), gather_case)
-    others = forward.others(Path(case.run).parent, shown)
+    others = notebooks.others(Path(case.run).parent, shown)
     run = write(case)
     console.announce(run.plan)
     for other in others:
@@ -369,21 +348,11 @@ def notebook_start(
         code = _wait_for_server(run)
         if code is not None:
             return code
-        return _connect(run, entrance, by_ssh=by_ssh, as_json=as_json)
+        return _connect(run, port, socket_path, listen, as_json=as_json)
     except KeyboardInterrupt:
         console.note("")
         console.say("detached", f"job {run.job_id} goes on; {_next_steps(run)}")
         return INTERRUPTED
-
-
-def require_free(entrance: Entrance, name: str) -> None:
-    """Raise an error if nothing can listen at an entrance, whose own socket has a name by default.
-
-    It is for what shall be known before a job queues.
-    """
-    own = Path() if entrance.listen else entrance.socket or sockets.private_directory() / name
-    with _listening(entrance, own.absolute()):
-        return
 
 
 def _gather_notebook(layer: Layer, directory: Path) -> Case:
@@ -435,16 +404,19 @@ def _wait_for_server(run: Run) -> int | None:
             show_outcome(event, run)
             show_explanation(run)
             return event.exit_code or 1
-        if (run.directory / forward.PLACE).is_file():
+        if (run.directory / notebooks.PLACE).is_file():
             return None
     raise AssertionError("a run that is followed ends with an outcome")
 
 
-def _connect(run: Run, entrance: Entrance, *, by_ssh: bool, as_json: bool) -> int:
-    """Prove that the server answers, and carry connections to it until the job ends."""
-    door = forward.server(run, by_ssh=by_ssh)
-    forward.prove(door)
-    code = carry(door, entrance, f"/lab?token={door.token}", as_json=as_json)
+def _connect(
+    run: Run, port: int | None, socket_path: Path | None, listen: int | None, *, as_json: bool
+) -> int:
+    """Carry connections to the server of a notebook until the job ends."""
+    server = notebooks.server(run)
+    entrance = entrance_of(socket_path, listen, lambda: forward.socket_path(server))
+    path = f"/lab?token={server.token}"
+    code = carry(server, entrance, port or listen or FIRST_PORT, path, as_json=as_json)
     if code == INTERRUPTED:
         console.say("next", _next_steps(run))
     else:
@@ -478,7 +450,6 @@ def notebook_connect(
     port: int | None,
     socket_path: Path | None,
     listen: int | None,
-    by_ssh: bool,
     as_json: bool,
     runs: Path,
 ) -> int:
@@ -489,8 +460,7 @@ def notebook_connect(
       toolkit notebook connect
       toolkit notebook connect notebook-0002 --port 9999
     """
-    entrance = entrance_of(port, socket_path, listen)
-    return _connect(_find_notebook(run, runs), entrance, by_ssh=by_ssh, as_json=as_json)
+    return _connect(_find_notebook(run, runs), port, socket_path, listen, as_json=as_json)
 
 
 @click.command("stop")
@@ -506,7 +476,7 @@ def notebook_stop(run: str | None, runs: Path) -> None:
       toolkit notebook stop notebook-0002
     """
     stopped = _find_notebook(run, runs)
-    forward.require_notebook(stopped)
+    notebooks.require_notebook(stopped)
     if cancel(stopped):
         console.fact("stopped", f"{stopped.name}, job {stopped.job_id}")
     else:
@@ -515,5 +485,5 @@ def notebook_stop(run: str | None, runs: Path) -> None:
 
 def _find_notebook(run: str | None, runs: Path) -> Run:
     """Return a run by its name, or the newest notebook that has not ended."""
-    newest = forward.newest(runs) if run is None else None
+    newest = notebooks.newest(runs) if run is None else None
     return newest or find(run, runs)

@@ -268,7 +268,7 @@ notebook = Group(
     help="""Serve notebooks from a node: JupyterLab in an image.
 
 Only you can reach the server: it listens on a socket in the node's own /tmp, never on the
-network. Its connections come through one step of the job to a socket of this host, to which the
+network. Its connections come by ssh through the job itself to a socket of this host, to which the
 printed ssh command leads from your own machine. It ends with its job.
 
 \b

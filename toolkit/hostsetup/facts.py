@@ -116,7 +116,8 @@ def _missing(options: SetupOptions, slurm: str | None, codename: str) -> tuple[M
             packages=beside(packages.needed(options.accounting), slurm),
         )
     ]
-    for part in (parts.BUILD, *((parts.TESTS,) if options.tests else ())):
+    sessions = () if slurm else (parts.SESSIONS,)
+    for part in (parts.BUILD, *sessions, *((parts.TESTS,) if options.tests else ())):
         lacking = tuple(
             need.package
             for need in part.needs

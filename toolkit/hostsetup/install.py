@@ -30,6 +30,7 @@ _SERVICES = {
     "docker.io": ("docker",),
     "mariadb-server": ("mariadb",),
     "munge": ("munge",),
+    "openssh-server": ("ssh",),
     "podman": (
         *("podman.service", "podman.socket", "podman-restart.service"),
         *("podman-auto-update.service", "podman-auto-update.timer"),

@@ -78,6 +78,16 @@ BUILD = Part(
     ),
 )
 
+# Nodes of the local cluster are this machine.
+SESSIONS = Part(
+    name="sessions in jobs",
+    purpose="toolkit ssh, forward and notebook on a Slurm of this machine",
+    needs=(
+        Need(program="sshd", package="openssh-server"),
+        Need(program="ssh", package="openssh-client"),
+    ),
+)
+
 # Directories of the host that exercises bind, and the Debian package that has each.
 DATASETS = {"/usr/share/datasets/fashion-mnist": "dataset-fashion-mnist"}
 

@@ -1,4 +1,4 @@
-"""Reach a server that listens on a node of a running job, such as that of a notebook."""
+"""Reach a server that listens on a node of a running job: ``ssh -N -L`` through its door."""
 
 from __future__ import annotations
 
@@ -7,102 +7,168 @@ import hashlib
 import os
 import re
 import socket
-from collections.abc import Iterator, Sequence
+import stat
+import subprocess
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from toolkit import shell as programs
 from toolkit.errors import (
+    BusyError,
     CommandFailedError,
-    ConfigError,
-    JobLostError,
     SlurmUnreachableError,
+    UntrustedError,
     UsageError,
 )
-from toolkit.files import read_json, read_text
-from toolkit.model.base import Model
-from toolkit.model.run import JobState
-from toolkit.quoting import shell, shell_words
-from toolkit.relay import gate, sockets
-from toolkit.runs import status
-from toolkit.runs.directories import all_runs
+from toolkit.images.host.kernel import die_with_parent
+from toolkit.quoting import shell
+from toolkit.runs import ssh
 from toolkit.runs.run import Run
-from toolkit.shell import run as run_command
-from toolkit.slurm.client import without_job
-from toolkit.slurm.hostlist import expand
+from toolkit.trust import require_trusted
 
-LAUNCHER = "notebook"
-PLACE = "place.json"  # of the server, which writes it once it listens
-_ANSWER_SECONDS = 30  # for a server to answer
-# Asks the server on the node without a token and with that of standard input. No token goes to a
-# server of another user, who may have taken the place of one that was killed.
-_PROBE = r"""
-import os, socket, struct, sys, time
-path, until = sys.argv[1], time.time() + float(sys.argv[2])
-tokens = sys.stdin.read().split("\n")
-def answer(token):
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(10)
-        sock.connect(path)
-        peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("=iII"))
-        if struct.unpack("=iII", peer)[1] != os.geteuid():
-            raise PermissionError("it belongs to another user")
-        header = "Authorization: token %s\r\n" % token if token else ""
-        sock.sendall(("GET /api/status HTTP/1.0\r\nHost: localhost\r\n%s\r\n" % header).encode())
-        return (sock.recv(64).split() + [b"", b""])[1].decode()
-while True:
-    try:
-        answers = [answer(token) for token in tokens]
-    except PermissionError as error:
-        answers, until = [str(error)], 0
-    except OSError as error:
-        answers = [str(error)]
-    if answers == ["403", "200"] or time.time() > until:
-        break
-    time.sleep(0.2)
-print(" ".join(answers))
-"""
+LONGEST_PATH = 107  # bytes: sun_path of unix(7) has 108 with the final zero
 _LONGEST_NAME = 24  # of a server in the name of its socket, whose path has a limit, too
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds before the next try
+ANSWER_SECONDS = 30.0  # for a server to answer
+_READY = "connected: it forwards"
 
 
-class Door(NamedTuple):
-    """The way to a server on a node of a run.
+class Server(NamedTuple):
+    """A server on a node of a run.
 
     Attributes:
-        run: that has the server.
-        job_id: of the job, or of an element of its array.
-        node: that the server is on.
-        target: the server: a port, or the path of a Unix socket.
-        by_ssh: the node is reached by ssh.
+        door: the way to the node.
+        target: a port, or the path of a Unix socket.
         token: of the server of a notebook.
     """
 
-    run: Run
-    job_id: int
-    node: str
+    door: ssh.Door
     target: str
-    by_ssh: bool = False
     token: str = ""
 
-    def transport(self, command: Sequence[str]) -> Sequence[str]:
-        """Return the command that runs another on the node, with its input and output here."""
-        prefix = self.run.client.access.prefix
-        if self.by_ssh:
-            quiet = ("-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15")
-            return (*prefix, "ssh", *quiet, self.node, shell_words(command))
-        # --unbuffered: else srun waits for the ends of lines. --mpi=none: a site's default may be a
-        # plugin that listens on the network.
-        shape = ("--overlap", "--nodes=1", "--ntasks=1", "--cpus-per-task=1")
-        which = (f"--jobid={self.job_id}", f"--nodelist={self.node}", "--job-name=toolkit-relay")
-        return (*prefix, "srun", *which, *shape, "--unbuffered", "--mpi=none", *command)
 
-    def is_running(self) -> bool:
-        """Return whether the job runs on the node; a Slurm that does not answer does not end it."""
+class Entrance(NamedTuple):
+    """The place on this host at which connections arrive.
+
+    Attributes:
+        path: of a socket.
+        port: of the loopback address, in place of the socket; every user of this host can connect.
+    """
+
+    path: Path
+    port: int | None = None
+
+    @property
+    def address(self) -> str:
+        """The place in the syntax of ``ssh -L``."""
+        return f"127.0.0.1:{self.port}" if self.port else _forwarded(str(self.path))
+
+    def connect(self) -> socket.socket:
+        """Connect to what listens here.
+
+        Raises:
+            OSError: nothing does.
+        """
+        if self.port:
+            return socket.create_connection(("127.0.0.1", self.port), ANSWER_SECONDS)
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(ANSWER_SECONDS)
         try:
-            states = status.running(self.run)
-            own = [state for state in states if state.job_id == self.job_id]
-            return any(self.node in expand(state.nodes) for state in own)
-        except SlurmUnreachableError:
-            return True
+            sock.connect(os.fspath(self.path))
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    def require_free(self) -> None:
+        """Check that only this user can connect to a socket here, and that nothing listens.
+
+        A socket that a killed process left is removed.
+
+        Raises:
+            UsageError: the path is too long, or is something else.
+            UntrustedError: others can enter its directory, or replace it.
+            BusyError: something listens here.
+        """
+        if not self.port:
+            require_short(self.path)
+            above = self.path.parent.stat()
+            if above.st_mode & 0o077 or above.st_uid != os.geteuid():
+                raise UntrustedError(
+                    f"others can enter {self.path.parent}",
+                    place="--socket",
+                    next_step=f"chmod 700 {shell(self.path.parent)}, if it is your own",
+                )
+            require_trusted(self.path.parent)  # who can replace one above takes the connections
+            if self.path.exists() and not stat.S_ISSOCK(self.path.lstat().st_mode):
+                raise UsageError(
+                    f"{self.path} exists, and is not a socket",
+                    place="--socket",
+                    next_step="--socket PATH, with a path that does not exist",
+                )
+        if not self.remove_dead():
+            place = f"port {self.port} of this machine" if self.port else str(self.path)
+            raise BusyError(
+                f"another process listens on {place}",
+                place="--listen" if self.port else "--socket",
+                next_step="another one; or end that process (ps shows what it forwards)",
+            )
+
+    def remove_dead(self) -> bool:
+        """Remove a socket that nothing listens on; return False if something listens here."""
+        with suppress(FileNotFoundError, ConnectionRefusedError):
+            with suppress(TimeoutError, BlockingIOError):  # too many wait for it
+                self.connect().close()
+            return False
+        if not self.port:
+            self.path.unlink(missing_ok=True)
+        return True
+
+
+def require_short(
+    path: Path,
+    place: str = "--socket",
+    next_step: str = "--socket PATH, with a shorter one; or export TMPDIR=/tmp",
+) -> None:
+    """Raise UsageError if a path is too long for a socket."""
+    length = len(os.fsencode(path))
+    if length > LONGEST_PATH:
+        raise UsageError(
+            f"a socket's path has at most {LONGEST_PATH} bytes, and this one has {length}: {path}",
+            place=place,
+            next_step=next_step,
+        )
+
+
+def private_directory() -> Path:
+    """Return the directory for sockets, which only this user can enter; it is created if missing.
+
+    It is on this host, since a socket in a shared home directory would look alive on all of them.
+
+    Raises:
+        UntrustedError: it belongs to another user, or others can enter it.
+    """
+    directory = Path(tempfile.gettempdir()) / f"toolkit-{os.geteuid()}"
+    # Any user can take the first name, and so keep others from connecting.
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    for each in (directory, Path(own, "toolkit") if own else directory):
+        with suppress(OSError):
+            each.mkdir(mode=0o700)
+        with suppress(OSError):
+            status = each.lstat()
+            is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+            if is_own and not status.st_mode & 0o077:
+                return each
+    raise UntrustedError(
+        f"{directory} is not a directory of your own that only you can enter",
+        place=str(directory),
+        next_step="--socket PATH, in a directory of your own (chmod 700)",
+    )
 
 
 def target(text: str) -> str:
@@ -112,9 +178,7 @@ def target(text: str) -> str:
         UsageError: it is neither.
     """
     if text.startswith("/"):
-        sockets.require_short(
-            Path(text), "PORT-or-SOCKET", "a server on a shorter path, or on a port"
-        )
+        require_short(Path(text), "PORT-or-SOCKET", "a server on a shorter path, or on a port")
         return text
     if text.isascii() and text.isdecimal() and 0 < int(text) < 65536:
         return str(int(text))
@@ -125,66 +189,92 @@ def target(text: str) -> str:
     )
 
 
-def require_running(run: Run) -> list[JobState]:
-    """Return the running job of a run, or the running elements of its job array.
-
-    Raises:
-        JobLostError: the run is not running.
-    """
-    states = status.running(run)
-    if not states:
-        raise JobLostError(
-            f"{run.name} is not running",
-            place="RUN",
-            next_step=f"toolkit ps; toolkit logs {run.word}",
-        )
-    return states
+def locate(run: Run, where: str, *, node: str | None = None) -> Server:
+    """Return a server on a node of a run, by default the first; errors as ``ssh.locate``."""
+    return Server(ssh.locate(run, node=node), target(where))
 
 
-def locate(run: Run, where: str, *, node: str | None = None, by_ssh: bool = False) -> Door:
-    """Return the way to a server on a node of a run, by default the first.
-
-    Raises:
-        JobLostError: the run is not running.
-        UsageError: it has no such node.
-        ForbiddenError: it is another user's, who may have written the number of any job.
-        UntrustedError: another user could exchange it.
-    """
-    run.require_own()
-    states = require_running(run)
-    nodes = [(name, state.job_id) for state in states for name in expand(state.nodes)]
-    chosen = node or nodes[0][0]
-    job_ids = dict(reversed(nodes))  # of two elements of an array on one node, the first
-    if chosen not in job_ids:
-        raise UsageError(
-            f"{run.name} does not run on {chosen}", place="--node", choices=job_ids, value=chosen
-        )
-    return Door(run, job_ids[chosen], chosen, target(where), by_ssh)
-
-
-def socket_path(run: Run, where: str, node: str = "") -> Path:
+def socket_path(server: Server) -> Path:
     """Return the default path of the socket on this host.
 
     An example is ``/tmp/toolkit-1000/train-0007-5f3a9c-6006``. Runs of several directories have the
     same name, several nodes the same port, and several servers the same name of a socket, so part
     of a hash of all of them is in it.
     """
+    run, node, where = server.door.run, server.door.node, server.target
     words = (os.fsencode(run.directory.resolve()), os.fsencode(node), os.fsencode(where))
     own = hashlib.sha256(b"\0".join(words)).hexdigest()[:6]
-    server = re.sub(r"[^A-Za-z0-9._-]", "-", Path(where).name)[-_LONGEST_NAME:]  # ssh splits at ":"
-    return sockets.private_directory() / f"{run.name}-{own}-{server}"
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", Path(where).name)[-_LONGEST_NAME:]  # ssh splits at ":"
+    return private_directory() / f"{run.name}-{own}-{name}"
 
 
-def open_door(door: Door, listener: socket.socket) -> Iterator[gate.Event]:
-    """Carry connections to a server until the job ends; see ``gate.carry``."""
-    route = gate.Route(
-        door.transport,
-        [door.target],
-        door.is_running,
-        outlives_job=door.by_ssh,
-        packs=not door.by_ssh,
+def _forwarded(path: str) -> str:
+    """Return the path of a socket for ``ssh -L``, in which colons and percents have a meaning."""
+    return path.replace("\\", "\\\\").replace(":", "\\:").replace("%", "%%")
+
+
+def carry(server: Server, entrance: Entrance) -> Iterator[tuple[str, str]]:
+    """Carry connections to a server until the job ends; connect again if the step is lost.
+
+    Yields:
+        What happens, as a subject and a text: ``connected`` at first, ``ended`` at last.
+
+    Raises:
+        CommandFailedError: there was no connection at all.
+    """
+    door, pause, was_open = server.door, _FIRST_PAUSE, False
+    while True:
+        is_open, lines = False, deque[str](maxlen=5)
+        for line in _connection(server, entrance):
+            if line == _READY:
+                is_open, pause = True, _FIRST_PAUSE
+                yield "connected", f"to {door.node}{' again' if was_open else ''}"
+            elif line.startswith("channel "):
+                yield "refused", f"{server.target} of {door.node}: {line.partition(': ')[2]}"
+            elif line.strip():
+                lines.append(line)
+        was_open = was_open or is_open
+        with suppress(SlurmUnreachableError):  # which does not end the job
+            if not door.is_running():
+                yield "ended", f"{door.run.name} is not running any more"
+                return
+        if not was_open:
+            raise CommandFailedError(
+                f"there is no connection to {door.node}",
+                place=door.run.name,
+                details=lines,
+                next_step=f"what a session says: toolkit ssh --host {door.run.word} true",
+            )
+        reason = lines[-1] if lines else "it was closed"
+        yield "lost", f"connection to {door.node}: {reason}; next try in {pause:g} s"
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def _connection(server: Server, entrance: Entrance) -> Iterator[str]:
+    """Run an ssh that forwards; yield the lines that it prints, and _READY once it forwards."""
+    place = server.target
+    place = _forwarded(place) if place.startswith("/") else f"localhost:{place}"
+    options = (
+        *("-N", "-T", "-oBatchMode=yes", "-oExitOnForwardFailure=yes"),
+        *("-oStreamLocalBindUnlink=yes", "-oPermitLocalCommand=yes"),
+        *(f"-oLocalCommand=echo {_READY}", "-L", f"{entrance.address}:{place}"),
     )
-    return gate.carry([listener], route)
+    process = programs.start(
+        server.door.client(options, "image", server.target),
+        env=ssh.environment(),
+        stderr=subprocess.STDOUT,
+        new_session=True,
+        preexec_fn=die_with_parent,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            yield from (line.rstrip("\r\n") for line in process.stdout)
+        finally:
+            process.terminate()
+            process.wait()
+            entrance.remove_dead()
 
 
 def ssh_command(port: int, path: Path) -> str:
@@ -199,92 +289,3 @@ def ssh_command(port: int, path: Path) -> str:
         host, own_port = fields[2:]
     option = f"-p {shell(own_port)} " if own_port != "22" else ""
     return f"ssh -N {option}-L {port}:{shell(path)} {shell(getpass.getuser())}@{shell(host)}"
-
-
-class Place(Model, frozen=True, kw_only=True):
-    """The place at which a server listens; it writes this itself, once it does."""
-
-    node: str
-    socket: str
-
-
-def is_notebook(run: Run) -> bool:
-    """Return whether a run is a notebook."""
-    try:
-        return run.plan.launch.launcher == LAUNCHER
-    except (ConfigError, OSError):
-        return False
-
-
-def newest(runs: Path) -> Run | None:
-    """Return the newest notebook that has not ended as far as is known, else the newest of all."""
-    ordered = sorted(all_runs(runs), key=lambda run: run.has_ended)
-    return next(filter(is_notebook, ordered), None)
-
-
-def require_notebook(run: Run) -> None:
-    """Raise UsageError if a run is not a notebook."""
-    if not is_notebook(run):
-        raise UsageError(
-            f"{run.name} is not a notebook",
-            place="RUN",
-            next_step=f"toolkit ps; another server: toolkit forward {run.word} PORT",
-        )
-
-
-def others(runs: Path, directory: Path) -> list[str]:
-    """Return the notebooks that show a directory and have not ended, the newest first."""
-    own = [run for run in all_runs(runs) if not run.has_ended and is_notebook(run)]
-    rows = status.rows([run for run in own if run.plan.launch.program[-1] == str(directory)])
-    return [row.run for row in rows if row.state in ("PENDING", "RUNNING")]
-
-
-def server(run: Run, *, by_ssh: bool = False) -> Door:
-    """Return the way to the server of a run, and its token.
-
-    Raises:
-        UsageError: the run is not a notebook.
-        JobLostError: it is not running, or its server does not listen yet.
-        ForbiddenError: the run is another user's.
-        UntrustedError: another user could exchange it.
-    """
-    run.require_own()  # it says which server gets the token
-    require_notebook(run)
-    try:
-        place = read_json(run.directory / PLACE, Place, below=run.directory)
-        token = read_text(run.directory / "token", below=run.directory).strip()
-    except (ConfigError, OSError) as error:
-        require_running(run)
-        raise JobLostError(
-            f"the server of {run.name} does not listen yet",
-            place="RUN",
-            next_step=f"try again in a minute; its messages: toolkit logs {run.word}",
-        ) from error
-    door = locate(run, place.socket, node=place.node, by_ssh=by_ssh)
-    return door._replace(token=token)
-
-
-def prove(door: Door) -> None:
-    """Check that the server answers to its token, and not without.
-
-    The token goes through a pipe: no list of processes shows it.
-
-    Raises:
-        CommandFailedError: it does not.
-    """
-    command = ("python3", "-I", "-c", _PROBE, door.target, str(_ANSWER_SECONDS))
-    result = run_command(
-        door.transport(command),
-        input=f"\n{door.token}",
-        env=without_job(os.environ),
-        check=False,
-        timeout=120,
-    )
-    if result.stdout.split()[-2:] != ["403", "200"]:  # a site's prolog may print before it
-        raise CommandFailedError(
-            f"the notebook's server on {door.node} does not answer as it should",
-            place=door.run.name,
-            details=(*result.stdout.splitlines(), *result.tail(3)),
-            next_step=f"toolkit logs {door.run.word}; its job goes on: "
-            f"toolkit notebook stop {door.run.word} ends it",
-        )

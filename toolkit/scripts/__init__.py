@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from toolkit import quoting
 from toolkit.config import make_templates, package_directory
 from toolkit.model.plan import Container, Launch, Plan
@@ -65,6 +67,12 @@ def script(plan: Plan) -> str:
     names = (launch.template, f"{launch.launcher}-{launch.init}", launch.launcher, "job")
     template = templates.select_template([f"{name}.sbatch.j2" for name in names if name])
     return template.render(runtime=runtime, **known)
+
+
+def session(plan: Plan) -> str:
+    """Return the script of a session of ssh on a node, which enters what the ranks run in."""
+    launch = replace(plan.launch, template="session")
+    return script(replace(plan, launch=launch, reports=False, requeue=None))
 
 
 @lru_cache(maxsize=1)

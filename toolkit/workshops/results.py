@@ -29,7 +29,7 @@ from toolkit.errors import (
 )
 from toolkit.files import open_regular, read_json, temporary_beside
 from toolkit.model.base import BadDataError, from_json, to_json
-from toolkit.runs import forward
+from toolkit.runs import notebook
 from toolkit.runs.directories import all_runs
 from toolkit.runs.run import Run
 from toolkit.units import counted
@@ -135,7 +135,7 @@ def collect(exercises: Iterable[str], runs: Iterable[Run]) -> dict[str, Done]:
 def _is_notebook(run: Run) -> bool:
     """Return whether a run is a notebook, which ends when its user or its time limit ends it."""
     try:
-        return run.plan.launch.launcher == forward.LAUNCHER
+        return run.plan.launch.launcher == notebook.LAUNCHER
     except ConfigError:
         return False
 

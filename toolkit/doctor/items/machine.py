@@ -97,6 +97,17 @@ def check_container(case: DoctorCase) -> Result:
     return passed(f"{answer.stdout.strip()} ({program})")
 
 
+@check("ssh", "OpenSSH is installed, for sessions in jobs, servers of jobs and notebooks")
+def check_ssh(_: DoctorCase) -> Result:
+    """Check what sessions need here. Nodes need sshd; a session on one that has none says so."""
+    missing = [program for program in ("ssh", "ssh-keygen", "sshd") if shell.which(program) is None]
+    if missing:
+        lacks = f"{', '.join(missing)}: no toolkit ssh, forward and notebook"
+        step = "toolkit setup, or ask the administrator for OpenSSH, with its server on the nodes"
+        return warned(f"there is no {lacks}", step)
+    return passed("ssh and sshd are here; a session says where a node has no sshd")
+
+
 @check("namespaces", "this machine has what building images takes")
 def check_namespaces(_: DoctorCase) -> Result:
     """Check user namespaces, subordinate ids and FUSE. Jobs need less of it than builds."""
@@ -196,6 +207,7 @@ ITEMS = (
     check_slurm,
     check_node_states,
     check_container,
+    check_ssh,
     check_namespaces,
     check_directories,
     check_space,

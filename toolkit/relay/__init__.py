@@ -1,1 +1,0 @@
-"""Connections to a server on a node of a job, over the one pipe that `srun` offers."""
