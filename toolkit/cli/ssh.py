@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -121,8 +120,7 @@ def _installed(run: Run, block: str) -> str:
     write_atomically(path, block, mode=0o600)
     config = path.parent.parent / "config"
     include = f"Include {_FOLDER}/*.conf"
-    text = f"{path}\n{console.subject('next', f'ssh {ssh.host_name(run)}')}"
-    is_included = config.is_file() and include in config.read_text(errors="replace").splitlines()
-    if not is_included:
-        text += f"\n{console.subject('first', f'the line {include!r} at the top of {config}')}"
-    return console.subject("written", text) + os.linesep
+    lines = [("written", str(path)), ("next", f"ssh {ssh.host_name(run)}")]
+    if not config.is_file() or include not in config.read_text(errors="replace").splitlines():
+        lines.append(("first", f"put the line {include} at the top of {config}"))
+    return "\n".join(console.subject(*line) for line in lines)
