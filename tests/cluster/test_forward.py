@@ -226,9 +226,12 @@ def test_other_programs_of_openssh(
         way = ("-N", "-D", f"127.0.0.1:{number}", "-L", f"{own}:127.0.0.1:{port}")
         with subprocess.Popen(("ssh", "-F", config, *way, "work-0001"), env=env) as tunnel:
             wait_for(own.exists, "the tunnel")
-            for way in (("--unix-socket", str(own)), ("--socks5-hostname", f"127.0.0.1:{number}")):
+            for proxy in (
+                ("--unix-socket", str(own)),
+                ("--socks5-hostname", f"127.0.0.1:{number}"),
+            ):
                 got = subprocess.run(
-                    ("curl", "-s", "--noproxy", "", *way, f"http://127.0.0.1:{port}/"),
+                    ("curl", "-s", "--noproxy", "", *proxy, f"http://127.0.0.1:{port}/"),
                     capture_output=True,
                     text=True,
                     timeout=LONG,

@@ -131,7 +131,9 @@ def test_a_notebook_that_only_its_owner_reaches(
         assert user.run("cat", str(run / "token")).returncode == 1
 
     # A session is where the kernels are: in the image, with what the job sees.
-    inside = toolkit("ssh", "notebook-0001", "ls runs; python3 -c 'import jupyterlab'", cwd=directory)
+    inside = toolkit(
+        "ssh", "notebook-0001", "ls runs; python3 -c 'import jupyterlab'", cwd=directory
+    )
     assert (inside.returncode, inside.stdout) == (0, "notebook-0001\n"), inside
 
     # The step is killed, and is there again.
