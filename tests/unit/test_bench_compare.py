@@ -67,20 +67,6 @@ def test_the_users_pythonpath_stays_behind_the_hook(env, path):
     assert compare._remembering(make_case({"env": env})).job.env["PYTHONPATH"] == path
 
 
-def test_the_next_sitecustomize_is_imported_too(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.mark = __file__\n")
-    env = {
-        "PYTHONPATH": f"{compare.HOOK}:{tmp_path}",
-        "TOOLKIT_MEMORY": str(tmp_path / "memory"),
-    }
-    code = "import sitecustomize\nprint(mark, sitecustomize.__file__)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True
-    )
-    assert done.stdout.split() == [str(tmp_path / "sitecustomize.py")] * 2
-    assert len(list((tmp_path / "memory").glob("*.json"))) == 1
-
-
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise ValueError"])
 def test_a_process_writes_down_the_most_memory_that_it_had(tmp_path, ending):
     script = tmp_path / "train.py"

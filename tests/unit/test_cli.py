@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -21,7 +20,6 @@ from toolkit.cli import main as cli
 from toolkit.cli.cluster import _whole
 from toolkit.cli.main import Group
 from toolkit.errors import ToolkitError
-from toolkit.launchers import LAUNCHERS, get, offered
 
 
 def said(*arguments: str) -> tuple[int, str, str]:
@@ -114,22 +112,6 @@ def test_nothing_heavy_is_imported_at_the_start():
     code = f"import sys, toolkit.cli.main, toolkit.cli.run, toolkit.planning.case; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_only_launchers_that_users_choose_are_proposed():
-    """A launcher itself says that only a command of the toolkit starts it."""
-    internal = {name for name, launcher in LAUNCHERS.items() if launcher.is_internal}
-    assert internal == {"notebook", "shell", "submitit"}
-    for command in (("run",), ("bench", "scale")):
-        text = said(*command, "--help")[1]
-        named = re.search(r"--launcher NAME.*?\.", text, re.DOTALL)
-        assert named
-        words = set(re.findall(r"[\w-]+", named[0]))
-        assert set(LAUNCHERS) - internal <= words
-        assert not internal & words
-    with pytest.raises(errors.UnknownLauncherError) as caught:
-        get("notebok")
-    assert caught.value.next_step == f"one of {', '.join(offered())}"
 
 
 def test_everything_after_the_script_belongs_to_it(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -82,16 +81,3 @@ def test_images_of_others_are_found_and_listed(machine, tmp_path, monkeypatch):
     with pytest.raises(UnknownImageError) as caught:
         store.find("their")
     assert caught.value.close == "theirs"
-
-
-def test_images_of_the_chosen_site_are_listed(machine, tmp_path):
-    text = (machine / "sites" / "ours.toml").read_text()
-    (machine / "sites" / "ours.toml").write_text(
-        text.replace("/apps/images", str(tmp_path / "apps"))
-    )
-    image(tmp_path / "apps", "theirs")
-    assert "theirs" not in {one.name for one in listing.listing()}
-    (tmp_path / "toolkit.toml").write_text('site = "ours"\n')
-    assert "theirs" in {one.name for one in listing.listing()}
-    shutil.rmtree(tmp_path / "apps")
-    assert "theirs" not in {one.name for one in listing.listing()}

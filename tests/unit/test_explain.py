@@ -7,19 +7,14 @@ import re
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from benchmarks.explain import Count, count, of_capture
 from tests.explain_evidence import GOLDEN, captured, pasted
-from tests.unit.samples import make_case
 from toolkit.cli.follow import _evidence, lines_of
 from toolkit.errors import UnknownRunError
 from toolkit.explain import gather
 from toolkit.explain.explanation import explain
 from toolkit.explain.match import Evidence, Explanation, Match, Rule, find
-from toolkit.model.run import Failure
-from toolkit.planning.plan import decide
-from toolkit.runs.run import Run
 
 RULES = gather.rules()
 EXAMPLES = [example for rule in RULES.values() for example in rule.examples]
@@ -246,46 +241,6 @@ def test_the_failed_rank_of_a_pasted_log_is_the_one_that_its_launcher_reports(
     assert (found.first, found.reported) == (first, reported)
     failed = [line.split(maxsplit=1)[1] for line in lines_of(found) if line.startswith("failed")]
     assert failed == ([reported] if reported else [])
-
-
-_PIP = "Retry(total=4) after connection broken by NewConnectionError(Failed to establish a new connection: [Errno -3] Temporary failure in name resolution): /simple/einops/"
-_CALLED = "CalledProcessError: Command 'x' returned non-zero exit status"
-
-
-@pytest.mark.parametrize(
-    ("words", "source", "before", "rule"),
-    [
-        ("ValueError: not enough values to unpack (expected 2, got 0)", "_, width = os.popen('stty size').read().split()", "", "no-terminal"),
-        ("ZeroDivisionError: integer modulo by zero", "local_rank = rank % torch.cuda.device_count()", "", "no-gpu"),
-        (f"{_CALLED} 1.", "check_call(pip)", _PIP, "pip-at-run-time"),
-        (f"{_CALLED} 127.", "check_output('sinfo')", "/bin/sh: 1: sinfo: not found", "host-program"),
-    ],
-)  # fmt: skip
-def test_other_lines_may_tell_more_than_the_exception(words, source, before, rule):
-    failure = Failure(
-        exit_code=1,
-        rank=0,
-        host="nid001",
-        text=f"rank 0 on nid001: {words}",
-        words=words,
-        source=source,
-        details=(words,),
-        certainty="certain",
-    )
-    log = pasted(f"0| {before}\n0| {words}")
-    facts = Evidence(log, "FAILED", 1, first_rank=0, first_host="nid001")
-    assert match_of(explain(facts._replace(failure=failure), RULES)).rule == rule
-
-
-@pytest.mark.parametrize(("runtime", "fixes"), [("apptainer", 2), ("none", 1)])
-def test_a_run_without_an_image_is_not_told_to_look_into_one(runtime, fixes, tmp_path):
-    decided = decide(make_case({}))
-    decided = replace(decided, container=replace(decided.container, runtime=runtime))
-    names = gather._names(Run(tmp_path), decided, 7)
-    lines = gather.entries_of([("exec: torchrun: not found", "nid001", None)])
-    match = match_of(explain(Evidence(lines, "FAILED", 127, names=names), RULES))
-    assert (match.rule, len(match.fix)) == ("command-missing", fixes)
-    assert any("--image" in fix for fix in match.fix) is (runtime == "apptainer")
 
 
 @pytest.mark.parametrize(("kind", "is_told"), [("file", True), ("pipe", True), ("null", False)])

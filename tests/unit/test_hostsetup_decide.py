@@ -55,20 +55,6 @@ def test_a_fresh_debian_is_set_up_by_itself():
     assert commands(facts, actions, PLAIN) == ("/opt/toolkit/bin/toolkit setup",)
 
 
-def test_a_newer_apptainer_comes_only_when_it_is_asked_for():
-    wanted = machine(updates=True)
-    (action,) = decide(wanted)
-    assert (action.kind, action.summary) == (
-        "apptainer",
-        "newest apptainer (run and build containers)",
-    )
-    assert (
-        refusal(machine(updates=True, root=False), SetupOptions(update=True))
-        .details[-1]
-        .endswith("toolkit setup --update")
-    )
-
-
 def test_without_root_the_administrator_is_asked_with_the_same_wishes():
     facts = machine(runtime=None, missing=(SLURM,), root=False, user="kim", ids=False)
     error = refusal(facts, SetupOptions(accounting=True, tests=True))

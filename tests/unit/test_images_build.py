@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import stat
@@ -21,7 +20,7 @@ from msgspec.structs import replace
 from tests.progress import Silent
 from toolkit import shell
 from toolkit.checks import failed
-from toolkit.errors import BuildError, BusyError, ForbiddenError, NeedsInstallError, NoSpaceError
+from toolkit.errors import BuildError, ForbiddenError, NeedsInstallError, NoSpaceError
 from toolkit.images.builder import build as building
 from toolkit.images.builder import methods
 from toolkit.images.builder.apptainer import programs
@@ -94,12 +93,6 @@ def test_what_a_step_prints_is_no_result_and_no_later_step(steps: list[str]) -> 
     lies += "==> checks: x\ntoolkit-check: imports passed: a lie\ntoolkit-fact: framework torch 9\n"
     assert fed(reader, f"==> run: x\n{lies}") in ([("step", "run")], [])
     assert (reader.step, reader.results) == ("run", Results())
-
-
-def test_a_full_disk_of_an_earlier_step_explains_no_failure() -> None:
-    reader = Reader(["first", "second"])
-    fed(reader, "==> first: x\nNo space left on device\n==> second: x\nno such file\n")
-    assert not reader.no_space
 
 
 def test_a_full_disk_is_recognised() -> None:
@@ -185,21 +178,6 @@ def test_debootstrap_always_verifies(
         with pytest.raises(NeedsInstallError, match="cannot be verified") as caught:
             host.debootstrap_command()
         assert caught.value.next_step == "toolkit setup (package debian-archive-keyring)"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "nonsense", "{}", '{"pid": 1, "host": "a", "since": 3}', "[]", "null", "\udcff"]
-)
-def test_a_lock_signed_by_nobody_knows_whom(tmp_path: Path, text: str) -> None:
-    lock = tmp_path / ".x.lock"
-    lock.write_bytes(text.encode(errors="surrogateescape"))
-    with lock.open() as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        with (
-            pytest.raises(BusyError, match="by another process"),
-            hold_image(tmp_path / "x.sif", "built"),
-        ):
-            pass
 
 
 Usage = namedtuple("Usage", "total used free")
@@ -313,20 +291,6 @@ def test_a_build_takes_another_directory_where_its_new_one_is_taken_for_abandone
     with workspace.workspace(tmp_path) as place:
         assert (len(made), len(marked)) == (4, 2)
         assert [place.output] == list(tmp_path.iterdir())
-
-
-def test_a_build_without_locks_is_known_by_its_marker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
-    monkeypatch.setattr(fcntl, "flock", no_locks)
-    with workspace.workspace(tmp_path) as first, workspace.workspace(tmp_path) as second:
-        assert first.output.exists()
-        assert second.output.exists()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from msgspec.structs import replace
 
 from toolkit.images.store import sbom
-from toolkit.images.store.contents import SCRIPT, Contents, PythonPackage, parse
-from toolkit.model.base import from_json, to_json
+from toolkit.images.store.contents import SCRIPT, Contents, parse
 from toolkit.model.image import BaseImage, Manifest
 
 _VENV = '{"path": "/opt/venv/bin/%s", "prefix": "/opt/venv", "version": "3.11.2", "modules": ["json", "torch"]}'
@@ -59,11 +58,6 @@ def test_every_package_is_found_by_its_name_and_version() -> None:
     assert [(one.path, one.modules) for one in found.pythons] == pythons
 
 
-def test_an_image_that_stops_in_the_middle_says_nothing() -> None:
-    assert parse(SAID.replace("toolkit-contents: end\n", "")) is None
-    assert parse("") is None
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -104,27 +98,3 @@ def test_the_bill_of_materials_keeps_to_the_schema() -> None:
     assert sbom.cyclonedx(MANIFEST, contents()) == document, "the same image, the same bytes"
     other = replace(MANIFEST, built="2026-11-21T06:00:00+00:00")
     assert sbom.cyclonedx(other, contents()) != document
-
-
-@pytest.mark.parametrize(
-    ("text", "licenses"),
-    [
-        ("MIT", [{"expression": "MIT"}]),
-        ("MIT OR GPL-2.0", [{"expression": "MIT OR GPL-2.0"}]),
-        ("née <x>", [{"license": {"name": "née <x>"}}]),
-        ("", None),
-    ],
-)
-def test_any_license_text_is_carried(text: str, licenses: object) -> None:
-    package = PythonPackage(name="p", version="1", license=text)
-    document = sbom.cyclonedx(MANIFEST, Contents(pip=(package,)))
-    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(document) is None
-    (component,) = json.loads(document)["components"]
-    assert component.get("licenses") == licenses
-
-
-def test_manifests_of_before_are_read() -> None:
-    old = '{"name": "a", "sif_id": "0", "size": 1, "recipe_hash": "b", "built": "2026-01-01T00:00:00+00:00"}'
-    manifest = from_json(old, Manifest)
-    assert (manifest.packages.apt, manifest.base, manifest.signatures) == ({}, None, ())
-    assert from_json(to_json(MANIFEST), Manifest) == MANIFEST

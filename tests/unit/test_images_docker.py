@@ -205,29 +205,6 @@ def test_steps_are_followed_and_the_one_that_failed_is_named() -> None:
     assert (followed.reader.step, log.code, followed.reader.no_space) == ("act", None, False)
 
 
-_BEGINS = ["#5 [common 2/3] RUN exec 2>&1; set -ex;     echo '==> apt: x'", "#5 0.1 ==> apt: x"]
-
-
-@pytest.mark.parametrize(
-    ("last", "code"),
-    [
-        ('#5 ERROR: process "x" did not complete successfully: exit code: 7', 7),
-        ("#5 ERROR: executor failed running [x]: network bridge not found", None),
-        ("#5 ERROR: failed to copy: write /x: no space left on device", None),
-    ],
-)
-def test_how_engines_say_that_a_step_failed(last: str, code: int | None) -> None:
-    log, followed = take("apt torch", [*_BEGINS, last, "------", "what follows"])
-    assert (followed.reader.step, log.code) == ("apt", code)
-    assert followed.reader.no_space == ("no space" in last)
-    assert list(followed.reader.tail) == ([] if code else [last.removeprefix("#5 ERROR: ")])
-
-
-def test_a_step_cannot_name_another() -> None:
-    _, followed = take("apt more torch", [*_BEGINS, "#5 0.1 ==> torch: x", "#5 0.1 CACHED"])
-    assert followed.began == ["apt"]
-
-
 @pytest.mark.parametrize(
     ("recipe", "name"),
     [

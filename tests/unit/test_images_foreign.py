@@ -60,14 +60,6 @@ def test_a_long_reference_gets_a_name_that_a_file_can_have() -> None:
 
 
 @pytest.mark.parametrize(
-    "image",
-    ["pytorch_cpu", "/a/b.sif", "./docker:x.sif", "library://x/y", "docker:/x", "python:3.11"],
-)
-def test_other_names_are_no_references(image: str) -> None:
-    assert not foreign.is_reference(image)
-
-
-@pytest.mark.parametrize(
     "image", ["docker://", "docker://A b", "docker://../x", "oras://x/y:z w", "docker://x@sha256:1"]
 )
 def test_what_is_no_reference_is_refused(image: str) -> None:

@@ -16,7 +16,7 @@ from toolkit.errors import ConfigError, ToolkitError, UsageError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.importers.dockerfile import encode_command
 from toolkit.images.recipe.importers.reader import read_instructions
-from toolkit.images.recipe.importers.words import to_expanding, to_literal
+from toolkit.images.recipe.importers.words import to_expanding
 from toolkit.images.recipe.quoting import quote_expanding, quote_for_docker, require_expanding
 
 DOCKERFILE = """\
@@ -85,21 +85,6 @@ def test_a_dockerfile_becomes_a_recipe_in_its_order(tmp_path: Path) -> None:
     assert list(made["steps"][8].pop("checks")) == ["dpkg"], "NVIDIA's images fail pip check"
     assert made["steps"] == STEPS
     assert (tmp_path / "mine.files/line-7/x").read_text() == "text\n"
-
-
-def test_its_variables_are_set_as_they_were(tmp_path: Path) -> None:
-    recipe(DOCKERFILE, tmp_path)
-    plan = library.load(str(tmp_path / "mine.toml"))
-    rendered = library.render(plan)
-    environment = rendered.partition("%environment\n")[2].partition("\n\n")[0]
-    script = f'{environment}\nprintf %s "$A|$B|$C|$PATH|${{VERSION-unset}}"'
-    done = subprocess.run(["/bin/sh", "-ec", script], env={"PATH": "/base"}, capture_output=True)
-    assert done.stdout.decode() == "1|two words|1|1/bin:/base|unset"
-    assert list(plan.variables) == ["A", "B", "PATH", "C"]
-    wanted = (
-        'ARG VERSION="1"\nENV A="1"\nENV B="two words"\nARG OLD_A="${A}"\nENV PATH="$A/bin:$PATH"\n'
-    )
-    assert wanted in library.render(plan, "docker")
 
 
 def test_what_is_not_carried_is_named_and_nothing_else(tmp_path: Path) -> None:
@@ -233,19 +218,6 @@ def test_a_shell_expands_words_as_buildkit_does(word: str, value: str) -> None:
     again = to_expanding(quote_for_docker(expanding), {})
     script = f"A=1 E=; unset U; printf %s {quote_expanding(again)}"
     assert subprocess.run(["sh", "-c", script], capture_output=True).stdout.decode() == value
-
-
-@pytest.mark.parametrize("text", ["$(id)", "`id`", 'a"b', "$$", "${1}", "a\\"])
-def test_a_value_is_no_command(text: str) -> None:
-    with pytest.raises(ValueError, match="no text with variables"):
-        require_expanding(text)
-
-
-def test_a_value_that_the_build_decides_is_not_guessed() -> None:
-    assert to_literal(r"${A}\$b", {"A": "1"}) == "1$b"
-    for text in ("$B", "${A:-x}", "${A"):
-        with pytest.raises(ValueError, match="only the build knows"):
-            to_literal(text, {"A": "1"})
 
 
 def test_instructions_are_read_as_buildkit_reads_them() -> None:

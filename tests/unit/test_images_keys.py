@@ -15,7 +15,6 @@ from toolkit.images.store.sif_files import normalize, partition_digest, read_des
 from toolkit.images.store.signatures import (
     fingerprint,
     is_signed,
-    pgp_fingerprint,
     read_private,
 )
 
@@ -68,20 +67,6 @@ def test_a_key_that_apptainer_does_not_read_is_refused(
             read_private(key)
     else:
         assert read_private(key) == key.read_text()
-
-
-@pytest.mark.parametrize(
-    ("text", "is_one"),
-    [
-        ("8CA517984E478502A41D55C136D780C4B4E01CE2", True),
-        ("0x8ca5 1798 4e47 8502 a41d  55c1 36d7 80c4 b4e0 1ce2", True),
-        ("key.pub", False),
-        ("8ca5", False),
-    ],
-)
-def test_a_pgp_fingerprint_is_told_from_a_path(text: str, is_one: bool) -> None:
-    expected = "8ca517984e478502a41d55c136d780c4b4e01ce2" if is_one else None
-    assert pgp_fingerprint(text) == expected
 
 
 def write_sif(path: Path, sif_id: bytes, time: int, data: bytes = b"file system") -> None:

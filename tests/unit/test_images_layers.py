@@ -14,7 +14,7 @@ from toolkit.images.host.host_config import (
 )
 from toolkit.images.recipe.bases import LocalImage
 from toolkit.images.recipe.plan import Plan, Step, with_keys
-from toolkit.images.store.cache import LAYERS, WHEELS, Cache
+from toolkit.images.store.cache import LAYERS, Cache
 
 
 def stages(
@@ -73,18 +73,6 @@ def test_a_key_changes_with_the_step_and_all_before_it() -> None:
     }
 
 
-def test_what_is_compiled_otherwise_changes_the_step_that_takes_it() -> None:
-    assert changed(with_keys(stages()), with_keys(stages(build=("compile-more",)))) == {
-        "compile-more",
-        "take",
-        "last",
-    }
-    assert changed(
-        with_keys(stages(final=("first", "take"))),
-        with_keys(stages(final=("first", "take"), build=("compile-more",))),
-    ) == {"compile-more", "take"}
-
-
 @pytest.fixture
 def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path)
@@ -109,14 +97,6 @@ def test_one_of_another_length_counts_as_none(cache: Cache) -> None:
     path = Path(cache.keep(LAYERS, "k", made(cache)).path)
     path.write_text("CONTENTS and more")
     assert cache.find(LAYERS, "k") is None
-
-
-def test_one_of_an_older_version_is_found(cache: Cache) -> None:
-    path = Path(cache.keep(LAYERS, "k", made(cache)).path)
-    old = path.rename(path.with_name("k.sqfs"))
-    found = cache.find(LAYERS, "k")
-    assert found
-    assert Path(found.path) == old
 
 
 def test_what_two_builds_keep_stays_as_the_first_kept_it_unless_it_is_made_anew(
@@ -148,18 +128,6 @@ def test_clearing_removes_entries_and_what_killed_builds_left(cache: Cache) -> N
     assert cache.find(LAYERS, "k")
     cache.clear()
     assert list(kept.parent.iterdir()) == []
-
-
-def test_a_directory_of_wheels(cache: Cache, tmp_path: Path) -> None:
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    (wheels / "x.whl").write_text("x")
-    one = cache.keep(WHEELS, "k", wheels)
-    assert cache.find(WHEELS, "k") == one
-    assert (Path(one.path) / "x.whl").read_text() == "x"
-    wheels.mkdir()
-    (wheels / "x.whl").write_text("x")
-    assert cache.keep(WHEELS, "k", wheels, replace=True).path == one.path
 
 
 def test_wheels_are_lent_beside_what_the_machine_lends(tmp_path: Path) -> None:

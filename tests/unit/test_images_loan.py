@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ConfigError
-from toolkit.hostsetup.apt import parse_mirrors
 from toolkit.images.host import host_config
 from toolkit.images.host.host_config import (
     Bind,
@@ -99,15 +98,6 @@ def test_local_places_are_bound_and_renamed() -> None:
     )
 
 
-def test_a_place_at_the_root_and_one_with_blanks() -> None:
-    loan = translate_host_config(
-        {"index-url": "file:///simple", "find-links": "file:///my%20wheels"}
-    )
-    assert loan.binds[0].source == "/"
-    assert loan.binds[1].source == "/my wheels"
-    assert "find-links = file:///mnt/find-links/1\n" in loan.files["pip.conf"]
-
-
 def test_only_how_apt_reaches_its_archives_is_taken() -> None:
     dump = [
         'Acquire::http::Proxy "http://proxy.example.org:3128";',
@@ -123,31 +113,6 @@ def test_only_how_apt_reaches_its_archives_is_taken() -> None:
         'Acquire::https::CaInfo "/mnt/ca-certificates.crt";',
     ]
     assert "apt.conf" not in translate_host_config({}, apt=dump[3:]).files
-
-
-def test_the_mirror_is_debians_own() -> None:
-    listing = (
-        "Google|main|stable|stable|https://packages.example.com/apt\n"
-        "Debian|contrib|trixie|trixie|https://contrib.example.org/debian\n"
-        "Debian|main|bookworm-security|bookworm-security|https://sec.example.org/debian-security\n"
-        "Debian|main|bookworm|stable|https://one.example.org/debian\n"
-        "Debian|main|bookworm|stable|https://two.example.org/debian\n"
-        "Debian|main|trixie|trixie|mirror+file:/etc/mirrors\n"
-        "Ubuntu|main|noble|noble|https://ubuntu.example.org/ubuntu\n"
-        "\n"
-        "broken line\n"
-    )
-    assert parse_mirrors(listing) == {
-        "bookworm-security": "https://sec.example.org/debian-security",
-        "bookworm": "https://one.example.org/debian",
-    }
-
-
-def test_where_apt_has_no_lists_yet_the_name_of_the_archive_decides() -> None:
-    assert parse_mirrors("$(ORIGIN)|main|$(CODENAME)|bookworm|https://one.example.org/debian") == {
-        "bookworm": "https://one.example.org/debian"
-    }
-    assert parse_mirrors("$(ORIGIN)|main|$(CODENAME)|noble|https://one.example.org/ubuntu") == {}
 
 
 def test_no_password_reaches_a_log() -> None:

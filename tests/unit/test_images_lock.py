@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import subprocess
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +13,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.hostile import HOSTILE
 from toolkit.errors import BuildError, CommandFailedError, ConfigError
 from toolkit.images.host import host_config as host
 from toolkit.images.host.host_config import Bind, HostConfig
@@ -51,19 +49,6 @@ def test_a_lock_is_a_requirements_file_and_read_again() -> None:
     assert parse_lock(text, Lock) == LOCK
     plain = [line for line in text.splitlines() if not line.startswith("#")]
     assert plain == [f"horovod==0.28.1 --hash=sha256:{'cd' * 32}"]
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_no_text_breaks_the_file_of_a_lock(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return  # no file can hold it
-    build = (Pinned(name=text, version=text, sha256=(text,)),)
-    odd = msgspec.structs.replace(
-        LOCK, name=text, apt={text: text}, brought={text: text}, pip_build=build
-    )
-    assert parse_lock(format_lock(odd), Lock) == odd
 
 
 def wheels(directory: Path, **files: bytes) -> Path:
@@ -283,39 +268,6 @@ def test_what_a_build_compiles_by_is_locked_too() -> None:
     }
 
 
-def ask_mirror(tmp_path: Path, *, installed: str, offered: str) -> subprocess.CompletedProcess[str]:
-    """The script that asks the mirror, with stand-ins for dpkg and apt that say what they are told to."""
-    for name, said in (("dpkg-query", installed), ("apt-cache", offered)):
-        (tmp_path / f"{name}.said").write_text(said)
-        (tmp_path / name).write_text(f"#!/bin/sh\ncat {tmp_path}/{name}.said\n")
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / "apt-preferences").write_text(locks.format_preferences(LOCK))
-    script = locks.SCRIPT.replace("/mnt/apt-preferences", str(tmp_path / "apt-preferences"))
-    path = f"{tmp_path}:/usr/bin:/bin"
-    return subprocess.run(
-        ["/bin/sh", "-c", script], env={"PATH": path}, capture_output=True, text=True, check=False
-    )
-
-
-def test_the_mirror_is_asked_for_what_is_not_in_the_image(tmp_path: Path) -> None:
-    installed = "libc6 2.36-9\nlibc6:amd64 2.36-9\nother 1\n"
-    offered = "python3 | 3.11.2-1+b1 | http://m bookworm/main\n g++ | 12.2 | http://m\npython3-pip-whl | 23.0.1+dfsg-1 | http://m\n"
-    done = ask_mirror(tmp_path, installed=installed, offered=offered)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_what_the_mirror_no_longer_has_is_named(tmp_path: Path) -> None:
-    offered = (
-        "libc6 | 2.36-10 | http://m\npython3 | 3.11.2-1+b1 | http://m\ng++ | 12.2 | http://m\n"
-    )
-    done = ask_mirror(tmp_path, installed="other 1\n", offered=offered)
-    assert done.returncode == 1
-    assert sorted(locks.parse_missing(done.stdout)) == [
-        "libc6 2.36-9 (there is 2.36-10)",
-        "python3-pip-whl 23.0.1+dfsg-1 (there is none)",
-    ]
-
-
 def test_an_image_that_is_not_as_locked_is_told() -> None:
     debian = tuple(
         DebianPackage(
@@ -329,19 +281,6 @@ def test_an_image_that_is_not_as_locked_is_told() -> None:
         "apt libc6: locked 2.36-9, built 2.36-10",
         "pip pip: locked 23.0.1, built not at all",
     )
-
-
-def test_labels_do_not_say_when_a_locked_image_was_built() -> None:
-    text = "Bootstrap: x\n\n%post\n    true\n\n%environment\n    export A=1\n\n%labels\n    toolkit.recipe small\n\n%test\n    true\n"
-    locked = locks.locked_definition(text, LOCK)
-    assert (
-        "%labels\n    org.label-schema.build-date 2023-11-14T22:13:20+00:00\n    toolkit.recipe small\n"
-        in locked
-    )
-    added = locked.replace("    org.label-schema.build-date 2023-11-14T22:13:20+00:00\n", "")
-    start, end = "Bootstrap: x\n\n%post\n    true\n", text.partition("    true")[2]
-    assert added.startswith(f"{start}\n    if command -v python3")
-    assert added.endswith(f"    fi{end}")
 
 
 def test_the_last_stage_of_a_locked_definition_writes_byte_code_again() -> None:

@@ -13,8 +13,6 @@ from toolkit.config import package_directory
 from toolkit.images.builder.follow import Follower
 from toolkit.images.recipe import library
 from toolkit.images.recipe.block import Step
-from toolkit.images.recipe.image_checks import list_checks
-from toolkit.images.recipe.protection import parse_names
 from toolkit.images.recipe.recipe import Recipe
 from toolkit.model.base import BadDataError
 
@@ -39,21 +37,6 @@ def outputs(*steps: dict[str, Any], base: dict[str, Any] | None = None) -> dict[
     return {output.name: output for output in library.plan_recipe("x", recipe).outputs}
 
 
-def test_the_names_of_requirements_are_read_once_each() -> None:
-    named = ("torch==2.13.0+cpu", "ray[default,train]==2.60.0", "a @ https://x/y.whl", "A")
-    more = ("Scikit_Learn >= 1 ; python_version > '3.8'", "scikit-learn")
-    assert parse_names((*named, *more)) == ("torch", "ray", "a", "scikit-learn")
-    places = ("git+https://x/y.git", "https://x/y.whl", "./local", "wheels/x.whl", "C:x")
-    assert parse_names((*places, "x-1-py3-none-any.whl")) == ()
-
-
-def test_an_index_is_asked_second() -> None:
-    (line,) = outputs(TORCH)["torch"].lines
-    first, second = line.split(" || ")
-    assert "https://x" not in first
-    assert "--extra-index-url https://x/cpu" in second
-
-
 def test_later_steps_of_pip_keep_what_earlier_ones_brought() -> None:
     steps = (TORCH, {"block": "openmpi"}, {"block": "horovod"})
     run = {"block": "run", "commands": ["pip install x"]}
@@ -66,17 +49,6 @@ def test_later_steps_of_pip_keep_what_earlier_ones_brought() -> None:
     both = "/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"
     assert found["extra"].lines[3] == f'export PIP_CONSTRAINT="{both}"'
     assert found["run"].lines == ("pip install x",)
-
-
-@pytest.mark.parametrize(
-    "base",
-    [
-        {"kind": "docker", "image": "x/y:1", "has": ["python"]},
-        {"kind": "localimage", "path": "/a/b.sif"},
-    ],
-)
-def test_frameworks_of_a_base_are_kept_from_the_first_step_on(base: dict[str, Any]) -> None:
-    assert "(torch|torchvision|" in outputs(pip("einops"), base=base)["extra"].lines[2]
 
 
 def _environment(tmp_path: Path, said: str) -> dict[str, str]:
@@ -209,14 +181,6 @@ def test_a_step_replaces_only_what_it_brings_and_the_base_holds(
     assert str(caught.value.key).startswith("steps[2]")
 
 
-def test_packages_without_imports_are_imported_by_the_modules_that_they_bring() -> None:
-    step = pip("einops", "PyYAML==6", "git+https://x/y", "tomli; python_version < '3.11'")
-    (check, *_) = list_checks(outputs(TORCH, step).values())
-    assert check.command == "imports.py torch --of einops pyyaml"
-    checks = list_checks(outputs(pip("ruff", imports=[])).values())
-    assert [check.name for check in checks] == ["user-site"]
-
-
 def _installed(site: Path, name: str, files: dict[str, str], top: str = "") -> None:
     """Write a package as pip installs it."""
     meta = site / f"{name.replace('-', '_')}-1.5.dist-info"
@@ -249,16 +213,6 @@ def test_the_check_imports_what_packages_bring(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].endswith("cv9 1.5, same_name 7, one 1.5")
     assert "toolkit-fact: framework cv9 1.5" in done.stdout
-
-
-def test_a_python_that_does_not_know_what_packages_bring_imports_the_modules(
-    tmp_path: Path,
-) -> None:
-    """As Python 3.7, of old images of PyTorch."""
-    hides = "import sys\nsys.modules['importlib.metadata'] = None\n"
-    (tmp_path / "sitecustomize.py").write_text(hides)
-    done = _imported(tmp_path, "json", "--of", "pip")
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_check_fails_for_a_package_that_cannot_be_imported_or_is_gone(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from toolkit.errors import (
 from toolkit.images.registry.references import Reference, parse, parse_mirrors, redirect
 from toolkit.images.registry.registry import (
     apptainer_login,
-    proxy_variables,
     read_mirrors,
     resolve_source,
     write_login,
@@ -295,25 +294,3 @@ def test_without_skopeo_the_package_is_named(home: Path, monkeypatch: pytest.Mon
     with pytest.raises(NeedsInstallError, match="skopeo") as raised:
         resolve_source("a.site/a/b:1")
     assert "the package skopeo" in str(raised.value.next_step)
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({"HTTPS_PROXY": "p", "no_proxy": "x"}, {"HTTPS_PROXY": "p", "no_proxy": "x"}),
-        ({"ALL_PROXY": "p"}, {"ALL_PROXY": "p", "http_proxy": "p", "https_proxy": "p"}),
-        (
-            {"all_proxy": "p", "HTTPS_PROXY": "q"},
-            {"all_proxy": "p", "HTTPS_PROXY": "q", "http_proxy": "p"},
-        ),
-    ],
-)
-def test_programs_in_go_get_every_proxy(
-    variables: dict[str, str], expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "ftp_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert proxy_variables() == expected

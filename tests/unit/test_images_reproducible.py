@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import py_compile
 import struct
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 
 from tests.unit.test_images_squashfs import Image
 from toolkit.images.recipe.reproducible import BYTE_CODE, is_dropped
-from toolkit.images.sif import SquashfsError
 from toolkit.images.sif.tables import Reader, position_of, read_tables, settle_times
 
 SOURCE = '''\
@@ -70,31 +68,6 @@ def test_byte_code_does_not_depend_on_what_its_process_did(tmp_path: Path) -> No
     assert module.A().name() == 3
 
 
-def test_byte_code_that_cannot_be_written_again_stays(tmp_path: Path) -> None:
-    (tmp_path / "byte-code.py").write_text(BYTE_CODE)
-    good = Path(
-        py_compile.compile(str(Path(__file__)), cfile=str(tmp_path / "good.pyc")) or ""
-    ).read_bytes()
-    files = {
-        "empty.pyc": b"",
-        "cut.pyc": good[:100],
-        "other.pyc": b"\x00\x00\r\n" + good[4:],
-        "text.pyc": b"no byte code at all, but long enough to have a head\xe3",
-        "rubbish.pyc": good[:16] + b"\xe3" * 50,
-    }
-    for name, data in files.items():
-        (tmp_path / name).write_bytes(data)
-    (tmp_path / "changed").write_bytes(
-        b"".join(f"{tmp_path}/{name}\0".encode() for name in (*files, "good.pyc"))
-    )
-    subprocess.run(
-        [sys.executable, "-I", "-S", "-B", "byte-code.py", "changed"], cwd=tmp_path, check=True
-    )
-    assert {name: (tmp_path / name).read_bytes() for name in files} == files
-    assert (tmp_path / "good.pyc").read_bytes() != good
-    assert (tmp_path / "good.pyc").read_bytes()[:16] == good[:16]
-
-
 @pytest.mark.parametrize(
     ("path", "dropped"),
     [
@@ -140,11 +113,3 @@ def test_times_since_the_packing_are_settled_and_older_ones_stay() -> None:
     for place, time in zip(places, before, strict=True):
         struct.pack_into("<I", tables.inodes, place, time)
     assert tables.inodes == rest
-
-
-def test_an_inode_outside_of_its_table_is_an_error() -> None:
-    image = Image({"file": b"text"})
-    tables = read_tables(Reader(len(image.bytes), lambda at, length: image.bytes[at : at + length]))
-    tables.export[:8] = struct.pack("<Q", 0xFFFF)
-    with pytest.raises(SquashfsError):
-        settle_times(tables, 0, 7)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +14,8 @@ from tests.progress import Silent
 from toolkit.errors import ImageMissingError, UnknownImageError
 from toolkit.images.sif import header as sif
 from toolkit.images.store import store, usage
-from toolkit.images.store.cache import Cache
-from toolkit.images.store.listing import listing
 from toolkit.model.base import to_json
-from toolkit.model.image import Manifest, Packages
+from toolkit.model.image import Manifest
 
 ID, OTHER = "0123456789abcdef" * 2, "f" * 32
 
@@ -64,13 +61,6 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def put(images: Path, name: str = "pytorch_cpu", sif_id: str = ID) -> Path:
     return fake_sif(images / f"{name}.sif", sif_id, inside=manifest(name))
-
-
-def test_the_directory_is_told_or_in_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TOOLKIT_IMAGES", raising=False)
-    assert store.images_directory() == Path.home() / ".local/share/toolkit/images"
-    monkeypatch.setenv("TOOLKIT_IMAGES", "relative")
-    assert store.images_directory() == Path.cwd() / "relative"
 
 
 @pytest.mark.parametrize(
@@ -219,27 +209,6 @@ def test_what_is_found_of_another_users_image_is_noted_among_ones_own(
     assert known.origin == "docker://a"
 
 
-def test_settling_clears_what_was_half_written(images: Path) -> None:
-    put(images, "x")
-    mine, others = (images / name for name in ("..x.note.json.abcd_123", "..x.y.note.json.abcd_12"))
-    mine.touch()
-    others.touch()
-    store.settle(images / "x.sif")
-    assert sorted(path.name for path in images.iterdir()) == [others.name, "x.sif"]
-
-
-def test_two_hundred_images_are_listed_in_a_second(images: Path) -> None:
-    """Counted in processor time, as other tests run beside this one."""
-    packages = Packages(pip={f"package{number}": "1.2.3" for number in range(2000)})
-    big = replace(manifest("x"), packages=packages)
-    for number in range(200):
-        fake_sif(images / f"x{number}.sif", size=1 << 17, inside=big)
-    began = time.process_time()
-    listed = listing()
-    assert time.process_time() - began < 1
-    assert sum(each.path is not None for each in listed) == 200
-
-
 RUN, LONG = Path("/runs/x-0001"), Path("/" + "a" * 300)
 
 
@@ -288,11 +257,3 @@ def test_notes_on_the_use_of_an_image_lead_nowhere_else(planted: str, tmp_path: 
     usage.forget(image)
     assert {path: path.stat().st_mtime_ns for path in own.rglob("*")} == before
     assert (own / "a").read_text() == "thesis"
-
-
-def test_a_pipe_in_the_cache_is_no_entry(tmp_path: Path) -> None:
-    cache = Cache(tmp_path)
-    note = cache._note("layers", "a" * 64)
-    note.parent.mkdir(parents=True)
-    os.mkfifo(note)
-    assert cache.find("layers", "a" * 64) is None

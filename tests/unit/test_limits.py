@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from toolkit import files
-from toolkit.cli.main import main
 from toolkit.errors import LimitError, NoSpaceError, UsageError, of_system
 
 ROOT = Path(files.__file__).parents[1]
@@ -77,18 +76,6 @@ def test_a_limit_is_the_cause(kind, most, line, place):
     assert STEPS[kind] in done.stderr
     assert "bug" not in done.stderr
     assert "no Slurm" not in done.stderr
-
-
-def test_too_little_memory_is_the_cause(monkeypatch, capsys, place):
-    def read(*_: object, **__: object) -> bytes:
-        raise MemoryError
-
-    monkeypatch.setattr(files, "read_bytes", read)
-    monkeypatch.setattr(sys, "argv", ["toolkit", "lint", str(place / "job.sh")])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == LimitError.exit_code
-    assert "ulimit -v" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,11 @@ from tests.hostile import HOSTILE
 from toolkit import sites
 from toolkit.cli.check import lint_files as command
 from toolkit.errors import NoSpaceError, of_system
-from toolkit.lint.linter import fixed, lint, severity
+from toolkit.lint.linter import fixed, lint
 from toolkit.lint.rules import RULES
 from toolkit.lint.script import Context
 from toolkit.model.site import Site, SitePartition
 from tools.docs.lint_cases import CASES, Case
-
-GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def context(case: Case) -> Context:
@@ -51,16 +48,6 @@ def test_every_rule_has_a_case():
     names = {rule.name for rule in RULES}
     assert len(names) == len(RULES)
     assert names - {"syntax"} == {case.rule for case in CASES} - {"syntax"}
-
-
-@pytest.mark.parametrize("name", ["guide"])
-def test_a_whole_script_in_the_manner_of_a_guide(name):
-    script = (GOLDEN / "lint" / f"{name}.sbatch").read_text()
-    found = lint(script, Context(site=sites.load("neuron-2022")))
-    said = "".join(f"{one.line}: {severity(one)}: {one.message} [{one.name}]\n" for one in found)
-    if os.environ.get("UPDATE_GOLDEN"):
-        (GOLDEN / "lint" / f"{name}.txt").write_text(said)
-    assert said == (GOLDEN / "lint" / f"{name}.txt").read_text()
 
 
 @pytest.mark.parametrize("value", HOSTILE)

@@ -101,22 +101,6 @@ def test_a_job_with_gigabytes_of_logs_comes_out_right_in_little_memory(tmp_path)
     assert sum(len(line.text) for line in taken) <= MOST
 
 
-def test_following_a_line_without_an_end_holds_only_its_beginning(tmp_path):
-    run = new_run(tmp_path / "x-0001", 7)
-    tail = logs.Tail(run)
-    log = run.logs / "7-0-nid001.log"
-    tracemalloc.start()
-    for _ in range(20):
-        with log.open("ab") as stream:
-            stream.write(b"x" * 5_000_000)
-        assert list(tail.read()) == []
-    (last,) = [line.text for line in tail.read(last=True)]
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert last.endswith("... [100 MB more on this line]")
-    assert peak < 20_000_000
-
-
 def test_logs_are_read_as_they_grow_and_only_whole_lines_of_those_that_have_grown(
     tmp_path, monkeypatch
 ):

@@ -27,7 +27,6 @@ from toolkit.planning.settings import Layer, from_environment, layer, merge
 from toolkit.quoting import sbatch_option
 from toolkit.rules.partition import gpu_types
 from toolkit.runs.interactive import salloc_command
-from toolkit.slurm import parse
 
 HELP = """Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]
 
@@ -278,17 +277,6 @@ def test_what_is_asked_of_slurm_is_written_once(job, directives):
         assert names.count(name) == (value is not None)
 
 
-def test_ranks_have_the_time_that_the_signal_leaves_them():
-    own = planned({"slurm": {"signal": "INT@9"}})
-    assert "signal" not in dict(own.directives), "the user's own is the only one"
-    waits: dict[str | None, int] = {None: 100, "B:USR1@600": 580, "B:USR1@10": 5}
-    for signal, wait in waits.items():
-        job: dict[str, Any] = {"requeue": True, "signal": signal}
-        told = planned(job).requeue
-        assert told is not None
-        assert told.wait == wait
-
-
 def test_a_plan_of_an_earlier_version_is_still_read():
     text = to_json(planned({"exclusive": True}))
     assert '"slurm"' not in text
@@ -322,19 +310,6 @@ def test_gpus_are_read_as_slurm_does_where_that_can_be_told(job, on_each, says):
     assert bool(decided.notes) == bool(says)
 
 
-def test_the_last_layer_that_names_gpus_has_said_all_of_it():
-    layers = [
-        settings.layer("default", settings.DEFAULTS),
-        Layer("job.toml", {"gpus": 2}),
-        Layer("flag", {"gpus_per_node": 4}),
-    ]
-    job, origins = merge(layers)
-    assert (job.gpus, job.gpus_per_node, origins["gpus_per_node"]) == (None, 4, "--gpus-per-node")
-    assert "gpus" not in origins
-    job, _ = merge([*layers, Layer("flag", {"gpus": 8, "gpus_per_node": 4})])
-    assert (job.gpus, job.gpus_per_node) == (8, 4)
-
-
 def _type_finding(job: Job, site: Site) -> ToolkitError | None:
     return next(gpu_types(Case(job, site)), None)
 
@@ -353,20 +328,6 @@ def test_a_site_file_tells_which_types_there_are():
     job = ONE | {"gpus": "v100:4", "partition": "cas_v100_4"}
     decided = planned(job, site=replace(NEURON, partitions=neuron.partitions), facts=untyped)
     assert (dict(decided.directives)["gres"], decided.gpu_type) == ("gpu:4", "v100")
-
-
-def test_sinfo_counts_the_gpus_of_each_type():
-    lines = (
-        "main*|up|1:00:00|1-infinite|2|idle|4|4000|gpu:a100:4(S:0-1),gpu:1g.10gb:7\n"
-        "main*|up|1:00:00|1-infinite|2|idle|4|4000|gpu:v100:2,nvme:100\n"
-        "cpu|up|1:00:00|1-infinite|2|idle|4|4000|(null)"
-    )
-    main, cpu = Answers(sinfo=lines).partitions()
-    assert main.gpus_by_type == {"a100": 4, "1g.10gb": 7, "v100": 2}
-    assert main.gpus == 11
-    assert (cpu.gpus, cpu.gpus_by_type) == (0, {})
-    assert parse.gpu_counts("gres/gpu=8,gres/gpu:a100=8") == {"": 8, "a100": 8}
-    assert parse.gpu_counts("gpu:4(IDX:0-3)") == {"": 4}
 
 
 # Variables that are passed on

@@ -180,22 +180,6 @@ def test_a_handler_of_the_programs_own_is_the_one_that_runs(tmp_path, register):
     assert (tmp_path / "own").exists() or "faulthandler" in register
 
 
-def test_a_forked_process_writes_nothing_into_files_of_the_program(tmp_path):
-    """Such as one that has closed all files and opened its own, under the numbers of the others."""
-    text = """\
-        os.closerange(3, 100)
-        files = [open(str(number), "w") for number in range(20)]
-        if os.fork() == 0:
-            for file in files:
-                file.write("x")
-                file.close()
-            os._exit(0)
-        os.wait()
-        """
-    Ended(tmp_path, text)
-    assert [(tmp_path / str(number)).read_text() for number in range(20)] == ["x"] * 20
-
-
 def test_only_ranks_leave_a_file_and_of_several_programs_the_last(tmp_path):
     for _ in range(3):
         Ended(tmp_path, "import subprocess\nsubprocess.run([sys.executable, '-c', 'pass'])")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,6 @@ from tests.hostile import HOSTILE, MULTILINE
 from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case, script_case
 from tests.unit.test_scripts import captured, script_of
 from toolkit import launchers, runtimes, scripts
-from toolkit.config import package_directory
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
 from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import Case, Source
@@ -238,19 +234,6 @@ def test_a_reference_is_written_as_enroot_reads_it(image, address):
     assert containers.enroot(image) == address
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_mount_is_a_line_of_csv(name):
-    import csv
-
-    text = Bind(source=f"/{name}", target=f"/in/{name}", read_only=True).mount
-    assert next(csv.reader([text])) == [
-        "type=bind",
-        f"source=/{name}",
-        f"target=/in/{name}",
-        "readonly",
-    ]
-
-
 def conda_at(prefix: Path) -> Path:
     (prefix / "conda-meta").mkdir(parents=True)
     return prefix
@@ -281,27 +264,6 @@ def test_environments_are_found_where_conda_keeps_and_notes_them(tmp_path, monke
     with pytest.raises(EnvironmentMissingError) as caught:
         environments.find_environment(str(tmp_path / "venv"))
     assert "--runtime none" in str(caught.value.next_step)
-
-
-def test_a_python_says_what_it_could_import_without_importing_it(tmp_path):
-    """The package is a stand-in: who imports it fails."""
-    (tmp_path / "torch").mkdir()
-    (tmp_path / "torch/__init__.py").write_text("raise SystemExit('imported')\n")
-    meta = tmp_path / "torch-9.9.dist-info"
-    meta.mkdir()
-    (meta / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n")
-    program = (package_directory("runtimes") / "probe.py").read_text()
-    done = subprocess.run(
-        ["python3", "-c", program, "torch", "no_such_module"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd="/",
-    )
-    assert json.loads(done.stdout.removeprefix("toolkit-modules: "))["frameworks"] == {
-        "torch": "9.9"
-    }
 
 
 def test_what_an_environment_can_import_is_known(tmp_path, monkeypatch):

@@ -125,18 +125,6 @@ def test_each_option_of_a_job_has_its_variable(option):
 SWITCHES = ("REQUEUE", "SNAPSHOT", "REQUIRE_SIGNED", "PTY", "EXCLUSIVE", "SLURM_HOLD")
 
 
-@pytest.mark.parametrize("name", SWITCHES)
-@pytest.mark.parametrize(
-    ("text", "is_on"),
-    [(text, True) for text in ("on", "Yes", "TRUE", "1")]
-    + [(text, False) for text in ("off", "No", "FALSE", "0")],
-)
-def test_a_switch_is_on_or_off_in_every_spelling(name, text, is_on):
-    values = variables(**{name: text}).values
-    key = name.removeprefix("SLURM_").lower()
-    assert dict(values.get("slurm", values))[key] is is_on
-
-
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -29,7 +29,6 @@ from toolkit.model.site import (
     Site,
     SitePartition,
 )
-from toolkit.planning import settings
 from toolkit.rules.options import comment
 from toolkit.sites import comment_problem
 from toolkit.sites import survey as compare
@@ -285,18 +284,6 @@ def test_what_commands_say():
         gpus=("NVIDIA A100",) * 2, driver="550.54.15", interfaces=("ib0", "eth0")
     )
     assert parse_probe("") == NodeProbe()
-
-
-def test_a_site_is_used_until_a_project_says_otherwise(own, tmp_path):
-    assert own.is_dir()
-    assert settings.chosen(tmp_path).site == "auto"
-    assert CliRunner().invoke(command, ["use", "neuron"]).exit_code == 0
-    assert settings.chosen(tmp_path).site == "neuron"
-    (tmp_path / "toolkit.toml").write_text('site = "generic"\n')
-    assert settings.chosen(tmp_path / "below").site == "generic"
-    (tmp_path / "toolkit.toml").unlink()
-    assert CliRunner().invoke(command, ["use", "auto"]).exit_code == 0
-    assert settings.chosen(tmp_path).site == "auto"
 
 
 @pytest.mark.parametrize("verb", ["use", "show", "check"])

@@ -287,18 +287,6 @@ def test_partitions_of_sinfo():
     assert Answers(sinfo=text).partitions() == (main, big)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("srun: MPI types are...\nsrun: none\nsrun: pmi2\nsrun: pmix\nsrun: pmix_v4\n", ("none", "pmi2", "pmix", "pmix_v4")),
-        ("MPI plugin types are...\n\tnone\n\tcray_shasta\n\tpmix\nspecific pmix plugin versions available: pmix_v4,pmix_v5\n",
-         ("none", "cray_shasta", "pmix", "pmix_v4", "pmix_v5")),
-    ],
-)  # fmt: skip
-def test_mpi_types(text, expected):
-    assert Answers(srun=text).mpi_types() == expected
-
-
 def test_nodes_count_as_unhealthy_if_they_went_down_while_the_job_ran():
     text = f"""{SPOKEN}*
 nid001 | idle | Unknown | none

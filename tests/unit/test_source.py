@@ -13,11 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.samples import read_script, script_case, warned, write_files
-from toolkit import launchers, source
+from toolkit import launchers
 from toolkit.config import shipped
-from toolkit.model.case import Case, Construction, Source, Target
+from toolkit.model.case import Construction, Source
 from toolkit.model.job import Job
-from toolkit.model.site import Site
 
 # The heads of scripts as they are found: which launcher they need, and the words that say why.
 LIGHTNING = ", which takes each task of Slurm for a rank"
@@ -311,30 +310,6 @@ def test_what_is_a_link_is_bound_where_it_really_is(link, target, script, tmp_pa
     read = read_script(root / "job")
     assert not read.needed
     assert [*read.directories] == [str(root / "real")]
-
-
-COMMANDS: list[tuple[str, set[str]]] = [
-    ("python -m pkg", {"early", "inner"}),
-    ("python3 -u -m pkg.mod --lr 1", {"early", "gone"}),
-    ("/opt/venv/bin/python3.11 -W ignore -X dev train.py", {"cv2"}),
-    *((text, set()) for text in ("python -m torch.utils.collect_env", "python missing.py", "bash train.py")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "needed"), COMMANDS)
-def test_a_program_that_is_a_python_is_read_and_chooses_no_launcher(text, needed, tmp_path):
-    main = "import inner, torch.distributed"
-    files = {
-        "pkg/__init__.py": "import early",
-        "pkg/__main__.py": main,
-        "pkg/mod.py": "import gone",
-    }
-    root = write_files(tmp_path, {**files, "train.py": "import cv2"})
-    program, *words = text.split()
-    target = Target(program, str(root), str(root), is_program=True)
-    read = source.read(Case(Job(arguments=tuple(words)), Site(name="x"), target=target))
-    assert {each.name for each in read.needed} - {"torch"} == needed
-    assert (read.python, read.imports) == (False, ())
 
 
 @pytest.mark.parametrize(
