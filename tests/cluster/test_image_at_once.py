@@ -82,20 +82,6 @@ def test_an_image_that_is_built_is_not_removed(
     assert left_after_prune(built) == IMAGE
 
 
-def test_a_killed_build_leaves_the_old_image_and_a_lock_for_the_next(
-    built: Tiny, building: subprocess.Popen[str]
-) -> None:
-    inode = lock(built)
-    kill(built, building)
-    assert left_after_prune(built) == IMAGE
-    assert greeting(built) == "old"
-    again = built.run("build", built.recipe("echo again > /greeting"), "--no-wait")
-    assert again.returncode == 0, again.stderr
-    assert (greeting(built), lock(built)) == ("again", inode)
-    assert built.run("remove", "tiny").returncode == 0
-    assert (left_after_prune(built), lock(built)) == (set(), inode)
-
-
 def test_of_builds_that_wait_one_goes_on_when_the_first_is_killed(
     built: Tiny, building: subprocess.Popen[str]
 ) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
@@ -82,15 +81,6 @@ def test_what_has_not_changed_is_kept_and_what_has_is_built(tiny: Tiny) -> None:
     assert tiny.left() == BUILT
 
 
-def test_an_image_whose_file_was_damaged_is_built_again(tiny: Tiny) -> None:
-    recipe = tiny.recipe("true")
-    assert tiny.run("build", recipe).returncode == 0
-    os.truncate(tiny.images / "tiny.sif", 5000)
-    assert tiny.run("path", "tiny").returncode == 68
-    assert json.loads(tiny.run("build", recipe, "--json").stdout)["kept"] is False
-    assert tiny.run("path", "tiny").stdout.strip() == str(tiny.images / "tiny.sif")
-
-
 def test_a_failed_step_is_named_with_its_command_and_the_tail(tiny: Tiny) -> None:
     done = tiny.run("build", tiny.recipe("echo before", "cat /missing/file", "echo after"))
     assert done.returncode == 74
@@ -146,15 +136,6 @@ def test_an_image_that_fails_a_check_does_not_appear(tiny: Tiny) -> None:
     assert tiny.left() == ["tiny.failed.log"]
 
 
-def test_a_stopped_build_leaves_nothing(tiny: Tiny) -> None:
-    process = tiny.started(tiny.recipe(*SLOW), until="+ sleep 300")
-    wait_for(tiny.sleeps, "the sleep")
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)
-    nothing_runs(tiny)
-    assert tiny.left() == ["tiny.failed.log"]
-
-
 @pytest.mark.parametrize("is_alone", [True, False], ids=["the tool", "all that could end it"])
 def test_a_killed_build_leaves_no_process_and_the_next_removes_the_rest(
     tiny: Tiny, is_alone: bool
@@ -190,24 +171,6 @@ def test_an_interrupted_build_says_what_is_left(tiny: Tiny) -> None:
     nothing_runs(tiny)
 
 
-def test_a_build_that_is_interrupted_in_its_last_check_leaves_no_image(tiny: Tiny) -> None:
-    """Its Python takes for ever to say from outside what is in it."""
-    recipe = tiny.recipe(
-        r"""printf '#!/bin/sh\ncase $* in *look.py*) sleep 300;; esac\n' > /bin/python3"""
-    )
-    build = tiny.start("build", recipe)
-    wait_for(
-        lambda: any(one.startswith("sleep 300") for one in tiny.processes()),
-        "the look from outside",
-    )
-    os.killpg(build.pid, signal.SIGINT)  # as a terminal does
-    said = build.communicate(timeout=120)[1]
-    assert build.returncode == 130
-    assert "the image does not exist" in said
-    assert tiny.left() == ["tiny.failed.log"]
-    nothing_runs(tiny)
-
-
 def test_the_second_of_two_builds_waits_and_finds_it_done(tiny: Tiny) -> None:
     recipe = tiny.recipe("echo begun", "sleep 300 || true")
     first = tiny.started(recipe, until="+ sleep 300")
@@ -224,16 +187,6 @@ def test_the_second_of_two_builds_waits_and_finds_it_done(tiny: Tiny) -> None:
     assert first.wait(120) == 0
     assert json.loads(stdout)["kept"] is True
     first.communicate()
-
-
-def test_two_images_are_built_at_once(tiny: Tiny) -> None:
-    first = tiny.started(tiny.recipe("sleep 300 || true"), until="+ sleep 300")
-    other = tiny.run("build", tiny.recipe("true", name="other"), "--no-wait")
-    assert other.returncode == 0, other.stderr
-    tiny.wake()
-    assert first.wait(120) == 0
-    first.communicate()
-    assert tiny.left() == ["other.log", "other.sif", *BUILT]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system takes root")
@@ -400,19 +353,6 @@ def test_the_real_image_has_proven_itself(pytorch_image: Path) -> None:
     assert known["size"] < 520_000_000
 
 
-def test_the_real_image_has_no_tools_to_build_with(pytorch_image: Path) -> None:
-    tools = "gcc g++ cc c++ cpp make cmake ld as strip"
-    assert within(pytorch_image, f"for tool in {tools}; do command -v $tool; done; true") == ""
-    packages = within(
-        pytorch_image, "dpkg-query -Wf '${Package} ${db:Status-Abbrev}\n'"
-    ).splitlines()
-    assert [
-        package
-        for package in packages
-        if re.search(r"-dev |^g\+\+|^gcc-1\d |^cmake|^make | rc", package)
-    ] == []
-
-
 def test_the_real_image_holds_nothing_of_the_machine_it_was_built_on(pytorch_image: Path) -> None:
     for name in ("etc/resolv.conf", "etc/hosts", "etc/hostname"):
         assert unpacked(pytorch_image, name) == ""
@@ -475,22 +415,6 @@ def test_the_real_image_says_what_it_is_made_from(pytorch_image: Path) -> None:
         check=True,
     ).stdout
     assert said.strip() == library.definition_path("pytorch_cpu").read_text().strip()
-
-
-def test_the_real_image_runs_what_it_is_told(pytorch_image: Path, users_tiny: Tiny) -> None:
-    image = shutil.copy(pytorch_image, users_tiny.images)  # from where only its owner may look
-    argv = [*users_tiny.become, "apptainer", "--silent", "run", "--containall", image]
-    told = [
-        *argv,
-        *"python3 -c".split(),
-        "import sys; print(sys.argv[1:], sys.prefix)",
-        "two words",
-        "$HOME",
-    ]
-    done = subprocess.run(
-        told, capture_output=True, text=True, check=True, cwd="/", env=users_tiny.environment()
-    )
-    assert done.stdout == "['two words', '$HOME'] /opt/venv\n"
 
 
 def test_stores_that_share_a_directory_for_builds_do_not_disturb_each_other(

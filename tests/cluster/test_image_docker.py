@@ -98,21 +98,6 @@ def test_what_has_not_changed_is_kept(docked: Docked) -> None:
     assert " kept " not in anew.stderr
 
 
-def test_the_same_recipe_by_the_other_engine_is_built(docked: Docked) -> None:
-    recipe = docked.recipe("echo hello > /greeting", checks='greeting = "cat /greeting"')
-    assert docked.build(recipe).returncode == 0
-    first = docked.manifest
-    done = docked.run("build", recipe, "--engine", "apptainer", "--flat")
-    assert done.returncode == 0, done.stderr
-    assert str(docked.manifest["builder"]).startswith("apptainer ")
-    assert docked.manifest["base"] == first["base"]
-    assert docked.manifest["recipe_hash"] == first["recipe_hash"]
-    assert json.loads(docked.run("build", recipe, "--json").stdout)["kept"] is True
-    layered = docked.run("build", recipe, "--engine", "apptainer", "--force")
-    assert layered.returncode == 0, layered.stderr
-    assert docked.inside("/bin/cat", "/greeting") == "hello\n"
-
-
 def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(
     docked: Docked, docker_engine: TestEngine
 ) -> None:
@@ -163,19 +148,6 @@ def test_what_the_host_lends_is_there_in_the_build_and_nowhere_afterwards(
     for secret in (b"t0psecret", b"t1psecret", str(wheels).encode()):
         assert secret not in everything
     assert b"packages.example.org" not in everything.replace(text.encode(), b"")
-
-
-def test_an_image_that_fails_a_check_gets_no_name(
-    docked: Docked, docker_engine: TestEngine
-) -> None:
-    done = docked.build(
-        docked.recipe("true", checks='good = "echo fine", bad = "echo the sum is wrong; exit 1"')
-    )
-    assert done.returncode == 74
-    assert "did not pass 1 of 2 checks" in done.stderr
-    assert "| bad: the sum is wrong" in done.stderr
-    assert docked.left() == ["tiny.failed.log"]
-    assert named(docker_engine) == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -109,23 +109,3 @@ def test_an_image_that_was_pushed_is_run_from_where_it_is(
     assert "root:x:0:" in done.stdout
     (image,) = Path(environment["TOOLKIT_IMAGES"]).glob("*.sif")
     assert manifest_in(image)["origin"] == place
-
-
-def test_a_reference_that_leads_nowhere_leaves_nothing(
-    toolkit: Toolkit,
-    cluster: str,
-    environment: dict[str, str],
-    shared_dir: Path,
-    tiny_reference: str,
-) -> None:
-    """What else is no reference, or unknown there, is in tests/unit/test_images_registry.py."""
-    del cluster, tiny_reference
-    image = "docker://registry.example.org/stand-in/tiny:22.04-py3"
-    done = toolkit(
-        "run", "--image", image, "--launcher", "none", "--", "true", cwd=shared_dir, env=environment
-    )
-    assert done.returncode == 67, done.stderr
-    assert "has no tag 22.04-py3" in done.stderr
-    images = Path(environment["TOOLKIT_IMAGES"])
-    assert not images.exists() or not list(images.iterdir())
-    assert not (shared_dir / "runs").exists()

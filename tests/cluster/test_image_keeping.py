@@ -35,31 +35,6 @@ def test_an_image_comes_back_from_a_registry_with_all_that_is_known_of_it(
     assert not [path for path in built.images.iterdir() if path.name.startswith(".toolkit")]
 
 
-def test_a_registry_that_wants_a_login_gets_that_of_the_user(
-    built: Tiny, guarded_registry: TestRegistry
-) -> None:
-    place = f"oras://{guarded_registry.name}/images/tiny:1"
-    refused = built.run("push", "tiny", place)
-    assert refused.returncode != 0
-    assert "login" in refused.stderr
-    guarded_registry.login(built.place)
-    pushed = built.run("push", "tiny", place)
-    assert pushed.returncode == 0, pushed.stderr
-    assert built.run("pull", place, "--force").returncode == 0
-
-
-def test_what_is_not_there_is_not_pulled(built: Tiny, registry: TestRegistry) -> None:
-    before = built.left()
-    for origin, code in (
-        (f"oras://{registry.name}/images/nothing:1", 71),
-        ("here:1", 64),
-        ("oras://A b", 64),
-    ):
-        done = built.run("pull", origin)
-        assert done.returncode == code, done.stderr
-    assert built.left() == before
-
-
 @pytest.fixture
 def sshd(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Return the environment in which ssh reaches this host as the machine `site`."""
@@ -106,40 +81,3 @@ def test_images_go_by_age_and_use_and_never_below_a_run(built: Tiny) -> None:
     assert "removed" in built.run("prune", "--older-than", "30d").stdout
     assert not sif.exists()
     assert built.run("prune", "--older-than", "soon").returncode == 64
-
-
-@pytest.mark.parametrize("words", [(), ("--flat",)], ids=["layers", "flat"])
-def test_an_imported_definition_builds_what_it_built(built: Tiny, words: tuple[str, ...]) -> None:
-    """With files of its own, commands on this machine, and steps of the recipe on it."""
-    (built.place / "beside").write_text("beside\n")
-    (built.place / "old.def").write_text(
-        f"""Bootstrap: localimage
-From: {built.base}
-
-%files
-    beside /data/beside
-
-%setup
-    echo setup > "$APPTAINER_ROOTFS/made"
-
-%post
-    echo one \\
-        two > /data/file
-
-%environment
-    export GREETING="hello there"
-"""
-    )
-    (built.place / "old.toml").unlink(missing_ok=True)
-    taken = built.run("import", built.place / "old.def", "--directory", built.place)
-    assert taken.returncode == 0, taken.stderr
-    recipe = Path(taken.stdout.strip())
-    with recipe.open("a") as file:
-        file.write('[[steps]]\nblock = "run"\ncommands = ["cat /data/file > /more"]\n')
-    done = built.run("build", recipe, *words)
-    assert done.returncode == 0, done.stderr
-    built.images.joinpath("tiny.sif").unlink()
-    built.images.joinpath("old.sif").rename(built.images / "tiny.sif")
-    files = ("/data/file", "/data/beside", "/made", "/more")
-    assert built.inside("/bin/cat", *files) == "one two\nbeside\nsetup\none two\n"
-    assert "GREETING=hello there" in built.inside("/bin/env").splitlines()

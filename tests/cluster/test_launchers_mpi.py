@@ -45,22 +45,6 @@ count(state)
 if hvd.rank() == 0:
     print(json.dumps({"worlds": state.worlds}), flush=True)
 """
-# Each rank puts into and gets from the window of the next one.
-WINDOWS = """\
-import array
-from mpi4py import MPI
-comm, following = MPI.COMM_WORLD, (MPI.COMM_WORLD.rank + 1) % MPI.COMM_WORLD.size
-memory, got = array.array("i", [-1]), array.array("i", [-1])
-window = MPI.Win.Create(memory, 4, comm=comm)
-window.Fence()
-window.Put([array.array("i", [comm.rank]), MPI.INT], following)
-window.Fence()
-window.Lock(following)
-window.Get([got, 1, MPI.INT], following)
-window.Unlock(following)
-print(f"rank {comm.rank} of {comm.size} was given {memory[0]}, and got {got[0]}", flush=True)
-window.Free()
-"""
 
 
 def outcome(directory: Path, name: str) -> dict[str, Any]:
@@ -102,37 +86,6 @@ def test_a_script_of_mpi4py(launch, pytorch_image, shared_dir):
     results = outcome(shared_dir, "mpi-hello-0001")["results"]
     assert (results["world_size"], results["sum"]) == (4, 6)
     assert "Open MPI" in results["mpi"]
-
-
-@pytest.mark.parametrize("launcher", ["mpi", "mpirun"])
-def test_one_sided_communication(launcher, toolkit, pytorch_image, shared_dir):
-    """What is exported for Open MPI replaces the image's own list of components."""
-    (shared_dir / "windows.py").write_text(WINDOWS)
-    options = ("--launcher", launcher, "--nodes", "2", "--ntasks-per-node", "2")
-    done = toolkit("run", "--image", str(pytorch_image), *options, "windows.py", cwd=shared_dir)
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = re.findall(r"rank .*got \d", logs_of(shared_dir, "windows-0001"))
-    assert sorted(said) == [
-        f"rank {rank} of 4 was given {(rank - 1) % 4}, and got {rank}" for rank in range(4)
-    ]
-
-
-def test_a_script_of_mpirun_runs_without_us(hello, toolkit, launch, pytorch_image, shared_dir):
-    shutil.copy(hello, shared_dir / "hello")
-    options = ("--launcher", "mpirun", "--nodes", "2", "--ntasks-per-node", "2")
-    dry = launch(pytorch_image, "--dry-run", *options, "hello")
-    (shared_dir / "job.sbatch").write_text(dry.stdout)
-    (shared_dir / "runs/hello-0001/logs").mkdir(parents=True)
-    submitted = toolkit("cluster", "exec", "--", "sbatch", "job.sbatch", cwd=shared_dir)
-    assert submitted.returncode == 0, submitted.stderr
-    wait_for(
-        lambda: '"sum": 6' in logs_of(shared_dir, "hello-0001"),
-        "the sum",
-        says=lambda: logs_of(shared_dir, "hello-0001"),
-    )
-    assert re.findall(r"rank \d of 4  host nid00\d", logs_of(shared_dir, "hello-0001")) == [
-        f"rank {rank} of 4  host nid00{rank // 2 + 1}" for rank in range(4)
-    ]
 
 
 @pytest.mark.parametrize("launcher", ["horovod-gloo", "horovod-elastic", "mpirun"])

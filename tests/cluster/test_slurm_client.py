@@ -160,14 +160,6 @@ def test_an_array_that_is_cancelled_keeps_all_its_tasks(slurm):
     assert slurm.find() == job_id
 
 
-def test_tasks_are_not_cut_off_however_many_there_are(slurm):
-    """Slurm's commands show 64 characters of the ids of tasks unless they are told otherwise."""
-    ids = [number for number in range(300) if number % 3 != 1]
-    job_id = slurm.submit("true", "--hold", f"--array={','.join(map(str, ids))}")
-    assert list(slurm.client.elements(job_id)) == ids
-    slurm.client.cancel(job_id)
-
-
 @pytest.fixture
 def forgetful(
     toolkit: Any,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,21 +47,6 @@ def test_sbatch_takes_what_is_handed_to_it(typed, shared_dir):
     assert "Contiguous=1" in shown
     script = (shared_dir / "runs" / "sleep-0001" / "job.sbatch").read_text()
     assert "#SBATCH --wckey=mine\n" in script
-
-
-def test_what_slurm_refuses_says_where_the_right_value_is(typed, shared_dir):
-    words = ("run", "--runtime", "none", "--launcher", "none", "--slurm", "licenses=matlab:1")
-    done = typed(*words, "--", "hostname", cwd=shared_dir)
-    assert done.returncode == 76
-    assert "Invalid license specification" in done.stderr
-    assert "scontrol show licenses" in done.stderr
-
-
-def test_the_installed_sbatch_says_which_options_there_are(typed, shared_dir):
-    words = ("run", "--dry-run", "--runtime", "none", "--launcher", "none")
-    done = typed(*words, "--slurm", "licences=matlab:1", "--", "hostname", cwd=shared_dir)
-    assert done.returncode == 64
-    assert re.search(r"--slurm licences .*close: licenses", done.stderr)
 
 
 def test_gpus_of_a_type_are_given_by_slurm(typed, shared_dir):
