@@ -86,8 +86,8 @@ RuntimeError: {PEER}
 ORIGINS: list[tuple[list[Error], str]] = [
     ([KEY], "own"),
     ([LOST], "consequence"),
-    ([error("RuntimeError", "step 3 failed", explicit=True), LOST], "consequence"),
-    ([error("RuntimeError", "step 3 failed", explicit=True), KEY], "own"),
+    ([error("RuntimeError", "step 3 failed"), LOST], "consequence"),
+    ([error("RuntimeError", "step 3 failed"), KEY], "own"),
     ([LOST, KEY], "unclear"),
     ([error("HorovodInternalError", "Horovod has been shut down")], "consequence"),
     ([error("DistStoreError", _WAITING)], "consequence"),

@@ -35,6 +35,8 @@ PASTED = [
     ("srun -N 2 --ntasks-per-node 1 torchrun --nnodes 2 --nproc_per_node 4 --rdzv_backend c10d --rdzv_endpoint h:1 train.py", (2, 4, "torchrun", ["train.py"])),
     ("srun -N 2 python -m torch.distributed.run --nproc_per_node=2 train.py", (2, 2, "torchrun", ["train.py"])),
     ("srun -N2 -n4 python train.py", (2, 2, "srun", ["python3", "train.py"])),
+    ("srun -N 2 -n 2 accelerate launch train.py", (2, 1, "accelerate", ["train.py"])),
+    ("srun -N 2 -n 8 accelerate launch --num_machines 2 --num_processes 4 train.py", (2, 2, "accelerate", ["train.py"])),
     ("deepspeed --bind_cores_to_rank --num_gpus 2 train.py --deepspeed", (1, 2, "torchrun", ["train.py", "--deepspeed"])),
     ("fabric run train.py --devices 2 --accelerator=cpu --lr 1", (1, 2, "srun", ["python3", "train.py", "--lr", "1"])),
     ("trl sft --model_name_or_path m --num_processes 2 --config c.yaml", (1, 2, "accelerate", ["-m", "trl.scripts.sft", "--model_name_or_path", "m", "--config", "c.yaml"])),

@@ -317,7 +317,7 @@ def test_nodes_of_a_partition_are_counted():
     _, state = cluster.partition_states(Answers(**known, squeue="main|PD|1|N/A|7"), SITE)
     assert state.use == Use(submitted=1)
     assert (state.idle, state.mixed, state.gpus, state.gpus_free) == (1, 2, 12, 7)
-    assert (state.gpu, state.gpus_per_node, state.cpus_per_node) == ("v100", 4, 8)
+    assert (state.gpu, state.gpus_per_node) == ("v100", 4)
 
 
 NODE_STATES = {"IDLE": "idle", "IDLE+COMPLETING": "idle", "IDLE+CLOUD+POWERED_DOWN": "idle"}

@@ -27,7 +27,7 @@ from toolkit.bench.scale.report import remarks, series, table, write_reports
 from toolkit.bench.scale.study import PlannedPoint
 from toolkit.cli import console
 from toolkit.cli.follow import show_explanation, show_outcome
-from toolkit.cli.options import flags, job_options, job_options_except
+from toolkit.cli.options import flags, job_options, job_options_except, split_words
 from toolkit.cli.shared import Decorator, completion, json_option, options
 from toolkit.config import shipped
 from toolkit.errors import RegressionError, UsageError
@@ -217,7 +217,7 @@ def complete_jobs() -> Iterable[str]:
 @click.option(
     "--arguments",
     metavar="WORDS",
-    default="",
+    callback=split_words,
     help="More arguments for every script, as one text: --arguments '--epochs 3'.",
 )
 @click.option(
@@ -232,7 +232,12 @@ def complete_jobs() -> Iterable[str]:
 @json_option
 @click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
 def compare(
-    jobs: tuple[str, ...], arguments: str, rounds: int, dry_run: bool, as_json: bool, **options: Any
+    jobs: tuple[str, ...],
+    arguments: tuple[str, ...],
+    rounds: int,
+    dry_run: bool,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Compare trainings: samples per second, memory, accuracy.
 
@@ -247,7 +252,7 @@ def compare(
       toolkit bench compare --gpus 4 --nodes 1 --runs 3 jobs/digits-dataparallel jobs/digits-ddp
       toolkit bench compare runs/digits-ddp-0001 runs/digits-ddp-0002
     """
-    layer = comparing.settings(flags(options, ()).values, shlex.split(arguments))
+    layer = comparing.settings(flags(options, ()).values, arguments)
     if dry_run:
         for job in jobs:
             console.out(script_of(job, layer, Path.cwd()).rstrip("\n"))
@@ -315,7 +320,7 @@ study_options: Decorator[Any] = options(
     click.option(
         "--arguments",
         metavar="WORDS",
-        callback=lambda _ctx, _param, text: tuple(shlex.split(text or "")),
+        callback=split_words,
         help="More arguments of the script: --arguments '--epochs 3'.",
     ),
     click.option(

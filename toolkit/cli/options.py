@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -37,6 +38,15 @@ def pattern(name: str, form: str, example: str) -> Callable[[str], int | str]:
         return int(text) if str(text).isdigit() else text
 
     return convert
+
+
+def split_words(ctx: click.Context, param: click.Parameter, text: str | None) -> tuple[str, ...]:
+    """Return the words of an option that has several, quoted as in a shell."""
+    del ctx, param
+    try:
+        return tuple(shlex.split(text or ""))
+    except ValueError as error:  # quotes that are not closed
+        raise click.BadParameter(f"{text!r} is not valid: {error}") from None
 
 
 NODES = pattern("number of nodes", r"[1-9]\d*([:-][1-9]\d*)?", "2, or 1:4 for an elastic run")

@@ -371,17 +371,12 @@ def _show_stacks(
 
 def _as_data(stand: Standing) -> dict[str, object]:
     """Return where a rank is for programs."""
-    position, frame = stand.position, stand.position.frame
     return {
         "rank": stand.process.rank,
         "label": stand.label,
         "host": stand.process.host,
         "pid": stand.process.pid,
-        "text": position.text,
-        "state": position.kind,
-        "function": position.name,
-        "file": frame.file if frame else "",
-        "line": frame.line if frame else 0,
+        "text": stand.position,
         "moved": stand.moved if stand.before else None,
     }
 

@@ -94,7 +94,7 @@ class Submission(Model, frozen=True, kw_only=True, forbid_unknown_fields=False):
         return datetime.fromisoformat(self.submitted).timestamp()
 
 
-class Error(Model, frozen=True, kw_only=True):
+class Error(Model, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """One error of a chain of errors.
 
     Attributes:
@@ -107,8 +107,6 @@ class Error(Model, frozen=True, kw_only=True):
         source: that line of the file.
         inner: file of the innermost frame, the user's or a library's.
         signal: name of the signal whose handler raised the error; empty if none did.
-        explicit: the next error is the explicit cause of this one (``raise ... from``); else this
-            one was raised while the next was handled.
     """
 
     type: str
@@ -120,7 +118,6 @@ class Error(Model, frozen=True, kw_only=True):
     source: str = ""
     inner: str = ""
     signal: str = ""
-    explicit: bool = False
 
 
 class Record(Model, frozen=True, kw_only=True):

@@ -120,7 +120,6 @@ class Site(Model, frozen=True, kw_only=True):
         datasets: name -> directory of a dataset at the site: ``imagenet``.
         scratch: directory of caches; ``$NAME`` is replaced from the job's environment; None: below
             the user's cache directory.
-        home_quota: the size of a home directory, such as ``64G``; None: no quota, or unknown.
         submit_directory: jobs may be submitted only below it; ``$NAME`` is replaced.
         purge_days: files of ``submit_directory`` that were not read for so long are deleted.
         private_directories: node-local directories, from which no job can be run.
@@ -158,7 +157,6 @@ class Site(Model, frozen=True, kw_only=True):
     images: tuple[str, ...] = ()
     datasets: dict[str, str] = {}
     scratch: str | None = None
-    home_quota: Size | None = None
     submit_directory: str | None = None
     purge_days: int | None = None
     private_directories: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm")
@@ -337,7 +335,6 @@ class PartitionState(Model, frozen=True, kw_only=True):
     settings: Partition
     gpu: str = ""
     gpus_per_node: int = 0
-    cpus_per_node: int = 0
     idle: int = 0
     mixed: int = 0
     full: int = 0

@@ -230,16 +230,22 @@ def _without_starters(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return rest, env
 
 
-def _read(words: Sequence[str], flags: Layer) -> tuple[list[str], dict[str, Any], str] | None:
-    """Return the program, the settings and a note of a launcher's command; None for another one."""
+def _launcher_of(words: Sequence[str]) -> tuple[tuple[str, ...], list[str]] | None:
+    """Return the name of the launcher that a command starts with, and the rest of its words."""
     plain = tuple(words)
     if words and _is_on_path(words[0]):
         options = list(takewhile(_SWITCHES_OF_PYTHON.__contains__, words[1:]))
         plain = ("python", *words[1 + len(options) :])
     name = next((name for name in COMMANDS if plain[: len(name)] == name), None)
-    if name is None:
+    return (name, list(plain[len(name) :])) if name else None
+
+
+def _read(words: Sequence[str], flags: Layer) -> tuple[list[str], dict[str, Any], str] | None:
+    """Return the program, the settings and a note of a launcher's command; None for another one."""
+    known = _launcher_of(words)
+    if known is None:
         return None
-    command, rest = COMMANDS[name], list(plain[len(name) :])
+    (name, rest), command = known, COMMANDS[known[0]]
     given: dict[str, list[str]] = {}
     place, program = " ".join(name), [*command.starts]
     while rest and rest[0] != "--":
@@ -262,24 +268,26 @@ def _read(words: Sequence[str], flags: Layer) -> tuple[list[str], dict[str, Any]
     settings = _settings(place, given, flags)
     if command.stays and not settings:
         return None
-    is_python = MODULE in given or rest[0].endswith(".py") or _is_on_path(rest[0])
-    outer = {key: value for key, value in settings.items() if key != PER_NODE}
-    known = flags._replace(values={**outer, **flags.values})
-    started = ["python", "-m", *rest] if MODULE in given else rest
-    within = None if command.starts else _read(started, known)
-    if within is not None and command is not _SRUN:
-        raise UsageError(
-            f"{place} would start {rest[0]}, which starts ranks, too",
-            place=place,
-            next_step="leave one of them out",
-        )
-    if within is not None:  # srun torchrun ...: its tasks are agents
-        place, rest, settings = f"{place} {rest[0]}", within[0], {**outer, **within[1]}
-    elif command.launcher and (is_python or command is not _SRUN):  # srun may start a program
-        settings["launcher"] = command.launcher
-    _compare(place, settings, flags)
     if MODULE in given:
         rest = ["python", "-m", *rest]
+    if not command.starts and _launcher_of(rest):
+        if command is not _SRUN:
+            started = rest[2] if MODULE in given else rest[0]
+            raise UsageError(
+                f"{place} would start {started}, which starts ranks, too",
+                place=place,
+                next_step="leave one of them out",
+            )
+        # srun torchrun ...: its tasks are agents, and no ranks.
+        settings.pop(PER_NODE, None)
+        within = _read(rest, flags._replace(values={**settings, **flags.values}))
+        if within is not None:
+            place, rest, settings = f"{place} {rest[0]}", within[0], {**settings, **within[1]}
+    elif command.launcher and (
+        command is not _SRUN or rest[0].endswith(".py") or _is_on_path(rest[0])
+    ):  # srun may start a program
+        settings["launcher"] = command.launcher
+    _compare(place, settings, flags)
     options = [
         *(f"--{key.replace('_', '-')} {settings[key]}" for key in settings if "env" not in key),
         *(f"--env {name}" for key in ("pass_env", "env") for name in settings.get(key, ())),

@@ -274,25 +274,18 @@ def not_taken(recorded: Plan, job: Job, now: Settings) -> tuple[str, ...]:
         job: the settings of the run, with the options of this command.
         now: the settings of the site, the files and the environment of today.
     """
-    texts = [
-        f"{name} {value} ({now.origins[key]})"
-        for key in now.origins
-        for mine in (getattr(now.job, key, None),)
-        if isinstance(mine, tuple) or not recorded.origins.get(key, "").startswith("--")
-        for name, value in _differences(key, mine, getattr(job, key, None))
+    listed = [
+        f"{key} ({origin})"
+        for key, origin in now.origins.items()
+        if not recorded.origins.get(key, "").startswith("--")
+        and not _has(getattr(job, key, None), getattr(now.job, key, None))
     ]
-    listed = ", ".join(texts)
-    text = f"planned as recorded; not taken: {listed}. An option with the value takes it"
-    return (text,) if texts else ()
+    text = f"planned as recorded; not taken: {', '.join(listed)}. An option with the value takes it"
+    return (text,) if listed else ()
 
 
-def _differences(key: str, now: Any, recorded: Any) -> Iterator[tuple[str, object]]:
+def _has(recorded: Any, now: Any) -> bool:
+    """Return whether a setting has today's value, or of several ones all."""
     if isinstance(now, dict):
-        for name, value in now.items():
-            yield from _differences(f"{key} {name}", value, (recorded or {}).get(name))
-    elif isinstance(now, tuple):  # it was joined with what the options gave
-        for word in now:
-            if word not in (recorded or ()):
-                yield key, word
-    elif now != recorded:
-        yield key, now
+        return now.items() <= (recorded or {}).items()
+    return {*now} <= {*(recorded or ())} if isinstance(now, tuple) else recorded == now

@@ -83,35 +83,6 @@ class Frame(NamedTuple):
         return f"{PurePath(self.file).name}:{self.line}"
 
 
-class Position(NamedTuple):
-    """The activity of a process, and its place.
-
-    Attributes:
-        kind: ``collective``, ``loader``, ``gpu`` or ``code``; ``silent`` if it has not answered,
-            ``ended`` if it has noted its end.
-        name: of the function: ``all_reduce``; empty if it is not known.
-        frame: the user's frame nearest to it; None if no frame is the user's.
-    """
-
-    kind: str
-    name: str = ""
-    frame: Frame | None = None
-
-    @property
-    def text(self) -> str:
-        """The activity after a subject: ``waits in all_reduce (train.py:31)``."""
-        place = f" ({self.frame.place})" if self.frame else ""
-        at = f"is at {self.frame.place}" if self.frame else "is in no Python code"
-        return {
-            "collective": f"waits in {self.name}{place}",
-            "loader": f"waits for its data loader{place}",
-            "gpu": f"waits for its GPU in {self.name}{place}",
-            "code": f"is in {self.name}{place}" if self.name else at,
-            "ended": "has ended",
-            "silent": "does not answer: gone or stopped",
-        }[self.kind]
-
-
 Stacks = Mapping[str, tuple[Frame, ...]]  # id of a thread -> its frames, the innermost first
 Sizes = Mapping[str, int]  # of files, by their names without a suffix
 
@@ -142,8 +113,10 @@ def _is_own(frame: Frame) -> bool:
     return not (PACKAGED.search(frame.file) or frame.file.startswith("<"))
 
 
-def position(frames: Sequence[Frame], code: Callable[[Frame], str]) -> Position:
-    """Return what a thread is doing.
+def position(frames: Sequence[Frame], code: Callable[[Frame], str]) -> str:
+    """Return the activity of a thread after a subject: ``waits in all_reduce (train.py:31)``.
+
+    The place is the user's frame nearest to it.
 
     Args:
         frames: of the thread, the innermost first.
@@ -151,23 +124,25 @@ def position(frames: Sequence[Frame], code: Callable[[Frame], str]) -> Position:
     """
     number = next((at for at, frame in enumerate(frames) if _is_own(frame)), len(frames))
     inner, own = frames[:number], frames[number] if number < len(frames) else None
+    place = f" ({own.place})" if own else ""
     for frame in reversed(inner):
         for part, names in _COLLECTIVES.items():
             if part in frame.file and frame.function in names:
-                return Position("collective", frame.function, own or frame)
+                return f"waits in {frame.function}{place or f' ({frame.place})'}"
     if any(frame.file.endswith(_LOADER) for frame in inner):
-        return Position("loader", frame=own)
+        return f"waits for its data loader{place}"
     if any(_GPU.search(frame.file) and frame.function == "synchronize" for frame in inner):
-        return Position("gpu", "synchronize", own)
+        return f"waits for its GPU in synchronize{place}"
     if inner:
         public = (frame for frame in reversed(inner) if not frame.function.startswith(("_", "<")))
         shown = next(public, inner[-1])
         name = f"{PurePath(shown.file).stem}.{shown.function}"
-        return Position("code", name, own or shown)
-    called = _NATIVE.search(code(own)[:1000]) if own else None
-    if called:
-        return Position("collective", called["name"], own)
-    return Position("code", own.function.replace("<module>", "") if own else "", own)
+        return f"is in {name}{place or f' ({shown.place})'}"
+    if own is None:
+        return "is in no Python code"
+    if called := _NATIVE.search(code(own)[:1000]):
+        return f"waits in {called['name']}{place}"
+    return f"is at {own.place}" if own.function == "<module>" else f"is in {own.function}{place}"
 
 
 class Standing(NamedTuple):
@@ -178,15 +153,15 @@ class Standing(NamedTuple):
         label: ``3``, in an array ``2.3``; of a process that is no rank ``1234 on nid001``.
         position: its own.
         stacks: of its threads; empty if it has not answered.
-        before: its position when it was asked before; None if it was not asked.
+        before: its position when it was asked before; empty if it was not asked.
         moved: its stack was another one then.
     """
 
     process: Process
     label: str
-    position: Position
+    position: str
     stacks: Stacks = {}
-    before: Position | None = None
+    before: str = ""
     moved: bool = False
 
 
@@ -248,10 +223,11 @@ def standing(process: Process, plan: Plan, asked: Sizes) -> Standing:
         for part in (process.text[:size], process.text[size:])
     )
     if not answer:
-        return Standing(process, label, Position("ended" if process.ended else "silent"))
+        silence = "does not answer: gone or stopped"
+        return Standing(process, label, "has ended" if process.ended else silence)
     mains = [stacks.get(process.main, ()) for stacks in (*past, *answer)][-2:]
     places = [position(main, lambda frame: source_of(plan, frame)) for main in mains]
-    before = places[0] if len(mains) > 1 else None
+    before = places[0] if len(mains) > 1 else ""
     return Standing(process, label, places[-1], answer[-1], before, mains[0] != mains[-1])
 
 
@@ -286,15 +262,15 @@ def _order(stand: Standing) -> tuple[bool, bool, bool, bool, int]:
     return (
         not stand.stacks,
         bool(stand.process.name) and stand.process.local_rank is None,
-        stand.position.kind != "collective",
-        stand.position.name.startswith("subprocess."),
+        not stand.position.startswith("waits in "),
+        stand.position.startswith("is in subprocess."),
         stand.process.pid,
     )
 
 
 def summary(ranks: Sequence[Standing], plan: Plan) -> str:
     """Return where all ranks are as one sentence, those who wait for others first."""
-    rows = [(stand.label, stand.position.text) for stand in ranks]
+    rows = [(stand.label, stand.position) for stand in ranks]
     text = "has written no file: no Python has started"
     return records.sentence(
         [*rows, *((str(rank), text) for rank in without_file(ranks, plan))], plan
@@ -306,7 +282,7 @@ def moved_text(ranks: Sequence[Standing], plan: Plan) -> str:
     rows = [
         (
             stand.label,
-            f"has moved (before: {stand.before.text})" if stand.moved else "has not moved",
+            f"has moved (before: {stand.before})" if stand.moved else "has not moved",
         )
         for stand in ranks
         if stand.before

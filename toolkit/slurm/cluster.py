@@ -52,7 +52,6 @@ def partition_states(
             settings=partition,
             gpu=(written.gpu if written and written.gpu else kinds) or "",
             gpus_per_node=max((node.gpus for node in members), default=0),
-            cpus_per_node=max((node.cpus for node in members), default=0),
             **{state: states.count(state) for state in ("idle", "mixed", "full", "down")},
             gpus=sum(node.gpus for node in alive),
             gpus_free=sum(node.gpus - node.gpus_used for node in alive),

@@ -206,7 +206,7 @@ def _record(kind: str, error: "Any", stack: "Any" = None, thread: str = "") -> N
         frames = frames or list(traceback.walk_tb(error.__traceback__))
         several = getattr(error, "exceptions", None)  # of an ExceptionGroup
         cause = error.__cause__ or (several[0] if isinstance(several, tuple) else None)
-        chain.append(dict(_described(error, frames), explicit=cause is not None))
+        chain.append(_described(error, frames))
         error, frames = cause or (None if error.__suppress_context__ else error.__context__), None
     if _file.get("pid") != os.getpid():  # a forked process
         _begin("", "", is_rank=False)
