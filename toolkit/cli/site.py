@@ -12,10 +12,9 @@ import click
 from toolkit import sites
 from toolkit.cli import console
 from toolkit.cli.shared import complete_sites, json_option, site_option
-from toolkit.config import PROJECT_FILE, machine_directory, user_directory
+from toolkit.config import PROJECT_FILE, machine_directory, package_directory, user_directory
 from toolkit.errors import ConfigError, SlurmUnreachableError, ToolkitError, UsageError
 from toolkit.files import read_text, write_atomically
-from toolkit.model.base import json_schema
 from toolkit.model.site import Site
 from toolkit.planning.target import cluster_of, find_cluster
 from toolkit.rules import described
@@ -156,7 +155,7 @@ def schema() -> None:
     Example:
       toolkit site schema > ~/.config/toolkit/site.schema.json
     """
-    console.document(json_schema(Site, "A site of toolkit"))
+    console.document(read_text(package_directory("sites/site.schema.json")))
 
 
 @click.command("rules")

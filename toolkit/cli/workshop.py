@@ -9,8 +9,9 @@ import click
 from toolkit.checks import Result, row, to_json
 from toolkit.cli import console
 from toolkit.cli.shared import INTERRUPTED, json_option, require_passed
+from toolkit.config import package_directory
 from toolkit.errors import PreflightError, UsageError
-from toolkit.files import hash_file, read_json, write_atomically
+from toolkit.files import hash_file, read_json, read_text, write_atomically
 from toolkit.quoting import shell
 from toolkit.shell import interrupted_by_signals
 from toolkit.units import counted, human_size
@@ -89,7 +90,7 @@ def schema() -> None:
     Example:
       toolkit workshop schema > workshop.schema.json
     """
-    console.document(reading.schema())
+    console.document(read_text(package_directory("workshops/workshop.schema.json")))
 
 
 @click.command("pack")

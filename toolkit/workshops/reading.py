@@ -10,7 +10,7 @@ from toolkit import exercises
 from toolkit.config import shipped
 from toolkit.errors import ConfigError, UsageError
 from toolkit.files import config_error, read_text, read_toml, temporary_beside
-from toolkit.model.base import BadDataError, json_schema
+from toolkit.model.base import BadDataError
 from toolkit.model.job import Job
 from toolkit.quoting import shell
 from toolkit.workshops.model import CONTENTS, JOINED, NAME, WORKSHOP, Exercise, Workshop, check
@@ -50,11 +50,6 @@ def _require_name(name: str) -> None:
             place="DIRECTORY",
             next_step="letters, digits, - and _: toolkit workshop new first-steps",
         )
-
-
-def schema() -> str:
-    """Return the JSON schema of ``workshop.toml``."""
-    return json_schema(Workshop, "A workshop of toolkit")
 
 
 def _require_files(folder: Path, workshop: Workshop) -> None:

@@ -17,7 +17,7 @@ from toolkit.images.recipe.names import list_recipes
 from toolkit.images.recipe.recipe import Recipe
 from toolkit.launchers import LAUNCHERS, offered
 from toolkit.lint.rules import RULES as LINT_RULES
-from toolkit.model.base import Model, described
+from toolkit.model.base import Model
 from toolkit.model.job import Job, Project
 from toolkit.model.site import Site
 from toolkit.rules import described as described_rules
@@ -25,6 +25,7 @@ from toolkit.sites import load, names
 from toolkit.workshops.model import Workshop
 from tools.docs import tested
 from tools.docs.lint_cases import CASES, Case
+from tools.docs.schemas import described
 
 _FILES: Mapping[str, tuple[type[Model], str]] = {
     "job.toml": (
