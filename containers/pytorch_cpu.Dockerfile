@@ -16,6 +16,9 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> apt: openmpi-bin, python3, python3-venv'; \
     # Nobody needs half an image after a power cut.
     if [ -d /etc/dpkg/dpkg.cfg.d ]; then echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/build; fi; \
@@ -32,8 +35,12 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> python: a virtual environment in /opt/venv'; \
-    python3 -m venv /opt/venv
+    python3 -m venv /opt/venv; \
+    byte_code
 
 RUN set -ex; \
     umask 022; \
@@ -43,8 +50,12 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> torch: torch 2.13.0+cpu, numpy 2.4.6'; \
-    pip install --no-compile torch==2.13.0+cpu numpy==2.4.6 || pip install --no-compile --extra-index-url https://download.pytorch.org/whl/cpu torch==2.13.0+cpu numpy==2.4.6
+    pip install --no-compile torch==2.13.0+cpu numpy==2.4.6 || pip install --no-compile --extra-index-url https://download.pytorch.org/whl/cpu torch==2.13.0+cpu numpy==2.4.6; \
+    byte_code
 
 FROM common AS build
 
@@ -56,6 +67,9 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> compilers: cmake, g++, libopenmpi-dev, make, python3-dev'; \
     apt-get -qq update; \
     apt-get -qq -y install --no-install-recommends cmake g++ libopenmpi-dev make python3-dev; \
@@ -70,6 +84,9 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> horovod-build: 0.28.1 with MPI, Gloo'; \
     mkdir -p /opt/wheels; \
     mkdir -p /opt/wheels /opt/horovod-source; \
@@ -102,9 +119,13 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> horovod: 0.28.1 with MPI, Gloo'; \
     pip install --no-compile cffi==2.1.1 cloudpickle==3.1.2 packaging==26.3 psutil==7.2.2 pyyaml==6.0.3; \
-    pip install --no-compile --no-deps --no-index /opt/wheels/horovod-*.whl
+    pip install --no-compile --no-deps --no-index /opt/wheels/horovod-*.whl; \
+    byte_code
 
 RUN set -ex; \
     umask 022; \
@@ -114,12 +135,16 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> pip: scikit-learn 1.9.1, mpi4py 4.1.2, submitit 1.5.4'; \
     # What the image is verified for stays as it is.
     mkdir -p /opt/toolkit; \
     pip list --format=freeze | grep -iE '^(torch|numpy|horovod)==' > /opt/toolkit/constraints.txt || true; \
     export PIP_CONSTRAINT="/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"; \
-    pip install --no-compile scikit-learn==1.9.1 mpi4py==4.1.2 submitit==1.5.4 || { echo 'toolkit-conflict: scikit-learn==1.9.1, mpi4py==4.1.2, submitit==1.5.4'; pip install --dry-run scikit-learn mpi4py submitit | sed -n 's/^Would install /toolkit-fits: /p'; exit 1; }
+    pip install --no-compile scikit-learn==1.9.1 mpi4py==4.1.2 submitit==1.5.4 || { echo 'toolkit-conflict: scikit-learn==1.9.1, mpi4py==4.1.2, submitit==1.5.4'; pip install --dry-run scikit-learn mpi4py submitit | sed -n 's/^Would install /toolkit-fits: /p'; exit 1; }; \
+    byte_code
 
 RUN set -ex; \
     umask 022; \
@@ -129,8 +154,10 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> clean: what only the build needed'; \
-    python3 -m compileall -qq -j 0 -x '/tests?/' --invalidation-mode unchecked-hash /opt/venv/lib || true; \
     rm -f /etc/dpkg/dpkg.cfg.d/build; \
     rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* /var/cache/debconf/*-old /var/lib/dpkg/*-old; \
     find /var/log -type f -delete; \
@@ -548,7 +575,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cpu"
-LABEL toolkit.recipe-hash="920beecd6df697785485c0eb31506ac5e16540c6cd9d71fefa0bae20c5d0f0c7"
+LABEL toolkit.recipe-hash="17639d88ec3376d2b0a76a6fa013e0af9a4d4d929feaaac7742654760a37655b"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -16,6 +16,9 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> apt: python3, python3-venv'; \
     # Nobody needs half an image after a power cut.
     if [ -d /etc/dpkg/dpkg.cfg.d ]; then echo force-unsafe-io > /etc/dpkg/dpkg.cfg.d/build; fi; \
@@ -32,8 +35,12 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> python: a virtual environment in /opt/venv'; \
-    python3 -m venv /opt/venv
+    python3 -m venv /opt/venv; \
+    byte_code
 
 RUN set -ex; \
     umask 022; \
@@ -43,8 +50,12 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> torch: torch 2.13.0+cpu, numpy 2.4.6'; \
-    pip install --no-compile torch==2.13.0+cpu numpy==2.4.6 || pip install --no-compile --extra-index-url https://download.pytorch.org/whl/cpu torch==2.13.0+cpu numpy==2.4.6
+    pip install --no-compile torch==2.13.0+cpu numpy==2.4.6 || pip install --no-compile --extra-index-url https://download.pytorch.org/whl/cpu torch==2.13.0+cpu numpy==2.4.6; \
+    byte_code
 
 RUN set -ex; \
     umask 022; \
@@ -54,12 +65,16 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> ray: ray[default,train,tune] 2.60.0'; \
     # What the image is verified for stays as it is.
     mkdir -p /opt/toolkit; \
     pip list --format=freeze | grep -iE '^(torch|numpy)==' > /opt/toolkit/constraints.txt || true; \
     export PIP_CONSTRAINT="/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"; \
-    pip install --no-compile 'ray[default,train,tune]==2.60.0' || { echo 'toolkit-conflict: ray[default,train,tune]==2.60.0'; pip install --dry-run ray | sed -n 's/^Would install /toolkit-fits: /p'; exit 1; }
+    pip install --no-compile 'ray[default,train,tune]==2.60.0' || { echo 'toolkit-conflict: ray[default,train,tune]==2.60.0'; pip install --dry-run ray | sed -n 's/^Would install /toolkit-fits: /p'; exit 1; }; \
+    byte_code
 
 RUN set -ex; \
     umask 022; \
@@ -69,12 +84,16 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> pip: scikit-learn 1.9.1'; \
     # What the image is verified for stays as it is.
     mkdir -p /opt/toolkit; \
     pip list --format=freeze | grep -iE '^(torch|numpy|ray)==' > /opt/toolkit/constraints.txt || true; \
     export PIP_CONSTRAINT="/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"; \
-    pip install --no-compile scikit-learn==1.9.1 || { echo 'toolkit-conflict: scikit-learn==1.9.1'; pip install --dry-run scikit-learn | sed -n 's/^Would install /toolkit-fits: /p'; exit 1; }
+    pip install --no-compile scikit-learn==1.9.1 || { echo 'toolkit-conflict: scikit-learn==1.9.1'; pip install --dry-run scikit-learn | sed -n 's/^Would install /toolkit-fits: /p'; exit 1; }; \
+    byte_code
 
 FROM common
 
@@ -86,8 +105,10 @@ RUN set -ex; \
     if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
     if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
     export PATH=/opt/venv/bin:$PATH; \
+    # Byte code of what a step adds or changes, so that imports read no source.
+    began=$(date +%s.%N); sleep 0.02; \
+    byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> clean: what only the build needed'; \
-    python3 -m compileall -qq -j 0 -x '/tests?/' --invalidation-mode unchecked-hash /opt/venv/lib || true; \
     rm -f /etc/dpkg/dpkg.cfg.d/build; \
     rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/ldconfig/* /var/cache/debconf/*-old /var/lib/dpkg/*-old; \
     find /var/log -type f -delete; \
@@ -246,7 +267,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray_cpu"
-LABEL toolkit.recipe-hash="e9c656e35359269742c41364727a81b5599626543eb1170835af544db8d32655"
+LABEL toolkit.recipe-hash="ec7b55fbc6df9c651679aa4030c8485e60c5b5ce60497fafea01243df7faea68"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

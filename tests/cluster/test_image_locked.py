@@ -28,6 +28,7 @@ from toolkit.images.lockfile.files import read_lock
 from toolkit.images.recipe import library
 from toolkit.images.sif import header as sif
 from toolkit.images.store import store
+from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.sif_files import read_object
 from toolkit.model.image import Manifest
 
@@ -49,16 +50,29 @@ imports = ["cloudpickle"]
 image = 200
 build = 1000
 """
-# Byte code of many modules is compiled in parallel, and Pygments' of constants that other modules
-# have, too.
 EXTENSION = """\
 summary = "small, and something on it"
 extends = "small.toml"
 [[steps]]
-block = "pip"
-name = "more"
-packages = ["rich"]
-imports = ["rich"]
+block = "run"
+name = "changed"
+commands = [
+    "sed -i '$ a CHANGED = 1' /opt/venv/lib/python3*/site-packages/cloudpickle/__init__.py",
+    "pip uninstall -q -y setuptools",
+]
+"""
+# Prints what is not as it should be: sources without their byte code, and byte code without source.
+BYTE_CODE = """\
+import importlib.util, pathlib, cloudpickle
+files = {*pathlib.Path("/opt/venv/lib").rglob("*")}
+sources = {p: p.read_bytes() for p in files if p.suffix == ".py" and not {"test", "tests"} & {*p.parts}}
+for path, text in sources.items():
+    compiled = pathlib.Path(importlib.util.cache_from_source(path))
+    head = b"\\x01\\0\\0\\0" + importlib.util.source_hash(text)  # 1: not compared with the source
+    if compiled not in files or compiled.read_bytes()[4:16] != head:
+        print(path)
+print(*{p for p in files if p.suffix == ".pyc"} - {pathlib.Path(importlib.util.cache_from_source(p)) for p in files})
+assert cloudpickle.CHANGED and len(sources) > 100
 """
 UNEQUAL = """\
 [[steps]]
@@ -211,6 +225,17 @@ def test_a_lock_names_every_package_and_every_file(machines: Machines) -> None:
     assert [path.name for path in (machines.place / "files").iterdir()] == [
         f"cloudpickle-{pinned['cloudpickle']}-py3-none-any.whl"
     ]
+
+
+def test_byte_code_is_that_of_the_sources_also_after_a_step_that_changes_or_removes_them(
+    machines: Machines,
+) -> None:
+    done = machines.run("first", "build", machines.extension)
+    assert done.returncode == 0, done.stderr
+    assert machines.kept == ["base", "apt", "python", "pip"]
+    image = str(machines.images("first") / "ext.sif")
+    faults = run_in_image(image, ["/opt/venv/bin/python3", "-c", BYTE_CODE], timeout=60)
+    assert (faults.stdout.strip(), faults.returncode) == ("", 0), faults
 
 
 @pytest.mark.long

@@ -110,8 +110,6 @@ class Step(Model, frozen=True, kw_only=True):
             compiled; they do not stay.
         build_lines: commands that compile something and leave it in ``WHEELS``; they run in a stage
             that has compilers, which the image never sees.
-        finish: commands for the end, when every step has run and before what only the build needs
-            is removed.
         environment: what the image's environment has from it.
         settings: the same, for values that are made of others.
         path: directories put before the image's PATH.
@@ -137,7 +135,6 @@ class Step(Model, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()
     build_packages: tuple[str, ...] = ()
     build_lines: tuple[str, ...] = ()
-    finish: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     settings: tuple[Setting, ...] = ()
     path: tuple[str, ...] = ()
