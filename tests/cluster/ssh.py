@@ -6,19 +6,18 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.cluster.ranks import wait_for
 
 
 @contextlib.contextmanager
-def own_sshd(directory: Path, node: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+def own_sshd(directory: Path) -> Iterator[dict[str, str]]:
     """Give the environment in which `ssh` and `scp` reach the sshd under every name of a machine.
 
     Args:
         directory: of its keys.
-        node: words before a command that run it on a node; it is then reached by the node's name.
     """
     program = shutil.which("sshd", path="/usr/sbin:/usr/bin")
     assert program, "sshd is missing: toolkit setup --with tests"
@@ -29,7 +28,7 @@ def own_sshd(directory: Path, node: Sequence[str] = ()) -> Iterator[dict[str, st
     shutil.copy(directory / "user.pub", directory / "authorized")
     port = 22000 + os.getpid() % 10000  # below those that the kernel gives to connections
     (directory / "sshd_config").write_text(
-        f"ListenAddress {'0.0.0.0' if node else '127.0.0.1'}\nPort {port}\nHostKey {directory}/host\n"
+        f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {directory}/host\n"
         f"AuthorizedKeysFile {directory}/authorized\nStrictModes no\n"
         f"PidFile {directory}/pid\nUsePAM no\nPermitRootLogin yes\n"
     )
@@ -37,11 +36,11 @@ def own_sshd(directory: Path, node: Sequence[str] = ()) -> Iterator[dict[str, st
     Path("/run/sshd").mkdir(exist_ok=True)
     with (directory / "log").open("w") as log:
         daemon = subprocess.Popen(
-            [*node, program, "-D", "-e", "-f", directory / "sshd_config"], stderr=log
+            [program, "-D", "-e", "-f", directory / "sshd_config"], stderr=log
         )
     config, programs = directory / "ssh_config", directory / "bin"
     config.write_text(
-        f"Host *\n  HostName {'%h' if node else '127.0.0.1'}\n  Port {port}\n  IdentityFile {directory}/user\n"
+        f"Host *\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {directory}/user\n"
         f"  StrictHostKeyChecking no\n  UserKnownHostsFile {directory}/known\n  LogLevel ERROR\n"
     )
     programs.mkdir()
@@ -51,10 +50,8 @@ def own_sshd(directory: Path, node: Sequence[str] = ()) -> Iterator[dict[str, st
     environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
     try:
         reach = [str(programs / "ssh"), "-o", "BatchMode=yes", "site", "true"]
-        listens = ["grep", "-q", "Server listening", str(directory / "log")]
-        answers = listens if node else reach
         wait_for(
-            lambda: not subprocess.run(answers, capture_output=True, check=False).returncode,
+            lambda: not subprocess.run(reach, capture_output=True, check=False).returncode,
             "sshd",
             says=(directory / "log").read_text,
         )

@@ -18,6 +18,7 @@ from tests.cluster.cluster_fixtures import Toolkit
 from tests.cluster.forwarding import LONG, Forward, free_port
 from tests.cluster.ordinary_user import User
 from tests.cluster.ranks import wait_for
+from tests.cluster.terminal import Terminal
 
 _SERVER = """
 import http.server, socketserver, os
@@ -182,6 +183,14 @@ def test_other_programs_of_openssh(
         "--host", "work-0001", "bash", "-c", 'printf "<%s>" "$@"; exit 7', "-", "a b", "$x"
     )
     assert (words.returncode, words.stdout, words.stderr) == (7, "<a b><$x>", "")
+
+    argv = (sys.executable, "-m", "toolkit", "ssh", "work-0001")
+    terminal = Terminal(argv, env={**env, "TERM": "dumb"}, cwd=directory)
+    assert terminal.ask("stty size; hostname", 1) == "nid001"
+    terminal.resize(40, 120)
+    wait_for(lambda: terminal.ask("stty size", 2) == "40 120", "the new size")
+    terminal.press("exit 3\n")
+    assert terminal.code() == 3
 
     installed = session("--install", "work-0001")
     assert "Include toolkit.d/*.conf" in installed.stdout, installed.stderr

@@ -209,10 +209,14 @@ def test_jupyter_of_the_host(
     if runtime == "none":
         bare = toolkit(*start, cwd=shared_dir, env=env)
         assert (bare.returncode, "-m pip install jupyterlab" in bare.stderr) == (86, True)
-    door = Forward(shared_dir, {**env, "PATH": f"{jupyter_environment}/bin:{env['PATH']}"}, *start)
+    able = {**env, "PATH": f"{jupyter_environment}/bin:{env['PATH']}"}
+    door = Forward(shared_dir, able, *start)
     token = door.entry["address"].split("token=")[1]
     assert door.get("/api/status", token).split()[1] == "200"
     assert door.get("/api/status").split()[1] == "403"
+    python = ("ssh", "notebook-0001", "hostname; python3 -c 'import jupyterlab'")
+    inside = toolkit(*python, cwd=shared_dir, env=able)
+    assert (inside.returncode, inside.stdout) == (0, f"{door.entry['node']}\n"), inside
     kernel = door.get("/api/kernels", token, verb="POST")
     assert '"execution_state"' in kernel
     if runtime == "pyxis":

@@ -102,7 +102,7 @@ def host_block(run: Run, options: list[str], login: str | None) -> str:
     settings = ssh.settings(run)
     if login:
         command = shell_words(("ssh", login, command))
-        names = ("User", "ServerAliveInterval")
+        names = ("User", "ConnectTimeout", "ServerAliveInterval")
         settings = {name: settings[name] for name in names} | {
             "HostKeyAlias": f"toolkit-{ssh.host_name(run)}",
             "StrictHostKeyChecking": "accept-new",

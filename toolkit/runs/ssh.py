@@ -13,7 +13,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -152,8 +151,11 @@ def prepare(run: Run) -> Path:
         write_atomically(new / "sshd_config", _SSHD.format(keys=keys), mode=0o600)
         write_atomically(new / "enter", scripts.session(run.plan), mode=0o600)
         shutil.copy(package_directory("scripts") / "door.sh", new / "door")
-        with suppress(OSError):  # another process may have been faster
+        try:
             new.rename(directory)
+        except OSError:
+            if not directory.is_dir():  # no other process was faster
+                raise
     return directory
 
 
@@ -173,6 +175,7 @@ def settings(run: Run) -> dict[str, str]:
         "StrictHostKeyChecking": "yes",
         "IdentityFile": _path(directory / "user"),
         "IdentitiesOnly": "yes",
+        "ConnectTimeout": "60",  # also for an srun that waits for its controller
         "ServerAliveInterval": "15",
     }
 
