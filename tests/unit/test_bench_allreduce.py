@@ -71,19 +71,6 @@ def test_each_backend_has_a_launcher_and_a_script(backend):
     )
 
 
-def test_what_the_user_says_has_the_last_word():
-    values = allreduce.settings("horovod", {"launcher": "mpirun", "gpus": 4}, SIZES).values
-    assert (values["launcher"], values["gpus"]) == ("mpirun", 4)
-    assert "ntasks_per_node" not in values, "one rank for each GPU"
-    assert allreduce.settings("auto", {}, SIZES, show_buffers=True).values["ntasks_per_node"] == 4
-    assert (
-        allreduce.settings("auto", {"ntasks_per_node": 2}, SIZES, show_buffers=True).values[
-            "ntasks_per_node"
-        ]
-        == 2
-    )
-
-
 @pytest.mark.parametrize(
     ("backend", "gpus", "refused"),
     [("nccl", 0, True), ("nccl-tests", 0, True), ("nccl", 2, False), ("gloo", 0, False)],

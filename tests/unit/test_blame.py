@@ -304,17 +304,6 @@ def test_a_rank_that_sends_sigterm_to_itself_is_the_root_cause_that_torchrun_nam
     assert blame.first("srun", [process(3, 1.0, LOST)], stopped) is None
 
 
-@pytest.mark.parametrize("state", ["TIMEOUT", "CANCELLED", "FAILED"])
-def test_ranks_that_slurm_ends_at_the_limit_are_no_failures(state):
-    lines = [Line("srun: error: nid002: tasks 2-3: Terminated", "", None)]
-    plan = decide(make_case({"launcher": "srun"}))
-    came_out = outcome(plan, JobState(job_id=7, state=state, exit_code=143), lines, {})
-    assert (came_out.failure is not None) == (state == "FAILED")
-    own = [process(1, 1.0, KEY)]
-    came_out = outcome(plan, JobState(job_id=7, state="TIMEOUT"), lines, {}, own)
-    assert came_out.message.startswith("the time limit was reached; before that, rank 1 on nid001:")
-
-
 def test_an_outcome_has_the_ranks_that_printed_nothing():
     plan = decide(make_case({"launcher": "srun"}))
     logs = [Log(Path(), task, f"nid00{task // 2 + 1}") for task in range(3)]

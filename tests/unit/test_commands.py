@@ -161,19 +161,6 @@ def test_a_script_whose_ranks_would_not_meet_is_refused(text, options, message):
     assert message in f"{done.output} {done.exception}"
 
 
-def test_a_script_of_openmmlab_learns_its_launcher():
-    Path("mm.py").write_text(
-        "import argparse, mmengine, torch.distributed\n"
-        "argparse.ArgumentParser().add_argument('--launcher', choices=['none', 'pytorch', 'slurm'])\n"
-    )
-    for launcher, word in (("torchrun", "pytorch"), ("srun", "slurm")):
-        done = dry_run(["--nodes", "2", "--launcher", launcher, "mm.py", "x"])
-        program = " ".join(json.loads(done.stdout)["plan"]["launch"]["program"])
-        assert f"--launcher {word}" in program
-        given = dry_run(["--launcher", launcher, "mm.py", "--launcher", "none"])
-        assert word not in json.loads(given.stdout)["plan"]["launch"]["program"]
-
-
 @pytest.mark.parametrize(
     "text", ["MPI.COMM_SELF.Spawn('x')", "from mpi4py.futures import MPIPoolExecutor as P\nP()"]
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -308,23 +307,6 @@ def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path: Path)
             assert bool(is_shared) == (expected == 0o660)
     finally:
         os.umask(before)
-
-
-def test_a_lock_that_cannot_be_used_names_the_permission(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / ".x.lock").touch()
-
-    def refuse(*_: object, **__: object) -> int:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(ForbiddenError, match="cannot be used: Permission denied") as caught:
-        mutex.open_lock(tmp_path / ".x.lock")
-    assert f"chmod g+rw {tmp_path / '.x.lock'}" in str(caught.value.next_step)
-    with pytest.raises(ForbiddenError) as caught:
-        mutex.open_lock(tmp_path / ".y.lock")
-    assert "write permission" in str(caught.value.next_step)
 
 
 FULL, LAST = "000001ffffffffff", 40

@@ -72,23 +72,6 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("component", "name", "is_podman"),
-    [("Engine", "docker 20.10.24", False), ("Podman Engine", "podman 20.10.24", True)],
-)
-def test_an_engine_at_a_usual_place_is_found(
-    alone: Path, component: str, name: str, is_podman: bool
-) -> None:
-    with answering(alone / "podman.sock", component, "20.10.24") as address:
-        found = find_engine()
-        assert (str(found), found.address, found.is_podman, found.root) == (
-            name,
-            address,
-            is_podman,
-            None,
-        )
-
-
 def test_what_the_user_chose_is_the_only_one_that_is_asked(
     alone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

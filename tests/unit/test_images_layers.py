@@ -99,17 +99,6 @@ def test_one_of_another_length_counts_as_none(cache: Cache) -> None:
     assert cache.find(LAYERS, "k") is None
 
 
-def test_what_two_builds_keep_stays_as_the_first_kept_it_unless_it_is_made_anew(
-    cache: Cache,
-) -> None:
-    one = cache.keep(LAYERS, "k", made(cache, "first"))
-    assert cache.keep(LAYERS, "k", made(cache, "second")) == one
-    assert Path(one.path).read_text() == "first"
-    anew = cache.keep(LAYERS, "k", made(cache, "third"), replace=True)
-    assert Path(anew.path).read_text() == "third"
-    assert cache.find(LAYERS, "k") == anew
-
-
 @pytest.mark.parametrize("damage", ["", "{", '{"size": "x"}', "\0\xff"])
 def test_a_note_that_is_broken_counts_as_none(cache: Cache, damage: str) -> None:
     path = Path(cache.keep(LAYERS, "k", made(cache)).path)

@@ -37,20 +37,6 @@ def outputs(*steps: dict[str, Any], base: dict[str, Any] | None = None) -> dict[
     return {output.name: output for output in library.plan_recipe("x", recipe).outputs}
 
 
-def test_later_steps_of_pip_keep_what_earlier_ones_brought() -> None:
-    steps = (TORCH, {"block": "openmpi"}, {"block": "horovod"})
-    run = {"block": "run", "commands": ["pip install x"]}
-    found = outputs(*steps, pip("scikit-learn", name="more"), pip("einops"), run)
-    assert "PIP_CONSTRAINT" not in "".join(found["torch"].lines)
-    assert found["horovod"].lines[0].startswith("pip install --no-compile cffi")
-    assert "'^(torch|numpy|horovod)=='" in found["more"].lines[2]
-    known = "grep -iE '^(torch|numpy|horovod|scikit[-_.]learn)=='"
-    assert f"{known} > /opt/toolkit/constraints.txt || true" in found["extra"].lines[2]
-    both = "/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"
-    assert found["extra"].lines[3] == f'export PIP_CONSTRAINT="{both}"'
-    assert found["run"].lines == ("pip install x",)
-
-
 def _environment(tmp_path: Path, said: str) -> dict[str, str]:
     """Return an environment whose pip is a stand-in that notes how it was called."""
     (tmp_path / "bin").mkdir()

@@ -126,15 +126,3 @@ def test_a_python_lists_all_that_it_can_import(tmp_path):
     assert not {"note", "data", "more", "odd", "__pycache__"} & modules
     listed = said("-c", "import pkgutil; print(*(one.name for one in pkgutil.iter_modules()))")
     assert {name for name in listed.split() if name.isidentifier()} <= modules
-
-
-@pytest.mark.parametrize(
-    "launcher", ["torchrun", "srun", "spawn", "none", "horovod", "horovod-gloo", "mpi"]
-)
-def test_every_launcher_runs_a_module_by_its_name(launcher):
-    job = {"launcher": launcher, "python_module": "pkg.train"}
-    decided = decide(make_case(job, script="pkg/train.py", folder="/home/user/project/pkg"))
-    words = " ".join(decided.launch.program)
-    assert "-m pkg.train" in words
-    assert "pkg/train.py" not in words
-    assert words.endswith("--epochs 12")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from pathlib import Path
@@ -66,16 +65,3 @@ def test_the_architecture_names_every_room():
     ]
     table = {name for line in text.splitlines() for name in re.findall(r"`([\w.]+)`", line[:90])}
     assert {*rooms} - {"__main__", "images"} <= table
-
-
-def test_the_tools_need_no_tests():
-    """The documentation is built without them."""
-    imported = {
-        name
-        for path in (ROOT / "tools").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom | ast.Import)
-        for name in (getattr(node, "module", None), *(alias.name for alias in node.names))
-    }
-    assert not any(str(name).split(".")[0] == "tests" for name in imported)
-    assert "tools.docs.lint_cases" in imported

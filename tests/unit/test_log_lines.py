@@ -18,7 +18,7 @@ from tests.unit.samples import make_case
 from toolkit.model.run import JobState
 from toolkit.planning.plan import decide
 from toolkit.runs import logs
-from toolkit.runs.logs import LONGEST, MOST, History, Splitter, ends, excerpt
+from toolkit.runs.logs import MOST, History, Splitter, ends, excerpt
 from toolkit.runs.outcome import outcome
 from toolkit.runs.run import Log
 
@@ -44,13 +44,6 @@ def test_where_the_pieces_end_makes_no_difference(words, cuts):
     whole = data.decode("utf-8", "replace") if data else ""
     rows = [row.removesuffix("\r").rsplit("\r", 1)[-1] for row in whole.split("\n")]
     assert split(pieces(data, cuts)) == (rows if rows[-1] or data.endswith(b"\r") else rows[:-1])
-
-
-def test_a_long_line_is_cut_and_says_so():
-    rows = split([b"begin\n", b"x" * LONGEST, *[b"y" * (1 << 20)] * 5, b"\nend\n"])
-    assert rows[0] == "begin"
-    assert rows[1] == "x" * LONGEST + "... [5.2 MB more on this line]"
-    assert rows[2] == "end"
 
 
 @pytest.mark.parametrize("count", [10, 1000, 100_000])

@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from tests.golden_scripts import assert_golden
 from tests.hostile import HOSTILE, MULTILINE
-from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case, script_case
+from tests.unit.samples import FACTS, LOCAL, MANIFEST, make_case
 from tests.unit.test_scripts import captured, script_of
-from toolkit import launchers, runtimes, scripts
+from toolkit import runtimes, scripts
 from toolkit.errors import EnvironmentMissingError, PlanError, UnknownRuntimeError
-from toolkit.launchers import LAUNCHERS
 from toolkit.model.case import Case, Source
 from toolkit.model.image import Engine, Environment
 from toolkit.model.plan import Bind
@@ -185,24 +184,6 @@ def test_what_a_runtime_cannot_run_is_refused(runtime, job, changes, place, word
     told = {finding.place: finding for finding in caught.value.findings}
     assert words[0] in told[place].cause
     assert words[1] in (told[place].next_step or "")
-
-
-@pytest.mark.parametrize("runtime", ["conda", "none"])
-def test_messages_name_the_environment_and_leave_names_that_users_gave(runtime):
-    lacking = replace(MANIFEST, frameworks={"imagenet_tools": "1"}, mpi=())
-    script = {"script": "images/train_imagenet.py", "folder": "/home/user/images"}
-    for launcher in LAUNCHERS:
-        job = {"launcher": launcher, "job_name": "imagenet"}
-        given = on(runtime, job, manifest=lacking, **script)
-        try:
-            texts = [*decide(given).warnings]
-        except PlanError as error:
-            texts = [f"{finding.cause} {finding.next_step}" for finding in error.findings]
-        wrong = ("this image", "environmentnet", "environment list", "environments/")
-        assert not any(word in text for text in texts for word in wrong)
-    plain = script_case("train_imagenet.py", Source(python=True), frameworks={"numpy"})
-    _, reason = launchers.choose(plain._replace(runtime=runtimes.get(runtime)))
-    assert reason.endswith("nothing that spreads it, and the environment holds no torch")
 
 
 def test_frameworks_that_an_environment_lacks_are_warned_of():

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from tests.unit.samples import read_script, script_case, warned, write_files
 from toolkit import launchers
-from toolkit.config import shipped
 from toolkit.model.case import Construction, Source
 from toolkit.model.job import Job
 
@@ -349,16 +348,3 @@ def test_a_script_of_endless_imports_is_read_in_seconds(tmp_path):
     began = time.monotonic()
     assert len(read_script(write_files(tmp_path, {"train.py": text})).needed) == 20_000
     assert time.monotonic() - began < 30
-
-
-def test_the_shipped_jobs_import_only_what_their_images_have():
-    known = {
-        *sys.stdlib_module_names,
-        *"torch numpy sklearn horovod mpi4py submitit tensorflow ray".split(),
-        *"lightning accelerate transformers deepspeed".split(),
-    }
-    scripts = [path for path in shipped("jobs").glob("*/*.py") if path.name != "submit.py"]
-    assert len(scripts) > 5  # submit.py runs on the login node
-    for script in sorted(scripts):
-        needed = read_script(script.parent, script.name).needed
-        assert {each.name for each in needed} <= known, script
