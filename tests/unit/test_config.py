@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.readers import READERS
+from toolkit.cli.site import use
 from toolkit.errors import UnknownImageError, UntrustedError
 from toolkit.explain.gather import rules
 from toolkit.images.store import listing, store
@@ -81,3 +83,23 @@ def test_images_of_others_are_found_and_listed(machine, tmp_path, monkeypatch):
     with pytest.raises(UnknownImageError) as caught:
         store.find("their")
     assert caught.value.close == "theirs"
+
+
+def test_a_user_can_have_no_site_where_the_machine_has_one(machine: Path, tmp_path: Path) -> None:
+    (machine / "toolkit.toml").write_text('site = "ours"\n')
+    assert use.callback
+    use.callback("auto")
+    assert settings.chosen(tmp_path).site == "auto"
+
+
+def test_images_of_the_chosen_site_are_listed(machine, tmp_path):
+    text = (machine / "sites" / "ours.toml").read_text()
+    (machine / "sites" / "ours.toml").write_text(
+        text.replace("/apps/images", str(tmp_path / "apps"))
+    )
+    image(tmp_path / "apps", "theirs")
+    assert "theirs" not in {one.name for one in listing.listing()}
+    (tmp_path / "toolkit.toml").write_text('site = "ours"\n')
+    assert "theirs" in {one.name for one in listing.listing()}
+    shutil.rmtree(tmp_path / "apps")
+    assert "theirs" not in {one.name for one in listing.listing()}

@@ -13,6 +13,7 @@ from tests.unit.test_readme import DOCS, ROOT
 from toolkit import pages
 from toolkit.cli import main as cli
 from toolkit.cli.learn import docs as command
+from toolkit.errors import UsageError
 from tools.docs import tested, translation
 from tools.docs.blocks import MARKS, blocks, commands
 
@@ -129,6 +130,12 @@ def test_a_page_fits_a_narrow_terminal(topic):
         is_free = is_code or line.startswith(("    ", "#", "```", "|")) or len(line.split()) < 3
         assert len(line) <= 60 or is_free, line
     assert filled.split() == page.split()
+
+
+def test_an_unknown_page_names_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        pages.text("run/pendin")
+    assert caught.value.close == "run/pending"
 
 
 CATALOGS = sorted((DOCS / "locale").rglob("*.po"))

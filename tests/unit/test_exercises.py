@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from click.testing import CliRunner
 from toolkit.cli.groups import jobs as command
 from toolkit.errors import (
     ForbiddenError,
+    NoSpaceError,
     ScriptMissingError,
     UsageError,
+    of_system,
 )
 from toolkit.exercises import exercises
 from toolkit.planning.target import resolve
@@ -58,3 +61,15 @@ def test_what_cannot_be_copied_is_told(here, words, error):
     done = CliRunner().invoke(command, ["copy", *words])
     assert isinstance(done.exception, error)
     assert sorted(path.name for path in here.iterdir()) == ["dangling", "file", "there"]
+
+
+def test_a_full_disk_leaves_nothing(here, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        (here / next(here.iterdir()).name / "copy").mkdir()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    error = CliRunner().invoke(command, ["copy", "digits-ddp"]).exception
+    assert isinstance(error, OSError)
+    assert isinstance(of_system(error), NoSpaceError)
+    assert list(here.iterdir()) == []

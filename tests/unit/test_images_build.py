@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import stat
@@ -290,6 +292,20 @@ def test_a_build_takes_another_directory_where_its_new_one_is_taken_for_abandone
     with workspace.workspace(tmp_path) as place:
         assert (len(made), len(marked)) == (4, 2)
         assert [place.output] == list(tmp_path.iterdir())
+
+
+def test_a_build_without_locks_is_known_by_its_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with workspace.workspace(tmp_path) as first, workspace.workspace(tmp_path) as second:
+        assert first.output.exists()
+        assert second.output.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path: Path) -> None:

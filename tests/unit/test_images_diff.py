@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.images.store.diff import compare_files, parse_listing
+from toolkit.images.store.diff import compare_files, compare_values, parse_listing, variables
 
 ONE = """\
 Parallel unsquashfs: Using 2 processors
@@ -56,3 +56,18 @@ def test_changes_of_files_are_told_apart_from_times() -> None:
     assert (times, unknown) == (0, 0)
     assert compare_files(before, after, lambda _: True)[1:] == (1, 0)
     assert compare_files(before, before, lambda _: None) == ([], 0, 3)
+
+
+def test_names_and_variables_are_compared() -> None:
+    scripts = [
+        "#!/bin/sh\nexport PATH=/a:$PATH\nexport B=1\n",
+        "export B=2\nif x; then\n  C='3'\nfi\n",
+    ]
+    before = variables(scripts)
+    assert before == {"PATH": "/a:$PATH", "B": "2", "C": "'3'"}
+    changes = compare_values("environment", {**before, "gone": "1"}, {**before, "B": "4", "x": "1"})
+    assert [(one.name, one.before, one.after) for one in changes] == [
+        ("B", "2", "4"),
+        ("gone", "1", ""),
+        ("x", "", "1"),
+    ]

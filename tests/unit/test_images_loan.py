@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.errors import ConfigError
+from toolkit.hostsetup.apt import parse_mirrors
 from toolkit.images.host import host_config
 from toolkit.images.host.host_config import (
     Bind,
@@ -113,6 +114,24 @@ def test_only_how_apt_reaches_its_archives_is_taken() -> None:
         'Acquire::https::CaInfo "/mnt/ca-certificates.crt";',
     ]
     assert "apt.conf" not in translate_host_config({}, apt=dump[3:]).files
+
+
+def test_the_mirror_is_debians_own() -> None:
+    listing = (
+        "Google|main|stable|stable|https://packages.example.com/apt\n"
+        "Debian|contrib|trixie|trixie|https://contrib.example.org/debian\n"
+        "Debian|main|bookworm-security|bookworm-security|https://sec.example.org/debian-security\n"
+        "Debian|main|bookworm|stable|https://one.example.org/debian\n"
+        "Debian|main|bookworm|stable|https://two.example.org/debian\n"
+        "Debian|main|trixie|trixie|mirror+file:/etc/mirrors\n"
+        "Ubuntu|main|noble|noble|https://ubuntu.example.org/ubuntu\n"
+        "\n"
+        "broken line\n"
+    )
+    assert parse_mirrors(listing) == {
+        "bookworm-security": "https://sec.example.org/debian-security",
+        "bookworm": "https://one.example.org/debian",
+    }
 
 
 def test_no_password_reaches_a_log() -> None:

@@ -61,6 +61,12 @@ def test_what_looks_like_a_filter_and_is_none_is_refused(word: str) -> None:
     assert "cuda>=12" in (caught.value.next_step or "")
 
 
+def test_a_filter_of_nothing_is_refused() -> None:
+    error = image("search", "pyton:3").exception
+    assert isinstance(error, UsageError)
+    assert error.close == "python"
+
+
 def test_every_fact_of_a_release_is_shown_with_its_source() -> None:
     text = image("show", "nvcr.io/nvidia/pytorch:22.03-py3").stdout
     assert "11.6.1" in text

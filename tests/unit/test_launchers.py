@@ -126,6 +126,14 @@ def test_what_contradicts_itself_is_refused(job, place, kind):
     assert (finding.place, isinstance(finding, kind or UsageError)) == (place, True)
 
 
+def test_mpirun_is_needed_unless_a_module_may_bring_it() -> None:
+    (finding,) = findings({"launcher": "mpirun"})
+    assert "no mpirun" in finding.cause
+    assert "--launcher horovod" in str(finding.next_step)
+    site = replace(make_case().site, modules=("openmpi/4.1.4",))
+    assert of({"launcher": "mpirun"}, site=site).warnings == ()
+
+
 def test_a_file_that_torch_cannot_read_out_of_a_url_is_refused():
     directory = "/home/user/a#b"
     assert findings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 from tests.hostile import HOSTILE
 from toolkit import sites
 from toolkit.cli.check import lint_files as command
-from toolkit.errors import NoSpaceError, of_system
+from toolkit.errors import NoSpaceError, UsageError, of_system
 from toolkit.lint.linter import fixed, lint
 from toolkit.lint.rules import RULES
 from toolkit.lint.script import Context
@@ -140,6 +141,14 @@ def test_a_fix_that_fails_leaves_everything_as_it_was(fails, tmp_path, monkeypat
     assert isinstance(of_system(done.exception), NoSpaceError)
     assert [path.name for path in tmp_path.iterdir()] == ["job.sbatch"]
     assert script.read_text() == BROKEN.format(1)
+
+
+def test_what_is_no_file_is_not_fixed(tmp_path: Path) -> None:
+    from toolkit.lint.files import save
+
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="regular files"):
+        save(tmp_path / "pipe", "text")
 
 
 SMALL = Site(

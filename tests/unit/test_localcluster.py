@@ -263,6 +263,19 @@ def test_a_process_of_somebody_else_is_not_ours(paths):
             process.wait()
 
 
+def test_a_node_that_ends_meanwhile_has_no_other_processes_killed(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may belong to a process of the machine by then, with all that run there."""
+    seen, pids, killed = iter([{"nid001": 4242}, {}]), iter([[4242], []]), list[int]()
+    monkeypatch.setattr(processes, "node_processes", lambda _: next(seen))
+    monkeypatch.setattr(processes, "all_pids", lambda: next(pids))
+    monkeypatch.setattr(processes, "_host_namespace", lambda _: "uts:[4026531838]")
+    monkeypatch.setattr(os, "kill", lambda pid, _: killed.append(pid))
+    processes.kill_node(paths, "nid001")
+    assert killed == []
+
+
 def test_one_at_a_time_and_a_lock_goes_with_its_holder(paths):
     with directory.locked(paths), pytest.raises(BusyError) as caught, directory.locked(paths):
         pass

@@ -19,6 +19,7 @@ from toolkit.model.image import Engine, Environment
 from toolkit.model.plan import Bind
 from toolkit.planning.plan import decide
 from toolkit.runtimes import containers, environments
+from toolkit.runtimes.base import pmi_types
 
 VENV = Environment(
     name="the virtual environment v",
@@ -245,6 +246,13 @@ def test_environments_are_found_where_conda_keeps_and_notes_them(tmp_path, monke
     with pytest.raises(EnvironmentMissingError) as caught:
         environments.find_environment(str(tmp_path / "venv"))
     assert "--runtime none" in str(caught.value.next_step)
+
+
+@pytest.mark.parametrize(
+    ("said", "types"), [("mpirun (Open MPI) 4.1.4", ("pmix",)), ("HYDRA build details:", ("pmi2",)), ("", ()), ("something", ("pmix", "pmi2"))]
+)  # fmt: skip
+def test_an_mpi_is_known_by_how_it_introduces_itself(said: str, types: tuple[str, ...]) -> None:
+    assert pmi_types(said) == types
 
 
 def test_what_an_environment_can_import_is_known(tmp_path, monkeypatch):

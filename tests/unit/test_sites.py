@@ -205,6 +205,19 @@ def test_a_draft_says_what_was_found_and_asks_for_the_rest():
     assert [*compare.against(site, FOUND), *compare.within(site)] == []
 
 
+_FAILED = {"gpu": NodeProbe(problem="no node\nwas free")}
+
+
+@pytest.mark.parametrize(
+    "survey",
+    [FOUND, Survey(), replace(FOUND, probes=_FAILED, modules=None, mpi=(), local=True)],
+)
+def test_every_line_that_asks_can_be_uncommented(survey: Survey) -> None:
+    text = draft("ours", survey, date="2026-11-21")
+    from_toml(text, Site)
+    from_toml(text.replace("# ? ", ""), Site)
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_names_stay_names(name):
     node = ClusterNode(name="g01", partitions=(name,), state="idle", cpus=1, gpus=1, gpu_type=name)

@@ -287,6 +287,17 @@ def test_partitions_of_sinfo():
     assert Answers(sinfo=text).partitions() == (main, big)
 
 
+def test_lines_of_a_site_s_plugins_are_skipped() -> None:
+    """On every answer that is read line by line: before, between and after."""
+    line = "main*|up|infinite|1-infinite|2|idle|8|16000|gpu:v100:2"
+    slurm = Answers(sinfo=f"{SPOKEN}\n\n{line}\n{SPOKEN}\n")
+    assert [one.name for one in slurm.partitions()] == ["main"]
+    usage = f"{SPOKEN}\nmain|R|2|gres/gpu:4|7\n{SPOKEN}"
+    assert cluster.ask_usage(Answers(squeue=usage)) == {"main": Use(submitted=1, running=1, gpus=8)}
+    assert Answers(sinfo=f"{SPOKEN}\nslurm-wlm 22.05.8\n{SPOKEN}\n").version() == "22.05.8"
+    assert Answers(sinfo=SPOKEN).version() == ""
+
+
 def test_nodes_count_as_unhealthy_if_they_went_down_while_the_job_ran():
     text = f"""{SPOKEN}*
 nid001 | idle | Unknown | none
@@ -441,6 +452,11 @@ def test_only_silence_is_silence(code, stderr, error):
     with pytest.raises(error) as caught:
         Answers(sbatch=Result(("sbatch",), code, "", stderr)).submit(Path("job.sbatch"))
     assert type(caught.value) is error
+
+
+def test_the_number_is_read_whatever_a_plugin_says() -> None:
+    said = Result(("sbatch",), 0, f"{SPOKEN}\n42\n4711;cluster\n", "sbatch: lua: welcome")
+    assert Answers(sbatch=said).submit(Path("job.sbatch")) == 4711
 
 
 REFUSING = "failed to open persistent connection to host:x:6819: Connection refused"

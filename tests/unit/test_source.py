@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -334,6 +335,14 @@ def test_what_cannot_be_parsed_is_left_to_python(content, tmp_path):
     read = read_script(tmp_path)
     assert not {each.name for each in read.needed} & {"gone"}
     assert read.sha256
+
+
+def test_pipes_and_directories_under_a_modules_name_are_not_waited_for(tmp_path: Path) -> None:
+    write_files(tmp_path, {"train.py": "import pipe, folder\n"})
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / "folder.py").mkdir()
+    assert {each.name for each in read_script(tmp_path).needed} == {"pipe", "folder"}
+    assert read_script(tmp_path, "pipe.py") == Source()
 
 
 def test_circles_of_modules_and_of_links_end(tmp_path):

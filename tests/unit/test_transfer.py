@@ -11,7 +11,7 @@ import pytest
 
 from tests.readers import READERS, with_manifest
 from tests.unit.samples import MANIFEST
-from toolkit.errors import CommandFailedError, ToolkitError
+from toolkit.errors import CommandFailedError, ImageMissingError, ToolkitError, UsageError
 from toolkit.images.registry import copies
 from toolkit.images.store import store
 from toolkit.images.store.store import StoredImage
@@ -154,3 +154,11 @@ def test_an_image_at_the_target_is_whole_at_every_moment(image, target, monkeypa
     new = WHOLE[48:64].hex()
     assert seen == [new]
     assert listed(target) == ["x.sif"]
+
+
+def test_where_it_cannot_go_is_said(image, target, machine):
+    with pytest.raises(ImageMissingError, match="does not exist"):
+        copies.copy(image, str(target / "missing"), Quiet())
+    with pytest.raises(UsageError):
+        copies.copy(image, "-oProxyCommand=id:x", Quiet())
+    assert machine.read_text() == ""

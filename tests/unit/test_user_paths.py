@@ -9,12 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from tests.unit.samples import MANIFEST, make_case
 from toolkit import files
 from toolkit.errors import ConfigError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.importers import import_file
 from toolkit.images.store.signatures import read_private
+from toolkit.rules.files import _lock
+from toolkit.runtimes.environments import _lines, _variables
 
 ROOT = Path(files.__file__).parents[1]
 RUN = "run --site generic --dry-run --image /x.sif"
@@ -82,6 +86,19 @@ READERS: dict[str, Callable[[Path], object]] = {
 def test_a_reader_refuses_a_pipe(name, place):
     with pytest.raises((OSError, ConfigError), match="not a regular file"):
         READERS[name](place / "F")
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_a_file_that_may_be_missing_is_none(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for directory, file in (("x/conda-meta", "state"), ("recipes", "held.lock")):
+        (place / directory).mkdir(parents=True)
+        os.mkfifo(place / directory / file)
+    monkeypatch.chdir(place)
+    assert _lock(make_case(), replace(MANIFEST, name="held")) == ""
+    assert _variables(place / "x") == {}
+    assert _lines(place / "F") == []
 
 
 def test_a_dockerfile_means_the_same_with_the_line_ends_of_windows(tmp_path):

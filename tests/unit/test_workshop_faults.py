@@ -11,9 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.progress import Silent
 from toolkit.errors import CommandFailedError
+from toolkit.images.recipe.lock import Lock, format_lock
+from toolkit.images.store import store
+from toolkit.images.store.provenance import hash_lock
+from toolkit.model.image import BaseImage
 from toolkit.model.site import Access
 from toolkit.workshops import checks
 from toolkit.workshops.rehearsal import accounts, rehearse, report, stage
@@ -49,6 +54,24 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
     monkeypatch.setattr(accounts, "_end_processes", lambda _: None)
     monkeypatch.setattr(shutil, "chown", lambda *_: None)
     return users
+
+
+def test_users_of_rehearsals_are_removed_and_no_others(tmp_path: Path, machine: Any) -> None:
+    (tmp_path / "living").mkdir()
+    kept = {
+        "tkw1-01": (COMMENT, str(tmp_path / "living" / "tkw1-01")),
+        "tkw1-02": ("A person", str(tmp_path / "gone" / "tkw1-02")),
+    }
+    machine.update(kept)
+    with accounts.users(1, tmp_path / "home") as people:
+        assert [each.name for each in people] == [f"tkw{os.getpid()}-01"]
+        assert set(machine) == {*kept, people[0].name}
+        assert people[0].home.stat().st_mode & 0o777 == 0o700
+    assert machine == kept
+    machine[f"tkw{os.getpid()}-02"] = foreign = ("A person", "/home/person")
+    with pytest.raises(CommandFailedError, match="useradd"), accounts.users(3, tmp_path / "2"):
+        raise AssertionError("one of the users could not be created")
+    assert machine == {**kept, f"tkw{os.getpid()}-02": foreign}
 
 
 def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
@@ -156,6 +179,27 @@ def test_a_participant_runs_jobs_and_ends_what_takes_too_long(tmp_path: Path) ->
     assert (two.ok, two.cause) == (False, "it took too long, and was ended")
     assert (three.ok, three.cause, three.fix) == (False, "no label", "look")
     assert (tmp_path / "mine" / "cancelled").read_text() == "02-0001"
+
+
+def test_an_image_that_was_not_built_from_the_lock_fails_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed without images, a workshop has the locks; the participant's own image is compared."""
+    lock = Lock(name="small", recipe_hash="r", epoch=1, base=BaseImage(reference="b"))
+    (tmp_path / "locks").mkdir()
+    (tmp_path / "locks" / "small.lock").write_text(format_lock(lock))
+    workshop = SimpleNamespace(images={"small": "small.lock"})
+    case: Any = SimpleNamespace(
+        source=tmp_path, contents=SimpleNamespace(workshop=workshop, files={})
+    )
+    for locked, outcome in ((lock, "passed"), (replace(lock, epoch=2), "failed")):
+        manifest = SimpleNamespace(locked=hash_lock(locked))
+        image = SimpleNamespace(name="small", path=__file__, manifest=manifest)
+        monkeypatch.setattr(store, "find", lambda *_, image=image: image)
+        (result,) = checks.images(case)
+        assert result.outcome == outcome
+    assert "not built from the lock" in result.message
+    assert "--locked" in result.fix
 
 
 def test_a_controller_that_is_down_fails_the_check_of_slurm(
