@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import stat
+import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -134,6 +135,17 @@ class Attack:
                     if reads(f"/proc/{process}/{link}{up}{self.canary}"):
                         yield f"/proc/{process}/{link}{up[:3]} leads to the host"
 
+    def open_files_of_processes(self) -> Found:
+        for process in processes():
+            with suppress(OSError):
+                for number in os.listdir(f"/proc/{process}/fd"):
+                    path = f"/proc/{process}/fd/{number}"
+                    kind = os.stat(path).st_mode
+                    if stat.S_ISDIR(kind) and not os.readlink(path).startswith("/proc"):
+                        yield f"{path} is an open directory: {os.readlink(path)}"
+                    if reads(f"{path}/../..{self.canary}"):
+                        yield f"{path} leads to the host"
+
     def inherited_files(self) -> Found:
         for number in range(3, 1024):
             with suppress(OSError):
@@ -151,6 +163,35 @@ class Attack:
             with suppress(OSError):
                 if os.path.dirname(self.canary) in Path(f"/proc/1/{name}").read_text():
                     yield f"/proc/1/{name} names directories of the host"
+
+    def upwards(self) -> Found:
+        if reads("/" + "../" * 60 + self.canary.lstrip("/")):
+            yield "../ leads to the host"
+
+    def chroot_and_up(self) -> Found:
+        def work() -> Found:
+            os.mkdir("/chrooted")
+            top = os.open("/", os.O_RDONLY)
+            os.chroot("/chrooted")
+            os.fchdir(top)
+            for _ in range(60):
+                os.chdir("..")
+            if reads(self.canary.lstrip("/")):
+                yield "a second chroot leads to the host"
+
+        yield from in_child(work)
+
+    def file_handles(self) -> Found:
+        """Open the root of the host's file system by number, from a file that the host lends ("shocker")."""
+        for lent in ("/etc/hosts", "/etc/resolv.conf", "/mnt", "/tmp", "/"):
+            for inode in (2, 64, 96, 128, 256):
+                with suppress(OSError):
+                    at = os.open(lent, os.O_RDONLY)
+                    handle = struct.pack("<IiIIII", 8, 1, inode, 0, 0, 0)
+                    found = _LIBC.open_by_handle_at(at, handle, os.O_RDONLY)
+                    os.close(at)
+                    if found >= 0:
+                        yield f"open_by_handle_at works on {lent}"
 
     def devices(self) -> Found:
         """Device nodes of the host, those that are there and those that could be made."""
@@ -191,6 +232,15 @@ class Attack:
         for path in ("/proc/sysrq-trigger", "/proc/kcore", "/proc/kmsg", "/proc/mtrr"):
             if opens(path, os.O_RDWR) and not stat.S_ISCHR(os.stat(path).st_mode):
                 yield f"{path} can be written"
+
+    def memory_of_the_kernel(self) -> Found:
+        with suppress(OSError):
+            if (
+                not stat.S_ISCHR(os.stat("/proc/kcore").st_mode)
+                and os.stat("/proc/kcore").st_size
+                and opens("/proc/kcore", os.O_RDONLY)
+            ):
+                yield "/proc/kcore can be read"
 
     def other_processes(self) -> Found:
         """Processes of the host: seen, signalled, traced."""
@@ -338,6 +388,44 @@ class Attack:
                     yield f"pivot_root leads to the host by {up}"
         yield from (f"{line} (links)" for line in self.links_of_processes())
 
+    def later_mounts(self) -> Found:
+        """The newer system calls for mounts, alone and with a user namespace."""
+
+        def work() -> Found:
+            clear = struct.pack("<QQQQ", 0, 1, 0, 0)  # takes MOUNT_ATTR_RDONLY away
+            for own in (False, True):
+                if own and not call("unshare", _NEWUSER | _NEWNS):
+                    return
+                for place in ("/mnt", "/etc/hosts", "/proc/sys", "/sys"):
+                    if _LIBC.syscall(442, -100, place.encode(), 0x8000, clear, len(clear)) == 0:
+                        yield f"mount_setattr makes {place} writable ({own})"
+                if not own and _LIBC.syscall(428, -100, b"/", 1) >= 0:
+                    yield "open_tree clones the root"
+                if not own and _LIBC.syscall(430, b"tmpfs", 0) >= 0:
+                    yield "fsopen makes a file system"
+
+        yield from in_child(work)
+
+    def powers_of_the_kernel(self) -> Found:
+        """System calls that act on the whole machine."""
+        if _X86:
+            event = struct.pack("<IIQQQQ", 1, 64, 0, 0, 0, 0) + bytes(24)
+            calls: dict[str, tuple[object, ...]] = {
+                "bpf": (321, 0, bytes(72), 72),
+                "perf_event_open of a CPU": (298, event, -1, 0, -1, 0),
+                "kexec_load": (246, 0, 0, None, 0),
+                "init_module": (175, None, 0, b""),
+                "swapon": (167, b"/bin/sh", 0),
+                "syslog": (103, 3, ctypes.create_string_buffer(64), 64),
+                "acct": (163, None),
+                "settimeofday": (164, None, bytes(8)),
+                "quotactl": (179, 0x80000700, None, 0, None),
+                "iopl": (172, 3),
+            }
+            for name, arguments in calls.items():
+                if _LIBC.syscall(*arguments) >= 0:
+                    yield f"{name} is allowed"
+
     def own_devices(self) -> Found:
         """Modes and times of the devices, which a test compares with the host's afterwards."""
 
@@ -352,6 +440,46 @@ class Attack:
             with suppress(OSError):
                 os.fchown(0, 1, 1)
             yield from ()
+
+        yield from in_child(work)
+
+    def first_process_is_ours(self) -> Found:
+        """What runs the step cannot be written to through the process that it becomes."""
+        for name in ("exe", "map_files"):
+            with suppress(OSError):
+                path = f"/proc/1/{name}"
+                for inner in (
+                    [path] if name == "exe" else [f"{path}/{row}" for row in os.listdir(path)]
+                ):
+                    if os.path.basename(os.readlink(inner)) in ("bwrap", "setpriv", "python3"):
+                        yield f"{inner} leads to {os.readlink(inner)}"
+
+    def other_namespaces(self) -> Found:
+        def work() -> Found:
+            for process in processes():
+                for name in ("mnt", "user", "pid"):
+                    with suppress(OSError):
+                        handle = os.open(f"/proc/{process}/ns/{name}", os.O_RDONLY)
+                        if call("setns", handle, 0) and reads(self.canary):
+                            yield f"setns to the {name} namespace of {process} leads to the host"
+
+        yield from in_child(work)
+
+    def set_user_id(self) -> Found:
+        """A program that is set-user-id gives nothing."""
+
+        def work() -> Found:
+            program = "/tmp/suid"
+            Path(program).write_bytes(Path(os.readlink("/proc/1/exe")).read_bytes())
+            os.chmod(program, 0o6755)
+            os.setgroups([])
+            os.setgid(1000)
+            os.setuid(1000)
+            out = os.popen(
+                f"{program} -p -c 'while read line; do case $line in Uid:*) echo $line;; esac; done < /proc/self/status'"
+            ).read()
+            if " 0" in out:
+                yield f"a set-user-id program became root: {out.strip()}"
 
         yield from in_child(work)
 
