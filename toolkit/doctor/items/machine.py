@@ -26,8 +26,7 @@ _NONE = 10 * 10**6
 
 
 @check("slurm", "Slurm's commands are installed, and its controller answers")
-def check_slurm(case: DoctorCase) -> Result:
-    """Check Slurm's commands and ask its controller for the partitions."""
+def _slurm(case: DoctorCase) -> Result:
     if case.client is None or case.site is None:
         return failed(case.no_site, "log in to a login node of a cluster, or: toolkit cluster up")
     missing = [command for command in _COMMANDS if shell.which(command) is None]
@@ -50,11 +49,8 @@ def check_slurm(case: DoctorCase) -> Result:
 
 
 @check("node-states", "enough nodes take jobs")
-def check_node_states(case: DoctorCase) -> Result:
-    """Check how many nodes of the partition take jobs, and why the others do not.
-
-    A state with ``*`` is that of a node which does not answer.
-    """
+def _node_states(case: DoctorCase) -> Result:
+    # A state with ``*`` is that of a node which does not answer.
     if case.client is None:
         return unchecked(f"no cluster: {case.no_site}")
     default = (each.name for each in case.client.partitions() if each.default)
@@ -80,8 +76,7 @@ def check_node_states(case: DoctorCase) -> Result:
 
 
 @check("container", "a command that starts containers is installed and runs")
-def check_container(case: DoctorCase) -> Result:
-    """Check the command that starts containers."""
+def _container(case: DoctorCase) -> Result:
     names = case.site.containers if case.site else ("apptainer", "singularity")
     program = next((path for path in map(shell.which, names) if path), None)
     if program is None and case.site and case.site.modules:
@@ -98,8 +93,7 @@ def check_container(case: DoctorCase) -> Result:
 
 
 @check("ssh", "OpenSSH is installed, for sessions in jobs, servers of jobs and notebooks")
-def check_ssh(_: DoctorCase) -> Result:
-    """Check what sessions need here. Nodes need sshd; a session on one that has none says so."""
+def _ssh(_: DoctorCase) -> Result:
     missing = [program for program in ("ssh", "ssh-keygen", "sshd") if shell.which(program) is None]
     if missing:
         lacks = f"{', '.join(missing)}: no toolkit ssh, forward and notebook"
@@ -109,8 +103,7 @@ def check_ssh(_: DoctorCase) -> Result:
 
 
 @check("namespaces", "this machine has what building images takes")
-def check_namespaces(_: DoctorCase) -> Result:
-    """Check user namespaces, subordinate ids and FUSE. Jobs need less of it than builds."""
+def _namespaces(_: DoctorCase) -> Result:
     facts = read_facts(SetupOptions())
     no_ids = f"{facts.user} has no subordinate ids (/etc/subuid, /etc/subgid): no fakeroot"
     no_fuse = f"/dev/fuse is {facts.fuse}: users cannot mount images"
@@ -131,8 +124,7 @@ def check_namespaces(_: DoctorCase) -> Result:
 
 
 @check("directories", "directories of images, runs and caches can be written to")
-def check_directories(case: DoctorCase) -> Result:
-    """Write to the directories of images, runs and caches: only so a full one is noticed."""
+def _directories(case: DoctorCase) -> Result:
     wrong, fine, memory = [], [], []
     for name, directory in case.directories.items():
         kind = file_system(_existing(directory))
@@ -163,8 +155,7 @@ def _existing(directory: Path) -> Path:
 
 
 @check("space", "images, runs and caches have free space")
-def check_space(case: DoctorCase) -> Result:
-    """Check the free space of the directories."""
+def _space(case: DoctorCase) -> Result:
     full, low, texts = [], [], []
     for name, directory in case.directories.items():
         free = shutil.disk_usage(_existing(directory)).free
@@ -182,8 +173,7 @@ def check_space(case: DoctorCase) -> Result:
 
 
 @check("image", "the image can be read, and a program starts in it")
-def check_image(case: DoctorCase) -> Result:
-    """Start a program in the image on this machine."""
+def _image(case: DoctorCase) -> Result:
     if case.image is None or case.image_case is None:
         if not case.nodes:
             return unchecked(case.no_image)
@@ -204,12 +194,12 @@ def check_image(case: DoctorCase) -> Result:
 
 
 ITEMS = (
-    check_slurm,
-    check_node_states,
-    check_container,
-    check_ssh,
-    check_namespaces,
-    check_directories,
-    check_space,
-    check_image,
+    _slurm,
+    _node_states,
+    _container,
+    _ssh,
+    _namespaces,
+    _directories,
+    _space,
+    _image,
 )

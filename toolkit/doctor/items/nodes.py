@@ -18,8 +18,7 @@ _SHARE = 0.7  # of the expected speed; less is worth a warning
 
 
 @check("allocation", "a job of this shape is accepted, starts and succeeds", scope="nodes")
-def check_allocation(case: DoctorCase) -> Result:
-    """Check what came of the probe's job."""
+def _allocation(case: DoctorCase) -> Result:
     outcome = case.probe.outcome
     shape = counted(case.nodes, "node") + (f" x {case.gpus} GPUs" if case.gpus else "")
     if outcome is None:
@@ -43,8 +42,7 @@ def check_allocation(case: DoctorCase) -> Result:
 
 
 @check("image-on-nodes", "every node can read the image and starts it fast", scope="nodes")
-def check_image_on_nodes(case: DoctorCase) -> Result:
-    """Check that a program started in the image on every node, and how fast."""
+def _image_on_nodes(case: DoctorCase) -> Result:
     outcome = case.probe.outcome
     if outcome is None:
         return unchecked("the job never ran")
@@ -100,8 +98,7 @@ def _errors(case: DoctorCase, kind: str, verb: str) -> list[str]:
 
 
 @_reported("gpus", "the container on each node sees the requested GPUs", gpus=True)
-def check_gpus(case: DoctorCase) -> Result:
-    """Check that each node's container sees as many GPUs as were requested."""
+def _gpus(case: DoctorCase) -> Result:
     if case.has_simulated_gpus and not any(report.gpus for report in case.reports):
         given = [len(list(filter(None, report.visible.split(",")))) for report in case.reports]
         numbers = ", ".join(map(str, given))
@@ -122,8 +119,7 @@ def check_gpus(case: DoctorCase) -> Result:
 
 
 @_reported("driver", "all nodes have one driver that runs the image's CUDA", gpus=True)
-def check_driver(case: DoctorCase) -> Result:
-    """Check that all nodes have one NVIDIA driver, and that it runs the image's CUDA."""
+def _driver(case: DoctorCase) -> Result:
     drivers = tuple(dict.fromkeys(report.driver for report in case.reports))
     if not any(drivers):
         return unchecked("no node has a driver of NVIDIA")
@@ -140,11 +136,8 @@ def check_driver(case: DoctorCase) -> Result:
 
 
 @_reported("names", "every node resolves every other by its name")
-def check_names(case: DoctorCase) -> Result:
-    """Check that nodes resolve each other and themselves, and that addresses lead back to names.
-
-    A node may know itself by another address than the others do, such as Debian's 127.0.1.1.
-    """
+def _names(case: DoctorCase) -> Result:
+    # A node may know itself by another address than the others do, such as Debian's 127.0.1.1.
     if wrong := _errors(case, "names", "cannot resolve"):
         step = "/etc/hosts or the name service of that node; tell the operators"
         return failed("; ".join(wrong), step)
@@ -175,8 +168,7 @@ def check_names(case: DoctorCase) -> Result:
 
 
 @_reported("connections", "every node reaches any port of every other", least=2)
-def check_connections(case: DoctorCase) -> Result:
-    """Check that nodes reach each other's ports, as ranks of NCCL, Gloo and MPI do."""
+def _connections(case: DoctorCase) -> Result:
     if wrong := _errors(case, "links", "->"):
         return failed(
             f"no connection: {'; '.join(wrong)}",
@@ -187,8 +179,7 @@ def check_connections(case: DoctorCase) -> Result:
 
 
 @_reported("rendezvous", "every node reaches the port where ranks meet", least=2)
-def check_rendezvous(case: DoctorCase) -> Result:
-    """Check that every node reaches the port of the first one at which ranks meet."""
+def _rendezvous(case: DoctorCase) -> Result:
     first, *others = case.reports
     port = (case.probe.files.get("presence-0.json") or {}).get("rendezvous")
     low, high = case.ports
@@ -211,11 +202,8 @@ def check_rendezvous(case: DoctorCase) -> Result:
 
 
 @_reported("clocks", "the nodes' clocks agree", least=2)
-def check_clocks(case: DoctorCase) -> Result:
-    """Compare the nodes' clocks.
-
-    If they differ, times in logs mislead, and Slurm's and Kerberos' tickets are refused.
-    """
+def _clocks(case: DoctorCase) -> Result:
+    # If they differ, times in logs mislead, and Slurm's and Kerberos' tickets are refused.
     apart = [
         (abs(float(link["clock"])), f"{name} is {link['clock']:+.3f} s from {report.host}")
         for report in case.reports
@@ -234,11 +222,8 @@ def check_clocks(case: DoctorCase) -> Result:
 
 
 @_reported("interface", "the site's network interface carries traffic")
-def check_interface(case: DoctorCase) -> Result:
-    """Check that the site's network interface is on every node and carries traffic.
-
-    If the site names none, say which interfaces do.
-    """
+def _interface(case: DoctorCase) -> Result:
+    # If the site names none, say which interfaces do.
     name = case.site.interface if case.site else None
     if name is None:
         used = {
@@ -305,15 +290,15 @@ def check_sum(backend: str, case: DoctorCase) -> Result:
 
 
 ITEMS = (
-    check_allocation,
-    check_image_on_nodes,
-    check_gpus,
-    check_driver,
-    check_names,
-    check_connections,
-    check_rendezvous,
-    check_clocks,
-    check_interface,
+    _allocation,
+    _image_on_nodes,
+    _gpus,
+    _driver,
+    _names,
+    _connections,
+    _rendezvous,
+    _clocks,
+    _interface,
     *(
         Check(
             f"allreduce-{name}",
