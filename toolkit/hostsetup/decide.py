@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 from typing import Literal
 
 from toolkit.errors import NeedsInstallError
@@ -89,7 +90,7 @@ class Action(Model, frozen=True, kw_only=True):
     """An action of root.
 
     Attributes:
-        kind: which function of ``install`` does it.
+        kind: what it is about.
         summary: the action on one line.
         packages: Debian packages, for the kinds ``packages`` and ``apptainer``.
         by_hand: commands for an administrator instead; empty if only the toolkit can do it.
@@ -129,39 +130,45 @@ def decide(facts: Facts) -> tuple[Action, ...]:
 
 
 def adjustments(facts: Facts) -> tuple[Action, ...]:
-    """Return the changes besides packages that Apptainer needs."""
-    why = "images cannot be mounted by users"
-    opens = "chmod 666 /dev/fuse"
-    add_ids = shell_words(["apptainer", "config", "fakeroot", "--add", facts.user])
-    name = f"echo {shell_words(['127.0.1.1', facts.unresolved])} >> /etc/hosts"
+    """Return the changes besides packages that Apptainer needs; their commands are all there is."""
+    why, opens = "images cannot be mounted by users", "chmod 666 /dev/fuse"
+    program = PurePath(facts.runtime or "apptainer").name
+    settings = f'"$({program} buildcfg {program.upper()}_CONF_FILE)"'
+    own_capabilities = (
+        # Apptainer writes the whole file, without comments.
+        f"cp -n {settings} {settings}.before-toolkit",
+        f"{program} capability add --user root "
+        "\"$(setpriv --dump | sed -n 's/^Capability bounding set: //p')\"",
+        f"{program} config global --set 'root default capabilities' file",
+    )
     switches = ("kernel.unprivileged_userns_clone=1", "user.max_user_namespaces=15000")
-    # Whether it is needed, its kind, what is wrong, and the commands for an administrator.
+    # Whether it is needed, its kind, what is wrong, and the commands of root.
     rows: tuple[tuple[bool, ActionKind, str, tuple[str, ...]], ...] = (
         (facts.fuse == "closed", "fuse", f"/dev/fuse is for root only: {why}", (opens,)),
         (
             facts.fuse == "absent",
             "fuse",
             f"/dev/fuse is missing: {why}",
-            ("modprobe fuse", opens),
+            ("modprobe fuse || mknod /dev/fuse c 10 229", opens),
         ),
         (
             not facts.ids,
             "ids",
             f"{facts.user} has no range of subordinate user ids (to build images)",
-            (add_ids,),
+            (shell_words([program, "config", "fakeroot", "--add", facts.user]),),
         ),
         (
             facts.root_exec == "fails",
             "capabilities",
             "root lacks capabilities here, and Apptainer gives root in a container every one: "
             "it cannot start one",
-            (),
+            own_capabilities,
         ),
         (
             bool(facts.unresolved),
             "name",
             f"this machine's name {facts.unresolved} has no address (Gloo crashes)",
-            (name,),
+            (shell_words(["printf", r"\n127.0.1.1 %s\n", facts.unresolved]) + " >> /etc/hosts",),
         ),
         (
             not facts.namespaces,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +13,11 @@ import msgspec
 from toolkit import shell
 from toolkit.errors import CommandFailedError
 from toolkit.hostsetup import apt, fit_apptainer, parts
-from toolkit.hostsetup.decide import Action, Facts, SetupOptions, adjustments, decide
-from toolkit.hostsetup.facts import FUSE, complaint, fuse_state, read_facts
+from toolkit.hostsetup.decide import Facts, SetupOptions, adjustments, decide
+from toolkit.hostsetup.facts import complaint, read_facts
 from toolkit.shell import Progress, interrupted_by_signals
 
 _LOCK = Path("/run/toolkit-setup.lock")
-_FUSE_NUMBER = os.makedev(10, 229)
 # Debian's switch that keeps packages from starting their daemons: the local cluster starts its own.
 POLICY = Path("/usr/sbin/policy-rc.d")
 MARK = "# written by toolkit setup, for as long as it installs packages"
@@ -63,7 +60,10 @@ def install(options: SetupOptions, progress: Progress) -> Facts:
         facts = read_facts(options)
         changes = adjustments(facts)
         for action in changes:
-            _adjust(action, facts, progress)
+            progress.begin(action.kind, action.summary)
+            for line in action.by_hand:
+                shell.run(["bash", "-c", line], timeout=60)
+            progress.end()
         if facts.runtime and (changes or apptainer):
             _try(facts.runtime, progress)
     return read_facts(options)
@@ -146,44 +146,6 @@ def _packages(
     progress.end()
 
 
-def _adjust(action: Action, facts: Facts, progress: Progress) -> None:
-    assert facts.runtime is not None or action.kind in ("fuse", "name")
-    if action.kind == "fuse":
-        _open_fuse()
-        progress.say("fuse", "/dev/fuse can be opened by users")
-    elif action.kind == "ids":
-        shell.run([str(facts.runtime), "config", "fakeroot", "--add", facts.user])
-        progress.say("ids", f"{facts.user} has a range of subordinate user ids")
-    elif action.kind == "name":
-        # Written in place, because in containers it is a mount; with the address that Debian's
-        # installer uses.
-        hosts = Path("/etc/hosts")
-        before = hosts.read_text() if hosts.exists() else ""
-        hosts.write_text(f"{before.rstrip()}\n127.0.1.1\t{facts.unresolved}\n".lstrip())
-        progress.say("name", f"{facts.unresolved} is 127.0.1.1 in /etc/hosts")
-    elif action.kind == "capabilities":
-        _give_own_capabilities(str(facts.runtime))
-        progress.say("root", "gets in a container the capabilities that it has here")
-
-
-def _give_own_capabilities(runtime: str) -> None:
-    """Have Apptainer give root in a container the capabilities that root has, instead of all.
-
-    Root of a container or a small virtual machine lacks some, and Apptainer dies of that
-    (``Requesting capability set ...``).
-    """
-    begins = "Capability bounding set: "
-    lines = shell.run(["setpriv", "--dump"]).stdout.splitlines()
-    have = next(line.removeprefix(begins) for line in lines if line.startswith(begins))
-    name = f"{Path(runtime).resolve().name.upper()}_CONF_FILE"
-    settings = Path(shell.run([runtime, "buildcfg", name]).stdout.strip())
-    before = settings.with_name(f"{settings.name}.before-toolkit")
-    if not before.exists():
-        shutil.copy2(settings, before)  # Apptainer writes the whole file, without comments
-    shell.run([runtime, "capability", "add", "--user", "root", have])
-    shell.run([runtime, "config", "global", "--set", "root default capabilities", "file"])
-
-
 def _try(runtime: str, progress: Progress) -> None:
     """Start a container as root and as an ordinary user.
 
@@ -238,24 +200,3 @@ def keep_off_at_boot(packages: Iterable[str]) -> None:
 
 def _backup_of(policy: Path) -> Path:
     return policy.with_name(f"{policy.name}.before-toolkit")
-
-
-def _open_fuse() -> None:
-    """Make ``/dev/fuse`` if it is missing, and give it the mode that udev gives it.
-
-    Raises:
-        CommandFailedError: the kernel has no FUSE, or this root may not make devices.
-    """
-    if fuse_state() == "absent":
-        if shell.which("modprobe"):
-            shell.run(["modprobe", "fuse"], check=False)
-        if not FUSE.exists():
-            try:
-                os.mknod(FUSE, stat.S_IFCHR | 0o666, _FUSE_NUMBER)
-            except OSError as error:
-                raise CommandFailedError(
-                    f"{FUSE} is missing and cannot be made: {error.strerror}",
-                    next_step="start this machine or container with --device /dev/fuse; "
-                    "without it every start unpacks the whole image",
-                ) from error
-    FUSE.chmod(0o666)
