@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from xml.etree import ElementTree
 
 import pytest
 
@@ -52,10 +51,6 @@ def test_every_library_adds_up_rightly(backends, toolkit, pytorch_image, shared_
         assert [row["bytes"] for row in one["rows"]] == [1024, 4096, 16384, 65536]
         # Two ranks: the bus carries as much as the algorithm.
         assert all(row["bus_gb_per_s"] == row["algorithm_gb_per_s"] > 0 for row in one["rows"])
-    circles = ElementTree.parse(told["plot"]).findall(
-        ".//{http://www.w3.org/2000/svg}g/{http://www.w3.org/2000/svg}path"
-    )
-    assert len(circles) == 4 * len(backends)
 
 
 def test_a_wrong_sum_is_found_and_a_backend_without_its_hardware_refused(

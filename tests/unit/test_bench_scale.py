@@ -516,7 +516,8 @@ def test_no_text_of_others_is_markup(value: str) -> None:
 
 def drawing(curve: Curve, *, is_log: bool) -> ElementTree.Element:
     drawn = chart("t", [curve], Axis("x"), Axis("y", is_log=is_log))
-    return ElementTree.fromstring(reports.render("chart.svg.j2", drawing=drawn))
+    page = '{% from "parts.html.j2" import chart %}{{ chart(drawing) | trim }}'
+    return ElementTree.fromstring(reports._environment().from_string(page).render(drawing=drawn))
 
 
 def places(drawn: ElementTree.Element) -> list[tuple[float, float]]:

@@ -10,7 +10,6 @@ from toolkit.errors import UsageError
 from toolkit.model.base import Model, convert
 from toolkit.model.case import Case
 from toolkit.planning.settings import Layer
-from toolkit.reports.charts import Axis, Curve, Mark, chart
 
 JOB = "nccl-allreduce"
 DEVICES = 4  # on each node, where buffers are shown and no number is given
@@ -233,20 +232,3 @@ def table(
         for row in result.rows
     ]
     return header, rows
-
-
-def plot(all_measured: Sequence[Measured]) -> dict[str, object]:
-    """Return the chart of the bus bandwidths by the size of the buffer."""
-    curves = [
-        Curve(
-            f"{result.backend}, {result.ranks} ranks",
-            tuple(
-                Mark(row.bytes, row.bus_gb_per_s, row.bus_gb_per_s, row.bus_gb_per_s)
-                for row in result.rows
-            ),
-        )
-        for result in all_measured
-    ]
-    sizes = Axis("size of the buffer", write=lambda size: size_text(int(size)))
-    title = f"All-reduce, {all_measured[0].shape}"
-    return chart(title, curves, sizes, Axis("bus bandwidth, GB/s"))

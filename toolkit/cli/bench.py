@@ -12,7 +12,6 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from toolkit import reports
 from toolkit.api.run import CompletedRun
 from toolkit.bench import allreduce as measuring
 from toolkit.bench import compare as comparing
@@ -31,7 +30,6 @@ from toolkit.cli.options import flags, job_options, job_options_except, split_wo
 from toolkit.cli.shared import Decorator, completion, json_option, options
 from toolkit.config import shipped
 from toolkit.errors import RegressionError, UsageError
-from toolkit.files import write_atomically
 from toolkit.launchers import offered
 from toolkit.runs.logs import Tail
 from toolkit.text import is_secret
@@ -101,11 +99,6 @@ def argument(text: str) -> tuple[str, int]:
     is_flag=True,
     help="Print each device's buffer before and after, rank by rank, instead of measuring.",
 )
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the plot to this SVG file (default: in the directory of the last run).",
-)
 @_dry_run_option
 @json_option
 def allreduce(
@@ -114,7 +107,6 @@ def allreduce(
     max_size: int,
     factor: int,
     show_buffers: bool,
-    plot: Path | None,
     dry_run: bool,
     as_json: bool,
     **options: Any,
@@ -167,9 +159,8 @@ def allreduce(
         if result is None or (ran.outcome.kind != "ok" and not result.wrong):
             return show_failed_run(ran)
         done.append(result)
-        default_plot = ran.run.directory / "allreduce.svg"
     if done:
-        _show_measured(done, None if show_buffers else plot or default_plot, as_json=as_json)
+        _show_measured(done, as_json=as_json)
     return 1 if any(result.wrong for result in done) else 0
 
 
@@ -188,10 +179,8 @@ def show_failed_run(ran: CompletedRun) -> int:
     return ran.outcome.exit_code or 1
 
 
-def _show_measured(done: list[Measured], plot: Path | None, *, as_json: bool) -> None:
-    """Write the plot, and print what was measured."""
-    if plot:
-        write_atomically(plot, reports.render("chart.svg.j2", drawing=measuring.plot(done)))
+def _show_measured(done: list[Measured], *, as_json: bool) -> None:
+    """Print what was measured."""
     header, rows = measuring.table(done)
     lines = [console.table(header, rows)] if rows else []
     for result in done:
@@ -199,10 +188,7 @@ def _show_measured(done: list[Measured], plot: Path | None, *, as_json: bool) ->
         best = max((row.bus_gb_per_s for row in result.rows), default=0.0)
         bandwidth = f", {best:.3f} GB/s on the bus at best" if result.rows else ""
         lines.append(f"{result.backend}: {result.shape}, {verdict}{bandwidth}")
-    data = {"measured": done, "plot": str(plot) if plot else None}
-    console.result(data, "\n".join(lines), as_json=as_json)
-    if plot:
-        console.say("plot", str(plot))
+    console.result({"measured": done}, "\n".join(lines), as_json=as_json)
 
 
 @completion
