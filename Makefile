@@ -1,6 +1,6 @@
 # Short names for what one does in a checkout. Each calls the tool, which can do more: .venv/bin/toolkit --help
 .DEFAULT_GOAL := help
-.PHONY: help test-all test-unit fuzz test-jobs test-cluster test-programs test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-notebook docs-update house bench-explain bench-cli bench-build bench-allreduce bench-launch bench-failures bench-size test-faults test-fresh workshop-rehearsal test-gpu gpu-pack clean
+.PHONY: help images-cuda test-all test-unit fuzz test-jobs test-cluster test-programs test-slurm images image-pytorch image-tensorflow setup demo test lint docs docs-notebook docs-update house bench-explain bench-cli bench-build bench-allreduce bench-launch bench-failures bench-size test-faults test-fresh workshop-rehearsal test-gpu gpu-pack clean
 
 TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
@@ -39,6 +39,10 @@ image-%: setup ## build the image of recipes/<name>.toml
 
 images: setup ## build all images for CPUs: what needs no login and no GPU
 	@for name in pytorch_cpu tensorflow_cpu ray_cpu trainers_cpu deepspeed_cpu; do $(TOOLKIT) image build $$name || exit; done
+
+CUDA := pytorch_cuda pytorch_cuda12 tensorflow_cuda trainers_cuda ray_cuda deepspeed_cuda
+images-cuda: setup ## build the images for GPUs that need no login and no GPU to build: CUDA=NAMES for some of them (40 GB of disk)
+	@for name in $(CUDA); do $(TOOLKIT) image build $$name || exit; done
 
 test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (18 minutes on two cores)
 	@$(TOOLKIT) setup --with tests --with accounting

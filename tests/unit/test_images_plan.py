@@ -54,6 +54,25 @@ def test_compilers_are_in_the_build_stage_only() -> None:
     assert [step.name for step in plan.final if step.products] == ["horovod"]
 
 
+def test_the_compiler_of_cuda_is_in_the_build_stage_only(tmp_path: Path) -> None:
+    plan = library.load("deepspeed_cuda")
+    assert names(plan)[1] == ["compilers", "cuda-build", "horovod-build", "deepspeed-build"]
+    built, image = (
+        "\n".join(line for step in steps for line in step.lines)
+        for steps in (plan.build, plan.steps)
+    )
+    assert all(
+        word in built
+        for word in ("[cccl,cudart,nvcc,nvml]==13.0.3.*", "HOROVOD_GPU_OPERATIONS=NCCL")
+    )
+    assert not any(word in image for word in ("nvcc", "g++", "cuda-build.sh"))
+    assert plan.gpu_code[0] == "sm_75"
+    assert "gpu-code" in plan.files["/opt/toolkit/checks/run"]
+    on_ngc = 'extends = "deepspeed_cuda"\n[base]\nkind = "ngc"\nframework = "pytorch"\nrelease = "25.06"\n'
+    text = lines(planned(tmp_path / "ngc.toml", f'summary = "x"\n{on_ngc}'))
+    assert "cuda-toolkit" not in text, "the base has a compiler"
+
+
 def test_a_base_with_compilers_needs_no_stage_of_its_own() -> None:
     plan = library.load("pytorch_22.03")
     assert names(plan) == (["horovod"], [], ["clean"])

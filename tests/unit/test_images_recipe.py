@@ -48,6 +48,11 @@ a name of two words | 5 | steps[0] | | B S "run"; commands = ["true"]; name = "a
 a relative base | 2 | base | | summary = "x"; [base]; kind = "localimage"; path = "x.sif"
 a relative definition | 2 | base | | summary = "x"; [base]; kind = "definition"; path = "x.def"
 no release | 2 | base | | summary = "x"; [base]; kind = "debootstrap"; release = "12; reboot"
+no compute capability | 5 | steps[0] | | B S "cuda"; version = "13.0"; architectures = ["sm_80"]
+the newest architecture first | 5 | steps[0] | | B S "cuda"; version = "13.0"; architectures = ["9.0", "8.0"]
+what is left out elsewhere | 5 | steps[0] | | B S "pip"; packages = ["x"]; leave_out = ["x/../../y"]
+a command in what is left out | 5 | steps[0] | | B S "pip"; packages = ["x"]; leave_out = ["$(id)"]
+a command in a variable of a wheel | 5 | steps[0] | | B S "wheel"; name = "x"; packages = ["x"]; variables = { "A=1;id" = "1" }
 an unknown operation | 8 | steps[0].operations[0] | | B S "horovod"; version = "0.28.1"; operations = ["ncccl"]
 """
 

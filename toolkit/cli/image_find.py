@@ -120,6 +120,7 @@ def _image_facts(name: str) -> dict[str, Any]:
         "began as": f"{base.reference} {base.digest}".strip() if base else "unknown",
         "system": manifest.system or "unknown",
         "frameworks": manifest.frameworks,
+        "gpu code": {name: ", ".join(code) for name, code in manifest.gpu_code.items()} or "none",
         "mpi": list(manifest.mpi),
         "horovod": manifest.horovod,
         "packages": f"{len(packages.apt)} of Debian or Ubuntu, {len(packages.pip)} of Python",

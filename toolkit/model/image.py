@@ -114,6 +114,8 @@ class Manifest(Model, frozen=True, kw_only=True):
             "2.13.0+cpu", "horovod": "0.28.1"}``.
         mpi: the ``srun --mpi`` types that the image's MPI supports, best first: ``("pmix",)``;
             empty if there is no MPI.
+        gpu_code: the GPU architectures that frameworks, and what was compiled for the image, have
+            machine code for: ``{"torch": ("sm_75", "sm_80")}``; empty: not known.
         runscript: the image's own runscript is ``exec "$@"``, so that `run` may be used; else
             `exec`.
         builder: the program and version that built it.
@@ -147,6 +149,7 @@ class Manifest(Model, frozen=True, kw_only=True):
     seconds: dict[str, float] = {}
     frameworks: dict[str, str] = {}
     mpi: tuple[str, ...] = ()
+    gpu_code: dict[str, tuple[str, ...]] = {}
     runscript: bool = True
     builder: str = ""
     checks: tuple[Check, ...] = ()

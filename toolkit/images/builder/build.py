@@ -317,6 +317,7 @@ def _describe(
         },
         frameworks=results.frameworks,
         mpi=tuple(results.mpi),
+        gpu_code=results.gpu_code,
         builder=outcome.builder,
         verified=tuple(map(to_verdict, results.checks)),
         partition=partition_digest(sif) if lock else "",

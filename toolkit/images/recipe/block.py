@@ -110,6 +110,8 @@ class Step(Model, frozen=True, kw_only=True):
             compiled; they do not stay.
         build_lines: commands that compile something and leave it in ``WHEELS``; they run in a stage
             that has compilers, which the image never sees.
+        gpu_code: the architectures that it has later steps compile for: ``sm_80``.
+        cuda: the version of CUDA's compiler that it brings.
         environment: what the image's environment has from it.
         settings: the same, for values that are made of others.
         path: directories put before the image's PATH.
@@ -135,6 +137,8 @@ class Step(Model, frozen=True, kw_only=True):
     packages: tuple[str, ...] = ()
     build_packages: tuple[str, ...] = ()
     build_lines: tuple[str, ...] = ()
+    gpu_code: tuple[str, ...] = ()
+    cuda: str = ""
     environment: dict[str, str] = {}
     settings: tuple[Setting, ...] = ()
     path: tuple[str, ...] = ()

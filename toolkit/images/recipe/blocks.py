@@ -23,6 +23,7 @@ from toolkit.images.recipe.block import (
     shell_checks,
 )
 from toolkit.images.recipe.compiled import Horovod, NcclTests
+from toolkit.images.recipe.cuda import Cuda, Wheel
 from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.protection import parse_names
 from toolkit.images.recipe.quoting import (
@@ -34,6 +35,7 @@ from toolkit.images.recipe.quoting import (
     require_variables,
 )
 
+_LEFT_OUT = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.*/+-]*\Z")
 _MODE = re.compile(r"[0-7]{3,4}\Z")
 
 
@@ -105,6 +107,7 @@ class Pip(Block, frozen=True, kw_only=True):
         no_deps: install no dependencies of the packages.
         index: a further index, asked only where those in pip's configuration do not have the
             packages.
+        leave_out: what is removed again, relative to where pip installs; ``*`` as in a shell.
         name: of the step.
     """
 
@@ -114,10 +117,12 @@ class Pip(Block, frozen=True, kw_only=True):
     brings: str | None = None
     no_deps: bool = False
     index: str | None = None
+    leave_out: tuple[str, ...] = ()
     name: str = "pip"
 
     def __post_init__(self) -> None:
         require_all(self.packages, REQUIREMENT, "requirement of pip")
+        require_all(self.leave_out, _LEFT_OUT, "path below site-packages")
         require_step_names(self.name)
         brought = parse_names(self.packages)
         for name in self.replaces:
@@ -138,12 +143,16 @@ class Pip(Block, frozen=True, kw_only=True):
         if self.index is not None:
             source = f"--extra-index-url {quote_word(self.index)}"
             install += f" || pip install {options} {source} {quote_words(self.packages)}"
+        remove = (
+            'cd "$(python3 -c "import sysconfig; print(sysconfig.get_path(\'purelib\'))")"',
+            f"rm -r {' '.join(self.leave_out)}",
+        )
         # One with a condition may not be installed at all.
         certain = [requirement for requirement in self.packages if ";" not in requirement]
         return Step(
             name=self.name,
-            detail=", ".join(self.packages).replace("==", " "),
-            lines=(install,),
+            detail=", ".join(self.packages).replace("===", " ").replace("==", " "),
+            lines=(install, *(remove if self.leave_out else ())),
             imports=self.imports or (),
             installed=parse_names(certain) if self.imports is None else (),
             brings=parse_names(self.packages),
@@ -423,6 +432,7 @@ class Copy(Block, frozen=True, kw_only=True):
 BLOCKS: dict[str, type[Block]] = {
     "apt": Apt,
     "copy": Copy,
+    "cuda": Cuda,
     "env": Env,
     "horovod": Horovod,
     "nccl-tests": NcclTests,
@@ -431,5 +441,6 @@ BLOCKS: dict[str, type[Block]] = {
     "python": Python,
     "run": Run,
     "shell": Shell,
+    "wheel": Wheel,
     "workdir": Workdir,
 }

@@ -14,6 +14,7 @@ from toolkit.images.recipe.block import (
     Ground,
     Step,
 )
+from toolkit.images.recipe.cuda import BUILD_VARIABLES
 from toolkit.images.recipe.quoting import quote_word, quote_words
 
 _WORK = "/opt/horovod-source"  # not below /var/tmp: the host shows a build its own
@@ -30,6 +31,14 @@ _BUILD_NEEDS = ("setuptools==84.2.1", "wheel==0.48.0")
 _MPIRUN = (
     "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_mpi_yield_when_idle=1 "
     "mpirun -n 2 --oversubscribe --bind-to none --mca btl self,vader --mca plm isolated python3"
+)
+_STREAM = (
+    "namespace stream_executor { namespace gpu { "
+    "inline GpuStreamHandle AsGpuStreamValue(Stream* stream) { "
+    "return static_cast<GpuStreamHandle>(stream->platform_specific_handle().stream); } } }"
+)
+_SHOWS_NCCL = CheckCall(
+    name="check-build", command="sh -c \"horovodrun --check-build | grep -F '[X] NCCL'\""
 )
 _HASH = re.compile(r"[0-9a-f]{64}")
 _CLONE = "/opt/nccl-tests-source"
@@ -70,7 +79,8 @@ class Horovod(Block, frozen=True, kw_only=True):
         version: of the release on the package index.
         sha256: of its source; that of 0.28.1 is the default.
         frameworks: that it is built for.
-        operations: the libraries that carry its collectives; ``nccl`` needs a base with CUDA.
+        operations: the libraries that carry its collectives; ``nccl`` needs a base with CUDA, or
+            the step ``cuda``.
         from_base: the base has it, and nothing is built; it is checked like a built one.
     """
 
@@ -99,6 +109,7 @@ class Horovod(Block, frozen=True, kw_only=True):
         """Return what the definition gets from this step where this can be relied on."""
         own = "python" in ground.holds
         needs = quote_words(need.partition("==")[0] if own else need for need in _NEEDS)
+        by_step = "nccl" in self.operations and not {"nccl", "compilers"} & ground.holds
         mpi = ("libopenmpi-dev",) if "mpi" in self.operations else ()
         imports = (
             "horovod",
@@ -114,17 +125,20 @@ class Horovod(Block, frozen=True, kw_only=True):
             build_packages=()
             if "compilers" in ground.holds
             else ("cmake", "g++", "make", "python3-dev", *mpi),
-            build_lines=(*self._source(own), *self._compile(needs)),
+            build_lines=(
+                *self._source(own, by_step=by_step),
+                *self._compile(needs, by_step=by_step),
+            ),
             lines=(
                 f"pip install --no-compile {needs}",
                 f"pip install --no-compile --no-deps --no-index {WHEELS}/horovod-*.whl",
             ),
             imports=imports,
             brings=("horovod",),
-            checks=self._checks(),
+            checks=(*self._checks(), *((_SHOWS_NCCL,) if by_step else ())),
         )
 
-    def _source(self, own: bool) -> tuple[str, ...]:
+    def _source(self, own: bool, *, by_step: bool) -> tuple[str, ...]:
         needs = quote_words(need.partition("==")[0] if own else need for need in _BUILD_NEEDS)
         archive = f"horovod-{self.version}.tar.gz"
         sha256 = self.sha256 or _SOURCES[self.version]
@@ -141,10 +155,10 @@ class Horovod(Block, frozen=True, kw_only=True):
             + quote_word(f"horovod=={self.version}"),
             f"echo {quote_word(f'{sha256}  {archive}')} | sha256sum -c -",
             f"tar -xzf {quote_word(archive)} --strip-components=1",
-            *self._patches(),
+            *self._patches(by_step=by_step),
         )
 
-    def _patches(self) -> tuple[str, ...]:
+    def _patches(self, *, by_step: bool) -> tuple[str, ...]:
         made: list[str] = []
         if "pytorch" in self.frameworks:
             made += [
@@ -167,13 +181,27 @@ class Horovod(Block, frozen=True, kw_only=True):
                 "CMakeLists.txt horovod/tensorflow/CMakeLists.txt; "
                 "sed -i '/xla_mpi_ops.cc/d' horovod/tensorflow/CMakeLists.txt; fi",
             ]
+        if by_step:
+            made += [
+                "# CUDA's headers ask for C++17 since 13.",
+                "sed -i 's/CMAKE_CUDA_STANDARD 11/CMAKE_CUDA_STANDARD 17/' "
+                "horovod/common/ops/cuda/CMakeLists.txt",
+            ]
+        if by_step and "tensorflow" in self.frameworks:
+            made += [
+                "# TensorFlow no longer exports this function.",
+                "sed -i -e '/^GpuStreamHandle AsGpuStreamValue(Stream/d' "
+                f"-e 's/^using namespace tensorflow;/{_STREAM}\\n&/' "
+                "horovod/tensorflow/mpi_ops.cc",
+            ]
         return (
             *made,
             "# Without debugging symbols it compiles faster, and they would be stripped anyway.",
             "sed -i s/RelWithDebInfo/Release/ setup.py",
         )
 
-    def _compile(self, needs: str) -> tuple[str, ...]:
+    def _compile(self, needs: str, *, by_step: bool) -> tuple[str, ...]:
+        """Return the lines that compile; ``by_step``: by the compiler of the step ``cuda``."""
         gpu = "nccl" in self.operations
         wanted = [f"HOROVOD_WITH_{framework.upper()}=1" for framework in self.frameworks]
         wanted += [
@@ -193,10 +221,17 @@ class Horovod(Block, frozen=True, kw_only=True):
         ]
         # A building machine has no driver: CUDA's stand-in for it is found while Horovod is linked,
         # and not afterwards.
-        stubs = (f"ldconfig {_CUDA}/lib64/stubs",) if gpu else ()
+        stubs = (f"ldconfig {_CUDA}/lib64/stubs",) if gpu and not by_step else ()
+        cuda = f"export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME={_CUDA}"
+        if by_step:
+            cuda = f". {BUILD_VARIABLES}; export HOROVOD_GPU_OPERATIONS=NCCL"
+        listed = (
+            f"python3 -m zipfile -e {WHEELS}/horovod-*.whl unpacked",
+            "list_gpu_code horovod \"$(find unpacked -name '*.so')\"",
+        )
         return (
             f"export {' '.join(wanted + unwanted)}",
-            *((f"export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME={_CUDA}",) if gpu else ()),
+            *((cuda,) if gpu else ()),
             "# CMake's is for a version of 4 or later, which else refuses the Gloo that Horovod "
             "carries; -s leaves the symbols out.",
             'export MAKEFLAGS="-j$(nproc)" CMAKE_POLICY_VERSION_MINIMUM=3.5 LDFLAGS=-s',
@@ -204,7 +239,8 @@ class Horovod(Block, frozen=True, kw_only=True):
             *stubs,
             f"ls {WHEELS}/horovod-*.whl 2>/dev/null || "
             f"pip wheel -v --no-deps --no-build-isolation -w {WHEELS} .",
-            *(("ldconfig",) if gpu else ()),
+            *(("ldconfig",) if stubs else ()),
+            *(listed if by_step else ()),
             "cd /",
             f"rm -r {_WORK}",
         )
@@ -222,13 +258,14 @@ class Horovod(Block, frozen=True, kw_only=True):
 class NcclTests(Block, frozen=True, kw_only=True):
     """``block = "nccl-tests"``, which measures collectives.
 
-    Needs a base with CUDA, NCCL, MPI and compilers, such as NGC's.
+    Needs a base with CUDA, NCCL, MPI and compilers, such as NGC's, or the steps ``openmpi`` and
+    ``cuda`` before it.
 
     Attributes:
         source: of its repository.
         version: tag.
         commit: that the tag must be.
-        mpi_home: where the base's MPI is.
+        mpi_home: where MPI is; Debian's is at ``/usr/lib/x86_64-linux-gnu/openmpi``.
     """
 
     source: str = "https://github.com/NVIDIA/nccl-tests.git"
@@ -244,8 +281,17 @@ class NcclTests(Block, frozen=True, kw_only=True):
         if not self.source.startswith("https://"):
             raise ValueError(f"{self.source!r} is no https address")
 
-    def output(self) -> Step:
-        """Return what the definition gets from this step."""
+    def output_on(self, ground: Ground) -> Step:
+        """Return what the definition gets from this step where this can be relied on."""
+        by_step = not {"nccl", "compilers"} & ground.holds
+        cuda = "$CUDA_HOME CUDARTLIB=cudart_static" if by_step else _CUDA
+        places = f"MPI_HOME={quote_word(self.mpi_home)} CUDA_HOME={cuda}"
+        # Libraries of packages for Python are found by no other program.
+        path = 'export NVCC_APPEND_FLAGS="-Xlinker -rpath -Xlinker $NCCL_HOME/lib"'
+        variables = (f"    . {BUILD_VARIABLES}; {path}",) if by_step else ()
+        listed = (
+            (f"    list_gpu_code nccl-tests {_CLONE}/build/all_reduce_perf",) if by_step else ()
+        )
         archive = f"nccl-tests-{self.version}.tar"
         clone = f"git clone --depth 1 --branch {quote_word(self.version)} {quote_word(self.source)}"
         checked = (
@@ -254,14 +300,15 @@ class NcclTests(Block, frozen=True, kw_only=True):
         return Step(
             name="nccl-tests",
             detail=self.version,
-            build_packages=("git", "make"),
+            build_packages=("git", "make", *(("g++", "libopenmpi-dev") if by_step else ())),
             build_lines=(
                 f"mkdir -p {WHEELS} {_TESTS}",
                 f"cp {HOST_WHEELS}/{quote_word(archive)} {WHEELS}/ 2>/dev/null || {clone} {_CLONE}",
                 f"if [ -d {_CLONE} ]; then",
                 *(f"    {line}" for line in checked),
-                f'    make -C {_CLONE} -j"$(nproc)" MPI=1 MPI_HOME={quote_word(self.mpi_home)} '
-                "CUDA_HOME=/usr/local/cuda",
+                *variables,
+                f'    make -C {_CLONE} -j"$(nproc)" MPI=1 {places}',
+                *listed,
                 f"    tar -C {_CLONE}/build -cf {WHEELS}/{quote_word(archive)} .",
                 f"    rm -r {_CLONE}",
                 "fi",

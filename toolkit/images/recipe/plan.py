@@ -100,6 +100,21 @@ class Plan(Model, frozen=True, kw_only=True):
         return any(output.is_apart for output in self.outputs)
 
     @property
+    def gpu_code(self) -> tuple[str, ...]:
+        """Return the GPU architectures that the image is compiled for; empty: not known."""
+        return next((output.gpu_code for output in self.outputs if output.gpu_code), ())
+
+    @property
+    def cuda(self) -> str:
+        """Return the version of CUDA that the recipe names; empty if it names none."""
+        return next((output.cuda for output in self.outputs if output.cuda), "")
+
+    @property
+    def brings(self) -> frozenset[str]:
+        """Return the Python packages that steps name."""
+        return frozenset(name for output in self.outputs for name in output.brings)
+
+    @property
     def products_key(self) -> str:
         """Return the key of what is compiled: against what, and how."""
         return self.build[-1].key if self.build else ""

@@ -165,7 +165,8 @@ def _guarded(output: Step, protected: Sequence[str]) -> Step:
             f"pip list --format=freeze | grep -iE {quote_word(f'^({pattern})==')} "
             f"> {CONSTRAINTS} || true",
             f'export PIP_CONSTRAINT="{CONSTRAINTS}{others}"',
-            *(f"{line} || {_explained(output)}" for line in output.lines),
+            f"{output.lines[0]} || {_explained(output)}",
+            *output.lines[1:],
         ),
     )
 

@@ -23,7 +23,7 @@ MOUNTED = "/mnt/toolkit/checks"  # where the image has the scripts of ``images/c
 _MARK = "toolkit-json: "  # begins the line in which ``checks/look.py`` reports
 _PATIENCE, _PATIENCE_FOR_ALL = 300.0, 900.0  # seconds for one program, and for all checks together
 _CHECK = re.compile(r"toolkit-check: (?P<name>\S+) (?P<outcome>passed|failed): (?P<detail>.*)")
-_FACT = re.compile(r"toolkit-fact: (?P<kind>framework|mpi|controller) (?P<value>.+)")
+_FACT = re.compile(r"toolkit-fact: (?P<kind>framework|mpi|controller|gpu-code) (?P<value>.+)")
 # horovodrun's prefix of its ranks' lines.
 _RANK = re.compile(r"\[\d+(?:,\d+)?\]<std(?:out|err)>: ?")
 
@@ -57,6 +57,7 @@ class Results:
     frameworks: dict[str, str] = field(default_factory=dict)
     mpi: list[str] = field(default_factory=list)
     controllers: list[str] = field(default_factory=list)
+    gpu_code: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def feed(self, line: str) -> Result | None:
         """Take a line; return the result of the check that it reports, if it reports one."""
@@ -68,6 +69,9 @@ class Results:
         if fact and fact["kind"] == "framework":
             name, _, version = fact["value"].partition(" ")
             self.frameworks[name] = version
+        elif fact and fact["kind"] == "gpu-code":
+            name, *architectures = fact["value"].split()
+            self.gpu_code[name] = tuple(architectures)
         elif fact:
             (self.mpi if fact["kind"] == "mpi" else self.controllers).append(fact["value"])
         return None

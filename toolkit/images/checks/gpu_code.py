@@ -1,0 +1,26 @@
+"""List the GPU architectures that the image's frameworks, and what was compiled for it, have machine code for.
+
+Arguments: those that each of them must have: sm_80 sm_90
+"""
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+COMPILED = Path("/opt/toolkit/gpu-code")  # a list of each, written where the compiler was
+
+code = {path.stem: path.read_text().split() for path in sorted(COMPILED.glob("*.gpu-code"))}
+if find_spec("torch"):
+    code["torch"] = (import_module("torch")._C._cuda_getArchFlags() or "").split()
+if find_spec("tensorflow"):
+    build = import_module("tensorflow").sysconfig.get_build_info()
+    code["tensorflow"] = [str(name) for name in build.get("cuda_compute_capabilities", ())]
+wrong = []
+for name, has in code.items():
+    print(f"toolkit-fact: gpu-code {name} {' '.join(has)}")
+    if lacks := [wanted for wanted in sys.argv[1:] if wanted not in has]:
+        wrong.append(f"{name} has no code for {', '.join(lacks)}")
+if wrong:
+    sys.exit("; ".join(wrong))
+print("; ".join(f"{name}: {', '.join(has)}" for name, has in code.items()))
