@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from tests.unit.samples import MANIFEST
 from toolkit.errors import UnknownImageError
 from toolkit.images.recipe import catalogue
 from toolkit.images.recipe.catalogue import FACTS, Release
+from toolkit.model.image import Packages
 from toolkit.units import compare
 
 
@@ -82,6 +85,28 @@ def test_a_release_is_known_by_its_references(text: str, name: str | None) -> No
 def test_the_oldest_driver_of_a_cuda_version(cuda: str, driver: str | None) -> None:
     found = catalogue.find_oldest_driver(cuda)
     assert (found[0] if found else None) == driver
+
+
+@pytest.mark.parametrize(
+    ("pip", "cuda"),
+    [
+        ({"nvidia-cuda-runtime": "13.0.96"}, "13.0"),
+        ({"nvidia-cuda-runtime-cu12": "12.9.79"}, "12.9"),
+        ({"nvidia-cuda-runtime-x": "1.0"}, ""),
+    ],
+)
+def test_the_cuda_that_packages_of_python_bring(pip: dict[str, str], cuda: str) -> None:
+    manifest = replace(MANIFEST, frameworks={"tensorflow": "2.21.0"}, packages=Packages(pip=pip))
+    assert catalogue.find_cuda(manifest) == cuda
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability"),
+    [("V100 NVLink", "7.0"), ("NVIDIA A100-SXM4-80GB", "8.0"), ("a100_1g.5gb", "8.0"), ("x", None)],
+)
+def test_the_compute_capability_of_a_gpu(gpu: str, capability: str | None) -> None:
+    found = catalogue.find_capability(gpu)
+    assert (found[0] if found else None) == capability
 
 
 @pytest.mark.parametrize(

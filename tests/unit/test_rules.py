@@ -104,6 +104,24 @@ def driven(driver: str | None, **manifest: Any) -> Case:
     return case(site=replace(NEURON, driver=driver), manifest=image)
 
 
+def coded(gpu: str, *codes: str, **job: Any) -> Case:
+    """Return a case on GPUs of a kind, and an image whose torch has code for these architectures."""
+    site = replace(
+        NEURON, partitions={"cas_v100_4": replace(NEURON.partitions["cas_v100_4"], gpu=gpu)}
+    )
+    return case(
+        job,
+        site=site,
+        manifest=replace(MANIFEST, gpu_code={"torch": codes}, frameworks={"torch": "2"}),
+    )
+
+
+def unbuilt(driver: str | None = None, **job: Any) -> Case:
+    """Return a case with the image of a recipe that is not built here."""
+    given = case({"image": "pytorch_cuda", **job}, site=replace(NEURON, driver=driver))
+    return given._replace(image=Image(path="/x/pytorch_cuda.sif", is_recipe=True))
+
+
 def verified(site: str) -> tuple[Verdict, ...]:
     return (Verdict(name="driver", outcome="failed", detail="too old", site=site),)
 
@@ -207,6 +225,20 @@ CASES = [
     (driven(None, verified=verified("neuron")), "--image", "too old"),
     (driven(None, verified=verified("other")), "", ""),
     (case({"gpus": 0}, manifest=replace(MANIFEST, frameworks={"torch": "2.5.1+cu124"}), site=replace(NEURON, driver="1.0")), "", ""),
+    # the GPUs, and what the image has code for
+    (coded("V100", "sm_70", "sm_80"), "", ""),
+    (coded("V100 NVLink", "sm_75", "sm_80"), "--image", "has no code for V100 NVLink (sm_70): torch has sm_75, sm_80"),
+    (coded("V100", "sm_75", gpus=0), "", ""),
+    (coded("A100", "sm_70", "compute_75"), "", ""),  # the driver compiles it
+    (coded("A40", "sm_80"), "", ""),  # of the same major version
+    (coded("A100", "sm_86"), "--image", "no code for A100 (sm_80)"),
+    (coded("H200", "sm_90a"), "", ""),
+    (coded("B300", "sm_100a"), "--image", "no code for B300 (sm_103)"),
+    (coded("unheard-of", "sm_70"), "", ""),
+    (unbuilt(partition="amd_h100_2", gpus=2), "", ""),
+    (unbuilt(), "--image", "its recipe has sm_75"),
+    (unbuilt(), "--image", "; --image pytorch_cuda12, which has"),
+    (unbuilt("570.86", partition="amd_h100_2", gpus=2), "--image", "CUDA 13.0 of the image needs NVIDIA's driver 580 or newer, the nodes have 570.86"),
     # ports and modules
     (meeting(20000, 20063), "", ""),
     (meeting(20000, 20062), "ports", "ranks cannot meet at ports 20000 to 20062"),

@@ -44,6 +44,7 @@ PURE = (
     options.modules,
     image.imports,
     image.driver,
+    image.gpu_code,
 )
 
 

@@ -12,7 +12,8 @@ from toolkit.errors import ImportsMissingError, ShapeError, ToolkitError
 from toolkit.files import read_toml
 from toolkit.model.base import Model
 from toolkit.model.case import Case, Import
-from toolkit.model.image import Python
+from toolkit.model.image import Manifest, Python
+from toolkit.model.image import Packages as ImagePackages
 from toolkit.quoting import shell_words
 from toolkit.units import compare, numbers
 
@@ -26,8 +27,10 @@ def driver(case: Case) -> Iterator[ToolkitError]:
     With an older driver programs fail with CUDA's errors 803 and 804. What `toolkit image verify
     --site` found on the nodes themselves counts where the site's file has no driver.
     """
-    manifest, has = case.manifest, case.site.driver
-    if manifest is None or not case.job.most_gpus:
+    if not case.job.most_gpus:
+        return
+    manifest, has = expected_manifest(case), case.site.driver
+    if manifest is None:
         return
     from toolkit.images.recipe import catalogue  # only where GPUs are asked for
 
@@ -63,6 +66,76 @@ def driver(case: Case) -> Iterator[ToolkitError]:
                 source=f"toolkit image verify, {verdict.when}",
             )
             return
+
+
+def expected_manifest(case: Case) -> Manifest | None:
+    """Return the image's manifest, or what a recipe that is not built here says of GPUs."""
+    if case.manifest or not case.image.is_recipe:
+        return case.manifest
+    from toolkit.images.recipe import library
+
+    plan = library.load(str(case.job.image))
+    if not plan.gpu_code:
+        return None
+    return Manifest(
+        name=plan.name,
+        sif_id="",
+        size=0,
+        recipe_hash="",
+        built="",
+        gpu_code={"its recipe": plan.gpu_code},
+        packages=ImagePackages(pip={"nvidia-cuda-runtime": plan.cuda}),
+    )
+
+
+def gpu_code(case: Case) -> Iterator[ToolkitError]:
+    """Require code in the image for the GPUs that the job would get.
+
+    Without it programs fail with "no kernel image is available for execution on the device".
+    """
+    if not case.job.most_gpus:
+        return
+    from toolkit.images.recipe import catalogue
+
+    live, written = case.partition, case.written
+    gpu = case.job.gpu_type or (live and live.gpu_type) or (written and written.gpu) or ""
+    manifest, known = expected_manifest(case), catalogue.find_capability(gpu)
+    if manifest is None or known is None:
+        return
+    capability, source = known
+    codes = manifest.gpu_code.items()
+    lacking = [name for name, code in codes if not catalogue.runs_on(code, capability)]
+    if not lacking:
+        return
+    architecture = f"sm_{capability.replace('.', '')}"
+    kind = case.site.cited if live is None or not live.gpu_type else "sinfo"
+    has = "; ".join(f"{name} has {', '.join(manifest.gpu_code[name])}" for name in lacking)
+    fitting = _recipes_for(capability, manifest)
+    yield ShapeError(
+        f"{manifest.name} has no code for {gpu} ({architecture}): {has}",
+        place="--image",
+        next_step=f"--image {fitting[0]}, which has"
+        if fitting
+        else f"an image that is compiled for {architecture}: toolkit image list",
+        source=f"{source}; GPU: {kind}",
+    )
+
+
+def _recipes_for(capability: str, manifest: Manifest) -> list[str]:
+    """Return the recipes with code for a GPU and the image's frameworks, the smallest first."""
+    from toolkit.images.recipe import catalogue, library
+    from toolkit.images.recipe.names import list_recipes
+
+    plans = {name: library.load(name) for name in list_recipes()}
+    brought = {name: plan.brings for name, plan in plans.items()}
+    image = brought.get(manifest.name, frozenset(manifest.frameworks))
+    needed = {"horovod", "ray", "tensorflow", "torch"} & image
+    fitting = [
+        name
+        for name, plan in plans.items()
+        if catalogue.runs_on(plan.gpu_code, capability) and needed <= plan.brings
+    ]
+    return sorted(fitting, key=lambda name: (len(brought[name]), name))
 
 
 def imports(case: Case) -> Iterator[ToolkitError]:

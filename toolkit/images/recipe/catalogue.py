@@ -6,7 +6,7 @@ Pure, but for reading ``catalogue.toml``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _TORCH = re.compile(r"\+cu(?P<major>\d{2})(?P<minor>\d)")
 _PACKAGE = re.compile(r"cuda-cudart-(?P<major>\d+)-(?P<minor>\d+)\Z")
+_RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu\d+)?\Z")
+_CODE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<only>[af]?)\Z")
 NONE = "none"  # the value of a fact if the release is known not to have the component
 
 
@@ -101,6 +103,7 @@ class CatalogueFile(Model, frozen=True, kw_only=True):
     notes: dict[str, str]
     references: dict[str, str]
     drivers: dict[str, str]
+    gpus: dict[str, str]
     releases: tuple[dict[str, str | Fact], ...]
 
 
@@ -209,7 +212,36 @@ def find_cuda(manifest: Manifest) -> str:
         return version
     match = next(filter(None, map(_TORCH.search, manifest.frameworks.values())), None)
     match = match or next(filter(None, map(_PACKAGE.match, manifest.packages.apt)), None)
-    return f"{match['major']}.{match['minor']}" if match else ""
+    wheels = (text for name, text in manifest.packages.pip.items() if _RUNTIME.match(name))
+    wheel = ".".join(next(wheels, "").split(".")[:2])
+    return f"{match['major']}.{match['minor']}" if match else wheel
+
+
+def find_capability(gpu: str) -> tuple[str, str] | None:
+    """Return the compute capability of a GPU, such as ``V100 NVLink``, and the fact's source.
+
+    None if the catalogue does not have the GPU.
+    """
+    written = _read_catalogue()
+    words = re.split(r"[^a-z0-9]", gpu.lower())
+    capability = next((written.gpus[word] for word in words if word in written.gpus), None)
+    return (capability, written.sources["cuda-gpus"]) if capability else None
+
+
+def runs_on(codes: Iterable[str], capability: str) -> bool:
+    """Return whether a GPU runs machine code (``sm_80``) or intermediate code (``compute_80``).
+
+    Machine code runs on GPUs of the same major version and at least its minor version,
+    intermediate code on all that are not older; ``sm_90a`` on that GPU only.
+    """
+    major, minor = numbers(capability)
+    for code in filter(None, map(_CODE.match, codes)):
+        version = (int(code["major"]), int(code["minor"]))
+        if version > (major, minor) or (code["only"] == "a" and version != (major, minor)):
+            continue
+        if version[0] == major or (code["kind"] == "compute" and not code["only"]):
+            return True
+    return False
 
 
 def is_for_cpus(manifest: Manifest) -> bool:
