@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.ranks import logs_of, wait_for
+
 # A stand-in for nvidia-smi, as this machine has no GPU: what it prints is made up, in the form of the real one.
 NVIDIA_SMI = """\
 #!/bin/bash
@@ -96,3 +98,57 @@ def test_a_report_and_the_usage_are_what_sacct_says(
     )
     assert main["failed_share"] == 0, "of GPU hours; the failed job had none"
     assert re.search(r"^FAILED +1 ", toolkit("usage", cwd=shared_dir, env=env).stdout, re.MULTILINE)
+
+
+RETRIED = """\
+import os, sys, time
+from pathlib import Path
+node = os.environ["SLURMD_NODENAME"]
+print("starts on", node, flush=True)
+if sys.argv[1] == "bug":
+    sys.exit("RuntimeError: a bug")
+if node == "nid002" and sys.argv[1] == "gpu":
+    sys.exit("RuntimeError: CUDA error: uncorrectable ECC error encountered")
+while sys.argv[1] == "node" and not Path("go").exists():
+    time.sleep(0.1)
+"""
+
+
+def test_what_the_infrastructure_ended_starts_again_without_its_node_and_nothing_else(
+    toolkit: Any, accounted: dict[str, str], shared_dir: Path
+) -> None:
+    (shared_dir / "retried.py").write_text(RETRIED)
+
+    def run(*words: str) -> Any:
+        options = "run --runtime none --launcher none --nodes 2 --retry 1 --job-name".split()
+        program = ("--", "python3", "retried.py", words[0])
+        return toolkit(*options, *words, *program, cwd=shared_dir, env=accounted, timeout=200)
+
+    def outcome(name: str) -> dict[str, Any]:
+        text = (shared_dir / "runs" / name / "outcome.json").read_text()
+        return dict(json.loads(text))
+
+    assert run("bug").returncode == 1
+    assert len(outcome("bug-0001")["stints"]) == 1, "a failure of the program"
+    assert run("gpu").returncode == 0
+    found = outcome("gpu-0001")
+    assert (found["nodes"], len(found["stints"])) == ("nid[001,003]", 2)
+    assert "a GPU of nid002 was lost" in found["stints"][0]["how"]
+
+    assert run("node", "--detach").returncode == 0
+    wait_for(lambda: logs_of(shared_dir, "node-0001").count("starts on") == 2, "both ranks")
+    assert toolkit("cluster", "kill", "nid002", env=accounted).returncode == 0
+    wait_for(
+        lambda: "nid002 failed, and is left out" in logs_of(shared_dir, "node-0001"),
+        "the script to hear of it",
+        seconds=120,
+    )
+    assert toolkit("cluster", "start", "nid002", env=accounted).returncode == 0
+    (shared_dir / "go").touch()
+    assert toolkit("logs", "-f", "node-0001", cwd=shared_dir, env=accounted).returncode == 0
+    found = outcome("node-0001")
+    assert (found["nodes"], len(found["stints"])) == ("nid[001,003]", 2)
+    number = json.loads((shared_dir / "runs/node-0001/run.json").read_text())["job_id"]
+    options = ("--duplicates", "--allocations", f"--jobs={number}", "--format=State")
+    rows = sacct(toolkit, accounted, *options)
+    assert rows == [["NODE_FAIL"], ["COMPLETED"]], "one job, twice"

@@ -67,6 +67,7 @@ def cases() -> dict[str, Case]:
         ),
         "sweep": make_case({"sweep": ("lr=0.1,-1", 'name="a,b",it\'s $(x)'), "array": "0-3%2"}),
         "torchrun-requeue": make_case({"requeue": True, "time": "1:00:00"}),
+        "torchrun-retry": make_case({"retry": 2}),
         "torchrun-unequal": make_case({"nodes": None, "gpus": "2,1", "ntasks_per_node": None}),
         "srun": make_case({"launcher": "srun", "gpus": 2, "ntasks_per_node": None}),
         "srun-file": make_case({"launcher": "srun", "init": "file"}),
@@ -145,7 +146,7 @@ def test_every_value_of_a_template_goes_through_a_quoting():
     """But numbers, the version, and what the code itself chooses or has quoted."""
     free = re.compile(
         r"plan\.(toolkit|nodes|least_nodes|ranks_per_node|job_pattern|port_count|shape)"
-        r'|plan\.ports(\[0\]| \| join\("-"\))|plan\.requeue\.[a-z]+( \+ 1)?'
+        r'|plan\.ports(\[0\]| \| join\("-"\))|plan\.requeue\.[a-z]+( \+ 1)?|plan\.requeue\.times \+ 2 \* plan\.requeue\.retries \+ 1'
         r"|launch\.(launcher|cpus_per_task)|container\.(action|home_inside|prefix)"
         r"|point\.number|prefix|own|functions|variable"
         r"|attempt|command|directive|home|inner_shell|job|launching|line|point|program|salloc|step|tell|words"

@@ -60,7 +60,7 @@ class Job:
         self.run = directory / "runs/x-0001"
         programs = directory / "bin"
         programs.mkdir(exist_ok=True)
-        self.run.mkdir(parents=True, exist_ok=True)
+        (self.run / "logs").mkdir(parents=True, exist_ok=True)
         asked = {
             "scontrol": AWAY.format(name="scontrol", then='touch "$CAPTURE/requeued"'),
             "scancel": AWAY.format(name="scancel", then=":"),
@@ -86,6 +86,7 @@ class Job:
             "SLURM_JOB_ID": str(job_id),
             "SLURM_JOB_NODELIST": "localhost",
             "SLURM_NNODES": "1",
+            "SLURMD_NODENAME": "localhost",
             "SLURM_RESTART_COUNT": str(restarts),
         }
         (directory / "job.sbatch").write_text(text)
@@ -186,6 +187,22 @@ def test_a_controller_that_restarts_is_asked_again_to_put_the_job_back(tmp_path)
     assert len([line for line in job.asked("scontrol") if line.startswith("requeue")]) == 4
     assert len(job.asked("squeue")) == 3
     job.kill()
+
+
+def test_a_retry_is_for_the_infrastructure_and_bounded(tmp_path):
+    """An attempt that left its file was lost; the program's own failure, and too many losses, end the job."""
+    job = Job(tmp_path, {"retry": 1}, {})
+    job.wait_for("started")
+    job.leave(3)
+    assert job.end()[0] == 3
+    assert not (tmp_path / "scontrol.asked").read_text().count("requeue")
+    logs = job.run / "logs"
+    assert not (logs / "7.0.open").exists()
+    (logs / "7.lost").write_text("n1\n")
+    (logs / "7.0.open").write_text("n2\n")
+    code, printed = Job(tmp_path, {"retry": 1}, {}, restarts=1).end()
+    assert (code, (logs / "7.lost").read_text()) == (87, "n1\nn2\n")
+    assert "ended more attempts than --retry 1 allows" in printed
 
 
 def test_a_requeue_that_slurm_refuses_for_good_ends_the_job_with_the_ranks_code(tmp_path):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # work here.
 _NOT_OPTIONS = {
     *("summary", "script", "arguments", "launcher", "init", "max_restarts", "array", "requeue"),
-    *("max_requeues", "snapshot"),
+    *("max_requeues", "retry", "snapshot"),
 }
 _OPTIONS = frozenset(field_names(Settings)) - _NOT_OPTIONS
 _DAY = 24 * 60

@@ -153,6 +153,13 @@ _OWN_OPTIONS: dict[str, Decorator[Any]] = {
         type=click.IntRange(1),
         help="With --requeue: requeue at most N times (default 20).",
     ),
+    "retry": click.option(
+        "--retry",
+        metavar="N",
+        type=click.IntRange(1),
+        help="Start again, at most N times, what a failed node, a preemption or a lost GPU ended, "
+        "without the node that failed; never what failed by itself.",
+    ),
     "snapshot": click.option(
         "--snapshot/--no-snapshot",
         default=None,

@@ -82,6 +82,7 @@ class Job(Model, frozen=True, kw_only=True):
         requeue: put the job back into the queue before its time limit, and continue from the
             checkpoint of its ranks.
         max_requeues: how often at most.
+        retry: how many attempts the infrastructure may end until the job is not started again.
         interactive: the user waits for the job; it lives as long as the command that started it.
         sweep: ``lr=0.1,0.01``: a job array with an element for each value, and for each combination
             of several such options.
@@ -134,6 +135,7 @@ class Job(Model, frozen=True, kw_only=True):
     array: str | int | None = None
     requeue: bool | None = None
     max_requeues: Positive | None = None
+    retry: Positive | None = None
     interactive: bool | None = None
     pty: bool | None = None
     sweep: tuple[str, ...] = ()

@@ -42,19 +42,21 @@ class Tree(Model, frozen=True, kw_only=True):
 
 
 class Requeue(Record, frozen=True, kw_only=True):
-    """The return of a job to the queue before its time limit.
+    """The return of a job to the queue: before its time limit, or if the infrastructure ended it.
 
     Attributes:
-        signal: the signal that Slurm sends the batch shell: ``USR1``.
+        signal: the signal that Slurm sends the batch shell before the limit: ``USR1``; empty: none.
         seconds: the least time between the signal and the time limit.
         wait: the longest time, in seconds, that the ranks have to write a checkpoint.
-        times: the most times that the job is requeued.
+        times: the most times that the job is requeued before its limit.
+        retries: the most attempts that the infrastructure may end.
     """
 
     signal: str
     seconds: int
     wait: int
     times: int
+    retries: int = 0
 
 
 class Point(Record, frozen=True, kw_only=True):

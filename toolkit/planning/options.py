@@ -61,7 +61,7 @@ def directives(
         "kill-on-invalid-dep": job.slurm.get(
             "kill-on-invalid-dep", "yes" if job.after and job.dependency else None
         ),
-        "signal": f"B:{requeue.signal}@{requeue.seconds}" if requeue else job.signal or asked,
+        "signal": f"B:{requeue.signal}@{requeue.seconds}" if requeue and requeue.signal else job.signal or asked,
         "requeue": None,
     }
     rows: list[tuple[str, object]] = [
@@ -172,14 +172,17 @@ def requeueing(job: Job, minutes: int | None) -> Requeue | None:
         job: the merged settings.
         minutes: the job's time limit; None: it has none, or that of its partition.
     """
+    retries = job.retry or 0
     if not job.requeue:
-        return None
+        off = Requeue(signal="", seconds=0, wait=0, times=0, retries=retries)
+        return off if retries else None
     name, seconds = _signal(job, minutes)
     return Requeue(
         signal=name,
         seconds=seconds,
         wait=max(seconds - 20, seconds // 2, 1),
         times=job.max_requeues or _TIMES,
+        retries=retries,
     )
 
 

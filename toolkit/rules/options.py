@@ -154,6 +154,7 @@ def _terminal(case: Case) -> Iterator[ToolkitError]:
             next_step=f"one of: {others}",
         )
     given = {"--array": job.array is not None, "--requeue": job.requeue, "--nodes": least < most}
+    given["--retry"] = bool(job.retry)
     for option, is_given in given.items():
         if is_given and job.interactive:
             yield UsageError(

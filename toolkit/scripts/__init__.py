@@ -157,7 +157,7 @@ def _first_steps(plan: Plan) -> Iterator[str]:
         yield f'export PYTHONPATH={report}"${{PYTHONPATH:+:$PYTHONPATH}}"'
     elif plan.reports:
         yield 'export PYTHONPATH="$0${PYTHONPATH:+:$PYTHONPATH}"'
-    if plan.requeue:
+    if plan.requeue and plan.requeue.signal:
         yield f'trap "" {plan.requeue.signal}'
 
 
