@@ -12,10 +12,14 @@ from click.testing import CliRunner
 from tests.unit.run_fixtures import DONE, Answers, new_run
 from tests.unit.samples import make_case
 from toolkit.cli.main import cli
+from toolkit.model.base import from_json
+from toolkit.model.job import Job
 from toolkit.model.run import Outcome
 from toolkit.planning.plan import decide
+from toolkit.planning.settings import with_variables
 from toolkit.runs import efficiency
 from toolkit.runs.run import Run
+from toolkit.runs.submit import fill, reserve
 from toolkit.shell import Result
 from toolkit.slurm import accounting
 
@@ -159,3 +163,43 @@ def test_a_report_is_text_a_page_or_json(tmp_path: Path, monkeypatch: pytest.Mon
     data = json.loads(CliRunner().invoke(cli, [*words, "--json"]).stdout)
     assert data["memory"]["asked"] == 16 * G
     assert data["gpus"][0]["samples"] == [50, 50, 50]
+
+
+def test_the_url_that_is_told_is_only_in_a_file_of_the_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hook = tmp_path / "hook"
+    hook.write_text("https://hooks.example/T0KEN\n")
+    hook.chmod(0o600)
+    (tmp_path / "train.py").write_text("print(1)\n")
+    words = [
+        "run",
+        "--site",
+        "generic",
+        "--image",
+        "docker://python:3.11",
+        "--dry-run",
+        "--json",
+        "--explain",
+    ]
+    done = CliRunner().invoke(cli, [*words, "--notify", f"@{hook}", "train.py"])
+    assert done.exit_code == 0, done.output
+    assert "T0KEN" not in done.output
+    case = make_case({"notify": "https://hooks.example/T0KEN"}, run=str(tmp_path / "runs/x-0001"))
+    reserve(tmp_path / "runs/x-0001")
+    run = fill(decide(case), case)
+    holding = [
+        path for path in run.directory.rglob("*") if path.is_file() and "T0KEN" in path.read_text()
+    ]
+    assert [(path.name, path.stat().st_mode & 0o777) for path in holding] == [("notify", 0o600)]
+    again = with_variables(from_json((run.directory / "job.json").read_text(), Job))
+    assert again[0].notify == "https://hooks.example/T0KEN"
+    for mode, text, said in (
+        (0o644, "https://x", "other users can read it"),
+        (0o600, 'https://x"y', "names no URL"),
+    ):
+        hook.write_text(text)
+        hook.chmod(mode)
+        _, (finding,) = with_variables(Job(notify=f"@{hook}"))
+        assert said in finding.cause

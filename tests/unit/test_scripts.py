@@ -68,6 +68,7 @@ def cases() -> dict[str, Case]:
         "sweep": make_case({"sweep": ("lr=0.1,-1", 'name="a,b",it\'s $(x)'), "array": "0-3%2"}),
         "torchrun-requeue": make_case({"requeue": True, "time": "1:00:00"}),
         "torchrun-retry": make_case({"retry": 2}),
+        "torchrun-notify": make_case({"notify": "https://hooks.example/T0KEN", "env": {"HF_TOKEN": "hf_secret"}, "secret": ("HF_TOKEN",)}),
         "torchrun-unequal": make_case({"nodes": None, "gpus": "2,1", "ntasks_per_node": None}),
         "srun": make_case({"launcher": "srun", "gpus": 2, "ntasks_per_node": None}),
         "srun-file": make_case({"launcher": "srun", "init": "file"}),

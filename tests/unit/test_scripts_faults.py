@@ -7,6 +7,7 @@ tests/cluster has the real ones.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -203,6 +204,39 @@ def test_a_retry_is_for_the_infrastructure_and_bounded(tmp_path):
     code, printed = Job(tmp_path, {"retry": 1}, {}, restarts=1).end()
     assert (code, (logs / "7.lost").read_text()) == (87, "n1\nn2\n")
     assert "ended more attempts than --retry 1 allows" in printed
+
+
+def test_who_is_told_of_the_end_gets_the_first_error_without_secrets(tmp_path):
+    """A notification that fails is a line of the log; a job that goes back into the queue tells nothing."""
+    told = tmp_path / "told"
+    words = {"notify": f'echo "$NOTIFY_TEXT" >{told}; exit 7', "env": {"TOK": "s3cret"}}
+    job = Job(tmp_path, {**words, "secret": ("TOK",)}, {})
+    job.wait_for("started")
+    reports = job.run / "report"
+    reports.mkdir()
+    failure = '{{"kind": "exception", "time_ns": {}, "code": null, "chain": [{{"type": "{}", "module": "m", "message": "{}", "inner": ""}}]}}\n'
+    (job.run / "secrets").write_text("export APPTAINERENV_TOK=s3cret\n")
+    late = failure.format(time.time_ns() + 10**10, "OSError", "x")
+    (reports / "n1").write_text(failure.format(1, "TypeError", "an attempt before") + late)
+    (reports / "n2").write_text(failure.format(time.time_ns(), "KeyError", r"\"a\" s3cret\n$(id)"))
+    job.leave(3)
+    code, printed = job.end()
+    assert code == 3
+    assert "warning: --notify failed with exit code 7" in printed
+    assert re.fullmatch(
+        r"x-0001, job 7: exit code 3 after 0 min; KeyError:  +a +\*{4} \$\(id\)\n", told.read_text()
+    )
+    told.unlink()
+    (tmp_path / "leave").unlink()
+    (tmp_path / "started").unlink()
+    job = Job(tmp_path, {**words, "requeue": True, "time": "4"}, {})
+    job.wait_for("started")
+    job.tell()
+    job.leave(75)
+    job.wait_for("requeued")
+    os.killpg(job.process.pid, signal.SIGTERM)
+    job.end()
+    assert not told.exists()
 
 
 def test_a_requeue_that_slurm_refuses_for_good_ends_the_job_with_the_ranks_code(tmp_path):

@@ -153,6 +153,12 @@ _OWN_OPTIONS: dict[str, Decorator[Any]] = {
         type=click.IntRange(1),
         help="With --requeue: requeue at most N times (default 20).",
     ),
+    "notify": click.option(
+        "--notify",
+        metavar="mail|URL|@FILE|COMMAND",
+        help="Tell of the end: by Slurm's mail, to a URL (better in a file of mode 0600), or by a "
+        "command with $NOTIFY_TEXT.",
+    ),
     "retry": click.option(
         "--retry",
         metavar="N",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _HEADER = ("RUN", "JOB", "STATE", "TIME", "EXIT", "SHAPE", "NODES", "RESULT")
 _MOST_RUNS = 20
+_WATCH_SECONDS = 5.0  # one query of this user's jobs
 
 
 @click.command("ps")
@@ -41,10 +42,11 @@ _MOST_RUNS = 20
 @click.option(
     "--all-directories", "-A", is_flag=True, help="List the runs of all your directories."
 )
+@click.option("--watch", "-w", is_flag=True, help="Show it again every few seconds, until Ctrl-C.")
 @runs_option
 @json_option
 @cluster_option()
-def ps(show_all: bool, all_directories: bool, runs: Path, as_json: bool) -> None:
+def ps(show_all: bool, all_directories: bool, watch: bool, runs: Path, as_json: bool) -> None:
     """List the runs of this directory and their states, the newest first.
 
     \b
@@ -52,7 +54,16 @@ def ps(show_all: bool, all_directories: bool, runs: Path, as_json: bool) -> None
       toolkit ps
       toolkit ps --all-directories
       toolkit ps --all --json
+      toolkit ps --watch
     """
+    _list_runs(runs, show_all=show_all, all_directories=all_directories, as_json=as_json)
+    while watch:
+        time.sleep(_WATCH_SECONDS)
+        click.clear()  # of a terminal
+        _list_runs(runs, show_all=show_all, all_directories=all_directories, as_json=as_json)
+
+
+def _list_runs(runs: Path, *, show_all: bool, all_directories: bool, as_json: bool) -> None:
     places = directories.known() if all_directories else (runs,)
     known = directories.all_runs(*places)
     if known and not all_directories and Run(runs).is_own:

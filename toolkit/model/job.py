@@ -32,6 +32,11 @@ Init = Literal["env", "tcp", "file"]
 JOINED = ".workshop.json"  # beside toolkit.toml, where a participant joined a workshop
 
 
+def is_url(notify: str | None) -> bool:
+    """Return whether a value of ``notify`` is a URL, which may have a token."""
+    return (notify or "").startswith(("http://", "https://"))
+
+
 class Job(Model, frozen=True, kw_only=True):
     """One layer of options: flags, ``job.toml``, ``toolkit.toml``, or the merged result.
 
@@ -82,6 +87,7 @@ class Job(Model, frozen=True, kw_only=True):
         requeue: put the job back into the queue before its time limit, and continue from the
             checkpoint of its ranks.
         max_requeues: how often at most.
+        notify: ``mail``, a URL, ``@FILE`` with one, or a command: it gets the end of the job.
         retry: how many attempts the infrastructure may end until the job is not started again.
         interactive: the user waits for the job; it lives as long as the command that started it.
         sweep: ``lr=0.1,0.01``: a job array with an element for each value, and for each combination
@@ -135,6 +141,7 @@ class Job(Model, frozen=True, kw_only=True):
     array: str | int | None = None
     requeue: bool | None = None
     max_requeues: Positive | None = None
+    notify: str | None = None
     retry: Positive | None = None
     interactive: bool | None = None
     pty: bool | None = None

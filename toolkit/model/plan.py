@@ -247,6 +247,7 @@ class Plan(Record, frozen=True, kw_only=True):
         gpus_by_node: GPUs of each node if they differ.
         array: the job is a job array.
         requeue: how the job returns to the queue before its time limit; None: it does not.
+        notify: the command that tells of the end; a URL is only in a file of the run directory.
         interactive: the script runs in an allocation of salloc while the user waits.
         pty: each rank has a terminal; with ``interactive`` the first has the user's.
         points: all points of a sweep, even if only some of them run.
@@ -281,6 +282,7 @@ class Plan(Record, frozen=True, kw_only=True):
     gpus_by_node: tuple[int, ...] = ()
     array: bool = False
     requeue: Requeue | None = None
+    notify: str = ""
     interactive: bool = False
     pty: bool = False
     points: tuple[Point, ...] = ()

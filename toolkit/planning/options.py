@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from toolkit import quoting
 from toolkit.errors import ToolkitError, UsageError
 from toolkit.model.case import Case
-from toolkit.model.job import Job
+from toolkit.model.job import Job, is_url
 from toolkit.model.plan import Launch, Requeue
 from toolkit.model.site import Partition, Site
 from toolkit.model.slurm_options import OPTIONS, SHORT, Takes
@@ -45,6 +45,7 @@ def directives(
     # A job that reaches its limit says where each rank was; who does not know SIGURG ignores it.
     is_free = "signal" not in {*job.slurm, *dict(launch.directives)} and not job.interactive
     asked = f"URG@{_ASKED_SECONDS}" if reports and is_free else None
+    before = f"B:{requeue.signal}@{requeue.seconds}" if requeue and requeue.signal else None
     decided: dict[str, object] = {
         "job-name": case.name,
         "nodes": most if is_fixed else f"{least}-{most}",
@@ -61,7 +62,7 @@ def directives(
         "kill-on-invalid-dep": job.slurm.get(
             "kill-on-invalid-dep", "yes" if job.after and job.dependency else None
         ),
-        "signal": f"B:{requeue.signal}@{requeue.seconds}" if requeue and requeue.signal else job.signal or asked,
+        "signal": before or job.signal or asked,
         "requeue": None,
     }
     rows: list[tuple[str, object]] = [
@@ -81,9 +82,10 @@ _IN_DIRECTIVES = ("gres", "kill-on-invalid-dep")
 
 def passed(job: Job) -> dict[str, str | None]:
     """Return the options that are passed to sbatch unchanged; None for one without a value."""
+    mail = {"mail-type": "END,FAIL"} if job.notify == "mail" else {}
     return {
         name: None if value is True else str(value)
-        for name, value in job.slurm.items()
+        for name, value in (mail | job.slurm).items()
         if name not in _IN_DIRECTIVES and _applies(name, job)
     }
 
@@ -150,6 +152,20 @@ def _unknown(name: str, installed: Mapping[str, Takes]) -> UsageError:
         value=name,
         next_step="sbatch --help lists them",
     )
+
+
+# What tells the URL in a file of the run, which neither a script nor a list of processes shows.
+_POST = (
+    'curl --silent --fail --max-time 20 --config "$run/notify" --output /dev/null '
+    '--header "Content-Type: application/json" --data "$NOTIFY_JSON"'
+)
+
+
+def notifying(job: Job) -> str:
+    """Return the command by which the script tells of its end; empty if it does not."""
+    if not job.notify or job.notify == "mail" or job.interactive:
+        return ""
+    return _POST if is_url(job.notify) else job.notify
 
 
 _TIMES = 20

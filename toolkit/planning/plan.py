@@ -80,6 +80,7 @@ def decide(case: Case) -> Plan:
         gpus_by_node=job.gpus_by_node,
         array=job.array is not None,
         requeue=requeue,
+        notify=options.notifying(job),
         interactive=bool(job.interactive),
         pty=bool(job.pty),
         points=points,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from toolkit.config import settings_files
 from toolkit.errors import ToolkitError, UsageError, nearest
-from toolkit.files import read_toml
+from toolkit.files import open_regular, read_toml
 from toolkit.model.base import BadDataError, convert, field_names
 from toolkit.model.job import Job, Project, SlurmValue
 from toolkit.model.slurm_options import OPTIONS
@@ -32,6 +32,7 @@ FIRST MEMORY NOTEBOOK POINT SCALE SCALE_BYTES TALK TOKEN
 KEEP_SCREENSHOTS UPDATE_GOLDEN
 """
 _PREFIXES = ("TOOLKIT_SLURM_", "TOOLKIT_TEST_")
+_MOST_URL = 4096  # bytes
 _JOINED = ("arguments", "pass_env", "secret", "bind", "modules")
 _GPUS = ("gpus", "gpus_per_node")  # names of the same value
 # Settings that a site may require of every job.
@@ -300,4 +301,36 @@ def with_variables(job: Job) -> tuple[Job, list[ToolkitError]]:
         cause = f"the variable {name} is not set in this shell"
         unset.append(UsageError(cause, place=place, next_step=step))
     env = {**job.env, **{name: value for name, value in values.items() if value is not None}}
-    return replace(job, env=env, pass_env=names, conda_env=environment), unset
+    notify = job.notify
+    try:
+        notify = _address(notify) if notify and notify.startswith(("@", "http")) else notify
+    except ToolkitError as error:
+        unset.append(error)
+    return replace(job, env=env, pass_env=names, conda_env=environment, notify=notify), unset
+
+
+def _address(notify: str) -> str:
+    """Return the URL of ``--notify``, from a file that no other user can read if it is ``@FILE``.
+
+    Raises:
+        UsageError: there is no such file, others can read it, or it is no URL.
+    """
+    path, text = Path(notify[1:]).expanduser(), notify
+    place, step = "--notify", "--notify https://..., or @FILE with such a line"
+    try:
+        if notify.startswith("@"):
+            with open_regular(path) as file:
+                status = os.fstat(file.fileno())
+                text = file.read(_MOST_URL).decode("ascii").strip()
+            if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+                cause = f"{path} may hold a token, and other users can read it"
+                raise UsageError(
+                    cause, place=place, next_step=f"chmod 600 {shlex.quote(str(path))}"
+                )
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: {error}", place=place, next_step=step) from None
+    # A run keeps it as a line of curl's configuration.
+    match = re.fullmatch(r'(?:url = ")?(https?://[!#-\[\]-~]+?)"?', text)
+    if match is None:
+        raise UsageError("it names no URL", place=place, next_step=step)
+    return match[1]

@@ -28,7 +28,7 @@ from toolkit.files import open_regular, write_atomically
 from toolkit.images.store import usage
 from toolkit.model.base import to_json
 from toolkit.model.case import Case
-from toolkit.model.job import Job
+from toolkit.model.job import Job, is_url
 from toolkit.model.plan import Plan
 from toolkit.model.run import Outcome, Submission
 from toolkit.quoting import shell
@@ -43,6 +43,7 @@ from toolkit.trust import require_trusted
 _PAUSES = (0.0, 1.0, 2.0, 3.0)
 # Whatever the umask is: a group may share a directory of runs, and only its owner writes to a run.
 _RUNS_MODE, _RUN_MODE = 0o775, 0o755
+_NOTIFY = "notify"  # the URL that gets the end of the job; only the owner can read it
 
 
 def reserve(directory: Path) -> bool:
@@ -84,6 +85,9 @@ def fill(plan: Plan, case: Case) -> Run:
             run.reports.mkdir(mode=0o700)
             hook = package_directory("scripts") / "report" / "sitecustomize.py"
             shutil.copyfile(hook, run.reports / hook.name)
+        if plan.notify and is_url(case.job.notify):
+            line = f'url = "{case.job.notify}"\n'  # as curl reads it; it may have a token
+            write_atomically(run.directory / _NOTIFY, line, mode=0o600)
         if values:
             write_secrets(run, plan.container.prefix, values)
         write(run, plan, repeatable(case, plan))
@@ -130,7 +134,8 @@ def repeatable(case: Case, plan: Plan) -> Job:
     if case.tree is not None and case.tree.is_copy:
         script = case.job.script or script  # of the work tree, which --no-snapshot runs
     values = {name: value for name, value in case.job.env.items() if name not in plan.secrets}
-    return replace(case.job, script=script, after=(), env=values, pass_env=())
+    url = f"@{plan.run_directory}/{_NOTIFY}" if is_url(case.job.notify) else case.job.notify
+    return replace(case.job, script=script, after=(), env=values, pass_env=(), notify=url)
 
 
 def submit(run: Run, cluster: str | None, wait: Wait) -> int:

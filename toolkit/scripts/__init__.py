@@ -59,7 +59,7 @@ def script(plan: Plan) -> str:
         "step": " ".join(option for option, _ in options),
         "reasons": textwrap.wrap(reasons, _WIDTH - 2, break_on_hyphens=False),
         "command": _command(plan),
-        "ending": "requeue.j2" if plan.requeue else "launch.j2",
+        "ending": "requeue.j2" if plan.requeue else "watched.j2" if plan.notify else "launch.j2",
         "job": _ELEMENT if plan.array else "$SLURM_JOB_ID",
         "attempt": _ATTEMPT if plan.requeue else "",
     }
@@ -113,7 +113,7 @@ def _parts(plan: Plan) -> dict[str, list[str]]:
     places: dict[str, dict[str, object]] = {
         "head": {"submitted": not plan.interactive, "allocated": plan.interactive},
         "first": {"own_python": plan.container.inherits, "modules": plan.modules},
-        "start": {"unchanged": plan.script_file},
+        "start": {"unchanged": plan.script_file, "notify": plan.notify},
         "task": {"gpus": plan.gpus_per_node, "secrets": plan.secrets},
         "launch": {
             "number": plan.interactive,
