@@ -64,7 +64,7 @@ ADVICE: list[tuple[dict[str, Any], list[tuple[bool, str]]]] = [
     ({"memory": efficiency.Memory(0.95, 16 * G, 15 * G, 15 * G)}, [(False, "asked 16G of memory a node, used 15G: --mem 19G leaves room")]),
     ({"memory": efficiency.Memory(0.7, 16 * G, 11 * G, 11 * G), "cpu_share": 0.9}, []),
     ({"cpu_share": 0.1, "cpus": 16}, [(True, "1.6 of 16 CPUs were busy: --cpus-per-task 1")]),
-    ({"start_seconds": 300.0}, [(True, "5:00 passed before the first step: see what the script does first")]),
+    ({"start_seconds": 300.0}, [(True, "5:00 passed before the first step: what is the script doing?")]),
     ({"limit_seconds": 86400.0}, [(False, "asked 24:00:00, took 16:40: --time 25:00 fits into earlier gaps")]),
     ({"busy": (0.0, 80.0)}, [(True, "GPU 0 of n1 did nothing: a rank for each, or fewer GPUs")]),
     ({"busy": (10.0, 20.0), "cpu_share": 0.1}, [(True, "the GPUs were busy 15 % of the time: fewer GPUs, larger batches, or more workers that load data")]),

@@ -128,6 +128,8 @@ def measure(run: Run, *, seconds: int = 60) -> Efficiency:
             missing.append("memory: the job was too short, or its accounting is some seconds late")
     if run.plan.gpus_per_node and not gpus:
         missing.append("nvidia-smi gave no samples of the GPUs on the nodes")
+    if run.plan.gpus_per_node and not gpus:
+        missing.append("use of the GPUs: nvidia-smi gave no samples on the nodes")
     if came_out is None:
         missing.append("the run has not ended: CPU and memory are complete at its end")
     return known._replace(gpus=gpus, missing=tuple(missing))
@@ -230,31 +232,32 @@ def advise(known: Efficiency, plan: Plan) -> list[tuple[bool, str]]:
     Returns:
         whether a large part was not used, and the advice.
     """
-    advice = [*_gpu_advice(known)]
+    advice = [*_gpu_advice(known), *_job_advice(known, plan)]
+    return sorted(advice, key=lambda row: not row[0])
+
+
+def _job_advice(known: Efficiency, plan: Plan) -> Iterator[tuple[bool, str]]:
     is_evidence = known.state in ("COMPLETED", "TIMEOUT") and known.seconds >= _SHORT
-    if (memory := known.memory) is not None:
-        share, better = memory.most / memory.asked, math.ceil(memory.most * 1.25 / _GIB)
-        text = f"asked {gib(memory.asked)} of memory a node, used {gib(memory.most)}"
+    if known.memory is not None:
+        asked, used = known.memory.asked, known.memory.most
+        share, better = used / asked, f"--mem {math.ceil(used * 1.25 / _GIB)}G"
+        text = f"asked {gib(asked)} of memory a node, used {gib(used)}: {better}"
         if share > 0.9:
-            advice.append((False, f"{text}: --mem {better}G leaves room"))
-        elif share < 0.5 and is_evidence and memory.asked > 2 * _GIB:
-            is_bad = share < 0.25 and memory.asked >= 8 * _GIB
-            advice.append((is_bad, f"{text}: --mem {better}G may start earlier"))
+            yield False, f"{text} leaves room"
+        elif share < 0.5 and is_evidence and asked > 2 * _GIB:
+            yield share < 0.25 and asked >= 8 * _GIB, f"{text} may start earlier"
     cpu = known.cpu_share
     if cpu is not None and cpu < 0.5 and is_evidence and not known.gpus and plan.cpus_per_rank > 1:
         fewer = max(1, math.ceil(cpu * plan.cpus_per_rank * 1.25))
-        text = f"{cpu * known.cpus:.1f} of {known.cpus} CPUs were busy: --cpus-per-task {fewer}"
-        advice.append((cpu < 0.2, text))
-    lost = known.start_seconds or 0.0
+        busy = cpu * known.cpus
+        yield cpu < 0.2, f"{busy:.1f} of {known.cpus} CPUs were busy: --cpus-per-task {fewer}"
+    lost, limit = known.start_seconds or 0.0, known.limit_seconds or 0.0
     if lost > max(_LONGEST_START, 0.1 * known.seconds):
-        text = f"{human_time(lost)} passed before the first step: see what the script does first"
-        advice.append((True, text))
-    limit = known.limit_seconds or 0.0
+        yield True, f"{human_time(lost)} passed before the first step: what is the script doing?"
     if known.state == "COMPLETED" and not plan.array and 3600 <= limit > 4 * known.seconds:
         shorter = human_time(math.ceil(max(known.seconds * 1.5, 300) / 300) * 300)
         text = f"asked {human_time(limit)}, took {human_time(known.seconds)}"
-        advice.append((False, f"{text}: --time {shorter} fits into earlier gaps"))
-    return sorted(advice, key=lambda row: not row[0])
+        yield False, f"{text}: --time {shorter} fits into earlier gaps"
 
 
 def _gpu_advice(known: Efficiency) -> Iterator[tuple[bool, str]]:
@@ -262,12 +265,13 @@ def _gpu_advice(known: Efficiency) -> Iterator[tuple[bool, str]]:
     idle = [f"GPU {gpu.number} of {gpu.host}" for gpu in gpus if max(gpu.samples) < 1]
     busy = statistics.fmean(gpu.busy for gpu in gpus) if gpus else 100.0
     powers = [gpu.power / gpu.limit for gpu in gpus if gpu.power and gpu.limit]
+    power = statistics.fmean(powers) if powers else 1.0
     if idle:
         more = f" and {len(idle) - 4} more" if len(idle) > 4 else ""
         yield True, f"{', '.join(idle[:4])}{more} did nothing: a rank for each, or fewer GPUs"
     elif busy < 30:
-        text = f"the GPUs were busy {busy:.0f} % of the time"
-        yield True, f"{text}: fewer GPUs, larger batches, or more workers that load data"
-    elif busy > 90 and powers and statistics.fmean(powers) < 0.35:
-        text = f"the GPUs looked busy at {statistics.fmean(powers):.0%} of their power"
-        yield True, f"{text}: they wait for communication, or hang; see toolkit docs run/hang"
+        text = "fewer GPUs, larger batches, or more workers that load data"
+        yield True, f"the GPUs were busy {busy:.0f} % of the time: {text}"
+    elif busy > 90 and power < 0.35:
+        text = "they wait for communication, or hang; see toolkit docs run/hang"
+        yield True, f"the GPUs looked busy at {power:.0%} of their power: {text}"

@@ -100,11 +100,6 @@ def state_of(job: Job) -> str:
     return next(iter(job["State"].split()), "UNKNOWN")
 
 
-def has_failed(state: str) -> bool:
-    """Return whether a job in this state ended with an error, or at its time limit."""
-    return state not in _NOT_FAILED
-
-
 class Use(NamedTuple):
     """The use of a cluster by a group of jobs.
 
@@ -148,7 +143,7 @@ def usage(jobs: Iterable[Job], by: str, since: float) -> tuple[list[Use], list[U
     def sum_up(name: str, place: int) -> Use:
         keys = [key for key in ids if key[place] == name]
         hours = gpu if any(gpu[key] for key in keys) else cpu
-        failed = sum(hours[key] for key in keys if has_failed(key[1]))
+        failed = sum(hours[key] for key in keys if key[1] not in _NOT_FAILED)
         waited = [seconds for key in keys for seconds in waits[key]]
         return Use(
             name=name,
