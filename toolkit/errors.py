@@ -274,6 +274,14 @@ class RegressionError(ToolkitError, exit_code=98, kind="regression", page="run/s
     """A training is slower than in an earlier study, beyond the noise of both."""
 
 
+class LoginError(ToolkitError, exit_code=101, kind="login node", page="run/laptop"):
+    """A login node cannot be reached, or does not run the toolkit."""
+
+
+class LoginLostError(LoginError, exit_code=102, kind="connection lost"):
+    """The connection to a login node was lost while a command ran."""
+
+
 _SYSTEM: dict[int | None, tuple[type[ToolkitError], str, str]] = {
     **dict.fromkeys(
         NO_SPACE, (NoSpaceError, "nothing more can be written", "make room there, then try again")

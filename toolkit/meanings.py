@@ -102,6 +102,7 @@ MEANINGS: dict[str, tuple[str, ...]] = {
 # Options of other programs that have no counterpart, and their replacements. Those of sbatch are in
 # ``model.slurm_options``.
 INSTEAD: dict[str, str] = {
+    "on": "it is an option of toolkit itself: toolkit --on LOGIN ps",
     "workdir": "ranks run in the current directory: change to it first",
     "pwd": "ranks run in the current directory: change to it first",
     "rank": "for the log of one rank: toolkit logs --rank 0",

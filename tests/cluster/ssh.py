@@ -13,11 +13,13 @@ from tests.cluster.ranks import wait_for
 
 
 @contextlib.contextmanager
-def own_sshd(directory: Path) -> Iterator[dict[str, str]]:
+def own_sshd(directory: Path, *, settings: str = "", user: str = "") -> Iterator[dict[str, str]]:
     """Give the environment in which `ssh` and `scp` reach the sshd under every name of a machine.
 
     Args:
         directory: of its keys.
+        settings: more lines of the sshd's configuration.
+        user: who is logged in; us if it is empty.
     """
     program = shutil.which("sshd", path="/usr/sbin:/usr/bin")
     assert program, "sshd is missing: toolkit setup --with tests"
@@ -30,7 +32,7 @@ def own_sshd(directory: Path) -> Iterator[dict[str, str]]:
     (directory / "sshd_config").write_text(
         f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {directory}/host\n"
         f"AuthorizedKeysFile {directory}/authorized\nStrictModes no\n"
-        f"PidFile {directory}/pid\nUsePAM no\nPermitRootLogin yes\n"
+        f"PidFile {directory}/pid\nUsePAM no\nPermitRootLogin yes\n{settings}"
     )
     # Where sshd as root puts those who have not logged in yet.
     Path("/run/sshd").mkdir(exist_ok=True)
@@ -42,6 +44,7 @@ def own_sshd(directory: Path) -> Iterator[dict[str, str]]:
     config.write_text(
         f"Host *\n  HostName 127.0.0.1\n  Port {port}\n  IdentityFile {directory}/user\n"
         f"  StrictHostKeyChecking no\n  UserKnownHostsFile {directory}/known\n  LogLevel ERROR\n"
+        + (f"  User {user}\n" if user else "")
     )
     programs.mkdir()
     for name in ("ssh", "scp"):

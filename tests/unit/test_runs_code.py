@@ -263,7 +263,7 @@ def test_links_lead_where_they_led_and_nothing_is_copied_through_one(tree, tmp_p
     for name, (_, place) in expected.items():
         assert (copy / name).resolve() == copy / place
     assert (outside / "train.py").read_text() == "outside\n"
-    assert code._chosen(tree, ["folder/train.py"]) == ({}, ("folder/train.py",))
+    assert code.choose(tree, ["folder/train.py"]) == ({}, ("folder/train.py",))
 
 
 @pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES", "disk", "git"])

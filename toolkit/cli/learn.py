@@ -13,7 +13,7 @@ from toolkit import exercises, pages
 from toolkit.cli import console
 from toolkit.cli.main import cli, cluster_option
 from toolkit.cli.shared import completion, json_option
-from toolkit.errors import CommandFailedError
+from toolkit.errors import CommandFailedError, UsageError
 from toolkit.quoting import shell, shell_words
 
 if TYPE_CHECKING:
@@ -139,15 +139,33 @@ def _type(*words: str) -> int:
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the facts, and what is to be done, as JSON."
 )
-def setup(check: bool, dry_run: bool, extras: tuple[str, ...], update: bool, as_json: bool) -> None:
+@click.option("--python", metavar="PATH", help="With --on: Python 3.10 or later there.")
+@click.option(
+    "--directory", metavar="DIR", help="With --on: where trees and runs go (default: scratch)."
+)
+@click.pass_obj
+def setup(
+    login: str,
+    check: bool,
+    dry_run: bool,
+    extras: tuple[str, ...],
+    update: bool,
+    as_json: bool,
+    python: str | None,
+    directory: str | None,
+) -> None:
     """Install what this machine lacks, such as Apptainer or Slurm.
 
     Programs that are installed already are kept. Debian is set up automatically (as root);
     on other systems, and without root, the commands for the administrator are shown.
 
+    With --on, the toolkit of this machine is installed or updated in your home directory on the
+    login node, with an environment of its own (python3 -m venv).
+
     \b
     Examples:
       toolkit setup
+      toolkit --on neuron setup
       toolkit setup --check
       toolkit setup --with accounting --with tests
       toolkit setup --update
@@ -156,6 +174,14 @@ def setup(check: bool, dry_run: bool, extras: tuple[str, ...], update: bool, as_
     from toolkit.hostsetup.facts import read_facts
     from toolkit.hostsetup.install import install
 
+    if (check or dry_run or extras or update or as_json) if login else (python or directory):
+        cause = "--python and --directory are the options of a set-up with --on, and no others"
+        raise UsageError(cause, place="--on")
+    if login:
+        from toolkit.cli.remote import set_up
+
+        set_up(login, python, directory)
+        return
     options = SetupOptions(
         accounting="accounting" in extras, tests="tests" in extras, update=update
     )

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 # Modules stay: to examine them again and again takes a tenth of the start.
@@ -18,6 +19,7 @@ gc.set_threshold(100_000)
 import click
 
 from toolkit import __version__
+from toolkit.config import settings_files
 from toolkit.errors import InternalError, ToolkitError, UsageError, of_system
 
 _ENVIRONMENT = click.core.ParameterSource.ENVIRONMENT
@@ -73,7 +75,10 @@ class Group(click.Group):
             args = ["--help"]
         elif self._implied and args[0] not in (*self.entries, "-h", "--help", "--cluster"):
             args = [self._implied, *args]
-        return super().parse_args(ctx, args)
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        ctx.meta.setdefault(__name__, given[len(given) - len(ctx.args) - 1 :])
+        return rest
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands without importing them."""
@@ -130,6 +135,8 @@ COMMANDS: Commands = {
         "workshop": ("groups:workshop", "Give a workshop, or join one."),
     },
     "Run": {
+        "pull": ("remote:pull", "Copy the files of a run from a login node (--on)."),
+        "push": ("remote:push", "Send the working tree to a login node (--on)."),
         "notebook": ("groups:notebook", "Serve notebooks from a node: JupyterLab in an image."),
         "run": ("run:command", "Run a training script on the nodes of a cluster, in an image."),
         "shell": ("connect:shell", "Open a shell in an image, on a node of the cluster."),
@@ -174,6 +181,8 @@ COMMANDS: Commands = {
         "usage": ("cost:usage", "Show CPU and GPU hours, how jobs ended, and their waits."),
     },
 }
+# They run here, whatever login node the settings name; and those that know what to do with one.
+_LOCAL, _BOTH = ("docs", "jobs", "lint"), ("pull", "push", "setup")
 
 
 @click.group(
@@ -190,7 +199,14 @@ COMMANDS: Commands = {
     envvar="TOOLKIT_VERBOSE",
     help="Print each command that is run, as a line that you can paste.",
 )
-def cli(verbose: bool) -> None:
+@click.option(
+    "--on",
+    metavar="LOGIN",
+    help="Run the command on this login node, by ssh (default: $TOOLKIT_ON, else that of the "
+    'settings; "" is this machine).',
+)
+@click.pass_context
+def cli(context: click.Context, verbose: bool, on: str | None) -> None:
     """Run a train.py correctly on many GPUs of many nodes, in a container, with one command.
 
     \b
@@ -210,6 +226,7 @@ def cli(verbose: bool) -> None:
     if verbose:
         from toolkit import shell
 
+        os.environ["TOOLKIT_VERBOSE"] = "1"  # of a login node's toolkit, too
         shell.set_echo(True)
     if any(name.startswith("TOOLKIT_") for name in os.environ):
         from toolkit.cli import console
@@ -217,6 +234,17 @@ def cli(verbose: bool) -> None:
 
         for text in unknown_variables(os.environ):
             console.say("warning", text)
+    words = context.meta[__name__]
+    is_group = cli.entries.get(words[0], ("",))[0].startswith("groups:")
+    is_help = not {"-h", "--help"}.isdisjoint(words[1 : 2 + is_group])
+    login = os.environ.get("TOOLKIT_ON") if on is None else on
+    context.obj = "" if words[0] in _LOCAL or is_help else login
+    if context.obj is None and any(settings_files(Path.cwd())):
+        from toolkit.planning.settings import chosen_login
+
+        context.obj = chosen_login(Path.cwd())
+    if context.obj and words[0] not in _BOTH:
+        context.exit(import_module("toolkit.cli.remote").run_on(context.obj, words))
 
 
 def usage_error(error: click.UsageError) -> UsageError:

@@ -199,7 +199,9 @@ class Project(Job, frozen=True, kw_only=True):
         images: directories with images of other users, which are searched after the user's own.
         registries: registry -> mirror that is used in its place when images are built:
             ``{"nvcr.io": "mirror.site/ngc"}``.
+        on: the login node that commands run on, as ssh knows it; "": this machine.
     """
 
     images: tuple[str, ...] = ()
     registries: dict[str, str] = {}
+    on: str | None = None

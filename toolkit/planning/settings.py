@@ -21,13 +21,14 @@ from toolkit.model.base import BadDataError, convert, field_names
 from toolkit.model.job import Job, Project, SlurmValue
 from toolkit.model.slurm_options import OPTIONS
 
+SENT = ".toolkit-sent"  # in a tree on a login node: its toolkit.toml names the way to itself
 VARIABLE = "TOOLKIT_"
 SLURM_VARIABLE = "TOOLKIT_SLURM_"  # TOOLKIT_SLURM_MAIL_USER is --slurm mail-user
 # Settings of one run alone; variables to pass on are among the words of TOOLKIT_ENV.
 _NO_VARIABLE = ("summary", "script", "arguments", "pass_env", "rerun_of", "python_module")
 # Variables that are no settings of jobs: of users, of our scripts and studies, and of developers.
 _OTHERS = """
-BUILD_TMP CLUSTER CLUSTER_DIR DEBIAN_MIRROR ETC IMAGES REGISTRIES TRUST VERBOSE WAIT_FOR_SLURM
+BUILD_TMP CLUSTER CLUSTER_DIR DEBIAN_MIRROR ETC IMAGES ON REGISTRIES TRUST VERBOSE WAIT_FOR_SLURM
 FIRST MEMORY NOTEBOOK POINT SCALE SCALE_BYTES TALK TOKEN
 KEEP_SCREENSHOTS UPDATE_GOLDEN
 """
@@ -268,6 +269,13 @@ def named_values(options: dict[str, Any]) -> dict[str, Any]:
 def project_layers(cwd: Path) -> list[Layer]:
     """Return the settings of the machine, of the user, and of the project around ``cwd``."""
     return [layer(file.origin, read_toml(file.path, Project)) for file in settings_files(cwd)]
+
+
+def chosen_login(cwd: Path) -> str:
+    """Return the login node that the settings of a directory name; "" is this machine."""
+    paths = [file.path for file in settings_files(cwd)]
+    own = [read_toml(path, Project).on for path in paths if not (path.parent / SENT).exists()]
+    return next((login for login in reversed(own) if login is not None), "")
 
 
 def chosen(cwd: Path) -> Job:

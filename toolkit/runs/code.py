@@ -42,6 +42,7 @@ SECRET_FILES = (
         for ending in ("json", "toml", "yaml", "yml", "ini", "txt")
     ),
 )
+IGNORE = ".toolkitignore"
 MOST_BYTES = 256 << 20
 MOST_FILES = 20_000
 _EXAMPLES = ("*.example", "*.sample", "*.template", "*.dist")  # .env.example is meant to be shared
@@ -139,7 +140,7 @@ def copy(run: Run, tree: Tree, directory: str, folder: str) -> None:
     """
     root, target = Path(tree.root), run.directory / "code"
     before = snapshot_of(Run(root.parent)) if tree.is_copy else None
-    sizes, left_out = _chosen(root, before.files if before else _names(root, run.directory.parent))
+    sizes, left_out = choose(root, before.files if before else names_of(root, run.directory.parent))
     _check_size(root, sizes)
     files = {name: _copy_file(root, name, target) for name in sizes}
     taken = Snapshot(
@@ -172,29 +173,32 @@ def _within(root: Path, path: str) -> str:
     return str(place.relative_to(root)) if place.is_relative_to(root) else path
 
 
-def _names(root: Path, runs: Path) -> list[str]:
+def names_of(root: Path, runs: Path, place: str = "--snapshot") -> list[str]:
     """Return the names of what git does not ignore, but never runs: they would hold each other.
 
+    What ``.toolkitignore`` names is left out, also if git tracks it.
     What Python compiles is left out, too: without a .gitignore for it, the first run would write it
     again in the copy, which could not be repeated then.
     """
-    names = git.files(root)
-    if names is None:
+    names, patterns = git.files(root), root / IGNORE
+    listing = ("ls-files", "-z", "--cached", "--others", "--ignored", f"--exclude-from={patterns}")
+    left_out = git.ask(root, listing) if patterns.is_file() else ""
+    if names is None or left_out is None:
         raise UsageError(
             f"git does not tell the files of {root}",
-            place="--snapshot",
+            place=place,
             next_step=f"git -C {root} status says why",
         )
     own = os.path.relpath(runs.resolve(), root.resolve())
-    paths = {name: PurePosixPath(name) for name in names}
+    paths = {name: PurePosixPath(name) for name in {*names} - {*left_out.split("\0")}}
     return [
         name
-        for name, path in paths.items()
+        for name, path in sorted(paths.items())
         if "__pycache__" not in path.parts and not path.is_relative_to(own)
     ]
 
 
-def _chosen(root: Path, names: Iterable[str]) -> tuple[dict[str, int], tuple[str, ...]]:
+def choose(root: Path, names: Iterable[str]) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return the sizes of the files and links that are copied, and what else is there.
 
     What lies behind a link that leads out of the tree is not chosen, and no file of secrets.

@@ -1,0 +1,234 @@
+"""A laptop without Slurm, and a login node: a real sshd on the loopback address, another user, a banner, a noisy shell, lost connections."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.ordinary_user import User, change_accounts
+from tests.cluster.ranks import wait_for
+from tests.cluster.ssh import own_sshd
+from tests.cluster.terminal import Terminal
+from tests.hostile import HOSTILE, MULTILINE
+
+# What a shell of the login node prints before any command; jobs must not do it.
+NOISE = "unset BASH_ENV; sleep 0.3; echo 'Welcome to the cluster'; printf 'no newline'\n"
+COUNT = """\
+import json, os, pathlib, sys, time
+for number in range(12):
+    print("line", number, flush=True)
+    while number == 5 and not pathlib.Path("go").exists():
+        time.sleep(0.1)
+print(json.dumps({"words": sys.argv[1:], "secret": os.environ.get("MY_TOKEN"), "files": sorted(os.listdir("."))}))
+sys.exit(7)
+"""
+PLAIN = "--runtime none --launcher none --time 5".split()
+
+
+@dataclass(frozen=True)
+class Laptop:
+    """A project on a machine that has ssh, rsync and git only, and where it goes.
+
+    Attributes:
+        project: the work tree.
+        env: of its commands.
+        sshd: the number of the process that listens.
+        home: of the account on the login node.
+    """
+
+    project: Path
+    env: dict[str, str]
+    sshd: int
+    home: Path
+
+    def argv(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "toolkit", *words]
+
+    def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.argv(*words),
+            cwd=self.project,
+            env={**self.env, **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+        )
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.argv(*words),
+            cwd=self.project,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def drop(self) -> None:
+        """Kill the processes of the sshd that serve connections."""
+        children = Path(f"/proc/{self.sshd}/task/{self.sshd}/children").read_text().split()
+        assert children
+        for child in children:
+            os.kill(int(child), signal.SIGKILL)
+
+    @property
+    def there(self) -> Path:
+        """The project's directory on the login node."""
+        (place,) = self.home.glob("scratch/toolkit-on/*")
+        return place
+
+
+@pytest.fixture(scope="module")
+def laptop(user: User) -> Iterator[Laptop]:
+    """A laptop whose login node has been set up, and has a cluster of its own."""
+    base = Path(tempfile.mkdtemp(prefix="tk-on-", dir="/var/tmp"))
+    base.chmod(0o755)
+    home, own, programs = base / "remote", base / "local", base / "programs"
+    for directory in (home, own, programs, base / "ssh", home / "scratch"):
+        directory.mkdir()
+    (base / "ssh/banner").write_text("*** Authorized users only ***\n")
+    (base / "ssh/noise").write_text(NOISE)
+    if os.geteuid() == 0:
+        change_accounts("usermod", "--password", "*", user.name)  # not locked
+        for directory in (home, home / "scratch"):
+            shutil.chown(directory, user.name)
+    variables = f"HOME={home} SCRATCH={home}/scratch BASH_ENV={base}/ssh/noise"
+    settings = f"Banner {base}/ssh/banner\nSetEnv {variables}\n"
+    for name in ("rsync", "git", "timeout", "ssh-keygen", "env", "sh", "cat"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    with own_sshd(base / "ssh", settings=settings, user=user.name) as _:
+        (programs / "ssh").symlink_to(base / "ssh/bin/ssh")
+        env = {
+            **{"HOME": str(own), "PATH": str(programs), "LANG": "C.UTF-8", "TERM": "xterm"},
+            "TOOLKIT_ON": "site",
+        }
+        made = Laptop(own / "it's $(x)", env, int((base / "ssh/pid").read_text()), home)
+        made.project.mkdir()
+        (made.project / "train.py").write_text(COUNT)
+        (made.project / ".gitignore").write_text("*.log\n")
+        subprocess.run(("git", "init", "-q"), cwd=made.project, check=True)
+        missing = made.run("ps")
+        assert (missing.returncode, missing.stdout) == (72, "")
+        assert "next: toolkit --on site setup" in missing.stderr
+        for words in ("setup", "setup", "cluster up --nodes 1"):
+            done = made.run(*words.split())
+            assert done.returncode == 0, done.stderr
+        try:
+            yield made
+        finally:
+            assert made.run("cluster", "down").returncode == 0
+            (socket,) = (path for path in own.glob(".cache/toolkit/on/*") if not path.suffix)
+            assert (socket.stat().st_mode & 0o777, socket.parent.stat().st_mode & 0o777) == (
+                0o600,
+                0o700,
+            )
+            subprocess.run(("ssh", "-S", socket, "-O", "exit", "site"), env=env, check=True)
+    shutil.rmtree(base)
+
+
+def test_a_run_has_the_tree_the_words_and_the_secret_and_its_exit_code_comes_back(
+    laptop: Laptop,
+) -> None:
+    for name in ("notes.txt", "much.log", "data.bin", ".env"):
+        (laptop.project / name).write_text("x")
+    (laptop.project / ".toolkitignore").write_text("data.*\n")
+    (laptop.project / "go").touch()
+    words = [*HOSTILE, *MULTILINE, "", "a | b"]
+    script = str(laptop.project / "train.py")
+    done = laptop.run("run", *PLAIN, "--secret", "MY_TOKEN", script, *words, MY_TOKEN="s3cret-$(x)")
+    assert done.returncode == 7, done.stderr
+    assert not re.search("Welcome|newline|Authorized", done.stdout + done.stderr)
+    lines = done.stdout.splitlines()
+    assert lines[:12] == [f"0| line {number}" for number in range(12)]
+    told = json.loads(lines[12].removeprefix("0| ").replace("****", "s3cret-$(x)"))
+    assert (told["words"], told["secret"]) == (words, "s3cret-$(x)")
+    sent = {"train.py", "notes.txt", ".gitignore", ".toolkitignore", ".toolkit-sent", "go"}
+    assert {*told["files"]} - {"runs"} == sent
+    assert "left out: .env" in done.stderr
+    assert not list(laptop.home.rglob("call-*"))
+    assert laptop.there.parent.stat().st_mode & 0o077 == 0
+
+
+def test_what_only_shows_sends_nothing_and_is_answered_as_there(laptop: Laptop) -> None:
+    (laptop.project / "go").touch()
+    assert laptop.run("run", *PLAIN, "--job-name", "shown", "train.py").returncode == 7
+    before = {path: path.stat().st_mtime_ns for path in laptop.there.iterdir() if path.is_file()}
+    (laptop.project / "train.py").write_text(COUNT + "# changed\n")
+    listed = laptop.run("ps", "--json")
+    rows = json.loads(listed.stdout)
+    assert (rows[0]["run"], rows[0]["exit_code"]) == ("shown-0001", 7)
+    for words in (("logs", "shown-0001"), ("results", "shown-0001"), ("explain", "shown-0001")):
+        done = laptop.run(*words)
+        assert (done.returncode, "Welcome" in done.stdout) == (0, False), done.stderr
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert laptop.run("logs", "none-0001").returncode == 84
+    assert laptop.run("pull", "shown-0001", "go").returncode == 0
+    pulled = laptop.project / "runs/shown-0001"
+    assert json.loads((pulled / "outcome.json").read_text())["exit_code"] == 7
+    for line in ("pull none-0001", "pull shown-0001 ../x", "run ../../ssh/noise"):
+        assert laptop.run(*line.split()).returncode in (64, 71)
+
+
+def test_a_lost_connection_is_made_again_and_no_line_is_missed_or_repeated(laptop: Laptop) -> None:
+    """A run that is followed, and another terminal that follows its logs."""
+    (laptop.project / "go").unlink(missing_ok=True)
+    assert laptop.run("push").returncode == 0
+    (laptop.there / "go").unlink(missing_ok=True)
+    running = laptop.start("run", *PLAIN, "--job-name", "dropped", "train.py")
+    log = laptop.there / "runs/dropped-0001/logs"
+    wait_for(lambda: any("line 5" in path.read_text() for path in log.glob("*-*")), "line 5")
+    following = laptop.start("logs", "-f", "dropped-0001")
+    seen = ""
+    assert following.stdout
+    while "line 5" not in seen:
+        seen += following.stdout.readline()
+    laptop.drop()
+    time.sleep(1)
+    (laptop.there / "go").touch()
+    lines = [f"0| line {number}" for number in range(12)]
+    for process, before in ((following, seen), (running, "")):
+        out, told = process.communicate(timeout=200)
+        assert process.returncode == 7, told
+        assert (before + out).splitlines()[:12] == lines
+        assert told.count("connecting again") == 1
+    assert len(json.loads(laptop.run("ps", "--all", "--json").stdout)) == len(
+        {*(laptop.there / "runs").iterdir()}
+    )
+
+
+def test_ctrl_c_reaches_the_command_there(laptop: Laptop) -> None:
+    (laptop.project / "go").unlink(missing_ok=True)
+    (laptop.there / "go").unlink(missing_ok=True)
+    running = laptop.start("run", *PLAIN, "--job-name", "stopped", "train.py")
+    log = laptop.there / "runs/stopped-0001/logs"
+    wait_for(lambda: any("line 5" in path.read_text() for path in log.glob("*-*")), "line 5")
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=60)
+    assert (running.returncode, "detached" in told) == (99, True), told
+    assert laptop.run("cancel", "stopped-0001").returncode == 0
+
+
+def test_a_terminal_is_that_of_the_command_there(laptop: Laptop) -> None:
+    argv = laptop.argv(
+        "cluster", "exec", "--", "sh", "-c", "stty size; read word; echo got $word; exit 5"
+    )
+    terminal = Terminal(argv, env=laptop.env, cwd=laptop.project)
+    terminal.until("33 101")
+    terminal.press("hello\r")
+    terminal.until("got hello")
+    assert terminal.code() == 5

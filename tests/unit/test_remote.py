@@ -1,0 +1,226 @@
+"""A login node by a stand-in for ssh, which runs what it gets on this machine: what is sent, and what may answer."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hostile import HOSTILE, MULTILINE
+from toolkit import remote
+from toolkit.cli import remote as cli
+from toolkit.errors import LoginError, LoginLostError, NoSpaceError, UsageError
+from toolkit.planning.settings import SENT, chosen_login
+from toolkit.quoting import shell_words
+from toolkit.runs.code import IGNORE
+
+_LOCAL = 'HOME={home}; export HOME; for command; do :; done; {before}; eval "$command"'
+LOGINS = {
+    **dict.fromkeys(("neuron", "me@neuron.ksc.re.kr", "ssh://me@host:2222", "10.0.0.1"), True),
+    **dict.fromkeys(("[::1]", "a_b.c-d"), True),
+    **dict.fromkeys(
+        ("-oProxyCommand=id", "me@-oX", "a b", "$(id)", "a\nb", "", "a;b", "`id`"), False
+    ),
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    (tmp_path / ".local/share/toolkit/on").mkdir(parents=True)
+    (tmp_path / ".local/share/toolkit/on" / "place").write_text(str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    return tmp_path
+
+
+def stand_in(home: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Have `ssh` be a script of sh."""
+    (home / "bin").mkdir(exist_ok=True)
+    (home / "bin/ssh").write_text(f"#!/bin/bash\n{script}\n")
+    (home / "bin/ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{home}/bin", prepend=os.pathsep)
+
+
+def local(home: Path, before: str = ":") -> str:
+    return _LOCAL.format(home=shlex.quote(str(home)), before=before)
+
+
+@pytest.mark.parametrize("login", LOGINS)
+def test_a_login_that_ssh_or_a_shell_would_obey_is_refused(login: str) -> None:
+    try:
+        remote.require_login(login)
+    except UsageError:
+        assert not LOGINS[login]
+    else:
+        assert LOGINS[login]
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+def test_words_arrive_as_they_are_after_any_banner(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    shell: str,
+) -> None:
+    noise = f"head -c 200000 /dev/urandom; printf 'Welcome\\nno newline'; set -- {shell} -c"
+    stand_in(home, monkeypatch, local(home, noise).replace("eval", '"$@"'))
+    words = (*HOSTILE, *MULTILINE, "")
+    assert remote.run("site", f"printf '%s\\0' {shell_words(words)}; exit 7") == 7
+    assert capfdbinary.readouterr().out.decode().split("\0")[:-1] == [*words]
+
+
+# What ssh does; the error, and a word of it.
+RUBBISH = {
+    "echo rubbish; exit 0": (LoginError, "rubbish"),
+    "yes | head -c 1000000; exit 3": (LoginError, "exit code 3"),
+    "printf '\\033]0;title\\007'; exit 127": (LoginError, "does not run commands"),
+    "echo lost >&2; exit 255": (LoginLostError, "was lost"),
+}
+
+
+@pytest.mark.parametrize("script", RUBBISH)
+def test_a_server_that_answers_rubbish_is_an_error(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    script: str,
+) -> None:
+    kind, text = RUBBISH[script]
+    stand_in(home, monkeypatch, script)
+    with pytest.raises(kind) as raised:
+        remote.run("site", "true")
+    assert text in f"{raised.value.cause} {raised.value.details}"
+    assert not capfdbinary.readouterr().out
+
+
+def test_lines_of_a_repeated_command_are_printed_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    stand_in(home, monkeypatch, local(home))
+    seen = dict[bytes, int]()
+    with pytest.raises(LoginLostError):
+        remote.run("site", "printf 'a\\n0| x\\n0| x\\n1| y\\n0| half'; exit 255", seen=seen)
+    # Another order of the ranks, and more lines.
+    again = "printf '1| y\\n0| x\\n0| x\\n0| half\\n1| y\\nend\\n'"
+    assert remote.run("site", again, seen=seen) == 0
+    lines = "a\n0| x\n0| x\n1| y\n0| half\n0| half\n1| y\nend\n"
+    assert capfdbinary.readouterr().out.decode() == lines
+
+
+@pytest.fixture
+def project(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = home / "it's $(x)"
+    (root / "sub").mkdir(parents=True)
+    for name in ("train.py", "sub/-x.py", "data.bin", "sub/gone.py", "notes", ".env", "kept.log"):
+        (root / name).write_text(name)
+    (home / "other.py").touch()
+    (root / "out").symlink_to(home / "other.py")
+    (root / ".gitignore").write_text("*.log\n")
+    (root / IGNORE).write_text("data.*\n")
+    for words in ("init -q", "add data.bin train.py sub", "add -f kept.log"):
+        subprocess.run(["git", *words.split()], cwd=root, check=True)
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+    return root
+
+
+def test_paths_of_the_tree_are_relative_and_others_refused(project: Path) -> None:
+    cwd = project / "sub"
+    same = (
+        "../train.py",
+        "--nodes=2",
+        "/scratch/me/x",
+        f"/{cwd.parent.parent}/other.py",
+        "../none",
+    )
+    words = {
+        **{word: word for word in (*same, *HOSTILE, *MULTILINE, "x" * 9000, "\0", "-x.py")},
+        f"{project}/train.py": "../train.py",
+        f"{project}/sub/-x.py": "./-x.py",
+        f"--bind={project}/notes:{project}/notes:ro": f"--bind=../notes:{project}/notes:ro",
+        f"DATA={project}/new": "DATA=../new",
+        f"{project}": "..",
+    }
+    assert {word: cli.translated(word, project, cwd) for word in words} == words
+    for word in (
+        f"{project.parent}/other.py",
+        "../../other.py",
+        f"--bind={project.parent}:/x",
+        "../out",
+    ):
+        with pytest.raises(UsageError, match="outside of"):
+            cli.translated(word, project, cwd)
+
+
+def test_the_tree_goes_without_what_is_ignored_and_what_is_gone_goes_there(
+    home: Path,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    stand_in(home, monkeypatch, local(home, "echo Welcome"))
+    cli.send("site", project / "sub")
+    (place,) = (home / "scratch").iterdir()
+
+    def there() -> set[str]:
+        return {str(path.relative_to(place)) for path in place.rglob("*") if not path.is_dir()}
+
+    wanted = {
+        SENT,
+        ".gitignore",
+        IGNORE,
+        *"train.py sub/-x.py sub/gone.py notes kept.log out".split(),
+    }
+    assert there() == wanted
+    assert "left out: .env" in capfd.readouterr().err
+    (place / "results").write_text("of a run")
+    (project / "sub/gone.py").unlink()
+    (project / "notes").unlink()
+    (project / "notes").mkdir()
+    (project / "notes/a").write_text("now a directory")
+    (project / "notes/a").chmod(0o666)
+    cli.send("site", project)
+    assert there() == (wanted | {"results", "notes/a"}) - {"sub/gone.py", "notes"}
+    assert (place / "notes/a").stat().st_mode & 0o777 == 0o644
+
+
+def test_more_than_200_mb_is_asked_for_before_anything_goes(
+    home: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(home, monkeypatch, local(home))
+    with (project / "large").open("w") as file:
+        file.truncate(cli.MOST_BYTES + 1)
+    with pytest.raises(NoSpaceError, match="not sent: 200 MB in 8 files to site"):
+        cli.send("site", project)
+    assert [path.name for path in (home / "scratch").rglob("*") if path.is_file()] == [SENT]
+
+
+def test_a_tree_that_was_sent_names_no_login(project: Path) -> None:
+    (project / "toolkit.toml").write_text('on = "neuron"\n')
+    assert chosen_login(project / "sub") == "neuron"
+    (project / SENT).touch()
+    assert chosen_login(project / "sub") == ""
+
+
+def test_commands_about_this_machine_need_no_login(tmp_path: Path) -> None:
+    words = (sys.executable, "-m", "toolkit")
+    env = {**os.environ, "TOOLKIT_ON": "-oProxyCommand=touch pwned", "HOME": str(tmp_path)}
+    for rest, code in (
+        (("jobs", "list"), 0),
+        (("ps", "--help"), 0),
+        (("ps",), 64),
+        (("setup",), 64),
+        (("setup", "--check"), 64),
+    ):
+        done = subprocess.run(
+            [*words, *rest], cwd=tmp_path, env=env, capture_output=True, check=False
+        )
+        assert done.returncode == code, done.stderr
+    assert not (tmp_path / "pwned").exists()
+    env["TOOLKIT_ON"] = ""
+    done = subprocess.run([*words, "ps"], cwd=tmp_path, env=env, capture_output=True, check=False)
+    assert done.returncode == 0

@@ -1,0 +1,258 @@
+"""One ssh connection to a login node, which every command to it shares, and commands over it.
+
+A control master is the connection, so a password or a one-time code is asked for once; it ends
+after hours without use. Each command is a script of sh that first prints a line with a token:
+what a banner, a slow start-up file or a broken server prints before that line is dropped. The
+script is sent as base64, so that no login shell (bash, csh, fish) obeys a word of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from types import FrameType
+
+from toolkit import shell
+from toolkit.errors import CommandFailedError, LoginError, LoginLostError, UsageError
+from toolkit.quoting import shell_words
+from toolkit.trust import require_trusted
+
+_LOGIN = re.compile(r"(?:ssh://)?(?:[\w.+][\w.+-]*@)?[\w\[][\w.:%\]-]*\Z", re.ASCII)
+_MOST_NOISE = _CHUNK = 64 << 10  # bytes
+_FAILED, _VANISHED = 255, 24  # of ssh itself, and as the job may end; of rsync: a file has gone
+_CUT = b"\n"  # the label of a last line that was not whole, as no line has it
+# A master that hears nothing for a minute gives up; forwards of the user's own settings would be
+# refused where another connection has them.
+_MASTER = (
+    *("-o", "ControlMaster=auto", "-o", "ControlPersist=4h", "-o", "ConnectTimeout=30"),
+    *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"),
+    *("-o", "ClearAllForwardings=yes"),
+)
+# Without a master the proxy ends the command: it must not ask for a password of its own.
+_COMMAND = (
+    *("-o", "ControlMaster=no", "-o", "ProxyCommand=false", "-o", "LogLevel=ERROR"),
+    *("-o", "RemoteCommand=none", "-o", "EscapeChar=none"),
+)
+
+
+def require_login(login: str) -> str:
+    """Return the name of a login node that ssh takes for nothing else.
+
+    Raises:
+        UsageError: it could be an option, or a word that a proxy command of ssh would obey.
+    """
+    if not _LOGIN.match(login):
+        step = "--on HOST, --on USER@HOST, or a Host of ~/.ssh/config"
+        raise UsageError(f"{login!r} is not the name of a login node", place="--on", next_step=step)
+    return login
+
+
+def control_path(login: str) -> Path:
+    """Return the socket of the connection, in a directory that only this user can enter.
+
+    Raises:
+        UntrustedError: another user can exchange what is in the directory.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    directory = (Path(runtime) if runtime else Path.home() / ".cache") / "toolkit" / "on"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    require_trusted(directory)
+    # Machines that share a home directory have sockets of their own.
+    return directory / hashlib.sha256(f"{login}\0{os.uname().nodename}".encode()).hexdigest()[:12]
+
+
+def is_connected(login: str) -> bool:
+    """Return whether there is a connection that takes commands."""
+    with socket.socket(socket.AF_UNIX) as door:
+        return door.connect_ex(os.fspath(control_path(login))) == 0
+
+
+def connect(login: str, notify: Callable[[str, str], None]) -> None:
+    """Connect to a login node if there is no connection; ssh asks for what it needs.
+
+    Raises:
+        LoginError: ssh cannot connect.
+    """
+    path = control_path(require_login(login))
+    with path.with_suffix(".lock").open("w") as lock, tempfile.TemporaryFile("w+") as messages:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_connected(login):
+            return
+        notify("connecting", login)
+        words = ("ssh", "-fN", *_MASTER, "-S", path, "--", login)
+        # The master keeps its standard error: a pipe would never end.
+        process = shell.start(words, stdout=subprocess.DEVNULL, stderr=messages.fileno())
+        if process.wait() != 0:
+            messages.seek(0)
+            raise LoginError(
+                f"ssh cannot connect to {login}",
+                place="--on",
+                details=messages.read().strip().splitlines()[-12:],
+                next_step=f"ssh {login}",
+            )
+
+
+def _command(login: str, option: str, script: str) -> tuple[str, ...]:
+    """Return the words that run a script of sh over the connection, whatever the login shell."""
+    text = base64.b64encode(script.encode()).decode()
+    remote = f"exec sh -c 'eval \"$(echo {text} | base64 -d)\"'"
+    return ("ssh", *_COMMAND, "-S", str(control_path(login)), option, "--", login, remote)
+
+
+def run(
+    login: str,
+    script: str,
+    *,
+    terminal: bool = False,
+    seen: dict[bytes, int] | None = None,
+) -> int:
+    """Run a script of sh on a login node, pass output and signals on, and return its exit code.
+
+    Args:
+        login: the login node.
+        script: what is run, in the home directory.
+        terminal: it gets the terminal of this process, and its keys.
+        seen: how many lines of each rank were printed, also by an earlier run of the same command.
+
+    Raises:
+        LoginLostError: the connection was lost.
+        LoginError: it is not run: something else answers.
+    """
+    token, group = os.urandom(8).hex(), b""
+    marked = f"printf '\\n%s %s\\n' {token} $$; {script}"
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        if not group:
+            raise KeyboardInterrupt
+        kill = f"kill -s {signal.Signals(number).name.removeprefix('SIG')} -- -{group.decode()}"
+        shell.run(_command(login, "-T", kill), check=False, timeout=15)
+
+    # Ctrl-C must not end ssh: it is passed on. With a terminal it is a key.
+    argv = _command(login, "-t" if terminal else "-T", marked)
+    process = shell.start(argv, stdin=None, stderr=None, new_session=not terminal)
+    assert process.stdout
+    numbers = () if terminal else (signal.SIGINT, signal.SIGTERM)
+    handlers = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        reader = process.stdout.fileno()
+        group, first = _read_mark(reader, token)
+        chunks = chain((first,), iter(lambda: os.read(reader, _CHUNK), b""))
+        for chunk in chunks if seen is None else _new(chunks, seen):
+            if group:
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+        code = process.wait()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        process.kill()
+        process.wait()
+    if code == _FAILED and not is_connected(login):
+        raise LoginLostError(
+            f"the connection to {login} was lost",
+            place="--on",
+            next_step=f"toolkit --on {login} ps shows what became of it",
+        )
+    if group:
+        return code
+    raise LoginError(
+        f"{login} does not run commands (exit code {code})",
+        place="--on",
+        details=first.decode("utf-8", "replace").strip().splitlines()[-6:],
+        next_step=f"ssh {login} true",
+    )
+
+
+def _read_mark(reader: int, token: str) -> tuple[bytes, bytes]:
+    """Read to the marked line; return its process group, and what was read after the line.
+
+    If there is none, the group is empty, and the rest is the end of what was read.
+    """
+    mark, text = re.compile(rb"(?:^|\n)%s (\d+)\r?\n" % token.encode()), b""
+    while data := os.read(reader, _CHUNK):
+        text = text[-_MOST_NOISE:] + data
+        if match := mark.search(text):
+            return match[1], text[match.end() :]
+    return b"", text
+
+
+def _new(chunks: Iterable[bytes], seen: dict[bytes, int]) -> Iterator[bytes]:
+    """Yield output without the lines that an earlier run has printed, and count its lines.
+
+    Lines of a rank keep their order, and those of several ranks do not: each rank's are counted.
+    """
+    is_first, rest, printed = not seen, b"", dict[bytes, int]()
+    if seen.get(_CUT):
+        yield b"\n"
+    for chunk in chunks:
+        *rows, rest = (rest + chunk).split(b"\n")
+        new = b""
+        for row in rows:
+            label, bar, _ = row.partition(b"|")
+            printed[label] = printed.get(label, 0) + 1
+            if not bar or printed[label] > seen.get(label, 0):
+                seen[label], new = printed[label], new + row + b"\n"
+        seen[_CUT] = len(rest)
+        yield chunk if is_first else new
+        rest = rest[-_MOST_NOISE:]
+
+
+def put(login: str, script: str, text: str) -> None:
+    """Give a text to the standard input of a script of sh on a login node.
+
+    Raises:
+        LoginError: it fails.
+    """
+    done = shell.run(_command(login, "-T", script), input=text, check=False)
+    if not done.ok:
+        raise LoginError(
+            f"{login} does not take a file (exit code {done.returncode})",
+            place="--on",
+            details=done.tail(3),
+            next_step=f"ssh {login} df",
+        )
+
+
+def rsync(login: str, prepare: str, words: Iterable[str], names: str = "") -> str:
+    """Run rsync to or from a login node, and return what it prints.
+
+    Args:
+        login: the login node, which is called ``on:`` in the words.
+        prepare: commands of sh that change to the directory there.
+        words: of rsync.
+        names: the names of the files that it reads from its standard input.
+
+    Raises:
+        CommandFailedError: it fails.
+    """
+    remote = ("-e", shell_words((sys.executable, "-m", __name__, login)), "--rsync-path", prepare)
+    # Python would import from the current directory, which is a user's tree.
+    done = shell.run(("rsync", "-s", *remote, *words), input=names, cwd="/", check=False)
+    if done.returncode in (0, _VANISHED):
+        return done.stdout
+    raise CommandFailedError(
+        f"rsync failed with exit code {done.returncode}", place=login, details=done.tail()
+    )
+
+
+def _be_remote_shell(login: str, _: str, prepare: str, *words: str) -> int | str:
+    """Run what rsync starts on the other side, whose words arrive as they are."""
+    try:
+        return run(login, f"{prepare} && exec rsync {shell_words(words)}")
+    except LoginError as error:
+        return error.summary
+
+
+if __name__ == "__main__":
+    sys.exit(_be_remote_shell(*sys.argv[1:]))
