@@ -115,7 +115,7 @@ def run(
     script: str,
     *,
     terminal: bool = False,
-    seen: dict[bytes, int] | None = None,
+    printed: dict[bytes, int] | None = None,
 ) -> int:
     """Run a script of sh on a login node, pass output and signals on, and return its exit code.
 
@@ -123,7 +123,7 @@ def run(
         login: the login node.
         script: what is run, in the home directory.
         terminal: it gets the terminal of this process, and its keys.
-        seen: how many lines of each rank were printed, also by an earlier run of the same command.
+        printed: how many lines of each rank were printed, also by an earlier run of the same command.
 
     Raises:
         LoginLostError: the connection was lost.
@@ -148,7 +148,7 @@ def run(
         reader = process.stdout.fileno()
         group, first = _read_mark(reader, token)
         chunks = chain((first,), iter(lambda: os.read(reader, _CHUNK), b""))
-        for chunk in chunks if seen is None else _new(chunks, seen):
+        for chunk in chunks if printed is None else _new(chunks, printed):
             if group:
                 sys.stdout.buffer.write(chunk)
                 sys.stdout.buffer.flush()
@@ -187,23 +187,23 @@ def _read_mark(reader: int, token: str) -> tuple[bytes, bytes]:
     return b"", text
 
 
-def _new(chunks: Iterable[bytes], seen: dict[bytes, int]) -> Iterator[bytes]:
+def _new(chunks: Iterable[bytes], printed: dict[bytes, int]) -> Iterator[bytes]:
     """Yield output without the lines that an earlier run has printed, and count its lines.
 
     Lines of a rank keep their order, and those of several ranks do not: each rank's are counted.
     """
-    is_first, rest, printed = not seen, b"", dict[bytes, int]()
-    if seen.get(_CUT):
+    is_first, rest, count = not printed, b"", dict[bytes, int]()
+    if printed.get(_CUT):
         yield b"\n"
     for chunk in chunks:
         *rows, rest = (rest + chunk).split(b"\n")
         new = b""
         for row in rows:
             label, bar, _ = row.partition(b"|")
-            printed[label] = printed.get(label, 0) + 1
-            if not bar or printed[label] > seen.get(label, 0):
-                seen[label], new = printed[label], new + row + b"\n"
-        seen[_CUT] = len(rest)
+            count[label] = count.get(label, 0) + 1
+            if not bar or count[label] > printed.get(label, 0):
+                printed[label], new = count[label], new + row + b"\n"
+        printed[_CUT] = len(rest)
         yield chunk if is_first else new
         rest = rest[-_MOST_NOISE:]
 

@@ -102,12 +102,12 @@ def test_lines_of_a_repeated_command_are_printed_once(
     home: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     stand_in(home, monkeypatch, local(home))
-    seen = dict[bytes, int]()
+    printed = dict[bytes, int]()
     with pytest.raises(LoginLostError):
-        remote.run("site", "printf 'a\\n0| x\\n0| x\\n1| y\\n0| half'; exit 255", seen=seen)
+        remote.run("site", "printf 'a\\n0| x\\n0| x\\n1| y\\n0| half'; exit 255", printed=printed)
     # Another order of the ranks, and more lines.
     again = "printf '1| y\\n0| x\\n0| x\\n0| half\\n1| y\\nend\\n'"
-    assert remote.run("site", again, seen=seen) == 0
+    assert remote.run("site", again, printed=printed) == 0
     lines = "a\n0| x\n0| x\n1| y\n0| half\n0| half\n1| y\nend\n"
     assert capfdbinary.readouterr().out.decode() == lines
 

@@ -82,7 +82,7 @@ def run_on(login: str, words: list[str]) -> int:
     place, call = enter(login, root, cwd), _call(login, words, cwd)
     script = f"{place}; set -- {shell_words((name, *rest))}\n{call}"
     terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
-    seen = dict[bytes, int]() if name in ("logs", "run") and "--pty" not in words else None
+    printed = dict[bytes, int]() if name in ("logs", "run") and "--pty" not in words else None
     while True:
         if name not in _READING:  # it may have secrets, which others must not see in a list
             path = f"{HOME}/call-{os.urandom(8).hex()}"
@@ -90,7 +90,7 @@ def run_on(login: str, words: list[str]) -> int:
             put(login, receive, f"rm -f {path}\n{script}")
             script = f". {path}"
         try:
-            return run(login, script, terminal=terminal, seen=seen)
+            return run(login, script, terminal=terminal, printed=printed)
         except LoginLostError as error:
             if name not in ("run", *_READING):
                 raise
