@@ -123,7 +123,7 @@ def run(
         login: the login node.
         script: what is run, in the home directory.
         terminal: it gets the terminal of this process, and its keys.
-        printed: how many lines of each rank were printed, also by an earlier run of the same command.
+        printed: how many lines of each rank an earlier run of the same command has printed.
 
     Raises:
         LoginLostError: the connection was lost.
