@@ -29,6 +29,7 @@ _MOST_FILE = 1 << 20  # bytes of a file that is parsed; larger ones are generate
 _MOST_BYTES = 2 << 20  # of all files: a second of parsing
 _MOST_FILES = 200
 _MOST_NAMES = 200  # modules that are looked for where the ranks do not search
+_MOST_LISTED = 1 << 20  # bytes of a directory that is listed there: some ten thousand data files
 _SHEBANG = rb"#![^\n]{0,200}python[\d.]*\s"
 # Names of shared objects in an ELF are strings that end with a NUL byte.
 _LIBMPI = rb"\0lib(?:mpi|mpich|mpi_cxx|mpicxx|mpi_mpifh)\.so(?:\.\d+)?\0"
@@ -238,7 +239,12 @@ class _Program:
         Of any other program, its modules there only tell how it is started.
         """
         doubt, shown = self.doubt, dict(self.shown)
-        places = [*_nearby(self.script.parent, self.directory)]
+        nearby = dict.fromkeys(_nearby(self.script.parent, self.directory))
+        places = [
+            place
+            for place in nearby
+            if os.path.isdir(place) and os.stat(place).st_size < _MOST_LISTED
+        ]
         for statement in self.missing[:_MOST_NAMES]:
             specs = [] if statement.top in self.known else statement.specs(places)
             if self.use(statement, specs, is_certain=statement.is_certain and bool(doubt)):

@@ -178,7 +178,7 @@ def _discover_pyxis(case: Case) -> Case:
     image = case.image.path
     if case.cluster is None:
         return case
-    if "--container-image" not in case.cluster.srun_help():
+    if "--container-image" not in case.cluster.ask("srun", "--help").stdout:
         raise LauncherMismatchError(
             "srun here knows no --container-image: Slurm has no plugin Pyxis",
             place="--runtime pyxis",

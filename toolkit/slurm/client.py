@@ -119,10 +119,6 @@ class Client:
                 names.append(line.replace("srun:", "").strip())
         return tuple(dict.fromkeys(names))
 
-    def srun_help(self) -> str:
-        """Return the text of ``srun --help``, plugins' options included."""
-        return self._run(["srun", "--help"], check=False).stdout
-
     def sbatch_options(self) -> dict[str, Takes]:
         """Return what each option of ``sbatch --help`` takes; plugins' options are among them."""
         text = self._run(["sbatch", "--help"], check=False).stdout
