@@ -19,7 +19,7 @@ from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.run import JobState
 from toolkit.model.site import Limits, Partition, PartitionState, Site, Start, Use
 from toolkit.shell import Result
-from toolkit.slurm import TESTED, client, cluster, failures, hostlist
+from toolkit.slurm import TESTED, AnswerLostError, client, cluster, hostlist
 from toolkit.slurm.client import without_slurm_defaults
 from toolkit.units import minutes
 
@@ -443,7 +443,7 @@ AWAY = {
     ("code", "stderr", "error"),
     [
         *((*answer, SubmissionError) for answer in sorted(REFUSED)),
-        *((*answer, failures.AnswerLostError) for answer in sorted(LOST)),
+        *((*answer, AnswerLostError) for answer in sorted(LOST)),
         *((*answer, SlurmSilentError) for answer in sorted(AWAY)),
     ],
 )

@@ -23,7 +23,7 @@ from toolkit.errors import (
 from toolkit.model.run import JobState
 from toolkit.model.site import Access, Partition
 from toolkit.model.slurm_options import Takes
-from toolkit.slurm import failures, parse, queue
+from toolkit.slurm import AnswerLostError, is_silent, parse, queue, submitted_id
 from toolkit.slurm.hostlist import task_ids
 
 _DEFAULTS = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_EXIT_")
@@ -63,9 +63,9 @@ class Client:
     def _run(self, argv: Sequence[str], *, check: bool = True) -> shell.Result:
         try:
             result = self._execute(argv)
-        except failures.AnswerLostError as error:
+        except AnswerLostError as error:
             raise SlurmSilentError(error.cause, place=error.place, details=error.details) from None
-        if failures.is_silent(result):
+        if is_silent(result):
             raise SlurmSilentError(_SILENCE, place=argv[0], details=result.tail(3))
         if check and not result.ok:
             raise SubmissionError(
@@ -88,9 +88,7 @@ class Client:
         except NeedsInstallError as error:
             raise SlurmUnreachableError(error.cause, place=error.place) from None
         except CommandFailedError as error:
-            raise failures.AnswerLostError(
-                error.cause, place=argv[0], details=error.details
-            ) from None
+            raise AnswerLostError(error.cause, place=argv[0], details=error.details) from None
         if result.returncode == 127:
             raise SlurmUnreachableError(_SILENCE, place=argv[0], details=result.tail(3))
         return result
@@ -148,9 +146,7 @@ class Client:
             AnswerLostError: it is unknown whether Slurm has the job.
             SlurmSilentError: no controller was reached, so Slurm cannot have the job.
         """
-        return failures.submitted_id(
-            self._execute(["sbatch", "--parsable", str(script)], pass_fds), script
-        )
+        return submitted_id(self._execute(["sbatch", "--parsable", str(script)], pass_fds), script)
 
     def find(self, script: str, since: float, known: queue.Snapshot | None = None) -> int | None:
         """Return the newest job of this user that runs a script, or None.
