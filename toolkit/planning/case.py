@@ -187,6 +187,9 @@ def _image(case: Case) -> Image:
             return Image(stored.path, stored.manifest, is_here=True)
     # A cluster that is not reached has the image where this machine has it, or would.
     is_far = case.cluster is None
+    is_path = name.startswith(("/", "./", "../", "~"))
+    if is_far and is_path and not os.path.lexists(os.path.expanduser(name)):  # noqa: PTH111
+        return Image(name)
     is_recipe = is_far and name in images.list_recipes()
     shared = () if is_far else [Path(os.path.expandvars(path)) for path in case.site.images]
     try:
@@ -197,8 +200,6 @@ def _image(case: Case) -> Image:
         if not isinstance(error, UnknownImageError):
             path = images.images_directory() / f"{name.removesuffix('.sif')}.sif"
             return Image(str(path), is_recipe=is_recipe)
-        if name.startswith(("/", "./", "../", "~")):
-            return Image(name)
         error.next_step = "toolkit image list; or give the path that the image has on the cluster"
         raise
     return Image(stored.path, stored.manifest, is_recipe=is_recipe, is_here=not is_far)

@@ -93,14 +93,15 @@ def gpu_code(case: Case) -> Iterator[ToolkitError]:
 
     Without it programs fail with "no kernel image is available for execution on the device".
     """
-    if not case.job.most_gpus:
+    manifest = expected_manifest(case) if case.job.most_gpus else None
+    if manifest is None:
         return
     from toolkit.images.recipe import catalogue
 
     live, written = case.partition, case.written
     gpu = case.job.gpu_type or (live and live.gpu_type) or (written and written.gpu) or ""
-    manifest, known = expected_manifest(case), catalogue.find_capability(gpu)
-    if manifest is None or known is None:
+    known = catalogue.find_capability(gpu)
+    if known is None:
         return
     capability, source = known
     codes = manifest.gpu_code.items()
