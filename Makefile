@@ -8,8 +8,8 @@ PYTEST  := .venv/bin/python -m pytest
 STRICT  := $(if $(CI),-p tests.strict)
 WORKERS := 3
 PARALLEL := -n $(WORKERS) --dist
-# Of real programs: a file's tests share a worker, and the order is that of tests/cluster/conftest.py.
-BY_FILE := loadfile --no-loadscope-reorder
+# Of real programs: a file's tests share a worker, and so its cluster and images.
+BY_FILE := loadfile
 # What of tests/cluster is run (nothing: all of it), and the images of the tests' own store.
 CHOSEN  := not long
 BUILT   := pytorch_cpu

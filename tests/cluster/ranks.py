@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 
 def processes_of(directory: Path) -> dict[int, dict[str, str]]:
@@ -60,6 +62,18 @@ def logs_of(directory: Path, run: str) -> str:
     """
     files = sorted((directory / "runs" / run / "logs").rglob("*.log"))
     return "".join(file.read_text(errors="replace") for file in files)
+
+
+def outcome(directory: Path, run: str) -> dict[str, Any]:
+    """Return what is recorded of the end of a run below a directory."""
+    found: dict[str, Any] = json.loads((directory / "runs" / run / "outcome.json").read_text())
+    return found
+
+
+def row(toolkit: Any, directory: Path, run: str) -> dict[str, Any]:
+    """Return what `toolkit ps` says of a run below a directory."""
+    rows = json.loads(toolkit("ps", "--all", "--json", cwd=directory).stdout)
+    return next(found for found in rows if found["run"] == run)
 
 
 def wait_for(

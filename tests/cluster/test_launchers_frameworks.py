@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ranks import logs_of, none_left, processes_of, wait_for
+from tests.cluster.ranks import logs_of, none_left, outcome, processes_of, wait_for
 
 # Their images are 1.1 GB and six minutes of building; in `make test` the golden scripts and
 # test_launchers_frameworks.py of tests/unit hold what the launchers write.
@@ -43,11 +43,6 @@ if sys.argv[1] == "fail":
     sys.exit(7)
 time.sleep(600)
 """
-
-
-def outcome(directory: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((directory / "runs" / name / "outcome.json").read_text())
-    return found
 
 
 def run(toolkit: Any, directory: Path, *words: object, seconds: float = 400) -> None:

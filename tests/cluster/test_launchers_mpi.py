@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cluster.ranks import logs_of, none_left, processes_of, wait_for
+from tests.cluster.ranks import logs_of, none_left, outcome, processes_of, wait_for
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -45,11 +43,6 @@ count(state)
 if hvd.rank() == 0:
     print(json.dumps({"worlds": state.worlds}), flush=True)
 """
-
-
-def outcome(directory: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((directory / "runs" / name / "outcome.json").read_text())
-    return found
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ranks import logs_of, none_left, wait_for
+from tests.cluster.ranks import logs_of, none_left, row, wait_for
 from tests.cluster.terminal import Terminal
 
 pytestmark = pytest.mark.usefixtures("cluster", "no_jobs_left")
@@ -63,12 +63,6 @@ if (args.lr, args.tag) == (0.25, "a") and not pathlib.Path("mended").exists():
     sys.exit(3)
 print(json.dumps({"loss": args.lr * args.scale}), flush=True)
 """
-
-
-def row(toolkit: Any, directory: Path, run: str) -> dict[str, Any]:
-    """What `toolkit ps` says of a run."""
-    rows = json.loads(toolkit("ps", "--json", cwd=directory).stdout)
-    return next(row for row in rows if row["run"] == run)
 
 
 def tell_to_stop(toolkit: Any, directory: Path, run: str) -> None:

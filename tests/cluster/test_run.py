@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.ordinary_user import User
-from tests.cluster.ranks import logs_of, none_left, wait_for
+from tests.cluster.ranks import logs_of, none_left, outcome, wait_for
 from tests.hostile import HOSTILE
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -37,11 +37,6 @@ TELLING = """\
 import json, os, sys
 sys.stdout.write(json.dumps({"argv": sys.argv[1:], "environment": dict(os.environ), "path": sys.path, "directory": os.getcwd()}) + "\\n")
 """
-
-
-def outcome(directory: Path, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((directory / "runs" / name / "outcome.json").read_text())
-    return found
 
 
 # digits-ddp is what the demo trains, in test_wheel.py.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.ranks import logs_of, wait_for
+from tests.cluster.ranks import logs_of, row, wait_for
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -36,12 +35,6 @@ print("met", flush=True)
 peer.recv(1)
 raise RuntimeError("peer closed the connection")
 """
-
-
-def row(toolkit: Any, directory: Path, name: str) -> dict[str, Any]:
-    """A line of `toolkit ps`."""
-    rows = json.loads(toolkit("ps", "--all", "--json", cwd=directory).stdout)
-    return next(found for found in rows if found["run"] == name)
 
 
 def state(toolkit: Any, job: int) -> str:

@@ -18,6 +18,8 @@ from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase
 from toolkit.images.verify.checks import CHECKS, judge_driver
 from toolkit.images.verify.own_checks import ImageContents, Results
+from toolkit.images.verify.verdicts import merged
+from toolkit.model.image import Verdict
 
 SCRIPTS = package_directory("images/checks")
 RANKS = runpy.run_path(str(SCRIPTS / "ranks.py"))
@@ -184,3 +186,19 @@ def test_a_driver_against_cuda(
     given.labels = {"org.label-schema.usage.singularity.deffile.from": base}
     answer = judge_driver(given, drivers)
     assert (answer.outcome, says in answer.message) == (outcome, True), answer
+
+
+def test_what_could_not_be_checked_does_not_put_out_what_was_found() -> None:
+    before = (Verdict(name="a", outcome="passed"), Verdict(name="b", outcome="passed", site="x"))
+    now = (
+        Verdict(name="a", outcome="unchecked"),
+        Verdict(name="b", outcome="failed", site="y"),
+        Verdict(name="c", outcome="unchecked"),
+    )
+    found = {(one.name, one.site): one.outcome for one in merged(before, now)}
+    assert found == {
+        ("a", ""): "passed",
+        ("b", "x"): "passed",
+        ("b", "y"): "failed",
+        ("c", ""): "unchecked",
+    }
