@@ -99,6 +99,14 @@ def test_one_of_another_length_counts_as_none(cache: Cache) -> None:
     assert cache.find(LAYERS, "k") is None
 
 
+def test_one_of_an_older_version_is_found(cache: Cache) -> None:
+    path = Path(cache.keep(LAYERS, "k", made(cache)).path)
+    old = path.rename(path.with_name("k.sqfs"))
+    found = cache.find(LAYERS, "k")
+    assert found
+    assert Path(found.path) == old
+
+
 @pytest.mark.parametrize("damage", ["", "{", '{"size": "x"}', "\0\xff"])
 def test_a_note_that_is_broken_counts_as_none(cache: Cache, damage: str) -> None:
     path = Path(cache.keep(LAYERS, "k", made(cache)).path)

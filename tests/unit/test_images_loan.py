@@ -134,6 +134,13 @@ def test_the_mirror_is_debians_own() -> None:
     }
 
 
+def test_where_apt_has_no_lists_yet_the_name_of_the_archive_decides() -> None:
+    assert parse_mirrors("$(ORIGIN)|main|$(CODENAME)|bookworm|https://one.example.org/debian") == {
+        "bookworm": "https://one.example.org/debian"
+    }
+    assert parse_mirrors("$(ORIGIN)|main|$(CODENAME)|noble|https://one.example.org/ubuntu") == {}
+
+
 def test_no_password_reaches_a_log() -> None:
     texts = [
         "a https://user:p%40ss@host/simple b",

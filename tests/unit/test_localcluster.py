@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import shutil
@@ -297,6 +298,17 @@ def test_one_at_a_time_and_a_lock_goes_with_its_holder(paths):
     assert {entry.name for entry in paths.directory.iterdir()} == {"file", paths.marker.name}
 
 
+def test_a_full_disk_is_not_told_as_a_file_system_without_locks(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "ftruncate", full)
+    with pytest.raises(OSError, match="No space left"), directory.locked(paths):
+        pass
+
+
 def _contents(directory: Path) -> dict[str, str]:
     return {
         str(path.relative_to(directory)): path.read_text() if path.is_file() else ""
@@ -392,3 +404,11 @@ def test_a_part_that_fails_at_once_is_the_one_whose_log_is_shown(paths):
     with pytest.raises(waiting.StartError) as caught:
         waiting.await_idle(paths, ended, ["nid001"], Silent())
     assert caught.value.logs == ("munged", "cluster")
+
+
+def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ("slurmd", "mariadbd")
+    monkeypatch.setattr(packages, "which", lambda name: None if name in missing else f"/bin/{name}")
+    monkeypatch.setattr(packages, "_any", lambda *_: True)
+    assert packages.needed() == ("slurmd",)
+    assert packages.needed(accounting=True) == ("mariadb-server", "slurmd")
