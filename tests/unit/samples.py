@@ -85,7 +85,8 @@ def make_case(job: dict[str, Any] | None = None, **changes: Any) -> Case:
     target["interpreter"] = INTERPRETERS.get(Path(target["script"]).suffix, "")
     manifest = changes.pop("manifest", MANIFEST)
     path = changes.pop("image", "/home/user/.local/share/toolkit/images/pytorch_cpu.sif")
-    image = Image(path, manifest, is_here=changes.pop("is_here", False))
+    facts = {name: changes.pop(name) for name in ("is_here", "version") if name in changes}
+    image = Image(path, manifest, **facts)
     if (environment := changes.get("environment")) is not None:
         changes["environment"] = replace(environment, manifest=manifest)
     binds, wrong = parse_binds(merged.bind, target["cwd"])

@@ -69,6 +69,7 @@ def cases() -> dict[str, Case]:
         "torchrun-requeue": make_case({"requeue": True, "time": "1:00:00"}),
         "torchrun-retry": make_case({"retry": 2}),
         "torchrun-notify": make_case({"notify": "https://hooks.example/T0KEN", "env": {"HF_TOKEN": "hf_secret"}, "secret": ("HF_TOKEN",)}),
+        "torchrun-staged": make_case({"stage_image": True}, version="0f3a-428126100"),
         "torchrun-unequal": make_case({"nodes": None, "gpus": "2,1", "ntasks_per_node": None}),
         "srun": make_case({"launcher": "srun", "gpus": 2, "ntasks_per_node": None}),
         "srun-file": make_case({"launcher": "srun", "init": "file"}),
@@ -150,7 +151,7 @@ def test_every_value_of_a_template_goes_through_a_quoting():
         r'|plan\.ports(\[0\]| \| join\("-"\))|plan\.requeue\.[a-z]+( \+ 1)?|plan\.requeue\.times \+ 2 \* plan\.requeue\.retries \+ 1'
         r"|launch\.(launcher|cpus_per_task)|container\.(action|home_inside|prefix)"
         r"|point\.number|prefix|own|functions|variable"
-        r"|attempt|command|directive|home|inner_shell|job|launching|line|point|program|salloc|step|tell|words"
+        r"|attempt|command|directive|home|inner_shell|job|launching|line|point|program|salloc|staged|step|tell|words"
         r"|launching \| indent\(4, true\)|part\[name\]\(\)|gpus\[container\.command\]"
         r"|((runtime|plain|self)\.)?(super|mount|about|enter|start|take|options|setup|show|step)\(.*\)"
         """|["'][^~]*["']( ~ (prefix|own|variable)( ~ ["'][^~]*["'])?)*"""

@@ -166,6 +166,11 @@ _OWN_OPTIONS: dict[str, Decorator[Any]] = {
         help="Start again, at most N times, what a failed node, a preemption or a lost GPU ended, "
         "without the node that failed; never what failed by itself.",
     ),
+    "stage_image": click.option(
+        "--stage-image/--no-stage-image",
+        default=None,
+        help="Copy the image to each node's own disk first, where later jobs find it.",
+    ),
     "snapshot": click.option(
         "--snapshot/--no-snapshot",
         default=None,

@@ -70,6 +70,7 @@ class Image(NamedTuple):
         to_fetch: the reference of an image that must be fetched before the job is submitted.
         is_recipe: it is built from one of our recipes.
         is_here: it is a file of this machine.
+        version: names the content of that file: another file, or a later one, has another.
     """
 
     path: str = ""
@@ -77,6 +78,7 @@ class Image(NamedTuple):
     to_fetch: str = ""
     is_recipe: bool = False
     is_here: bool = False
+    version: str = ""
 
 
 class Construction(NamedTuple):

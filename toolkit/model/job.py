@@ -81,6 +81,7 @@ class Job(Model, frozen=True, kw_only=True):
             dependency: Slurm's options, unchanged.
         require_signed: run an image only if it is signed by ``signature_key`` and unchanged since.
         signature_key: a public key in PEM, or the fingerprint of a PGP key.
+        stage_image: copy the image to each node's own disk first, where later jobs find it.
         snapshot: run a frozen copy of the git work tree.
         array: Slurm's ``--array``: submit the script as many jobs, each with its own
             SLURM_ARRAY_TASK_ID.
@@ -150,6 +151,7 @@ class Job(Model, frozen=True, kw_only=True):
     after: tuple[str, ...] = ()
     require_signed: bool | None = None
     signature_key: str | None = None
+    stage_image: bool | None = None
     snapshot: bool | None = None
     python_module: str | None = None
     slurm: dict[str, SlurmValue] = {}

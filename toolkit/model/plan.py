@@ -127,6 +127,8 @@ class Container(Record, frozen=True, kw_only=True):
             others.
         image: absolute path of the SIF, reference of the image, or directory of the environment;
             empty if there is none.
+        staged: path of each node's own copy of the image, in which the shell replaces ``$UID``;
+            empty: there is none.
         name: of the image, as shown to users and for its home directory.
         where: for messages: ``in pytorch_cpu``.
         prefix: prefix of a variable's name that makes it reach the rank and no process before it;
@@ -148,6 +150,7 @@ class Container(Record, frozen=True, kw_only=True):
     command: str = ""
     action: Literal["run", "exec"] = "exec"
     image: str = ""
+    staged: str = ""
     name: str
     where: str = ""
     prefix: str = ""

@@ -120,6 +120,7 @@ class Site(Model, frozen=True, kw_only=True):
         datasets: name -> directory of a dataset at the site: ``imagenet``.
         scratch: directory of caches; ``$NAME`` is replaced from the job's environment; None: below
             the user's cache directory.
+        stage_directory: directory of the nodes' own disks for copies of images (``--stage-image``).
         submit_directory: jobs may be submitted only below it; ``$NAME`` is replaced.
         purge_days: files of ``submit_directory`` that were not read for so long are deleted.
         private_directories: node-local directories, from which no job can be run.
@@ -157,6 +158,7 @@ class Site(Model, frozen=True, kw_only=True):
     images: tuple[str, ...] = ()
     datasets: dict[str, str] = {}
     scratch: str | None = None
+    stage_directory: str = "/tmp"
     submit_directory: str | None = None
     purge_days: int | None = None
     private_directories: tuple[str, ...] = ("/tmp", "/var/tmp", "/dev/shm")

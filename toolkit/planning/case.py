@@ -156,6 +156,10 @@ def _with_image(case: Case) -> Case:
         return case  # The plan refuses the runtime.
     try:
         image = _image(case) if case.runtime.image else Image()
+        if case.job.stage_image and image.is_here:
+            header = images.whole_header(Path(image.path))
+            size = Path(image.path).stat().st_size
+            image = image._replace(version=f"{header.sif_id}-{size}")
         return case.runtime.discover(case._replace(image=image))
     except ToolkitError as error:
         error.place = error.place or ("--image" if case.runtime.image else "--runtime")

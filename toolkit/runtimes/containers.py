@@ -39,6 +39,13 @@ def _check_apptainer(case: Case) -> Iterator[ToolkitError]:
             place="container",
             next_step="toolkit setup, or load its module",
         )
+    if case.job.stage_image and not case.image.version:
+        yield UsageError(
+            "the image's file is not known here: every node reads it where it is",
+            place="--stage-image",
+            next_step="plan the job where the image is, or leave it out",
+            is_warning=True,
+        )
 
 
 def _apptainer(case: Case) -> Container:
@@ -50,11 +57,16 @@ def _apptainer(case: Case) -> Container:
     manifest, file = case.manifest, PurePosixPath(case.image.path)
     command = case.facts.container or "apptainer"
     name = manifest.name if manifest else file.stem
+    staged = ""
+    if case.job.stage_image and case.image.version:
+        directory = case.site.stage_directory.rstrip("/")
+        staged = f"{directory}/toolkit-images-$UID/{case.image.version}.sif"
     has_runscript = manifest.runscript if manifest is not None else case.image.is_recipe
     return Container(
         command=command,
         action="run" if has_runscript else "exec",
         image=case.image.path,
+        staged=staged,
         name=name,
         where=f"in {name}",
         prefix="APPTAINERENV_" if command == "apptainer" else "SINGULARITYENV_",

@@ -52,6 +52,7 @@ def script(plan: Plan) -> str:
         "directives": [] if plan.interactive else _directives(plan),
         "salloc": quoting.comment(" ".join(_options(plan, quoting.shell))),
         "home": _home(container),
+        "staged": quoting.shell_with_variables(container.staged),
         "first_steps": steps,
         # A shell in the container that takes the steps before the program.
         "inner_shell": f'sh -c {inner_shell} "$run/report" ' if steps else "",
