@@ -71,7 +71,7 @@ def test_the_help_of_sbatch_says_what_each_option_takes():
 def test_flags_and_fields_are_those_of_the_table():
     """A new option of ours is a row of the table and a field of ``Job``; this says which one is missing."""
     others = """summary script arguments image runtime conda_env modules site launcher bind datasets env pass_env secret runs
-    max_restarts init max_requeues notify retry interactive pty sweep rerun_of after require_signed signature_key snapshot python_module slurm"""
+    max_restarts init max_requeues notify retry interactive pty sweep rerun_of after require_signed signature_key snapshot stage_image python_module slurm"""
     assert {one.name for one in fields(Job)} - {*others.split()} == {one.field for one in OWN}
     shown = {name: parameter for parameter in command.params for name in parameter.opts}
     shown.pop("--cluster", None)  # the group adds it to each command that it loads
