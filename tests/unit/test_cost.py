@@ -55,6 +55,8 @@ def test_elements_of_an_array_are_summed_and_what_was_not_sampled_is_unknown() -
     )
     assert known.cpu_share == pytest.approx((20 + 86400.5) / (40 * 4))
     assert (known.memory, known.start_seconds, known.slurm_gpu) == (None, None, None)
+    hidden = efficiency.from_records(records()[1:])
+    assert (hidden.cpus, hidden.memory, hidden.waited) == (0, None, None), "steps without their job"
 
 
 G = 1 << 30
@@ -99,9 +101,12 @@ def test_samples_are_of_the_last_attempt_and_hostile_ones_are_left_out(tmp_path:
         "0, 40, 1000, 81920, 100.50, 400.00\n1, 0, 0, 81920, [N/A], [N/A]\n0, 60, 3000, 81920, 99.50, 400.00\n"
         "No devices were found\n0, nan, 1, 1, 1, 1\n0, 1e9, 1, 1, 1, 1\n"
     )
+    (run.logs / "2.9-n4.gpus.csv").write_text("0, 9, 1, 80, 1.0, 2.0\n")
+    (run.logs / "2.10-n4.gpus.csv").write_text("0, 10, 1, 80, 1.0, 2.0\n")
     (run.logs / "2-n2.gpus.csv").symlink_to("/etc/passwd")
     (run.logs / "22-n3.gpus.csv").write_text("0, 1, 1, 80, 1.0, 2.0\n")
-    first, second = efficiency.measure(run).gpus
+    first, second, last = efficiency.measure(run).gpus
+    assert (last.host, last.busy) == ("n4", 10.0)
     assert first == ("n1", 0, 50.0, 3000 << 20, 81920 << 20, 100.0, 400.0, (40.0, 60.0))
     assert (second.busy, second.power, second.limit) == (0.0, None, None)
 
@@ -111,6 +116,11 @@ def test_a_cluster_without_accounting_is_told_plainly(tmp_path: Path) -> None:
     known = efficiency.measure(run_of(tmp_path, off))
     assert known.missing == (
         "CPU and memory: this cluster keeps no accounting, or does not show it",
+    )
+    gpus = new_run(tmp_path / "gpus-0001", 3, plan=decide(make_case({"gpus": 1})), outcome=DONE)
+    gpus.client = Answers(sacct=SACCT)
+    assert efficiency.measure(gpus).missing == (
+        "use of the GPUs: nvidia-smi gave no samples on the nodes",
     )
     assert (known.state, known.seconds, known.cpu_share) == ("COMPLETED", 1.0, None)
 

@@ -126,8 +126,9 @@ def _page(run: Run, known: efficiency.Efficiency, rows: list[tuple[str, str]]) -
     ]
     axes = Axis("minutes", is_log=False), Axis("GPU use, %", is_log=False, least=100)
     drawing = chart("GPUs over time", curves, *axes) if curves else None
-    title = f"Report of {run.name}"
-    return reports.render("report.html.j2", title=title, rows=rows, drawing=drawing)
+    return reports.render(
+        "report.html.j2", title=f"Report of {run.name}", rows=rows, drawing=drawing
+    )
 
 
 def _seconds(text: str) -> int:

@@ -124,10 +124,8 @@ def measure(run: Run, *, seconds: int = 60) -> Efficiency:
         missing.append(f"CPU and memory: {error.cause}")
     else:
         known = from_records(records) if records else known
-        if known.memory is None:
+        if known.memory is None and came_out:
             missing.append("memory: the job was too short, or its accounting is some seconds late")
-    if run.plan.gpus_per_node and not gpus:
-        missing.append("nvidia-smi gave no samples of the GPUs on the nodes")
     if run.plan.gpus_per_node and not gpus:
         missing.append("use of the GPUs: nvidia-smi gave no samples on the nodes")
     if came_out is None:
@@ -138,7 +136,7 @@ def measure(run: Run, *, seconds: int = 60) -> Efficiency:
 def from_records(records: Sequence[Job]) -> Efficiency:
     """Return what Slurm's accounting knows of a job, or of all elements of an array."""
     jobs = {record["JobIDRaw"]: record for record in records if "." not in record["JobIDRaw"]}
-    first = next(iter(jobs.values()))
+    first = next(iter(jobs.values()), records[0])
     elapsed = {number: whole(job["ElapsedRaw"]) or 0 for number, job in jobs.items()}
     cpus = {number: whole(job["AllocCPUS"]) or 0 for number, job in jobs.items()}
     got = sum(elapsed[number] * cpus[number] for number in jobs)
@@ -157,7 +155,7 @@ def from_records(records: Sequence[Job]) -> Efficiency:
         state=state_of(first),
         seconds=float(sum(elapsed.values())),
         limit_seconds=(whole(first["TimelimitRaw"]) or 0) * 60.0 or None,
-        cpus=max(cpus.values()),
+        cpus=max(cpus.values(), default=0),
         cpu_share=used / got if used and got else None,
         memory=max(memory, default=None),
         slurm_gpu=max((peak for peak in peaks if peak >= 0), default=None),
@@ -184,18 +182,15 @@ def _memory(job: Job, step: Job) -> Iterator[Memory]:
 
 def samples(run: Run) -> tuple[Gpu, ...]:
     """Return the GPUs of a run by what nvidia-smi printed on its nodes, in its last attempt."""
-    newest: dict[tuple[str, str], tuple[int, str]] = {}
+    newest = dict[tuple[str, str], str]()
     with suppress(OSError):
-        for name in run.names(run.logs):
+        # Attempt 10 comes after 9: 7-nid001, 7.1-nid001, ..., 7.10-nid001.
+        for name in sorted(run.names(run.logs), key=lambda name: (len(name), name)):
             job, _, host = name.removesuffix(SAMPLES).partition("-")
-            number, _, attempt = job.partition(".")
+            number = job.partition(".")[0]
             if name.endswith(SAMPLES) and number.partition("_")[0] == str(run.number):
-                newest[number, host] = max(
-                    newest.get((number, host), (-1, "")), (whole(attempt) or 0, name)
-                )
-    return tuple(
-        gpu for (_, host), (_, name) in sorted(newest.items()) for gpu in _read(run, host, name)
-    )
+                newest[number, host] = name
+    return tuple(gpu for place in sorted(newest) for gpu in _read(run, place[1], newest[place]))
 
 
 def _read(run: Run, host: str, name: str) -> Iterator[Gpu]:
