@@ -49,7 +49,7 @@ test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (
 	@$(MAKE) --no-print-directory lint test-unit test-cluster
 
 test-all: ## every test, also the costly variations of others (about two hours)
-	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='pytorch_cpu tensorflow_cpu ray_cpu trainers_cpu deepspeed_cpu'
+	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='pytorch_cpu tensorflow_cpu ray_cpu'
 
 test-unit: .venv/.ready-dev ## the tests that need no other program (one minute)
 	$(PYTEST) $(STRICT) $(PARALLEL) worksteal tests/unit

@@ -79,20 +79,6 @@ def notebook_image(pytorch_image: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trainers_image(pytorch_image: Path) -> Path:
-    """PyTorch with Lightning, Transformers and Accelerate; 3 minutes where it has to be built."""
-    del pytorch_image
-    return real_image("trainers_cpu")
-
-
-@pytest.fixture(scope="session")
-def deepspeed_image(trainers_image: Path) -> Path:
-    """The same with DeepSpeed; 5 minutes where it has to be built."""
-    del trainers_image
-    return real_image("deepspeed_cpu")
-
-
-@pytest.fixture(scope="session")
 def tensorflow_image() -> Path:
     """TensorFlow and Horovod; 7 minutes where it has to be built."""
     return real_image("tensorflow_cpu")

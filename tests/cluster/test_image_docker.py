@@ -198,26 +198,6 @@ def test_an_engine_that_stops_in_the_middle(docked: Docked, engine_directory: Pa
             again.end()
 
 
-def test_a_disk_of_the_engine_that_fills_up(docked: Docked, engine_directory: Path) -> None:
-    place = engine_directory / "small"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "toolkit-test", place], check=True)
-    try:
-        with engine_in(place) as engine:
-            docked.extra |= engine.environment
-            done = docked.build(docked.recipe("cat /dev/zero > /large"))
-            assert done.returncode == 73, done.stderr
-            assert "in the step act of tiny" in done.stderr
-            assert docked.left() == ["tiny.failed.log"]
-            too_small = docked.recipe("true")
-            too_small.write_text(too_small.read_text().replace("build = 20", "build = 500"))
-            refused = docked.build(too_small)
-            assert refused.returncode == 73
-            assert "in the engine's directory" in refused.stderr
-    finally:
-        subprocess.run(["umount", "--lazy", place], check=True)
-
-
 def test_a_reader_builds_the_definition_by_docker_alone(
     docked: Docked, docker_engine: TestEngine, registry: TestRegistry
 ) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from tests.cluster.image_fixtures import Tiny, manifest_in
-from toolkit.images.store import sif_files, store
-from toolkit.model.base import to_json
 
 
 def outcomes(text: str) -> dict[str, tuple[str, str]]:
@@ -65,33 +61,3 @@ def test_an_image_that_is_wrong_is_found_before_it_is_kept(tiny: Tiny) -> None:
     assert found["entrypoint"] == ("passed", "prints nothing of its own"), found
     assert found["imports"][0] == "unchecked"
     assert found["ranks-mpi"][0] == "unchecked"
-
-
-def without_manifest(image: Path) -> None:
-    descriptors = sif_files.read_descriptors(image)
-    (number,) = [each.number for each in descriptors if each.label == store.MANIFEST]
-    subprocess.run(["apptainer", "sif", "del", str(number), image], check=True)
-
-
-def test_a_manifest_that_promises_too_much_is_found_and_none_is_no_fault(built: Tiny) -> None:
-    image = built.images / "tiny.sif"
-    known = store.manifest_of(image)
-    assert known
-    without_manifest(image)
-    lies = replace(known, frameworks={"torch": "2.0"}, mpi=("pmix",))
-    sif_files.add_object(image, to_json(lies), store.MANIFEST, "--datatype", "6")
-    found = outcomes(built.run("verify", "tiny", "--json").stdout)
-    assert found["imports"][0] == "failed"
-    assert found["openmpi"][0] == "failed"
-    foreign = built.place / "foreign.sif"
-    image.rename(foreign)
-    without_manifest(foreign)
-    done = built.run("verify", foreign, "--json")
-    found = outcomes(done.stdout)
-    assert done.returncode == 0, done.stderr
-    assert found["manifest"][0] == "unchecked"
-    assert found["size"][0] == "passed"
-    assert found["entrypoint"] == (
-        "passed",
-        "prints nothing of its own by exec; its runscript is not used by jobs and was not run",
-    )

@@ -23,15 +23,6 @@ except ImportError:
     wandb = None
 print("result", helper.double(value), wandb)
 """
-RANKS = """\
-import sys
-import torch.distributed as dist
-from .part import value
-dist.init_process_group('gloo')
-print('ranks', dist.get_world_size(), value, sys.argv[1:], flush=True)
-dist.barrier()
-dist.destroy_process_group()
-"""
 
 
 def project(directory: Path, train: str = TRAIN) -> Path:
@@ -81,14 +72,3 @@ def test_a_job_whose_imports_fail_does_not_queue_and_would_have_failed(
     forced = toolkit("run", "--force", "see whether it is true", *options, cwd=work, timeout=300)
     assert forced.returncode == 1
     assert "No module named 'cv2'" in "".join(logs(work))
-
-
-def test_a_package_is_trained_by_torchrun_as_a_module(toolkit, shared_dir, pytorch_image):
-    """Both ways to write it; the run can be repeated, and relative imports work as for `python -m`."""
-    work = write_files(project(shared_dir), {"inner/__init__.py": "", "inner/train.py": RANKS})
-    image = ("--image", str(pytorch_image))
-    module = "-m inner.train --lr 1"
-    for words in (module, f"-- python {module}", "runs/train-0001"):
-        done = toolkit("run", *image, "--nodes", "2", *words.split(), cwd=work, timeout=300)
-        assert done.returncode == 0, done.stderr
-    assert "".join(logs(work)).count("ranks 2 21 ['--lr', '1']") == 6

@@ -29,24 +29,6 @@ if os.environ["SLURM_PROCID"] == "1":
     sys.exit(3)
 time.sleep(300)
 """
-# Meets by MPI, and tells torch.distributed what it has learned.
-DIST_UTIL = """\
-import os
-import torch, torch.distributed as dist
-from mpi4py import MPI
-
-def main():
-    comm = MPI.COMM_WORLD
-    os.environ["MASTER_ADDR"] = comm.bcast(os.uname().nodename, root=0)
-    os.environ.update(MASTER_PORT="29400", RANK=str(comm.rank), WORLD_SIZE=str(comm.size))
-    dist.init_process_group("gloo")
-    total = torch.tensor(comm.rank)
-    dist.all_reduce(total)
-    dist.barrier()
-    dist.destroy_process_group()
-    if comm.rank == 0:
-        print("sum of", comm.size, "ranks", total.item(), flush=True)
-"""
 
 
 # The others have ended, and rank 0 goes on until it is told not to.
@@ -113,26 +95,6 @@ def test_a_rank_that_fails_ends_the_others_at_once(launch, pytorch_image, shared
     (shared_dir / "fail.py").write_text(FAILING)
     done = launch(pytorch_image, "--launcher srun --ntasks-per-node 2 fail.py")
     assert done.returncode == 3, done.stdout + done.stderr
-
-
-def test_a_package_that_meets_through_mpi_is_started_by_mpi(launch, pytorch_image, shared_dir):
-    """As in public diffusion models: the script itself names neither MPI nor torch.distributed."""
-    for folder in ("scripts", "diffusion"):
-        (shared_dir / folder).mkdir()
-    (shared_dir / "scripts/train.py").write_text(
-        "from diffusion import dist_util\ndist_util.main()\n"
-    )
-    (shared_dir / "diffusion/__init__.py").touch()
-    (shared_dir / "diffusion/dist_util.py").write_text(DIST_UTIL)
-    done = launch(
-        pytorch_image,
-        "--nodes 2 --ntasks-per-node 2 --env",
-        f"PYTHONPATH={shared_dir}",
-        "scripts/train.py",
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "mpi (train.py imports mpi4py (in diffusion/dist_util.py))" in done.stderr
-    assert "sum of 4 ranks 6" in done.stdout
 
 
 def planned_lines(shared_dir: Path, name: str) -> list[str]:

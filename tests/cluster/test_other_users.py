@@ -13,7 +13,6 @@ import pytest
 
 from tests.cluster.image_fixtures import Tiny, tidied
 from tests.cluster.ordinary_user import becoming, change_accounts
-from tests.readers import READERS
 from toolkit.errors import ConfigError, UntrustedError
 from toolkit.planning.settings import chosen
 
@@ -306,28 +305,3 @@ def test_nobody_else_reaches_the_database_of_a_cluster(public, user):
     finally:
         call("cluster", "down")
     assert not (clusters / "db").exists()
-
-
-def test_students_find_the_images_of_the_course_and_others_do_not(group, public, user):
-    """The commands of the README, with another place for /srv and /etc."""
-    images, etc = public / "images", public / "etc" / "toolkit"
-    teacher = ("install", "-d", "-o", USERS[0], "-g", group, "-m", "2750", images)
-    subprocess.run(teacher, check=True)
-    subprocess.run(["install", "-d", "-m", "755", etc], check=True)
-    (etc / "toolkit.toml").write_text(f'images = ["{images}"]\ntime = "7:00"\n')
-    sif = images / "course.sif"
-    sif.write_bytes(READERS["sif"].seeds[0])
-    shutil.chown(sif, USERS[0], group)
-    sif.chmod(0o640)
-    env = {"TOOLKIT_ETC": str(etc)}
-    outside = user.toolkit("image", "list", env=env)
-    assert (outside.returncode, "course" in outside.stdout) == (0, False), outside.stderr
-    change_accounts("usermod", "--append", "--groups", group, user.name)
-    try:
-        assert str(images) in user.toolkit("image", "list", env=env).stdout
-        assert user.toolkit("image", "path", "course", env=env).stdout.strip() == str(sif)
-        etc.chmod(0o777)
-        refused = user.toolkit("image", "list", env=env)
-        assert (refused.returncode, str(etc) in refused.stderr) == (94, True)
-    finally:
-        change_accounts("gpasswd", "--delete", user.name, group, check=False)

@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from tests.cluster.ranks import wait_for
 from tests.unit.run_fixtures import Answers
 from toolkit import sites
 from toolkit.model.case import Case
 from toolkit.model.job import Job
 from toolkit.model.site import Facts, Site, Use
-from toolkit.rules import files, judge
+from toolkit.rules import judge
 from toolkit.slurm import cluster, parse
 
 RIGHT: dict[str, Any] = {
@@ -130,37 +129,6 @@ def test_slurm_refuses_what_the_rules_do_and_takes_what_they_let_pass(place):
     assert ours == slurm
 
 
-def test_jobs_are_taken_from_one_directory(place, shared_dir):
-    inside, beside = place.directory / "project", place.directory.with_name("scratch-of-another")
-    for directory in (inside, beside):
-        directory.mkdir(exist_ok=True)
-    said = place.refused(
-        *([*words({}), f"--chdir={path}"] for path in (inside, beside, shared_dir))
-    )
-    assert [bool(one) for one in said] == [False, True, True], said
-    assert f"jobs are taken from {place.directory} only" in said[2]
-    for path, is_refused in ((inside, False), (beside, True), (shared_dir, True)):
-        case = Case(Job(), place.site, directory=str(path))
-        assert bool([*files.directory(case)]) is is_refused
-
-
-def test_a_user_may_have_so_many_jobs(place):
-    for number in range(2):
-        assert place.refused(words(H100)) == [""]
-        assert not place.stopped(H100, mine={"amd_h100_2": Use(submitted=number)})
-        done = place.do("cluster exec -- sbatch --hold --parsable --wrap=true", *words(H100))
-        assert done.returncode == 0, done.stderr
-    full = "one user may have 2 jobs in amd_h100_2"
-    # slurmctld tells its plugin of new jobs a second later.
-    wait_for(lambda: full in place.refused(words(H100))[0], "the refusal")
-    options = "--partition amd_h100_2 --gpus 1 --image none.sif --launcher none --comment"
-    dry = place.do(f"run --dry-run {options}", RIGHT["comment"], "hostname")
-    assert f"{full}; you have 2, and this would be 1 more (site like-neuron, 2026-08)" in dry.stderr
-    shown = json.loads(place.do("cluster show --json").stdout)["partitions"]
-    assert {one["settings"]["name"]: one["use"]["submitted"] for one in shown}["amd_h100_2"] == 2
-    assert place.do("cluster exec -- scancel --state=PENDING").returncode == 0
-
-
 def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(place, pytorch_image):
     image = ("--image", str(pytorch_image), "--comment", RIGHT["comment"])
     common = "--launcher none --partition gh200_1"
@@ -181,20 +149,6 @@ def test_all_is_said_at_once_and_a_reason_forces_what_slurm_would_take(place, py
     kept = json.loads((place.directory / "runs/hostname-0001/plan.json").read_text())["forced"]
     assert kept["reason"] == reason
     assert "aarch64" in kept["findings"][0]
-
-
-def test_where_a_job_would_start_soonest(place):
-    shown = place.do("cluster show --nodes 2 --gpus 4 --time 1:00:00 --json")
-    found = {one["settings"]["name"]: one for one in json.loads(shown.stdout)["partitions"]}
-    on_path = ("-m", "toolkit", *"cluster show --site generic --json".split())
-    seen = json.loads(place.do("cluster exec --", sys.executable, *on_path).stdout)["partitions"]
-    assert [(one["settings"]["name"], one["gpus"]) for one in seen] == [
-        (name, one["gpus"]) for name, one in found.items()
-    ]
-    assert found["cas_v100_4"]["start"]["at"]
-    assert "takes no batch jobs" in found["jupyter"]["start"]["refused"]
-    assert found["amd_h100_2"]["start"]["at"] == ""
-    assert (found["cas_v100_4"]["gpus_free"], found["cas_v100_4"]["limits"]["gpus"]) == (8, 44)
 
 
 def test_a_site_is_made_from_the_live_cluster_and_compared_with_it(place):

@@ -77,19 +77,3 @@ def test_a_script_that_changes_while_its_job_waits(toolkit, shared_dir, way):
     assert ("has changed since train-0001" in again.stderr) == (way == "live")
     assert ("left out: .env" in again.stderr) == (way == "snapshot")
     assert not list((shared_dir / "runs").rglob(".env"))
-
-
-def test_a_cluster_of_another_name_is_offered(toolkit, toolkit_env, shared_dir):
-    env = {name: value for name, value in toolkit_env.items() if name != "TOOLKIT_CLUSTER"}
-    words = (*ON_HOST, "--", "hostname")
-    up = toolkit("cluster", "up", "--name", "nu", "--nodes", "1", env=env)
-    try:
-        assert "export TOOLKIT_CLUSTER=nu     or with each command: --cluster nu" in up.stdout
-        offered = toolkit(*words, cwd=shared_dir, env=env)
-        assert (offered.returncode, "nu, test" in offered.stderr) == (69, True), offered.stderr
-        done = toolkit(words[0], "--cluster", "nu", *words[1:], cwd=shared_dir, env=env)
-        assert done.returncode == 0, done.stderr
-        assert "nid001" in done.stdout
-    finally:
-        down = toolkit("cluster", "down", "--cluster", "nu", env=env)
-        assert down.returncode == 0, down.stderr
