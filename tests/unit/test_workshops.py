@@ -71,9 +71,9 @@ def test_a_new_workshop_can_be_read_and_its_exercises_can_be_run(
     ("before", "after", "message"),
     [
         ("people", "peopel", "close: people|'peopel'"),
-        ('"01-ddp"', '"../x"', "not a name of a folder"),
+        ('"01-ddp"', '"../x"', "expected a name of a folder"),
         ('"01-ddp"', '"02-own"', "two exercises are called 02-own"),
-        ('folder = "own"', 'folder = "../own"', "not a folder beside"),
+        ('folder = "own"', 'folder = "../own"', "expected a file or folder beside"),
         (
             'folder = "own"',
             'folder = "jobs/digits-dpp"',

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from typing import Annotated
 
 from msgspec import Meta
@@ -18,6 +17,18 @@ SIGNATURE = "workshop.json.sig"
 PACKED = "workshop.tar"
 FORMAT = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}\Z")
+# A relative path that leads to no other directory than those below.
+_INSIDE = r"^(?:(?!\.{1,2}(?:/|\Z))[^/\0]{1,255}(?:/(?!\Z)|\Z)){1,64}\Z"
+
+Name = Annotated[
+    str,
+    Meta(pattern=rf"^(?!runs\Z){NAME.pattern}", description="a name of a folder, such as 01-ddp"),
+]
+Thing = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.-]{0,59}\Z", description="a plain name")]
+Inside = Annotated[str, Meta(pattern=_INSIDE, description="a file or folder beside workshop.toml")]
+Lock = Annotated[
+    str, Meta(pattern=rf"^\Z|{_INSIDE}", description='a file beside workshop.toml, or ""')
+]
 
 Language = Annotated[
     str, Meta(pattern="^[a-z]{2,3}$", description='the code of a language, such as "en"')
@@ -35,9 +46,9 @@ class Exercise(Model, frozen=True, kw_only=True):
             the README.md of the folder.
     """
 
-    name: str
-    folder: str
-    text: dict[Language, str] = {}
+    name: Name
+    folder: Inside
+    text: dict[Language, Inside] = {}
 
 
 class Workshop(Job, frozen=True, kw_only=True):
@@ -63,9 +74,9 @@ class Workshop(Job, frozen=True, kw_only=True):
     language: tuple[Language, ...] = ("en",)
     date: str = ""
     people: Positive = 1
-    images: dict[str, str] = {}
-    data: dict[str, str] = {}
-    results: str = ""
+    images: dict[Thing, Lock] = {}
+    data: dict[Thing, str] = {}
+    results: Annotated[str, Meta(pattern=r"^(?:/.*)?\Z", description="an absolute path")] = ""
     exercises: Annotated[
         tuple[Exercise, ...], Meta(min_length=1, description="tables [[exercises]], one at least")
     ]
@@ -155,54 +166,26 @@ class Results(Model, frozen=True, kw_only=True):
 
 
 def check(workshop: Workshop) -> Workshop:
-    """Return a workshop whose names and paths are plain.
+    """Return a workshop whose texts are in its languages, and whose exercises differ in name.
 
     Raises:
-        BadDataError: a name, path or title is not valid.
+        BadDataError: a name or language is not valid.
     """
-    for key, message in _problems(workshop):
-        raise BadDataError(message, key)
-    return workshop
-
-
-def _problems(workshop: Workshop) -> Iterator[tuple[str, str]]:
+    titles = workshop.title if isinstance(workshop.title, dict) else {}
+    texts = [(f"exercises[{n}].text", each.text) for n, each in enumerate(workshop.exercises)]
+    for key, table in (("title", titles), *texts):
+        for language in table:
+            if language not in workshop.language:
+                have = ", ".join(workshop.language)
+                message = f"the workshop is not in the language {language!r}, but in {have}"
+                raise BadDataError(message, key)
     names = [exercise.name for exercise in workshop.exercises]
-    for number, exercise in enumerate(workshop.exercises):
-        key = f"exercises[{number}]"
-        if not NAME.match(exercise.name) or exercise.name == "runs":
-            yield f"{key}.name", f"{exercise.name!r} is not a name of a folder, such as 01-ddp"
-        if names.count(exercise.name) > 1:
-            yield f"{key}.name", f"two exercises are called {exercise.name}"
-        if not is_inside(exercise.folder):
-            yield f"{key}.folder", f"{exercise.folder!r} is not a folder beside {WORKSHOP}"
-        yield from _texts(f"{key}.text", exercise.text, workshop)
-    for table, values in (("images", workshop.images), ("data", workshop.data)):
-        for name, path in values.items():
-            if not NAME.match(name.replace(".", "-")):
-                yield f"{table}.{name}", f"{name!r} is not a plain name"
-            if table == "images" and path and not is_inside(path):
-                yield f"{table}.{name}", f"{path!r} is not a file beside {WORKSHOP}"
-    if workshop.results and not workshop.results.startswith("/"):
-        yield "results", "the directory of results must be an absolute path"
-    if isinstance(workshop.title, dict):
-        yield from _languages("title", workshop.title, workshop)
-
-
-def _texts(key: str, texts: Mapping[str, str], workshop: Workshop) -> Iterator[tuple[str, str]]:
-    yield from _languages(key, texts, workshop)
-    for path in texts.values():
-        if not is_inside(path):
-            yield key, f"{path!r} is not a file beside {WORKSHOP}"
-
-
-def _languages(key: str, table: Mapping[str, str], workshop: Workshop) -> Iterator[tuple[str, str]]:
-    for language in table:
-        if language not in workshop.language:
-            have = ", ".join(workshop.language)
-            yield key, f"the workshop is not in the language {language!r}, but in {have}"
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise BadDataError(f"two exercises are called {name}", f"exercises[{number}].name")
+    return workshop
 
 
 def is_inside(path: str) -> bool:
     """Return whether a relative path leads to no other directory than those below."""
-    parts = path.split("/")
-    return bool(path) and not any(part in ("", ".", "..") or "\0" in part for part in parts)
+    return re.match(_INSIDE, path) is not None
