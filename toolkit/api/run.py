@@ -156,7 +156,24 @@ def complete(
     """
     run = write(case, adapt)
     on_plan(run.plan)
-    job_id = submit(run, local_name(case.site), wait)
+    submit(run, local_name(case.site), wait)
+    return await_end(run, on_event=on_event, on_cancel=on_cancel, until=until)
+
+
+def await_end(
+    run: Run,
+    *,
+    on_event: Callable[[Event], object] = bool,
+    on_cancel: Callable[[int], object] = bool,
+    until: float = math.inf,
+) -> CompletedRun:
+    """Follow a run that was submitted until its job has ended; arguments as of ``complete``.
+
+    Raises:
+        ToolkitError: it could not be followed; the job was cancelled, as in the other cases.
+        TimeoutError: the job had not ended at ``until``.
+        KeyboardInterrupt: this process was interrupted.
+    """
     try:
         for event in follow(run, until=until):
             if isinstance(event, Outcome):
@@ -164,7 +181,7 @@ def complete(
             on_event(event)
     except BaseException:
         with contextlib.suppress(ToolkitError):  # a Slurm that is silent does not cancel either
-            run.client.cancel(job_id)
-            on_cancel(job_id)
+            run.client.cancel(run.job_id)
+            on_cancel(run.job_id)
         raise
     raise AssertionError("a run that is followed ends with an outcome")

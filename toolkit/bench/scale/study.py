@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
@@ -16,21 +16,19 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from toolkit import __version__, git
-from toolkit.api.run import CompletedRun
+from toolkit.api.run import CompletedRun, await_end
 from toolkit.bench import jobs
 from toolkit.bench.scale.directory import StudyDirectory
 from toolkit.bench.scale.measurement import Evidence, parse, sample
 from toolkit.bench.scale.model import Options, Origin, Point, Sample, Study
 from toolkit.config import package_directory
-from toolkit.errors import MalformedInputError, ToolkitError
+from toolkit.errors import MalformedInputError
 from toolkit.files import read_text
 from toolkit.model.case import Case
 from toolkit.model.plan import Plan
-from toolkit.model.run import JobState, Outcome
 from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
-from toolkit.runs.follow import follow
 from toolkit.runs.logs import Tail
 from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
@@ -133,20 +131,6 @@ def adapted(options: Options, point: Point, given: Case) -> Case:
     return given._replace(job=job)
 
 
-class Measuring(NamedTuple):
-    """The circumstances of the runs that a study lacks.
-
-    Attributes:
-        plans: of the points as they would be submitted now.
-    """
-
-    options: Options
-    directory: StudyDirectory
-    cwd: Path
-    say: jobs.Inform
-    plans: Mapping[Point, Plan]
-
-
 def measure(
     options: Options,
     planned: Sequence[PlannedPoint],
@@ -174,28 +158,35 @@ def measure(
     # Runs of an interrupted study come first: their job may still be running.
     missing.sort(key=lambda turn: directory.run_in_progress(*turn) is None)
     plans = {entry.point: entry.plan for entry in planned}
-    measuring = Measuring(options, directory, cwd, say, plans)
     for count, (point, number) in enumerate(missing, len(turns) - len(missing) + 1):
         say("point", f"{count} of {len(turns)}: {point.key}, run {number}")
-        taken = _measure_run(measuring, point, number)
+        taken = None
+        if ran := _taken_up(directory.run_in_progress(point, number), plans[point], say):
+            with suppress(MalformedInputError):  # of the run before: the metric may be printed now
+                taken = _sample(options, point, number, ran)
+        if taken is None:
+            directory.pending_file(point, number).unlink(missing_ok=True)
+            taken = _measure_run(options, directory, (point, number), cwd, say)
         directory.keep(point, taken)
         say("value", f"{options.metric} {taken.value:.6g}")
         on_sample(replace(study, samples=directory.read_samples()))
     return replace(study, samples=directory.read_samples())
 
 
-def _measure_run(measuring: Measuring, point: Point, number: int) -> Sample:
-    """Return the measurement of a run, once it has ended.
+def _measure_run(
+    options: Options,
+    directory: StudyDirectory,
+    turn: tuple[Point, int],
+    cwd: Path,
+    say: jobs.Inform,
+) -> Sample:
+    """Run a point, and return its measurement.
 
     Raises:
         FailedRunError: it failed.
         ToolkitError: it could not be submitted or followed, or printed no metric.
     """
-    options, directory = measuring.options, measuring.directory
-    if (ran := _taken_up(measuring, point, number)) is not None:
-        with suppress(MalformedInputError):  # of the run before: the metric may be printed now
-            return _sample(options, point, number, ran)
-        directory.pending_file(point, number).unlink(missing_ok=True)
+    point, number = turn
 
     def prepare(plan: Plan) -> None:
         if options.hook:  # where the ranks see it, inside of containers as well
@@ -204,64 +195,57 @@ def _measure_run(measuring: Measuring, point: Point, number: int) -> Sample:
             shutil.copyfile(HOOK, target / HOOK.name)
         directory.note_run(point, number, plan.run_directory)
 
-    ran = jobs.run(
-        options.target,
-        layer(options, point),
-        measuring.cwd,
-        measuring.say,
-        adapt=partial(adapted, options, point),
-        on_plan=prepare,
-    )
+    adapt = partial(adapted, options, point)
+    settings = layer(options, point)
+    ran = jobs.run(options.target, settings, cwd, say, adapt=adapt, on_plan=prepare)
     if ran.outcome.kind != "ok":
         directory.pending_file(point, number).unlink(missing_ok=True)
         raise jobs.FailedRunError(ran)
     return _sample(options, point, number, ran)
 
 
-def _taken_up(measuring: Measuring, point: Point, number: int) -> CompletedRun | None:
+def _taken_up(directory: Path | None, plan: Plan, say: jobs.Inform) -> CompletedRun | None:
     """Return the run that an earlier process noted, once it has succeeded.
 
     None if there is none, if Slurm has no job of it, or if it is to be repeated.
+
+    Args:
+        directory: of the run; None: none was noted.
+        plan: of the point as it would be submitted now.
+        say: called for each event.
     """
-    directory = measuring.directory.run_in_progress(point, number)
-    if directory is None:
+    run = Run(directory) if directory else None
+    if run is None or run.job is None or run.job.job_id is None:
         return None
-    run = Run(directory)
     job = run.state() if run.outcome is None else None
     if job is not None and job.ended:
         finish(run, job)
-    if run.job is None or run.job.job_id is None:
-        return None
-    if _comparable(run.plan) != _comparable(measuring.plans[point]):
+    if _comparable(run.plan) != _comparable(plan):
         if job is not None and not job.ended:
             run.client.cancel(run.job_id)
             text = f"job {run.job_id}: the script, its image or its options have changed"
-            measuring.say("cancelled", text)
+            say("cancelled", text)
         return None
-    outcome = run.outcome or (_followed(run, job, measuring.say) if job else None)
-    return CompletedRun(run, outcome) if outcome and outcome.kind == "ok" else None
+    if run.outcome is None and job is not None:
+        say("resumed", f"{run.name}: job {run.job_id} is {job.state.lower()}")
+        return _succeeded(
+            await_end(
+                run,
+                on_event=lambda event: jobs.report(event, say),
+                on_cancel=lambda job_id: say("cancelled", f"job {job_id}"),
+            )
+        )
+    return _succeeded(CompletedRun(run, run.outcome)) if run.outcome else None
+
+
+def _succeeded(ran: CompletedRun) -> CompletedRun | None:
+    return ran if ran.outcome.kind == "ok" else None
 
 
 def _comparable(plan: Plan) -> tuple[object, ...]:
     """Return what two runs of one point have in common if they measure the same."""
     shape = (plan.nodes, plan.ranks_per_node, plan.gpus_per_node)
     return (*shape, plan.launch, plan.container, plan.script_file)
-
-
-def _followed(run: Run, job: JobState, say: jobs.Inform) -> Outcome:
-    """Follow a job that was taken up; cancel it if this process is interrupted."""
-    say("resumed", f"{run.name}: job {run.job_id} is {job.state.lower()}")
-    try:
-        for event in follow(run):
-            if isinstance(event, Outcome):
-                return event
-            jobs.report(event, say)
-    except BaseException:
-        with suppress(ToolkitError):  # a Slurm that is silent does not cancel either
-            run.client.cancel(run.job_id)
-            say("cancelled", f"job {run.job_id}")
-        raise
-    raise AssertionError("a run that is followed ends with an outcome")
 
 
 def _sample(options: Options, point: Point, number: int, ran: CompletedRun) -> Sample:
