@@ -8,10 +8,10 @@ limit=$1 source=$2 python=$3
 shift 3
 
 attempt() {
-    name=$1 began=$EPOCHREALTIME code=0
+    name=$1 began=$(date +%s.%N) code=0
     timeout --foreground --signal KILL "$limit" "$python" -m toolkit "${@:2}" \
         >"$HOME/$name.json" 2>"$HOME/$name.messages" || code=$?
-    echo "$name $code $began $EPOCHREALTIME" >>"$HOME/times"
+    echo "$name $code $began $(date +%s.%N)" >>"$HOME/times"
     return "$code"
 }
 
