@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from toolkit import shell
 from toolkit.errors import ForbiddenError, UsageError
+from toolkit.files import read_text
 from toolkit.shell import Progress, interrupted_by_signals
 from toolkit.text import one_line
 from toolkit.units import counted
@@ -185,24 +186,31 @@ def attempts(
     """
     done = []
     for person in people:
-        times = person.home / "times"
-        for line in times.read_text(encoding="utf-8").splitlines() if times.exists() else ():
-            name, code, start, end = line.rsplit(" ", 3)
-            accuracy = (_data(person.home / f"{name}.json").get("results") or {}).get("accuracy")
-            cause, fix = ("", "") if code == "0" else _cause(person.home, name, int(code))
-            attempt = Attempt(
-                person=person.name,
-                exercise=name,
-                ok=code == "0",
-                began=round(float(start) - began, 1),
-                after=round(float(end) - began, 1),
-                accuracy=float(accuracy) if isinstance(accuracy, int | float) else None,
-                queued=waited.get((person.name, name)),
-                cause=one_line(cause),
-                fix=one_line(fix),
-            )
-            done.append(attempt)
+        for line in _text(person.home / "times").splitlines():
+            with contextlib.suppress(ValueError):  # a line of a job
+                name, code, start, end = line.rsplit(" ", 3)
+                span = (float(start) - began, float(end) - began)
+                queued = waited.get((person.name, name))
+                done.append(_attempt(person, name, int(code), span, queued))
     return tuple(sorted(done, key=lambda each: each.after))
+
+
+def _attempt(
+    person: Person, name: str, code: int, span: tuple[float, float], queued: float | None
+) -> Attempt:
+    accuracy = (_data(person.home / f"{name}.json").get("results") or {}).get("accuracy")
+    cause, fix = _cause(person.home, name, code) if code else ("", "")
+    return Attempt(
+        person=person.name,
+        exercise=name,
+        ok=code == 0,
+        began=round(span[0], 1),
+        after=round(span[1], 1),
+        accuracy=float(accuracy) if isinstance(accuracy, int | float) else None,
+        queued=queued,
+        cause=one_line(cause),
+        fix=one_line(fix),
+    )
 
 
 def _cause(home: Path, name: str, code: int) -> tuple[str, str]:
@@ -216,17 +224,24 @@ def _cause(home: Path, name: str, code: int) -> tuple[str, str]:
     wrong = [each for each in answer.get("findings") or () if each.get("outcome") != "PASS"]
     causes = [str(each.get("cause") or each.get("detail") or "") for each in wrong]
     steps = [str(each["next_step"]) for each in wrong if each.get("next_step")]
-    text = (home / f"{name}.messages").read_text(encoding="utf-8", errors="replace")
+    text = _text(home / f"{name}.messages")
     lines = [line for line in text.splitlines() if line.startswith("error:")] or text.splitlines()
     return "; ".join(causes) or (lines or [""])[-1], "; ".join(steps)
 
 
 def _data(path: Path) -> dict[str, Any]:
-    """Return the object of JSON in a file; an empty one if it has none."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        data = json.loads(path.read_bytes())
+    """Return the object of JSON in a participant's file; an empty one if it has none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        data = json.loads(_text(path))
         return data if isinstance(data, dict) else {}
     return {}
+
+
+def _text(path: Path) -> str:
+    """Return the text of a participant's file, of which a job could have made a link."""
+    with contextlib.suppress(OSError):
+        return read_text(path, errors="replace", below=path.parent)
+    return ""
 
 
 def _waiting(cluster: Stage) -> dict[tuple[str, str], float]:
