@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import pwd
-import re
-import shutil
 import socket
 import stat
 import sys
@@ -28,6 +26,17 @@ FUSE = Path("/dev/fuse")
 _SWITCHES = ("/proc/sys/user/max_user_namespaces", "/proc/sys/kernel/unprivileged_userns_clone")
 _SAY = ("/bin/sh", "-c", "read word </etc/smoke && echo $word")
 _NOBODY = "65534"
+# A root directory with a shell and the libraries that it needs, whatever our umask is.
+_TINY_ROOT = """
+umask 022
+mkdir -p root/bin root/etc root/proc root/sys root/dev root/tmp root/root root/home root/var/tmp
+cp --parents --dereference /bin/sh $(ldd /bin/sh | grep -o '/[^ ]*') root
+echo root:x:0:0:root:/root:/bin/sh >root/etc/passwd
+echo root:x:0: >root/etc/group
+echo runs >root/etc/smoke
+touch root/etc/hosts root/etc/resolv.conf
+mkdir -m 777 home
+"""
 _BECOME_NOBODY = ("setpriv", "--reuid", _NOBODY, "--regid", _NOBODY, "--clear-groups")
 
 
@@ -206,36 +215,11 @@ def complaint(runtime: str, *, as_user: bool = False) -> str:
     with tempfile.TemporaryDirectory(prefix="toolkit-smoke-", dir="/var/tmp") as name:
         place = Path(name)
         place.chmod(0o755)
-        root = _tiny_root(place)
-        home = place / "home"
-        home.mkdir(mode=0o777)
-        home.chmod(0o777)
-        settings = ("env", f"HOME={home}", f"APPTAINER_CACHEDIR={home}")
+        shell.run(["bash", "-euc", _TINY_ROOT], cwd=place)
+        settings = ("env", f"HOME={place}/home", f"APPTAINER_CACHEDIR={place}/home")
         words = (*_BECOME_NOBODY, *settings) if as_user else settings
-        argv = [*words, runtime, "exec", "--no-home", root, *_SAY]
+        argv = [*words, runtime, "exec", "--no-home", place / "root", *_SAY]
         answer = shell.run(argv, cwd=place, check=False, timeout=120)
     if answer.stdout.strip() == "runs":
         return ""
     return "; ".join(answer.tail(2)) or f"exit code {answer.returncode}"
-
-
-def _tiny_root(place: Path) -> Path:
-    """Create a root directory with a shell, and the libraries that it needs."""
-    root = place / "root"
-    for name in ("bin", "etc", "proc", "sys", "dev", "tmp", "root", "home", "var/tmp", "usr"):
-        (root / name).mkdir(parents=True)
-    libraries = re.findall(r"(/\S+)", shell.run(["ldd", "/bin/sh"]).stdout)
-    for path in ("/bin/sh", *libraries):
-        target = root / path.lstrip("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, target)
-    files = {
-        "passwd": "root:x:0:0:root:/root:/bin/sh\n",
-        "group": "root:x:0:\n",
-        "smoke": "runs\n",
-        **dict.fromkeys(("hosts", "resolv.conf"), ""),
-    }
-    for name, text in files.items():
-        (root / "etc" / name).write_text(text)
-    shell.run(["chmod", "-R", "a+rX", root])  # whatever our umask is
-    return root
