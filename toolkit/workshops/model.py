@@ -24,8 +24,10 @@ Name = Annotated[
     str,
     Meta(pattern=rf"^(?!runs\Z){NAME.pattern}", description="a name of a folder, such as 01-ddp"),
 ]
-Thing = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.-]{0,59}\Z", description="a plain name")]
-Inside = Annotated[str, Meta(pattern=_INSIDE, description="a file or folder beside workshop.toml")]
+PlainName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.-]{0,59}\Z", description="a plain name")]
+PathInside = Annotated[
+    str, Meta(pattern=_INSIDE, description="a file or folder beside workshop.toml")
+]
 Lock = Annotated[
     str, Meta(pattern=rf"^\Z|{_INSIDE}", description='a file beside workshop.toml, or ""')
 ]
@@ -47,8 +49,8 @@ class Exercise(Model, frozen=True, kw_only=True):
     """
 
     name: Name
-    folder: Inside
-    text: dict[Language, Inside] = {}
+    folder: PathInside
+    text: dict[Language, PathInside] = {}
 
 
 class Workshop(Job, frozen=True, kw_only=True):
@@ -74,8 +76,8 @@ class Workshop(Job, frozen=True, kw_only=True):
     language: tuple[Language, ...] = ("en",)
     date: str = ""
     people: Positive = 1
-    images: dict[Thing, Lock] = {}
-    data: dict[Thing, str] = {}
+    images: dict[PlainName, Lock] = {}
+    data: dict[PlainName, str] = {}
     results: Annotated[str, Meta(pattern=r"^(?:/.*)?\Z", description="an absolute path")] = ""
     exercises: Annotated[
         tuple[Exercise, ...], Meta(min_length=1, description="tables [[exercises]], one at least")
