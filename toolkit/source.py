@@ -34,13 +34,10 @@ _SHEBANG = rb"#![^\n]{0,200}python[\d.]*\s"
 # Names of shared objects in an ELF are strings that end with a NUL byte.
 _LIBMPI = rb"\0lib(?:mpi|mpich|mpi_cxx|mpicxx|mpi_mpifh)\.so(?:\.\d+)?\0"
 # Endings of modules; compiled ones are of the ranks' Python, which may be any.
+_CPUS = ("x86_64", "aarch64", "powerpc64le")
 _ENDINGS = [
     *(".py", ".so", ".pyc", ".pyx", ".abi3.so"),
-    *(
-        f".cpython-3{minor}-{cpu}-linux-gnu.so"
-        for minor in range(6, 20)
-        for cpu in ("x86_64", "aarch64")
-    ),
+    *(f".cpython-3{minor}-{cpu}-linux-gnu.so" for minor in range(6, 20) for cpu in _CPUS),
 ]
 _BESIDE = ("", "src", "lib", "python")  # where people keep modules of their own
 _LEVELS = 5  # of directories, from that of the script up

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.unit.samples import read_script, script_case, warned, write_files
-from toolkit import launchers
+from toolkit import launchers, source
 from toolkit.model.case import Construction, Source
 from toolkit.model.job import Job
 
@@ -292,6 +292,19 @@ def test_a_directory_that_the_script_searches_is_read_and_bound(text, path, doub
     assert bool(read.doubt) is doubted, "whether it is found there, only a run shows"
     bound = replace(job, bind=(f"{root}/lib:{root}/lib:ro",))
     assert not read_script(root / "job", job=bound).directories
+
+
+def test_a_directory_of_many_files_is_not_listed_for_a_module(tmp_path, monkeypatch):
+    text = "import sys\nsys.path.append('../lib')\nimport helper"
+    root = write_files(tmp_path, {"lib/helper.py": "", "job/train.py": text})
+    monkeypatch.setattr(source, "_MOST_LISTED", 0)
+    assert "helper" in {each.name for each in read_script(root / "job").needed}
+
+
+def test_compiled_modules_of_another_python_are_found(tmp_path):
+    files = dict.fromkeys(("a.so", "b.cpython-39-aarch64-linux-gnu.so", "c/__init__.pyc"), "")
+    write_files(tmp_path, {**files, "train.py": "import a, b, c.d"})
+    assert not read_script(tmp_path).needed
 
 
 @pytest.mark.parametrize(
