@@ -25,6 +25,7 @@ from toolkit.errors import (
 )
 from toolkit.launchers import others as launcher
 from toolkit.model.image import Packages
+from toolkit.model.site import Access
 from toolkit.planning.plan import decide
 from toolkit.runs.run import Run
 
@@ -171,6 +172,11 @@ def test_states_are_asked_of_slurm_and_a_silence_changes_nothing(slurm):
     for state in ("UNKNOWN", "UNKNOWN", "LOST"):  # it may be found later, but nobody waits for ever
         watcher.update()
         assert watcher.get_state("8", mode="cache") == state
+
+
+def test_all_jobs_of_a_cluster_share_one_watcher():
+    first, second = Access(prefix=("a",)), Access(prefix=("a",))
+    assert functionjobs.watcher_of(first) is functionjobs.watcher_of(second)
 
 
 def test_a_tasks_output_is_where_the_runs_logs_are(tmp_path):

@@ -13,6 +13,7 @@ from submitit.core import core, utils
 
 from toolkit.errors import SlurmUnreachableError, SubmissionError
 from toolkit.launchers.others import SUBMITIT_FOLDER, SUBMITIT_SIGNAL
+from toolkit.model.site import Access
 from toolkit.runs.run import Run
 from toolkit.slurm.client import Client
 
@@ -51,7 +52,10 @@ class Watcher(core.InfoWatcher):
         return self.get_info(job_id, mode=mode).get("State", "UNKNOWN")
 
 
-watcher_of = cache(Watcher)  # of a cluster that is up: one query serves all of its jobs
+@cache
+def watcher_of(access: Access) -> Watcher:
+    """Return the watcher of a cluster that is up: one query serves all of its jobs."""
+    return Watcher(Client(access))
 
 
 class Paths(utils.JobPaths):
@@ -86,7 +90,7 @@ class Job(core.Job[Any]):
         """Find the files of a job by its folder in its run's directory."""
         run = Run(Path(folder).parent)
         self.run = run.directory
-        self.watcher = watcher_of(run.client)
+        self.watcher = watcher_of(run.client.access)
         super().__init__(folder, job_id, tasks)
         self._paths = Paths(run, job_id, self.task_id)
 
