@@ -37,9 +37,7 @@ def meet(backend):
 def test_every_library_adds_up_rightly(backends, toolkit, pytorch_image, shared_dir):
     chosen = [word for name in backends for word in ("--backend", name)]
     words = (
-        *"bench allreduce --image".split(),
-        str(pytorch_image),
-        *"--nodes 2 --max-size 64K --json".split(),
+        *f"bench allreduce --image {pytorch_image} --nodes 2 --max-size 64K --json".split(),
         *chosen,
     )
     done = toolkit(*words, cwd=shared_dir, timeout=300)
@@ -58,11 +56,7 @@ def test_a_wrong_sum_is_found_and_a_backend_without_its_hardware_refused(
 ):
     shutil.copy(shipped("jobs") / "nccl-allreduce" / "train.py", shared_dir)
     (shared_dir / "libraries.py").write_text(WRONG)
-    words = (
-        *"run --image".split(),
-        str(pytorch_image),
-        *"--launcher none train.py --max-size 1024".split(),
-    )
+    words = f"run --image {pytorch_image} --launcher none train.py --max-size 1024".split()
     done = toolkit(*words, cwd=shared_dir)
     assert done.returncode == 1, done.stdout + done.stderr
     results = json.loads((shared_dir / "runs/train-0001/outcome.json").read_text())["results"]

@@ -326,9 +326,7 @@ def unpacked(image: Path, name: str) -> str:
 
 def within(image: Path, script: str) -> str:
     argv = [
-        *"apptainer --silent run --cleanenv --containall".split(),
-        str(image),
-        *"sh -c".split(),
+        *f"apptainer --silent run --cleanenv --containall {image} sh -c".split(),
         script,
     ]
     return subprocess.run(argv, capture_output=True, text=True, check=True, cwd="/").stdout

@@ -143,11 +143,7 @@ def test_two_jobs_on_one_node_meet_at_two_ports_and_a_port_that_is_taken_is_pass
         ("tell.py", TELL + "import time; time.sleep(3)\n"),
     ):
         (shared_dir / name).write_text(text)
-    words = (
-        *"run --detach --image".split(),
-        str(pytorch_image),
-        *"--nodelist nid001 --ntasks-per-node".split(),
-    )
+    words = f"run --detach --image {pytorch_image} --nodelist nid001 --ntasks-per-node".split()
     assert toolkit(*words, "1", "--launcher", "none", "squatter.py", cwd=shared_dir).returncode == 0
     wait_for(lambda: "listens" in logs_of(shared_dir, "squatter-0001"), "the squatter")
     taken = int(logs_of(shared_dir, "squatter-0001").split()[-1])
@@ -224,11 +220,7 @@ def test_a_controller_that_restarts_in_the_middle_costs_nothing(
     up = toolkit("cluster", "up", "--nodes", "2", env=env)
     assert up.returncode == 0, up.stderr
     try:
-        words = (
-            *"run --detach --image".split(),
-            str(pytorch_image),
-            *"--launcher none --nodes 2 --job-name long".split(),
-        )
+        words = f"run --detach --image {pytorch_image} --launcher none --nodes 2 --job-name long".split()
         assert (
             toolkit(
                 *words,

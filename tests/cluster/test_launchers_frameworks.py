@@ -118,11 +118,7 @@ def test_two_rays_on_the_same_nodes_know_nothing_of_each_other_and_leave_nothing
 ):
     """One waits all the time; the other begins, works and fails beside it, and its exit code comes back. Then the first is cancelled."""
     (shared_dir / "use.py").write_text(USING)
-    options = (
-        "--image",
-        str(ray_image),
-        *"--launcher ray --nodes 2 --nodelist nid[001-002] --cpus-per-task 2".split(),
-    )
+    options = f"--image {ray_image} --launcher ray --nodes 2 --nodelist nid[001-002] --cpus-per-task 2".split()
     assert toolkit("run", "--detach", *options, "use.py", "wait", cwd=shared_dir).returncode == 0
     waits = "tasks on ['nid001', 'nid002']"
     until_said(shared_dir, "use-0001", waits)
@@ -186,11 +182,7 @@ def test_a_run_whose_ray_is_killed_on_one_node_ends_says_so_and_leaves_nothing(
     name, node, code, why, toolkit, ray_image, shared_dir
 ):
     (shared_dir / "use.py").write_text(USING)
-    options = (
-        "--image",
-        str(ray_image),
-        *"--launcher ray --nodes 2 --nodelist nid[001-002] --cpus-per-task 2".split(),
-    )
+    options = f"--image {ray_image} --launcher ray --nodes 2 --nodelist nid[001-002] --cpus-per-task 2".split()
     assert toolkit("run", "--detach", *options, "use.py", "wait", cwd=shared_dir).returncode == 0
     until_said(shared_dir, "use-0001", "tasks on")
     there = {

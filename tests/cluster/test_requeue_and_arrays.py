@@ -76,11 +76,7 @@ def test_ranks_save_when_they_are_told_to_and_the_number_of_attempts_is_bounded(
     toolkit, pytorch_image, shared_dir
 ):
     (shared_dir / "counting.py").write_text(COUNTING)
-    options = (
-        "--image",
-        str(pytorch_image),
-        *"--launcher none --requeue --max-requeues 1 --signal B:USR1@60".split(),
-    )
+    options = f"--image {pytorch_image} --launcher none --requeue --max-requeues 1 --signal B:USR1@60".split()
     assert toolkit("run", "--detach", *options, "counting.py", cwd=shared_dir).returncode == 0
     run = "counting-0001"
     wait_for(lambda: "count 10" in logs_of(shared_dir, run), "the first attempt")
@@ -104,9 +100,7 @@ def test_a_shell_has_the_size_of_its_terminal_and_ctrl_c_and_hands_its_exit_code
 ):
     argv = (
         sys.executable,
-        *"-m toolkit shell --image".split(),
-        str(pytorch_image),
-        *"--nodes 2 --gpus 1".split(),
+        *f"-m toolkit shell --image {pytorch_image} --nodes 2 --gpus 1".split(),
     )
     terminal = Terminal(argv, env={**toolkit_env, "TERM": "dumb"}, cwd=shared_dir)
     terminal.until("> ")
@@ -138,10 +132,7 @@ def test_a_shell_needs_a_terminal_and_a_node(toolkit, toolkit_env, pytorch_image
     assert toolkit("shell", "--image", str(pytorch_image), cwd=shared_dir).returncode == 64
     argv = (
         sys.executable,
-        *"-m toolkit shell --image".split(),
-        str(pytorch_image),
-        "--slurm",
-        "licenses=nowhere",
+        *f"-m toolkit shell --image {pytorch_image} --slurm licenses=nowhere".split(),
     )
     terminal = Terminal(argv, env=toolkit_env, cwd=shared_dir)
     assert terminal.code() == 76
@@ -229,9 +220,7 @@ def test_a_sweep_is_one_array_with_a_table_and_failed_points_run_again_alone(
 ):
     (shared_dir / "objective.py").write_text(OBJECTIVE)
     options = (
-        "--image",
-        str(pytorch_image),
-        *"--launcher none --sweep lr=0.5,0.25 --sweep".split(),
+        *f"--image {pytorch_image} --launcher none --sweep lr=0.5,0.25 --sweep".split(),
         "tag=a,it's b",
     )
     done = toolkit("run", *options, "objective.py", "--scale", "2", cwd=shared_dir)
@@ -304,11 +293,7 @@ while True: pass
 def test_top_shows_what_ranks_use_on_their_nodes(toolkit, pytorch_image, shared_dir):
     """Also with command lines that Slurm does not send in one piece."""
     (shared_dir / "busy.py").write_text(BUSY)
-    options = (
-        *"run --detach --image".split(),
-        str(pytorch_image),
-        *"--launcher srun --nodes 2".split(),
-    )
+    options = f"run --detach --image {pytorch_image} --launcher srun --nodes 2".split()
     assert toolkit(*options, "busy.py", cwd=shared_dir).returncode == 0
     wait_for(lambda: logs_of(shared_dir, "busy-0001").count("here") == 2, "both ranks")
     seen = json.loads(toolkit("top", "--json", cwd=shared_dir).stdout)["processes"]

@@ -187,9 +187,7 @@ def test_ctrl_c_detaches_and_twice_cancels(
     process = subprocess.Popen(
         [
             sys.executable,
-            *"-m toolkit run --image".split(),
-            str(pytorch_image),
-            *"--launcher horovod wait.py".split(),
+            *f"-m toolkit run --image {pytorch_image} --launcher horovod wait.py".split(),
         ],
         env=toolkit_env,
         cwd=shared_dir,
@@ -238,9 +236,7 @@ def test_whatever_slurm_is_on_path(toolkit: Any, pytorch_image: Path, shared_dir
         "import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n"
     )
     words = (
-        *"run --site generic --image".split(),
-        str(pytorch_image),
-        *"--launcher horovod --nodes 2 hello.py".split(),
+        f"run --site generic --image {pytorch_image} --launcher horovod --nodes 2 hello.py".split()
     )
     done = toolkit("cluster", "exec", "--", sys.executable, "-m", "toolkit", *words, cwd=shared_dir)
     assert done.returncode == 0, done.stderr

@@ -90,11 +90,7 @@ def test_a_secret_is_seen_by_the_ranks_and_by_nobody_else(
 ):
     (shared_dir / "search.py").write_text(SEARCHING)
     env = {**toolkit_env, "HF_TOKEN": TOKEN}
-    words = (
-        "--image",
-        str(pytorch_image),
-        *"--launcher none --nodes 2 --secret HF_TOKEN --explain search.py".split(),
-    )
+    words = f"--image {pytorch_image} --launcher none --nodes 2 --secret HF_TOKEN --explain search.py".split()
     dry = toolkit("run", "--dry-run", "--json", *words, cwd=shared_dir, env=env)
     done = toolkit("-v", "run", *words, cwd=shared_dir, env=env)
     assert (dry.returncode, done.returncode) == (0, 0), done.stderr
@@ -146,10 +142,7 @@ def test_traps_of_another_user_are_not_walked_into(toolkit, pytorch_image, share
     trap = Path(tempfile.mkdtemp(prefix="toolkit-test-trap-", dir="/var/tmp"))
     trap.chmod(0o1777)
     run = (
-        *"run --image".split(),
-        str(pytorch_image),
-        "--launcher",
-        "none",
+        *f"run --image {pytorch_image} --launcher none".split(),
         str(shared_dir / "train.py"),
     )
     try:
@@ -185,13 +178,7 @@ def test_nothing_listens_beyond_what_ranks_need(launcher, toolkit, pytorch_image
         "while not pathlib.Path('stop').exists():\n    time.sleep(0.1)\n"
     )
     before = {node: listening(toolkit, node) for node in ("nid001", "nid002")}
-    words = (
-        *"--detach --json --image".split(),
-        str(pytorch_image),
-        "--launcher",
-        launcher,
-        *"--nodes 2 --nodelist nid[001-002]".split(),
-    )
+    words = f"--detach --json --image {pytorch_image} --launcher {launcher} --nodes 2 --nodelist nid[001-002]".split()
     submitted = toolkit("run", *words, "wait.py", cwd=shared_dir)
     assert submitted.returncode == 0, submitted.stderr
     try:
