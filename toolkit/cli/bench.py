@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from toolkit.api.run import CompletedRun
 from toolkit.bench import allreduce as measuring
 from toolkit.bench import compare as comparing
+from toolkit.bench import stage as staging
 from toolkit.bench.allreduce import BACKENDS, JOB, Measured
 from toolkit.bench.jobs import FailedRunError, script_of
 from toolkit.bench.jobs import run as run_job
@@ -33,7 +34,7 @@ from toolkit.errors import RegressionError, UsageError
 from toolkit.launchers import offered
 from toolkit.runs.logs import Tail
 from toolkit.text import is_secret
-from toolkit.units import counted
+from toolkit.units import counted, human_time
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 # Options of a job that do not fit a study, or that it has as lists.
@@ -248,6 +249,50 @@ def compare(
     except FailedRunError as failed:
         return show_failed_run(failed.ran)
     console.listing(*comparing.table(rows), rows, as_json=as_json)
+    return 0
+
+
+@click.command("stage")
+@job_options_except(*_NOT_OURS, "stage_image")
+@click.option(
+    "--nodes",
+    "-N",
+    type=numbers,
+    default="1,2,4",
+    show_default=True,
+    metavar="N,N",
+    help="Numbers of nodes to measure.",
+)
+@_dry_run_option
+@json_option
+def stage(nodes: tuple[int, ...], dry_run: bool, as_json: bool, **options: Any) -> int:
+    """Measure from how many nodes on a copy of the image on each pays.
+
+    Each number of nodes has three jobs of one rank on each node, which imports the image's
+    framework: from the shared file system, with a copy that is made first (--stage-image), and with
+    the copy that is there. Nodes that have a copy already make none, and keep in memory what they
+    have read: repeat it on other nodes.
+
+    \b
+    Examples:
+      toolkit bench stage --image pytorch_cuda
+      toolkit bench stage --nodes 8,64,256 --partition amd_a100nv_8 --image pytorch_cuda --json
+    """
+    given = flags(options, ()).values
+    if dry_run:
+        layer = staging.settings(given, nodes[0], stage_image=True)
+        console.out(script_of(staging.PROGRAM, layer, Path.cwd()).rstrip("\n"))
+        return 0
+    try:
+        rows = staging.run(given, nodes, Path.cwd(), console.say)
+    except FailedRunError as failed:
+        return show_failed_run(failed.ran)
+    header = ("NODES", "SHARED", "COPIED", "STAGED")
+    lines = [
+        [str(row.nodes), *map(human_time, (row.shared, row.copied, row.staged))] for row in rows
+    ]
+    data = {"rows": rows, "verdict": staging.verdict(rows)}
+    console.result(data, f"{console.table(header, lines)}\n{data['verdict']}", as_json=as_json)
     return 0
 
 

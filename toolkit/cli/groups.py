@@ -18,6 +18,10 @@ BENCH: Commands = {
         ),
     },
     "Scaling": {
+        "stage": (
+            "bench:stage",
+            "Measure from how many nodes on a copy of the image on each pays.",
+        ),
         "scale": ("bench:scale", "Measure how a training scales over nodes."),
     },
 }
@@ -198,6 +202,7 @@ Examples:
   toolkit bench allreduce --nodes 2
   toolkit bench compare jobs/digits-ddp jobs/digits-horovod
   toolkit bench scale --nodes 1,2,4 jobs/digits-ddp
+  toolkit bench stage --nodes 1,2,4 --image pytorch_cuda
 """,
 )
 
