@@ -71,9 +71,7 @@ def stop_at(
     return study.returncode, rest
 
 
-def test_a_killed_study_goes_on(
-    toolkit: Any, toolkit_env: dict[str, str], pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_a_killed_study_goes_on(toolkit, toolkit_env, pytorch_image, shared_dir):
     options = (*"--nodes 1,2 --runs 1 --arguments".split(), "--hold 2")
     chosen = words(shared_dir, pytorch_image, *options)
     planned = toolkit(*chosen, "--dry-run", cwd=shared_dir)
@@ -116,7 +114,7 @@ def two_ranks(
     return script, (*options.split(), str(image), *more, str(script))
 
 
-def test_the_serial_fraction_is_found(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_the_serial_fraction_is_found(toolkit, pytorch_image, shared_dir):
     """0.03 s of 0.3 s are serial: 10 %. The ranks sleep, so that two cores are enough for eight."""
     options = "--nodes 1,2 --ntasks-per-node 1,2,4 --strong --runs 1 --no-hook".split()
     work = ("--arguments", "--serial 0.03 --parallel 0.27 --steps 10 --warm-up 1")
@@ -134,8 +132,8 @@ def test_the_serial_fraction_is_found(toolkit: Any, pytorch_image: Path, shared_
 
 
 def test_the_ranks_of_pytorch_are_recorded_and_a_slow_one_is_named(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    toolkit, pytorch_image, shared_dir
+):
     """The exercise on digits, whose rank 1 takes longer to load a batch: steps of its own work.
 
     What stops a rank from outside (signals, quotas) meets it in Gloo's threads as well, which looks

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.engine_fixtures import TestRegistry
 from tests.cluster.image_fixtures import Tiny
 from tests.cluster.ranks import wait_for
 from tests.cluster.test_image_sign import key
@@ -64,9 +63,7 @@ def kill(images: Tiny, process: subprocess.Popen[str]) -> None:
     ("words", "code"),
     [(("remove", "tiny"), 75), (("remove", "tiny", "--force"), 75), (("prune", "--older-than", "0d"), 0)],
 )  # fmt: skip
-def test_an_image_that_is_built_is_not_removed(
-    built: Tiny, building: subprocess.Popen[str], words: tuple[str, ...], code: int
-) -> None:
+def test_an_image_that_is_built_is_not_removed(built, building, words, code):
     inode = lock(built)
     done = built.run(*words)
     assert done.returncode == code, done.stderr
@@ -82,9 +79,7 @@ def test_an_image_that_is_built_is_not_removed(
     assert left_after_prune(built) == IMAGE
 
 
-def test_of_builds_that_wait_one_goes_on_when_the_first_is_killed(
-    built: Tiny, building: subprocess.Popen[str]
-) -> None:
+def test_of_builds_that_wait_one_goes_on_when_the_first_is_killed(built, building):
     recipe = built.recipe("echo next > /greeting")
     waiting = [built.start("build", recipe, "--json") for _ in range(2)]
     for process in waiting:
@@ -111,9 +106,7 @@ def _verifies(built: Tiny) -> bool:
         *((action, True) for action in ("pull", "copy")),
     ],
 )
-def test_who_works_on_an_image_waits_for_its_build(
-    action: str, killed: bool, built: Tiny, registry: TestRegistry
-) -> None:
+def test_who_works_on_an_image_waits_for_its_build(action, killed, built, registry):
     """Each then works on what the build left: the new image, or after a kill the old one."""
     place, there = f"oras://{registry.name}/at-once/{action}{killed:d}:1", built.place / "there"
     there.mkdir()
@@ -175,9 +168,7 @@ def held(built: Tiny) -> Callable[[], Path]:
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["ends", "killed"])
-def test_an_image_that_is_signed_is_not_removed(
-    killed: bool, built: Tiny, held: Callable[[], Path]
-) -> None:
+def test_an_image_that_is_signed_is_not_removed(killed, built, held):
     inode = lock(built)
     signing = built.start("sign", "tiny", "--key", built.place / "ec.pem")
     fifo = held()
@@ -198,7 +189,7 @@ def test_an_image_that_is_signed_is_not_removed(
     assert (built.left(), lock(built)) == ([], inode)
 
 
-def test_what_a_killed_pull_leaves_goes_with_the_next_prune(tiny: Tiny) -> None:
+def test_what_a_killed_pull_leaves_goes_with_the_next_prune(tiny):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
         pulling = tiny.start("pull", f"oras://127.0.0.1:{silent.getsockname()[1]}/a/b:1")

@@ -140,11 +140,11 @@ def scripts(image: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_image_has_what_its_base_has_in_layers_and_flat(store: Tiny, kind: str) -> None:
+def test_an_image_has_what_its_base_has_in_layers_and_flat(store, kind):
     has_what_its_base_has(store, kind)
 
 
-def test_an_ordinary_user_builds_on_an_image_of_docker(users_tiny: Tiny) -> None:
+def test_an_ordinary_user_builds_on_an_image_of_docker(users_tiny):
     has_what_its_base_has(_greeting(users_tiny), "docker")
 
 
@@ -180,9 +180,7 @@ def has_what_its_base_has(store: Tiny, kind: str) -> None:
         ("docker", "rm /.singularity.d/env/10-docker2singularity.sh", "--force"),
     ],
 )
-def test_an_image_whose_variables_were_lost_fails_its_build(
-    tiny: Tiny, kind: str, command: str, how: str
-) -> None:
+def test_an_image_whose_variables_were_lost_fails_its_build(tiny, kind, command, how):
     _greeting(tiny)
     recipe = recipe_on(tiny, KINDS[kind](tiny, tiny.place), command, more=MINE)
     done = tiny.run("build", recipe, how)
@@ -194,7 +192,7 @@ def test_an_image_whose_variables_were_lost_fails_its_build(
 
 
 @pytest.mark.parametrize("how", ["--force", "--flat"])
-def test_an_image_that_only_root_can_use_fails_its_build(tiny: Tiny, how: str) -> None:
+def test_an_image_that_only_root_can_use_fails_its_build(tiny, how):
     """Its steps run as root, whom no mode keeps from anything; its users are others."""
     _greeting(tiny)
     Path(tiny.base, "bin/cat").chmod(0o700)

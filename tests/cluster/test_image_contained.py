@@ -101,9 +101,7 @@ def _put_key() -> None:
         assert libc.syscall(248, b"user", b"toolkit-canary", b"secret", 6, -3) > 0
 
 
-def test_a_malicious_package_cannot_leave_the_step(
-    store: Tiny, canary: Path, victim: subprocess.Popen[bytes]
-) -> None:
+def test_a_malicious_package_cannot_leave_the_step(store, canary, victim):
     _put_key()
     before = canary.stat()
     devices = [Path("/dev", name) for name in "null zero full random urandom tty".split()]
@@ -209,9 +207,7 @@ def _told(case: object) -> str | None:
     [*COMBINED, *_cases(SINGLE, lambda case: case[2] == _ALONE)],
     ids=_told,
 )
-def test_a_step_is_furnished_within_its_root(
-    store: Tiny, tiny_base: str, start: str, there: bool, links: tuple[str, ...]
-) -> None:
+def test_a_step_is_furnished_within_its_root(store, tiny_base, start, there, links):
     """The sandbox alone, on a root with links where it mounts, makes and removes things."""
     host = _host(store, there=there)
     _linked_base(tiny_base, store.place, links, start)
@@ -241,9 +237,7 @@ def test_a_step_is_furnished_within_its_root(
 
 
 @pytest.mark.parametrize("name", ["dev", "sys"])
-def test_a_link_through_proc_makes_nothing_on_the_host(
-    store: Tiny, tiny_base: str, name: str
-) -> None:
+def test_a_link_through_proc_makes_nothing_on_the_host(store, tiny_base, name):
     """A mounted /proc has links to the root in which bubblewrap prepares a step."""
     base, made = store.place / "base", store.place / "made"
     shutil.copytree(tiny_base, base, symlinks=True)
@@ -291,9 +285,7 @@ def _sandboxed(
     _cases(WHOLE_BUILDS, lambda case: case[2] in _KINDS),
     ids=_told,
 )
-def test_links_of_a_base_lead_to_nothing_of_the_host(
-    store: Tiny, tiny_base: str, start: str, there: bool, name: str
-) -> None:
+def test_links_of_a_base_lead_to_nothing_of_the_host(store, tiny_base, start, there, name):
     """A whole build. Apptainer, which packs the base, refuses some of these; it must not write through any."""
     host = _host(store, there=there)
     store.base = str(_linked_base(tiny_base, store.place, (name,), start))
@@ -307,7 +299,7 @@ def test_links_of_a_base_lead_to_nothing_of_the_host(
     assert done.returncode == 0 or start or name not in ("opt", "var/log"), done.stderr
 
 
-def test_what_a_step_links_to_the_host_is_not_followed_afterwards(store: Tiny) -> None:
+def test_what_a_step_links_to_the_host_is_not_followed_afterwards(store):
     """A step replaces directories that the builder tidies, and takes products from, by links to the host."""
     host = store.place / "host"
     for name in ("log", "wheels"):

@@ -41,7 +41,7 @@ def store(pytorch_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def test_what_is_added_is_listed_and_checked_and_torch_is_kept(store: Store) -> None:
+def test_what_is_added_is_listed_and_checked_and_torch_is_kept(store):
     done = store.build('packages = ["einops"]')
     assert done.returncode == 0, done.stderr
     manifest = manifest_in(store.directory / "extended.sif")
@@ -53,7 +53,7 @@ def test_what_is_added_is_listed_and_checked_and_torch_is_kept(store: Store) -> 
     assert "einops" in manifest["pythons"][0]["modules"]
 
 
-def test_what_would_replace_torch_ends_with_what_fits(store: Store) -> None:
+def test_what_would_replace_torch_ends_with_what_fits(store):
     """The review's case: torchvision for another torch; pip alone would have replaced torch under Horovod."""
     done = store.build('packages = ["torchvision==0.29.2"]')
     assert done.returncode == 74, done.stderr

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster_fixtures import Toolkit
-from tests.cluster.engine_fixtures import TestEngine, TestRegistry
+from tests.cluster.engine_fixtures import TestRegistry
 from tests.cluster.image_fixtures import manifest_in
 
 
@@ -25,14 +24,8 @@ def environment(
 
 
 def test_an_image_of_a_registry_is_fetched_once_and_kept(
-    toolkit: Toolkit,
-    cluster: str,
-    environment: dict[str, str],
-    shared_dir: Path,
-    docker_engine: TestEngine,
-    registry: TestRegistry,
-    tiny_reference: str,
-) -> None:
+    toolkit, cluster, environment, shared_dir, docker_engine, registry, tiny_reference
+):
     del cluster
     reference = f"docker://{tiny_reference}"
     images = Path(environment["TOOLKIT_IMAGES"])
@@ -78,13 +71,8 @@ def test_an_image_of_a_registry_is_fetched_once_and_kept(
 
 
 def test_an_image_that_was_pushed_is_run_from_where_it_is(
-    toolkit: Toolkit,
-    cluster: str,
-    environment: dict[str, str],
-    shared_dir: Path,
-    registry: TestRegistry,
-    tiny_base: str,
-) -> None:
+    toolkit, cluster, environment, shared_dir, registry, tiny_base
+):
     del cluster
     sif = shared_dir / "by-hand.sif"
     build = ["apptainer", "build", "--fakeroot", str(sif), tiny_base]

@@ -128,8 +128,8 @@ def context(store: Docked) -> Path:
 @pytest.mark.parametrize(("name", "text"), [("order", ORDER), ("odd", ODD)])
 @pytest.mark.parametrize("engine", ["apptainer", "flat", "docker"])
 def test_a_dockerfile_and_its_recipe_give_the_same_image(
-    store: Docked, context: Path, docker_engine: TestEngine, name: str, text: str, engine: str
-) -> None:
+    store, context, docker_engine, name, text, engine
+):
     (context / "Dockerfile").write_text(text)
     imported = store.run(
         "import", context / "Dockerfile", "--name", "tiny", "--directory", store.place
@@ -221,9 +221,7 @@ def debian_store(
 @pytest.mark.parametrize(
     "name", sorted(path.parent.name for path in DOCKERFILES.glob("*/Dockerfile"))
 )
-def test_dockerfiles_as_people_write_them(
-    debian_store: Docked, docker_engine: TestEngine, name: str
-) -> None:
+def test_dockerfiles_as_people_write_them(debian_store, docker_engine, name):
     """Ten Dockerfiles with what people do in them: Docker itself and our recipe make the same files and the same environment."""
     store, recipe = debian_store, debian_store.place / f"{name}.toml"
     imported = store.run(

@@ -11,14 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.engine_fixtures import TestRegistry
-from tests.cluster.image_fixtures import Tiny, manifest_in
+from tests.cluster.image_fixtures import manifest_in
 from tests.cluster.ssh import own_sshd
 
 
-def test_an_image_comes_back_from_a_registry_with_all_that_is_known_of_it(
-    built: Tiny, registry: TestRegistry
-) -> None:
+def test_an_image_comes_back_from_a_registry_with_all_that_is_known_of_it(built, registry):
     manifest = manifest_in(built.images / "tiny.sif")
     place = f"oras://{registry.name}/images/tiny:1"
     pushed = built.run("push", "tiny", place)
@@ -43,9 +40,7 @@ def sshd(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("far", [True, False], ids=["ssh", "here"])
-def test_an_image_is_copied_to_a_directory(
-    far: bool, built: Tiny, sshd: dict[str, str], tmp_path: Path
-) -> None:
+def test_an_image_is_copied_to_a_directory(far, built, sshd, tmp_path):
     there = tmp_path / "it's a site's $images"
     there.mkdir()
     built.extra |= sshd
@@ -61,7 +56,7 @@ def test_an_image_is_copied_to_a_directory(
     assert {path.name for path in there.iterdir()} == copied
 
 
-def test_images_go_by_age_and_use_and_never_below_a_run(built: Tiny) -> None:
+def test_images_go_by_age_and_use_and_never_below_a_run(built):
     sif, run = built.images / "tiny.sif", built.place / "runs/train-0001"
     run.mkdir(parents=True)
     (run / "run.json").write_text("{}")

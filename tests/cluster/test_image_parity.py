@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from tests.cluster.docked_fixtures import Docked
 from tests.cluster.image_fixtures import manifest_in, real_image
 from toolkit.model.base import from_json
 from toolkit.model.image import Manifest
@@ -15,9 +14,7 @@ from toolkit.model.image import Manifest
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("recipe", ["pytorch_cpu", "tensorflow_cpu", "ray_cpu"])
-def test_the_same_recipe_has_the_same_packages_by_either_engine(
-    recipe: str, docked: Docked
-) -> None:
+def test_the_same_recipe_has_the_same_packages_by_either_engine(recipe, docked):
     """What Apptainer compiled is lent to Docker's build, the rest of it is done anew.
 
     A recipe leaves versions open: where a package was released after the image of the store was

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.docked_fixtures import Docked
 from tests.cluster.engine_fixtures import REGISTRY_PASSWORD, REGISTRY_USER, TestEngine, TestRegistry
-from tests.cluster.image_fixtures import Tiny, command_lines
+from tests.cluster.image_fixtures import command_lines
 from tests.cluster.ranks import wait_for
 from tests.stand_in import standing_in
 
@@ -43,9 +43,7 @@ def guarded(
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_registry_that_wants_a_login(
-    guarded: Docked, guarded_registry: TestRegistry, docker_engine: TestEngine, engine: str
-) -> None:
+def test_a_registry_that_wants_a_login(guarded, guarded_registry, docker_engine, engine):
     waits = guarded.recipe("true", "sleep 3")
     refused = guarded.run("build", waits, "--engine", engine)
     assert refused.returncode == 77
@@ -73,9 +71,7 @@ def test_a_registry_that_wants_a_login(
 
 
 @pytest.mark.parametrize("kind", ["docker-archive", "oci-archive"])
-def test_a_base_in_an_archive_needs_no_registry(
-    docked: Docked, docker_engine: TestEngine, registry: TestRegistry, kind: str
-) -> None:
+def test_a_base_in_an_archive_needs_no_registry(docked, docker_engine, registry, kind):
     archive = docked.place / "base.tar"
     docker_engine.client("save", "-o", str(archive), f"{registry.name}/stand-in/tiny:22.03-py3")
     if kind == "oci-archive":
@@ -107,8 +103,8 @@ def test_a_base_in_an_archive_needs_no_registry(
 
 
 def test_a_locked_build_takes_the_image_that_was_locked_wherever_its_tag_is_now(
-    docked: Docked, docker_engine: TestEngine, registry: TestRegistry
-) -> None:
+    docked, docker_engine, registry
+):
     name = f"{registry.name}/stand-in/moving:1"
     docker_engine.client("tag", f"{registry.name}/stand-in/tiny:22.03-py3", name)
     docker_engine.client("push", name)
@@ -138,9 +134,7 @@ def test_a_locked_build_takes_the_image_that_was_locked_wherever_its_tag_is_now(
 
 @pytest.mark.parametrize("variable", ["HTTPS_PROXY", "https_proxy", "all_proxy"])
 @pytest.mark.parametrize("scheme", ["docker", "oras"])
-def test_a_pull_goes_through_the_proxy_of_the_environment(
-    tiny: Tiny, variable: str, scheme: str
-) -> None:
+def test_a_pull_goes_through_the_proxy_of_the_environment(tiny, variable, scheme):
     """Skopeo and Apptainer themselves obey no ``all_proxy``."""
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         proxy.settimeout(60)
@@ -159,7 +153,7 @@ def test_a_pull_goes_through_the_proxy_of_the_environment(
 
 
 @pytest.mark.parametrize("scheme", ["docker", "oras"])
-def test_an_identity_token_reaches_skopeo_and_apptainer(tiny: Tiny, scheme: str) -> None:
+def test_an_identity_token_reaches_skopeo_and_apptainer(tiny, scheme):
     config = json.dumps({"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers"}})
     kind = "application/vnd.docker.distribution.manifest.v2+json"
     digest = f"sha256:{hashlib.sha256(config.encode()).hexdigest()}"

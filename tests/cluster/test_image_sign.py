@@ -45,7 +45,7 @@ def verify(
     return store.run("verify-signature", image, "--key", store.place / public)
 
 
-def test_a_signed_image_is_verified_by_the_key_and_by_no_other(signed: Tiny) -> None:
+def test_a_signed_image_is_verified_by_the_key_and_by_no_other(signed):
     known = manifest_in(signed.images / "tiny.sif")
     assert [one["kind"] for one in known["signatures"]] == ["pem"]
     done = verify(signed)
@@ -61,9 +61,7 @@ def test_a_signed_image_is_verified_by_the_key_and_by_no_other(signed: Tiny) -> 
     assert json.loads(again.stdout)["kept"] is True
 
 
-def test_the_same_contents_get_the_same_head_and_another_key_replaces_the_first(
-    signed: Tiny,
-) -> None:
+def test_the_same_contents_get_the_same_head_and_another_key_replaces_the_first(signed):
     before = manifest_in(signed.images / "tiny.sif")
     private = key(signed.place, "ed")
     refused = signed.run("sign", "tiny", "--key", private)
@@ -85,7 +83,7 @@ def test_the_same_contents_get_the_same_head_and_another_key_replaces_the_first(
     assert verify(signed, "ed.pub").returncode == 0  # the image is the one from before
 
 
-def test_an_image_that_was_changed_or_added_to_is_refused(signed: Tiny) -> None:
+def test_an_image_that_was_changed_or_added_to_is_refused(signed):
     path, copy = signed.images / "tiny.sif", signed.place / "copy.sif"
     system = next(one for one in read_descriptors(path) if one.data_type == PARTITION)
     shutil.copy(path, copy)
@@ -118,7 +116,7 @@ def test_an_image_that_was_changed_or_added_to_is_refused(signed: Tiny) -> None:
     assert verify(signed, image=str(copy)).returncode == 0
 
 
-def test_an_image_of_nobody_is_refused_and_so_is_a_key_that_is_none(built: Tiny) -> None:
+def test_an_image_of_nobody_is_refused_and_so_is_a_key_that_is_none(built):
     key(built.place, "ec")
     unsigned = verify(built)
     assert unsigned.returncode == 88
@@ -130,7 +128,7 @@ def test_an_image_of_nobody_is_refused_and_so_is_a_key_that_is_none(built: Tiny)
     assert built.run("sign", "tiny").returncode == 64
 
 
-def test_a_key_of_the_pgp_keyring_signs_and_is_told_by_its_fingerprint(built: Tiny) -> None:
+def test_a_key_of_the_pgp_keyring_signs_and_is_told_by_its_fingerprint(built):
     environment = {**built.environment()}
     made = [
         *"apptainer key newpair --name".split(),
@@ -153,9 +151,7 @@ def test_a_key_of_the_pgp_keyring_signs_and_is_told_by_its_fingerprint(built: Ti
     assert "signed by another key" in other.stderr
 
 
-def test_a_job_may_demand_a_signed_image(
-    signed: Tiny, toolkit: object, cluster: str, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
+def test_a_job_may_demand_a_signed_image(signed, toolkit, cluster, shared_dir, toolkit_env):
     """Refused before anything is queued, by each way to say it."""
     assert cluster
     assert callable(toolkit)

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.docked_fixtures import Docked
-from tests.cluster.engine_fixtures import TestEngine
 from tests.cluster.image_fixtures import manifest_in
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import Ngc
@@ -43,15 +41,13 @@ def inside(image: Path, *argv: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
 
 
-def test_there_is_a_stand_in_for_every_recipe() -> None:
+def test_there_is_a_stand_in_for_every_recipe():
     assert sorted(_CHECKS) == sorted(RECIPES)
 
 
 # One of PyTorch and one of TensorFlow; the others have the same blocks.
 @pytest.mark.parametrize("recipe", ["pytorch_22.03", "tensorflow_25.02"])
-def test_a_recipe_of_ngc_builds_from_a_stand_in(
-    docked: Docked, docker_engine: TestEngine, ngc_stand_ins: str, kept: Path, recipe: str
-) -> None:
+def test_a_recipe_of_ngc_builds_from_a_stand_in(docked, docker_engine, ngc_stand_ins, kept, recipe):
     docked.extra["TOOLKIT_REGISTRIES"] = f"nvcr.io={ngc_stand_ins}"
     (docked.images / ".cache").symlink_to(kept)
     path = (

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cluster.image_fixtures import Tiny, manifest_in
+from tests.cluster.image_fixtures import manifest_in
 
 
 def outcomes(text: str) -> dict[str, tuple[str, str]]:
@@ -16,9 +14,7 @@ def outcomes(text: str) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_real_image_is_proven_on_two_nodes(
-    toolkit: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+def test_the_real_image_is_proven_on_two_nodes(toolkit, pytorch_image, shared_dir):
     done = toolkit(
         "image", "verify", str(pytorch_image), "--nodes", "2", "--json", cwd=shared_dir, timeout=400
     )
@@ -50,7 +46,7 @@ def test_the_real_image_is_proven_on_two_nodes(
     assert "local" in {one.get("site") for one in kept if one["name"] == "nodes-mpi"}
 
 
-def test_an_image_that_is_wrong_is_found_before_it_is_kept(tiny: Tiny) -> None:
+def test_an_image_that_is_wrong_is_found_before_it_is_kept(tiny):
     noisy = 'printf "#!/bin/sh\\necho welcome\\n" > /.singularity.d/env/99-noise.sh'
     built = tiny.run("build", tiny.recipe("mkdir -p /.singularity.d/env", noisy))
     assert built.returncode == 74

@@ -13,7 +13,6 @@ import pytest
 from tests.cluster.cluster_fixtures import Toolkit
 from tests.cluster.forwarding import LONG, Channels, Forward
 from tests.cluster.image_fixtures import command_lines
-from tests.cluster.ordinary_user import User
 from tests.cluster.ranks import wait_for
 
 _CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
@@ -82,9 +81,7 @@ def listening(toolkit: Toolkit, node: str) -> list[str]:
     return addresses
 
 
-def test_a_notebook_that_only_its_owner_reaches(
-    running: Running, toolkit: Toolkit, toolkit_env: dict[str, str], user: User
-) -> None:
+def test_a_notebook_that_only_its_owner_reaches(running, toolkit, toolkit_env, user):
     directory, door, token, node, path = running
     assert re.fullmatch(r"http://localhost:8888/lab\?token=[0-9a-f]{64}", door.entry["address"])
     assert node == "nid003"
@@ -164,9 +161,7 @@ def test_a_notebook_that_only_its_owner_reaches(
     assert (ended.returncode, "is not running" in ended.stderr) == (87, True)
 
 
-def test_an_image_without_jupyter_names_the_feature(
-    cluster: str, pytorch_image: Path, toolkit: Toolkit, shared_dir: Path
-) -> None:
+def test_an_image_without_jupyter_names_the_feature(cluster, pytorch_image, toolkit, shared_dir):
     del cluster
     done = toolkit("notebook", "--image", str(pytorch_image), "--time", "10", cwd=shared_dir)
     assert (done.returncode, "--with jupyter" in done.stderr) == (86, True)
@@ -175,12 +170,8 @@ def test_an_image_without_jupyter_names_the_feature(
 
 @pytest.mark.long
 def test_a_notebook_that_is_not_used_stops_itself(
-    cluster: str,
-    notebook_image: Path,
-    toolkit: Toolkit,
-    toolkit_env: dict[str, str],
-    shared_dir: Path,
-) -> None:
+    cluster, notebook_image, toolkit, toolkit_env, shared_dir
+):
     """Jupyter looks once a minute whether it is used."""
     del cluster
     words = ("--image", str(notebook_image), "--time", "10", "--idle", "10s")

@@ -99,7 +99,7 @@ def served(
     toolkit("notebook", "stop", cwd=directory)
 
 
-def test_two_epochs_and_a_plot(served: Served) -> None:
+def test_two_epochs_and_a_plot(served):
     page = served.page()
     page.locator(".jp-LauncherCard").first.wait_for(timeout=MINUTES)  # no tab of other directories
     keep(page, "launcher")
@@ -122,7 +122,7 @@ def test_two_epochs_and_a_plot(served: Served) -> None:
     keep(stranger, "login")
 
 
-def test_a_kernel_that_floods_output_and_several_browsers(served: Served) -> None:
+def test_a_kernel_that_floods_output_and_several_browsers(served):
     page = served.page("flood.ipynb")
     run_all_cells(page)
     others = [served.page() for _ in range(_BROWSERS)]
@@ -139,7 +139,7 @@ def test_a_kernel_that_floods_output_and_several_browsers(served: Served) -> Non
     page.context.close()
 
 
-def test_a_cell_that_prints_for_ever_is_interrupted_while_others_work(served: Served) -> None:
+def test_a_cell_that_prints_for_ever_is_interrupted_while_others_work(served):
     page = served.page("endless.ipynb")
     run_all_cells(page)
     page.locator(".jp-OutputArea-output", has_text="more").first.wait_for(timeout=MINUTES)
@@ -156,7 +156,7 @@ def test_a_cell_that_prints_for_ever_is_interrupted_while_others_work(served: Se
     page.context.close()
 
 
-def test_a_page_works_on_after_the_step_was_killed(served: Served, toolkit: Toolkit) -> None:
+def test_a_page_works_on_after_the_step_was_killed(served, toolkit):
     """What a running cell prints later arrives, and other cells run."""
     page, running = served.page("after.ipynb"), served.page("waits.ipynb")
     run_all_cells(running)
@@ -175,7 +175,7 @@ def test_a_page_works_on_after_the_step_was_killed(served: Served, toolkit: Tool
     running.context.close()
 
 
-def test_the_job_ends_under_open_browsers(served: Served, toolkit: Toolkit) -> None:
+def test_the_job_ends_under_open_browsers(served, toolkit):
     """Some of the forty are real pages; the others hold the WebSocket of one."""
     pages = [served.page("after.ipynb") for _ in range(_BROWSERS)]
     for page in pages:
@@ -201,13 +201,8 @@ def test_the_job_ends_under_open_browsers(served: Served, toolkit: Toolkit) -> N
 
 
 def test_an_open_browser_that_nobody_uses_does_not_keep_the_job(
-    cluster: str,
-    notebook_image: Path,
-    chromium: tuple[Browser, dict[str, str]],
-    toolkit: Toolkit,
-    toolkit_env: dict[str, str],
-    shared_dir: Path,
-) -> None:
+    cluster, notebook_image, chromium, toolkit, toolkit_env, shared_dir
+):
     """Jupyter looks once a minute whether it is used."""
     del cluster
     (shared_dir / "after.ipynb").write_text(notebook("print('on')"))

@@ -71,12 +71,8 @@ def connected(stack: ExitStack, path: Path, number: int) -> list[socket.socket]:
 
 
 def test_two_notebooks_of_one_directory_and_forty_connections_at_the_end_of_one(
-    cluster: str,
-    notebook_image: Path,
-    toolkit: Toolkit,
-    toolkit_env: dict[str, str],
-    shared_dir: Path,
-) -> None:
+    cluster, notebook_image, toolkit, toolkit_env, shared_dir
+):
     del cluster
     cwd, shown = shared_dir / "it's $(touch pwned) 한글", shared_dir / 'a "course" é'
     for directory in (cwd, cwd / "jupyter", shown):
@@ -133,12 +129,8 @@ def test_two_notebooks_of_one_directory_and_forty_connections_at_the_end_of_one(
 
 
 def test_what_cannot_work_is_refused_before_the_job_queues(
-    cluster: str,
-    notebook_image: Path,
-    toolkit: Toolkit,
-    toolkit_env: dict[str, str],
-    shared_dir: Path,
-) -> None:
+    cluster, notebook_image, toolkit, toolkit_env, shared_dir
+):
     del cluster
     start = ("notebook", "--image", str(notebook_image))
     long = shared_dir / ("d" * 60)
@@ -159,11 +151,8 @@ def test_what_cannot_work_is_refused_before_the_job_queues(
 
 @pytest.mark.long
 def test_the_time_limit_and_a_full_disk_end_a_notebook_with_the_reason(
-    cluster: str,
-    notebook_image: Path,
-    toolkit_env: dict[str, str],
-    shared_dir: Path,
-) -> None:
+    cluster, notebook_image, toolkit_env, shared_dir
+):
     """The file that cannot be written stands for a full disk."""
     del cluster
     words = ("--image", str(notebook_image), "--cpus-per-task", "2")
@@ -188,14 +177,8 @@ def test_the_time_limit_and_a_full_disk_end_a_notebook_with_the_reason(
 @pytest.mark.long
 @pytest.mark.parametrize("runtime", ["none", "conda", "pyxis"])
 def test_jupyter_of_the_host(
-    runtime: str,
-    cluster: str,
-    jupyter_environment: Path,
-    pyxis: None,
-    toolkit: Toolkit,
-    toolkit_env: dict[str, str],
-    shared_dir: Path,
-) -> None:
+    runtime, cluster, jupyter_environment, pyxis, toolkit, toolkit_env, shared_dir
+):
     """Pyxis is a stand-in, which starts no container: its tasks have the host's Python."""
     del cluster, pyxis
     env = {**toolkit_env, "HOME": str(shared_dir)}

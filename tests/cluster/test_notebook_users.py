@@ -136,7 +136,7 @@ def refused(done: subprocess.CompletedProcess[str]) -> bool:
     return done.returncode != 0 and "ermission" in done.stderr
 
 
-def test_another_user_gets_nothing_of_a_notebook(two_users: tuple[Login, Login]) -> None:
+def test_another_user_gets_nothing_of_a_notebook(two_users):
     first, second = two_users
     image = str(first.directory.parent / "notebook_cpu.sif")
     words = ("notebook", "--image", image, "--nodelist", _NODE, "--time", "20")

@@ -9,11 +9,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cluster.ordinary_user import User
 from tests.cluster.ranks import logs_of, none_left, outcome, wait_for
 from tests.hostile import HOSTILE
 
@@ -40,7 +38,7 @@ sys.stdout.write(json.dumps({"argv": sys.argv[1:], "environment": dict(os.enviro
 
 
 # digits-ddp is what the demo trains, in test_wheel.py.
-def test_digits_are_learnt_on_two_nodes(launch: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_digits_are_learnt_on_two_nodes(launch, pytorch_image, shared_dir):
     done = launch(pytorch_image, "jobs/digits-horovod", timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     came_out = outcome(shared_dir, "digits-horovod-0001")
@@ -61,7 +59,7 @@ def test_digits_are_learnt_on_two_nodes(launch: Any, pytorch_image: Path, shared
     assert "0| epoch 12" in done.stdout
 
 
-def test_a_script_runs_without_us(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_a_script_runs_without_us(toolkit, pytorch_image, shared_dir):
     (shared_dir / "hello.py").write_text(
         "import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n"
     )
@@ -93,8 +91,8 @@ def test_a_script_runs_without_us(toolkit: Any, pytorch_image: Path, shared_dir:
     ],
 )
 def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
-    launcher: str, how: str, code: int, launch: Any, pytorch_image: Path, shared_dir: Path
-) -> None:
+    launcher, how, code, launch, pytorch_image, shared_dir
+):
     (shared_dir / "failing.py").write_text(FAILING)
     done = launch(
         pytorch_image,
@@ -110,8 +108,8 @@ def test_the_first_failed_rank_ends_the_job_with_its_exit_code(
 
 
 def test_nothing_of_the_users_shell_or_home_leaks_in(
-    launch: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
+    launch, pytorch_image, shared_dir, toolkit_env
+):
     (shared_dir / "tell.py").write_text(TELLING)
     leaks = {
         "PYTHONPATH": "/leak",
@@ -137,7 +135,7 @@ def test_nothing_of_the_users_shell_or_home_leaks_in(
     )
 
 
-def test_sbatch_itself_reads_back_every_hostile_value(toolkit: Any, shared_dir: Path) -> None:
+def test_sbatch_itself_reads_back_every_hostile_value(toolkit, shared_dir):
     from toolkit.quoting import sbatch
 
     for index, value in enumerate(HOSTILE):
@@ -160,7 +158,7 @@ def test_sbatch_itself_reads_back_every_hostile_value(toolkit: Any, shared_dir: 
     assert read == {f"hostile{index}": value for index, value in enumerate(HOSTILE)}
 
 
-def test_detach_ps_logs_cancel(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_detach_ps_logs_cancel(toolkit, pytorch_image, shared_dir):
     (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
     image = ("--image", str(pytorch_image), "--launcher", "horovod")
     submitted = toolkit("run", "--detach", "--json", *image, "wait.py", cwd=shared_dir)
@@ -180,9 +178,7 @@ def test_detach_ps_logs_cancel(toolkit: Any, pytorch_image: Path, shared_dir: Pa
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_detaches_and_twice_cancels(
-    times: int, toolkit: Any, pytorch_image: Path, shared_dir: Path, toolkit_env: dict[str, str]
-) -> None:
+def test_ctrl_c_detaches_and_twice_cancels(times, toolkit, pytorch_image, shared_dir, toolkit_env):
     (shared_dir / "wait.py").write_text("import time; print('here', flush=True); time.sleep(300)\n")
     process = subprocess.Popen(
         [
@@ -210,7 +206,7 @@ def test_ctrl_c_detaches_and_twice_cancels(
     toolkit("cancel", "wait-0001", cwd=shared_dir)
 
 
-def test_an_ordinary_user_runs_everything(user: User, pytorch_image: Path) -> None:
+def test_an_ordinary_user_runs_everything(user, pytorch_image):
     """All but the installation of packages: cluster, image and ranks, in a home that is nobody else's."""
     images = user.home / ".local/share/toolkit/images"
     user.run("mkdir", "-p", str(images), "work")
@@ -230,7 +226,7 @@ def test_an_ordinary_user_runs_everything(user: User, pytorch_image: Path) -> No
     assert down.returncode == 0, down.stderr
 
 
-def test_whatever_slurm_is_on_path(toolkit: Any, pytorch_image: Path, shared_dir: Path) -> None:
+def test_whatever_slurm_is_on_path(toolkit, pytorch_image, shared_dir):
     """The site `generic`, on the login side of the cluster, where Slurm's commands answer by themselves."""
     (shared_dir / "hello.py").write_text(
         "import os; print('rank', os.environ['SLURM_PROCID'], 'on', os.uname().nodename)\n"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.ordinary_user import User, change_accounts
+from tests.cluster.ordinary_user import change_accounts
 from tests.cluster.ranks import wait_for
 
 
@@ -58,7 +58,7 @@ def light(tmp_path: Path) -> Path:
     return folder
 
 
-def test_who_got_what_and_why_not_is_reported(toolkit: Any, light: Path) -> None:
+def test_who_got_what_and_why_not_is_reported(toolkit, light):
     """One exercise fails for all: the others go on."""
     only = ("--only", "bad", "--only", "good")
     done = toolkit(
@@ -97,8 +97,8 @@ def intruder() -> Iterator[Any]:
 
 
 def test_a_second_user_neither_reads_nor_replaces_results_and_nothing_of_theirs_counts(
-    toolkit: Any, user: User, intruder: Any, light: Path
-) -> None:
+    toolkit, user, intruder, light
+):
     with tempfile.TemporaryDirectory(prefix="toolkit-test-", dir="/var/tmp") as name:
         place = Path(name)
         place.chmod(0o755)
@@ -182,8 +182,8 @@ def started(
     "how", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL]
 )
 def test_of_a_rehearsal_that_is_ended_no_user_and_no_cluster_is_left(
-    toolkit_env: dict[str, str], toolkit: Any, light: Path, tmp_path: Path, how: signal.Signals
-) -> None:
+    toolkit_env, toolkit, light, tmp_path, how
+):
     """After Ctrl-C at once, with a report; after SIGKILL by the next `rehearse --clean`."""
     words = ("workshop", "rehearse", str(light), "--people", "2", "--only", "endless")
     (tmp_path / "cwd").mkdir()

@@ -7,7 +7,6 @@ import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -119,7 +118,7 @@ def study(*samples: tuple[Sample, ...], options: Options = OPTIONS, mode: str = 
         ([10.0, 10.0, 10.0, 10.0, 10.0, 1.0], 0),  # an end is not a beginning
     ],
 )
-def test_the_warm_up_is_dropped(values: list[float], dropped: int) -> None:
+def test_the_warm_up_is_dropped(values, dropped):
     assert statistics.warm_up(values) == dropped
 
 
@@ -141,7 +140,7 @@ def test_the_warm_up_is_dropped(values: list[float], dropped: int) -> None:
         ("samples_per_second " + "9" * 20_000, None),
     ],
 )
-def test_the_metric_is_taken_from_json_or_text(line: str, value: float | None) -> None:
+def test_the_metric_is_taken_from_json_or_text(line, value):
     assert measurement.printed_values([line], "samples_per_second") == (
         [] if value is None else [value]
     )
@@ -158,13 +157,13 @@ def test_the_metric_is_taken_from_json_or_text(line: str, value: float | None) -
         ({"nodes": tuple(range(10**6)), "ntasks_per_node": tuple(range(10**6))}, "--nodes"),
     ],
 )
-def test_options_that_contradict_each_other(changes: dict[str, object], place: str) -> None:
+def test_options_that_contradict_each_other(changes, place):
     with pytest.raises(UsageError) as caught:
         replace(OPTIONS, **changes).points()
     assert caught.value.place == place
 
 
-def test_arguments_follow_the_number_of_ranks() -> None:
+def test_arguments_follow_the_number_of_ranks():
     options = replace(OPTIONS, divide={"batch-size": 64}, multiply={"batch-size": 16})
     assert options.scaled_arguments("strong", 4) == ("--batch-size", "16")
     assert options.scaled_arguments("weak", 4) == ("--batch-size", "64")
@@ -173,7 +172,7 @@ def test_arguments_follow_the_number_of_ranks() -> None:
     assert "--divide batch-size=192" in str(caught.value.next_step)
 
 
-def test_the_job_of_a_point_has_its_arguments_and_the_hook() -> None:
+def test_the_job_of_a_point_has_its_arguments_and_the_hook():
     options = replace(OPTIONS, divide={"batch-size": 64}, gradient_size=4096)
     given_inputs = adapted(options, point(2, "strong"), make_case({"env": {"PYTHONPATH": "/lib"}}))
     assert given_inputs.job.arguments[-2:] == ("--batch-size", "16")  # 2 nodes x 2 ranks
@@ -193,7 +192,7 @@ def rank_text(rank: int, ends: list[float], busy: list[float], *more: object) ->
     return "".join(json.dumps(entry) + "\n" for entry in entries)
 
 
-def test_the_steps_of_a_rank_are_read_up_to_where_it_was_killed() -> None:
+def test_the_steps_of_a_rank_are_read_up_to_where_it_was_killed():
     sums = {"allreduce": 0.002, "bytes": 4096, "backend": "gloo"}
     file = measurement.parse(rank_text(1, [103.0, 104.0], [0.5, 0.25], sums) + "[105.0, 0.")
     assert file is not None
@@ -202,7 +201,7 @@ def test_the_steps_of_a_rank_are_read_up_to_where_it_was_killed() -> None:
     assert file.communication == Communication(bytes=4096, seconds=0.002, backend="gloo")
 
 
-def test_start_warm_up_and_steps_of_ranks() -> None:
+def test_start_warm_up_and_steps_of_ranks():
     # Steps of 3, 1, 1, 1, 1, 1 s after the first end: one is warm-up, 2 s longer than the others.
     ends = [105.0, 108.0, 109.0, 110.0, 111.0, 112.0, 113.0]
     files = [
@@ -246,9 +245,7 @@ def times(*busy: float, step: float = 1.0) -> list[RankTimes]:
         ((), None),
     ],
 )
-def test_the_straggler_is_the_rank_on_which_others_wait(
-    busy: tuple[float, ...], ranks: tuple[int, ...] | None
-) -> None:
+def test_the_straggler_is_the_rank_on_which_others_wait(busy, ranks):
     slow = measurement.straggler(times(*busy))
     assert (slow.ranks if slow else None) == ranks
 
@@ -263,7 +260,7 @@ def evidence(**changes: object) -> Evidence:
     return defaults._replace(**changes)  # type: ignore[arg-type]
 
 
-def test_a_sample_is_taken_from_the_lowest_rank() -> None:
+def test_a_sample_is_taken_from_the_lowest_rank():
     lines = [
         Line(f'{{"samples_per_second": {value}}}', "nid001", rank)
         for value in (1.0, 9.0, 9.0, 9.0, 9.0, 9.0)
@@ -278,7 +275,7 @@ def test_a_sample_is_taken_from_the_lowest_rank() -> None:
     assert not taken.oversubscribed
 
 
-def test_ranks_without_pytorch_print_their_own_part_of_a_step() -> None:
+def test_ranks_without_pytorch_print_their_own_part_of_a_step():
     lines = [
         Line(json.dumps({"busy_seconds": own, "step_seconds": 1.0}), "nid001", rank)
         for rank, own in ((0, 0.25), (1, 0.75), (2, 0.25))
@@ -295,9 +292,7 @@ def test_ranks_without_pytorch_print_their_own_part_of_a_step() -> None:
     ("boots", "cores", "total", "full"),
     [("xx", 2, 2, True), ("xy", 2, 4, False), ("xy", 1, 2, True), ("", 0, 0, False)],
 )
-def test_hosts_with_one_kernel_are_one_machine(
-    boots: str, cores: int, total: int, full: bool
-) -> None:
+def test_hosts_with_one_kernel_are_one_machine(boots, cores, total, full):
     """Of two ranks on each."""
     machines = {f"nid00{number}": (boot, cores) for number, boot in enumerate(boots)}
     taken = sample(OPTIONS, point(2), 1, evidence(machines=machines))
@@ -305,14 +300,14 @@ def test_hosts_with_one_kernel_are_one_machine(
 
 
 @pytest.mark.parametrize("results", [{}, {"samples_per_second": 0.0}, {"images_per_second": 5.0}])
-def test_a_metric_that_was_not_printed_is_named(results: dict[str, object]) -> None:
+def test_a_metric_that_was_not_printed_is_named(results):
     with pytest.raises(MalformedInputError) as caught:
         sample(OPTIONS, point(2), 1, evidence(results=results))
     assert caught.value.place == "--metric samples_per_second"
     assert caught.value.close == ("images_per_second" if "images_per_second" in results else None)
 
 
-def test_speed_up_and_efficiency_are_against_the_smallest_size() -> None:
+def test_speed_up_and_efficiency_are_against_the_smallest_size():
     entry = report.series(
         study(
             measured(1, 90.0, 100.0, 110.0, epoch_seconds=36.0),
@@ -329,7 +324,7 @@ def test_speed_up_and_efficiency_are_against_the_smallest_size() -> None:
     assert two.unit_hours is None
 
 
-def test_a_time_is_better_if_it_is_less() -> None:
+def test_a_time_is_better_if_it_is_less():
     options = replace(OPTIONS, metric="epoch_seconds")
     _, two = report.series(study(measured(1, 10.0), measured(2, 4.0), options=options))[0].rows
     assert two.speedup is not None
@@ -355,9 +350,7 @@ def test_a_time_is_better_if_it_is_less() -> None:
         ({}, {}, OPTIONS, "the script prints one value for a whole run, which may include"),
     ],
 )
-def test_what_the_numbers_do_not_show_is_remarked(
-    first: dict[str, Any], second: dict[str, Any], options: Options, remark: str
-) -> None:
+def test_what_the_numbers_do_not_show_is_remarked(first, second, options, remark):
     whole = study(measured(1, 90.0, **first), measured(2, 95.0, **second), options=options)
     assert remark in "\n".join(report.remarks(report.series(whole)[0], whole))
     near = study(measured(1, 90.0, 92.0), measured(2, 91.5, 93.0))
@@ -365,7 +358,7 @@ def test_what_the_numbers_do_not_show_is_remarked(
     assert text in list(report.remarks(report.series(near)[0], near))
 
 
-def test_a_study_goes_on_where_it_was_and_refuses_another_one(tmp_path: Path) -> None:
+def test_a_study_goes_on_where_it_was_and_refuses_another_one(tmp_path):
     directory = StudyDirectory(tmp_path / "scale")
     origin = Origin(script_sha256="1", began="today")
     first = directory.begin(OPTIONS, origin, [point(1)])
@@ -383,7 +376,7 @@ def test_a_study_goes_on_where_it_was_and_refuses_another_one(tmp_path: Path) ->
             directory.begin(options, other, [point(1)])
 
 
-def test_one_process_measures_a_study(tmp_path: Path) -> None:
+def test_one_process_measures_a_study(tmp_path):
     directory = StudyDirectory(tmp_path / "scale")
     with directory.lock(), pytest.raises(BusyError), StudyDirectory(tmp_path / "scale").lock():
         pass
@@ -391,7 +384,7 @@ def test_one_process_measures_a_study(tmp_path: Path) -> None:
         pass
 
 
-def test_a_study_that_others_can_write_to_is_not_taken_up(tmp_path: Path) -> None:
+def test_a_study_that_others_can_write_to_is_not_taken_up(tmp_path):
     """Its notes name runs, which are cancelled and removed if they measure something else."""
     tmp_path.chmod(0o777)
     with pytest.raises(UntrustedError), StudyDirectory(tmp_path).lock():
@@ -399,7 +392,7 @@ def test_a_study_that_others_can_write_to_is_not_taken_up(tmp_path: Path) -> Non
     assert not any(tmp_path.iterdir())
 
 
-def test_a_report_is_read_and_anything_else_refused(tmp_path: Path) -> None:
+def test_a_report_is_read_and_anything_else_refused(tmp_path):
     whole = study(measured(1, 90.0))
     (tmp_path / "report.json").write_text(to_json(whole))
     assert read_study(tmp_path) == whole
@@ -422,7 +415,7 @@ def strong(serial: float, *, scatter: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)) 
 
 @pytest.mark.parametrize("serial", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("is_strong", [True, False])
-def test_the_serial_fraction_is_found_in_exact_data(serial: float, is_strong: bool) -> None:
+def test_the_serial_fraction_is_found_in_exact_data(serial, is_strong):
     groups = [measured(size, *[50 * (serial + (1 - serial) * size)] * 3) for size in SIZES]
     whole = strong(serial) if is_strong else study(*groups)
     entry = report.series(whole)[0]
@@ -472,7 +465,7 @@ class Tags(HTMLParser):
         self.texts.append(data)
 
 
-def test_the_page_asks_for_nothing_outside(tmp_path: Path) -> None:
+def test_the_page_asks_for_nothing_outside(tmp_path):
     directory = StudyDirectory(tmp_path)
     report.write_reports(full(), directory)
     text = directory.html.read_text()
@@ -493,7 +486,7 @@ def charts(text: str) -> list[ElementTree.Element]:
 
 
 @pytest.mark.parametrize("value", [*HOSTILE, *MULTILINE, "</script><script>alert(1)</script>"])
-def test_no_text_of_others_is_markup(value: str) -> None:
+def test_no_text_of_others_is_markup(value):
     hostile = f"<b onclick=x>{value}\u202e</b>"
     slow = replace(SLOW, hosts=(hostile,))
     whole = full()
@@ -528,9 +521,7 @@ def places(drawn: ElementTree.Element) -> list[tuple[float, float]]:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(numbers, numbers, numbers, numbers), max_size=6), st.booleans())
-def test_any_numbers_are_drawn_within_the_picture(
-    values: list[tuple[float, float, float, float]], is_log: bool
-) -> None:
+def test_any_numbers_are_drawn_within_the_picture(values, is_log):
     marks = tuple(Mark(x, sorted(rest)[1], min(rest), max(rest)) for x, *rest in values)
     for x, y in places(drawing(Curve("a", marks), is_log=is_log)):
         assert 0 <= x <= 640
@@ -549,13 +540,11 @@ def test_any_numbers_are_drawn_within_the_picture(
         ([100, 101, 102, 103], [80, 81, 82], "slower"),
     ],
 )
-def test_a_change_is_beyond_the_noise_or_not_one(
-    old: list[float], new: list[float], verdict: str
-) -> None:
+def test_a_change_is_beyond_the_noise_or_not_one(old, new, verdict):
     assert statistics.change(KEY, old, new, 0.05, is_time=False).verdict == verdict
 
 
-def test_a_time_that_grows_is_slower() -> None:
+def test_a_time_that_grows_is_slower():
     entry = statistics.change(KEY, [1.0, 1.01, 1.02], [2.0, 2.02, 2.04], 0.05, is_time=True)
     assert (entry.verdict, entry.ratio) == ("slower", 0.5)
     assert entry.new.median == 2.02
@@ -572,7 +561,7 @@ def later(*factors: float) -> Study:
     return replace(study(*slower), origin=replace(ORIGIN, slurm="25.05", began="2026-12-01"))
 
 
-def test_points_of_both_studies_are_compared_and_what_differs_is_named() -> None:
+def test_points_of_both_studies_are_compared_and_what_differs_is_named():
     changes = statistics.compare(first(), later(0.8, 0.81, 0.82))
     assert [(change.name, change.verdict) for change in changes] == [
         ("torchrun, weak, 1 x 1", "slower")
@@ -582,7 +571,7 @@ def test_points_of_both_studies_are_compared_and_what_differs_is_named() -> None
     assert rows[0][1:] == ("91 (3)", "72.9 (3)", "-19.9%", "slower")
 
 
-def test_studies_that_cannot_be_compared_are_refused() -> None:
+def test_studies_that_cannot_be_compared_are_refused():
     for other in (
         replace(first(), options=replace(OPTIONS, metric="loss")),
         study(measured(8, 1.0)),
@@ -591,7 +580,7 @@ def test_studies_that_cannot_be_compared_are_refused() -> None:
             statistics.compare(first(), other)
 
 
-def test_a_regression_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_regression_has_an_exit_code_of_its_own(capsys):
     _compare(first(), first(), 0.05)
     with pytest.raises(RegressionError) as caught:
         _compare(first(), later(0.8, 0.81, 0.82), 0.05)
@@ -604,7 +593,7 @@ def test_a_regression_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("value", ["0.0", "-1.0", "1e999", "NaN"])
-def test_a_report_with_impossible_values_is_refused(tmp_path: Path, value: str) -> None:
+def test_a_report_with_impossible_values_is_refused(tmp_path, value):
     text = to_json(first()).replace('"value": 90.0', f'"value": {value}')
     (tmp_path / "report.json").write_text(text)
     with pytest.raises(MalformedInputError):

@@ -70,7 +70,7 @@ def ran(tmp_path: Path, script: str, **more: str) -> tuple[subprocess.CompletedP
 
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(0)", "os._exit(0)", "raise ValueError"])
-def test_the_steps_of_a_rank_are_recorded_however_it_ends(tmp_path: Path, ending: str) -> None:
+def test_the_steps_of_a_rank_are_recorded_however_it_ends(tmp_path, ending):
     done, records = ran(tmp_path, SCRIPT + ending)
     assert done.stdout == "ends\n"
     assert done.returncode == (1 if "raise" in ending else 0), done.stderr
@@ -85,7 +85,7 @@ def test_the_steps_of_a_rank_are_recorded_however_it_ends(tmp_path: Path, ending
     assert json.loads(machine.read_text())["cores"] >= 1
 
 
-def test_the_module_of_this_name_that_the_image_has_is_imported_too(tmp_path: Path) -> None:
+def test_the_module_of_this_name_that_the_image_has_is_imported_too(tmp_path):
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "sitecustomize.py").write_text("print('of the image')\n")
     done, _ = ran(tmp_path, "print('ends')\n")

@@ -85,7 +85,7 @@ def test_images_of_others_are_found_and_listed(machine, tmp_path, monkeypatch):
     assert caught.value.close == "theirs"
 
 
-def test_a_user_can_have_no_site_where_the_machine_has_one(machine: Path, tmp_path: Path) -> None:
+def test_a_user_can_have_no_site_where_the_machine_has_one(machine, tmp_path):
     (machine / "toolkit.toml").write_text('site = "ours"\n')
     assert use.callback
     use.callback("auto")

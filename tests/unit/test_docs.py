@@ -132,7 +132,7 @@ def test_a_page_fits_a_narrow_terminal(topic):
     assert filled.split() == page.split()
 
 
-def test_an_unknown_page_names_the_nearest() -> None:
+def test_an_unknown_page_names_the_nearest():
     with pytest.raises(UsageError) as caught:
         pages.text("run/pendin")
     assert caught.value.close == "run/pending"

@@ -67,7 +67,7 @@ def fed(reader: Reader, text: str) -> list[tuple[str, str]]:
     return [(event, reader.step) for line in text.splitlines() if (event := reader.feed(line))]
 
 
-def test_a_log_tells_the_step_the_command_and_the_end() -> None:
+def test_a_log_tells_the_step_the_command_and_the_end():
     reader = Reader(["apt", "greet", "pip", "clean"])
     assert fed(reader, LOG) == [("step", "apt"), ("step", "greet"), ("step", "pip")]
     assert reader.command == "pip install torch==2.13.0"
@@ -75,7 +75,7 @@ def test_a_log_tells_the_step_the_command_and_the_end() -> None:
     assert not reader.no_space
 
 
-def test_a_log_tells_what_the_checks_said() -> None:
+def test_a_log_tells_what_the_checks_said():
     reader = Reader(["clean", "pack"])
     assert fed(reader, END) == [("step", "clean"), ("step", "pack")]
     assert list(reader.tail) == []
@@ -87,7 +87,7 @@ def test_a_log_tells_what_the_checks_said() -> None:
 
 
 @pytest.mark.parametrize("steps", [["run", "clean", "pack"], []])
-def test_what_a_step_prints_is_no_result_and_no_later_step(steps: list[str]) -> None:
+def test_what_a_step_prints_is_no_result_and_no_later_step(steps):
     """It prints the lines of Apptainer's own tests and packing, of the checks, and of other steps."""
     reader = Reader(steps, "run")
     lies = "INFO:    Running testscript\nINFO:    Creating SIF file...\n==> pack: x\n"
@@ -96,7 +96,7 @@ def test_what_a_step_prints_is_no_result_and_no_later_step(steps: list[str]) -> 
     assert (reader.step, reader.results) == ("run", Results())
 
 
-def test_a_full_disk_is_recognised() -> None:
+def test_a_full_disk_is_recognised():
     reader = Reader(["run"])
     fed(reader, "==> run: x\ncp: error writing 'y': No space left on device\n")
     assert reader.no_space
@@ -133,9 +133,7 @@ def decided(
     return tried, said.lines
 
 
-def test_a_build_is_flat_if_layers_are_impossible_which_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_build_is_flat_if_layers_are_impossible_which_is_said(monkeypatch, tmp_path):
     tried, said = decided(monkeypatch, tmp_path, "no overlays", None)
     assert tried == ["flat"]
     assert said[0] == "flat no layers on this machine: no overlays"
@@ -143,15 +141,11 @@ def test_a_build_is_flat_if_layers_are_impossible_which_is_said(
 
 
 @pytest.mark.parametrize("cause", ["exit code 124", "namespaces: Operation not permitted"])
-def test_a_build_that_fails_in_layers_is_never_repeated_flat(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cause: str
-) -> None:
+def test_a_build_that_fails_in_layers_is_never_repeated_flat(monkeypatch, tmp_path, cause):
     assert decided(monkeypatch, tmp_path, "", BuildError(cause)) == (["layers"], [])
 
 
-def test_a_build_that_is_stopped_while_it_asks_a_registry_has_made_no_image(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_build_that_is_stopped_while_it_asks_a_registry_has_made_no_image(monkeypatch, tmp_path):
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -167,9 +161,7 @@ def test_a_build_that_is_stopped_while_it_asks_a_registry_has_made_no_image(
 @pytest.mark.parametrize(
     "keyring", ["debian-archive-keyring.gpg", "debian-archive-keyring.pgp", ""]
 )
-def test_debootstrap_always_verifies(
-    keyring: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_debootstrap_always_verifies(keyring, monkeypatch, tmp_path):
     monkeypatch.setattr(shell, "which", lambda program: f"/usr/sbin/{program}")
     monkeypatch.setattr(host, "_KEYRINGS", tmp_path)
     if keyring:
@@ -184,7 +176,7 @@ def test_debootstrap_always_verifies(
 Usage = namedtuple("Usage", "total used free")
 
 
-def test_space_on_one_disk_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_on_one_disk_is_added_up(tmp_path, monkeypatch):
     monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(0, 0, 3_000_000_000))
     workspace.require_space(tmp_path, Space(image=1000, build=2000))
@@ -193,7 +185,7 @@ def test_space_on_one_disk_is_added_up(tmp_path: Path, monkeypatch: pytest.Monke
     assert caught.value.exit_code == 73
 
 
-def test_a_workspace_is_private_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_workspace_is_private_and_goes(tmp_path, monkeypatch):
     images, scratch = tmp_path / "images", tmp_path / "scratch"
     images.mkdir()
     scratch.mkdir()
@@ -223,9 +215,7 @@ HERE = Owner(store="/images", host="nid001", boot="b", pid=1, started=5)
         (None, False, 0, True),  # it was being made; only an empty one is removed
     ],
 )
-def test_whose_directories_are_removed(
-    owner: Owner | None, lives: bool, days: float, gone: bool
-) -> None:
+def test_whose_directories_are_removed(owner, lives, days, gone):
     assert workspace.is_abandoned(owner, HERE, lives=lives, age=days * 86400) is gone
 
 
@@ -238,9 +228,7 @@ def leave(parent: Path, owner: Owner | None) -> Path:
     return directory
 
 
-def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(tmp_path, monkeypatch):
     monkeypatch.delenv(workspace.TMP_VARIABLE, raising=False)
     images = tmp_path / "images"
     images.mkdir()
@@ -269,8 +257,8 @@ def test_what_dead_builds_left_goes_and_what_living_ones_have_stays(
 
 
 def test_a_build_takes_another_directory_where_its_new_one_is_taken_for_abandoned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """Another build searches before the directory has a lock, or before it has its marker."""
     make, mark, made, marked = tempfile.mkdtemp, workspace.mark, list[str](), list[Path]()
 
@@ -294,9 +282,7 @@ def test_a_build_takes_another_directory_where_its_new_one_is_taken_for_abandone
         assert [place.output] == list(tmp_path.iterdir())
 
 
-def test_a_build_without_locks_is_known_by_its_marker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_without_locks_is_known_by_its_marker(tmp_path, monkeypatch):
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -308,7 +294,7 @@ def test_a_build_without_locks_is_known_by_its_marker(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path: Path) -> None:
+def test_locks_are_for_the_group_that_may_write_to_the_directory(tmp_path):
     before = os.umask(0o077)
     try:
         for mode, expected in ((0o2770, 0o660), (0o700, 0o600)):
@@ -337,9 +323,7 @@ FULL, LAST = "000001ffffffffff", 40
         ("000003ffffffffff", True),
     ],
 )
-def test_all_capabilities_are_all_that_the_kernel_knows(
-    mask: str, full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_capabilities_are_all_that_the_kernel_knows(mask, full, tmp_path, monkeypatch):
     for name, text in (("_STATUS", f"CapInh:\t0\nCapEff:\t{mask}\n"), ("_LAST_CAPABILITY", "40\n")):
         (tmp_path / name).write_text(text)
         monkeypatch.setattr(privilege, name, tmp_path / name)
@@ -351,12 +335,8 @@ def test_all_capabilities_are_all_that_the_kernel_knows(
     [(True, True, ()), (False, True, ("--fakeroot",)), (True, False, ("--fakeroot",))],
 )
 def test_root_builds_directly_and_everybody_else_in_a_namespace(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    root: bool,
-    full: bool,
-    options: tuple[str, ...],
-) -> None:
+    monkeypatch, tmp_path, root, full, options
+):
     ids = tmp_path / "subuid"
     ids.write_text(f"{os.getuid()}:100000:65536\n")
     for name in ("_SUBUID", "_SUBGID"):
@@ -368,9 +348,7 @@ def test_root_builds_directly_and_everybody_else_in_a_namespace(
     )
 
 
-def test_without_subordinate_ids_the_administrator_is_asked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_subordinate_ids_the_administrator_is_asked(monkeypatch, tmp_path):
     monkeypatch.setattr(privilege, "_SUBUID", tmp_path / "missing")
     monkeypatch.setattr(shell, "which", lambda name: f"/usr/bin/{name}")
     with pytest.raises(ForbiddenError, match="is not set up here") as caught:
@@ -390,9 +368,7 @@ def test_without_subordinate_ids_the_administrator_is_asked(
         ("", None),
     ],
 )
-def test_subordinate_ids_are_by_name_or_number(
-    tmp_path: Path, text: str, expected: tuple[int, int] | None
-) -> None:
+def test_subordinate_ids_are_by_name_or_number(tmp_path, text, expected):
     import pwd
 
     file = tmp_path / "subuid"
@@ -402,7 +378,7 @@ def test_subordinate_ids_are_by_name_or_number(
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo"])
-def test_a_log_is_a_new_file_whatever_others_put_there(kind: str, tmp_path: Path) -> None:
+def test_a_log_is_a_new_file_whatever_others_put_there(kind, tmp_path):
     log, precious = tmp_path / "x.failed.log", tmp_path / "precious"
     precious.write_text("precious")
     if kind == "link":
@@ -415,7 +391,7 @@ def test_a_log_is_a_new_file_whatever_others_put_there(kind: str, tmp_path: Path
     assert (log.read_text(), precious.read_text()) == ("line\n", "precious")
 
 
-def test_a_line_without_end_is_kept_short(tmp_path: Path) -> None:
+def test_a_line_without_end_is_kept_short(tmp_path):
     follower = Follower("tiny", tmp_path / "log", Silent())
     script = "import sys; sys.stdout.write('x' * 5_000_000 + 'said\\n' + 'y\\n')"
     assert follower.follow([sys.executable, "-c", script], {}) == 0
@@ -424,9 +400,7 @@ def test_a_line_without_end_is_kept_short(tmp_path: Path) -> None:
     assert len(log) < 200_000
 
 
-def test_without_bubblewrap_there_are_no_layers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_bubblewrap_there_are_no_layers(tmp_path, monkeypatch):
     monkeypatch.setattr(shell, "which", lambda name: None if name == "bwrap" else f"/bin/{name}")
     with workspace.workspace(tmp_path / "images") as place:
         follower = Follower("tiny", tmp_path / "log", Silent())
@@ -434,9 +408,7 @@ def test_without_bubblewrap_there_are_no_layers(
     assert reason == "bubblewrap is not installed (toolkit setup installs it)"
 
 
-def test_apptainer_reads_behind_its_fence_what_a_link_in_tmp_leads_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apptainer_reads_behind_its_fence_what_a_link_in_tmp_leads_to(tmp_path, monkeypatch):
     monkeypatch.setattr(shell, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(shell, "run", lambda words, **_: shell.Result(tuple(words), 0, "", ""))
     (tmp_path / "real").mkdir()
@@ -459,7 +431,7 @@ time.sleep(1000)
 """
 
 
-def test_a_program_ends_when_the_tool_is_killed(tmp_path: Path) -> None:
+def test_a_program_ends_when_the_tool_is_killed(tmp_path):
     tool = subprocess.Popen(
         [sys.executable, "-c", _TOOL, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )

@@ -42,14 +42,14 @@ def refused(*arguments: str) -> ToolkitError:
 
 @pytest.mark.parametrize("recipe", list_recipes())
 @pytest.mark.parametrize("form", FORMATS)
-def test_the_committed_definition_is_what_its_recipe_renders_to(recipe: str, form: str) -> None:
+def test_the_committed_definition_is_what_its_recipe_renders_to(recipe, form):
     committed = library.definition_path(recipe, form).read_text(encoding="utf-8")
     assert library.render(library.load(recipe), form) == committed, (
         f"renew it: toolkit image render {recipe} --write"
     )
 
 
-def test_render_writes_beside_a_recipe_of_ones_own(tmp_path: Path) -> None:
+def test_render_writes_beside_a_recipe_of_ones_own(tmp_path):
     recipe = tmp_path / "mine.toml"
     recipe.write_text('summary = "x"\n[base]\nkind = "localimage"\npath = "/base.sif"\n')
     assert image("render", str(recipe), "--write").exit_code == 0
@@ -65,32 +65,32 @@ def test_render_writes_beside_a_recipe_of_ones_own(tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_what_does_not_go_together_is_refused(arguments: tuple[str, ...]) -> None:
+def test_what_does_not_go_together_is_refused(arguments):
     assert isinstance(refused(*arguments), UsageError)
 
 
 @pytest.mark.parametrize("verb", ["build", "render", "path", "check"])
-def test_an_unknown_name_has_a_near_one(verb: str) -> None:
+def test_an_unknown_name_has_a_near_one(verb):
     error = refused(verb, "pytorch-cpu")
     assert isinstance(error, UnknownImageError)
     assert error.close == "pytorch_cpu"
 
 
 @pytest.mark.parametrize("verb", ["path", "check"])
-def test_an_image_that_is_not_built_names_the_command(verb: str) -> None:
+def test_an_image_that_is_not_built_names_the_command(verb):
     error = refused(verb, "pytorch_cpu")
     assert isinstance(error, ImageMissingError)
     assert error.next_step == "toolkit image build pytorch_cpu"
 
 
-def test_a_recipe_beside_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_beside_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tv.toml").write_text('summary = "x"\nextends = "pytorch_cpu"\n')
     for verb in ("build", "lock", "render"):
         assert "./tv.toml" in str(refused(verb, "tv").next_step)
 
 
-def test_an_image_has_no_lock_but_its_recipe(images: Path) -> None:
+def test_an_image_has_no_lock_but_its_recipe(images):
     images.mkdir()
     fake_sif(images / "nuimg.sif")
     built = msgspec.structs.replace(manifest("nuimg"), command="toolkit image build ./nu.toml")
@@ -100,8 +100,8 @@ def test_an_image_has_no_lock_but_its_recipe(images: Path) -> None:
 
 @pytest.mark.parametrize("directory", [".", "other"])
 def test_a_new_recipe_is_on_a_recipe_a_stored_image_or_a_file(
-    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, directory: str
-) -> None:
+    tmp_path, images, monkeypatch, directory
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / directory).mkdir(exist_ok=True)
     images.mkdir()
@@ -126,7 +126,7 @@ def listed() -> dict[str, dict[str, object]]:
     return {one["name"]: one for one in json.loads(image("list", "--json").stdout)}
 
 
-def test_the_list_tells_states_apart(images: Path) -> None:
+def test_the_list_tells_states_apart(images):
     assert listed()["pytorch_cpu"]["state"] == "not built"
     images.mkdir()
     fake_sif(images / "pytorch_cpu.sif")

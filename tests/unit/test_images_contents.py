@@ -47,7 +47,7 @@ def contents() -> Contents:
     return found
 
 
-def test_every_package_is_found_by_its_name_and_version() -> None:
+def test_every_package_is_found_by_its_name_and_version():
     """Of two packages of one name, the first on Python's path is the one that it imports."""
     found = contents()
     apt = {"libc6:amd64": "2.36-9", "libc6:i386": "2.36-9", "mawk": "1:1.3.4~1"}
@@ -67,13 +67,13 @@ def test_every_package_is_found_by_its_name_and_version() -> None:
         "toolkit-contents: python {]",
     ],
 )
-def test_what_no_script_of_ours_said_is_refused(line: str) -> None:
+def test_what_no_script_of_ours_said_is_refused(line):
     with pytest.raises(ValueError):  # noqa: PT011
         parse(f"{line}\n{SAID}")
 
 
 @pytest.mark.parametrize(("path", "has_python"), [("/usr/bin:/bin", True), ("/nowhere", False)])
-def test_the_script_runs_in_any_shell(path: str, has_python: bool) -> None:
+def test_the_script_runs_in_any_shell(path, has_python):
     words = ["/bin/sh", "-c", SCRIPT]
     said = subprocess.run(words, capture_output=True, text=True, check=True, env={"PATH": path})
     found = parse(said.stdout)
@@ -81,7 +81,7 @@ def test_the_script_runs_in_any_shell(path: str, has_python: bool) -> None:
     assert has_python or (found.debian, found.pip) == ((), ())
 
 
-def test_the_bill_of_materials_keeps_to_the_schema() -> None:
+def test_the_bill_of_materials_keeps_to_the_schema():
     document = sbom.cyclonedx(MANIFEST, contents())
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(document) is None
     data = json.loads(document)

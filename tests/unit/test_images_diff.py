@@ -22,7 +22,7 @@ OTHER = (
 )
 
 
-def test_a_listing_is_read_with_links_devices_and_odd_names() -> None:
+def test_a_listing_is_read_with_links_devices_and_odd_names():
     facts = {path: entry.facts for path, entry in parse_listing(ONE).items()}
     assert facts == {
         "/": "drwxr-xr-x root/root",
@@ -35,7 +35,7 @@ def test_a_listing_is_read_with_links_devices_and_odd_names() -> None:
     }
 
 
-def test_changes_of_files_are_told_apart_from_times() -> None:
+def test_changes_of_files_are_told_apart_from_times():
     """Contents decide of files whose sizes are the same, and only of these."""
     asked: list[str] = []
     before, after = parse_listing(ONE), parse_listing(OTHER)
@@ -58,7 +58,7 @@ def test_changes_of_files_are_told_apart_from_times() -> None:
     assert compare_files(before, before, lambda _: None) == ([], 0, 3)
 
 
-def test_names_and_variables_are_compared() -> None:
+def test_names_and_variables_are_compared():
     scripts = [
         "#!/bin/sh\nexport PATH=/a:$PATH\nexport B=1\n",
         "export B=2\nif x; then\n  C='3'\nfi\n",

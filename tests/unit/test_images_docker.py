@@ -49,7 +49,7 @@ LABEL a="/mnt/wheels"
 DOCKER = Engine(cast(Any, None), "unix:///d", "Docker", "20")
 
 
-def test_what_is_lent_is_mounted_for_each_step_and_nothing_else_is_changed() -> None:
+def test_what_is_lent_is_mounted_for_each_step_and_nothing_else_is_changed():
     changed = add_mounts(DOCKERFILE)
     assert changed.count("--mount=type=tmpfs,target=/mnt ") == 3
     for name in ("pip.conf", "variables"):
@@ -78,7 +78,7 @@ def lent(tmp_path: Path) -> Path:
     return tmp_path / "lent"
 
 
-def test_directories_are_served_while_the_build_runs(tmp_path: Path, lent: Path) -> None:
+def test_directories_are_served_while_the_build_runs(tmp_path, lent):
     (tmp_path / "simple/x").mkdir(parents=True)
     (tmp_path / "simple/x/index.html").write_text('<a href="../../files/x.whl">x</a>')
     (tmp_path / "files").mkdir()
@@ -117,16 +117,14 @@ def test_directories_are_served_while_the_build_runs(tmp_path: Path, lent: Path)
         opener.open(root)
 
 
-def test_a_mirror_in_a_directory_is_served(tmp_path: Path, lent: Path) -> None:
+def test_a_mirror_in_a_directory_is_served(tmp_path, lent):
     (tmp_path / "debian").mkdir()
     mirror = f"file:{tmp_path}/debian"
     with host_files(HostConfig(), lent, "w0rd", mirror=mirror, release="bookworm") as files:
         assert files["sources.list"].read_text().startswith("deb http://127.0.0.1:")
 
 
-def test_nothing_lent_is_an_argument_or_a_variable_of_the_client(
-    lent: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_lent_is_an_argument_or_a_variable_of_the_client(lent, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://me:it's secret@proxy")
     monkeypatch.setenv("NO_PROXY", "here")
     monkeypatch.delenv("no_proxy", raising=False)
@@ -144,9 +142,7 @@ def test_nothing_lent_is_an_argument_or_a_variable_of_the_client(
     assert environment["DOCKER_HOST"] == "unix:///d"
 
 
-def test_a_pull_has_the_certificates_of_the_engine_and_one_login(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pull_has_the_certificates_of_the_engine_and_one_login(tmp_path, monkeypatch):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "own"))
     monkeypatch.delenv("DOCKER_CERT_PATH", raising=False)
     monkeypatch.setattr(docker, "write_login", lambda *_: None)
@@ -186,7 +182,7 @@ def take(steps: str, lines: list[str]) -> tuple[ClientLog, Followed]:
     return log, followed
 
 
-def test_steps_are_followed_and_the_one_that_failed_is_named() -> None:
+def test_steps_are_followed_and_the_one_that_failed_is_named():
     def read(name: str) -> list[str]:
         return (GOLDEN / f"docker/{name}-20.10.txt").read_text().splitlines()
 
@@ -215,11 +211,11 @@ def test_steps_are_followed_and_the_one_that_failed_is_named() -> None:
         ("-+x", "toolkit/x"),
     ],
 )
-def test_the_name_of_an_image_in_the_engine(recipe: str, name: str) -> None:
+def test_the_name_of_an_image_in_the_engine(recipe, name):
     assert engine_image_name(recipe) == name
 
 
-def test_a_base_in_an_archive_is_told_by_its_bytes(tmp_path: Path) -> None:
+def test_a_base_in_an_archive_is_told_by_its_bytes(tmp_path):
     (tmp_path / "x.tar").write_bytes(b"x")
     base = Docker(image="nvcr.io/nvidia/pytorch:22.03-py3", archive=f"oci-archive:{tmp_path}/x.tar")
     found = resolve_base(base)

@@ -40,9 +40,7 @@ def _published(images: Path) -> str:
 
 
 @pytest.mark.parametrize("with_old", [True, False])
-def test_a_killed_publish_leaves_the_old_image_or_the_new_one(
-    with_old: bool, tmp_path: Path
-) -> None:
+def test_a_killed_publish_leaves_the_old_image_or_the_new_one(with_old, tmp_path):
     seen: list[str] = []
     for killed in kill_at_each(lambda place: _store(place, with_old=with_old), PUBLISH, tmp_path):
         images = killed.place / "images"
@@ -85,9 +83,7 @@ def _texts(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", [LAYERS, WHEELS])
 @pytest.mark.parametrize(("with_old", "anew"), [(False, False), (True, False), (True, True)])
-def test_a_killed_keep_leaves_a_whole_entry_or_none(
-    kind: str, with_old: bool, anew: bool, tmp_path: Path
-) -> None:
+def test_a_killed_keep_leaves_a_whole_entry_or_none(kind, with_old, anew, tmp_path):
     whole = {text: [text, text * 2] if kind == WHEELS else [text * 1000] for text in ("old", "new")}
 
     def prepare(place: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -42,16 +40,14 @@ DIGEST = "sha256:" + "ab" * 32
         ),
     ],
 )
-def test_an_image_is_kept_under_the_name_of_its_reference(
-    image: str, name: str, origin: str
-) -> None:
+def test_an_image_is_kept_under_the_name_of_its_reference(image, name, origin):
     assert foreign.is_reference(image)
     assert foreign.locate(image).name == f"{name}.sif"
     assert foreign.complete_reference(image) == origin
     assert is_image_name(name)
 
 
-def test_a_long_reference_gets_a_name_that_a_file_can_have() -> None:
+def test_a_long_reference_gets_a_name_that_a_file_can_have():
     names = {
         foreign.locate(f"docker://ghcr.io/{'very/' * 40}{last}:1").stem for last in ("one", "two")
     }
@@ -62,14 +58,12 @@ def test_a_long_reference_gets_a_name_that_a_file_can_have() -> None:
 @pytest.mark.parametrize(
     "image", ["docker://", "docker://A b", "docker://../x", "oras://x/y:z w", "docker://x@sha256:1"]
 )
-def test_what_is_no_reference_is_refused(image: str) -> None:
+def test_what_is_no_reference_is_refused(image):
     with pytest.raises(UsageError):
         foreign.find_stored(image)
 
 
-def test_only_the_image_of_this_very_reference_is_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_image_of_this_very_reference_is_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("TOOLKIT_IMAGES", str(tmp_path))
     image = "docker://python:3.11"
     assert foreign.find_stored(image) is None

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from toolkit.cli.groups import image as command
-from toolkit.errors import ConfigError, ToolkitError, UsageError
+from toolkit.errors import ConfigError, UsageError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.importers.dockerfile import encode_command
 from toolkit.images.recipe.importers.reader import read_instructions
@@ -79,7 +79,7 @@ def recipe(text: str, directory: Path) -> dict[str, Any]:
     return msgspec.toml.decode((directory / "mine.toml").read_text(), type=dict[str, Any])
 
 
-def test_a_dockerfile_becomes_a_recipe_in_its_order(tmp_path: Path) -> None:
+def test_a_dockerfile_becomes_a_recipe_in_its_order(tmp_path):
     made = recipe(DOCKERFILE, tmp_path)
     assert made["base"] == {"kind": "ngc", "framework": "pytorch", "release": "22.03"}
     assert list(made["steps"][8].pop("checks")) == ["dpkg"], "NVIDIA's images fail pip check"
@@ -87,7 +87,7 @@ def test_a_dockerfile_becomes_a_recipe_in_its_order(tmp_path: Path) -> None:
     assert (tmp_path / "mine.files/line-7/x").read_text() == "text\n"
 
 
-def test_what_is_not_carried_is_named_and_nothing_else(tmp_path: Path) -> None:
+def test_what_is_not_carried_is_named_and_nothing_else(tmp_path):
     done = taken(DOCKERFILE, tmp_path)
     lines = [line for line in done.output.splitlines() if line.startswith("left out")]
     assert [line.split(":", 1)[1].split(" ")[0:2] for line in lines] == [
@@ -109,16 +109,14 @@ def test_what_is_not_carried_is_named_and_nothing_else(tmp_path: Path) -> None:
         ("$PWDX", False),
     ],
 )
-def test_an_empty_variable_is_named_where_it_is_expanded_and_stays_empty(
-    word: str, is_named: bool, tmp_path: Path
-) -> None:
+def test_an_empty_variable_is_named_where_it_is_expanded_and_stays_empty(word, is_named, tmp_path):
     done = taken(f"FROM debian:bookworm\nENV A={word}\n", tmp_path)
     assert done.exit_code == 0, done.exception
     assert ("are empty in a Dockerfile" in done.output) == is_named
     assert ("UNSET_" in (tmp_path / "mine.toml").read_text()) == is_named
 
 
-def test_a_definition_becomes_a_base(tmp_path: Path) -> None:
+def test_a_definition_becomes_a_base(tmp_path):
     text = "Bootstrap: docker\nFrom: debian:bookworm\n%setup\n    true\n%post\n    echo\n"
     done = taken(text, tmp_path, "x.def")
     assert done.exit_code == 0, done.exception
@@ -160,9 +158,7 @@ def test_a_definition_becomes_a_base(tmp_path: Path) -> None:
         ("FROM a\nCOPY <<END /x\n\\n\nEND\n", ConfigError),
     ],
 )
-def test_what_is_no_recipe_is_refused_and_leaves_nothing(
-    text: str, error: type[ToolkitError], tmp_path: Path
-) -> None:
+def test_what_is_no_recipe_is_refused_and_leaves_nothing(text, error, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "leads-out").symlink_to("/etc/passwd")
     (tmp_path / "leads-nowhere").symlink_to("nowhere")
@@ -173,7 +169,7 @@ def test_what_is_no_recipe_is_refused_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", ["mine.toml", "mine.files"])
-def test_nothing_is_overwritten(name: str, tmp_path: Path) -> None:
+def test_nothing_is_overwritten(name, tmp_path):
     (tmp_path / name).write_text("mine")
     assert isinstance(taken(DOCKERFILE, tmp_path).exception, UsageError)
     assert (tmp_path / name).read_text() == "mine"
@@ -207,7 +203,7 @@ def test_nothing_is_overwritten(name: str, tmp_path: Path) -> None:
         (r'"\`"', r"\`"),
     ],
 )
-def test_a_shell_expands_words_as_buildkit_does(word: str, value: str) -> None:
+def test_a_shell_expands_words_as_buildkit_does(word, value):
     expanding = to_expanding(word, {})
     require_expanding(expanding)
     shown = quote_expanding(expanding)
@@ -220,7 +216,7 @@ def test_a_shell_expands_words_as_buildkit_does(word: str, value: str) -> None:
     assert subprocess.run(["sh", "-c", script], capture_output=True).stdout.decode() == value
 
 
-def test_instructions_are_read_as_buildkit_reads_them() -> None:
+def test_instructions_are_read_as_buildkit_reads_them():
     copy = "COPY <<ONE <<-'TWO' /d/\none $A\nONE\n\ttwo\n\tTWO\n"
     text = f'# escape=`\r\nFROM a\r\nrun x `  \r\n  # comment\r\n\r\n  y\r\n{copy}RUN ["a", "b"]\n'
     found = read_instructions(text, "Dockerfile")
@@ -236,7 +232,7 @@ def test_instructions_are_read_as_buildkit_reads_them() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\tb", "a\\b\n", "'{{ x }}'\n\x01", "é\u202e%s\\n", "\\0101"])
-def test_any_command_reaches_the_shell_byte_for_byte(text: str) -> None:
+def test_any_command_reaches_the_shell_byte_for_byte(text):
     step = encode_command(text)
     printed = subprocess.run(
         ["sh", "-c", 'printf %b "$1"', "sh", step["command"]], capture_output=True, check=True
@@ -245,7 +241,7 @@ def test_any_command_reaches_the_shell_byte_for_byte(text: str) -> None:
     assert step["command"].isprintable()
 
 
-def test_files_come_along_as_they_are(tmp_path: Path) -> None:
+def test_files_come_along_as_they_are(tmp_path):
     (tmp_path / "d/e").mkdir(parents=True)
     (tmp_path / "d/e/bytes").write_bytes(bytes(range(256)))
     (tmp_path / "d/e").chmod(0o500)
@@ -263,7 +259,7 @@ def test_files_come_along_as_they_are(tmp_path: Path) -> None:
     assert (files / "line-7/first").read_text() == "text\n", "a link that COPY names is followed"
 
 
-def test_a_plan_changes_with_the_files_that_it_copies(tmp_path: Path) -> None:
+def test_a_plan_changes_with_the_files_that_it_copies(tmp_path):
     (tmp_path / "app/sub").mkdir(parents=True)
     file = tmp_path / "app/sub/x"
     file.write_text("1")
@@ -296,7 +292,7 @@ def test_a_plan_changes_with_the_files_that_it_copies(tmp_path: Path) -> None:
         library.render(library.load(str(tmp_path / "below/mine.toml")), "docker")
 
 
-def test_a_dollar_sign_of_an_image_that_docker_built_reaches_the_sif() -> None:
+def test_a_dollar_sign_of_an_image_that_docker_built_reaches_the_sif():
     from toolkit.images.builder.docker import conversion as definition
 
     text = definition("x", "docker", {"A": "$X 'y'", "B": "plain"})

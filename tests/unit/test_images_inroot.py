@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -26,9 +25,7 @@ from toolkit.images.builder.apptainer.inroot import is_below, resolve
         ({"a": "/"}, "a/a/a/etc", "etc"),
     ],
 )
-def test_links_are_followed_within_the_root(
-    tmp_path: Path, links: dict[str, str], path: str, leads_to: str
-) -> None:
+def test_links_are_followed_within_the_root(tmp_path, links, path, leads_to):
     for place, target in links.items():
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).symlink_to(target)
@@ -36,7 +33,7 @@ def test_links_are_followed_within_the_root(
     assert is_below(tmp_path, path) == (leads_to == path.lstrip("/"))
 
 
-def test_links_in_a_circle_are_an_error(tmp_path: Path) -> None:
+def test_links_in_a_circle_are_an_error(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("/a")
     with pytest.raises(OSError, match="symbolic links"):
@@ -58,9 +55,7 @@ WORDS = st.lists(
     path=WORDS,
     absolute=st.booleans(),
 )
-def test_nothing_leads_out(
-    tmp_path_factory: pytest.TempPathFactory, links: dict[str, str], path: str, absolute: bool
-) -> None:
+def test_nothing_leads_out(tmp_path_factory, links, path, absolute):
     root = tmp_path_factory.mktemp("root") / "inner"
     root.mkdir()
     for place, target in links.items():

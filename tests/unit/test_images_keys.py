@@ -21,7 +21,7 @@ from toolkit.images.store.signatures import (
 PUBLIC = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n-----END PUBLIC KEY-----\n"
 
 
-def test_a_public_key_has_the_fingerprint_that_openssl_says() -> None:
+def test_a_public_key_has_the_fingerprint_that_openssl_says():
     der = subprocess.run(
         ["base64", "-d"], input=PUBLIC.splitlines()[1].encode(), capture_output=True, check=True
     ).stdout
@@ -37,7 +37,7 @@ def test_a_public_key_has_the_fingerprint_that_openssl_says() -> None:
         (PUBLIC.replace("MCow", "MC*w"), "damaged"),
     ],
 )
-def test_what_is_no_public_key_is_refused(text: str, why: str) -> None:
+def test_what_is_no_public_key_is_refused(text, why):
     with pytest.raises(ValueError, match=why):
         fingerprint(text)
 
@@ -57,9 +57,7 @@ def test_what_is_no_public_key_is_refused(text: str, why: str) -> None:
         ("PUBLIC KEY", "AAAA", "no private key, but a PUBLIC KEY"),
     ],
 )
-def test_a_key_that_apptainer_does_not_read_is_refused(
-    kind: str, body: str, why: str, tmp_path: Path
-) -> None:
+def test_a_key_that_apptainer_does_not_read_is_refused(kind, body, why, tmp_path):
     key = tmp_path / "key.pem"
     key.write_text(f"-----BEGIN {kind}-----\n{body}\n-----END {kind}-----\n")
     if why:
@@ -75,7 +73,7 @@ def write_sif(path: Path, sif_id: bytes, time: int, data: bytes = b"file system"
     )
 
 
-def test_the_same_contents_become_the_same_file(tmp_path: Path) -> None:
+def test_the_same_contents_become_the_same_file(tmp_path):
     one, same, other = (tmp_path / f"{name}.sif" for name in ("one", "same", "other"))
     write_sif(one, b"1" * 16, 1000)
     write_sif(same, b"2" * 16, 2000)

@@ -47,7 +47,7 @@ def changed(before: Plan, after: Plan) -> set[str]:
     return {name for name, key in keys(after).items() if keys(before).get(name) != key}
 
 
-def test_a_key_changes_with_the_step_and_all_before_it() -> None:
+def test_a_key_changes_with_the_step_and_all_before_it():
     before = with_keys(stages())
     assert changed(before, with_keys(stages())) == set()
     assert changed(before, with_keys(stages(final=("take", "other")))) == {"other"}
@@ -84,7 +84,7 @@ def made(cache: Cache, text: str = "contents") -> Path:
     return path
 
 
-def test_what_is_kept_is_found(cache: Cache) -> None:
+def test_what_is_kept_is_found(cache):
     one = cache.keep(LAYERS, "k", made(cache), about="pip", facts={"a": "b"})
     assert cache.find(LAYERS, "k") == one
     assert Path(one.path).read_text() == "contents"
@@ -93,13 +93,13 @@ def test_what_is_kept_is_found(cache: Cache) -> None:
     assert cache.find(LAYERS, "other") is None
 
 
-def test_one_of_another_length_counts_as_none(cache: Cache) -> None:
+def test_one_of_another_length_counts_as_none(cache):
     path = Path(cache.keep(LAYERS, "k", made(cache)).path)
     path.write_text("CONTENTS and more")
     assert cache.find(LAYERS, "k") is None
 
 
-def test_one_of_an_older_version_is_found(cache: Cache) -> None:
+def test_one_of_an_older_version_is_found(cache):
     path = Path(cache.keep(LAYERS, "k", made(cache)).path)
     old = path.rename(path.with_name("k.sqfs"))
     found = cache.find(LAYERS, "k")
@@ -108,14 +108,14 @@ def test_one_of_an_older_version_is_found(cache: Cache) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"size": "x"}', "\0\xff"])
-def test_a_note_that_is_broken_counts_as_none(cache: Cache, damage: str) -> None:
+def test_a_note_that_is_broken_counts_as_none(cache, damage):
     path = Path(cache.keep(LAYERS, "k", made(cache)).path)
     path.with_name("k.json").write_bytes(damage.encode("latin-1"))
     assert cache.find(LAYERS, "k") is None
     assert cache.entries() == ()
 
 
-def test_clearing_removes_entries_and_what_killed_builds_left(cache: Cache) -> None:
+def test_clearing_removes_entries_and_what_killed_builds_left(cache):
     kept = Path(cache.keep(LAYERS, "k", made(cache)).path)
     kept.with_name("left.sqfs").write_text("half")
     assert cache.find(LAYERS, "left") is None
@@ -127,7 +127,7 @@ def test_clearing_removes_entries_and_what_killed_builds_left(cache: Cache) -> N
     assert list(kept.parent.iterdir()) == []
 
 
-def test_wheels_are_lent_beside_what_the_machine_lends(tmp_path: Path) -> None:
+def test_wheels_are_lent_beside_what_the_machine_lends(tmp_path):
     loan = HostConfig(files={"pip.conf": "[global]\n"})
     assert [bind.target for bind in write_host_config(loan, tmp_path / "without")] == ["/mnt"]
     binds = write_host_config(loan, tmp_path / "with", tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-from pathlib import Path
 
 import pytest
 
@@ -30,9 +29,7 @@ SETTINGS = {
 }
 
 
-def test_pips_settings_are_those_of_an_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pips_settings_are_those_of_an_install(tmp_path, monkeypatch):
     """The real pip lists them."""
     file = tmp_path / "pip.conf"
     file.write_text(
@@ -52,18 +49,14 @@ def test_pips_settings_are_those_of_an_install(
     assert read_pip_settings()["timeout"] == "3"
 
 
-def test_no_module_of_the_current_directory_is_taken_for_pip(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_module_of_the_current_directory_is_taken_for_pip(tmp_path, monkeypatch):
     (tmp_path / "pip.py").write_text("open('ran', 'w')")
     monkeypatch.chdir(tmp_path)
     read_pip_settings()
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_configuration_that_pip_cannot_read_is_no_empty_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_configuration_that_pip_cannot_read_is_no_empty_one(tmp_path, monkeypatch):
     (tmp_path / "pip.conf").write_text("[global\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     with pytest.raises(ConfigError, match="cannot read its configuration") as caught:
@@ -71,9 +64,7 @@ def test_a_configuration_that_pip_cannot_read_is_no_empty_one(
     assert any(str(tmp_path) in line for line in caught.value.details)
 
 
-def test_of_a_key_in_several_files_pip_is_asked_which_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_a_key_in_several_files_pip_is_asked_which_counts(monkeypatch):
     listing = "global.index-url='https://system'\nglobal.index-url='https://user'\nbroken\n"
     monkeypatch.setattr(
         host_config, "_run", lambda *words: listing if words[-1] == "list" else "https://last\n"
@@ -81,7 +72,7 @@ def test_of_a_key_in_several_files_pip_is_asked_which_counts(
     assert read_pip_settings() == {"index-url": "https://last"}
 
 
-def test_local_places_are_bound_and_renamed() -> None:
+def test_local_places_are_bound_and_renamed():
     loan = translate_host_config(SETTINGS, certificates="/etc/ssl/site.crt")
     assert loan.files["pip.conf"] == (
         "[global]\n"
@@ -99,7 +90,7 @@ def test_local_places_are_bound_and_renamed() -> None:
     )
 
 
-def test_only_how_apt_reaches_its_archives_is_taken() -> None:
+def test_only_how_apt_reaches_its_archives_is_taken():
     dump = [
         'Acquire::http::Proxy "http://proxy.example.org:3128";',
         'Acquire::https::Proxy::deb.example.org "DIRECT";',
@@ -116,7 +107,7 @@ def test_only_how_apt_reaches_its_archives_is_taken() -> None:
     assert "apt.conf" not in translate_host_config({}, apt=dump[3:]).files
 
 
-def test_the_mirror_is_debians_own() -> None:
+def test_the_mirror_is_debians_own():
     listing = (
         "Google|main|stable|stable|https://packages.example.com/apt\n"
         "Debian|contrib|trixie|trixie|https://contrib.example.org/debian\n"
@@ -134,14 +125,14 @@ def test_the_mirror_is_debians_own() -> None:
     }
 
 
-def test_where_apt_has_no_lists_yet_the_name_of_the_archive_decides() -> None:
+def test_where_apt_has_no_lists_yet_the_name_of_the_archive_decides():
     assert parse_mirrors("$(ORIGIN)|main|$(CODENAME)|bookworm|https://one.example.org/debian") == {
         "bookworm": "https://one.example.org/debian"
     }
     assert parse_mirrors("$(ORIGIN)|main|$(CODENAME)|noble|https://one.example.org/ubuntu") == {}
 
 
-def test_no_password_reaches_a_log() -> None:
+def test_no_password_reaches_a_log():
     texts = [
         "a https://user:p%40ss@host/simple b",
         *"http://0123456789abcdef@host https://git@host https://host/x@y".split(),
@@ -157,7 +148,7 @@ def test_no_password_reaches_a_log() -> None:
 @pytest.mark.parametrize(
     "path", ["/plain", "/with,comma", '/with "quotes"', "/with:colon", "/with blank"]
 )
-def test_any_path_can_be_bound(path: str) -> None:
+def test_any_path_can_be_bound(path):
     option, value = mount_options([Bind(source=path, target="/mnt/x")])
     assert option == "--mount"
     fields = next(csv.reader([value]))

@@ -51,7 +51,7 @@ class Waiting(Silent):
         os.close(self.handle)
 
 
-def test_nobody_removes_what_another_works_on(images: Path) -> None:
+def test_nobody_removes_what_another_works_on(images):
     inode = os.fstat(Waiting(images).handle).st_ino
     old = time.time() - 100 * 86400
     (images / "x.failed.log").touch()
@@ -69,7 +69,7 @@ def test_nobody_removes_what_another_works_on(images: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["remove", "prune"])
-def test_the_lock_of_a_removed_image_stays(images: Path, way: str) -> None:
+def test_the_lock_of_a_removed_image_stays(images, way):
     with hold_image(images / "x.sif", "built"):
         inode = (images / ".x.lock").stat().st_ino
     usage.note(images / "x.sif", usage.Use(images / "gone"))
@@ -84,9 +84,7 @@ def test_the_lock_of_a_removed_image_stays(images: Path, way: str) -> None:
     assert (images / ".x.lock").stat().st_ino == inode
 
 
-def test_an_image_that_is_built_while_prune_looks_is_judged_again(
-    images: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_is_built_while_prune_looks_is_judged_again(images, monkeypatch):
     """Between the look at its age and the lock, another build of it ends."""
     old = time.time() - 100 * 86400
     os.utime(images / "x.sif", (old, old))
@@ -103,8 +101,8 @@ def test_an_image_that_is_built_while_prune_looks_is_judged_again(
 
 @pytest.mark.parametrize("is_replaced", [True, False])
 def test_verdicts_are_added_to_what_another_has_written_to_the_verified_image(
-    images: Path, tmp_path: Path, is_replaced: bool
-) -> None:
+    images, tmp_path, is_replaced
+):
     changed = replace(manifest("x"), origin="docker://a", pythons=())
 
     def write() -> None:
@@ -120,7 +118,7 @@ def test_verdicts_are_added_to_what_another_has_written_to_the_verified_image(
     assert store.find("x").manifest == expected
 
 
-def test_readers_share_and_who_changes_waits_for_them(images: Path, tmp_path: Path) -> None:
+def test_readers_share_and_who_changes_waits_for_them(images, tmp_path):
     image = images / "x.sif"
     with hold_for_reading(image, "copied", Silent()):
         assert not (images / ".x.lock").exists(), "of a file of the user's no lock is made"
@@ -142,7 +140,7 @@ def test_readers_share_and_who_changes_waits_for_them(images: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", ["directory", "link", "loop", "fifo", "name of another file"])
-def test_a_lock_that_is_no_file_is_neither_waited_for_nor_written(kind: str, images: Path) -> None:
+def test_a_lock_that_is_no_file_is_neither_waited_for_nor_written(kind, images):
     lock, target = images / ".x.lock", images / "target"
     if kind == "directory":
         lock.mkdir()
@@ -163,8 +161,8 @@ def test_a_lock_that_is_no_file_is_neither_waited_for_nor_written(kind: str, ima
 
 @pytest.mark.parametrize("kind", ["link", "fifo"])
 def test_nothing_is_written_to_what_the_owner_of_an_image_put_in_place_of_a_note(
-    kind: str, images: Path, tmp_path: Path
-) -> None:
+    kind, images, tmp_path
+):
     image, run, precious = images / "x.sif", tmp_path / "run", tmp_path / "precious"
     precious.write_text("precious")
     usage.note(image, usage.Use(run))
@@ -199,9 +197,7 @@ images = Path(place) / "images"
 
 
 @pytest.mark.parametrize("action", KILLED)
-def test_a_kill_leaves_the_old_image_or_the_new_one_and_nothing_else(
-    action: str, tmp_path: Path
-) -> None:
+def test_a_kill_leaves_the_old_image_or_the_new_one_and_nothing_else(action, tmp_path):
     def prepare(place: Path) -> None:
         (place / "images").mkdir()
         put(place / "images", "x")
@@ -233,8 +229,8 @@ def test_a_kill_leaves_the_old_image_or_the_new_one_and_nothing_else(
 
 @pytest.mark.parametrize("name", ["x", "x.y", "a[b]c*"])
 def test_prune_tidies_up_after_a_kill_and_touches_nothing_of_others(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+    images, tmp_path, monkeypatch, name
+):
     """Of names without a lock nothing is ours: a directory of images may hold a user's own files."""
     others = {"y.json", "y.log", "..y.note.json.abcd1234", "x.y.z.json", ".y.ab.elsewhere.json"}
     for other in others:
@@ -261,7 +257,7 @@ def test_prune_tidies_up_after_a_kill_and_touches_nothing_of_others(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_the_directories_of_another_user_stay(images: Path) -> None:
+def test_the_directories_of_another_user_stay(images):
     mine, others = (images / f".toolkit-build-{owner}" for owner in ("mine", "others"))
     for directory in (mine, others):
         directory.mkdir()

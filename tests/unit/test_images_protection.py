@@ -49,7 +49,7 @@ def _environment(tmp_path: Path, said: str) -> dict[str, str]:
     return {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PIP_CONSTRAINT": "/base.txt"}
 
 
-def test_the_lines_of_a_step_do_what_they_say(tmp_path: Path) -> None:
+def test_the_lines_of_a_step_do_what_they_say(tmp_path):
     """Run them: only what is installed becomes a constraint, that of the base stays, and a failure says what fits."""
     environment = _environment(
         tmp_path, "Torch==2.13.0+cpu torchmetrics==1 scikit_learn==1.9 pip==23"
@@ -71,7 +71,7 @@ def test_the_lines_of_a_step_do_what_they_say(tmp_path: Path) -> None:
     assert all(call.startswith(f"{tmp_path}/opt/constraints.txt /base.txt|") for call in calls[1:])
 
 
-def test_a_conflict_becomes_an_error_that_says_what_fits_and_how_to_replace(tmp_path: Path) -> None:
+def test_a_conflict_becomes_an_error_that_says_what_fits_and_how_to_replace(tmp_path):
     """The lines are those of pip 23.0.1, from a real build."""
     from tests.progress import Silent
 
@@ -106,7 +106,7 @@ def requirements(recipe: Recipe) -> dict[str, tuple[str, ...]]:
     return {step.name: step.requirements for step in library.plan_recipe("x", recipe).outputs}
 
 
-def test_an_override_changes_the_step_that_brings_the_package_and_what_is_compiled_on_it() -> None:
+def test_an_override_changes_the_step_that_brings_the_package_and_what_is_compiled_on_it():
     found = requirements(recipe(Torch="2.14.0+cpu"))
     assert found["torch"] == ("torch==2.14.0+cpu", "numpy==2.4.6")
     assert list(found) == list(requirements(recipe()))
@@ -114,7 +114,7 @@ def test_an_override_changes_the_step_that_brings_the_package_and_what_is_compil
     assert len({library.plan_recipe("x", one).products_key for one in recipes}) == 2
 
 
-def test_an_override_keeps_extras_and_conditions_and_wins_over_an_extended_recipe() -> None:
+def test_an_override_keeps_extras_and_conditions_and_wins_over_an_extended_recipe():
     step = pip("ray[default,train]>=2; python_version < '3.14'", "x @ https://x/y.whl")
     base = recipe(step, ray="2.1", torch="2.14", x="1.0")
     merged = library.extend_recipe(base, Recipe(summary="y", overrides={"ray": "2.60.0"}))
@@ -134,15 +134,13 @@ def test_an_override_keeps_extras_and_conditions_and_wins_over_an_extended_recip
         ({"odd": "2"}, "cannot get another version"),
     ],
 )
-def test_an_override_is_the_version_of_a_package_that_a_step_brings(
-    overrides: dict[str, str], message: str
-) -> None:
+def test_an_override_is_the_version_of_a_package_that_a_step_brings(overrides, message):
     with pytest.raises(BadDataError, match=message) as caught:
         library.plan_recipe("x", recipe(pip("odd ? 1"), **overrides))
     assert caught.value.key == f"overrides.{next(iter(overrides))}"
 
 
-def test_what_a_base_holds_is_replaced_before_anything_is_compiled_on_it() -> None:
+def test_what_a_base_holds_is_replaced_before_anything_is_compiled_on_it():
     base = {
         "kind": "docker",
         "image": "x/y:1",
@@ -159,9 +157,7 @@ def test_what_a_base_holds_is_replaced_before_anything_is_compiled_on_it() -> No
     ("names", "message"),
     [(["numpy"], "replaced by nothing"), (["Torch"], "in \\[overrides\\] of the recipe")],
 )
-def test_a_step_replaces_only_what_it_brings_and_the_base_holds(
-    names: list[str], message: str
-) -> None:
+def test_a_step_replaces_only_what_it_brings_and_the_base_holds(names, message):
     with pytest.raises(BadDataError, match=message) as caught:
         outputs(TORCH, pip("torch==2.14", replaces=names))
     assert str(caught.value.key).startswith("steps[2]")
@@ -187,7 +183,7 @@ def _imported(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, env={"PYTHONPATH": str(site)}, capture_output=True, text=True)
 
 
-def test_the_check_imports_what_packages_bring(tmp_path: Path) -> None:
+def test_the_check_imports_what_packages_bring(tmp_path):
     _installed(
         tmp_path,
         "some-image-lib",
@@ -201,7 +197,7 @@ def test_the_check_imports_what_packages_bring(tmp_path: Path) -> None:
     assert "toolkit-fact: framework cv9 1.5" in done.stdout
 
 
-def test_the_check_fails_for_a_package_that_cannot_be_imported_or_is_gone(tmp_path: Path) -> None:
+def test_the_check_fails_for_a_package_that_cannot_be_imported_or_is_gone(tmp_path):
     _installed(
         tmp_path,
         "broken",

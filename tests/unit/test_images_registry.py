@@ -46,7 +46,7 @@ OTHER = "sha256:" + "cd" * 32
         (f"[::1]:5000/a:b@{DIGEST}", f"[::1]:5000 a b {DIGEST}"),
     ],
 )
-def test_references_are_read_as_docker_reads_them(text: str, parts: str) -> None:
+def test_references_are_read_as_docker_reads_them(text, parts):
     registry, path, tag, digest = parts.split(" ")
     assert parse(text) == Reference(registry=registry, path=path, tag=tag, digest=digest)
 
@@ -55,7 +55,7 @@ _NO_REFERENCES = "|A/b|nvcr.io/|nvcr.io/a b|nvcr.io/a:b c|nvcr.io/a@sha256:12|a@
 
 
 @pytest.mark.parametrize("text", _NO_REFERENCES.split("|"))
-def test_what_is_no_reference_is_refused(text: str) -> None:
+def test_what_is_no_reference_is_refused(text):
     with pytest.raises(ValueError, match="is not an image reference"):
         parse(text)
 
@@ -69,16 +69,14 @@ def test_what_is_no_reference_is_refused(text: str) -> None:
         ("quay.io/a:1", "quay.io/a:1"),
     ],
 )
-def test_a_reference_is_sent_to_the_mirror_that_fits_best(image: str, place: str) -> None:
+def test_a_reference_is_sent_to_the_mirror_that_fits_best(image, place):
     known = parse_mirrors(
         "nvcr.io=mirror.site/ngc, nvcr.io/nvidia/pytorch=localhost:5000/torch/ docker.io=mirror.site:444"
     )
     assert str(redirect(parse(image), known)) == place
 
 
-def test_mirrors_of_the_project_and_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mirrors_of_the_project_and_of_the_environment(tmp_path, monkeypatch):
     settings = tmp_path / "toolkit.toml"
     settings.write_text(
         'nodes = 2\n[registries]\n"nvcr.io" = "mirror.site/ngc"\n"quay.io" = "mirror.site/quay"\n'
@@ -131,7 +129,7 @@ def login(name: str, directory: Path) -> object:
     return json.loads(path.read_text()) if path else None
 
 
-def test_the_key_of_ngc_is_for_ngc_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_of_ngc_is_for_ngc_alone(home, monkeypatch):
     monkeypatch.setenv("NGC_API_KEY", "t0psecret")
     secret = base64.b64encode(b"$oauthtoken:t0psecret").decode()
     assert login("nvcr.io", home) == {"auths": {"nvcr.io": {"auth": secret}}}
@@ -145,7 +143,7 @@ def test_the_key_of_ngc_is_for_ngc_alone(home: Path, monkeypatch: pytest.MonkeyP
     assert stat.S_IMODE((home / "login").stat().st_mode) == 0o700
 
 
-def test_where_logins_are_looked_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_logins_are_looked_for(home, monkeypatch):
     """The named file first, then the programs' own, as containers-auth.json(5) says."""
     places: tuple[tuple[str, str, str], ...] = (
         ("named.json", "REGISTRY_AUTH_FILE", "named.json"),
@@ -182,7 +180,7 @@ def test_where_logins_are_looked_for(home: Path, monkeypatch: pytest.MonkeyPatch
         ({"auths": {"a.site": []}}, None),
     ],
 )
-def test_what_is_a_login(home: Path, data: object, expected: str | None) -> None:
+def test_what_is_a_login(home, data, expected):
     """Only what is for this registry reaches the file, and no helper's secret."""
     program(home / "bin/docker-credential-all", "exit 1")
     configure(home / ".docker/config.json", data)
@@ -195,7 +193,7 @@ def test_what_is_a_login(home: Path, data: object, expected: str | None) -> None
         assert list(found[expected]) == ["a.site"]
 
 
-def test_the_login_of_the_hub_has_the_key_that_docker_knows(home: Path) -> None:
+def test_the_login_of_the_hub_has_the_key_that_docker_knows(home):
     configure(home / ".docker/config.json", {"auths": {"docker.io": auth("me")}})
     assert login("docker.io", home) == {"auths": {"https://index.docker.io/v1/": auth("me")}}
     (home / ".docker/config.json").unlink()
@@ -227,7 +225,7 @@ def skopeo(home: Path) -> Skopeo:
     return make
 
 
-def test_a_tag_becomes_its_digest(skopeo: Skopeo, home: Path) -> None:
+def test_a_tag_becomes_its_digest(skopeo, home):
     asked = skopeo()
     found = resolve_source("nvcr.io/a/b:1", known={"nvcr.io": "localhost:5000"})
     assert str(found.wanted) == f"nvcr.io/a/b:1@{DIGEST}"
@@ -242,7 +240,7 @@ def test_a_tag_becomes_its_digest(skopeo: Skopeo, home: Path) -> None:
     assert "--tls-verify=false" not in words
 
 
-def test_another_digest_than_the_recipe_pins_is_refused(skopeo: Skopeo) -> None:
+def test_another_digest_than_the_recipe_pins_is_refused(skopeo):
     skopeo()
     with pytest.raises(BuildError, match="is not the image that the recipe pins") as raised:
         resolve_source("a.site/a/b:1", OTHER)
@@ -267,9 +265,7 @@ _FATAL = 'level=fatal msg="Error parsing image name: reading manifest 1 in a.sit
         ("sha256:no", "", CommandFailedError),
     ],
 )
-def test_what_an_answer_of_skopeo_means(
-    skopeo: Skopeo, home: Path, output: str, error: str, expected: type[Exception]
-) -> None:
+def test_what_an_answer_of_skopeo_means(skopeo, home, output, error, expected):
     skopeo(output, error=error and _FATAL % error)
     with pytest.raises(expected) as raised:
         resolve_source("a.site/a/b:1")
@@ -280,7 +276,7 @@ def test_what_an_answer_of_skopeo_means(
             resolve_source("a.site/a/b:1")
 
 
-def test_an_unknown_tag_names_the_nearest(skopeo: Skopeo) -> None:
+def test_an_unknown_tag_names_the_nearest(skopeo):
     skopeo(error="manifest unknown", tags=["21.02-py3", "22.04-py3", "22.03-py3"])
     with pytest.raises(UnknownImageError, match=r"has no tag 22\.3-py3") as raised:
         resolve_source("a.site/a/b:22.3-py3")
@@ -288,7 +284,7 @@ def test_an_unknown_tag_names_the_nearest(skopeo: Skopeo) -> None:
     assert raised.value.choices == ("21.02-py3", "22.03-py3", "22.04-py3")
 
 
-def test_without_skopeo_the_package_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_skopeo_the_package_is_named(home, monkeypatch):
     assert home
     monkeypatch.setattr(shell, "which", lambda _: None)
     with pytest.raises(NeedsInstallError, match="skopeo") as raised:

@@ -43,7 +43,7 @@ def _compiled(place: Path, before: str, mode: str) -> bytes:
     return (place / "module.pyc").read_bytes()
 
 
-def test_byte_code_does_not_depend_on_what_its_process_did(tmp_path: Path) -> None:
+def test_byte_code_does_not_depend_on_what_its_process_did(tmp_path):
     noise = (
         "",
         "keep = [__import__('sys').intern(w) for w in 'self name value abspath args NAMES module other'.split()]",
@@ -85,7 +85,7 @@ def test_byte_code_does_not_depend_on_what_its_process_did(tmp_path: Path) -> No
         ("var/log/dpkg.log\n", False),
     ],
 )
-def test_only_logs_of_package_managers_are_dropped(path: str, dropped: bool) -> None:
+def test_only_logs_of_package_managers_are_dropped(path, dropped):
     assert is_dropped(path) == dropped
 
 
@@ -93,7 +93,7 @@ def _places(export: bytearray) -> list[int]:
     return [position_of(reference) + 8 for (reference,) in struct.iter_unpack("<Q", export)]
 
 
-def test_times_since_the_packing_are_settled_and_older_ones_stay() -> None:
+def test_times_since_the_packing_are_settled_and_older_ones_stay():
     """Of so many inodes, of different lengths, that some lie across two blocks of the table."""
     image = Image(
         {f"link-{number}": "x" * (number % 40 + 1) for number in range(12000)}

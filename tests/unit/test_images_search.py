@@ -48,33 +48,33 @@ def nothing_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("no such thing",), set(), {"pytorch_cpu"}),
     ],
 )
-def test_words_and_filters(words: tuple[str, ...], found: set[str], not_found: set[str]) -> None:
+def test_words_and_filters(words, found, not_found):
     told = names(*words)
     assert found <= told
     assert not told & not_found
 
 
 @pytest.mark.parametrize("word", ["cuda>>1", "cuda==1", "cuda>", "=1", ">", "python:"])
-def test_what_looks_like_a_filter_and_is_none_is_refused(word: str) -> None:
+def test_what_looks_like_a_filter_and_is_none_is_refused(word):
     with pytest.raises(UsageError, match="neither a word nor a filter") as caught:
         listing.matching((), [word])
     assert "cuda>=12" in (caught.value.next_step or "")
 
 
-def test_a_filter_of_nothing_is_refused() -> None:
+def test_a_filter_of_nothing_is_refused():
     error = image("search", "pyton:3").exception
     assert isinstance(error, UsageError)
     assert error.close == "python"
 
 
-def test_every_fact_of_a_release_is_shown_with_its_source() -> None:
+def test_every_fact_of_a_release_is_shown_with_its_source():
     text = image("show", "nvcr.io/nvidia/pytorch:22.03-py3").stdout
     assert "11.6.1" in text
     assert "from the MXNet page of the same month" in text
     assert any(line.split()[:2] == ["openmpi", "unknown"] for line in text.splitlines())
 
 
-def test_a_recipe_that_is_not_built_is_shown() -> None:
+def test_a_recipe_that_is_not_built_is_shown():
     shown = json.loads(image("show", "pytorch_cpu", "--json").stdout)
     assert "horovod-build" in shown["compiled"]
     assert "not built" in shown["image"]

@@ -135,11 +135,11 @@ _MANY = {f"name-{number:05d}": b"" for number in range(3000)}  # more than one b
     ],
     ids=["adds, replaces and deletes", "thousands of names"],
 )
-def test_a_layer_is_merged_with_its_base(base: Tree, layer: Tree, merged: Tree) -> None:
+def test_a_layer_is_merged_with_its_base(base, layer, merged):
     assert contents(grafted(base, layer)) == merged
 
 
-def test_a_layer_that_only_adds_leaves_directories_as_they_are() -> None:
+def test_a_layer_that_only_adds_leaves_directories_as_they_are():
     base, layer = read(Image({"a": {}}).bytes), read(Image({"a": {}, "new": {}}).bytes)
     struct.pack_into("<I", layer.ids, 0, 33)
     graft(base, layer, SUPERBLOCK_SIZE, only_adds=True)

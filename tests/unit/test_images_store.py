@@ -74,9 +74,7 @@ def put(images: Path, name: str = "pytorch_cpu", sif_id: str = ID) -> Path:
         ("theirs", "site/theirs.sif"),  # directories of the site come after one's own
     ],
 )
-def test_an_image_is_found_by_name_and_by_path(
-    images: Path, tmp_path: Path, name: str, path: str
-) -> None:
+def test_an_image_is_found_by_name_and_by_path(images, tmp_path, name, path):
     put(images)
     (tmp_path / "site").mkdir()
     for other in ("pytorch:25.12-py3", "my image", "site/theirs", "site/pytorch_cpu"):
@@ -98,9 +96,7 @@ def test_an_image_is_found_by_name_and_by_path(
         *((name, None, "") for name in ("x" * 300, "a\0b", "~nobody-at-all/x")),
     ],
 )
-def test_an_unknown_image_names_the_nearest_of_all(
-    images: Path, tmp_path: Path, name: str, close: str | None, step: str
-) -> None:
+def test_an_unknown_image_names_the_nearest_of_all(images, tmp_path, name, close, step):
     put(images, "mine_2024")
     fake_sif(tmp_path / "theirs_2023.sif")
     with pytest.raises((UnknownImageError, ImageMissingError)) as caught:
@@ -119,7 +115,7 @@ def test_an_unknown_image_names_the_nearest_of_all(
         (b"cut", "cut off"),
     ],
 )
-def test_what_is_no_whole_image_is_refused(images: Path, data: bytes | None, reason: str) -> None:
+def test_what_is_no_whole_image_is_refused(images, data, reason):
     path = images / "pytorch_cpu.sif"
     if data == b"cut":
         fake_sif(path, cut=1)
@@ -141,9 +137,7 @@ def test_what_is_no_whole_image_is_refused(images: Path, data: bytes | None, rea
     ],
     ids=["its manifest", "another's", "another size", "half of it", "something else"],
 )
-def test_the_manifest_beside_an_image_of_an_older_version_is_read(
-    images: Path, text: str, is_its_own: bool
-) -> None:
+def test_the_manifest_beside_an_image_of_an_older_version_is_read(images, text, is_its_own):
     fake_sif(images / "pytorch_cpu.sif")
     (images / "pytorch_cpu.json").write_text(text)
     if is_its_own:
@@ -154,9 +148,7 @@ def test_the_manifest_beside_an_image_of_an_older_version_is_read(
     assert caught.value.next_step == "toolkit image build pytorch_cpu"
 
 
-def test_publishing_replaces_the_file_and_all_that_was_known_of_it(
-    images: Path, tmp_path: Path
-) -> None:
+def test_publishing_replaces_the_file_and_all_that_was_known_of_it(images, tmp_path):
     put(images, "x", OTHER)
     for name in (".x.note.json", "x.json", "x.cdx.json", "x.log", ".x.y.note.json", "x.y.json"):
         (images / name).touch()
@@ -178,8 +170,8 @@ NOTED = replace(manifest("x"), origin="docker://a", frameworks={"torch": "9"})
 )
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_note_on_an_image_is_of_this_file_and_of_its_owner_this_user_or_root(
-    images: Path, owner: int, is_of_it: bool, is_believed: bool
-) -> None:
+    images, owner, is_of_it, is_believed
+):
     """And it says nothing of what a signature is of, such as what can be imported."""
     os.chown(put(images, "x"), 65534, 65534)
     note = images / ".x.note.json"
@@ -192,9 +184,7 @@ def test_a_note_on_an_image_is_of_this_file_and_of_its_owner_this_user_or_root(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_what_is_found_of_another_users_image_is_noted_among_ones_own(
-    images: Path, tmp_path: Path
-) -> None:
+def test_what_is_found_of_another_users_image_is_noted_among_ones_own(images, tmp_path):
     site = tmp_path / "site"
     site.mkdir()
     os.chown(put(site, "x"), 65534, 65534)
@@ -236,7 +226,7 @@ PLANTED: dict[str, Callable[[Path, Path], object]] = {
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_notes_on_the_use_of_an_image_lead_nowhere_else(planted: str, tmp_path: Path) -> None:
+def test_notes_on_the_use_of_an_image_lead_nowhere_else(planted, tmp_path):
     image, own = tmp_path / "images/x.sif", tmp_path / "own"
     own.mkdir()
     (own / "a").write_text("thesis")

@@ -7,7 +7,6 @@ import re
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -43,8 +42,8 @@ HELD = {"pytorch": "2.13.0"}  # the metadata of a build
     ],
 )  # fmt: skip
 def test_one_witness_of_horovods_build_is_not_enough(
-    words: str, metadata: Any, modules: str, code: int, says: str, tmp_path: Path
-) -> None:
+    words, metadata, modules, code, says, tmp_path
+):
     for name in ("horovod", *modules.split()):
         file = tmp_path / name.replace(".", "/") / "__init__.py"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -69,9 +68,7 @@ def test_one_witness_of_horovods_build_is_not_enough(
         ([{}, {"rank": 0}], "mpi", "the sum over all ranks is wrong"),
     ],
 )
-def test_a_sum_over_ranks_is_looked_at_closely(
-    changes: list[dict[str, Any]], controller: str, says: str
-) -> None:
+def test_a_sum_over_ranks_is_looked_at_closely(changes, controller, says):
     ranks = [
         {"rank": rank, "host": "ab"[rank], "right": True, "driver": "", **change}
         for rank, change in enumerate(changes)
@@ -88,7 +85,7 @@ CALLS = {  # by name: a script, its result, its last line
 }  # fmt: skip
 
 
-def test_checks_run_in_forks_of_one_process_and_each_has_a_result(tmp_path: Path) -> None:
+def test_checks_run_in_forks_of_one_process_and_each_has_a_result(tmp_path):
     for name, (text, _, _) in CALLS.items():
         (tmp_path / f"{name}.py").write_text(text)
     words = ["wave no_such_module", *(f"{name} {name}.py" for name in CALLS)]
@@ -136,9 +133,7 @@ def case(contents: ImageContents | None, *printed: str, **more: Any) -> ImageCas
         (replace(TORCH, cuda="12.4"), 2, "imports user-site ranks-gloo ranks-nccl"),
     ],
 )
-def test_an_image_of_others_gets_the_checks_that_it_can_take(
-    contents: ImageContents | None, gpus: int, names: str
-) -> None:
+def test_an_image_of_others_gets_the_checks_that_it_can_take(contents, gpus, names):
     given = case(contents, local_gpus=gpus)
     assert given.results.checks == []
     made = [each.name for each in CHECKS if re.search(f"['k ]{each.name} ", given.runner.calls)]  # type: ignore[attr-defined]
@@ -155,9 +150,7 @@ def test_an_image_of_others_gets_the_checks_that_it_can_take(
         (["other passed: "], "unchecked"),
     ],
 )
-def test_a_check_that_was_not_possible_says_nothing_of_an_image(
-    printed: list[str], outcome: str
-) -> None:
+def test_a_check_that_was_not_possible_says_nothing_of_an_image(printed, outcome):
     lines = "".join(f"toolkit-check: {line}\n" for line in printed).splitlines()
     (ranks,) = (each for each in CHECKS if each.name == "ranks-mpi")
     assert ranks.only(case(WHOLE, *lines)).outcome == outcome
@@ -179,16 +172,14 @@ RELEASE = "nvcr.io/nvidia/pytorch:24.05-py3"
         ("99.0", ("550.54",), "", False, "unchecked", "the catalogue does not say"),
     ],
 )  # fmt: skip
-def test_a_driver_against_cuda(
-    cuda: str, drivers: tuple[str, ...], base: str, compat: bool, outcome: str, says: str
-) -> None:
+def test_a_driver_against_cuda(cuda, drivers, base, compat, outcome, says):
     given = case(ImageContents(cuda=cuda, compat=compat))
     given.labels = {"org.label-schema.usage.singularity.deffile.from": base}
     answer = judge_driver(given, drivers)
     assert (answer.outcome, says in answer.message) == (outcome, True), answer
 
 
-def test_what_could_not_be_checked_does_not_put_out_what_was_found() -> None:
+def test_what_could_not_be_checked_does_not_put_out_what_was_found():
     before = (Verdict(name="a", outcome="passed"), Verdict(name="b", outcome="passed", site="x"))
     now = (
         Verdict(name="a", outcome="unchecked"),

@@ -126,7 +126,7 @@ def test_what_contradicts_itself_is_refused(job, place, kind):
     assert (finding.place, isinstance(finding, kind or UsageError)) == (place, True)
 
 
-def test_mpirun_is_needed_unless_a_module_may_bring_it() -> None:
+def test_mpirun_is_needed_unless_a_module_may_bring_it():
     (finding,) = findings({"launcher": "mpirun"})
     assert "no mpirun" in finding.cause
     assert "--launcher horovod" in str(finding.next_step)

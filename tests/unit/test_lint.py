@@ -143,7 +143,7 @@ def test_a_fix_that_fails_leaves_everything_as_it_was(fails, tmp_path, monkeypat
     assert script.read_text() == BROKEN.format(1)
 
 
-def test_what_is_no_file_is_not_fixed(tmp_path: Path) -> None:
+def test_what_is_no_file_is_not_fixed(tmp_path):
     from toolkit.lint.files import save
 
     os.mkfifo(tmp_path / "pipe")

@@ -56,12 +56,12 @@ def refusal(given: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "seconds"), [(None, 0), ("30m", 1800), ("2h", 7200), ("90s", 90), ("30", 1800)]
 )
-def test_times_without_use(text: str | None, seconds: int) -> None:
+def test_times_without_use(text, seconds):
     assert idle_seconds(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0m", "1.5h", "-1m", "30 m", "1d", "٣m", "9999999m"])
-def test_other_times_are_refused(text: str) -> None:
+def test_other_times_are_refused(text):
     with pytest.raises(UsageError):
         idle_seconds(text)
 
@@ -99,9 +99,7 @@ ONE_DAY = "site neuron gives notebooks 1440 minutes at most"
         ({"array": "0-3"}, {}, "--array"),
     ],
 )
-def test_what_cannot_be_a_notebook_is_refused(
-    job: dict[str, Any], changes: dict[str, Any], words: str
-) -> None:
+def test_what_cannot_be_a_notebook_is_refused(job, changes, words):
     if job is ENTERED:
         changes = {"environment": CONDA, "image": "", **changes}
     if "site" in changes and isinstance(changes["site"], str):
@@ -113,29 +111,27 @@ def test_what_cannot_be_a_notebook_is_refused(
         decide(given)
 
 
-def test_pyxis_shows_the_sockets_in_its_one_option_of_mounts() -> None:
+def test_pyxis_shows_the_sockets_in_its_one_option_of_mounts():
     text = script(decide(notebook({"runtime": "pyxis"}, image="/images/mine.sqsh", manifest=None)))
     mounts = "--container-mounts=$TOOLKIT_NOTEBOOK:$TOOLKIT_NOTEBOOK,"
     assert f'pyxis=("${{pyxis[@]/#--container-mounts=/{mounts}}}")' in text
 
 
-def test_a_directory_that_is_called_as_the_server_is_no_job(
-    tmp_path: Path,
-) -> None:
+def test_a_directory_that_is_called_as_the_server_is_no_job(tmp_path):
     (tmp_path / "jupyter").mkdir()
     known, flags = Job(launcher="notebook"), Layer("flag", {})
     target, *_ = understand("jupyter", flags, tmp_path, known, is_command=False)
     assert (target.script, target.is_program) == ("jupyter", True)
 
 
-def test_the_script_holds_no_token_and_no_port() -> None:
+def test_the_script_holds_no_token_and_no_port():
     text = script(decide(notebook()))
     assert "umask 077" in text
     assert "--port" not in text
     assert '"KernelManager.transport": "ipc"' in text
 
 
-def test_a_place_that_cannot_be_had_is_refused_before_the_job_queues(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_had_is_refused_before_the_job_queues(tmp_path):
     tmp_path.chmod(0o755)
     with pytest.raises(UntrustedError):
         forward.Entrance(tmp_path / "door").require_free()
@@ -171,11 +167,11 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> forward.Server:
     return forward.locate(Run(run), "8888")
 
 
-def test_the_first_element_of_an_array_is_reached(server: forward.Server) -> None:
+def test_the_first_element_of_an_array_is_reached(server):
     assert (server.door.node, server.door.job_id, server.target) == ("nid001", 71, "8888")
 
 
-def test_a_job_that_was_requeued_to_another_node_has_ended(server: forward.Server) -> None:
+def test_a_job_that_was_requeued_to_another_node_has_ended(server):
     assert server.door.is_running()
     assert not server.door._replace(node="nid002").is_running()
     assert not server.door._replace(job_id=70).is_running()  # another element, which has ended
@@ -186,9 +182,7 @@ def newest(runs: Path) -> str:
     return run.name if run else ""
 
 
-def test_the_newest_notebook_that_has_not_ended_is_meant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_notebook_that_has_not_ended_is_meant(tmp_path, monkeypatch):
     monkeypatch.setattr(notebooks, "is_notebook", lambda paths: "notebook" in paths.name)
     for number, name in enumerate(("notebook-0001", "notebook-0002", "train-0001")):
         (tmp_path / name).mkdir()
@@ -201,9 +195,7 @@ def test_the_newest_notebook_that_has_not_ended_is_meant(
     assert newest(tmp_path) == "notebook-0002"
 
 
-def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(tmp_path, monkeypatch, capsys):
     (tmp_path / "notebook-0001").mkdir()
     (tmp_path / "notebook-0001/plan.json").touch()
     monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
@@ -212,17 +204,13 @@ def test_no_job_is_cancelled_that_has_the_number_of_one_that_ended(
     assert "notebook-0001 has ended already" in capsys.readouterr().out
 
 
-def test_a_server_that_does_not_listen_yet(
-    server: forward.Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_does_not_listen_yet(server, monkeypatch):
     monkeypatch.setattr(notebooks, "is_notebook", lambda _: True)
     with pytest.raises(JobLostError, match="not listen yet"):
         notebooks.server(server.door.run)
 
 
-def test_no_token_goes_to_a_server_that_others_could_have_named(
-    server: forward.Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_token_goes_to_a_server_that_others_could_have_named(server, monkeypatch):
     run = server.door.run.directory
     (run / "place.json").write_text('{"node": "nid001", "socket": "/tmp/a.sock"}')
     (run / "token").write_text("secret")

@@ -50,5 +50,5 @@ def _is_union(node: ast.AST) -> bool:
 
 
 @pytest.mark.parametrize("path", _IMAGE, ids=lambda path: path.name)
-def test_what_scripts_carry_into_images_runs_on_python_3_8(path: Path) -> None:
+def test_what_scripts_carry_into_images_runs_on_python_3_8(path):
     assert newer(path.read_text(), (3, 8)) == []

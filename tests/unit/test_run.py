@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from tests.hostile import HOSTILE
-from tests.unit.run_fixtures import DONE, Slurm, new_run, put
+from tests.unit.run_fixtures import DONE, new_run, put
 from tests.unit.samples import make_case
 from toolkit.cli.main import cli
 from toolkit.cli.run import _failed_points as failed_points
@@ -80,9 +80,7 @@ def ended(run: Run) -> Any:
 
 
 @pytest.mark.parametrize("kind", NO_FILES)
-def test_a_log_that_is_no_file_is_refused_in_one_line_and_the_others_are_read(
-    kind: str, run: Run, home: Path
-) -> None:
+def test_a_log_that_is_no_file_is_refused_in_one_line_and_the_others_are_read(kind, run, home):
     NO_FILES[kind](run.logs / "7-0-nid001.log", home / "private")
     tail = logs.Tail(run)
     lines = [line.text for last in (False, True, True) for line in tail.read(last=last)]
@@ -93,9 +91,7 @@ def test_a_log_that_is_no_file_is_refused_in_one_line_and_the_others_are_read(
 
 @pytest.mark.parametrize("kind", [kind for kind in NO_FILES if kind != "dangling"])
 @pytest.mark.parametrize("name", ["plan.json", "run.json", "outcome.json"])
-def test_a_file_that_is_none_costs_its_run_a_row_and_no_other(
-    name: str, kind: str, run: Run, home: Path
-) -> None:
+def test_a_file_that_is_none_costs_its_run_a_row_and_no_other(name, kind, run, home):
     other = new_run(home / "runs" / "y-0001")
     (run.directory / name).unlink(missing_ok=True)
     NO_FILES[kind](run.directory / name, home / "private")
@@ -111,9 +107,7 @@ def test_a_file_that_is_none_costs_its_run_a_row_and_no_other(
         *({"cluster": value} for value in ("../../evil", "", "x" * 21, "A", "a\n")),
     ],
 )
-def test_numbers_and_names_are_checked_where_they_are_read(
-    changed: dict[str, Any], run: Run
-) -> None:
+def test_numbers_and_names_are_checked_where_they_are_read(changed, run):
     data = {"job_id": 7, "site": "local", "submitted": "x", "cluster": "local"}
     (run.directory / "run.json").write_text(json.dumps(data))
     assert Run(run.directory).job is not None
@@ -122,9 +116,7 @@ def test_numbers_and_names_are_checked_where_they_are_read(
         _ = run.job
 
 
-def test_in_a_run_of_another_user_nothing_is_kept_and_nothing_ended(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_run_of_another_user_nothing_is_kept_and_nothing_ended(run, monkeypatch):
     (run.directory / SECRETS).write_text("export X_TOKEN='accuracy'\n")
     monkeypatch.setattr("os.geteuid", lambda: 4711)
     before = sorted(run.directory.rglob("*"))
@@ -137,7 +129,7 @@ def test_in_a_run_of_another_user_nothing_is_kept_and_nothing_ended(
 
 
 @pytest.mark.parametrize("writable", [".", "..", "../.."])
-def test_a_run_that_others_can_exchange_counts_as_theirs(writable: str, run: Run) -> None:
+def test_a_run_that_others_can_exchange_counts_as_theirs(writable, run):
     """Else what was read of another user's files is kept, or removed, where they lead it meanwhile."""
     (run.directory / writable).chmod(0o777)
     assert ended(run).state == "FAILED"
@@ -155,7 +147,7 @@ def test_a_run_that_others_can_exchange_counts_as_theirs(writable: str, run: Run
     assert isinstance(finding, UntrustedError)
 
 
-def test_what_is_learned_goes_through_no_link(run: Run, home: Path) -> None:
+def test_what_is_learned_goes_through_no_link(run, home):
     (home / "elsewhere").mkdir()
     (run.directory / "points").symlink_to(home / "elsewhere")
     assert not run.keep("points/0/outcome.json", DONE)
@@ -166,7 +158,7 @@ def test_what_is_learned_goes_through_no_link(run: Run, home: Path) -> None:
 
 
 @pytest.mark.timeout(60)  # what reads each number needs a second
-def test_no_line_and_no_field_makes_a_reader_huge_slow_or_fail() -> None:
+def test_no_line_and_no_field_makes_a_reader_huge_slow_or_fail():
     nines = "9" * 60_000
     for hosts in ("n[0-999999999]", "n" + "[0-999]" * 9, f"n[1-{nines}]", f"n[{nines}]"):
         with pytest.raises(ValueError, match=r"host|limit|range"):
@@ -179,14 +171,14 @@ def test_no_line_and_no_field_makes_a_reader_huge_slow_or_fail() -> None:
     assert logs.read([(0, logs.Line(mark, "", None))]).attempts == ()
 
 
-def test_a_circle_of_reruns_ends(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_circle_of_reruns_ends(run, monkeypatch):
     monkeypatch.setattr(status, "elements", lambda _: ())
     for name in (run.name, "../..", "/etc", "none"):
         (run.directory / "job.json").write_text(f'{{"rerun_of": "{name}"}}')
         assert status.elements_with_earlier(run) == []
 
 
-def test_no_name_of_a_run_is_obeyed_by_the_shell(home: Path) -> None:
+def test_no_name_of_a_run_is_obeyed_by_the_shell(home):
     """Bash gets a completion as it is, and users paste the next step."""
     names = ("x-0001", "x-$(id)", "x;id", "x\nplain,id", "x y", "--force", "x\x1b[2J")
     for name in (*names, os.fsdecode(b"x\xff")):
@@ -200,7 +192,7 @@ def test_no_name_of_a_run_is_obeyed_by_the_shell(home: Path) -> None:
 # Finding runs.
 
 
-def test_directories_are_numbered_and_never_shared(home: Path) -> None:
+def test_directories_are_numbered_and_never_shared(home):
     first = directories.next_directory(home, "train")
     assert first.name == "train-0001"
     assert reserve(first)
@@ -213,7 +205,7 @@ def test_directories_are_numbered_and_never_shared(home: Path) -> None:
         assert directories.next_directory(home, name).name == expected
 
 
-def test_a_run_is_found_by_name_path_job_or_as_the_newest(home: Path) -> None:
+def test_a_run_is_found_by_name_path_job_or_as_the_newest(home):
     here, there = new_run(home / "runs/x-0001", 7), new_run(home / "b/runs/y-0001", 8)
     again = new_run(home / "runs/x-0002", 7)  # a new local cluster counts from 1 again
     directories.remember(home / "b/runs")
@@ -241,7 +233,7 @@ def test_a_run_is_found_by_name_path_job_or_as_the_newest(home: Path) -> None:
         assert (caught.value.close, step in (caught.value.next_step or "")) == (close, True)
 
 
-def test_a_run_is_repeated_by_name_or_job_id(home: Path) -> None:
+def test_a_run_is_repeated_by_name_or_job_id(home):
     (home / "train.py").touch()
     settings = replace(make_case().job, script=str(home / "train.py"))
     new_run(home / "runs/train-0001", 7, settings=settings)
@@ -251,7 +243,7 @@ def test_a_run_is_repeated_by_name_or_job_id(home: Path) -> None:
         resolve("8", home)
 
 
-def test_runs_of_all_directories_are_listed(home: Path) -> None:
+def test_runs_of_all_directories_are_listed(home):
     for name, number in (("a", 7), ("b", 8)):
         new_run(home / name / "runs/x-0001", number, outcome=DONE)
         directories.remember(home / name / "runs")
@@ -269,7 +261,7 @@ def test_runs_of_all_directories_are_listed(home: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if "/" not in name and "\0" not in name])
-def test_any_name_of_a_directory_is_kept(home: Path, name: str) -> None:
+def test_any_name_of_a_directory_is_kept(home, name):
     (home / f"d{name}\n" / "runs").mkdir(parents=True)
     for _ in range(2):
         directories.remember(home / f"d{name}\n" / "runs")
@@ -282,9 +274,7 @@ def test_any_name_of_a_directory_is_kept(home: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(28, "full"), RuntimeError("no home directory")])
-def test_a_run_does_not_fail_for_the_index(
-    home: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_a_run_does_not_fail_for_the_index(home, monkeypatch, error):
     def fail() -> Path:
         raise error
 
@@ -296,9 +286,7 @@ def test_a_run_does_not_fail_for_the_index(
 # States.
 
 
-def test_ps_asks_once_for_all_runs_and_survives_what_it_cannot_read(
-    home: Path, slurm: Slurm
-) -> None:
+def test_ps_asks_once_for_all_runs_and_survives_what_it_cannot_read(home, slurm):
     runs = [new_run(home / f"x-{number}") for number in range(30)]
     for number, run in enumerate(runs):
         job = Submission(site="local", submitted="2026-11-21T00:00:00+00:00")
@@ -317,9 +305,7 @@ def test_ps_asks_once_for_all_runs_and_survives_what_it_cannot_read(
     assert "x-7/plan.json" in rows[7].message
 
 
-def test_the_job_of_another_run_with_the_same_number_is_not_the_run_s(
-    home: Path, slurm: Slurm
-) -> None:
+def test_the_job_of_another_run_with_the_same_number_is_not_the_run_s(home, slurm):
     """A new local cluster counts its jobs from 1 again. A run that was moved keeps its job."""
     run = new_run(home / "runs/x-0001", 7)
     slurm.add(home / "y-0001/job.sbatch", 7)
@@ -329,9 +315,7 @@ def test_the_job_of_another_run_with_the_same_number_is_not_the_run_s(
     assert status.rows([moved])[0].state == "RUNNING"
 
 
-def test_each_file_is_read_once_for_a_row(
-    run: Run, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_file_is_read_once_for_a_row(run, slurm, monkeypatch):
     read: list[str] = []
 
     def counted(path: Path, *rest: Any, **more: Any) -> Any:

@@ -251,7 +251,7 @@ def test_environments_are_found_where_conda_keeps_and_notes_them(tmp_path, monke
 @pytest.mark.parametrize(
     ("said", "types"), [("mpirun (Open MPI) 4.1.4", ("pmix",)), ("HYDRA build details:", ("pmi2",)), ("", ()), ("something", ("pmix", "pmi2"))]
 )  # fmt: skip
-def test_an_mpi_is_known_by_how_it_introduces_itself(said: str, types: tuple[str, ...]) -> None:
+def test_an_mpi_is_known_by_how_it_introduces_itself(said, types):
     assert pmi_types(said) == types
 
 

@@ -45,9 +45,7 @@ def run(place: Path, functions: str = "", job: int = 7) -> str:
 
 
 @pytest.mark.parametrize(("functions", "says"), NODES.values(), ids=NODES)
-def test_a_node_has_a_whole_copy_or_says_why_it_has_none(
-    functions: str, says: str, tmp_path: Path
-) -> None:
+def test_a_node_has_a_whole_copy_or_says_why_it_has_none(functions, says, tmp_path):
     (tmp_path / "image.sif").write_text("abc" * 1000)
     said = run(tmp_path, functions)
     copies = list(tmp_path.glob("toolkit-images-*/*.sif*"))
@@ -60,7 +58,7 @@ def test_a_node_has_a_whole_copy_or_says_why_it_has_none(
         assert [copy.read_text() for copy in copies] == ["abc" * 1000]
 
 
-def test_a_later_job_uses_the_copy_and_what_no_job_used_for_a_week_goes(tmp_path: Path) -> None:
+def test_a_later_job_uses_the_copy_and_what_no_job_used_for_a_week_goes(tmp_path):
     image = tmp_path / "image.sif"
     image.write_text("abc")
     run(tmp_path)
@@ -75,7 +73,7 @@ def test_a_later_job_uses_the_copy_and_what_no_job_used_for_a_week_goes(tmp_path
     assert time.time() - copy.stat().st_mtime < 3600
 
 
-def test_two_jobs_at_once_make_one_copy(tmp_path: Path) -> None:
+def test_two_jobs_at_once_make_one_copy(tmp_path):
     (tmp_path / "image.sif").write_text("abc")
     slow = 'cp() { echo copied >>"${2%/*}/../copies"; sleep 0.5; command cp "$@"; }'
     script = f"set -eu\nimage={tmp_path}/image.sif\n{staging(tmp_path)}\n{DISK}\n{slow}\n"

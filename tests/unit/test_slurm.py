@@ -287,7 +287,7 @@ def test_partitions_of_sinfo():
     assert Answers(sinfo=text).partitions() == (main, big)
 
 
-def test_lines_of_a_site_s_plugins_are_skipped() -> None:
+def test_lines_of_a_site_s_plugins_are_skipped():
     """On every answer that is read line by line: before, between and after."""
     line = "main*|up|infinite|1-infinite|2|idle|8|16000|gpu:v100:2"
     slurm = Answers(sinfo=f"{SPOKEN}\n\n{line}\n{SPOKEN}\n")
@@ -454,7 +454,7 @@ def test_only_silence_is_silence(code, stderr, error):
     assert type(caught.value) is error
 
 
-def test_the_number_is_read_whatever_a_plugin_says() -> None:
+def test_the_number_is_read_whatever_a_plugin_says():
     said = Result(("sbatch",), 0, f"{SPOKEN}\n42\n4711;cluster\n", "sbatch: lua: welcome")
     assert Answers(sbatch=said).submit(Path("job.sbatch")) == 4711
 

@@ -349,7 +349,7 @@ def test_what_cannot_be_parsed_is_left_to_python(content, tmp_path):
     assert read.sha256
 
 
-def test_pipes_and_directories_under_a_modules_name_are_not_waited_for(tmp_path: Path) -> None:
+def test_pipes_and_directories_under_a_modules_name_are_not_waited_for(tmp_path):
     write_files(tmp_path, {"train.py": "import pipe, folder\n"})
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "folder.py").mkdir()

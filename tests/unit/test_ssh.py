@@ -36,7 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return running
 
 
-def test_a_node_by_its_name_or_by_a_rank(run: Run) -> None:
+def test_a_node_by_its_name_or_by_a_rank(run):
     assert ssh.locate(run).node == "nid001"
     assert ssh.locate(run, node="nid002").node == "nid002"
     last = run.plan.nodes * run.plan.ranks_per_node - 1
@@ -49,7 +49,7 @@ def test_a_node_by_its_name_or_by_a_rank(run: Run) -> None:
     assert [ssh.locate(run, rank=rank).node[-1] for rank in range(4)] == ["1", "2", "2", "2"]
 
 
-def test_the_keys_are_the_runs_own_and_made_once(run: Run) -> None:
+def test_the_keys_are_the_runs_own_and_made_once(run):
     directory = ssh.prepare(run)
     assert directory.stat().st_mode & 0o777 == 0o700
     assert {(directory / key).stat().st_mode & 0o777 for key in ("host", "user")} == {0o600}
@@ -59,7 +59,7 @@ def test_the_keys_are_the_runs_own_and_made_once(run: Run) -> None:
     assert [path.name for path in run.directory.glob(".ssh-*")] == []
 
 
-def test_what_ssh_reads_in_its_settings_is_what_was_meant(run: Run, tmp_path: Path) -> None:
+def test_what_ssh_reads_in_its_settings_is_what_was_meant(run, tmp_path):
     """By ssh itself, which prints what it has read of them."""
     (tmp_path / "config").write_text(host_block(run, ["--rank=1"], None))
     shown = subprocess.run(
@@ -74,7 +74,7 @@ def test_what_ssh_reads_in_its_settings_is_what_was_meant(run: Run, tmp_path: Pa
     assert "IdentityFile" not in away
 
 
-def test_a_directory_that_ssh_cannot_name_is_refused(run: Run) -> None:
+def test_a_directory_that_ssh_cannot_name_is_refused(run):
     odd = run.directory.parent / 'a"b'
     run.directory.rename(odd)
     with pytest.raises(UsageError, match="such characters"):
@@ -82,14 +82,14 @@ def test_a_directory_that_ssh_cannot_name_is_refused(run: Run) -> None:
     assert [path.name for path in odd.glob("*ssh*")] == []
 
 
-def test_the_step_listens_on_no_port_and_hides_no_line(run: Run) -> None:
+def test_the_step_listens_on_no_port_and_hides_no_line(run):
     words = ssh.locate(run, node="nid002").proxy("image", "6006")
     assert {"--unbuffered", "--mpi=none", "--nodelist=nid002", "--jobid=7"} <= {*words}
     assert words[-4:] == ("bash", str(run.directory.absolute() / "ssh/door"), "image", "6006")
 
 
 @pytest.mark.parametrize("runtime", ["apptainer", "conda", "none", "pyxis"])
-def test_a_session_enters_what_the_ranks_run_in(runtime: str) -> None:
+def test_a_session_enters_what_the_ranks_run_in(runtime):
     plan = decide(make_case({"nodes": 1}))
     text = scripts.session(replace(plan, container=replace(plan.container, runtime=runtime)))
     assert "#SBATCH" not in text
@@ -100,12 +100,12 @@ def test_a_session_enters_what_the_ranks_run_in(runtime: str) -> None:
 @pytest.mark.parametrize(
     "text", ["0", "65536", "-1", "tcp:80", "run/server.sock", "", "٣", "/" + "x" * 107]
 )
-def test_a_target_that_is_none(text: str) -> None:
+def test_a_target_that_is_none(text):
     with pytest.raises(UsageError):
         forward.target(text)
 
 
-def test_only_servers_of_this_user_are_forwarded(tmp_path: Path) -> None:
+def test_only_servers_of_this_user_are_forwarded(tmp_path):
     """By a stand-in for sshd, which the script starts or does not; of another user in tests/cluster."""
     (tmp_path / "sshd").write_text("#!/bin/sh\necho started >&2\nexit 255\n")
     (tmp_path / "sshd").chmod(0o755)
@@ -135,7 +135,7 @@ def test_only_servers_of_this_user_are_forwarded(tmp_path: Path) -> None:
     assert said() == "started\n"
 
 
-def test_the_way_from_ones_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_way_from_ones_own_machine(monkeypatch):
     monkeypatch.setenv("LOGNAME", "alice")
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50022 198.51.100.1 22")
     line = forward.ssh_command(6006, Path("/tmp/toolkit-1000/train-0007-6006"))
@@ -147,9 +147,7 @@ def test_the_way_from_ones_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert forward.ssh_command(1, Path("/s")).endswith("@login1.site")
 
 
-def test_the_directory_of_sockets_is_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_directory_of_sockets_is_ones_own(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     directory = forward.private_directory()
@@ -168,9 +166,7 @@ def test_the_directory_of_sockets_is_ones_own(
     assert directory.is_symlink()
 
 
-def test_servers_and_nodes_have_sockets_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_servers_and_nodes_have_sockets_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run = Run(tmp_path / "runs/train-0001")
 

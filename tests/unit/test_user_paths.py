@@ -89,9 +89,7 @@ def test_a_reader_refuses_a_pipe(name, place):
 
 
 @pytest.mark.timeout(20)
-def test_a_pipe_in_the_place_of_a_file_that_may_be_missing_is_none(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_in_the_place_of_a_file_that_may_be_missing_is_none(place, monkeypatch):
     for directory, file in (("x/conda-meta", "state"), ("recipes", "held.lock")):
         (place / directory).mkdir(parents=True)
         os.mkfifo(place / directory / file)

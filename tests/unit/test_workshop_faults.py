@@ -56,7 +56,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
     return users
 
 
-def test_users_of_rehearsals_are_removed_and_no_others(tmp_path: Path, machine: Any) -> None:
+def test_users_of_rehearsals_are_removed_and_no_others(tmp_path, machine):
     (tmp_path / "living").mkdir()
     kept = {
         "tkw1-01": (COMMENT, str(tmp_path / "living" / "tkw1-01")),
@@ -75,8 +75,8 @@ def test_users_of_rehearsals_are_removed_and_no_others(tmp_path: Path, machine: 
 
 
 def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
-    tmp_path: Path, machine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, machine, monkeypatch
+):
     removed: list[Path] = []
 
     def take_down(*_: object) -> None:
@@ -109,7 +109,7 @@ def attempt(person: str, exercise: str, began: float, after: float, **more: Any)
     )
 
 
-def test_the_report_has_the_first_accuracy_of_each_person_from_the_own_first_command() -> None:
+def test_the_report_has_the_first_accuracy_of_each_person_from_the_own_first_command():
     attempts = [
         attempt("a", "join", 0, 10),
         attempt("a", "01", 10, 70, accuracy=0.9, queued=20.0),
@@ -164,7 +164,7 @@ else:
 """
 
 
-def test_a_participant_runs_jobs_and_ends_what_takes_too_long(tmp_path: Path) -> None:
+def test_a_participant_runs_jobs_and_ends_what_takes_too_long(tmp_path):
     (tmp_path / "tool.py").write_text(TOOL)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {tmp_path}/tool.py "$@"\n')
@@ -181,9 +181,7 @@ def test_a_participant_runs_jobs_and_ends_what_takes_too_long(tmp_path: Path) ->
     assert (tmp_path / "mine" / "cancelled").read_text() == "02-0001"
 
 
-def test_an_image_that_was_not_built_from_the_lock_fails_the_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_was_not_built_from_the_lock_fails_the_check(tmp_path, monkeypatch):
     """Packed without images, a workshop has the locks; the participant's own image is compared."""
     lock = Lock(name="small", recipe_hash="r", epoch=1, base=BaseImage(reference="b"))
     (tmp_path / "locks").mkdir()
@@ -202,9 +200,7 @@ def test_an_image_that_was_not_built_from_the_lock_fails_the_check(
     assert "--locked" in result.fix
 
 
-def test_a_controller_that_is_down_fails_the_check_of_slurm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_controller_that_is_down_fails_the_check_of_slurm(tmp_path, monkeypatch):
     """`sinfo --version` answers without it."""
     sinfo = tmp_path / "sinfo"
     sinfo.write_text('#!/bin/sh\n[ "$1" = --version ] && echo slurm 22.05.8\n')

@@ -34,9 +34,7 @@ def shared(packed: Path, tmp_path: Path) -> Path:
     return tmp_path / "shared"
 
 
-def test_what_is_not_listed_is_not_copied_from_an_instructors_directory(
-    shared: Path, tmp_path: Path
-) -> None:
+def test_what_is_not_listed_is_not_copied_from_an_instructors_directory(shared, tmp_path):
     secret = tmp_path / "id_ed25519"
     secret.write_text("secret")
     exercise = shared / "exercises" / "01-ddp"
@@ -53,9 +51,7 @@ def test_what_is_not_listed_is_not_copied_from_an_instructors_directory(
     assert aside.name == "01-ddp.old-1"
 
 
-def test_a_listed_file_that_is_exchanged_while_it_is_copied_is_refused(
-    shared: Path, tmp_path: Path
-) -> None:
+def test_a_listed_file_that_is_exchanged_while_it_is_copied_is_refused(shared, tmp_path):
     contents = join.contents_of(shared)
     script = shared / "exercises/01-ddp/train.py"
     for text in (script.read_text() + "#", "#", "#" * script.stat().st_size):
@@ -75,9 +71,7 @@ def test_a_listed_file_that_is_exchanged_while_it_is_copied_is_refused(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shared"]
 
 
-def test_a_file_with_consent_that_others_could_have_written_is_not_obeyed(
-    drop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_with_consent_that_others_could_have_written_is_not_obeyed(drop, tmp_path, capsys):
     mine = tmp_path / "mine"
     joined(fixtures.packed_workshop(tmp_path, f'results = "{drop}"\n'), mine, share=True)
     mine.chmod(0o777)
@@ -91,9 +85,7 @@ def test_a_file_with_consent_that_others_could_have_written_is_not_obeyed(
 
 
 @pytest.mark.parametrize("lost", ["workshop.json", "workshop.toml", "exercises/01-ddp/train.py"])
-def test_what_a_purge_took_of_a_joined_workshop_comes_back(
-    lost: str, packed: Path, tmp_path: Path
-) -> None:
+def test_what_a_purge_took_of_a_joined_workshop_comes_back(lost, packed, tmp_path):
     joined(packed, tmp_path / "mine")
     (tmp_path / "mine/.workshop" / lost).unlink()
     (tmp_path / "mine/01-ddp/own.txt").write_text("mine")
@@ -103,9 +95,7 @@ def test_what_a_purge_took_of_a_joined_workshop_comes_back(
 
 
 @pytest.mark.parametrize("text", ["# longer\n", ""])
-def test_a_file_that_changes_while_it_is_packed_is_an_error(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_while_it_is_packed_is_an_error(text, tmp_path, monkeypatch):
     folder, write = fixtures.write_folder(tmp_path / "first"), archive.write
 
     def changed(*arguments: Any) -> None:
@@ -137,9 +127,7 @@ class _Endless:
         return bytes(most)
 
 
-def test_an_answer_without_an_end_does_not_fill_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_without_an_end_does_not_fill_the_disk(tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1 << 20})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     monkeypatch.setattr(web, "make_opener", _Endless)
@@ -148,9 +136,7 @@ def test_an_answer_without_an_end_does_not_fill_the_disk(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_many_files_of_one_user_do_not_hide_the_results_of_others(
-    drop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_files_of_one_user_do_not_hide_the_results_of_others(drop, monkeypatch):
     monkeypatch.setattr(results, "_MOST_UNREAD", 5)
     for number in range(20):
         (drop / f"!{number}.json").touch()
@@ -161,7 +147,7 @@ def test_many_files_of_one_user_do_not_hide_the_results_of_others(
     assert unread[-1][0] == "..."
 
 
-def test_the_results_of_any_name_can_be_removed_and_nothing_else(drop: Path) -> None:
+def test_the_results_of_any_name_can_be_removed_and_nothing_else(drop):
     (drop / "minji").touch()
     with pytest.raises(ScriptMissingError, match="left no results"):
         results.remove_one(drop, "minji")
@@ -173,7 +159,7 @@ def test_the_results_of_any_name_can_be_removed_and_nothing_else(drop: Path) -> 
     assert [path.name for path in drop.iterdir() if path.name[0] != "."] == ["minji"]
 
 
-def test_what_others_made_is_neither_opened_nor_closed(tmp_path: Path) -> None:
+def test_what_others_made_is_neither_opened_nor_closed(tmp_path):
     (tmp_path / "own").write_text("own")
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / ".toolkit-workshop").symlink_to(tmp_path / "own")
@@ -183,7 +169,7 @@ def test_what_others_made_is_neither_opened_nor_closed(tmp_path: Path) -> None:
                 act(place)
 
 
-def test_only_the_unpacked_workshop_is_removed(shared: Path, tmp_path: Path) -> None:
+def test_only_the_unpacked_workshop_is_removed(shared, tmp_path):
     with pytest.raises(UsageError, match="is the workshop first, not second"):
         results.remove_unpacked(shared, "second")
     (shared / "link").symlink_to(tmp_path)
@@ -197,9 +183,7 @@ def test_only_the_unpacked_workshop_is_removed(shared: Path, tmp_path: Path) -> 
     assert not shared.exists()
 
 
-def test_opening_after_an_interruption_gives_participants_their_rights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_after_an_interruption_gives_participants_their_rights(tmp_path, monkeypatch):
     interrupted = interrupted_after(0, bool)
     for broken in ("touch", "chmod"):
         with monkeypatch.context() as patch:
@@ -229,9 +213,7 @@ pack.pack(Path(sys.argv[1]), Path(sys.argv[2]), pack.Options(), Killed())
 """
 
 
-def test_what_a_killed_pack_left_is_removed_by_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_pack_left_is_removed_by_the_next_one(tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
     (tmp_path / "there").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
@@ -259,9 +241,7 @@ main.main()
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("verb", ["join", "unpack"])
-def test_a_closed_terminal_leaves_nothing_half_written(
-    verb: str, number: int, packed: Path, tmp_path: Path
-) -> None:
+def test_a_closed_terminal_leaves_nothing_half_written(verb, number, packed, tmp_path):
     words = (sys.executable, "-c", _JOIN, verb, str(packed), "mine")
     with subprocess.Popen(
         words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -279,9 +259,7 @@ def test_a_closed_terminal_leaves_nothing_half_written(
 
 
 @pytest.mark.parametrize("name", ["../outside", "/tmp/outside", "..", ".", "", "a/b", ".ssh"])
-def test_an_archive_cannot_choose_where_it_is_joined(
-    packed: Path, tmp_path: Path, name: str
-) -> None:
+def test_an_archive_cannot_choose_where_it_is_joined(packed, tmp_path, name):
     contents = json.loads(to_json(archive.read_contents(packed))) | {"name": name}
     bad = tmp_path / "bad.tar"
     bad.write_bytes(entry(CONTENTS, json.dumps(contents).encode()) + END)
@@ -289,9 +267,7 @@ def test_an_archive_cannot_choose_where_it_is_joined(
         archive.read_contents(bad)
 
 
-def test_an_archive_without_the_files_of_an_exercise_is_refused(
-    packed: Path, tmp_path: Path
-) -> None:
+def test_an_archive_without_the_files_of_an_exercise_is_refused(packed, tmp_path):
     bad = tmp_path / "bad.tar"
     bad.write_bytes(listed(packed, X) + entry("x", X["x"]) + END)
     with pytest.raises(MalformedInputError, match="no files of the exercise 01-ddp"):
@@ -299,7 +275,7 @@ def test_an_archive_without_the_files_of_an_exercise_is_refused(
     assert not (tmp_path / "mine").exists()
 
 
-def test_joining_again_keeps_changed_settings_and_the_consent(packed: Path, tmp_path: Path) -> None:
+def test_joining_again_keeps_changed_settings_and_the_consent(packed, tmp_path):
     mine = tmp_path / "mine"
     joined(packed, mine)
     settings = mine / "toolkit.toml"
@@ -312,7 +288,7 @@ def test_joining_again_keeps_changed_settings_and_the_consent(packed: Path, tmp_
     assert not (mine / "toolkit.toml.old-2").exists()
 
 
-def test_the_consent_is_kept_unless_it_is_withdrawn(tmp_path: Path, drop: Path) -> None:
+def test_the_consent_is_kept_unless_it_is_withdrawn(tmp_path, drop):
     shared = fixtures.packed_workshop(tmp_path, f'results = "{drop}"\n')
     assert joined(shared, tmp_path / "mine", share=None).joined.results == ""
     assert joined(shared, tmp_path / "mine", share=True).joined.results == str(drop)
@@ -320,7 +296,7 @@ def test_the_consent_is_kept_unless_it_is_withdrawn(tmp_path: Path, drop: Path) 
     assert joined(shared, tmp_path / "mine", share=False).joined.results == ""
 
 
-def test_a_reset_changes_nothing_if_the_workshop_is_gone(packed: Path, tmp_path: Path) -> None:
+def test_a_reset_changes_nothing_if_the_workshop_is_gone(packed, tmp_path):
     archive.unpack(packed, tmp_path / "shared")
     member = joined(tmp_path / "shared", tmp_path / "mine")
     results.remove_unpacked(tmp_path / "shared", "first")
@@ -329,9 +305,7 @@ def test_a_reset_changes_nothing_if_the_workshop_is_gone(packed: Path, tmp_path:
     assert (member.directory / "01-ddp" / "train.py").is_file()
 
 
-def test_a_directory_of_another_user_keeps_the_results_open(
-    drop: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_of_another_user_keeps_the_results_open(drop, monkeypatch):
     (drop / "minji.json").write_text("{}")
     (drop / "full").mkdir()
     with monkeypatch.context() as patch:

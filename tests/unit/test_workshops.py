@@ -52,9 +52,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_folder(tmp_path / "first")
 
 
-def test_a_new_workshop_can_be_read_and_its_exercises_can_be_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_workshop_can_be_read_and_its_exercises_can_be_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     reading.create(Path("first"))
     workshop = reading.load(tmp_path / "first")
@@ -85,14 +83,14 @@ def test_a_new_workshop_can_be_read_and_its_exercises_can_be_run(
         ("people = 4", 'results = "here"', "absolute path"),
     ],
 )
-def test_a_fault_is_named_with_its_key(folder: Path, before: str, after: str, message: str) -> None:
+def test_a_fault_is_named_with_its_key(folder, before, after, message):
     (folder / "workshop.toml").write_text(TEXT.replace(before, after))
     with pytest.raises(ConfigError, match=message) as caught:
         reading.load(folder)
     assert "workshop.toml" in str(caught.value.place)
 
 
-def test_packing_twice_gives_the_same_bytes(folder: Path, packed: Path, tmp_path: Path) -> None:
+def test_packing_twice_gives_the_same_bytes(folder, packed, tmp_path):
     for path in folder.rglob("*"):
         os.utime(path, (1, 1))
     again = tmp_path / "again.tar"
@@ -103,7 +101,7 @@ def test_packing_twice_gives_the_same_bytes(folder: Path, packed: Path, tmp_path
         assert "exercises/01-ddp/train.py" in reader.getnames()
 
 
-def test_data_is_packed_equally_and_bound_read_only(folder: Path, tmp_path: Path) -> None:
+def test_data_is_packed_equally_and_bound_read_only(folder, tmp_path):
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits" / "one").write_text("1")
     text = TEXT.replace("[[exercises]]", f'[data]\ndigits = "{tmp_path}/digits"\n[[exercises]]', 1)
@@ -136,9 +134,7 @@ def address(packed: Path, tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_a_workshop_is_joined_from_its_pages(
-    address: str, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_workshop_is_joined_from_its_pages(address, packed, tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     sums = (tmp_path / "pages" / "SHA256SUMS").read_text()
     assert sums == f"{hashlib.sha256(packed.read_bytes()).hexdigest()}  workshop.tar\n"
@@ -153,7 +149,7 @@ def test_a_workshop_is_joined_from_its_pages(
     assert not list(tmp_path.glob(".toolkit-workshop-*"))
 
 
-def test_an_address_that_does_not_answer_is_an_error_in_plain_words(tmp_path: Path) -> None:
+def test_an_address_that_does_not_answer_is_an_error_in_plain_words(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     with pytest.raises(CommandFailedError, match=r"could not be fetched: Connection refused\Z"):
@@ -164,7 +160,7 @@ def test_an_address_that_does_not_answer_is_an_error_in_plain_words(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_work_of_a_participant_is_never_overwritten(packed: Path, tmp_path: Path) -> None:
+def test_the_work_of_a_participant_is_never_overwritten(packed, tmp_path):
     mine = tmp_path / "mine"
     joined(packed, mine)
     script = mine / "01-ddp" / "train.py"
@@ -181,7 +177,7 @@ def test_the_work_of_a_participant_is_never_overwritten(packed: Path, tmp_path: 
     assert caught.value.close == "01-ddp"
 
 
-def test_settings_of_another_project_are_not_replaced(packed: Path, tmp_path: Path) -> None:
+def test_settings_of_another_project_are_not_replaced(packed, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "toolkit.toml").write_text("nodes = 2\n")
@@ -190,7 +186,7 @@ def test_settings_of_another_project_are_not_replaced(packed: Path, tmp_path: Pa
     assert sorted(path.name for path in mine.iterdir()) == ["toolkit.toml"]
 
 
-def test_joining_an_unpacked_workshop_notices_changed_files(packed: Path, tmp_path: Path) -> None:
+def test_joining_an_unpacked_workshop_notices_changed_files(packed, tmp_path):
     shared = tmp_path / "shared"
     archive.unpack(packed, shared)
     joined(shared, tmp_path / "one")
@@ -258,9 +254,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", [*LISTED, *WHOLE])
-def test_hostile_archives_are_refused_and_leave_nothing(
-    name: str, packed: Path, tmp_path: Path
-) -> None:
+def test_hostile_archives_are_refused_and_leave_nothing(name, packed, tmp_path):
     place = tmp_path / "place"
     place.mkdir()
     bad = tmp_path / "bad.tar"
@@ -272,9 +266,7 @@ def test_hostile_archives_are_refused_and_leave_nothing(
     assert not (tmp_path / "x").exists()
 
 
-def test_a_full_disk_leaves_nothing(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_nothing(packed, tmp_path, monkeypatch):
     place = tmp_path / "place"
     place.mkdir()
     with monkeypatch.context() as patch:
@@ -288,7 +280,7 @@ def test_a_full_disk_leaves_nothing(
     assert list(place.iterdir()) == []
 
 
-def test_signatures(folder: Path, packed: Path, tmp_path: Path) -> None:
+def test_signatures(folder, packed, tmp_path):
     for name in ("own", "other"):
         for options in (
             f"ecparam -name prime256v1 -genkey -noout -out {tmp_path}/{name}.pem",
@@ -307,7 +299,7 @@ def test_signatures(folder: Path, packed: Path, tmp_path: Path) -> None:
     assert joined(tmp_path / "unpacked", tmp_path / "m", verify=own).contents.name == "first"
 
 
-def test_the_guide_is_complete_and_escapes_everything(folder: Path) -> None:
+def test_the_guide_is_complete_and_escapes_everything(folder):
     pages = pack.pages(folder, reading.load(folder), "first.tar")
     assert set(pages) == {"index.html", "ko.html"}
     english, korean = pages["index.html"], pages["ko.html"]
@@ -335,7 +327,7 @@ def test_the_guide_is_complete_and_escapes_everything(folder: Path) -> None:
         ('[a](https://b" onclick="x)', "<p>[a](https://b&quot; onclick=&quot;x)</p>"),
     ],
 )
-def test_markdown(text: str, html: str) -> None:
+def test_markdown(text, html):
     assert pack.to_html(text) == f"{html}\n"
 
 
@@ -362,7 +354,7 @@ def ran(member: join.Membership, name: str, kind: str, accuracy: object) -> None
     (run / "outcome.json").write_text(to_json(outcome))
 
 
-def test_results_are_left_and_read(member: join.Membership, drop: Path) -> None:
+def test_results_are_left_and_read(member, drop):
     ran(member, "01-ddp-0001", "failed", None)
     ran(member, "01-ddp-0002", "ok", 0.9)
     ran(member, "01-ddp-0003", "ok", 0.95)
@@ -389,9 +381,7 @@ def test_results_are_left_and_read(member: join.Membership, drop: Path) -> None:
         ("torchrun", "cancelled", "cancelled"),
     ],
 )
-def test_a_notebook_that_its_user_has_ended_is_done(
-    member: join.Membership, drop: Path, launcher: str, kind: str, state: str
-) -> None:
+def test_a_notebook_that_its_user_has_ended_is_done(member, drop, launcher, kind, state):
     ran(member, "02-own-0001", kind, None)
     decided = decide(make_case({}))
     decided = replace(decided, launch=replace(decided.launch, launcher=launcher))
@@ -401,9 +391,7 @@ def test_a_notebook_that_its_user_has_ended_is_done(
     assert each.exercises["02-own"].state == state
 
 
-def test_the_texts_of_exercises_name_the_folders_that_participants_have(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_the_texts_of_exercises_name_the_folders_that_participants_have(folder, tmp_path):
     """In the guide and in the copied README.md, also where one exercise speaks of another."""
     text = "Run `jobs/own`, not jobs/digits-ddp-srun; then jobs/digits-ddp. ../jobs/own stays"
     (folder / "own" / "README.md").write_text(text)
@@ -418,9 +406,7 @@ def test_the_texts_of_exercises_name_the_folders_that_participants_have(
     assert "not jobs/digits-ddp-srun; then 01-ddp." in page
 
 
-def test_results_of_two_directories_are_in_one_file(
-    member: join.Membership, drop: Path, tmp_path: Path
-) -> None:
+def test_results_of_two_directories_are_in_one_file(member, drop, tmp_path):
     other = joined(Path(member.joined.source), tmp_path / "other", share=True)
     ran(member, "01-ddp-0001", "ok", 0.9)
     ran(other, "01-ddp-0001", "failed", None)
@@ -432,18 +418,14 @@ def test_results_of_two_directories_are_in_one_file(
     assert found == {"01-ddp": ("ok", 0.9, 1), "02-own": ("ok", 0.8, 1)}
 
 
-def test_without_consent_nothing_is_left(
-    member: join.Membership, drop: Path, tmp_path: Path
-) -> None:
+def test_without_consent_nothing_is_left(member, drop, tmp_path):
     own = joined(Path(member.joined.source), tmp_path / "other")
     ran(own, "01-ddp-0001", "ok", 0.9)
     assert results.leave(own.directory) is None
     assert results.read_all(drop, "first") == ([], [])
 
 
-def test_a_file_of_results_of_another_user_is_an_error(
-    member: join.Membership, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_results_of_another_user_is_an_error(member, monkeypatch):
     target = results.leave(member.directory)
     assert target is not None
     before, own = target.read_text(), target.stat().st_uid
@@ -457,7 +439,7 @@ def test_a_file_of_results_of_another_user_is_an_error(
     assert target.read_text() == before
 
 
-def test_a_closed_directory_is_an_error(member: join.Membership, drop: Path) -> None:
+def test_a_closed_directory_is_an_error(member, drop):
     results.close_directory(drop)
     assert not drop.exists()
     with pytest.raises(ForbiddenError, match="it was closed, or is not open yet"):
@@ -466,7 +448,7 @@ def test_a_closed_directory_is_an_error(member: join.Membership, drop: Path) -> 
         results.read_all(drop, "first")
 
 
-def test_hostile_files_among_the_results_do_not_count(member: join.Membership, drop: Path) -> None:
+def test_hostile_files_among_the_results_do_not_count(member, drop):
     target = results.leave(member.directory)
     assert target is not None
     good = from_json(target.read_text(), Results)
@@ -488,7 +470,7 @@ def test_hostile_files_among_the_results_do_not_count(member: join.Membership, d
     assert all(why for _, why in unread)
 
 
-def test_the_commands_from_new_to_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_from_new_to_close(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     call = CliRunner().invoke
     assert call(command, ["new", "first"]).exit_code == 0
