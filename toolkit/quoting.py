@@ -12,14 +12,13 @@ functions as ``shell`` and ``sbatch``.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable
 
 from toolkit.errors import UsageError
 
-_PLAIN_SBATCH = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]-]+\Z")
-_OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}\Z")
-_PACKJOB = re.compile("(pack)(job)", re.IGNORECASE)
+_PLAIN_SBATCH = r"[A-Za-z0-9_@%+=:,./\[\]-]+\Z"
+_OPTION = r"[A-Za-z][A-Za-z0-9_-]{0,63}\Z"
+_PACKJOB = "(?i)(pack)(job)"
 
 
 def shell(word: object) -> str:
@@ -31,6 +30,8 @@ def shell(word: object) -> str:
     text = str(word)
     if "\0" in text:
         raise UsageError("a NUL byte cannot be part of a command's argument", place=repr(text))
+    import shlex  # the rooms of images have a quoting of their own
+
     return shlex.quote(_whole(text))
 
 
@@ -76,12 +77,12 @@ def sbatch(value: object) -> str:
                 next_step="leave it out of the value",
             )
     _whole(text)
-    if _PLAIN_SBATCH.match(text) and not _PACKJOB.search(text):
+    if re.match(_PLAIN_SBATCH, text) and not re.search(_PACKJOB, text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     # sbatch writes "hetjob" over "packjob" in the raw line; an escape in its middle hides the word
     # and is dropped afterwards.
-    return '"' + _PACKJOB.sub(r"\1\\\2", escaped) + '"'
+    return '"' + re.sub(_PACKJOB, r"\1\\\2", escaped) + '"'
 
 
 def sbatch_option(name: str) -> str:
@@ -90,7 +91,7 @@ def sbatch_option(name: str) -> str:
     Raises:
         UsageError: it is not a name that a program could give an option.
     """
-    if not _OPTION.match(name):
+    if not re.match(_OPTION, name):
         raise UsageError(f"{name!r} cannot be an option of sbatch", place="--slurm")
     return name
 

@@ -41,18 +41,18 @@ def recipe_path(recipe: str) -> Path:
     """
     if recipe.endswith(".toml"):
         return Path(recipe).expanduser()
-    names = list_recipes()
-    if recipe not in names:
+    path = shipped("recipes") / f"{recipe}.toml"
+    if "/" in recipe or not os.path.isfile(path):  # noqa: PTH113 - of any text
         file = Path(f"{recipe}.toml")
         raise UnknownImageError(
             f"no recipe is called {recipe}",
-            choices=names,
+            choices=list_recipes(),
             value=recipe,
             next_step=f"./{file}, if you mean the file in this directory"
             if file.is_file()
             else "toolkit image list",
         )
-    return shipped("recipes") / f"{recipe}.toml"
+    return path
 
 
 def load(recipe: str, features: Iterable[str] = ()) -> Plan:

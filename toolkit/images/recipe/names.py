@@ -12,9 +12,9 @@ from toolkit.errors import MalformedInputError, ToolkitError
 
 # Files of an image are called NAME.failed.log, .NAME.note.json and the like: 255 bytes in all.
 LONGEST = 128
-_IMAGE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{LONGEST - 1}}}(?<!\.)\Z")
-_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+!-]{0,240}(?<!\.)\Z")
-_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_IMAGE = rf"[A-Za-z0-9][A-Za-z0-9._+-]{{0,{LONGEST - 1}}}(?<!\.)\Z"
+_FILE = r"[A-Za-z0-9_][A-Za-z0-9._+!-]{0,240}(?<!\.)\Z"
+_SHA256 = r"[0-9a-f]{64}\Z"
 
 
 def list_recipes() -> tuple[str, ...]:
@@ -29,12 +29,12 @@ def list_features() -> tuple[str, ...]:
 
 def is_image_name(name: str) -> bool:
     """Return whether a name can be that of an image or a recipe: one plain part of a path."""
-    return bool(_IMAGE.match(name))
+    return bool(re.match(_IMAGE, name))
 
 
 def is_file_name(name: str) -> bool:
     """Return whether a name can be that of a package's file, such as a wheel."""
-    return bool(_FILE.match(name))
+    return bool(re.match(_FILE, name))
 
 
 def normalize_name(name: str) -> str:
@@ -82,6 +82,6 @@ def require_sha256(digits: str, place: str) -> str:
     Raises:
         MalformedInputError: they are something else.
     """
-    if _SHA256.match(digits):
+    if re.match(_SHA256, digits):
         return digits
     raise MalformedInputError(f"{digits[:LONGEST]!r} is not a SHA-256", place=place)
