@@ -1,4 +1,4 @@
-"""Failures that are provoked on the real cluster, one of each way to end, and what `toolkit explain` says of them.
+"""What `toolkit explain` says where something is gone when the job starts, and of a healthy run.
 
 test_first_failure.py has failures under torch; the logs of many more are replayed by tests/unit/test_explain.py.
 """
@@ -16,33 +16,6 @@ import os, sys, time; rank = int(os.environ.get('RANK', os.environ.get('SLURM_PR
 print('rank', rank, 'begins', flush=True)
 
 """
-# Rule, script after the lines of ``RANK``, a part of the cause, and the rank that is named.
-FAILURES = {
-    "a rank raises": (
-        "python-exception",
-        "if rank == 1: raise ValueError('the label 12 is unknown')\ntime.sleep(60)",
-        "line 4",
-        1,
-    ),
-    "a rank crashes": (
-        "crashed",
-        "import ctypes\nif rank == 0: ctypes.string_at(0)\ntime.sleep(60)",
-        "",
-        0,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FAILURES)
-def test_a_provoked_failure_is_named(name, toolkit, launch, pytorch_image, shared_dir):
-    rule, script, says, rank = FAILURES[name]
-    (shared_dir / "fails.py").write_text(RANK + script + "\n")
-    done = launch(pytorch_image, "--launcher srun --ntasks-per-node 2 fails.py")
-    assert done.returncode not in (0, 64, 65), done.stderr
-    found = json.loads(toolkit("explain", "--json", "fails-0001", cwd=shared_dir).stdout)["match"]
-    assert (found["rule"], found["rank"]) == (rule, rank), done.stdout + done.stderr
-    assert says in found["cause"]
-    assert f"cause      {found['cause']}" in done.stderr, "a failed run ends with its explanation"
 
 
 def test_what_is_gone_when_the_job_starts(toolkit, pytorch_image, shared_dir):

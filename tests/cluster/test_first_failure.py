@@ -16,23 +16,13 @@ pytestmark = pytest.mark.usefixtures("cluster")
 CASES = [
     Case(1, "torchrun", "key-error", 3, "loop", "wait", "functions", 5),
     Case(2, "srun", "argparse", 2, "before-rendezvous", "wait", "class", 5),
-    Case(3, "spawn", "assertion", 1, "loop", "wait", "functions", 5),
     Case(4, "horovod", "exit", 2, "loop", "compute", "class", 5),
-    Case(5, "horovod-gloo", "thread", 1, "end", "wait", "functions", 5),
     Case(6, "mpi", "segfault", 3, "loop", "wait", "functions", 5),
     Case(7, "none", "killed", 1, "loop", "finish", "class", 5),
 ]
 
 
-# Spawn and Gloo fail as torchrun and Horovod do.
-_LONG = {"spawn": [pytest.mark.long], "horovod-gloo": [pytest.mark.long]}
-_CASES = [
-    pytest.param(case, id=f"{case.launcher}-{case.kind}", marks=_LONG.get(case.launcher, ()))
-    for case in CASES
-]
-
-
-@pytest.mark.parametrize("case", _CASES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.launcher}-{case.kind}")
 def test_the_rank_that_failed_first_is_named_with_its_own_words(
     case, pytorch_image, toolkit, launch, shared_dir
 ):
