@@ -132,6 +132,7 @@ RUN set -ex; \
     . /opt/cuda-build.sh; export HOROVOD_GPU_OPERATIONS=NCCL; \
     # CMake's is for a version of 4 or later, which else refuses the Gloo that Horovod carries; -s leaves the symbols out.
     export MAKEFLAGS="-j$(nproc)" CMAKE_POLICY_VERSION_MINIMUM=3.5 LDFLAGS=-s; \
+    export LDFLAGS="-s -Wl,-rpath,$NCCL_HOME/lib:$NCCL_HOME/../cuda_runtime/lib"; \
     pip install --no-compile cffi==2.1.1 cloudpickle==3.1.2 packaging==26.3 psutil==7.2.2 pyyaml==6.0.3; \
     ls /opt/wheels/horovod-*.whl 2>/dev/null || pip wheel -v --no-deps --no-build-isolation -w /opt/wheels .; \
     python3 -m zipfile -e /opt/wheels/horovod-*.whl unpacked; \
@@ -688,7 +689,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cuda"
-LABEL toolkit.recipe-hash="d511a865e66921335d5688bfca664e49d8c6e2ae6e535d7f27795eb35a2b50ee"
+LABEL toolkit.recipe-hash="c400d0c9df98aafa1f34fbaf7830db9fdfc5c1857cee3a0ed859df72550bd38d"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

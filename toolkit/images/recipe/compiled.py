@@ -225,6 +225,10 @@ class Horovod(Block, frozen=True, kw_only=True):
         cuda = f"export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME={_CUDA}"
         if by_step:
             cuda = f". {BUILD_VARIABLES}; export HOROVOD_GPU_OPERATIONS=NCCL"
+        paths: tuple[str, ...] = ()
+        if by_step and "tensorflow" in self.frameworks:  # which loads NCCL when it is used
+            path = "$NCCL_HOME/lib:$NCCL_HOME/../cuda_runtime/lib"
+            paths = (f'export LDFLAGS="-s -Wl,-rpath,{path}"',)
         listed = (
             f"python3 -m zipfile -e {WHEELS}/horovod-*.whl unpacked",
             "list_gpu_code horovod \"$(find unpacked -name '*.so')\"",
@@ -235,6 +239,7 @@ class Horovod(Block, frozen=True, kw_only=True):
             "# CMake's is for a version of 4 or later, which else refuses the Gloo that Horovod "
             "carries; -s leaves the symbols out.",
             'export MAKEFLAGS="-j$(nproc)" CMAKE_POLICY_VERSION_MINIMUM=3.5 LDFLAGS=-s',
+            *paths,
             f"pip install --no-compile {needs}",
             *stubs,
             f"ls {WHEELS}/horovod-*.whl 2>/dev/null || "
