@@ -130,7 +130,7 @@ def case(contents: ImageContents | None, *printed: str, **more: Any) -> ImageCas
         (ImageContents(python="3.11"), 0, "user-site"),
         (TORCH, 2, "imports user-site ranks-gloo"),
         (WHOLE, 0, "imports user-site openmpi horovod-build ranks-mpi ranks-gloo"),
-        (replace(TORCH, cuda="12.4"), 2, "imports user-site ranks-gloo ranks-nccl"),
+        (replace(TORCH, cuda="12.4"), 2, "imports user-site gpu-code ranks-gloo ranks-nccl"),
     ],
 )
 def test_an_image_of_others_gets_the_checks_that_it_can_take(contents, gpus, names):

@@ -266,6 +266,7 @@ CHECKS = (
     *AT_BUILD[:5],
     check_imports,
     _reported("user-site", "packages in a user's home do not hide the image's"),
+    _reported("gpu-code", "the GPUs that the frameworks of the image have code for"),
     check_openmpi,
     _reported("horovod-build", "Horovod is built for the frameworks of the image"),
     _reported("ranks-mpi", "two ranks on this machine sum by MPI"),

@@ -158,6 +158,7 @@ def usual_checks(contents: ImageContents, modules: Collection[str]) -> tuple[Che
     scripts = {
         "imports": f"imports.py {quote_words(modules)}",
         "user-site": "user_site.py --foreign",
+        "gpu-code": "gpu_code.py",
         "horovod-build": "horovod_build.py ,",
         "ranks-nccl": "ranks.py torch nccl 2 1 start",
     }
@@ -190,6 +191,11 @@ def list_lacks(
     takes: dict[str, tuple[tuple[object, str], ...]] = {
         "imports": (python, (modules, "no framework was found, and no manifest names one")),
         "user-site": (python,),
+        "gpu-code": (
+            python,
+            (contents.cuda, "no CUDA is in it"),
+            ({"torch", "tensorflow"} & {*has}, "no framework is in it that lists its code"),
+        ),
         "openmpi": (
             (
                 "ompi_info" in programs or "mpichversion" not in programs,

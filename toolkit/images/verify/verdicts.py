@@ -126,7 +126,7 @@ def check_again(image: StoredImage, progress: Progress) -> tuple[Verdict, ...]:
     if image.manifest is not None:
         results.checks.insert(0, check_labels.only(local_case(image)))
     made = tuple(map(to_verdict, results.checks))
-    save(image, made, progress, results.frameworks)
+    save(image, made, progress, results.frameworks, results.gpu_code)
     return made
 
 
@@ -135,6 +135,7 @@ def save(
     made: tuple[Verdict, ...],
     progress: Progress,
     frameworks: Mapping[str, str] = {},  # never changed
+    gpu_code: Mapping[str, tuple[str, ...]] = {},  # never changed
 ) -> None:
     """Save verdicts to the manifest, under the lock, unless the image was replaced meanwhile."""
 
@@ -148,6 +149,7 @@ def save(
             verified=merged(manifest.verified, made),
             pythons=pythons,
             frameworks={**manifest.frameworks, **frameworks},
+            gpu_code={**manifest.gpu_code, **gpu_code},
         )
 
     store.update_manifest(image, verified, progress)
