@@ -107,7 +107,8 @@ RUN set -ex; \
     pip install --no-compile cffi==2.1.1 cloudpickle==3.1.2 packaging==26.3 psutil==7.2.2 pyyaml==6.0.3; \
     ls /opt/wheels/horovod-*.whl 2>/dev/null || pip wheel -v --no-deps --no-build-isolation -w /opt/wheels .; \
     cd /; \
-    rm -r /opt/horovod-source
+    rm -r /opt/horovod-source; \
+    { dpkg-query -W -f '${Package} ${Version}\n'; pip list --format=freeze || true; } > /opt/wheels/packages
 
 FROM common
 
@@ -125,6 +126,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> horovod: 0.28.1 with MPI, Gloo'; \
     pip install --no-compile cffi==2.1.1 cloudpickle==3.1.2 packaging==26.3 psutil==7.2.2 pyyaml==6.0.3; \
     pip install --no-compile --no-deps --no-index /opt/wheels/horovod-*.whl; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN set -ex; \
@@ -652,7 +654,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="deepspeed_cpu"
-LABEL toolkit.recipe-hash="d6ae73f9984a61c0a3d24cc24d8c33c99aac130812f79af74289551d05e1a708"
+LABEL toolkit.recipe-hash="eab1dfd5fb37fe7254a842ddb74e3ffe6ad6f415e4877ffe7df65ea2f99bb243"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

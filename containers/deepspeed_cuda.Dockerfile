@@ -159,7 +159,8 @@ RUN set -ex; \
     for file in /opt/deepspeed-wheels/*.whl; do python3 -m zipfile -e "$file" /opt/deepspeed-wheels/unpacked; done; \
     if [ -f /opt/cuda-build.sh ]; then list_gpu_code deepspeed "$(find /opt/deepspeed-wheels/unpacked -name '*.so')"; fi; \
     cp /opt/deepspeed-wheels/*.whl /opt/wheels/; \
-    cd /opt/deepspeed-wheels; ls *.whl | sed 's|^|/opt/wheels/|' > /opt/wheels/deepspeed.wheels
+    cd /opt/deepspeed-wheels; ls *.whl | sed 's|^|/opt/wheels/|' > /opt/wheels/deepspeed.wheels; \
+    { dpkg-query -W -f '${Package} ${Version}\n'; pip list --format=freeze || true; } > /opt/wheels/packages
 
 FROM common
 
@@ -177,6 +178,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> cuda: compiler 13.0.3 for sm_75, sm_80, sm_86, sm_90, sm_100, sm_120'; \
     mkdir -p /opt/toolkit/gpu-code; \
     cp /opt/wheels/*.gpu-code /opt/toolkit/gpu-code/; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; \
@@ -193,6 +195,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> horovod: 0.28.1 with MPI, Gloo, NCCL'; \
     pip install --no-compile cffi==2.1.1 cloudpickle==3.1.2 packaging==26.3 psutil==7.2.2 pyyaml==6.0.3; \
     pip install --no-compile --no-deps --no-index /opt/wheels/horovod-*.whl; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN set -ex; \
@@ -247,6 +250,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     pip list --format=freeze | grep -iE '^(torch|numpy|horovod|scikit[-_.]learn|mpi4py|submitit)==' > /opt/toolkit/constraints.txt || true; \
     export PIP_CONSTRAINT="/opt/toolkit/constraints.txt${PIP_CONSTRAINT:+ $PIP_CONSTRAINT}"; \
     pip install --no-compile $(cat /opt/wheels/deepspeed.wheels) || { echo 'toolkit-conflict: deepspeed==0.19.8'; pip install --dry-run deepspeed | sed -n 's/^Would install /toolkit-fits: /p'; exit 1; }; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN set -ex; \
@@ -745,7 +749,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="deepspeed_cuda"
-LABEL toolkit.recipe-hash="41a9b2bdf951e4eec19c587f1b8bd36ff514ebe7f968e150449dd94f50350be3"
+LABEL toolkit.recipe-hash="0b94a0f6eef17815308c818ca95fb07a0521d7a271dca7ddfc69e9b666002122"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -157,7 +157,8 @@ RUN set -ex; \
         list_gpu_code nccl-tests /opt/nccl-tests-source/build/all_reduce_perf; \
         tar -C /opt/nccl-tests-source/build -cf /opt/wheels/nccl-tests-v2.19.6.tar .; \
         rm -r /opt/nccl-tests-source; \
-    fi
+    fi; \
+    { dpkg-query -W -f '${Package} ${Version}\n'; pip list --format=freeze || true; } > /opt/wheels/packages
 
 FROM common
 
@@ -175,6 +176,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> cuda: compiler 13.0.3 for sm_75, sm_80, sm_86, sm_90, sm_100, sm_120'; \
     mkdir -p /opt/toolkit/gpu-code; \
     cp /opt/wheels/*.gpu-code /opt/toolkit/gpu-code/; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; \
@@ -191,6 +193,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> horovod: 0.28.1 with MPI, Gloo, NCCL'; \
     pip install --no-compile cffi==2.1.1 cloudpickle==3.1.2 packaging==26.3 psutil==7.2.2 pyyaml==6.0.3; \
     pip install --no-compile --no-deps --no-index /opt/wheels/horovod-*.whl; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN set -ex; \
@@ -242,6 +245,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> nccl-tests: v2.19.6'; \
     mkdir -p /opt/nccl-tests; \
     tar -C /opt/nccl-tests -xf /opt/wheels/nccl-tests-v2.19.6.tar; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN set -ex; \
@@ -711,7 +715,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:/opt/nccl-tests:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="nccl-tests_cuda"
-LABEL toolkit.recipe-hash="688c6e8e83c049dfa7ccc68bf48f511bf161974df886d5eab5030b179613b0ab"
+LABEL toolkit.recipe-hash="bf4603a6a2658e8f1c7aa7f07413add174e9296a87772040e78e892b01af1c68"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

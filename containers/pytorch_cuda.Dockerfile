@@ -134,7 +134,8 @@ RUN set -ex; \
     python3 -m zipfile -e /opt/wheels/horovod-*.whl unpacked; \
     list_gpu_code horovod "$(find unpacked -name '*.so')"; \
     cd /; \
-    rm -r /opt/horovod-source
+    rm -r /opt/horovod-source; \
+    { dpkg-query -W -f '${Package} ${Version}\n'; pip list --format=freeze || true; } > /opt/wheels/packages
 
 FROM common
 
@@ -152,6 +153,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> cuda: compiler 13.0.3 for sm_75, sm_80, sm_86, sm_90, sm_100, sm_120'; \
     mkdir -p /opt/toolkit/gpu-code; \
     cp /opt/wheels/*.gpu-code /opt/toolkit/gpu-code/; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; \
@@ -168,6 +170,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> horovod: 0.28.1 with MPI, Gloo, NCCL'; \
     pip install --no-compile cffi==2.1.1 cloudpickle==3.1.2 packaging==26.3 psutil==7.2.2 pyyaml==6.0.3; \
     pip install --no-compile --no-deps --no-index /opt/wheels/horovod-*.whl; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN set -ex; \
@@ -663,7 +666,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cuda"
-LABEL toolkit.recipe-hash="61eea2110fad19d1a015f48f6c4b97d6f2ebb2370eb608f4202563701dce7250"
+LABEL toolkit.recipe-hash="e6f054bbc2eac8d2cb9dcda38318330442ab9bee973956685656597d4bee33c1"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -134,7 +134,8 @@ RUN set -ex; \
     python3 -m zipfile -e /opt/wheels/horovod-*.whl unpacked; \
     list_gpu_code horovod "$(find unpacked -name '*.so')"; \
     cd /; \
-    rm -r /opt/horovod-source
+    rm -r /opt/horovod-source; \
+    { dpkg-query -W -f '${Package} ${Version}\n'; pip list --format=freeze || true; } > /opt/wheels/packages
 
 FROM common
 
@@ -152,6 +153,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> cuda: compiler 13.0.3 for sm_75, sm_80, sm_86, sm_90, sm_100, sm_120'; \
     mkdir -p /opt/toolkit/gpu-code; \
     cp /opt/wheels/*.gpu-code /opt/toolkit/gpu-code/; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; \
@@ -168,6 +170,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> horovod: 0.28.1 with MPI, Gloo, NCCL'; \
     pip install --no-compile cffi==2.1.1 cloudpickle==3.1.2 packaging==26.3 psutil==7.2.2 pyyaml==6.0.3; \
     pip install --no-compile --no-deps --no-index /opt/wheels/horovod-*.whl; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN set -ex; \
@@ -682,7 +685,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray_cuda"
-LABEL toolkit.recipe-hash="e1a889c3b050788746441a8e4ef9a3f170aa2f15a407278f90af7ed27a6dcef0"
+LABEL toolkit.recipe-hash="e13a3b4e95c787199419e30f2f033c3c12b253e2399eca9836ea5db60445b43f"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -107,7 +107,8 @@ RUN set -ex; \
     pip install --no-compile cffi==2.1.1 cloudpickle==3.1.2 packaging==26.3 psutil==7.2.2 pyyaml==6.0.3; \
     ls /opt/wheels/horovod-*.whl 2>/dev/null || pip wheel -v --no-deps --no-build-isolation -w /opt/wheels .; \
     cd /; \
-    rm -r /opt/horovod-source
+    rm -r /opt/horovod-source; \
+    { dpkg-query -W -f '${Package} ${Version}\n'; pip list --format=freeze || true; } > /opt/wheels/packages
 
 FROM common
 
@@ -125,6 +126,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> horovod: 0.28.1 with MPI, Gloo'; \
     pip install --no-compile cffi==2.1.1 cloudpickle==3.1.2 packaging==26.3 psutil==7.2.2 pyyaml==6.0.3; \
     pip install --no-compile --no-deps --no-index /opt/wheels/horovod-*.whl; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN set -ex; \
@@ -597,7 +599,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cpu"
-LABEL toolkit.recipe-hash="c3f62ea92035683cd61c07189e3c2730e539599fb6a895bd12556fe72e17f703"
+LABEL toolkit.recipe-hash="e888da7fde62b8bad791f3628bfb3f9d7a8dd148e4119de8c9ecc5f130fdb160"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -138,7 +138,8 @@ RUN set -ex; \
     python3 -m zipfile -e /opt/wheels/horovod-*.whl unpacked; \
     list_gpu_code horovod "$(find unpacked -name '*.so')"; \
     cd /; \
-    rm -r /opt/horovod-source
+    rm -r /opt/horovod-source; \
+    { dpkg-query -W -f '${Package} ${Version}\n'; pip list --format=freeze || true; } > /opt/wheels/packages
 
 FROM common
 
@@ -156,6 +157,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> cuda: compiler 12.4 for sm_70, sm_80, sm_90'; \
     mkdir -p /opt/toolkit/gpu-code; \
     cp /opt/wheels/*.gpu-code /opt/toolkit/gpu-code/; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; \
@@ -172,6 +174,7 @@ RUN --mount=type=bind,from=build,source=/opt/wheels,target=/opt/wheels set -ex; 
     echo '==> horovod: 0.28.1 with MPI, Gloo, NCCL'; \
     pip install --no-compile cffi==2.1.1 cloudpickle==3.1.2 packaging==26.3 psutil==7.2.2 pyyaml==6.0.3; \
     pip install --no-compile --no-deps --no-index /opt/wheels/horovod-*.whl; \
+    cat /opt/wheels/packages >> /opt/build-packages; \
     byte_code
 
 RUN set -ex; \
@@ -689,7 +692,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cuda"
-LABEL toolkit.recipe-hash="c400d0c9df98aafa1f34fbaf7830db9fdfc5c1857cee3a0ed859df72550bd38d"
+LABEL toolkit.recipe-hash="2e77cef0cfb3d9c9f569a65bc9799d1b3a56113a7e423a4091d4e5bddf32b12f"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -25,7 +25,9 @@ from toolkit.images.recipe.bases import Debootstrap
 from toolkit.images.recipe.block import Step
 from toolkit.images.recipe.lock import Lock, Pinned, format_lock, parse_lock
 from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage
-from toolkit.model.image import BaseImage, Layer
+from toolkit.images.store.store import StoredImage
+from toolkit.model.image import BaseImage, Layer, Packages
+from toolkit.shell import Result
 
 RECIPE = 'summary = "s"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n'
 LOCK = Lock(
@@ -90,8 +92,8 @@ def test_all_places_of_pip_are_searched_and_no_setup_runs(tmp_path: Path) -> Non
     assert names(files) == ["b-1-py3-none-any.whl", "some_thing-2.tar.gz"]
     assert {file.package for file in files} == {"b", "some-thing"}
     for file in files:
-        digest = Index(settings=settings).fetch(file, tmp_path / "here")
-        assert digest == file.sha256 == hashlib.sha256((tmp_path / "here").read_bytes()).hexdigest()
+        Index(settings=settings).fetch(file, tmp_path / "here")
+        assert file.sha256 == hashlib.sha256((tmp_path / "here").read_bytes()).hexdigest()
     assert not ran.exists()
     assert names(Index(settings=settings | {"no-index": "true"}).list_files(wanted, "3.11")) == [
         "b-1-py3-none-any.whl"
@@ -246,26 +248,16 @@ def test_a_locked_build_is_lent_the_locked_files_and_nothing_else() -> None:
     )
 
 
-def test_what_a_build_compiles_by_is_locked_too() -> None:
-    output = Step(
-        name="horovod",
-        build_lines=(
-            "pip install --no-compile setuptools==84.2.1 wheel==0.48.0",
-            "echo a==1",
-            "pip download horovod==0.28.1",
-            "cd /src && CC=gcc python3 -m pip install cmake==4.0.2",
-            "pip3 install ninja==1.13.0",
-            "pipx install b==1",
-        ),
-    )
-    found = locks.build_requirements(resolved(output))  # type: ignore[arg-type]
-    assert found == {
-        "setuptools": "84.2.1",
-        "wheel": "0.48.0",
-        "horovod": "0.28.1",
-        "cmake": "4.0.2",
-        "ninja": "1.13.0",
-    }
+def test_what_only_the_build_had_is_what_the_image_lists_beyond_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A package of both in one version is the image's; pip of the build may have another one."""
+    lines = ("g++ 4:12.2", "libc6 2.36-9", "Some.Thing==1.0+cpu", "wheel==2", "six==1", "", "a b c")
+    result = Result(("cat",), 0, "\n".join(lines), "")
+    monkeypatch.setattr(make, "run_in_image", lambda *_, **__: result)
+    has = Packages(apt={"libc6": "2.36-9"}, pip={"some_thing": "1.0+cpu", "wheel": "1"})
+    found = make._list_build(StoredImage(name="x", path="/x.sif"), has)
+    assert found == Packages(apt={"g++": "4:12.2"}, pip={"six": "1", "wheel": "2"})
 
 
 def test_an_image_that_is_not_as_locked_is_told() -> None:

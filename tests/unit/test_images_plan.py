@@ -15,7 +15,7 @@ from toolkit.cli.groups import image as command
 from toolkit.errors import UsageError
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
-from toolkit.images.recipe.block import Setting
+from toolkit.images.recipe.block import BUILD_PACKAGES, Setting
 from toolkit.images.recipe.image_checks import list_missing, promised_variables
 from toolkit.images.recipe.names import list_features, list_recipes
 from toolkit.images.recipe.plan import Plan
@@ -136,8 +136,9 @@ def test_what_commands_need_meanwhile_is_removed_after_them(tmp_path: Path) -> N
     assert first.lines[-3].endswith("--no-install-recommends curl=7.88.1-10 zip")
     assert second.lines[1].endswith("--no-install-recommends make")
     assert second.lines[4] == "true"
-    assert second.lines[5].startswith("apt-get -qq -y autoremove --purge ")
-    assert second.lines[5].endswith("=false make")
+    assert second.lines[5].endswith(f" >> {BUILD_PACKAGES}")
+    assert second.lines[6].startswith("apt-get -qq -y autoremove --purge ")
+    assert second.lines[6].endswith("=false make")
 
 
 DOCKERFILE = """[[steps]]

@@ -38,8 +38,6 @@ _NOT_CONTENTS = (
     "requirements",
     "replaces",
 )  # fields of a block output
-_PIP = re.compile(r"(?<![\w.-])pip3?\s")  # pip, as a command of its own or of python3 -m
-_NAMED = re.compile(r"(?<![\w.-])(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>\d[\w.+!]*)")
 _DEBIAN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~:_-]*\Z")
 _BYTE_CODE = "byte-code.py"
 _REWRITE = f"""
@@ -88,17 +86,6 @@ def hash_parts(resolved: Plan) -> dict[str, str]:
         contents = (repr(value) for key, value in fields if key not in _NOT_CONTENTS)
         hashes[name] = hash_texts(*contents)[:16]
     return hashes
-
-
-def build_requirements(resolved: Plan) -> dict[str, str]:
-    """Return the Python packages that the build stage requires by name and version."""
-    lines = (
-        line
-        for output in resolved.outputs
-        for line in getattr(output, "build_lines", ())
-        if _PIP.search(line)
-    )
-    return {match["name"]: match["version"] for line in lines for match in _NAMED.finditer(line)}
 
 
 def list_changes(lock: Lock, resolved: Plan, recipe_hash: str) -> tuple[str, ...]:

@@ -5,25 +5,16 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import msgspec
 
-from toolkit import shell
-from toolkit.errors import BuildError, ImageMissingError
-from toolkit.images.host import host_config as host
-from toolkit.images.host.host_config import ROOT, Bind, HostConfig, mount_options, write_host_config
-from toolkit.images.host.workspace import Workspace, workspace
-from toolkit.images.lockfile.apply import (
-    build_requirements,
-    hash_parts,
-    locked_host_config,
-    parse_missing,
-)
-from toolkit.images.lockfile.files import missing_packages_error, open_index
+from toolkit.errors import ImageMissingError
+from toolkit.images.lockfile.apply import hash_parts
+from toolkit.images.lockfile.files import open_index
 from toolkit.images.lockfile.index import File
 from toolkit.images.recipe import library
-from toolkit.images.recipe.bases import Debootstrap, LocalImage
+from toolkit.images.recipe.bases import LocalImage
+from toolkit.images.recipe.block import BUILD_PACKAGES
 from toolkit.images.recipe.lock import Lock, Pinned
 from toolkit.images.recipe.names import normalize_name
 from toolkit.images.recipe.plan import Plan, with_keys
@@ -33,13 +24,13 @@ from toolkit.images.store.contents import Contents, read_contents
 from toolkit.images.store.provenance import describe_base, expected_hash
 from toolkit.images.store.settings import run_in_image
 from toolkit.images.store.store import StoredImage
-from toolkit.model.image import Manifest
+from toolkit.model.image import Manifest, Packages
 
-_INSTALLED = re.compile(r"^Inst (?P<name>\S+) (?:\[\S*\] )?\((?P<version>\S+) ", re.MULTILINE)
+_LISTED = re.compile(r"(?P<name>[^\s=]+)(?P<kind> |==)(?P<version>[^\s=]+)")
 _DEBIAN_WHEEL = re.compile(r"python3-(?P<name>[\w.-]+)-whl")
 _MACHINES = ("x86_64", "aarch64")
 _GLIBC = (17, 28, *range(31, 41))  # the versions 2.x that uv knows
-_PATIENCE = 600.0  # seconds
+_PATIENCE = 60.0  # seconds
 
 
 def make(recipe: str, epoch: int) -> Lock:
@@ -51,13 +42,14 @@ def make(recipe: str, epoch: int) -> Lock:
 
     Raises:
         ImageMissingError: the image does not exist, or is of another recipe.
-        BuildError: it does not list its contents, or the mirror has other versions by now.
+        BuildError: it does not list its contents.
         CommandFailedError: a package index does not answer.
     """
     resolved = library.load(recipe)
     image = store.find(str(store.images_directory() / f"{resolved.name}.sif"))
     manifest = _manifest(image, resolved)
     contents = read_contents(image.path)
+    build = _list_build(image, contents.packages)
     lock = Lock(
         name=resolved.name,
         recipe_hash=library.hash_recipe(resolved),
@@ -69,12 +61,11 @@ def make(recipe: str, epoch: int) -> Lock:
         parts=hash_parts(resolved),
         tools=manifest.tools,
         apt=contents.packages.apt,
+        apt_build=build.apt,
         layers=manifest.layers,
     )
-    if contents.debian:
-        lock = msgspec.structs.replace(lock, apt_build=build_packages(image, resolved, lock))
     brought = _of_base(resolved, manifest) | _of_debian(lock)
-    return _pin_packages(lock, contents, resolved, brought)
+    return _pin_packages(lock, contents, resolved, brought, build.pip)
 
 
 def _manifest(image: StoredImage, resolved: Plan) -> Manifest:
@@ -121,7 +112,11 @@ def _of_debian(lock: Lock) -> dict[str, str]:
 
 
 def _pin_packages(
-    lock: Lock, contents: Contents, resolved: Plan, brought: Mapping[str, str]
+    lock: Lock,
+    contents: Contents,
+    resolved: Plan,
+    brought: Mapping[str, str],
+    needed: Mapping[str, str],
 ) -> Lock:
     """Return the lock with the files of all Python packages.
 
@@ -142,12 +137,6 @@ def _pin_packages(
         for name in wanted
         if (digests := _choose(normalize_name(name), tags[name], offered))
     ]
-    has = {normalize_name(name): version for name, version in versions.items()}
-    needed = {
-        name: version
-        for name, version in sorted(build_requirements(resolved).items())
-        if has.get(normalize_name(name)) != version
-    }
     offered = index.list_files(needed, contents.python, _platform(contents)) if needed else ()
     return msgspec.structs.replace(
         lock,
@@ -155,7 +144,7 @@ def _pin_packages(
         pip_build=tuple(
             Pinned(name=name, version=version, sha256=digests)
             for name, version in needed.items()
-            if (digests := _choose(normalize_name(name), None, offered))
+            if (digests := _choose(name, None, offered))
         ),
         brought={
             name: version
@@ -187,73 +176,14 @@ def _platform(contents: Contents) -> str:
     return f"{machine}-manylinux_2_{known[-1]}" if known and machine in _MACHINES else ""
 
 
-def build_packages(image: StoredImage, resolved: Plan, lock: Lock) -> dict[str, str]:
-    """Return the packages that apt would add to the image for a build.
-
-    Raises:
-        BuildError: the mirror no longer has a package of the image, or apt fails.
-    """
-    wanted = sorted(
-        {
-            package.partition("=")[0]
-            for output in resolved.outputs
-            for package in output.build_packages
-        }
-    )
-    script = (
-        f"mkdir -p {ROOT}/w/lists/partial {ROOT}/w/cache/archives/partial; apt-get -qq update >&2; "
-    )
-    script += f"apt-get -s install --no-install-recommends {' '.join(wanted)}" if wanted else "true"
-    with workspace(Path(image.path).parent) as place:
-        files = place.scratch / "none"
-        files.mkdir()
-        host_config = locked_host_config(host.collect_host_config(), lock, str(files))
-        answer = _run_script(image, _with_lists(host_config, resolved), place, script)
-    gone = parse_missing(answer.stdout + answer.stderr)
-    if gone:
-        raise missing_packages_error(lock.name, gone)
-    if not answer.ok:
-        raise BuildError(
-            "apt could not be asked what a build needs", place=image.path, details=answer.tail()
-        )
-    return {
-        match["name"]: match["version"]
-        for match in _INSTALLED.finditer(answer.stdout)
-        if match["name"] not in lock.apt
-    }
-
-
-def _with_lists(host_config: HostConfig, resolved: Plan) -> HostConfig:
-    """Configure apt to write nothing into the image.
-
-    It uses this machine's mirror if the image names none.
-    """
-    text = (
-        f'Dir::State::Lists "{ROOT}/w/lists/";\nDir::Cache "{ROOT}/w/cache/";\n'
-        'APT::Sandbox::User "root";\nDebug::NoLocking "1";\n'
-    )
-    files = dict(host_config.files)
-    if isinstance(resolved.base, Debootstrap):
-        release = resolved.base.release
-        files["sources.list"] = f"deb {host.debian_mirror(release)} {release} main\n"
-        text += f'Dir::Etc::SourceList "{ROOT}/sources.list";\nDir::Etc::SourceParts "-";\n'
-    files["apt.conf"] = files["apt.conf"] + text
-    return msgspec.structs.replace(host_config, files=files)
-
-
-def _run_script(
-    image: StoredImage, host_config: HostConfig, place: Workspace, script: str
-) -> shell.Result:
-    """Run a script in the image with the host configuration; it may write below ``/mnt/w``."""
-    binds = write_host_config(host_config, place.scratch / "host")
-    writable = place.scratch / "w"
-    writable.mkdir()
-    (place.scratch / "host" / "w").mkdir()
-    mounts = mount_options((*binds, Bind(source=str(writable), target=f"{ROOT}/w", writable=True)))
-    return run_in_image(
-        image.path,
-        ["/bin/sh", "-ec", script],
-        timeout=_PATIENCE,
-        options=["--env", f"APT_CONFIG={ROOT}/apt.conf", *mounts],
-        variables=host.proxies(),
+def _list_build(image: StoredImage, has: Packages) -> Packages:
+    """Return the packages that only the build of an image had, which the image lists."""
+    printed = run_in_image(image.path, ["cat", BUILD_PACKAGES], timeout=_PATIENCE).stdout
+    lines = [match for match in map(_LISTED.fullmatch, printed.splitlines()) if match]
+    apt = {line["name"]: line["version"] for line in lines if line["kind"] == " "}
+    pip = {normalize_name(line["name"]): line["version"] for line in lines if line["kind"] != " "}
+    stay = {(normalize_name(name), version) for name, version in has.pip.items()}
+    return Packages(
+        apt={name: version for name, version in apt.items() if name not in has.apt},
+        pip=dict(item for item in sorted(pip.items()) if item not in stay),
     )

@@ -23,6 +23,8 @@ SIF_VARIABLES = (
     "set +e; for file in /.singularity.d/env/10-docker*.sh /.singularity.d/env/90-environment.sh; "
     'do if [ -f "$file" ]; then . "$file"; fi; done; set -e'
 )
+# where an image keeps what only its build had: lines of dpkg and pip
+BUILD_PACKAGES = "/opt/build-packages"
 IN_BUILD = "build."  # begins the names of steps of the build stage that the image repeats
 HOST_WHEELS = "/mnt/wheels"  # where wheels of an earlier build are mounted, if there are any
 SOURCES = "/mnt/sources"  # where the files of steps are mounted, by the name of the step

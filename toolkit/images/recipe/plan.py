@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from toolkit.images.recipe.bases import Base, Definition, LocalImage
 from toolkit.images.recipe.block import (
+    BUILD_PACKAGES,
     IN_BUILD,
     VENV,
     WHEELS,
@@ -51,6 +52,11 @@ _BYTE_CODE = (
     "! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P \"$(nproc)\" "
     f"{VENV}/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; {_NOW}; }}",
 )
+_LIST_PACKAGES = (
+    "{ dpkg-query -W -f '${Package} ${Version}\\n'; pip list --format=freeze || true; }"
+)
+_LISTED = f"{WHEELS}/packages"  # from the build stage
+_KEEP = f">> {BUILD_PACKAGES}"  # what only the build had, for locks
 _ONLY = "-o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false"
 
 
@@ -324,8 +330,13 @@ def _lines(output: Step, *, in_place: bool) -> tuple[str, ...]:
         # them.
         packages = " ".join(sorted(output.build_packages))
         remove = f"apt-get -qq -y autoremove --purge {_ONLY} {packages}"
-        return (*_apt_lines(output.build_packages), *output.lines, remove)
-    return output.lines
+        return (
+            *_apt_lines(output.build_packages),
+            *output.lines,
+            f"{_LIST_PACKAGES} {_KEEP}",
+            remove,
+        )
+    return (*output.lines, *((f"cat {_LISTED} {_KEEP}",) if output.build_lines else ()))
 
 
 def _build_steps(outputs: Iterable[Step]) -> Iterator[Step]:
@@ -336,10 +347,11 @@ def _build_steps(outputs: Iterable[Step]) -> Iterator[Step]:
         detail = to_plain_text(", ".join(packages))
         yield Step(name="compilers", detail=detail, lines=_apt_lines(packages))
     for output in known:
+        listing = (f"{_LIST_PACKAGES} > {_LISTED}",) if output is known[-1] else ()
         yield Step(
             name=f"{output.name}-build",
             detail=to_plain_text(output.detail),
-            lines=(f"mkdir -p {WHEELS}", *output.build_lines),
+            lines=(f"mkdir -p {WHEELS}", *output.build_lines, *listing),
         )
 
 
