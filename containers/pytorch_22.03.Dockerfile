@@ -46,17 +46,6 @@ RUN set -ex; \
 
 FROM common
 
-RUN set -ex; \
-    umask 022; \
-    export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive; \
-    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1; \
-    if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi; \
-    if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
-    if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
-    for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done; \
-    if [ -f /etc/pip/constraint.txt ]; then export PIP_CONSTRAINT=/etc/pip/constraint.txt; fi; \
-    echo '==> clean: what only the build needed'
-
 # What proves the image stays in it: run it again at any time.
 RUN set -ex; \
     mkdir -p /opt/toolkit/checks; \
@@ -425,7 +414,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_22.03"
-LABEL toolkit.recipe-hash="fe1a666589485aabcda37e06c123faa95733788505f3d71f938cf50bae271ba4"
+LABEL toolkit.recipe-hash="c5e92551897e22c5c117eda2f7a9914cfb5f2150d5daee8a08a5081c336a2240"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -26,17 +26,6 @@ RUN set -ex; \
 
 FROM common
 
-RUN set -ex; \
-    umask 022; \
-    export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive; \
-    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1; \
-    if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi; \
-    if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
-    if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
-    for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done; \
-    if [ -f /etc/pip/constraint.txt ]; then export PIP_CONSTRAINT=/etc/pip/constraint.txt; fi; \
-    echo '==> clean: what only the build needed'
-
 # What proves the image stays in it: run it again at any time.
 RUN set -ex; \
     mkdir -p /opt/toolkit/checks; \
@@ -162,7 +151,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray"
-LABEL toolkit.recipe-hash="245ce38e9b24e76ea3aca93a22b3efa2e710777fe9d560d172fcba23b9a33c1b"
+LABEL toolkit.recipe-hash="803d9f6f0d4482072a2613ca1094f2caf2452580e8c8d30c80746ece03c7cfa0"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

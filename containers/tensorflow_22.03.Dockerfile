@@ -10,17 +10,6 @@ FROM ${BASE} AS common
 
 FROM common
 
-RUN set -ex; \
-    umask 022; \
-    export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive; \
-    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1; \
-    if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi; \
-    if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
-    if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
-    for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done; \
-    if [ -f /etc/pip/constraint.txt ]; then export PIP_CONSTRAINT=/etc/pip/constraint.txt; fi; \
-    echo '==> clean: what only the build needed'
-
 # What proves the image stays in it: run it again at any time.
 RUN set -ex; \
     mkdir -p /opt/toolkit/checks; \
@@ -390,7 +379,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="tensorflow_22.03"
-LABEL toolkit.recipe-hash="cb7e1ae8c1a660d54852c269151fa65facaf167fc5aa0fd4223850265cb4ddd7"
+LABEL toolkit.recipe-hash="266ea1cd20e0be8692b7a4288cef55f2d412a1d3a41469f51342f5a2dd649be7"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

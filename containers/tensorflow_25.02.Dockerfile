@@ -10,17 +10,6 @@ FROM ${BASE} AS common
 
 FROM common
 
-RUN set -ex; \
-    umask 022; \
-    export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive; \
-    export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_NO_INPUT=1; \
-    if [ -f /mnt/pip.conf ]; then export PIP_CONFIG_FILE=/mnt/pip.conf; fi; \
-    if [ -f /mnt/apt.conf ]; then export APT_CONFIG=/mnt/apt.conf; fi; \
-    if [ -f /mnt/ca-certificates.crt ]; then export SSL_CERT_FILE=/mnt/ca-certificates.crt; fi; \
-    for file in /.singularity.d/env/10-docker*.sh; do if [ -f "$file" ]; then . "$file"; fi; done; \
-    if [ -f /etc/pip/constraint.txt ]; then export PIP_CONSTRAINT=/etc/pip/constraint.txt; fi; \
-    echo '==> clean: what only the build needed'
-
 # What proves the image stays in it: run it again at any time.
 RUN set -ex; \
     mkdir -p /opt/toolkit/checks; \
@@ -390,7 +379,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="tensorflow_25.02"
-LABEL toolkit.recipe-hash="0ae711f715d9a08d914b1f492961083a26c2e58047b7c943e5241b67533779ed"
+LABEL toolkit.recipe-hash="a5abfb5e2c2b8f51f5e691b8da9f2ba357a18b95d6d62c9a53a202d6d69a1491"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

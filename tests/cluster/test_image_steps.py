@@ -111,7 +111,7 @@ def test_a_step_says_nothing_by_what_it_prints(store: Tiny) -> None:
     more = steps(("last", "echo 2 > /second"))
     done = store.run("build", store.recipe(shown, more=more))
     assert done.returncode == 0, done.stderr
-    named = ("base", "act", "last", "clean", "pack", "checks")
+    named = ("base", "act", "last", "pack", "checks")
     assert outcomes(done.stderr) == dict.fromkeys(named, "done")
     assert "flat " not in done.stderr
     assert "check " not in done.stderr
@@ -145,7 +145,7 @@ def test_a_step_says_nothing_by_what_it_writes_or_leaves_open(store: Tiny) -> No
     more = steps(("second", "echo 2 > /second"), ("third", "cat /second > /third"))
     done = store.run("build", store.recipe(*WRITES, stays, more=more))
     assert done.returncode == 0, done.stderr
-    named = ("base", "act", "second", "third", "clean", "pack", "checks")
+    named = ("base", "act", "second", "third", "pack", "checks")
     assert outcomes(done.stderr) == dict.fromkeys(named, "done")
     assert store.inside("/bin/cat", "/third") == "2\n"
     opened = re.findall(r" -> (\S+)", store.inside("/bin/cat", "/descriptors"))

@@ -10,7 +10,6 @@ from tests.progress import Silent
 from toolkit.images.builder.apptainer import layered
 from toolkit.images.builder.apptainer.sandbox import Lower
 from toolkit.images.builder.follow import Follower
-from toolkit.images.host import host_config
 from toolkit.images.host.host_config import HostConfig
 from toolkit.images.host.privilege import BuildCommand
 from toolkit.images.host.workspace import workspace
@@ -42,14 +41,15 @@ def built(
         return made
 
     monkeypatch.setattr(layered, "build_command", lambda: BuildCommand("apptainer"))
-    monkeypatch.setattr(host_config, "collect_host_config", HostConfig)
     monkeypatch.setattr(layered._LayeredBuild, "_run_step", run_step)
     monkeypatch.setattr(layered._LayeredBuild, "_pack", pack)
     monkeypatch.setattr(layered, "_lower", lambda entry: Lower(path=entry.path))
     locked = layered.LockedBuild(lock, HostConfig) if lock else None
     with workspace(images) as place:
         follower = Follower("x", images / "log", Silent())
-        run = layered._LayeredBuild(place, follower, library.load(recipe), False, locked)
+        run = layered._LayeredBuild(
+            place, follower, library.load(recipe), HostConfig(), False, locked
+        )
         note = Note(size=1, digest=base)
         run.used.append(CacheEntry(kind="bases", key="k", path="base", note=note, used=0.0))
         run.run_steps()

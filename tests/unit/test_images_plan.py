@@ -75,7 +75,7 @@ def test_the_compiler_of_cuda_is_in_the_build_stage_only(tmp_path: Path) -> None
 
 def test_a_base_with_compilers_needs_no_stage_of_its_own() -> None:
     plan = library.load("pytorch_22.03")
-    assert names(plan) == (["horovod"], [], ["clean"])
+    assert names(plan) == (["horovod"], [], [])
     assert "apt-get" not in lines(plan)
     assert "HOROVOD_GPU_OPERATIONS=NCCL" in lines(plan)
     assert "cffi==" not in lines(plan), "the base keeps its own versions"
@@ -84,7 +84,7 @@ def test_a_base_with_compilers_needs_no_stage_of_its_own() -> None:
 def test_one_recipe_on_two_bases(tmp_path: Path) -> None:
     text = 'summary = "x"\nextends = "pytorch_cpu"\n[base]\nkind = "ngc"\nframework = "pytorch"\nrelease = "25.06"\n'
     plan = planned(tmp_path / "x.toml", text)
-    assert names(plan) == (["horovod", "pip"], [], ["clean"])
+    assert names(plan) == (["horovod", "pip"], [], [])
     assert (plan.dropped, plan.path) == (("openmpi", "python", "pip"), ())
     note = "has these steps of the recipe already: openmpi, python, pip"
     assert note in library.render(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from toolkit.images.lockfile import files as lockfile
 from toolkit.images.lockfile.apply import list_differences
 from toolkit.images.recipe import library
 from toolkit.images.recipe.bases import LocalImage
-from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.image_checks import list_missing, promised_variables
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.plan import with_keys
@@ -201,20 +201,30 @@ def _finish(
         find_site: As of ``BuildOptions``.
     """
     name, lock, sif = task.plan.name, task.lock, str(task.place.sif)
-    outcome.results.frameworks |= _keep_promises(task, outcome)
-    contents = read_contents(sif)
+    with ThreadPoolExecutor() as pool:  # each start of the image is on one core
+        listing = pool.submit(read_contents, sif)
+        outcome.results.frameworks |= _keep_promises(task, outcome)
+        manifest = _describe(task, outcome, draft)
+        image = store.StoredImage(name=name, path=sif, manifest=manifest)
+        verdicts = finish(image, find_site)
+    contents = listing.result()
     if lock and (wrong := list_differences(lock, contents)):
         raise BuildError(
             f"the built image of {name} differs from the lock; it is not kept",
             details=wrong,
             next_step=f"the log: {task.follower.log}",
         )
-    manifest = _describe(task, outcome, contents, draft)
     if lock and outcome.unequal:
         progress.say("differs", _explain_unequal(lock, outcome.unequal, manifest.tools))
-    verdicts = finish(store.StoredImage(name=name, path=sif, manifest=manifest), find_site)
     _require_passed(task, verdicts)
-    manifest = replace(manifest, verified=merged(manifest.verified, verdicts))
+    manifest = replace(
+        manifest,
+        verified=merged(manifest.verified, verdicts),
+        packages=contents.packages,
+        pythons=contents.pythons,
+        system=contents.system,
+        horovod=contents.horovod,
+    )
     path, manifest = _publish(task, manifest, contents)
     seconds = round(sum(outcome.seconds.values()), 1)
     return BuildResult(
@@ -258,7 +268,8 @@ def _keep_promises(task: BuildTask, outcome: BuildOutcome) -> dict[str, str]:
             the manifest of its base names.
     """
     image, plan = str(task.place.sif), task.plan
-    promised = promised_variables(outcome.base_variables, plan.variables, plan.path)
+    before = read_variables(outcome.base) if outcome.base else {}
+    promised = promised_variables(before, plan.variables, plan.path)
     wrong = list_missing(promised, read_variables(image, user_options()))
     existing = find_manifest(Path(plan.base.path)) if isinstance(plan.base, LocalImage) else None
     names = set(existing.frameworks if existing else ()) - set(outcome.results.frameworks)
@@ -299,12 +310,9 @@ def _require_passed(task: BuildTask, verdicts: Iterable[Verdict]) -> None:
         )
 
 
-def _describe(
-    task: BuildTask, outcome: BuildOutcome, contents: Contents, draft: Manifest
-) -> Manifest:
-    """Return the manifest of a built image."""
+def _describe(task: BuildTask, outcome: BuildOutcome, draft: Manifest) -> Manifest:
+    """Return the manifest of a built image, without its contents."""
     plan, lock, results, sif = task.plan, task.lock, outcome.results, task.place.sif
-    form = "docker" if outcome.builder.startswith(VERSIONS) else "apptainer"
     base = task.base.image if task.base else describe_base(plan.base)
     return replace(
         draft,
@@ -323,11 +331,6 @@ def _describe(
         partition=partition_digest(sif) if lock else "",
         layers=outcome.layers,
         base=lock.base if lock else base,
-        packages=contents.packages,
-        pythons=contents.pythons,
-        system=contents.system,
-        horovod=contents.horovod,
-        definition_hash=hash_texts(library.render(plan, form)),
         tools=tool_versions(outcome.builder),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from toolkit.images.builder.apptainer.apptainer import BuildOutcome
 from toolkit.images.builder.apptainer.programs import why_no_layers
 from toolkit.images.builder.follow import Follower
 from toolkit.images.builder.remote_base import RemoteBase
+from toolkit.images.host.host_config import HostConfig, collect_host_config
 from toolkit.images.host.privilege import build_command
 from toolkit.images.host.workspace import Workspace
 from toolkit.images.lockfile import files as lockfile
@@ -76,9 +78,11 @@ def run(task: BuildTask, progress: Progress, engine: Engine, *, flat: bool) -> B
     if not task.lock and choose_engine(engine, progress) == "docker":
         return _build_by_docker(task)
     if not flat:
-        reason = why_no_layers(task.place, task.follower)  # no step has run yet
+        with ThreadPoolExecutor() as pool:  # pip is slow to start
+            host = pool.submit(collect_host_config)
+            reason = why_no_layers(task.place, task.follower)  # no step has run yet
         if not reason:
-            return _build_layered(task)
+            return _build_layered(task, host.result())
         note = _NOT_EQUAL if task.lock else ""
         progress.say("flat", f"no layers on this machine: {reason}{note}")
     progress.say(
@@ -194,7 +198,7 @@ def _build_flat_locked(task: BuildTask, lock: Lock) -> BuildOutcome:
         raise lockfile.explain_failure(error, lock, task.follower.log) from None
 
 
-def _build_layered(task: BuildTask) -> BuildOutcome:
+def _build_layered(task: BuildTask, host: HostConfig) -> BuildOutcome:
     place, plan, lock, locked = task.place, task.plan, task.lock, None
     if lock:
         _require_locked_base(task, lock)
@@ -208,6 +212,7 @@ def _build_layered(task: BuildTask) -> BuildOutcome:
             task.follower,
             task.exact(),
             task.definition(),
+            host=host,
             login=task.login(),
             fresh=task.fresh,
             locked=locked,

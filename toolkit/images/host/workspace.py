@@ -259,26 +259,24 @@ def _is_free(lock: int) -> bool:
 def clear(directory: Path) -> None:
     """Remove a build's directory, its marker last: what is left without it is never removed."""
     with suppress(OSError):
-        for entry in list(directory.iterdir()):
-            if entry.name != MARKER:
-                remove(entry)
+        remove(*(entry for entry in directory.iterdir() if entry.name != MARKER))
     remove(directory)
 
 
-def remove(directory: Path) -> bool:
-    """Remove a directory with its contents; return whether it is gone.
+def remove(*paths: Path) -> bool:
+    """Remove files, and directories with their contents; return whether all are gone.
 
     The files of a user's subordinate ids can only be removed in a namespace that has these ids.
     ``shutil.rmtree`` ends at some depth of directories, so ``rm`` does it.
     """
-    words = ("rm", "-rf", "--", str(directory.absolute()))
+    words = ("rm", "-rf", "--", *(str(path.absolute()) for path in paths))
     with suppress(ToolkitError):
         shell.run(words, cwd="/", check=False, timeout=_REMOVAL)
-        if directory.exists() and os.getuid() != 0:
+        if os.getuid() != 0 and any(path.exists() for path in paths):
             # -m looks for modules in the current working directory first.
             command = (*namespace_command(namespace_ids()), *words)
             shell.run(command, cwd="/", check=False, timeout=_REMOVAL)
-    return not directory.exists()
+    return not any(path.exists() for path in paths)
 
 
 def is_abandoned(owner: Owner | None, reader: Owner, *, lives: bool, age: float) -> bool:

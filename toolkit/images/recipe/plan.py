@@ -70,7 +70,7 @@ class Plan(Model, frozen=True, kw_only=True):
         prelude: the first lines of every step's shell.
         common: the first steps of the image, and of the build stage.
         build: the further steps of the build stage; empty: there is none.
-        final: the further steps of the image; the last one cleans up.
+        final: the further steps of the image; the last one cleans up if there is anything to clean.
         files: path -> text of the files that are written into the image last: its checks.
         path: directories put before the image's PATH.
         environment: variables of the image.
@@ -161,9 +161,8 @@ def make_plan(
     common, later = _image_steps(outputs, first, in_place=in_place)
     path = tuple(dict.fromkeys(directory for output in outputs for directory in output.path))
     environment, settings = _environment(outputs)
-    clean = Step(
-        name="clean", detail="what only the build needed", lines=tuple(_clean(outputs, base))
-    )
+    if clean := tuple(_clean(outputs, base)):
+        later += (Step(name="clean", detail="what only the build needed", lines=clean),)
     plan = Plan(
         name=name,
         summary=recipe.summary,
@@ -175,7 +174,7 @@ def make_plan(
         prelude=tuple(_prelude(base, path, outputs)),
         common=common,
         build=tuple(_build_steps(compiled)),
-        final=(*later, clean),
+        final=later,
         files=check_files(list_checks(outputs), list_modules(outputs), scripts),
         path=path,
         environment=environment,

@@ -159,24 +159,27 @@ def find_partition(head: bytes, file_size: int | None = None) -> Extent | None:
     return next((descriptor.extent for descriptor in descriptors if descriptor.is_primary), None)
 
 
-def build_header(sizes: tuple[int, int, int], sif_id: bytes, time: int, machine: str) -> bytes:
-    """Build the first ``DATA_START`` bytes of a SIF.
+def build_header(
+    sizes: tuple[int, int, int], sif_id: bytes, time: int, machine: str, start: int = DATA_START
+) -> bytes:
+    """Build the first ``start`` bytes of a SIF.
 
     Args:
         sizes: of the squashfs, of the definition and of the labels, which follow each other from
-            ``DATA_START`` on.
+            ``start`` on.
         sif_id: 16 bytes that no other file has.
         time: when the file was made, in seconds since 1970.
         machine: the architecture as ``uname -m`` writes it.
+        start: at least ``DATA_START``.
     """
     system, definition, labels = sizes
     architecture = _ARCHITECTURES.get(machine, b"00") + b"\0"
-    end = DATA_START + system
+    end = start + system
     facts = _PARTITION_FACTS.pack(_SQUASHFS, _PRIMARY, architecture)
     objects = (
         (DEFINITION, end, definition, b"", b""),
         (JSON, end + definition, labels, METADATA.encode(), b""),
-        (PARTITION, DATA_START, system, b"", facts),
+        (PARTITION, start, system, b"", facts),
     )
     group, times = _GROUP_MASK + 1, (time, time)
     packed = b"".join(
@@ -189,7 +192,7 @@ def build_header(sizes: tuple[int, int, int], sif_id: bytes, time: int, machine:
     first = _HEADER.pack(
         _LAUNCH, _MAGIC, b"01\0", architecture, sif_id, *times, *counts, *table, *data
     )
-    return (first.ljust(_DESCRIPTORS_AT, b"\0") + packed).ljust(DATA_START, b"\0")
+    return (first.ljust(_DESCRIPTORS_AT, b"\0") + packed).ljust(start, b"\0")
 
 
 def plan_normalization(

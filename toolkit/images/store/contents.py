@@ -71,7 +71,11 @@ if command -v dpkg-query >/dev/null 2>&1; then dpkg-query -W -f {shell(_DPKG)}; 
 if [ -r /etc/os-release ]; then . /etc/os-release; echo "{_MARK} system $PRETTY_NAME"; fi
 if command -v python3 >/dev/null 2>&1; then python3 -s -B -c {shell(_PYTHON)}; fi
 for python in {_PYTHONS}; do
-    if command -v "$python" >/dev/null 2>&1; then "$python" -s -B -c {shell(_IMPORTABLE)}; fi
+    path=$(command -v "$python") || continue
+    file="${{path%/*}}:$(readlink -f "$path")"
+    case " $asked " in *" $file "*) continue ;; esac
+    asked="$asked $file"
+    "$path" -s -B -c {shell(_IMPORTABLE)}
 done
 echo "{_MARK} end"
 """

@@ -45,7 +45,7 @@ from toolkit.images.recipe.plan import Plan
 from toolkit.images.recipe.reproducible import EPOCH
 from toolkit.images.sif import BLOCK_SIZE, UNCOMPRESSED_TABLES
 from toolkit.images.store.cache import BASES, Cache, CacheEntry
-from toolkit.images.store.settings import inspect, read_variables
+from toolkit.images.store.settings import inspect
 from toolkit.images.verify.own_checks import Results
 from toolkit.model.image import Layer
 from toolkit.quoting import shell_words
@@ -63,7 +63,7 @@ class BuildOutcome:
         builder: The programs that built it.
         seconds: The seconds that each step took.
         cached: The steps that came from a cache.
-        base_variables: The variables of the image's base, if it is an image of this machine.
+        base: The path of the image's base, if it is an image of this machine; else empty.
         layers: The layers, as of a manifest.
         unequal: The layers that differ from the lock, though they were built from it.
     """
@@ -72,7 +72,7 @@ class BuildOutcome:
     builder: str
     seconds: dict[str, float] = field(default_factory=dict)
     cached: tuple[str, ...] = ()
-    base_variables: Mapping[str, str] = field(default_factory=dict)
+    base: str = ""
     layers: tuple[Layer, ...] = ()
     unequal: tuple[str, ...] = ()
 
@@ -129,8 +129,7 @@ def build(
     follower.end()
     version = program_version(command.program)
     outcome = BuildOutcome(follower.reader.results, version, follower.seconds)
-    if local.is_file():
-        outcome.base_variables = read_variables(str(local))
+    outcome.base = str(local) if local.is_file() else ""
     return outcome
 
 

@@ -2,7 +2,7 @@
 
 Their data are written one after the other, and then tables that know all of them. The data are
 copied, not packed: by the kernel, which shares them if the file system can (reflink: XFS, Btrfs),
-and otherwise at the speed of the disk.
+and otherwise at the speed of the disk. Those of the base are copied while the steps run.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import errno
 import os
 import platform
 import struct
+import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from toolkit.errors import BuildError
 from toolkit.files import open_regular
+from toolkit.images.builder.follow import start, stop
 from toolkit.images.sif import SquashfsError
 from toolkit.images.sif import header as sif
 from toolkit.images.sif.graft import graft
@@ -116,7 +119,24 @@ def normalize_times(path: Path, since: int, time: int) -> None:
         normalize(path, time)
 
 
-def write_image(target: Path, paths: Sequence[str], texts: tuple[str, str], time: int) -> None:
+@contextmanager
+def copying(base: str, target: Path) -> Iterator[subprocess.Popen[str]]:
+    """Copy a base to a new file meanwhile; yield the program that does it."""
+    command = ("cp", "--reflink=auto", "--no-preserve=all", base, str(target))
+    with start(command, os.environ) as process:
+        try:
+            yield process
+        finally:
+            stop(process)
+
+
+def write_image(
+    target: Path,
+    paths: Sequence[str],
+    texts: tuple[str, str],
+    time: int,
+    copy: subprocess.Popen[str],
+) -> None:
     """Write a SIF of a base and of the layers on it.
 
     Args:
@@ -126,34 +146,37 @@ def write_image(target: Path, paths: Sequence[str], texts: tuple[str, str], time
         texts: The definition, and the text of Apptainer's ``inspect``, which are kept beside the
             file system.
         time: The time of the image's creation, in seconds since 1970.
+        copy: What ``copying`` yields.
 
     Raises:
         MalformedInputError: A layer cannot be put on what is below it.
         OSError: The disk is full, or a file became shorter.
     """
     tables = read_image_tables(paths[0])
-    parts = [(paths[0], 0, tables.data_end)]  # with the base's superblock, which is replaced
+    first, _ = open_squashfs(paths[0])
+    data_end, parts = first + tables.data_end, []
     for path in paths[1:]:
         layer = read_image_tables(path)
-        parts.append((path, SUPERBLOCK_SIZE, layer.data_end))
+        parts.append((path, layer.data_end))
         with sif_errors(path, "a layer cannot be put on the base: "):
             graft(tables, layer, SUPERBLOCK_SIZE, only_adds=path == paths[-1])
     superblock, tail = write_tables(tables)
     size = -(-(tables.data_end + len(tail)) // _PAGE) * _PAGE
     definition, metadata = (text.encode() for text in texts)
     sizes = (size, len(definition), len(metadata))
-    with target.open("w+b") as file:
-        file.write(sif.build_header(sizes, uuid.uuid4().bytes, time, platform.machine()))
-        file.flush()
-        end = sif.DATA_START
-        for path, first, last in parts:
-            offset, _ = open_squashfs(path)
-            end = _append(path, offset + first, offset + last, file.fileno(), end)
-        assert end == sif.DATA_START + tables.data_end
+    is_copied = copy.wait() == 0
+    with target.open("r+b" if is_copied else "w+b") as file:
+        if not is_copied:  # this time with the reason for the failure
+            _append(paths[0], 0, data_end, file.fileno(), 0)
+        end = file.truncate(data_end)
+        for path, last in parts:
+            end = _append(path, SUPERBLOCK_SIZE, last, file.fileno(), end)
+        assert end == first + tables.data_end
+        header = sif.build_header(sizes, uuid.uuid4().bytes, time, platform.machine(), first)
         for position, data in (
+            (0, header + superblock),
             (end, tail),
-            (sif.DATA_START, superblock),
-            (sif.DATA_START + size, definition + metadata),
+            (first + size, definition + metadata),
         ):
             file.seek(position)
             file.write(data)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ from toolkit.images.sif import header as sif
 from toolkit.images.store import cache as caches
 from toolkit.images.store.cache import Cache, CacheEntry
 from toolkit.images.store.provenance import hash_lock
-from toolkit.images.store.settings import parse_inspection, read_variables
+from toolkit.images.store.settings import parse_inspection
 from toolkit.images.store.sif_files import read_object
 from toolkit.model.image import Layer
 
@@ -76,6 +77,7 @@ def build(
     plan: Plan,
     definition: str,
     *,
+    host: HostConfig,
     login: Mapping[str, str] | None = None,
     fresh: bool = False,
     locked: LockedBuild | None = None,
@@ -87,17 +89,19 @@ def build(
         follower: Follows it.
         plan: The recipe's steps with their keys.
         definition: The recipe's definition.
+        host: The host configuration that the steps of an open build see.
         login: Further variables for Apptainer to fetch the base.
         fresh: Run every step and replace the cache entries; only what was compiled on exactly the
             same layers is used again.
         locked: Build exactly what a lock says.
     """
-    run = _LayeredBuild(place, follower, plan, fresh, locked)
+    run = _LayeredBuild(place, follower, plan, host, fresh, locked)
     try:
         with run.cache.used():
             run.take_base(login)
-            run.run_steps()
-            run.compose(definition)
+            with compose.copying(run.used[0].path, place.sif) as copy:
+                run.run_steps()
+                run.compose(definition, copy)
     except OSError as error:
         run.follower.reader.no_space |= error.errno in NO_SPACE
         run.follower.reader.tail.append(str(error))
@@ -119,6 +123,7 @@ class _LayeredBuild:
         place: Workspace,
         follower: Follower,
         plan: Plan,
+        host: HostConfig,
         fresh: bool,
         locked: LockedBuild | None,
     ) -> None:
@@ -136,8 +141,8 @@ class _LayeredBuild:
         self._is_changed = False  # something was made, and what follows is made on it
         self._number = 0
         self._binds: tuple[Bind, ...] | None = None
-        self._host_config = host_config.collect_host_config()
-        follower.secrets = host_config.collect_secrets(self._host_config)
+        self._host_config = host
+        follower.secrets = host_config.collect_secrets(host)
         details = {step.name: step.detail for step in (*plan.steps, *plan.build)}
         follower.details = {"base": plan.base.output().detail, **details, **LAST_STEPS}
 
@@ -293,8 +298,8 @@ class _LayeredBuild:
             raise self.follower.error(code)
         return made
 
-    def compose(self, definition: str) -> None:
-        """Compose the image of its layers."""
+    def compose(self, definition: str, copy: subprocess.Popen[str]) -> None:
+        """Compose the image of its layers; ``copy`` as of ``compose.copying``."""
         self.follower.begin("pack")
         base = self.used[0]
         lock = self.locked.lock if self.locked else None
@@ -310,7 +315,8 @@ class _LayeredBuild:
         metadata = identity.write(directory, definition, labels, self.plan.files, environment)
         shell.run(["mksquashfs", directory, layer, *LAYER_PACKING, "-all-root"])
         paths = [*(entry.path for entry in self.used), str(layer)]
-        compose.write_image(self.place.sif, paths, (definition, metadata), int(now.timestamp()))
+        texts, when = (definition, metadata), int(now.timestamp())
+        compose.write_image(self.place.sif, paths, texts, when, copy)
 
     def check(self) -> BuildOutcome:
         """Run the checks of the finished image, and return the outcome of the build."""
@@ -323,7 +329,7 @@ class _LayeredBuild:
             self.builder,
             self.follower.seconds,
             tuple(self.cached),
-            read_variables(self.used[0].path),
+            self.used[0].path,
             tuple(
                 Layer(name=name, sha256=entry.note.digest)
                 for name, entry in zip(self._names, self.used, strict=True)
