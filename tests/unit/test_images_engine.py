@@ -182,9 +182,8 @@ def test_where_neither_engine_can_build_both_reasons_are_told(
         )
 
     monkeypatch.setattr(methods, "build_command", refused)
-    assert methods.choose_engine("docker", Silent()) == "docker"
     with pytest.raises(ForbiddenError, match="no image can be built here") as raised:
-        methods.choose_engine("auto", Silent())
+        methods.choose_builder("auto", Silent())
     assert raised.value.details[:2] == (
         "Apptainer: the user has no ids",
         "Docker: no Docker engine answers",
@@ -192,4 +191,6 @@ def test_where_neither_engine_can_build_both_reasons_are_told(
     assert raised.value.next_step == "apptainer config fakeroot --add user"
     with answering(alone / "docker.sock", "Engine", "27.1"):
         monkeypatch.setattr(docker, "_find_client", lambda: "docker")
-        assert methods.choose_engine("auto", Silent()) == "docker"
+        chosen = methods.choose_builder("auto", Silent())
+        assert chosen
+        assert (str(chosen[0]), chosen[1]) == ("docker 27.1", "docker")

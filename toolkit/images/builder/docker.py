@@ -73,7 +73,10 @@ _FAILED = re.compile(r"#\d+ ERROR: (.*)")
 _CODE = re.compile(r"exit code: (\d+)\s*\Z")
 
 
-def find_builder() -> tuple[Engine, str]:
+Builder = tuple[Engine, str]  # the engine, and the path of a client that can ask it to build
+
+
+def find_builder() -> Builder:
     """Find the engine, and the client that can ask it to build.
 
     Raises:
@@ -122,6 +125,7 @@ def build(
     follower: Follower,
     plan: Plan,
     definition: str,
+    builder: Builder,
     *,
     base: RemoteBase | None = None,
     wheels: Path | None = None,
@@ -134,6 +138,7 @@ def build(
         follower: Follows it.
         plan: The plan of the image.
         definition: Its Dockerfile.
+        builder: The engine and its client.
         base: The image of a base from a registry or an archive.
         wheels: A directory of wheels that were compiled before.
         fresh: Do not use the engine's cache.
@@ -142,13 +147,12 @@ def build(
         BuildError: A step or a check failed, or the engine ended; names the step, its command, and
             the end of the log.
         NoSpaceError: A disk was full.
-        NeedsInstallError, ForbiddenError: The engine, its client, skopeo or Apptainer is missing,
-            or this user may not use it.
+        NeedsInstallError: skopeo or Apptainer is missing.
         ConfigError, UnknownImageError, CommandFailedError: The base cannot be prepared.
     """
     shell.require_apptainer()  # before the engine works in vain
     require_skopeo()
-    engine, client = find_builder()
+    engine, client = builder
     _require_space(engine, plan)
     word, config = secrets.token_urlsafe(18), host_config.collect_host_config()
     steps = {step.name: step.detail for step in (*plan.common, *plan.build, *plan.final)}
@@ -175,8 +179,8 @@ def build(
     follower.end()
     with _engine_errors(engine, "name the image"):
         engine.client.images.get(image).tag(engine_image_name(plan.name), "latest")
-    builder = f"{engine}, {packer}"
-    return BuildOutcome(follower.reader.results, builder, follower.seconds, cached)
+    programs = f"{engine}, {packer}"
+    return BuildOutcome(follower.reader.results, programs, follower.seconds, cached)
 
 
 def _require_space(engine: Engine, plan: Plan) -> None:

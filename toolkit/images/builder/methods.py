@@ -75,8 +75,8 @@ def run(task: BuildTask, progress: Progress, engine: Engine, *, flat: bool) -> B
     Raises:
         BuildError, NoSpaceError, NeedsInstallError, ForbiddenError: The build failed.
     """
-    if not task.lock and choose_engine(engine, progress) == "docker":
-        return _build_by_docker(task)
+    if not task.lock and (builder := choose_builder(engine, progress)):
+        return _build_by_docker(task, builder)
     if not flat:
         with ThreadPoolExecutor() as pool:  # pip is slow to start
             host = pool.submit(collect_host_config)
@@ -93,8 +93,8 @@ def run(task: BuildTask, progress: Progress, engine: Engine, *, flat: bool) -> B
     return _build_flat_locked(task, task.lock) if task.lock else _build_flat(task)
 
 
-def choose_engine(engine: Engine, progress: Progress) -> Literal["apptainer", "docker"]:
-    """Return the engine for this machine and user: Apptainer if it can build, else Docker.
+def choose_builder(engine: Engine, progress: Progress) -> docker.Builder | None:
+    """Return Docker's engine and client if they build for this user here; None: Apptainer does.
 
     Args:
         engine: The user's choice; ``auto`` if there is none.
@@ -104,12 +104,12 @@ def choose_engine(engine: Engine, progress: Progress) -> Literal["apptainer", "d
         ForbiddenError, NeedsInstallError: Neither can build here; gives the reasons of both.
     """
     if engine != "auto":
-        return engine
+        return docker.find_builder() if engine == "docker" else None
     try:
         build_command()
     except (ForbiddenError, NeedsInstallError) as refusal:
         try:
-            docker_engine, _ = docker.find_builder()
+            builder = docker.find_builder()
         except ToolkitError as error:
             reasons = (
                 f"Apptainer: {refusal.cause}",
@@ -120,9 +120,9 @@ def choose_engine(engine: Engine, progress: Progress) -> Literal["apptainer", "d
             raise type(refusal)(
                 "no image can be built here", details=reasons, next_step=refusal.next_step
             ) from None
-        progress.say("engine", f"{docker_engine}, since {refusal.cause}")
-        return "docker"
-    return "apptainer"
+        progress.say("engine", f"{builder[0]}, since {refusal.cause}")
+        return builder
+    return None
 
 
 def _build_flat(task: BuildTask) -> BuildOutcome:
@@ -146,13 +146,14 @@ def _compiled_wheels(task: BuildTask) -> Iterator[Path | None]:
         yield Path(entry.path) if entry else None
 
 
-def _build_by_docker(task: BuildTask) -> BuildOutcome:
+def _build_by_docker(task: BuildTask, builder: docker.Builder) -> BuildOutcome:
     with _compiled_wheels(task) as wheels:
         return docker.build(
             task.place,
             task.follower,
             task.plan,
             library.render(task.plan, "docker"),
+            builder,
             base=task.base,
             wheels=wheels,
             fresh=task.fresh,
