@@ -16,7 +16,7 @@ from toolkit.files import hash_file, read_toml
 from toolkit.images.host import host_config as host
 from toolkit.images.host.host_config import HostConfig
 from toolkit.images.lockfile.apply import list_changes, locked_host_config, parse_missing
-from toolkit.images.lockfile.index import File, Index
+from toolkit.images.lockfile.index import Index
 from toolkit.images.recipe import library
 from toolkit.images.recipe.lock import FORMAT, Lock, parse_lock
 from toolkit.images.recipe.names import require_sha256
@@ -100,23 +100,21 @@ def fetch_files(lock: Lock, resolved: Plan, images: Path, target: Path) -> HostC
     target.mkdir()
     index, gone = open_index(resolved), list[str]()
     for packages in (lock.pip, lock.pip_build):  # they may have one package in two versions
-        paths = {
-            digest: _find_cached(images / _FILES / digest)
-            for pinned in packages
-            for digest in pinned.sha256
-        }
-        missing = [pinned for pinned in packages if None in map(paths.__getitem__, pinned.sha256)]
+        digests = {digest for pinned in packages for digest in pinned.sha256}
+        lacks = {digest for digest in digests if not _take(images / _FILES / digest, target)}
+        missing = [pinned for pinned in packages if lacks.intersection(pinned.sha256)]
         wanted = {pinned.name: pinned.version for pinned in missing}
         for file in index.list_files(wanted, lock.python) if wanted else ():
-            if file.sha256 in paths and paths[file.sha256] is None:
-                paths[file.sha256] = _fetch(index, file, images / _FILES / file.sha256)
-        for path in filter(None, paths.values()):
-            _link_or_copy(path, target / path.name)
+            if file.sha256 in lacks:
+                directory = images / _FILES / file.sha256
+                directory.mkdir(parents=True, exist_ok=True)
+                index.fetch(file, directory / file.name)
+                lacks -= {file.sha256} if _take(directory, target) else set()
         gone += (
             f"{pinned.name} {pinned.version} (sha256 {digest})"
             for pinned in missing
             for digest in pinned.sha256
-            if paths[digest] is None
+            if digest in lacks
         )
     if gone:
         raise BuildError(
@@ -130,21 +128,18 @@ def fetch_files(lock: Lock, resolved: Plan, images: Path, target: Path) -> HostC
     return locked_host_config(host.collect_host_config(), lock, str(target))
 
 
-def _find_cached(directory: Path) -> Path | None:
-    """Return the file of an earlier build that still has the hash that its directory is called."""
-    paths = sorted(directory.glob("[!.]*"))
-    fitting = (path for path in paths if path.is_file() and hash_file(path) == directory.name)
-    return next(fitting, None)
+def _take(directory: Path, target: Path) -> bool:
+    """Take the kept file that has the hash which its directory is called; False: there is none.
 
-
-def _fetch(index: Index, file: File, directory: Path) -> Path | None:
-    """Fetch a file, and keep it if it has its hash."""
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / file.name
-    if index.fetch(file, path) == file.sha256:
-        return path
-    path.unlink()
-    return None
+    The file of this build is hashed, which no other build can change.
+    """
+    for path in filter(Path.is_file, sorted(directory.glob("[!.]*"))):
+        taken = target / path.name
+        _link_or_copy(path, taken)
+        if hash_file(taken) == directory.name:
+            return True
+        taken.unlink()
+    return False
 
 
 def _link_or_copy(path: Path, target: Path) -> None:

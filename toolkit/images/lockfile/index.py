@@ -24,7 +24,6 @@ from uv import find_uv_bin
 
 from toolkit import shell
 from toolkit.errors import CommandFailedError, MalformedInputError
-from toolkit.files import hash_file
 from toolkit.images.recipe.names import is_file_name, normalize_name
 from toolkit.images.registry import web
 from toolkit.model.base import Model, toml
@@ -191,8 +190,8 @@ class Index(Model, frozen=True, kw_only=True):
             else any(path.resolve().is_relative_to(place.resolve()) for place in places)
         )
 
-    def fetch(self, file: File, target: Path) -> str:
-        """Fetch a file; return its SHA-256.
+    def fetch(self, file: File, target: Path) -> None:
+        """Fetch a file, whatever its hash.
 
         Raises:
             CommandFailedError: It cannot be fetched or stored.
@@ -214,7 +213,6 @@ class Index(Model, frozen=True, kw_only=True):
             raise CommandFailedError(reason, place=redacted(file.url)) from None
         finally:
             part.unlink(missing_ok=True)
-        return hash_file(target)
 
     def _open(self, url: str) -> Any:
         """Open a URL, with the login of an index on the same server."""
