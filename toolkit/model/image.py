@@ -96,7 +96,7 @@ class Signature(Model, frozen=True, kw_only=True):
     when: str = ""
 
 
-class Manifest(Model, frozen=True, kw_only=True):
+class Manifest(Record, frozen=True, kw_only=True):
     """The manifest of a built image, which is in the SIF.
 
     It is written when a build has passed its checks.
@@ -128,7 +128,6 @@ class Manifest(Model, frozen=True, kw_only=True):
             recorded.
         system: its operating system, by its own name for it.
         horovod: the features that Horovod's build recorded; empty if there is no Horovod.
-        definition_hash: SHA-256 of the definition that was built.
         tools: the programs that it was built with, and their versions.
         command: the command that builds it again.
         locked: SHA-256 of the lock that it was built from; empty: it was built without a lock.
@@ -137,7 +136,6 @@ class Manifest(Model, frozen=True, kw_only=True):
         signatures: its signatures.
         layers: the layers that it was assembled from, the base first; empty if it was packed in one
             go.
-        products: written by earlier versions only.
         origin: the registry reference that it was pulled from; empty: it was built on this machine.
     """
 
@@ -159,14 +157,12 @@ class Manifest(Model, frozen=True, kw_only=True):
     pythons: tuple[Python, ...] = ()
     system: str = ""
     horovod: dict[str, Any] = {}
-    definition_hash: str = ""
     tools: dict[str, str] = {}
     command: str = ""
     locked: str = ""
     partition: str = ""
     signatures: tuple[Signature, ...] = ()
     layers: tuple[Layer, ...] = ()
-    products: str = ""
     origin: str = ""
 
     @property
