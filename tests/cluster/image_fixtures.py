@@ -27,7 +27,9 @@ from toolkit.model.base import to_json
 # The tests' own store, never the user's. It stays, so that the second run need not build.
 IMAGES = Path(os.environ.get("TOOLKIT_TEST_IMAGES") or Path.home() / ".cache/toolkit-tests/images")
 USER = f"tk-image-{os.getpid()}"  # two runs of the tests on one machine do not meet
-_PROGRAMS = tuple("sh cat grep id mkdir sleep env find rm ls chown printf test true".split())
+_PROGRAMS = tuple(
+    "sh cat grep id mkdir sleep env find rm ls chown printf test true date xargs nproc".split()
+)
 # Stand-ins, so that every block can be rendered and run on a base without a distribution; pip tells
 # what it was given to install.
 _FAKES = {
