@@ -32,7 +32,7 @@ _BUNDLES = (
     "/etc/ssl/ca-bundle.pem",  # SUSE
 )
 _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-_PATIENCE = 30  # seconds for an answer of pip or apt
+_PATIENCE = 120  # seconds for an answer of pip or apt, on a busy machine
 # Where packages come from and how they are reached. Any other setting of pip's could change what is
 # installed.
 _PLACES = ("index-url", "extra-index-url", "find-links")
