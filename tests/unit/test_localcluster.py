@@ -137,23 +137,23 @@ def test_the_grammar_of_partitions():
         ({"partitions": ("a:max-node=2",)}, "--partition", "no setting 'max-node'"),
         ({"partitions": ("a:max-nodes",)}, "--partition", "has no value"),
         ({"partitions": ("a:max-nodes=two",)}, "--partition", "not a number"),
-        ({"partitions": ("a:max-nodes=0",)}, "--partition", "at least one node"),
-        ({"partitions": ("a:max-time=soon",)}, "--partition", "not a time"),
+        ({"partitions": ("a:max-nodes=0",)}, "--partition", "at least 1"),
+        ({"partitions": ("a:max-time=soon",)}, "--partition", "a time such as"),
         ({"partitions": ("a:nodes=nid009",)}, "--partition", "nid009 that does not exist"),
         ({"partitions": ("a:nodes=nid[001",)}, "--partition", "bracket"),
         ({"partitions": ("a", "a")}, "--partition", "listed twice"),
         ({"partitions": ("a:default", "b:default")}, "--partition", "only one"),
         ({"partitions": ("default",)}, "--partition", "cannot be the name"),
-        ({"partitions": ("a b",)}, "--partition", "cannot be the name"),
-        ({"partitions": ("a\nNodeName=x",)}, "--partition", "cannot be the name"),
+        ({"partitions": ("a b",)}, "--partition", "a name of letters"),
+        ({"partitions": ("a\nNodeName=x",)}, "--partition", "a name of letters"),
         ({"gpus": "4,2,1"}, "--gpus-per-node", "3 numbers of GPUs for 2 nodes"),
         ({"gpus": "some"}, "--gpus-per-node", "not a number"),
         ({"gpus": "65"}, "--gpus-per-node", "0 to 64"),
-        ({"gpu_type": "v100 x"}, "--gpu-type", "not a type"),
+        ({"gpu_type": "v100 x"}, "--gpu-type", "a name of letters"),
         ({"memory": "4 apples"}, "--mem-per-node", "not a size"),
         ({"memory": "1"}, "--mem-per-node", "at least 100"),
         ({"nodes": 1001}, "--nodes", "1 to 1000"),
-        ({"cpus": 0}, "--cpus-per-node", "0 CPUs"),
+        ({"cpus": 0}, "--cpus-per-node", "1 to 4096"),
     ],
 )
 def test_options_that_are_off(changed, place, words):
@@ -278,9 +278,8 @@ def test_a_node_that_ends_meanwhile_has_no_other_processes_killed(
 
 
 def test_one_at_a_time_and_a_lock_goes_with_its_holder(paths):
-    with directory.locked(paths), pytest.raises(BusyError) as caught, directory.locked(paths):
+    with directory.locked(paths), pytest.raises(BusyError), directory.locked(paths):
         pass
-    assert f"process {os.getpid()}" in caught.value.cause
     assert not paths.directory.exists()
     code = "import sys, time, pathlib; from toolkit.localcluster import directory, paths\n"
     code += "with directory.locked(paths.paths_in(pathlib.Path(sys.argv[1]))):\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from toolkit.localcluster.options import from_file, from_options, with_light
 from toolkit.localcluster.packages import gpus_of, has_submit_plugin
 from toolkit.localcluster.paths import paths_of
 from toolkit.localcluster.shape import Shape, all_nodes
-from toolkit.localcluster.status import Status, Verb, enter, interactive, switch
+from toolkit.localcluster.status import Verb, enter, interactive, switch
 from toolkit.localcluster.status import status as query
 from toolkit.model.base import Model
 from toolkit.model.site import PartitionState
@@ -48,8 +47,8 @@ _DONE: dict[Verb, str] = {
 def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete NODE."""
     del param
-    nodes = query(ctx.params.get("name") or default_name()).nodes
-    return [node.name for node in nodes if node.name.startswith(incomplete)]
+    nodes = query(ctx.params.get("name") or default_name())["nodes"]
+    return [node["name"] for node in nodes if node["name"].startswith(incomplete)]
 
 
 name_option = click.option(
@@ -223,30 +222,31 @@ def status(name: str, as_json: bool) -> int:
         console.out_json({"name": name, "up": False})
         return error.exit_code
     others = tuple(other for other in all_up() if other != name)
-    console.result(asdict(cluster), _describe(cluster, others), as_json=as_json)
+    console.result(cluster, _describe(cluster, others), as_json=as_json)
     return 0
 
 
-def _describe(cluster: Status, others: tuple[str, ...]) -> str:
+def _describe(cluster: dict[str, Any], others: tuple[str, ...]) -> str:
     """Return the nodes, the partitions and the daemons of a local cluster as text."""
     header = ("NODE", "STATE", "POWER", "CPUS", "MEMORY", "GPUS", "ADDRESS", "REASON")
     rows = [
         (
-            *(node.name, node.state, node.power, node.cpus, human_size(node.memory * 1e6)),
-            *(f"{node.gpus} {node.gpu_type or ''}".strip(), node.address, node.reason),
+            *(node["name"], node["state"], node["power"], node["cpus"]),
+            *(human_size(node["memory"] * 1e6), f"{node['gpus']} {node['gpu_type'] or ''}".strip()),
+            *(node["address"], node["reason"]),
         )
-        for node in cluster.nodes
+        for node in cluster["nodes"]
     ]
     limits = [
         (
-            *(part.name + "*" * part.default, part.nodes),
-            *(part.max_nodes or "no limit", part.max_time or "no limit"),
+            *(part["name"] + "*" * part["default"], part["nodes"]),
+            *(part["max_nodes"] or "no limit", part["max_time"] or "no limit"),
         )
-        for part in cluster.partitions
+        for part in cluster["partitions"]
     ]
-    gpus = "of this machine" if cluster.real_gpus else "simulated"
-    is_up, has_sacct = cluster.controller, cluster.accounting
-    shared = ", ".join(["everything but /tmp and /dev/shm", *cluster.shared])
+    gpus = "of this machine" if cluster["real_gpus"] else "simulated"
+    is_up, has_sacct = cluster["controller"], cluster["accounting"]
+    shared = ", ".join(["everything but /tmp and /dev/shm", *cluster["shared"]])
     light = "everything but host names and addresses: the nodes are light"
     facts = {
         "controller": "answers"
@@ -255,10 +255,10 @@ def _describe(cluster: Status, others: tuple[str, ...]) -> str:
         "accounting": "on: sacct answers"
         if has_sacct
         else "off: finished jobs are in squeue --states=all",
-        "gpus": gpus if any(node.gpus for node in cluster.nodes) else "none",
-        "logs": cluster.logs,
-        "slurm.conf": cluster.slurm_conf,
-        "shared": light if cluster.light else shared,
+        "gpus": gpus if any(node["gpus"] for node in cluster["nodes"]) else "none",
+        "logs": cluster["logs"],
+        "slurm.conf": cluster["slurm_conf"],
+        "shared": light if cluster["light"] else shared,
         **({"also up": ", ".join(others)} if others else {}),
     }
     partitions = console.table(("PARTITION", "NODES", "MAX-NODES", "MAX-TIME"), limits)

@@ -14,13 +14,16 @@ shared=("${@:7}")
 package=$(dirname "$0")
 log=$directory/log run=$directory/run
 
-# Programs in the background of a script ignore these signals, and so would the jobs that they start.
-plain=(env "--default-signal=INT,QUIT")
+plain=(env)
 [ "$as_user" = 0 ] || plain+=(setpriv --ambient-caps=-all --inh-caps=-all)
+
+# Programs in the background of a script ignore INT and QUIT, and so would the jobs that they start: so each of them
+# takes the signals back.
 
 # Run a daemon; what it prints before its log is open goes to NAME.out. No cluster comes up without it.
 daemon() {
     {
+        trap - INT QUIT
         "${plain[@]}" "${@:2}" >"$log/$1.out" 2>&1 || :
         echo "$1 ended" >&2
         kill -USR1 1
@@ -98,9 +101,12 @@ await() {
 # Switch a node on, with its network cable plugged in.
 start() {
     if [ "$light" = 1 ]; then
-        # shellcheck disable=SC2016  # the inner bash expands
-        unshare --uts bash -c 'hostname "$1"; exec "${@:2}"' - "$1" \
-            "${plain[@]}" slurmd -D -N "$1" -f "$directory/etc/slurm.conf" >"$log/slurmd.$1.out" 2>&1 &
+        {
+            trap - INT QUIT
+            # shellcheck disable=SC2016  # the inner bash expands
+            exec unshare --uts bash -c 'hostname "$1"; exec "${@:2}"' - "$1" \
+                "${plain[@]}" slurmd -D -N "$1" -f "$directory/etc/slurm.conf" >"$log/slurmd.$1.out" 2>&1
+        } &
         return
     fi
     local box link
@@ -138,6 +144,7 @@ trap 'exit 1' USR1
 mount -t proc proc /proc
 {
     trap '[ $? = 0 ] || kill -USR1 1' EXIT
+    trap - INT QUIT
     boot
 } &
 # `up` writes a line at the end. If it dies before, the line is empty, and the cluster ends.

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator
 
-from toolkit.errors import BusyError, ClusterError, ForbiddenError, ToolkitError
+from toolkit.errors import BusyError, ClusterError, ForbiddenError
 from toolkit.files import read_text, write_atomically
 from toolkit.localcluster.paths import Paths, require_own
 from toolkit.trust import require_trusted
@@ -86,45 +86,29 @@ def locked(paths: Paths) -> Iterator[None]:
 
 
 def _take_lock(paths: Paths) -> int:
-    """Return the open lock file, which its holder removes at the end."""
-    while True:
-        paths.directory.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # then only the directories above are examined
-            require_own(paths)
-        refuse_foreign(paths)
-        require_trusted(paths.lock)  # others can create it first in a directory such as /tmp
-        try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            handle = os.open(paths.lock, flags, 0o600)
-        except FileNotFoundError:
-            continue  # its last holder has just removed the directory above
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.read(handle, 20).decode(errors="replace").strip()
-            os.close(handle)
-            raise _not_locked(paths, error, holder) from None
-        with contextlib.suppress(FileNotFoundError):  # its last holder removed it while we waited
-            if os.path.samestat(os.fstat(handle), paths.lock.stat()):
-                os.ftruncate(handle, 0)
-                os.write(handle, str(os.getpid()).encode())
-                return handle
+    """Return the open lock file, which stays beside the directory: only its lock ends."""
+    paths.directory.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # then only the directories above are examined
+        require_own(paths)
+    refuse_foreign(paths)
+    require_trusted(paths.lock)  # others can create it first in a directory such as /tmp
+    handle = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
         os.close(handle)
-
-
-def _not_locked(paths: Paths, error: OSError, holder: str) -> ToolkitError:
-    if isinstance(error, BlockingIOError):
-        who = f"process {holder}" if holder else "another process"
-        return BusyError(
-            f"{who} is bringing cluster {paths.name} up or down",
+        if isinstance(error, BlockingIOError):
+            raise BusyError(
+                f"another process is bringing cluster {paths.name} up or down",
+                place=str(paths.directory),
+                next_step="wait until it has finished, then: toolkit cluster status",
+            ) from None
+        raise ClusterError(
+            f"the file system of the cluster's directory has no locks: {error.strerror}",
             place=str(paths.directory),
-            next_step="wait until it has finished, then: toolkit cluster status",
-        )
-    return ClusterError(
-        f"the file system of the cluster's directory has no locks: {error.strerror}",
-        place=str(paths.directory),
-        next_step="set TOOLKIT_CLUSTER_DIR to a directory on another file system",
-    )
+            next_step="set TOOLKIT_CLUSTER_DIR to a directory on another file system",
+        ) from None
+    return handle
 
 
 def _claim(paths: Paths) -> None:
@@ -138,19 +122,11 @@ def _claim(paths: Paths) -> None:
 
 
 def _release(paths: Paths) -> None:
-    """Remove the lock, and the directory if nothing but its marker is left.
-
-    The default directories above are removed, too, unless they have other entries.
-    """
+    """Remove the directory if nothing but its marker is left."""
     with contextlib.suppress(OSError):
         if is_ours(paths) and [*paths.directory.iterdir()] == [paths.marker]:
             paths.marker.unlink()
             paths.directory.rmdir()
-    paths.lock.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        if not os.environ.get("TOOLKIT_CLUSTER_DIR"):
-            paths.directory.parent.rmdir()
-            paths.directory.parent.parent.rmdir()
 
 
 def remove_files(paths: Paths, *, keep_logs: bool = False) -> bool:

@@ -35,11 +35,14 @@ until ip link show eth0 >/dev/null 2>&1; do sleep 0.02; done
 ip addr add "$address/24" dev eth0
 ip link set eth0 up
 
-unprivileged=()
-[ "$as_user" = 0 ] || unprivileged=(setpriv --ambient-caps=-all --inh-caps=-all)
+plain=(env)
+[ "$as_user" = 0 ] || plain+=(setpriv --ambient-caps=-all --inh-caps=-all)
 # Not exec: a first process must take in the orphans of its node, which slurmd does not and bash does.
 cd /
-"${unprivileged[@]}" slurmd -D -N "$name" >"$directory/log/slurmd.$name.out" 2>&1 &
+{
+    trap - INT QUIT # which programs in the background of a script ignore, as their jobs would
+    exec "${plain[@]}" slurmd -D -N "$name" >"$directory/log/slurmd.$name.out" 2>&1
+} &
 slurmd=$!
 # Sent when the cable is back in: slurmd registers at once, and not when the controller next looks for it.
 trap 'kill -HUP "$slurmd" || :' HUP

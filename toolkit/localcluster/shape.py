@@ -22,19 +22,31 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import Annotated
 
-from toolkit.model.base import BadDataError, Model
+from msgspec import Meta
+
+from toolkit.model.base import BadDataError, Model, from_json, to_json
+from toolkit.model.job import Positive
 from toolkit.slurm import hostlist
 from toolkit.units import counted, human_size
 
 MOST_NODES = 200  # addresses 10.77.0.11 to .210
 MOST_LIGHT_NODES = 1000  # addresses 10.77.0.11 to 10.77.3.242
 _NODE = re.compile(r"[A-Za-z](?:[A-Za-z0-9-]{0,30}[A-Za-z0-9])?\Z")
-_WORD = re.compile(r"[A-Za-z0-9_.-]+\Z")
-_TIME = re.compile(
-    r"(?:\d+-\d{1,2}(?::\d{1,2}){0,2}|\d+(?::\d{1,2}){0,2}|UNLIMITED|INFINITE)\Z", re.IGNORECASE
-)
 _RESERVED = ("login", "localhost", "default", "all")
+_ABOUT_NAME = "a name of letters, digits, _, . and -"
+Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]+\Z", description=_ABOUT_NAME)]
+Time = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?i:\d+-\d{1,2}(?::\d{1,2}){0,2}|\d+(?::\d{1,2}){0,2}|UNLIMITED|INFINITE)\Z",
+        description="a time such as 30:00, 1:00:00 or 2-00:00:00",
+    ),
+]
+Setting = Annotated[
+    str, Meta(pattern=r"^[A-Za-z]+=\S+\Z", description="a setting of the form Name=value")
+]
 
 
 class Nodes(Model, frozen=True, kw_only=True):
@@ -50,11 +62,11 @@ class Nodes(Model, frozen=True, kw_only=True):
     """
 
     names: str
-    cpus: int = 4
-    memory: int = 4000
-    gpus: int = 0
-    gpu_type: str | None = None
-    features: tuple[str, ...] = ()
+    cpus: Annotated[int, Meta(ge=1, le=4096, description="a whole number from 1 to 4096")] = 4
+    memory: Annotated[int, Meta(ge=100, le=1 << 30, description="at least 100 MB")] = 4000
+    gpus: Annotated[int, Meta(ge=0, le=64, description="a whole number from 0 to 64")] = 0
+    gpu_type: Word | None = None
+    features: tuple[Word, ...] = ()
 
 
 class PartitionShape(Model, frozen=True, kw_only=True):
@@ -70,13 +82,13 @@ class PartitionShape(Model, frozen=True, kw_only=True):
         options: more of slurm.conf for this partition: ``DefCpuPerGPU=10``.
     """
 
-    name: str
+    name: Word
     nodes: str = "ALL"
     default: bool = False
-    max_nodes: int | None = None
-    max_time: str | None = None
-    default_time: str | None = None
-    options: tuple[str, ...] = ()
+    max_nodes: Positive | None = None
+    max_time: Time | None = None
+    default_time: Time | None = None
+    options: tuple[Setting, ...] = ()
 
 
 MAIN = PartitionShape(name="main", default=True, max_time="1-00:00:00", default_time="30:00")
@@ -200,25 +212,31 @@ def summary(shape: Shape) -> str:
 
 
 def check(shape: Shape) -> Shape:
-    """Return the shape if a cluster of it could come up.
+    """Return the shape, if a cluster can have it: everything in it can be written to slurm.conf.
 
     Raises:
-        BadDataError: it could not; with the key.
+        BadDataError: it cannot; with the key.
     """
-    _check(bool(shape.nodes), "nodes", "a cluster has at least one node")
-    for index, group in enumerate(shape.nodes):
-        _check_group(group, f"nodes[{index}]")
-    names = tuple(node.name for node in all_nodes(shape))
+    from_json(to_json(shape), Shape)  # which holds the fields to their bounds
+    _check(shape.nodes, "nodes", "at least one node was expected")
+    groups = (_members(each.names, f"nodes[{n}].names") for n, each in enumerate(shape.nodes))
+    names = [name for group in groups for name in group]
     most = MOST_NODES if shape.light is False else MOST_LIGHT_NODES
     number = counted(len(names), "node")
-    _check(1 <= len(names) <= most, "nodes", f"{number}; 1 to {most} were expected")
+    _check(len(names) <= most, "nodes", f"{number}; 1 to {most} were expected")
     for name in names:
         cannot = f"{name!r} cannot be the name of a node:"
         _check(_NODE.match(name), "nodes", f"{cannot} letters, digits and -")
         _check(name.lower() not in _RESERVED, "nodes", f"{cannot} it is reserved")
     _check_unique(names, "nodes", "node")
     for index, partition in enumerate(shape.partitions):
-        _check_partition(partition, f"partitions[{index}]", names)
+        key, name = f"partitions[{index}]", partition.name
+        message = f"{name!r} cannot be the name of a partition"
+        _check(name.lower() != "default", f"{key}.name", message)
+        for member in () if partition.nodes.upper() == "ALL" else _members(partition.nodes, key):
+            if member not in names:
+                message = f"partition {name} has a node {member} that does not exist"
+                raise BadDataError(message, f"{key}.nodes", tuple(names), member)
     _check_unique([partition.name for partition in shape.partitions], "partitions", "partition")
     defaults = sum(partition.default for partition in shape.partitions)
     _check(defaults <= 1, "partitions", "only one partition can be the default")
@@ -237,47 +255,8 @@ def _check_unique(names: Sequence[str], key: str, what: str) -> None:
     _check(twice is None, key, f"{what} {twice} is listed twice")
 
 
-def _check_group(group: Nodes, key: str) -> None:
-    cpus, gpus = counted(group.cpus, "CPU"), group.gpus
-    _check(1 <= group.cpus <= 4096, f"{key}.cpus", f"{cpus} per node; 1 to 4096 were expected")
-    memory = f"{group.memory} MB per node; at least 100 were expected"
-    _check(100 <= group.memory <= 1 << 30, f"{key}.memory", memory)
-    _check(0 <= gpus <= 64, f"{key}.gpus", f"{gpus} GPUs per node; 0 to 64 were expected")
-    kind = group.gpu_type
-    is_kind = kind is None or _WORD.match(kind)
-    _check(is_kind, f"{key}.gpu_type", f"{kind!r} is not a type of a GPU")
-    for feature in group.features:
-        _check(_WORD.match(feature), f"{key}.features", f"{feature!r} is not a feature of a node")
-    _members(group.names, f"{key}.names")
-
-
 def _members(text: str, key: str) -> tuple[str, ...]:
     try:
         return expand(text)
     except ValueError as error:
         raise BadDataError(str(error), key) from None
-
-
-def _check_partition(partition: PartitionShape, key: str, names: Sequence[str]) -> None:
-    name = partition.name
-    is_name = _WORD.match(name) and name.lower() != "default"
-    _check(is_name, f"{key}.name", f"{name!r} cannot be the name of a partition")
-    is_number = partition.max_nodes is None or partition.max_nodes >= 1
-    _check(is_number, f"{key}.max_nodes", "a job has at least one node")
-    for field in ("max_time", "default_time"):
-        time = getattr(partition, field)
-        message = f"{time!r} is not a time such as 30:00, 1:00:00 or 2-00:00:00"
-        _check(time is None or _TIME.match(time), f"{key}.{field}", message)
-    for option in partition.options:
-        is_option = re.match(r"[A-Za-z]+=\S+\Z", option)
-        _check(is_option, f"{key}.options", f"{option!r} is not of the form Name=value")
-    if partition.nodes.upper() == "ALL":
-        return
-    for member in _members(partition.nodes, f"{key}.nodes"):
-        if member not in names:
-            raise BadDataError(
-                f"partition {name} has a node {member} that does not exist",
-                f"{key}.nodes",
-                tuple(names),
-                member,
-            )

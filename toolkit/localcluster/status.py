@@ -9,9 +9,8 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from toolkit import shell
 from toolkit.config import package_directory
@@ -62,57 +61,8 @@ def node_states(prefix: Sequence[str], timeout: float) -> dict[str, NodeState]:
     }
 
 
-@dataclass(frozen=True)
-class NodeStatus:
-    """A node: its ``power``, and its ``state`` in Slurm. Memory is in MB."""
-
-    name: str
-    state: str
-    reason: str
-    power: Power
-    cpus: int
-    memory: int
-    gpus: int
-    gpu_type: str | None
-    address: str
-
-
-@dataclass(frozen=True)
-class PartitionStatus:
-    """A partition; None means no limit."""
-
-    name: str
-    default: bool
-    nodes: str
-    max_nodes: int | None
-    max_time: str | None
-
-
-@dataclass(frozen=True)
-class Status:
-    """A cluster that is up.
-
-    Attributes:
-        controller: slurmctld answers.
-        light: the nodes share the cluster's namespaces.
-    """
-
-    name: str
-    up: bool
-    controller: bool
-    accounting: bool
-    nodes: tuple[NodeStatus, ...]
-    partitions: tuple[PartitionStatus, ...]
-    directory: str
-    logs: str
-    slurm_conf: str
-    shared: tuple[str, ...]
-    real_gpus: bool
-    light: bool
-
-
-def status(name: str) -> Status:
-    """Return the status of the cluster ``name``.
+def status(name: str) -> dict[str, Any]:
+    """Return the status of the cluster ``name``, as JSON has it. Memory is in MB.
 
     Raises:
         SlurmUnreachableError: it is not up.
@@ -121,40 +71,34 @@ def status(name: str) -> Status:
     paths = paths_of(name)
     started = must_run(paths)
     shape = read_json(paths.plan, Plan).shape
-    login = prefix(paths, started.pid, "/")
-    powers = _powers(paths, login, all_nodes(shape))
-    states = node_states(login, timeout=10)
-    nodes = tuple(
-        NodeStatus(
-            node.name,
-            *states.get(node.name, NodeState()),
-            powers[node.name],
-            node.cpus,
-            node.memory,
-            node.gpus,
-            node.gpu_type,
-            node.address,
-        )
-        for node in all_nodes(shape)
-    )
-    partitions = tuple(
-        PartitionStatus(part.name, part.default, part.nodes, part.max_nodes, part.max_time)
-        for part in partitions_of(shape)
-    )
-    return Status(
-        name=name,
-        up=True,
-        controller=bool(states),
-        accounting=shape.accounting,
-        nodes=nodes,
-        partitions=partitions,
-        directory=str(paths.directory),
-        logs=str(paths.logs),
-        slurm_conf=str(paths.conf),
-        shared=started.shared,
-        real_gpus=started.real_gpus,
-        light=shape.is_light,
-    )
+    login, nodes = prefix(paths, started.pid, "/"), all_nodes(shape)
+    powers, states = _powers(paths, login, nodes), node_states(login, timeout=10)
+    of_nodes = ("name", "cpus", "memory", "gpus", "gpu_type", "address")
+    of_partitions = ("name", "default", "nodes", "max_nodes", "max_time")
+    return {
+        "name": name,
+        "up": True,
+        "controller": bool(states),
+        "accounting": shape.accounting,
+        "nodes": [
+            {
+                **{field: getattr(node, field) for field in of_nodes},
+                **states.get(node.name, NodeState())._asdict(),
+                "power": powers[node.name],
+            }
+            for node in nodes
+        ],
+        "partitions": [
+            {field: getattr(part, field) for field in of_partitions}
+            for part in partitions_of(shape)
+        ],
+        "directory": str(paths.directory),
+        "logs": str(paths.logs),
+        "slurm_conf": str(paths.conf),
+        "shared": started.shared,
+        "real_gpus": started.real_gpus,
+        "light": shape.is_light,
+    }
 
 
 def _powers(paths: Paths, login: Sequence[str], nodes: Sequence[Node]) -> dict[str, Power]:
