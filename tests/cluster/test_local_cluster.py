@@ -294,4 +294,4 @@ def test_an_ordinary_user(user):
         down = user.toolkit("cluster", "down")
     assert down.returncode == 0, down.stderr
     assert left_of(directory) == []
-    assert not directory.parent.exists()
+    assert [path.name for path in directory.parent.iterdir()] == [".local.lock"]

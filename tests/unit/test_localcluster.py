@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import os
 import shutil
@@ -295,17 +294,6 @@ def test_one_at_a_time_and_a_lock_goes_with_its_holder(paths):
     with directory.locked(paths):
         (paths.directory / "file").touch()
     assert {entry.name for entry in paths.directory.iterdir()} == {"file", paths.marker.name}
-
-
-def test_a_full_disk_is_not_told_as_a_file_system_without_locks(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "ftruncate", full)
-    with pytest.raises(OSError, match="No space left"), directory.locked(paths):
-        pass
 
 
 def _contents(directory: Path) -> dict[str, str]:
