@@ -331,25 +331,17 @@ class _Program:
                     self.meaning[alias.asname or alias.name] = name
             case ast.Constant(value=str(text)) if re.match(_RANK_TEXT, text):
                 self.texts.add(text)
-            case ast.keyword(arg="MASTER_ADDR" | "init_method", value=value):
-                self.meet(value)
-            case ast.Assign(
-                targets=[ast.Subscript(slice=ast.Constant(value="MASTER_ADDR"))], value=value
-            ):
-                self.meet(value)
+            case (
+                ast.keyword(arg="MASTER_ADDR" | "init_method", value=value)
+                | ast.Assign(
+                    targets=[ast.Subscript(slice=ast.Constant(value="MASTER_ADDR"))], value=value
+                )
+            ) if _is_localhost(value):  # where ranks of other nodes are not
+                self.texts.add("MASTER_ADDR=localhost")
             case ast.Name() | ast.Attribute() if (name := self.full_name(node)) in _CHANGES:
                 self.doubt = self.doubt or f"only a run shows what the script does with {name}"
             case ast.Call():
                 self.call(node)
-
-    def meet(self, address: ast.expr) -> None:
-        """Note that ranks meet at localhost, where those of other nodes are not."""
-        match address:
-            case (
-                ast.JoinedStr(values=[ast.Constant(value=str(text)), *_])
-                | ast.Constant(value=str(text))
-            ) if text.startswith(_LOCALHOST):
-                self.texts.add("MASTER_ADDR=localhost")
 
     def call(self, node: ast.Call) -> None:
         """Note the option of argparse or the object that a call makes."""
@@ -420,6 +412,17 @@ def _is_always_run(node: ast.AST, is_main: bool) -> bool:
     return False
 
 
+def _is_localhost(address: ast.expr) -> bool:
+    """Return whether an address, or the beginning of an f-string, is this very machine."""
+    match address:
+        case (
+            ast.JoinedStr(values=[ast.Constant(value=str(text)), *_])
+            | ast.Constant(value=str(text))
+        ):
+            return text.startswith(_LOCALHOST)
+    return False
+
+
 def _constant(node: ast.expr) -> int | str | None:
     """Return a number or a text that is written out; None for another expression."""
     with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -478,13 +481,19 @@ def _specs(parts: Iterable[str], directories: Iterable[Path | str]) -> list[Modu
     """Return the modules that Python imports for ``a.b.c``, as far as they are there."""
     specs: list[ModuleSpec] = []
     for part in parts:
-        places = [spec for each in directories if (spec := _finder(str(each)).find_spec(part))]
+        places = [spec for each in directories if (spec := _spec(str(each), part))]
         if not places:
             break
         # A directory without ``__init__.py`` comes last.
         specs.append(next((spec for spec in places if spec.loader), places[0]))
         directories = specs[-1].submodule_search_locations or ()
     return specs
+
+
+def _spec(directory: str, name: str) -> ModuleSpec | None:
+    with suppress(OSError):  # of a file server that does not answer, or a loop of links
+        return _finder(directory).find_spec(name)
+    return None
 
 
 @lru_cache

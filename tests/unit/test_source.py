@@ -7,7 +7,9 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -298,6 +300,13 @@ def test_a_directory_of_many_files_is_not_listed_for_a_module(tmp_path, monkeypa
     root = write_files(tmp_path, {"lib/helper.py": "", "job/train.py": text})
     monkeypatch.setattr(source, "_MOST_LISTED", 0)
     assert "helper" in {each.name for each in read_script(root / "job").needed}
+
+
+def test_a_directory_that_cannot_be_listed_has_no_modules(tmp_path, monkeypatch):
+    finder = SimpleNamespace(find_spec=Mock(side_effect=OSError(5, "of a file server")))
+    monkeypatch.setattr(source, "_finder", Mock(return_value=finder))
+    write_files(tmp_path, {"train.py": "import gone"})
+    assert [each.name for each in read_script(tmp_path).needed] == ["gone"]
 
 
 def test_compiled_modules_of_another_python_are_found(tmp_path):
