@@ -22,7 +22,12 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.cluster.image_fixtures import copy_cache
 from tests.cluster.ordinary_user import becoming
+from tests.progress import Silent
+from toolkit.images.builder.build import BuildOptions, build
+from toolkit.images.lockfile import make as locking
 from toolkit.images.lockfile.files import read_lock
+from toolkit.images.recipe.block import BUILD_PACKAGES, WHEELS, Block, Step
+from toolkit.images.recipe.blocks import BLOCKS
 from toolkit.images.recipe.lock import format_lock
 from toolkit.images.sif import header as sif
 from toolkit.images.store import store
@@ -317,3 +322,40 @@ def test_a_version_that_the_mirror_no_longer_has_is_named(machines: Machines) ->
     assert done.returncode == 74, done.stderr
     assert "the mirror no longer has 1 package of small" in done.stderr
     assert "less 1:0.1-1 (there is " in done.stderr
+
+
+class Tool(Block, frozen=True, kw_only=True):
+    """Something that is compiled by packages which need others."""
+
+    def output(self) -> Step:
+        return Step(
+            name="tool",
+            build_packages=("make",),
+            build_lines=(
+                "pip install --no-compile build==1.2.2",
+                f"make --version > {WHEELS}/made",
+            ),
+            lines=(f"cp {WHEELS}/made /made",),
+        )
+
+
+def test_a_locked_build_stage_has_the_same_packages(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that its packages need, which pip finds nowhere but among the files of the lock."""
+    monkeypatch.setitem(BLOCKS, "tool", Tool)
+    monkeypatch.setenv("TOOLKIT_IMAGES", str(machines.images("first")))
+    recipe, locked = machines.place / "tool.toml", machines.place / "tool.lock"
+    recipe.write_text('summary = "x"\nextends = "small.toml"\n[[steps]]\nblock = "tool"\n')
+    image = build(str(recipe), Silent()).path
+    listed = run_in_image(image, ["cat", BUILD_PACKAGES], timeout=60).stdout
+    lock = locking.make(str(recipe), 1700000000)
+    assert {pinned.name for pinned in lock.pip_build} == {"build", "packaging", "pyproject-hooks"}
+    assert lock.apt_build.keys() >= {"make"}
+    assert not lock.apt_build.keys() & lock.apt.keys()
+    # The layer of the tool is made again, and so is the tool.
+    locked.write_text(format_lock(msgspec.structs.replace(lock, layers=lock.layers[:4])))
+    again = build(str(recipe), Silent(), BuildOptions(lock=str(locked)))
+    assert not again.is_current
+    assert "tool-build" in (machines.images("first") / "tool.log").read_text()
+    assert run_in_image(image, ["cat", BUILD_PACKAGES], timeout=60).stdout == listed
