@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from tests.unit.run_fixtures import DONE, Answers, new_run
 from tests.unit.samples import make_case
+from toolkit.cli import follow
 from toolkit.cli.main import cli
 from toolkit.model.base import from_json
 from toolkit.model.job import Job
@@ -213,3 +215,26 @@ def test_the_url_that_is_told_is_only_in_a_file_of_the_owner(
         hook.chmod(mode)
         _, (finding,) = with_variables(Job(notify=f"@{hook}"))
         assert said in finding.cause
+
+
+def test_a_long_run_says_at_its_end_what_it_did_not_use(tmp_path, capsys):
+    """A short one, and one that used what it got, say nothing; nor does an accounting that is off."""
+    off = Result(("sacct",), 1, "", "Slurm accounting storage is disabled\n")
+    for number, (seconds, answer, is_said) in enumerate(
+        (
+            (130.0, SACCT, False),
+            (300.0, SACCT, True),
+            (300.0, SACCT.replace("mem=1260056576", "mem=16000000000"), False),
+            (300.0, off, False),
+        )
+    ):
+        run = new_run(tmp_path / f"train-{number:04}", 2, outcome=replace(DONE, seconds=seconds))
+        run.client = Answers(sacct=answer)
+        follow._show_end(run, run.outcome, as_json=False)
+        said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("unused")]
+        assert bool(said) == is_said
+        if said:
+            assert (
+                "asked 16G of memory a node, used 0.596G: --mem 1G may start earlier; all of it: toolkit report"
+                in said[0]
+            )
