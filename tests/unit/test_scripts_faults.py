@@ -229,7 +229,7 @@ def test_who_is_told_of_the_end_gets_the_first_error_without_secrets(tmp_path):
     told.unlink()
     (tmp_path / "leave").unlink()
     (tmp_path / "started").unlink()
-    job = Job(tmp_path, {**words, "requeue": True, "time": "4"}, {})
+    job = Job(tmp_path, {**words, "requeue": True, "retry": 1, "time": "4"}, {})
     job.wait_for("started")
     job.tell()
     job.leave(75)
@@ -237,6 +237,7 @@ def test_who_is_told_of_the_end_gets_the_first_error_without_secrets(tmp_path):
     os.killpg(job.process.pid, signal.SIGTERM)
     job.end()
     assert not told.exists()
+    assert not (job.run / "logs/7.0.open").exists(), "the attempt was not lost"
 
 
 def test_a_requeue_that_slurm_refuses_for_good_ends_the_job_with_the_ranks_code(tmp_path):
