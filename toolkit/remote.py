@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from types import FrameType
 
@@ -29,9 +30,8 @@ from toolkit.quoting import shell_words
 from toolkit.trust import require_trusted
 
 _LOGIN = re.compile(r"(?:ssh://)?(?:[\w.+][\w.+-]*@)?[\w\[][\w.:%\]-]*\Z", re.ASCII)
-_MOST_NOISE = _CHUNK = 64 << 10  # bytes
+_CHUNK, _LONGEST_LINE = 64 << 10, 1 << 20  # bytes
 _FAILED, _VANISHED = 255, 24  # of ssh itself, and as the job may end; of rsync: a file has gone
-_CUT = b"\n"  # the label of a last line that was not whole, as no line has it
 # A master that hears nothing for a minute gives up; forwards of the user's own settings would be
 # refused where another connection has them.
 _MASTER = (
@@ -53,8 +53,11 @@ def require_login(login: str) -> str:
         UsageError: it could be an option, or a word that a proxy command of ssh would obey.
     """
     if not _LOGIN.match(login):
-        step = "--on HOST, --on USER@HOST, or a Host of ~/.ssh/config"
-        raise UsageError(f"{login!r} is not the name of a login node", place="--on", next_step=step)
+        raise UsageError(
+            f"{login!r} is not the name of a login node",
+            place="--on",
+            next_step="--on HOST, --on USER@HOST, or a Host of ~/.ssh/config",
+        )
     return login
 
 
@@ -64,8 +67,7 @@ def control_path(login: str) -> Path:
     Raises:
         UntrustedError: another user can exchange what is in the directory.
     """
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    directory = (Path(runtime) if runtime else Path.home() / ".cache") / "toolkit" / "on"
+    directory = Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache", "toolkit", "on")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     require_trusted(directory)
     # Machines that share a home directory have sockets of their own.
@@ -76,6 +78,16 @@ def is_connected(login: str) -> bool:
     """Return whether there is a connection that takes commands."""
     with socket.socket(socket.AF_UNIX) as door:
         return door.connect_ex(os.fspath(control_path(login))) == 0
+
+
+def require_connected(login: str) -> None:
+    """Raise LoginLostError if there is no connection any more."""
+    if not is_connected(login):
+        raise LoginLostError(
+            f"the connection to {login} was lost",
+            place="--on",
+            next_step=f"toolkit --on {login} ps shows what became of it",
+        )
 
 
 def connect(login: str, notify: Callable[[str, str], None]) -> None:
@@ -101,6 +113,21 @@ def connect(login: str, notify: Callable[[str, str], None]) -> None:
                 details=messages.read().strip().splitlines()[-12:],
                 next_step=f"ssh {login}",
             )
+
+
+@contextmanager
+def hop(login: str, port: str, path: str) -> Iterator[None]:
+    """Have connections to a port of this machine arrive at a socket on a login node.
+
+    Raises:
+        CommandFailedError: the port is in use.
+    """
+    forward = ("-S", str(control_path(login)), "-L", f"127.0.0.1:{port}:{path}", "--", login)
+    shell.run(("ssh", "-O", "forward", *forward))
+    try:
+        yield
+    finally:
+        shell.run(("ssh", "-O", "cancel", *forward), check=False)
 
 
 def _command(login: str, option: str, script: str) -> tuple[str, ...]:
@@ -129,8 +156,8 @@ def run(
         LoginLostError: the connection was lost.
         LoginError: it is not run: something else answers.
     """
-    token, group = os.urandom(8).hex(), b""
-    marked = f"printf '\\n%s %s\\n' {token} $$; {script}"
+    token, group, noise = os.urandom(8).hex(), b"", b""
+    mark = re.compile(rb"%s (\d+)\r?\n" % token.encode())
 
     def pass_on(number: int, _: FrameType | None) -> None:
         if not group:
@@ -139,83 +166,66 @@ def run(
         shell.run(_command(login, "-T", kill), check=False, timeout=15)
 
     # Ctrl-C must not end ssh: it is passed on. With a terminal it is a key.
-    argv = _command(login, "-t" if terminal else "-T", marked)
-    process = shell.start(argv, stdin=None, stderr=None, new_session=not terminal)
+    process = shell.start(
+        _command(login, "-t" if terminal else "-T", f"printf '\\n{token} %s\\n' $$; {script}"),
+        stdin=None,
+        stderr=None,
+        new_session=not terminal,
+    )
     assert process.stdout
-    numbers = () if terminal else (signal.SIGINT, signal.SIGTERM)
-    handlers = {number: signal.signal(number, pass_on) for number in numbers}
+    output = open(process.stdout.fileno(), "rb", closefd=False)  # noqa: SIM115
+    signals = () if terminal else (signal.SIGINT, signal.SIGTERM)
+    handlers = {number: signal.signal(number, pass_on) for number in signals}
     try:
-        reader = process.stdout.fileno()
-        group, first = _read_mark(reader, token)
-        chunks = chain((first,), iter(lambda: os.read(reader, _CHUNK), b""))
-        for chunk in chunks if printed is None else _new(chunks, printed):
-            if group:
-                sys.stdout.buffer.write(chunk)
-                sys.stdout.buffer.flush()
+        while not group and (line := output.readline(_CHUNK)):
+            match = mark.fullmatch(line)
+            group, noise = match[1] if match else b"", (noise + line)[-_CHUNK:]
+        chunks = iter(lambda: output.read1(_CHUNK), b"")
+        for chunk in chunks if printed is None else _new(output, printed):
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
         code = process.wait()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         process.kill()
         process.wait()
-    if code == _FAILED and not is_connected(login):
-        raise LoginLostError(
-            f"the connection to {login} was lost",
-            place="--on",
-            next_step=f"toolkit --on {login} ps shows what became of it",
-        )
+    if code == _FAILED:
+        require_connected(login)
     if group:
         return code
     raise LoginError(
         f"{login} does not run commands (exit code {code})",
         place="--on",
-        details=first.decode("utf-8", "replace").strip().splitlines()[-6:],
+        details=noise.decode("utf-8", "replace").strip().splitlines()[-6:],
         next_step=f"ssh {login} true",
     )
 
 
-def _read_mark(reader: int, token: str) -> tuple[bytes, bytes]:
-    """Read to the marked line; return its process group, and what was read after the line.
-
-    If there is none, the group is empty, and the rest is the end of what was read.
-    """
-    mark, text = re.compile(rb"(?:^|\n)%s (\d+)\r?\n" % token.encode()), b""
-    while data := os.read(reader, _CHUNK):
-        text = text[-_MOST_NOISE:] + data
-        if match := mark.search(text):
-            return match[1], text[match.end() :]
-    return b"", text
-
-
-def _new(chunks: Iterable[bytes], printed: dict[bytes, int]) -> Iterator[bytes]:
-    """Yield output without the lines that an earlier run has printed, and count its lines.
+def _new(output: BufferedReader, printed: dict[bytes, int]) -> Iterator[bytes]:
+    """Yield the lines that an earlier run has not printed, and count them; the last may be cut off.
 
     Lines of a rank keep their order, and those of several ranks do not: each rank's are counted.
     """
-    is_first, rest, count = not printed, b"", dict[bytes, int]()
-    if printed.get(_CUT):
-        yield b"\n"
-    for chunk in chunks:
-        *rows, rest = (rest + chunk).split(b"\n")
-        new = b""
-        for row in rows:
-            label, bar, _ = row.partition(b"|")
-            count[label] = count.get(label, 0) + 1
-            if not bar or count[label] > printed.get(label, 0):
-                printed[label], new = count[label], new + row + b"\n"
-        printed[_CUT] = len(rest)
-        yield chunk if is_first else new
-        rest = rest[-_MOST_NOISE:]
+    count = dict[bytes, int]()
+    for line in iter(lambda: output.readline(_LONGEST_LINE), b""):
+        label, bar, _ = line.partition(b"|")
+        count[label] = count.get(label, 0) + 1
+        if line.endswith(b"\n") and (not bar or count[label] > printed.get(label, 0)):
+            printed[label] = count[label]
+            yield line
 
 
 def put(login: str, script: str, text: str) -> None:
     """Give a text to the standard input of a script of sh on a login node.
 
     Raises:
+        LoginLostError: the connection was lost.
         LoginError: it fails.
     """
     done = shell.run(_command(login, "-T", script), input=text, check=False)
     if not done.ok:
+        require_connected(login)
         raise LoginError(
             f"{login} does not take a file (exit code {done.returncode})",
             place="--on",
@@ -234,13 +244,20 @@ def rsync(login: str, prepare: str, words: Iterable[str], names: str = "") -> st
         names: the names of the files that it reads from its standard input.
 
     Raises:
+        LoginLostError: the connection was lost.
         CommandFailedError: it fails.
     """
-    remote = ("-e", shell_words((sys.executable, "-m", __name__, login)), "--rsync-path", prepare)
+    shell_of = ("-e", shell_words((sys.executable, "-m", __name__, login)))
     # Python would import from the current directory, which is a user's tree.
-    done = shell.run(("rsync", "-s", *remote, *words), input=names, cwd="/", check=False)
+    done = shell.run(
+        ("rsync", "-s", *shell_of, "--rsync-path", prepare, *words),
+        input=names,
+        cwd="/",
+        check=False,
+    )
     if done.returncode in (0, _VANISHED):
         return done.stdout
+    require_connected(login)
     raise CommandFailedError(
         f"rsync failed with exit code {done.returncode}", place=login, details=done.tail()
     )

@@ -7,10 +7,12 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +36,19 @@ for number in range(12):
 print(json.dumps({"words": sys.argv[1:], "secret": os.environ.get("MY_TOKEN"), "files": sorted(os.listdir("."))}))
 sys.exit(7)
 """
+SERVE = """\
+import http.server, pathlib
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+pathlib.Path("served.new").write_text(str(server.server_port))
+pathlib.Path("served.new").rename("served.port")
+server.serve_forever()
+"""
 PLAIN = "--runtime none --launcher none --time 5".split()
+
+
+def children_of(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
 
 
 @dataclass(frozen=True)
@@ -80,17 +94,34 @@ class Laptop:
         )
 
     def drop(self) -> None:
-        """Kill the processes of the sshd that serve connections."""
-        children = Path(f"/proc/{self.sshd}/task/{self.sshd}/children").read_text().split()
-        assert children
-        for child in children:
-            os.kill(int(child), signal.SIGKILL)
+        """Kill the processes of the sshd that serve connections, each of which has one of the user's."""
+        serving = [child for each in children_of(self.sshd) for child in (each, *children_of(each))]
+        names = {child: Path(f"/proc/{child}/comm").read_text() for child in serving}
+        sessions = [child for child, name in names.items() if name.startswith("sshd")]
+        assert sessions
+        for child in sessions:
+            os.kill(child, signal.SIGKILL)
 
     @property
     def there(self) -> Path:
         """The project's directory on the login node."""
         (place,) = self.home.glob("scratch/toolkit-on/*")
         return place
+
+
+def set_up(laptop: Laptop) -> Laptop:
+    """Make the project and the login node ready; twice, as an update does."""
+    laptop.project.mkdir()
+    (laptop.project / "train.py").write_text(COUNT)
+    (laptop.project / ".gitignore").write_text("*.log\n")
+    subprocess.run(("git", "init", "-q"), cwd=laptop.project, check=True)
+    missing = laptop.run("ps")
+    assert (missing.returncode, missing.stdout) == (72, "")
+    assert "next: toolkit --on site setup" in missing.stderr
+    for words in ("setup", "setup", "cluster up --nodes 1"):
+        done = laptop.run(*words.split())
+        assert done.returncode == 0, done.stderr
+    return laptop
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +138,8 @@ def laptop(user: User) -> Iterator[Laptop]:
         change_accounts("usermod", "--password", "*", user.name)  # not locked
         for directory in (home, home / "scratch"):
             shutil.chown(directory, user.name)
-    variables = f"HOME={home} SCRATCH={home}/scratch BASH_ENV={base}/ssh/noise"
+    cluster = f"TOOLKIT_CLUSTER_DIR={home}/c"
+    variables = f"HOME={home} SCRATCH={home}/scratch BASH_ENV={base}/ssh/noise {cluster}"
     settings = f"Banner {base}/ssh/banner\nSetEnv {variables}\n"
     for name in ("rsync", "git", "timeout", "ssh-keygen", "env", "sh", "cat"):
         (programs / name).symlink_to(str(shutil.which(name)))
@@ -118,26 +150,14 @@ def laptop(user: User) -> Iterator[Laptop]:
             "TOOLKIT_ON": "site",
         }
         made = Laptop(own / "it's $(x)", env, int((base / "ssh/pid").read_text()), home)
-        made.project.mkdir()
-        (made.project / "train.py").write_text(COUNT)
-        (made.project / ".gitignore").write_text("*.log\n")
-        subprocess.run(("git", "init", "-q"), cwd=made.project, check=True)
-        missing = made.run("ps")
-        assert (missing.returncode, missing.stdout) == (72, "")
-        assert "next: toolkit --on site setup" in missing.stderr
-        for words in ("setup", "setup", "cluster up --nodes 1"):
-            done = made.run(*words.split())
-            assert done.returncode == 0, done.stderr
         try:
-            yield made
+            yield set_up(made)
         finally:
-            assert made.run("cluster", "down").returncode == 0
-            (socket,) = (path for path in own.glob(".cache/toolkit/on/*") if not path.suffix)
-            assert (socket.stat().st_mode & 0o777, socket.parent.stat().st_mode & 0o777) == (
-                0o600,
-                0o700,
-            )
-            subprocess.run(("ssh", "-S", socket, "-O", "exit", "site"), env=env, check=True)
+            down = made.run("cluster", "down")
+            (control,) = (path for path in own.glob(".cache/toolkit/on/*") if not path.suffix)
+            modes = [path.stat().st_mode & 0o777 for path in (control, control.parent)]
+            subprocess.run(("ssh", "-S", control, "-O", "exit", "site"), env=env, check=True)
+        assert (down.returncode, modes) == (0, [0o600, 0o700]), down.stderr
     shutil.rmtree(base)
 
 
@@ -221,6 +241,28 @@ def test_ctrl_c_reaches_the_command_there(laptop: Laptop) -> None:
     _, told = running.communicate(timeout=60)
     assert (running.returncode, "detached" in told) == (99, True), told
     assert laptop.run("cancel", "stopped-0001").returncode == 0
+
+
+def test_a_server_in_a_job_is_reached_at_a_port_here_until_ctrl_c(laptop: Laptop) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (laptop.project / "serve.py").write_text(SERVE)
+    assert laptop.run("run", "--detach", *PLAIN, "serve.py").returncode == 0
+    ready = laptop.there / "served.port"
+    wait_for(ready.is_file, "the server")
+    forwarding = laptop.start("forward", "serve-0001", ready.read_text(), f"--port={port}")
+    assert forwarding.stdout
+    assert forwarding.stdout.readline() == f"address    http://localhost:{port}/\n"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/train.py") as answer:
+        assert answer.read().decode().startswith("import json")
+    forwarding.send_signal(signal.SIGINT)
+    _, told = forwarding.communicate(timeout=60)
+    assert (forwarding.returncode, "closed" in told) == (130, True), told
+    with socket.socket() as again:
+        again.bind(("127.0.0.1", port))
+    assert not list(Path("/tmp").glob("toolkit-on-*"))
+    assert laptop.run("cancel", "serve-0001").returncode == 0
 
 
 def test_a_terminal_is_that_of_the_command_there(laptop: Laptop) -> None:

@@ -108,7 +108,7 @@ def test_lines_of_a_repeated_command_are_printed_once(
     # Another order of the ranks, and more lines.
     again = "printf '1| y\\n0| x\\n0| x\\n0| half\\n1| y\\nend\\n'"
     assert remote.run("site", again, printed=printed) == 0
-    lines = "a\n0| x\n0| x\n1| y\n0| half\n0| half\n1| y\nend\n"
+    lines = "a\n0| x\n0| x\n1| y\n0| half\n1| y\nend\n"
     assert capfdbinary.readouterr().out.decode() == lines
 
 
@@ -139,11 +139,11 @@ def test_paths_of_the_tree_are_relative_and_others_refused(project: Path) -> Non
     )
     words = {
         **{word: word for word in (*same, *HOSTILE, *MULTILINE, "x" * 9000, "\0", "-x.py")},
-        f"{project}/train.py": "../train.py",
+        f"{project}/train.py": "./../train.py",
         f"{project}/sub/-x.py": "./-x.py",
-        f"--bind={project}/notes:{project}/notes:ro": f"--bind=../notes:{project}/notes:ro",
-        f"DATA={project}/new": "DATA=../new",
-        f"{project}": "..",
+        f"--bind={project}/notes:{project}/notes:ro": f"--bind=./../notes:{project}/notes:ro",
+        f"DATA={project}/new": "DATA=./../new",
+        f"{project}": "./..",
     }
     assert {word: cli.translated(word, project, cwd) for word in words} == words
     for word in (

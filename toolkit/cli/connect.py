@@ -282,7 +282,9 @@ def _show_way_in(
     data = {
         "run": server.door.run.name,
         "node": server.door.node,
-        "ssh": "" if entrance.port else forward.ssh_command(port, entrance.path),
+        "ssh": ""
+        if entrance.port or "TOOLKIT_HOP" in os.environ
+        else forward.ssh_command(port, entrance.path),
         "address": f"http://localhost:{port}{path}",
     }
     lines = [console.subject(name, data[name]) for name in ("ssh", "address") if data[name]]

@@ -226,7 +226,6 @@ def cli(context: click.Context, verbose: bool, on: str | None) -> None:
     if verbose:
         from toolkit import shell
 
-        os.environ["TOOLKIT_VERBOSE"] = "1"  # of a login node's toolkit, too
         shell.set_echo(True)
     if any(name.startswith("TOOLKIT_") for name in os.environ):
         from toolkit.cli import console

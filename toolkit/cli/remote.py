@@ -19,25 +19,23 @@ from toolkit.files import write_atomically
 from toolkit.planning.settings import SENT, SLURM_VARIABLE, chosen, variables
 from toolkit.quoting import shell as quoted
 from toolkit.quoting import shell_with_variables, shell_words
-from toolkit.remote import connect, put, rsync, run
+from toolkit.remote import connect, hop, put, rsync, run
 from toolkit.runs import directories
 from toolkit.runs.code import IGNORE, choose, names_of
 from toolkit.units import counted, human_size
 
 HOME = "~/.local/share/toolkit/on"  # of what is installed on a login node
 MOST_BYTES, MOST_FILES = 200_000_000, 20_000
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 # --env NAME=PATH, --bind=PATH:TARGET, or a path alone.
 _PATH = re.compile(r"(?P<before>(?:-*[\w-]+=)?)(?P<path>[^:]+)(?P<after>.*)\Z", re.DOTALL)
 # They only show something: they send no files, and are repeated over a new connection.
 _READING = ("doctor", "explain", "logs", "ps", "results", "site", "stacks", "top")
 # The working tree goes with these, as their first words.
-_SENDING = ("run", "shell", "notebook", "bench", "image build", "image import", "image lock")
-_NOT_SENDING = ("notebook connect", "notebook stop")
+_SENDING = ("run", "shell", "bench", "image build", "image import", "image lock")
 _PAUSES = (1, 2, 4, 8, *(15,) * 40)  # seconds, for a laptop that is without a network
 # The job whose submission was the only one since the tree was sent.
 _RESUME = """\
-sent=$PWD/{sent}; {enter}
+sent=$PWD/{sent}
 set -- $(cd {runs} 2>/dev/null && find . -maxdepth 2 -name run.json -newer "$sent")
 [ $# = 1 ] || {{ echo "it is not known which run this was; next: toolkit ps" >&2; exit 102; }}
 name=${{1%/run.json}}; set -- logs -f "${{name#./}}"
@@ -59,45 +57,71 @@ place={place}/toolkit-on
 mkdir -p "$place" && chmod 700 "$place" && echo {version} > version && printf %s "$place" > place
 echo "trees and runs go to $place"
 """
+# A server's connections arrive in a directory that only this user can enter.
+_HOP = """\
+mkdir -m 700 {directory} || exit
+trap 'rm -rf {directory}' EXIT; trap : INT TERM
+export TOOLKIT_HOP=1
+exec=
+"""
 _CALL = """\
 [ "$(cat {home}/version)" = {version} ] || echo "warning: next: toolkit --on {login} setup" >&2
-exec {home}/toolkit "$@"
+${{exec-exec}} {home}/toolkit "$@"
 """
 
 
 def run_on(login: str, words: list[str]) -> int:
     """Run a command of the toolkit on a login node, and return its exit code.
 
+    A server in a job is reached at a port of this machine.
+
     Raises:
         LoginError: it cannot be reached, or the connection was lost in a command that acts.
         UsageError: a path is outside of the tree.
     """
+    connect(login, console.say)
+    line = "\0".join(words)
+    if not re.match("(forward|notebook)(?!\0stop)", line) or re.search("\0--(socket|listen)", line):
+        return _run(login, words, "")
+    directory = f"/tmp/toolkit-on-{os.urandom(8).hex()}"
+    port = (re.findall(r"\0--port[=\0](\d+)", line) or ["8888"])[-1]
+    at = 2 if words[1:2] in (["start"], ["connect"]) else 1
+    with hop(login, port, f"{directory}/s"):
+        given = [*words[:at], f"--socket={directory}/s", f"--port={port}", *words[at:]]
+        return _run(login, given, _HOP.format(directory=directory))
+
+
+def _run(login: str, words: list[str], before: str) -> int:
     cwd = Path.cwd()
     root = git.top(cwd)
-    rest = words[1:] if root is None else [translated(word, root, cwd) for word in words[1:]]
-    connect(login, console.say)
     name, group = words[0], " ".join(words[:2])
-    if (name in _SENDING or group in _SENDING) and group not in _NOT_SENDING:
-        root = send(login, cwd)
-    place, call = enter(login, root, cwd), _call(login, words, cwd)
+    rest = words[1:] if root is None else [translated(word, root, cwd) for word in words[1:]]
+    place, call = enter(login, root, cwd), before + _call(login, words, cwd)
     script = f"{place}; set -- {shell_words((name, *rest))}\n{call}"
+    is_notebook = name == "notebook" and words[1:2] not in (["connect"], ["stop"])
+    sends = is_notebook or name in _SENDING or group in _SENDING
     terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     printed = dict[bytes, int]() if name in ("logs", "run") and "--pty" not in words else None
     while True:
-        if name not in _READING:  # it may have secrets, which others must not see in a list
-            path = f"{HOME}/call-{os.urandom(8).hex()}"
-            receive = f"{enter(login, None, cwd)}; umask 077; cat > {path}"
-            put(login, receive, f"rm -f {path}\n{script}")
-            script = f". {path}"
+        command, has_begun = script, False
         try:
-            return run(login, script, terminal=terminal, printed=printed)
+            if sends:
+                send(login, cwd)
+            if name not in _READING:  # it may have secrets: other users see a list of processes
+                path = f"{HOME}/call-{os.urandom(8).hex()}"
+                receive = f"{enter(login, None, cwd)}; umask 077; cat > {path}"
+                put(login, receive, f"rm -f {path}\n{script}")
+                command = f". {path}"
+            has_begun = True
+            return run(login, command, terminal=terminal, printed=printed)
         except LoginLostError as error:
-            if name not in ("run", *_READING):
+            if has_begun and name not in ("run", *_READING):
                 raise
             _reconnect(login, error)
-        if name == "run":
+        if has_begun and name == "run":
             sent, runs = quoted(f"{os.path.relpath(root or cwd, cwd)}/{SENT}"), chosen(cwd).runs
             script = f"{place}; {_RESUME.format(sent=sent, runs=quoted(runs))}{call}"
+            sends = False
 
 
 def _call(login: str, words: list[str], cwd: Path) -> str:
@@ -108,12 +132,11 @@ def _call(login: str, words: list[str], cwd: Path) -> str:
     """
     names = {"TOOLKIT_CLUSTER", "TOOLKIT_RUNS", "TOOLKIT_SITE", "TOOLKIT_VERBOSE"}
     if words[0] not in _READING:
-        job = chosen(cwd)
         names |= {*re.findall(r"--(?:env|secret)[=\0](\w+)", "\0".join(words))}
-        names |= {*variables(), *job.secret, *job.pass_env}
+        names |= {*variables(), *chosen(cwd).secret, *chosen(cwd).pass_env}
         names |= {name for name in os.environ if name.startswith(SLURM_VARIABLE)}
-    given = {name: os.environ[name] for name in names if name.isidentifier() and name in os.environ}
-    exports = [f"export {name}={quoted(value)}\n" for name, value in given.items()]
+    given = [name for name in names if name.isidentifier() and name in os.environ]
+    exports = [f"export {name}={quoted(os.environ[name])}\n" for name in given]
     run_it = _CALL.format(home=HOME, version=__version__, login=quoted(login))
     return "".join((*exports, "export TOOLKIT_ON=\n", run_it))
 
@@ -145,7 +168,7 @@ def enter(login: str, root: Path | None, cwd: Path, *, sends: bool = False) -> s
     if root is None:
         return place
     number = hashlib.sha256(os.fsencode(f"{os.uname().nodename}\0{root}")).hexdigest()[:8]
-    name = f"{_UNSAFE.sub('-', root.name).strip('-.') or 'tree'}-{number}"
+    name = f"{re.sub('[^A-Za-z0-9._-]+', '-', root.name).strip('-.') or 'tree'}-{number}"
     folder = quoted(f"./{cwd.relative_to(root)}")
     make = f"mkdir -p {name}/{folder} && cd {name} && touch {SENT}"
     return f"{place}; {make if sends else f'cd {name} 2>/dev/null && cd {folder} 2>/dev/null'}"
@@ -167,8 +190,7 @@ def translated(word: str, root: Path, cwd: Path) -> str:
     is_absolute, is_here = match["path"].startswith("/"), os.path.exists(path)  # noqa: PTH110
     real = Path(os.path.realpath(path)) if is_here or is_absolute else root
     if real.is_relative_to(root):
-        relative = os.path.relpath(real, cwd)
-        relative = f"./{relative}" if relative.startswith("-") else relative
+        relative = f"./{os.path.relpath(real, cwd)}"  # its name may begin with a dash
         return match["before"] + relative + match["after"] if is_absolute else word
     if is_absolute and not (is_here and real.is_relative_to(os.path.realpath(Path.home()))):
         return word  # of the login node
@@ -179,16 +201,13 @@ def translated(word: str, root: Path, cwd: Path) -> str:
     )
 
 
-def send(login: str, cwd: Path, *, yes: bool = False) -> Path:
+def send(login: str, cwd: Path, *, yes: bool = False) -> None:
     """Make the tree on a login node the same as here; files that are only there stay.
 
     Args:
         login: the login node.
         cwd: a directory in the tree, which is made there.
         yes: do not ask, however large it is.
-
-    Returns:
-        The top of the tree.
 
     Raises:
         NoSpaceError: it is large, and the user does not agree.
@@ -216,8 +235,11 @@ def send(login: str, cwd: Path, *, yes: bool = False) -> Path:
         text = f"{human_size(sum(new))} in {counted(len(new), 'file')} to {login}"
         is_large = sum(new) > MOST_BYTES or len(new) > MOST_FILES
         if is_large and not (sys.stdin.isatty() and click.confirm(f"send {text}?", err=True)):
-            step = f"name data in {IGNORE}, or: toolkit --on {login} push --yes"
-            raise NoSpaceError(f"not sent: {text}", place="--on", next_step=step)
+            raise NoSpaceError(
+                f"not sent: {text}",
+                place="--on",
+                next_step=f"name data in {IGNORE}, or: toolkit --on {login} push --yes",
+            )
     with console.Steps() as progress:
         progress.begin("send", f"{counted(len(sizes), 'file')}, {human_size(total)}")
         rsync(login, prepare, words, names)
@@ -225,7 +247,6 @@ def send(login: str, cwd: Path, *, yes: bool = False) -> Path:
     if left_out:
         more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
         console.say("", f"left out: {', '.join(left_out[:5])}{more}")
-    return root
 
 
 @click.command("push")
@@ -270,8 +291,8 @@ def pull(login: str, run_name: str, paths: tuple[str, ...]) -> None:
       toolkit --on neuron pull train-0007 checkpoints/
     """
     cwd = Path.cwd()
-    names = (f"{chosen(cwd).runs or 'runs'}/{run_name}", *paths)
-    sources = [os.path.normpath(name) for name in names]
+    runs = chosen(cwd).runs or "runs"
+    sources = [os.path.normpath(name) for name in (f"{runs}/{run_name}", *paths)]
     if any(name.startswith(("/", "..")) for name in sources):
         raise UsageError("only what is below the current directory is copied", place="PATH")
     connect(login, console.say)
@@ -308,7 +329,6 @@ def set_up(login: str, python: str | None, directory: str | None) -> None:
     kinds = [shipped(kind) for kind in ("recipes", "containers", "jobs", "docs")]
     sources = [package, *(path for path in kinds if not path.is_relative_to(package))]
     options = ("-rltz", "--delete", "--delay-updates", "--exclude=__pycache__", "--exclude=*.sif")
-    prepare = f"mkdir -p {HOME}/lib && chmod 700 {HOME} && cd {HOME}/lib"
     scratch = directory or (sites.load(site).scratch if site != "auto" else None)
     script = _INSTALL.format(
         home=HOME,
@@ -323,6 +343,7 @@ def set_up(login: str, python: str | None, directory: str | None) -> None:
     )
     with console.Steps() as progress:
         progress.begin("send", f"toolkit {__version__}")
+        prepare = f"mkdir -p {HOME}/lib && chmod 700 {HOME} && cd {HOME}/lib"
         rsync(login, prepare, (*options, *map(str, sources), "on:./"))
         progress.begin("install", "Python packages")
         if (code := run(login, script)) != 0:
