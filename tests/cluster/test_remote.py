@@ -25,8 +25,8 @@ from tests.cluster.ssh import own_sshd
 from tests.cluster.terminal import Terminal
 from tests.hostile import HOSTILE, MULTILINE
 
-# What a shell of the login node prints before any command; jobs must not do it.
-NOISE = "unset BASH_ENV; sleep 0.3; echo 'Welcome to the cluster'; printf 'no newline'\n"
+# What a shell of the login node prints before any command.
+NOISE = "sleep 0.3; echo 'Welcome to the cluster'; printf 'no newline'\n"
 COUNT = """\
 import json, os, pathlib, sys, time
 for number in range(12):
@@ -133,13 +133,13 @@ def laptop(user: User) -> Iterator[Laptop]:
     for directory in (home, own, programs, base / "ssh", home / "scratch"):
         directory.mkdir()
     (base / "ssh/banner").write_text("*** Authorized users only ***\n")
-    (base / "ssh/noise").write_text(NOISE)
+    (home / ".bashrc").write_text(NOISE)
     if os.geteuid() == 0:
         change_accounts("usermod", "--password", "*", user.name)  # not locked
         for directory in (home, home / "scratch"):
             shutil.chown(directory, user.name)
     cluster = f"TOOLKIT_CLUSTER_DIR={home}/c"
-    variables = f"HOME={home} SCRATCH={home}/scratch BASH_ENV={base}/ssh/noise {cluster}"
+    variables = f"HOME={home} SCRATCH={home}/scratch {cluster}"
     settings = f"Banner {base}/ssh/banner\nSetEnv {variables}\n"
     for name in ("rsync", "git", "timeout", "ssh-keygen", "env", "sh", "cat"):
         (programs / name).symlink_to(str(shutil.which(name)))
@@ -200,7 +200,7 @@ def test_what_only_shows_sends_nothing_and_is_answered_as_there(laptop: Laptop) 
     assert laptop.run("pull", "shown-0001", "go").returncode == 0
     pulled = laptop.project / "runs/shown-0001"
     assert json.loads((pulled / "outcome.json").read_text())["exit_code"] == 7
-    for line in ("pull none-0001", "pull shown-0001 ../x", "run ../../ssh/noise"):
+    for line in ("pull none-0001", "pull shown-0001 ../x", "run ../../ssh/banner"):
         assert laptop.run(*line.split()).returncode in (64, 71)
 
 
@@ -253,7 +253,8 @@ def test_a_server_in_a_job_is_reached_at_a_port_here_until_ctrl_c(laptop: Laptop
     wait_for(ready.is_file, "the server")
     forwarding = laptop.start("forward", "serve-0001", ready.read_text(), f"--port={port}")
     assert forwarding.stdout
-    assert forwarding.stdout.readline() == f"address    http://localhost:{port}/\n"
+    line = forwarding.stdout.readline()
+    assert line == f"address    http://localhost:{port}/\n", forwarding.communicate(timeout=9)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/train.py") as answer:
         assert answer.read().decode().startswith("import json")
     forwarding.send_signal(signal.SIGINT)

@@ -136,9 +136,10 @@ def _call(login: str, words: list[str], cwd: Path) -> str:
         names |= {*variables(), *chosen(cwd).secret, *chosen(cwd).pass_env}
         names |= {name for name in os.environ if name.startswith(SLURM_VARIABLE)}
     given = [name for name in names if name.isidentifier() and name in os.environ]
+    # At level 1, a bash that sshd's environment reaches would read .bashrc, as a login shell does.
     exports = [f"export {name}={quoted(os.environ[name])}\n" for name in given]
     run_it = _CALL.format(home=HOME, version=__version__, login=quoted(login))
-    return "".join((*exports, "export TOOLKIT_ON=\n", run_it))
+    return "".join((*exports, "export TOOLKIT_ON= SHLVL=2\n", run_it))
 
 
 def _reconnect(login: str, error: LoginLostError) -> None:

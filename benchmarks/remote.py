@@ -1,0 +1,41 @@
+"""What `toolkit --on LOGIN ps` takes more than ssh over the same connection: `python -m benchmarks.remote LOGIN`.
+
+Both run the login node's toolkit in the same directory; they take turns, so that load meets both.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from toolkit import git
+from toolkit.cli.remote import HOME, enter
+from toolkit.remote import _COMMAND, connect, control_path
+
+ROUNDS = 15
+
+
+def seconds(words: list[str]) -> float:
+    """Return how long a command takes, which must succeed."""
+    began = time.perf_counter()
+    subprocess.run(words, check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def main(login: str) -> None:
+    """Print the medians of both, and the median of their differences."""
+    connect(login, print)
+    there = f"{enter(login, git.top(Path.cwd()), Path.cwd())}; {HOME}/toolkit ps"
+    alone = ["ssh", *_COMMAND, "-S", str(control_path(login)), "--", login, there]
+    ours = [sys.executable, "-m", "toolkit", "--on", login, "ps"]
+    pairs = [(seconds(alone), seconds(ours)) for _ in range(ROUNDS)]
+    added = statistics.median(second - first for first, second in pairs)
+    first, second = (statistics.median(column) for column in zip(*pairs, strict=True))
+    print(f"ssh alone {first:.2f} s, toolkit --on {second:.2f} s, added {added:.2f} s")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
