@@ -1,6 +1,7 @@
-"""What `toolkit --on LOGIN ps` takes more than ssh over the same connection: `python -m benchmarks.remote LOGIN`.
+"""Benchmark of `toolkit --on LOGIN ps` beside ssh over the same connection.
 
-Both run the login node's toolkit in the same directory; they take turns, so that load meets both.
+``python -m benchmarks.remote LOGIN`` in a tree that was sent. Both run the login node's toolkit in
+the same directory; they take turns, so that load meets both.
 """
 
 from __future__ import annotations

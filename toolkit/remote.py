@@ -31,6 +31,7 @@ from toolkit.trust import require_trusted
 
 _LOGIN = re.compile(r"(?:ssh://)?(?:[\w.+][\w.+-]*@)?[\w\[][\w.:%\]-]*\Z", re.ASCII)
 _CHUNK, _LONGEST_LINE = 64 << 10, 1 << 20  # bytes
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FAILED, _VANISHED = 255, 24  # of ssh itself, and as the job may end; of rsync: a file has gone
 # A master that hears nothing for a minute gives up; forwards of the user's own settings would be
 # refused where another connection has them.
@@ -174,8 +175,7 @@ def run(
     )
     assert process.stdout
     output = open(process.stdout.fileno(), "rb", closefd=False)  # noqa: SIM115
-    signals = () if terminal else (signal.SIGINT, signal.SIGTERM)
-    handlers = {number: signal.signal(number, pass_on) for number in signals}
+    handlers = {each: signal.signal(each, pass_on) for each in _SIGNALS if not terminal}
     try:
         while not group and (line := output.readline(_CHUNK)):
             match = mark.fullmatch(line)

@@ -32,6 +32,7 @@ _PATH = re.compile(r"(?P<before>(?:-*[\w-]+=)?)(?P<path>[^:]+)(?P<after>.*)\Z", 
 _READING = ("doctor", "explain", "logs", "ps", "results", "site", "stacks", "top")
 # The working tree goes with these, as their first words.
 _SENDING = ("run", "shell", "bench", "image build", "image import", "image lock")
+_UPDATE = ("-rltz", "--delete", "--delay-updates", "--exclude=__pycache__", "--exclude=*.sif")
 _PAUSES = (1, 2, 4, 8, *(15,) * 40)  # seconds, for a laptop that is without a network
 # The job whose submission was the only one since the tree was sent.
 _RESUME = """\
@@ -64,7 +65,9 @@ trap 'rm -rf {directory}' EXIT; trap : INT TERM
 export TOOLKIT_HOP=1
 exec=
 """
+# At level 1, a bash that sshd's environment reaches would read .bashrc, as a login shell does.
 _CALL = """\
+export TOOLKIT_ON= SHLVL=2
 [ "$(cat {home}/version)" = {version} ] || echo "warning: next: toolkit --on {login} setup" >&2
 ${{exec-exec}} {home}/toolkit "$@"
 """
@@ -136,10 +139,8 @@ def _call(login: str, words: list[str], cwd: Path) -> str:
         names |= {*variables(), *chosen(cwd).secret, *chosen(cwd).pass_env}
         names |= {name for name in os.environ if name.startswith(SLURM_VARIABLE)}
     given = [name for name in names if name.isidentifier() and name in os.environ]
-    # At level 1, a bash that sshd's environment reaches would read .bashrc, as a login shell does.
     exports = [f"export {name}={quoted(os.environ[name])}\n" for name in given]
-    run_it = _CALL.format(home=HOME, version=__version__, login=quoted(login))
-    return "".join((*exports, "export TOOLKIT_ON= SHLVL=2\n", run_it))
+    return "".join(exports) + _CALL.format(home=HOME, version=__version__, login=quoted(login))
 
 
 def _reconnect(login: str, error: LoginLostError) -> None:
@@ -186,10 +187,9 @@ def translated(word: str, root: Path, cwd: Path) -> str:
     match = _PATH.match(word)
     if match is None or match["path"].startswith("//"):
         return word
-    path = cwd / match["path"]
     # Not by pathlib, which fails on words that cannot be paths.
-    is_absolute, is_here = match["path"].startswith("/"), os.path.exists(path)  # noqa: PTH110
-    real = Path(os.path.realpath(path)) if is_here or is_absolute else root
+    is_absolute, is_here = match["path"][0] == "/", os.path.exists(cwd / match["path"])  # noqa: PTH110
+    real = Path(os.path.realpath(cwd / match["path"])) if is_here or is_absolute else root
     if real.is_relative_to(root):
         relative = f"./{os.path.relpath(real, cwd)}"  # its name may begin with a dash
         return match["before"] + relative + match["after"] if is_absolute else word
@@ -292,8 +292,8 @@ def pull(login: str, run_name: str, paths: tuple[str, ...]) -> None:
       toolkit --on neuron pull train-0007 checkpoints/
     """
     cwd = Path.cwd()
-    runs = chosen(cwd).runs or "runs"
-    sources = [os.path.normpath(name) for name in (f"{runs}/{run_name}", *paths)]
+    own = f"{chosen(cwd).runs or 'runs'}/{run_name}"
+    sources = [os.path.normpath(name) for name in (own, *paths)]
     if any(name.startswith(("/", "..")) for name in sources):
         raise UsageError("only what is below the current directory is copied", place="PATH")
     connect(login, console.say)
@@ -329,7 +329,6 @@ def set_up(login: str, python: str | None, directory: str | None) -> None:
     package, site = package_directory(""), chosen(Path.cwd()).site or "auto"
     kinds = [shipped(kind) for kind in ("recipes", "containers", "jobs", "docs")]
     sources = [package, *(path for path in kinds if not path.is_relative_to(package))]
-    options = ("-rltz", "--delete", "--delay-updates", "--exclude=__pycache__", "--exclude=*.sif")
     scratch = directory or (sites.load(site).scratch if site != "auto" else None)
     script = _INSTALL.format(
         home=HOME,
@@ -345,7 +344,7 @@ def set_up(login: str, python: str | None, directory: str | None) -> None:
     with console.Steps() as progress:
         progress.begin("send", f"toolkit {__version__}")
         prepare = f"mkdir -p {HOME}/lib && chmod 700 {HOME} && cd {HOME}/lib"
-        rsync(login, prepare, (*options, *map(str, sources), "on:./"))
+        rsync(login, prepare, (*_UPDATE, *map(str, sources), "on:./"))
         progress.begin("install", "Python packages")
         if (code := run(login, script)) != 0:
             raise LoginError(f"the set-up of {login} ended with exit code {code}", place="setup")
