@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -154,19 +155,18 @@ def test_from_the_login_node_to_a_server_in_a_job(
 
 
 def test_other_programs_of_openssh(
-    serving: tuple[Path, str], toolkit: Toolkit, toolkit_env: dict[str, str], base: Path
+    cluster: str, pytorch_image: Path, toolkit: Toolkit, toolkit_env: dict[str, str], base: Path
 ) -> None:
     """As VS Code has it: an install script over ssh, then a server of its own that is forwarded."""
-    del serving
+    del cluster
     directory = base / "w" / "it's $(touch pwned) 50%h 한글"
     home = base / "w" / "home"
     directory.mkdir()
     home.mkdir()
     env = {**toolkit_env, "HOME": str(home)}
-    start = (
-        "run --detach --runtime none --launcher none --nodes 2 --gpus-per-node 1 --job-name work"
-    )
-    done = toolkit(*start.split(), "--env", "WORD=a b", "--", "sleep", "600", cwd=directory)
+    start = "run --detach --launcher srun --nodes 2 --gpus-per-node 1 --ntasks-per-node 1"
+    work = ("--job-name", "work", "--image", str(pytorch_image), "--env", "WORD=a b")
+    done = toolkit(*start.split(), *work, "--", "sleep", "600", cwd=directory)
     assert done.returncode == 0, done.stderr
     wait_for(lambda: "RUNNING" in toolkit("ps", cwd=directory).stdout, "the job")
 
@@ -178,15 +178,17 @@ def test_other_programs_of_openssh(
     variables, where = seen.stdout.splitlines()
     assert re.fullmatch("a b [01] nid001", variables), seen
     assert where == str(directory)
-    assert session("--rank", "1", "work-0001", "hostname").stdout == "nid002\n"
-    words = session(
+    assert session(
+        "--rank", "1", "work-0001", 'echo "$SLURMD_NODENAME"; command -v python3'
+    ).stdout == ("nid002\n/opt/venv/bin/python3\n")
+    seen = session(
         "--host", "work-0001", "bash", "-c", 'printf "<%s>" "$@"; exit 7', "-", "a b", "$x"
     )
-    assert (words.returncode, words.stdout, words.stderr) == (7, "<a b><$x>", "")
+    assert (seen.returncode, seen.stdout, seen.stderr) == (7, "<a b><$x>", "")
 
     argv = (sys.executable, "-m", "toolkit", "ssh", "work-0001")
     terminal = Terminal(argv, env={**env, "TERM": "dumb"}, cwd=directory)
-    assert terminal.ask("stty size; hostname", 1) == "nid001"
+    assert terminal.ask("tty >&2; echo $SLURMD_NODENAME", 1) == "nid001"
     terminal.resize(40, 120)
     wait_for(lambda: terminal.ask("stty size", 2) == "40 120", "the new size")
     terminal.press("exit 3\n")
@@ -225,7 +227,7 @@ def test_other_programs_of_openssh(
     # Its server listens on a port or a socket of the node; the client asks by -D, -L to either.
     (directory / "serve.py").write_text(_SERVER + "\n")
     with subprocess.Popen(
-        ("ssh", "-F", config, "work-0001", sys.executable, "serve.py"),
+        ("ssh", "-F", config, "work-0001", "python3", "serve.py"),
         env=env,
         stdin=subprocess.DEVNULL,
     ) as server:
@@ -235,23 +237,29 @@ def test_other_programs_of_openssh(
         way = ("-N", "-D", f"127.0.0.1:{number}", "-L", f"{own}:127.0.0.1:{port}")
         with subprocess.Popen(("ssh", "-F", config, *way, "work-0001"), env=env) as tunnel:
             wait_for(own.exists, "the tunnel")
-            for proxy in (
-                ("--unix-socket", str(own)),
-                ("--socks5-hostname", f"127.0.0.1:{number}"),
-            ):
-                got = subprocess.run(
-                    ("curl", "-s", "--noproxy", "", *proxy, f"http://127.0.0.1:{port}/"),
-                    capture_output=True,
-                    text=True,
-                    timeout=LONG,
-                )
-                assert got.stdout == "from nid001", got
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.connect(str(own))
+                assert _page(sock) == "from nid001"
+            with socket.create_connection(("127.0.0.1", number)) as sock:  # SOCKS5, RFC 1928
+                sock.sendall(b"\5\1\0")
+                assert sock.recv(2) == b"\5\0"
+                sock.sendall(b"\5\1\0\1\x7f\0\0\1" + struct.pack(">H", int(port)))
+                assert sock.recv(10)[:2] == b"\5\0"
+                assert _page(sock) == "from nid001"
             # The end of the job is the end of all.
             toolkit("cancel", "work-0001", cwd=directory)
             assert tunnel.wait(LONG) == 255
         assert server.wait(LONG) == 255
     assert session("work-0001").returncode == 87
     assert not list((base / "w").rglob("pwned"))
+
+
+def _page(sock: socket.socket) -> str:
+    """What a server answers."""
+    sock.settimeout(LONG)
+    sock.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    with sock.makefile() as stream:
+        return stream.read().partition("\n\n")[2]
 
 
 def _steps(toolkit: Toolkit) -> list[str]:

@@ -129,6 +129,7 @@ TESTS = Part(
         # Images are copied to a site by ssh: an sshd of the tests' own, on the loopback address.
         Need(program="/usr/sbin/sshd", package="openssh-server"),
         Need(program="ssh", package="openssh-client"),
+        Need(program="rsync", package="rsync"),
         Need(program="runuser", package="util-linux"),
         Need(program="setpriv", package="util-linux"),
         Need(program="shellcheck", package="shellcheck"),

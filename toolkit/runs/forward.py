@@ -105,7 +105,7 @@ class Entrance(NamedTuple):
                     next_step=f"chmod 700 {shell(self.path.parent)}, if it is your own",
                 )
             require_trusted(self.path.parent)  # who can replace one above takes the connections
-            if self.path.exists() and not stat.S_ISSOCK(self.path.lstat().st_mode):
+            if self.path.is_symlink() or (self.path.exists() and not self.path.is_socket()):
                 raise UsageError(
                     f"{self.path} exists, and is not a socket",
                     place="--socket",
