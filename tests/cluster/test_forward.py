@@ -161,7 +161,7 @@ def test_other_programs_of_openssh(
     del cluster
     directory = base / "w" / "it's $(touch pwned) 50%h 한글"
     home = base / "w" / "home"
-    directory.mkdir()
+    directory.mkdir(parents=True)
     home.mkdir()
     env = {**toolkit_env, "HOME": str(home)}
     start = "run --detach --launcher srun --nodes 2 --gpus-per-node 1 --ntasks-per-node 1"
@@ -174,13 +174,13 @@ def test_other_programs_of_openssh(
         return toolkit("ssh", *words, cwd=directory, env=env)
 
     # With the job's variables and GPUs, on the node that is asked for, words and exit code intact.
-    seen = session("work-0001", 'echo "$WORD $CUDA_VISIBLE_DEVICES $SLURMD_NODENAME"; pwd')
+    seen = session("work-0001", 'echo "$WORD $CUDA_VISIBLE_DEVICES $(uname -n)"; pwd')
     variables, where = seen.stdout.splitlines()
     assert re.fullmatch("a b [01] nid001", variables), seen
     assert where == str(directory)
-    assert session(
-        "--rank", "1", "work-0001", 'echo "$SLURMD_NODENAME"; command -v python3'
-    ).stdout == ("nid002\n/opt/venv/bin/python3\n")
+    assert session("--rank", "1", "work-0001", 'echo "$(uname -n)"; command -v python3').stdout == (
+        "nid002\n/opt/venv/bin/python3\n"
+    )
     seen = session(
         "--host", "work-0001", "bash", "-c", 'printf "<%s>" "$@"; exit 7', "-", "a b", "$x"
     )
@@ -188,7 +188,7 @@ def test_other_programs_of_openssh(
 
     argv = (sys.executable, "-m", "toolkit", "ssh", "work-0001")
     terminal = Terminal(argv, env={**env, "TERM": "dumb"}, cwd=directory)
-    assert terminal.ask("tty >&2; echo $SLURMD_NODENAME", 1) == "nid001"
+    assert terminal.ask("tty >&2; echo $(uname -n)", 1) == "nid001"
     terminal.resize(40, 120)
     wait_for(lambda: terminal.ask("stty size", 2) == "40 120", "the new size")
     terminal.press("exit 3\n")
@@ -212,7 +212,7 @@ def test_other_programs_of_openssh(
         return done.stdout
 
     (base / "w/sent").write_text("sent")
-    script = "set -e; mkdir -p server; echo 'listening on' $SLURMD_NODENAME; exit 0\n"
+    script = "set -e; mkdir -p server; echo 'listening on' $(uname -n); exit 0\n"
     assert outside("ssh", "work-0001", "bash", "-s", stdin=script) == "listening on nid001\n"
     outside("scp", "-q", base / "w/sent", "work-0001:server/scp")
     outside("scp", "-q", "-O", base / "w/sent", "work-0001:server/old")
