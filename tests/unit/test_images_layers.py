@@ -99,14 +99,6 @@ def test_one_of_another_length_counts_as_none(cache):
     assert cache.find(LAYERS, "k") is None
 
 
-def test_one_of_an_older_version_is_found(cache):
-    path = Path(cache.keep(LAYERS, "k", made(cache)).path)
-    old = path.rename(path.with_name("k.sqfs"))
-    found = cache.find(LAYERS, "k")
-    assert found
-    assert Path(found.path) == old
-
-
 @pytest.mark.parametrize("damage", ["", "{", '{"size": "x"}', "\0\xff"])
 def test_a_note_that_is_broken_counts_as_none(cache, damage):
     path = Path(cache.keep(LAYERS, "k", made(cache)).path)

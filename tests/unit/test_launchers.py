@@ -18,7 +18,7 @@ from tests.unit.test_scripts import HOLDS_ALL, IMAGENET
 from toolkit import scripts
 from toolkit.errors import LauncherMismatchError, ShapeError, UsageError
 from toolkit.model.case import Source
-from toolkit.model.image import Check, Manifest, Verdict
+from toolkit.model.image import Manifest, Verdict
 from toolkit.model.plan import Plan
 from toolkit.planning.plan import decide
 
@@ -52,10 +52,6 @@ HOROVOD_OF_TORCH = Source(python=True, imports=("horovod.torch",), calls=("horov
 HOROVOD_ELASTIC = HOROVOD_OF_TORCH._replace(calls=("horovod.torch.elastic.run",))
 MPI4PY = Source(python=True, imports=("mpi4py", "mpi4py.MPI"))
 TWO_FRAMEWORKS = horovod(frameworks="pytorch 2.13.0, tensorflow 2.21.0")
-OLD_BUILD = replace(
-    MANIFEST,
-    checks=(Check(name="horovod-build", passed=True, detail="built for pytorch 2.13.0, with mpi"),),
-)
 NO_PMIX = replace(FACTS, mpi=("none", "pmi2"))
 
 # The launcher, what is refused with words of the cause, and the same that is not.
@@ -77,7 +73,7 @@ MISMATCHES: tuple[tuple[str, dict[str, Any], str, dict[str, Any]], ...] = (
         for name in ("horovod", "horovod-gloo", "mpirun")
     ),
     # What a build said is read from old manifests, too; of some builds nothing was recorded.
-    ("horovod-gloo", {"manifest": OLD_BUILD}, "this image's has MPI", {"manifest": MANIFEST}),
+    ("horovod-gloo", {"manifest": horovod("mpi")}, "this image's has MPI", {"manifest": MANIFEST}),
     ("horovod", {"facts": NO_PMIX}, "offers none, pmi2, the image's MPI speaks pmix", {}),
     *((name, {"manifest": image(mpi=())}, f"{name} needs an MPI", {"manifest": image()}) for name in ("mpi", "mpirun")),
     ("mpi", {"manifest": image(), "source": MPI4PY}, "needs mpi4py", {"manifest": image("mpi4py"), "source": MPI4PY}),

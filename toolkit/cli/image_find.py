@@ -130,7 +130,7 @@ def _image_facts(name: str) -> dict[str, Any]:
             item.name + (f" at {item.site}" if item.site else ""): (
                 f"{item.outcome} {item.when}: {item.detail}"
             )
-            for item in manifest.verdicts
+            for item in manifest.verified
         },
         "built again by": manifest.command or "unknown",
     }

@@ -25,18 +25,6 @@ class Verdict(Model, frozen=True, kw_only=True):
     site: str = ""
 
 
-class Check(Record, frozen=True, kw_only=True):
-    """The result, at build time, of one check that an image carries.
-
-    Attributes:
-        detail: the result as text for users.
-    """
-
-    name: str
-    passed: bool
-    detail: str = ""
-
-
 class BaseImage(Model, frozen=True, kw_only=True):
     """The base that an image was built from.
 
@@ -119,8 +107,6 @@ class Manifest(Record, frozen=True, kw_only=True):
         runscript: the image's own runscript is ``exec "$@"``, so that `run` may be used; else
             `exec`.
         builder: the program and version that built it.
-        checks: the results of the image's own checks, in manifests from before ``verified``, which
-            has had them since.
         verified: the latest result of each check and site, from the build and later.
         base: the base that it was built from.
         packages: its packages, as its own package managers list them.
@@ -150,7 +136,6 @@ class Manifest(Record, frozen=True, kw_only=True):
     gpu_code: dict[str, tuple[str, ...]] = {}
     runscript: bool = True
     builder: str = ""
-    checks: tuple[Check, ...] = ()
     verified: tuple[Verdict, ...] = ()
     base: BaseImage | None = None
     packages: Packages = Packages()
@@ -165,27 +150,9 @@ class Manifest(Record, frozen=True, kw_only=True):
     layers: tuple[Layer, ...] = ()
     origin: str = ""
 
-    @property
-    def verdicts(self) -> tuple[Verdict, ...]:
-        """Return the results of all checks.
-
-        Manifests written before ``verified`` have only the results of the image's own checks.
-        """
-        old = (
-            Verdict(
-                name=check.name,
-                outcome="passed" if check.passed else "failed",
-                detail=check.detail,
-                when=self.built,
-            )
-            for check in self.checks
-            if check.name not in {verdict.name for verdict in self.verified}
-        )
-        return (*old, *self.verified)
-
     def detail_of(self, check: str) -> str:
         """Return the detail of a check that passed: ``Open MPI 4.1.4 speaks pmix``; else empty."""
-        passed = (each for each in self.verdicts if each.name == check)
+        passed = (each for each in self.verified if each.name == check)
         return next((each.detail for each in passed if each.outcome == "passed"), "")
 
 

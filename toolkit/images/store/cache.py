@@ -73,8 +73,6 @@ class Cache:
         try:
             note = from_json(read_text(note_path), Note)
             path, used = self._path(kind, key, note.digest), note_path.stat().st_mtime
-            if not path.exists():
-                path = path.with_name(f"{key}{_ENDINGS[kind]}")  # of an older version
             is_whole = path.is_dir() or path.stat().st_size == note.size
         except (OSError, ValueError):
             return None

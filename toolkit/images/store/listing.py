@@ -90,7 +90,7 @@ def _with_image(row: Listed, path: Path, recipe_hash: str) -> Listed:
     if manifest.recipe_hash or not manifest.origin:
         is_current = recipe_hash in ("", manifest.recipe_hash)
         row = replace(row, state="built" if is_current else "recipe changed")
-    checks = count_passed(manifest.verdicts)
+    checks = count_passed(manifest.verified)
     return replace(
         row,
         built=manifest.built,

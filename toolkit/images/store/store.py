@@ -42,7 +42,7 @@ ELSEWHERE = ".elsewhere.json"  # ends the name of a note on another directory's 
 _MOST_NOTE = 16 << 20  # bytes
 # What a note says of an image that has a manifest: what only this machine knows.
 _NOTED = (
-    *("recipe_hash", "built", "seconds", "checks", "verified", "command"),
+    *("recipe_hash", "built", "seconds", "verified", "command"),
     *("origin", "signatures"),
 )
 

@@ -101,7 +101,7 @@ def finish(image: StoredImage, find_site: FindSite = no_site) -> tuple[Verdict, 
     assert image.manifest
     site, reason = find_site()
     case = local_case(image, site=site, no_site=reason)
-    return (*image.manifest.verdicts, *verdicts(case, at_build=True))
+    return (*image.manifest.verified, *verdicts(case, at_build=True))
 
 
 def check_again(image: StoredImage, progress: Progress) -> tuple[Verdict, ...]:
