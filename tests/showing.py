@@ -51,7 +51,16 @@ REFUSING: dict[str, tuple[str, ...]] = {
 ACTING = frozenset(
     (
         *("demo", "doctor", "forward", "run", "setup", "shell", "ssh", "notebook connect"),
-        *("bench allreduce", "bench compare", "bench scale", "jobs copy", "notebook start"),
+        *(
+            "bench stage",
+            "pull",
+            "push",
+            "bench allreduce",
+            "bench compare",
+            "bench scale",
+            "jobs copy",
+            "notebook start",
+        ),
         *(f"cluster {name}" for name in "cut down exec join kill shell start up".split()),
         *(f"image {name}" for name in "build check copy import lock new".split()),
         *(f"image {name}" for name in "prune pull push remove sign verify".split()),

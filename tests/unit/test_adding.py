@@ -137,18 +137,3 @@ def test_the_rule_of_the_page_is_added_by_two_files_and_its_test(tmp_path):
         [sys.executable, "-c", RULE], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert "ulimit: a process may have 256 files open" in done.stdout, done.stderr
-    limited = (
-        "import pytest, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)); "
-    )
-    words = (
-        "-c",
-        f"{limited}sys.exit(pytest.main(sys.argv[1:]))",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "tests/unit/test_rules.py",
-    )
-    tested = subprocess.run(
-        [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert tested.returncode == 0, tested.stdout
