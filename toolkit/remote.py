@@ -31,7 +31,6 @@ from toolkit.trust import require_trusted
 
 _LOGIN = re.compile(r"(?:ssh://)?(?:[\w.+][\w.+-]*@)?[\w\[][\w.:%\]-]*\Z", re.ASCII)
 _CHUNK, _LONGEST_LINE = 64 << 10, 1 << 20  # bytes
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FAILED, _VANISHED = 255, 24  # of ssh itself, and as the job may end; of rsync: a file has gone
 # A master that hears nothing for a minute gives up; forwards of the user's own settings would be
 # refused where another connection has them.
@@ -103,9 +102,12 @@ def connect(login: str, notify: Callable[[str, str], None]) -> None:
         if is_connected(login):
             return
         notify("connecting", login)
-        words = ("ssh", "-fN", *_MASTER, "-S", path, "--", login)
         # The master keeps its standard error: a pipe would never end.
-        process = shell.start(words, stdout=subprocess.DEVNULL, stderr=messages.fileno())
+        process = shell.start(
+            ("ssh", "-fN", *_MASTER, "-S", path, "--", login),
+            stdout=subprocess.DEVNULL,
+            stderr=messages.fileno(),
+        )
         if process.wait() != 0:
             messages.seek(0)
             raise LoginError(
@@ -175,7 +177,11 @@ def run(
     )
     assert process.stdout
     output = open(process.stdout.fileno(), "rb", closefd=False)  # noqa: SIM115
-    handlers = {each: signal.signal(each, pass_on) for each in _SIGNALS if not terminal}
+    handlers = {
+        number: signal.signal(number, pass_on)
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if not terminal
+    }
     try:
         while not group and (line := output.readline(_CHUNK)):
             match = mark.fullmatch(line)

@@ -9,6 +9,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -234,14 +235,15 @@ def cli(context: click.Context, verbose: bool, on: str | None) -> None:
         for text in unknown_variables(os.environ):
             console.say("warning", text)
     words = context.meta[__name__]
-    is_group = cli.entries.get(words[0], ("",))[0].startswith("groups:")
-    is_help = not {"-h", "--help"}.isdisjoint(words[1 : 2 + is_group])
+    named = 2 if cli.entries.get(words[0], ("",))[0].startswith("groups:") else 1
     login = os.environ.get("TOOLKIT_ON") if on is None else on
-    context.obj = "" if words[0] in _LOCAL or is_help else login
-    if context.obj is None and any(settings_files(Path.cwd())):
-        from toolkit.planning.settings import chosen_login
+    is_local = words[0] in _LOCAL or words[named : named + 1] in (["-h"], ["--help"])
+    context.obj = "" if is_local else login
+    with suppress(FileNotFoundError):  # the current directory was removed
+        if context.obj is None and any(settings_files(Path.cwd())):
+            from toolkit.planning.settings import chosen_login
 
-        context.obj = chosen_login(Path.cwd())
+            context.obj = chosen_login(Path.cwd())
     if context.obj and words[0] not in _BOTH:
         context.exit(import_module("toolkit.cli.remote").run_on(context.obj, words))
 

@@ -32,8 +32,6 @@ _PATH = re.compile(r"(?P<before>(?:-*[\w-]+=)?)(?P<path>[^:]+)(?P<after>.*)\Z", 
 _READING = ("doctor", "explain", "logs", "ps", "results", "site", "stacks", "top")
 # The working tree goes with these, as their first words.
 _SENDING = ("run", "shell", "bench", "image build", "image import", "image lock")
-_UPDATE = ("-rltz", "--delete", "--delay-updates", "--exclude=__pycache__", "--exclude=*.sif")
-_PAUSES = (1, 2, 4, 8, *(15,) * 40)  # seconds, for a laptop that is without a network
 # The job whose submission was the only one since the tree was sent.
 _RESUME = """\
 sent=$PWD/{sent}
@@ -138,8 +136,7 @@ def _call(login: str, words: list[str], cwd: Path) -> str:
         names |= {*re.findall(r"--(?:env|secret)[=\0](\w+)", "\0".join(words))}
         names |= {*variables(), *chosen(cwd).secret, *chosen(cwd).pass_env}
         names |= {name for name in os.environ if name.startswith(SLURM_VARIABLE)}
-    given = [name for name in names if name.isidentifier() and name in os.environ]
-    exports = [f"export {name}={quoted(os.environ[name])}\n" for name in given]
+    exports = [f"export {name}={quoted(os.environ[name])}\n" for name in names & {*os.environ}]
     return "".join(exports) + _CALL.format(home=HOME, version=__version__, login=quoted(login))
 
 
@@ -151,7 +148,7 @@ def _reconnect(login: str, error: LoginLostError) -> None:
     """
     console.note("")
     console.say("lost", f"{error.cause}; connecting again")
-    for pause in _PAUSES:
+    for pause in (1, 2, 4, 8, *(15,) * 40):  # seconds
         try:
             return connect(login, lambda *_: None)
         except LoginError:
@@ -191,8 +188,8 @@ def translated(word: str, root: Path, cwd: Path) -> str:
     is_absolute, is_here = match["path"][0] == "/", os.path.exists(cwd / match["path"])  # noqa: PTH110
     real = Path(os.path.realpath(cwd / match["path"])) if is_here or is_absolute else root
     if real.is_relative_to(root):
-        relative = f"./{os.path.relpath(real, cwd)}"  # its name may begin with a dash
-        return match["before"] + relative + match["after"] if is_absolute else word
+        short = f"{match['before']}./{os.path.relpath(real, cwd)}{match['after']}"
+        return short if is_absolute else word
     if is_absolute and not (is_here and real.is_relative_to(os.path.realpath(Path.home()))):
         return word  # of the login node
     raise UsageError(
@@ -272,8 +269,8 @@ def push(login: str, yes: bool, dry_run: bool) -> None:
         return
     root = git.top(cwd) or cwd
     sizes, _ = choose(root, names_of(root, cwd / (chosen(cwd).runs or "runs"), "--on"))
-    rows = [(human_size(size), name) for name, size in sizes.items()]
-    console.out(console.table(("SIZE", "FILE"), rows))
+    for name, size in sizes.items():
+        console.out(f"{human_size(size):>7}  {name}")
 
 
 @click.command("pull")
@@ -292,20 +289,14 @@ def pull(login: str, run_name: str, paths: tuple[str, ...]) -> None:
       toolkit --on neuron pull train-0007 checkpoints/
     """
     cwd = Path.cwd()
-    own = f"{chosen(cwd).runs or 'runs'}/{run_name}"
-    sources = [os.path.normpath(name) for name in (own, *paths)]
+    names = (f"{chosen(cwd).runs or 'runs'}/{run_name}", *paths)
+    sources = [os.path.normpath(name) for name in names]
     if any(name.startswith(("/", "..")) for name in sources):
         raise UsageError("only what is below the current directory is copied", place="PATH")
     connect(login, console.say)
     # Links that lead out are left out, and what is newer here stays.
-    options = (
-        "-rltz",
-        "--safe-links",
-        "--update",
-        "--relative",
-        f"--exclude=/{sources[0]}/secrets",
-    )
-    words = (*options, *(f"on:./{name}" for name in sources), f"{cwd}/")
+    words = ["-rltz", "--safe-links", "--update", "--relative"]
+    words += [f"--exclude=/{sources[0]}/secrets", *(f"on:./{name}" for name in sources), f"{cwd}/"]
     with console.Steps() as progress:
         progress.begin("pull", run_name)
         rsync(login, enter(login, git.top(cwd), cwd), words)
@@ -344,7 +335,8 @@ def set_up(login: str, python: str | None, directory: str | None) -> None:
     with console.Steps() as progress:
         progress.begin("send", f"toolkit {__version__}")
         prepare = f"mkdir -p {HOME}/lib && chmod 700 {HOME} && cd {HOME}/lib"
-        rsync(login, prepare, (*_UPDATE, *map(str, sources), "on:./"))
+        words = ["-rltz", "--delete", "--delay-updates", "--exclude=__pycache__", "--exclude=*.sif"]
+        rsync(login, prepare, (*words, *map(str, sources), "on:./"))
         progress.begin("install", "Python packages")
         if (code := run(login, script)) != 0:
             raise LoginError(f"the set-up of {login} ended with exit code {code}", place="setup")
