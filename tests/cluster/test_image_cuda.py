@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from toolkit.images.store.settings import run_in_image
 pytestmark = pytest.mark.long  # 3 GB, and a quarter of an hour where it has to be built
 
 CODES = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
-# Programs that compile, archives and headers of CUDA, and libraries that must be there once.
+# Programs that compile, archives and headers of CUDA (Triton and numpy have small ones of their own), and libraries that must be
+# there once.
 LOOK = """\
 command -v gcc g++ cc nvcc cmake make
 cd /opt/venv
-find . -path './lib/*/site-packages/triton' -prune -o \\( -name nvcc -o -name '*.a' -o -name cuda.h -o -name nccl.h \\) -print
+find . \\( -path './lib/*/site-packages/triton' -o -path './lib/*/site-packages/numpy' \\) -prune -o \\( -name nvcc -o -name '*.a' -o -name cuda.h -o -name nccl.h \\) -print
 for name in libnccl libcudnn libcublasLt libcudart; do find / -xdev -name "$name.so.*" -size +1k; done | sort
 """
 
@@ -42,13 +44,22 @@ def test_it_holds_code_by_architecture_no_compiler_and_nothing_twice(cuda_image:
     ], found
 
 
-@pytest.mark.usefixtures("cluster")
+@pytest.fixture(scope="module")
+def roomy(toolkit: Any, toolkit_env: dict[str, str]) -> Iterator[dict[str, str]]:
+    """A cluster whose nodes hold two ranks with CUDA's libraries: each has more than 1 GB."""
+    env = {**toolkit_env, "TOOLKIT_CLUSTER": "roomy"}
+    done = toolkit(*"cluster up --nodes 2 --mem-per-node 16G".split(), env=env)
+    assert done.returncode == 0, done.stderr
+    yield env
+    toolkit("cluster", "down", env=env)
+
+
 @pytest.mark.parametrize("name", ["digits-ddp", "digits-horovod"])
 def test_exercises_train_in_it_without_a_gpu(
-    toolkit: Any, cuda_image: Path, shared_dir: Path, name: str
+    toolkit: Any, cuda_image: Path, roomy: dict[str, str], shared_dir: Path, name: str
 ) -> None:
     words = ("--image", cuda_image, "--nodes", 2, "--ntasks-per-node", 2, f"jobs/{name}")
-    done = toolkit("run", *map(str, words), cwd=shared_dir, timeout=900)
+    done = toolkit("run", *map(str, words), cwd=shared_dir, env=roomy, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     outcome = json.loads((shared_dir / "runs" / f"{name}-0001/outcome.json").read_text())
     assert outcome["results"]["world_size"] == 4
