@@ -221,6 +221,10 @@ def test_commands_about_this_machine_need_no_login(tmp_path: Path) -> None:
         )
         assert done.returncode == code, done.stderr
     assert not (tmp_path / "pwned").exists()
-    env["TOOLKIT_ON"] = ""
-    done = subprocess.run([*words, "ps"], cwd=tmp_path, env=env, capture_output=True, check=False)
-    assert done.returncode == 0
+    for here in ({"TOOLKIT_ON": ""}, {}):
+        env = {name: value for name, value in env.items() if name != "TOOLKIT_ON"} | here
+        for rest, code in ((("ps",), 0), (("push",), 64), (("pull", "x"), 64)):
+            done = subprocess.run(
+                [*words, *rest], cwd=tmp_path, env=env, capture_output=True, check=False
+            )
+            assert done.returncode == code, done.stderr

@@ -238,12 +238,12 @@ def cli(context: click.Context, verbose: bool, on: str | None) -> None:
     named = 2 if cli.entries.get(words[0], ("",))[0].startswith("groups:") else 1
     login = os.environ.get("TOOLKIT_ON") if on is None else on
     is_local = words[0] in _LOCAL or words[named : named + 1] in (["-h"], ["--help"])
-    context.obj = "" if is_local else login
     with suppress(FileNotFoundError):  # the current directory was removed
-        if context.obj is None and any(settings_files(Path.cwd())):
+        if login is None and not is_local and any(settings_files(Path.cwd())):
             from toolkit.planning.settings import chosen_login
 
-            context.obj = chosen_login(Path.cwd())
+            login = chosen_login(Path.cwd())
+    context.obj = "" if is_local else login or ""
     if context.obj and words[0] not in _BOTH:
         context.exit(import_module("toolkit.cli.remote").run_on(context.obj, words))
 
