@@ -30,6 +30,7 @@ from toolkit.quoting import shell_words
 from toolkit.trust import require_trusted
 
 _LOGIN = re.compile(r"(?:ssh://)?(?:[\w.+][\w.+-]*@)?[\w\[][\w.:%\]-]*\Z", re.ASCII)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _CHUNK, _LONGEST_LINE = 64 << 10, 1 << 20  # bytes
 _FAILED, _VANISHED = 255, 24  # of ssh itself, and as the job may end; of rsync: a file has gone
 # A master that hears nothing for a minute gives up; forwards of the user's own settings would be
@@ -169,19 +170,12 @@ def run(
         shell.run(_command(login, "-T", kill), check=False, timeout=15)
 
     # Ctrl-C must not end ssh: it is passed on. With a terminal it is a key.
-    process = shell.start(
-        _command(login, "-t" if terminal else "-T", f"printf '\\n{token} %s\\n' $$; {script}"),
-        stdin=None,
-        stderr=None,
-        new_session=not terminal,
-    )
+    marked = f"printf '\\n{token} %s\\n' $$; {script}"
+    argv = _command(login, "-t" if terminal else "-T", marked)
+    process = shell.start(argv, stdin=None, stderr=None, new_session=not terminal)
     assert process.stdout
     output = open(process.stdout.fileno(), "rb", closefd=False)  # noqa: SIM115
-    handlers = {
-        number: signal.signal(number, pass_on)
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if not terminal
-    }
+    handlers = {each: signal.signal(each, pass_on) for each in _SIGNALS if not terminal}
     try:
         while not group and (line := output.readline(_CHUNK)):
             match = mark.fullmatch(line)
