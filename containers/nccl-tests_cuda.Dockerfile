@@ -336,10 +336,13 @@ RUN set -ex; \
         '' \
         'code = {path.stem: path.read_text().split() for path in sorted(COMPILED.glob("*.gpu-code"))}' \
         'if find_spec("torch"):' \
-        '    code["torch"] = (import_module("torch")._C._cuda_getArchFlags() or "").split()' \
+        '    flags = getattr(import_module("torch")._C, "_cuda_getArchFlags", str)  # not in one for CPUs' \
+        '    code["torch"] = (flags() or "").split()' \
         'if find_spec("tensorflow"):' \
         '    build = import_module("tensorflow").sysconfig.get_build_info()' \
         '    code["tensorflow"] = [str(name) for name in build.get("cuda_compute_capabilities", ())]' \
+        'if not sys.argv[1:]:  # what was built for CPUs says nothing of GPUs' \
+        '    code = {name: has for name, has in code.items() if has}' \
         'wrong = []' \
         'for name, has in code.items():' \
         '    print(f"toolkit-fact: gpu-code {name} {'"'"' '"'"'.join(has)}")' \
@@ -715,7 +718,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:/opt/nccl-tests:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="nccl-tests_cuda"
-LABEL toolkit.recipe-hash="bf4603a6a2658e8f1c7aa7f07413add174e9296a87772040e78e892b01af1c68"
+LABEL toolkit.recipe-hash="bd1c3bb3f1d178ecb42a07a60328bb60bf870f6883d91c3eafe4bb1a042ef7fb"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

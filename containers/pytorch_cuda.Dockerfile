@@ -296,10 +296,13 @@ RUN set -ex; \
         '' \
         'code = {path.stem: path.read_text().split() for path in sorted(COMPILED.glob("*.gpu-code"))}' \
         'if find_spec("torch"):' \
-        '    code["torch"] = (import_module("torch")._C._cuda_getArchFlags() or "").split()' \
+        '    flags = getattr(import_module("torch")._C, "_cuda_getArchFlags", str)  # not in one for CPUs' \
+        '    code["torch"] = (flags() or "").split()' \
         'if find_spec("tensorflow"):' \
         '    build = import_module("tensorflow").sysconfig.get_build_info()' \
         '    code["tensorflow"] = [str(name) for name in build.get("cuda_compute_capabilities", ())]' \
+        'if not sys.argv[1:]:  # what was built for CPUs says nothing of GPUs' \
+        '    code = {name: has for name, has in code.items() if has}' \
         'wrong = []' \
         'for name, has in code.items():' \
         '    print(f"toolkit-fact: gpu-code {name} {'"'"' '"'"'.join(has)}")' \
@@ -666,7 +669,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cuda"
-LABEL toolkit.recipe-hash="e6f054bbc2eac8d2cb9dcda38318330442ab9bee973956685656597d4bee33c1"
+LABEL toolkit.recipe-hash="ff01b80b2ae5d9b09f0a5750bca87e3dd83b195a0e1592dc107abbb23e3dae8a"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

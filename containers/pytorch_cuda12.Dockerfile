@@ -297,10 +297,13 @@ RUN set -ex; \
         '' \
         'code = {path.stem: path.read_text().split() for path in sorted(COMPILED.glob("*.gpu-code"))}' \
         'if find_spec("torch"):' \
-        '    code["torch"] = (import_module("torch")._C._cuda_getArchFlags() or "").split()' \
+        '    flags = getattr(import_module("torch")._C, "_cuda_getArchFlags", str)  # not in one for CPUs' \
+        '    code["torch"] = (flags() or "").split()' \
         'if find_spec("tensorflow"):' \
         '    build = import_module("tensorflow").sysconfig.get_build_info()' \
         '    code["tensorflow"] = [str(name) for name in build.get("cuda_compute_capabilities", ())]' \
+        'if not sys.argv[1:]:  # what was built for CPUs says nothing of GPUs' \
+        '    code = {name: has for name, has in code.items() if has}' \
         'wrong = []' \
         'for name, has in code.items():' \
         '    print(f"toolkit-fact: gpu-code {name} {'"'"' '"'"'.join(has)}")' \
@@ -667,7 +670,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cuda12"
-LABEL toolkit.recipe-hash="4baecabbfcc7be38f717074073ae1524f3eaa7f4bcdc193e14c614273b823084"
+LABEL toolkit.recipe-hash="ec0c101a4d0d6fc66336459977dac9158ca9d7b8246537a6836eda5a1b680a29"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -315,10 +315,13 @@ RUN set -ex; \
         '' \
         'code = {path.stem: path.read_text().split() for path in sorted(COMPILED.glob("*.gpu-code"))}' \
         'if find_spec("torch"):' \
-        '    code["torch"] = (import_module("torch")._C._cuda_getArchFlags() or "").split()' \
+        '    flags = getattr(import_module("torch")._C, "_cuda_getArchFlags", str)  # not in one for CPUs' \
+        '    code["torch"] = (flags() or "").split()' \
         'if find_spec("tensorflow"):' \
         '    build = import_module("tensorflow").sysconfig.get_build_info()' \
         '    code["tensorflow"] = [str(name) for name in build.get("cuda_compute_capabilities", ())]' \
+        'if not sys.argv[1:]:  # what was built for CPUs says nothing of GPUs' \
+        '    code = {name: has for name, has in code.items() if has}' \
         'wrong = []' \
         'for name, has in code.items():' \
         '    print(f"toolkit-fact: gpu-code {name} {'"'"' '"'"'.join(has)}")' \
@@ -685,7 +688,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="ray_cuda"
-LABEL toolkit.recipe-hash="e13a3b4e95c787199419e30f2f033c3c12b253e2399eca9836ea5db60445b43f"
+LABEL toolkit.recipe-hash="c35f48c9bb78bbf46d7a726e2495e9cd9f14f3f02ae43c9d1961ba31dc0bcb52"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

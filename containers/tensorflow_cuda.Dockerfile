@@ -319,10 +319,13 @@ RUN set -ex; \
         '' \
         'code = {path.stem: path.read_text().split() for path in sorted(COMPILED.glob("*.gpu-code"))}' \
         'if find_spec("torch"):' \
-        '    code["torch"] = (import_module("torch")._C._cuda_getArchFlags() or "").split()' \
+        '    flags = getattr(import_module("torch")._C, "_cuda_getArchFlags", str)  # not in one for CPUs' \
+        '    code["torch"] = (flags() or "").split()' \
         'if find_spec("tensorflow"):' \
         '    build = import_module("tensorflow").sysconfig.get_build_info()' \
         '    code["tensorflow"] = [str(name) for name in build.get("cuda_compute_capabilities", ())]' \
+        'if not sys.argv[1:]:  # what was built for CPUs says nothing of GPUs' \
+        '    code = {name: has for name, has in code.items() if has}' \
         'wrong = []' \
         'for name, has in code.items():' \
         '    print(f"toolkit-fact: gpu-code {name} {'"'"' '"'"'.join(has)}")' \
@@ -692,7 +695,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cuda"
-LABEL toolkit.recipe-hash="2e77cef0cfb3d9c9f569a65bc9799d1b3a56113a7e423a4091d4e5bddf32b12f"
+LABEL toolkit.recipe-hash="6d908193d24d48526c7af2de90ab5e30cd8d8295009dc0541b4c5436bc95c355"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

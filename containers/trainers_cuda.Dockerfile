@@ -334,10 +334,13 @@ RUN set -ex; \
         '' \
         'code = {path.stem: path.read_text().split() for path in sorted(COMPILED.glob("*.gpu-code"))}' \
         'if find_spec("torch"):' \
-        '    code["torch"] = (import_module("torch")._C._cuda_getArchFlags() or "").split()' \
+        '    flags = getattr(import_module("torch")._C, "_cuda_getArchFlags", str)  # not in one for CPUs' \
+        '    code["torch"] = (flags() or "").split()' \
         'if find_spec("tensorflow"):' \
         '    build = import_module("tensorflow").sysconfig.get_build_info()' \
         '    code["tensorflow"] = [str(name) for name in build.get("cuda_compute_capabilities", ())]' \
+        'if not sys.argv[1:]:  # what was built for CPUs says nothing of GPUs' \
+        '    code = {name: has for name, has in code.items() if has}' \
         'wrong = []' \
         'for name, has in code.items():' \
         '    print(f"toolkit-fact: gpu-code {name} {'"'"' '"'"'.join(has)}")' \
@@ -704,7 +707,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="trainers_cuda"
-LABEL toolkit.recipe-hash="b79f386d4827f43a291795f62bbf78f45cc55cc14bedfb5cab576e35d5eb8329"
+LABEL toolkit.recipe-hash="e2f0e27b84e9e8ebab8b68e1b12e9e2422734aaa67292da231cffaec94ba63a6"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -57,6 +57,30 @@ def test_one_witness_of_horovods_build_is_not_enough(
     assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done
 
 
+GPU_TORCH = "class _C:\n    _cuda_getArchFlags = lambda: 'sm_80 sm_90'\n"
+CPU_FLOW = "class sysconfig:\n    get_build_info = dict\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "torch", "code", "says"),
+    [
+        ("", GPU_TORCH, 0, "toolkit-fact: gpu-code torch sm_80 sm_90\ntorch: sm_80, sm_90\n"),
+        ("", "class _C: pass\n", 0, "\n"),
+        ("sm_90", "class _C: pass\n", 1, "torch has no code for sm_90"),
+    ],
+)
+def test_a_framework_that_was_built_for_cpus_claims_no_gpu_code(words, torch, code, says, tmp_path):
+    """Beside another one with CUDA; else the image would be refused for every GPU."""
+    for name, text in (("torch", torch), ("tensorflow", "" if words else CPU_FLOW)):
+        if text:
+            (tmp_path / f"{name}.py").write_text(text)
+    argv = [sys.executable, str(SCRIPTS / "gpu_code.py"), *words.split()]
+    env = {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr if code else done.stdout == says
+
+
 @pytest.mark.parametrize(
     ("changes", "controller", "says"),
     [

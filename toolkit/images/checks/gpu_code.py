@@ -12,10 +12,13 @@ COMPILED = Path("/opt/toolkit/gpu-code")  # a list of each, written where the co
 
 code = {path.stem: path.read_text().split() for path in sorted(COMPILED.glob("*.gpu-code"))}
 if find_spec("torch"):
-    code["torch"] = (import_module("torch")._C._cuda_getArchFlags() or "").split()
+    flags = getattr(import_module("torch")._C, "_cuda_getArchFlags", str)  # not in one for CPUs
+    code["torch"] = (flags() or "").split()
 if find_spec("tensorflow"):
     build = import_module("tensorflow").sysconfig.get_build_info()
     code["tensorflow"] = [str(name) for name in build.get("cuda_compute_capabilities", ())]
+if not sys.argv[1:]:  # what was built for CPUs says nothing of GPUs
+    code = {name: has for name, has in code.items() if has}
 wrong = []
 for name, has in code.items():
     print(f"toolkit-fact: gpu-code {name} {' '.join(has)}")
