@@ -35,7 +35,7 @@ from toolkit.images.recipe import library
 from toolkit.images.store import store
 
 BASE, SIZE = "pytorch_cpu", 2_100_000_000
-FLAT_BAR, BUILDKIT_BAR, LINE_BAR = 0.2, 1.2, 3.0
+FLAT_BAR, BUILDKIT_BAR, LINE_BAR = 0.2, 1.2, 4.0
 PACKAGE_BAR = 15.0  # seconds beyond the step of pip
 _WHEELS = "/opt/bench-wheels"
 _PYTHON = "/opt/venv/bin"
