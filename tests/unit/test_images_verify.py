@@ -124,6 +124,14 @@ def test_checks_run_in_forks_of_one_process_and_each_has_a_result(tmp_path):
     }
 
 
+def test_a_fact_without_a_value_is_none():
+    """Any image can print it, and it must not end the command."""
+    results = Results()
+    for line in ("toolkit-fact: gpu-code  ", "toolkit-fact: mpi \t", "toolkit-fact: mpi pmix"):
+        results.feed(line)
+    assert (results.gpu_code, results.mpi) == ({}, ["pmix"])
+
+
 TORCH = ImageContents(python="3.11", modules=("torch",), programs=("torchrun",))
 WHOLE = ImageContents(
     python="3.11", modules=("torch", "horovod"), programs=("mpirun", "ompi_info", "horovodrun")

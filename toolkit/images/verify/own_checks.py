@@ -23,7 +23,7 @@ MOUNTED = "/mnt/toolkit/checks"  # where the image has the scripts of ``images/c
 _MARK = "toolkit-json: "  # begins the line in which ``checks/look.py`` reports
 _PATIENCE, _PATIENCE_FOR_ALL = 300.0, 900.0  # seconds for one program, and for all checks together
 _CHECK = re.compile(r"toolkit-check: (?P<name>\S+) (?P<outcome>passed|failed): (?P<detail>.*)")
-_FACT = re.compile(r"toolkit-fact: (?P<kind>framework|mpi|controller|gpu-code) (?P<value>.+)")
+_FACT = re.compile(r"toolkit-fact: (?P<kind>framework|mpi|controller|gpu-code) (?P<value>\S.*)")
 # horovodrun's prefix of its ranks' lines.
 _RANK = re.compile(r"\[\d+(?:,\d+)?\]<std(?:out|err)>: ?")
 
