@@ -13,7 +13,7 @@ from toolkit.images.lockfile.apply import hash_parts
 from toolkit.images.lockfile.files import open_index
 from toolkit.images.lockfile.index import File
 from toolkit.images.recipe import library
-from toolkit.images.recipe.bases import LocalImage
+from toolkit.images.recipe.bases import Base, LocalImage
 from toolkit.images.recipe.block import BUILD_PACKAGES
 from toolkit.images.recipe.lock import Lock, Pinned
 from toolkit.images.recipe.names import normalize_name
@@ -49,7 +49,7 @@ def make(recipe: str, epoch: int) -> Lock:
     image = store.find(str(store.images_directory() / f"{resolved.name}.sif"))
     manifest = _manifest(image, resolved)
     contents = read_contents(image.path)
-    build = _list_build(image, contents.packages)
+    build = _list_build(image, resolved.base, contents.packages)
     lock = Lock(
         name=resolved.name,
         recipe_hash=library.hash_recipe(resolved),
@@ -176,9 +176,14 @@ def _platform(contents: Contents) -> str:
     return f"{machine}-manylinux_2_{known[-1]}" if known and machine in _MACHINES else ""
 
 
-def _list_build(image: StoredImage, has: Packages) -> Packages:
-    """Return the packages that only the build of an image had, which the image lists."""
-    printed = run_in_image(image.path, ["cat", BUILD_PACKAGES], timeout=_PATIENCE).stdout
+def _list_build(image: StoredImage, base: Base, has: Packages) -> Packages:
+    """Return the packages that only the build of an image had, which the image lists.
+
+    A list of its base comes first, of versions that no mirror may have any more, nor need have.
+    """
+    printed = _read_list(image.path)
+    if isinstance(base, LocalImage):
+        printed = printed.removeprefix(_read_list(base.path))
     lines = [match for match in map(_LISTED.fullmatch, printed.splitlines()) if match]
     apt = {line["name"]: line["version"] for line in lines if line["kind"] == " "}
     pip = {normalize_name(line["name"]): line["version"] for line in lines if line["kind"] != " "}
@@ -187,3 +192,8 @@ def _list_build(image: StoredImage, has: Packages) -> Packages:
         apt={name: version for name, version in apt.items() if name not in has.apt},
         pip=dict(item for item in sorted(pip.items()) if item not in stay),
     )
+
+
+def _read_list(path: str) -> str:
+    """Return an image's list of what only its build had; empty if it has none."""
+    return run_in_image(path, ["cat", BUILD_PACKAGES], timeout=_PATIENCE).stdout
