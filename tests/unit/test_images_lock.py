@@ -21,13 +21,13 @@ from toolkit.images.lockfile import files as locking
 from toolkit.images.lockfile import make
 from toolkit.images.lockfile.index import File, Index
 from toolkit.images.recipe import library
-from toolkit.images.recipe.bases import Debootstrap
+from toolkit.images.recipe.bases import Debootstrap, LocalImage
 from toolkit.images.recipe.block import Step
 from toolkit.images.recipe.lock import Lock, Pinned, format_lock, parse_lock
 from toolkit.images.store.contents import Contents, DebianPackage, PythonPackage
 from toolkit.images.store.store import StoredImage
 from toolkit.model.image import BaseImage, Layer, Packages
-from toolkit.shell import Result
+from toolkit.shell import Result, run
 
 RECIPE = 'summary = "s"\n[base]\nkind = "debootstrap"\nrelease = "bookworm"\n'
 LOCK = Lock(
@@ -251,13 +251,44 @@ def test_a_locked_build_is_lent_the_locked_files_and_nothing_else() -> None:
 def test_what_only_the_build_had_is_what_the_image_lists_beyond_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A package of both in one version is the image's; pip of the build may have another one."""
+    """A package of both in one version is the image's; pip of the build may have another one.
+
+    What the build of its base had needs no mirror.
+    """
     lines = ("g++ 4:12.2", "libc6 2.36-9", "Some.Thing==1.0+cpu", "wheel==2", "six==1", "", "a b c")
-    result = Result(("cat",), 0, "\n".join(lines), "")
-    monkeypatch.setattr(make, "run_in_image", lambda *_, **__: result)
+    before = "cmake 3.1\nsetuptools==65\n"
+    texts = {"/x.sif": before + "\n".join(lines), "/base.sif": before}
+
+    def show(path: str, command: list[str], **_: object) -> Result:
+        return Result(tuple(command), 0, texts[path], "")
+
+    monkeypatch.setattr(make, "run_in_image", show)
     has = Packages(apt={"libc6": "2.36-9"}, pip={"some_thing": "1.0+cpu", "wheel": "1"})
-    found = make._list_build(StoredImage(name="x", path="/x.sif"), has)
+    base = LocalImage(path="/base.sif")
+    found = make._list_build(StoredImage(name="x", path="/x.sif"), base, has)
     assert found == Packages(apt={"g++": "4:12.2"}, pip={"six": "1", "wheel": "2"})
+
+
+@pytest.mark.parametrize(
+    ("offered", "code", "says"),
+    [
+        ("g++ | 12.2 | main", 0, ""),
+        ("g++ | 12.3 | main", 1, "g++ 12.2 (there is 12.3)"),
+        ("", 0, "g++ 12.2 (there is none)"),  # of a part that only a later step asks for
+    ],
+)
+def test_an_update_fails_if_a_mirror_has_only_other_versions(
+    tmp_path: Path, offered: str, code: int, says: str
+) -> None:
+    lock = msgspec.structs.replace(LOCK, apt={"libc6": "2.36-9"}, apt_build={"g++": "12.2"})
+    (tmp_path / "apt-preferences").write_text(locks.format_preferences(lock))
+    for name, text in (("dpkg-query", "libc6 2.36-9"), ("apt-cache", offered)):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{text}'\n")
+        (tmp_path / name).chmod(0o755)
+    script = locks.SCRIPT.replace(f"{host.ROOT}/", f"{tmp_path}/")
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = run(["sh", "-c", script], env=path, check=False)
+    assert (done.returncode, locks.parse_missing(done.stdout)) == (code, (says,) if says else ())
 
 
 def test_an_image_that_is_not_as_locked_is_told() -> None:
