@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -84,8 +85,11 @@ def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
 
     monkeypatch.setattr(stage, "down", take_down)
     dead, empty = (tmp_path / f"toolkit-rehearsal-{word}" for word in "ab")
-    for place in (dead / "c", dead / "home" / "tkw1-01", empty):
+    other = tmp_path / "toolkit-rehearsal-c"
+    for place in (dead / "c", dead / "home" / "tkw1-01", empty, other / "c"):
         place.mkdir(parents=True)
+    (dead / ".host").write_text(socket.gethostname())
+    (other / ".host").write_text("another")  # it may live there: its lock is not seen here
     (tmp_path / "toolkit-rehearsal-link").symlink_to(tmp_path)
     (tmp_path / "toolkit-rehearsal-file").touch()
     with monkeypatch.context() as patch:
@@ -100,7 +104,7 @@ def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
         assert stage.clean(tmp_path, Silent()) == []
     assert removed == [dead]
     left = {path.name for path in tmp_path.iterdir()}
-    assert left == {"toolkit-rehearsal-link", "toolkit-rehearsal-file"}
+    assert left == {"toolkit-rehearsal-link", "toolkit-rehearsal-file", other.name}
 
 
 def attempt(person: str, exercise: str, began: float, after: float, **more: Any) -> Attempt:
@@ -155,10 +159,14 @@ elif words[0] == "run" and words[-1] == "02":
 elif words[0] == "run" and words[-1] == "03":
     print(json.dumps({"run": "runs/03-0001"}))
     sys.exit(1)
+elif words[0] == "run" and words[-1] == "04":
+    print(json.dumps({"run": "runs/04-0001"}))
+    sys.exit(137)  # of a rank that had no memory
 elif words[0] == "explain":
     print(json.dumps({"match": {"cause": "no label", "fix": ["look"]}}))
 elif words[0] == "cancel":
-    pathlib.Path("cancelled").write_text(words[1])
+    with pathlib.Path("cancelled").open("a") as stream:
+        print(words[1], file=stream)
 else:
     print(json.dumps({"results": {"accuracy": 0.5}}))
 """
@@ -169,16 +177,21 @@ def test_a_participant_runs_jobs_and_ends_what_takes_too_long(tmp_path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} {tmp_path}/tool.py "$@"\n')
     python.chmod(0o755)
-    words = ("2", "source", str(python), "01", "02", "03")
+    words = ("2", "source", str(python), "01", "02", "03", "04")
     home = ("env", f"HOME={tmp_path}", "bash", "-c", rehearse._COMMANDS, "participant", *words)
     _, is_stopped = rehearse.run_all([home])
-    person = accounts.Person("a", tmp_path)
-    join, one, two, three = rehearse.attempts([person], 0.0, {("a", "01"): 3.0})
+    people = [accounts.Person("a", tmp_path), accounts.Person("b", tmp_path / "none")]
+    expected, options = ("join", "01", "02", "03", "04", "05"), rehearse.Options(2, limit=2)
+    done = rehearse.attempts(people, expected, 0.0, {("a", "01"): 3.0}, options)
+    join, one, two, three, four, five, other = done
     assert (is_stopped, join.exercise, join.ok) == (False, "join", True)
     assert (one.ok, one.accuracy, one.queued, two.began >= one.after) == (True, 0.5, 3.0, True)
     assert (two.ok, two.cause) == (False, "it took too long, and was ended")
     assert (three.ok, three.cause, three.fix) == (False, "no label", "look")
-    assert (tmp_path / "mine" / "cancelled").read_text() == "02-0001"
+    assert (four.ok, four.cause) == (False, "no label")
+    # The script ended before it, and that of the other participant never began.
+    assert (five.ok, five.exercise, other.ok, other.exercise) == (False, "05", False, "join")
+    assert "02-0001" in (tmp_path / "mine" / "cancelled").read_text().split()
 
 
 def test_an_image_that_was_not_built_from_the_lock_fails_the_check(tmp_path, monkeypatch):

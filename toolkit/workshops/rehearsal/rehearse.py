@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from toolkit import shell
 from toolkit.errors import ForbiddenError, UsageError
 from toolkit.files import read_text
@@ -24,13 +26,12 @@ from toolkit.workshops.model import WORKSHOP, Workshop
 from toolkit.workshops.reading import job_of, load, source_of
 from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.accounts import Person, Tool
-from toolkit.workshops.rehearsal.report import Attempt, Report
+from toolkit.workshops.rehearsal.report import JOIN, Attempt, Report
 from toolkit.workshops.rehearsal.stage import HOME, Stage, clean, stage, temporary_place
 
 _EVERY = 1.0  # seconds between two measurements of memory
 _PARENT = Path("/var/tmp")  # of rehearsals
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-_TIMED_OUT = 124  # of timeout(1)
 _COMMANDS = Path(__file__).with_name("participant.sh").read_text(encoding="utf-8")
 
 
@@ -97,7 +98,9 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
                 exercises=exercises,
                 cluster=cluster.about,
                 seconds=round(time.time() - began, 1),
-                attempts=attempts(people, began, _waiting(cluster)),
+                attempts=attempts(
+                    people, () if stopped else (JOIN, *exercises), began, _waiting(cluster), options
+                ),
                 cpus=os.cpu_count() or 1,
                 cpu_seconds=round(_busy() - busy, 1),
                 memory=memory,
@@ -175,23 +178,38 @@ def run_all(commands: Sequence[Sequence[str]]) -> tuple[int, bool]:
 
 
 def attempts(
-    people: Sequence[Person], began: float, waited: dict[tuple[str, str], float]
+    people: Sequence[Person],
+    expected: Sequence[str],
+    began: float,
+    waited: dict[tuple[str, str], float],
+    options: Options,
 ) -> tuple[Attempt, ...]:
     """Return what the participants did, in the order of their ends.
 
     Args:
         people: the participants, whose homes have what their commands left.
+        expected: what each of them was to do: a participant who could not go on has failed.
         began: when the first command began, in seconds since 1970.
         waited: person and exercise -> seconds in the queue.
+        options: with the seconds after which a command was ended.
     """
-    done = []
+    done: list[Attempt] = []
     for person in people:
+        own: dict[str, Attempt] = {}
         for line in _text(person.home / "times").splitlines():
             with contextlib.suppress(ValueError):  # a line of a job
                 name, code, start, end = line.rsplit(" ", 3)
                 span = (float(start) - began, float(end) - began)
                 queued = waited.get((person.name, name))
-                done.append(_attempt(person, name, int(code), span, queued))
+                own[name] = _attempt(person, name, int(code), span, queued)
+                if not own[name].ok and span[1] - span[0] >= options.limit:  # 137 is of memory, too
+                    cause = "it took too long, and was ended"
+                    own[name] = replace(own[name], cause=cause, fix="")
+        lost = next((name for name in expected if name not in own), None)
+        if lost is not None and (JOIN not in own or own[JOIN].ok):
+            now = time.time() - began
+            own[lost] = _attempt(person, lost, 1, (now, now), None)
+        done += own.values()
     return tuple(sorted(done, key=lambda each: each.after))
 
 
@@ -199,7 +217,7 @@ def _attempt(
     person: Person, name: str, code: int, span: tuple[float, float], queued: float | None
 ) -> Attempt:
     accuracy = (_data(person.home / f"{name}.json").get("results") or {}).get("accuracy")
-    cause, fix = _cause(person.home, name, code) if code else ("", "")
+    cause, fix = _cause(person.home, name) if code else ("", "")
     return Attempt(
         person=person.name,
         exercise=name,
@@ -213,20 +231,19 @@ def _attempt(
     )
 
 
-def _cause(home: Path, name: str, code: int) -> tuple[str, str]:
+def _cause(home: Path, name: str) -> tuple[str, str]:
     """Return why a command failed and what to do: by explain, by its findings, by its messages."""
-    if code in (_TIMED_OUT, 128 + signal.SIGKILL):
-        return "it took too long, and was ended", ""
     answer, explained = _data(home / f"{name}.json"), _data(home / f"{name}.explain")
     match = explained.get("match") or {}
     if "run" in answer and (cause := match.get("cause") or explained.get("first")):
         return str(cause), str((match.get("fix") or [""])[0])
-    wrong = [each for each in answer.get("findings") or () if each.get("outcome") != "PASS"]
+    wrong = [each for each in answer.get("findings") or () if each.get("outcome", "FAIL") == "FAIL"]
     causes = [str(each.get("cause") or each.get("detail") or "") for each in wrong]
     steps = [str(each["next_step"]) for each in wrong if each.get("next_step")]
     text = _text(home / f"{name}.messages")
     lines = [line for line in text.splitlines() if line.startswith("error:")] or text.splitlines()
-    return "; ".join(causes) or (lines or [""])[-1], "; ".join(steps)
+    last = (lines or ["it left no message: the disk may be full"])[-1]
+    return "; ".join(causes) or last, "; ".join(steps)
 
 
 def _data(path: Path) -> dict[str, Any]:

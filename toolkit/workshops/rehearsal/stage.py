@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +128,7 @@ def _write_site(name: str, etc: Path) -> None:
 
 
 _PREFIX = "toolkit-rehearsal-"
+_HOST = ".host"  # the numbers of processes mean nothing on another login node
 HOME = "home"  # the participants' homes
 
 
@@ -142,6 +144,7 @@ def temporary_place(parent: Path) -> Iterator[Path]:
         lock = lock_new_directory(place)
     try:
         place.chmod(0o755)
+        (place / _HOST).write_text(socket.gethostname(), encoding="utf-8")
         yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -186,9 +189,16 @@ def _lock_of_dead(place: Path) -> int | None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(lock).st_uid == os.geteuid() and place.is_dir():
+        if os.fstat(lock).st_uid == os.geteuid() and place.is_dir() and _is_of_this_host(place):
             return lock
     except OSError:
         pass  # a living one holds it
     os.close(lock)
     return None
+
+
+def _is_of_this_host(place: Path) -> bool:
+    try:
+        return (place / _HOST).read_text(encoding="utf-8") == socket.gethostname()
+    except FileNotFoundError:
+        return True  # it was killed before it wrote the name
