@@ -299,6 +299,10 @@ def test_the_consent_is_kept_unless_it_is_withdrawn(tmp_path, drop):
 def test_a_reset_changes_nothing_if_the_workshop_is_gone(packed, tmp_path):
     archive.unpack(packed, tmp_path / "shared")
     member = joined(tmp_path / "shared", tmp_path / "mine")
+    (tmp_path / "shared" / "exercises").rename(tmp_path / "exercises")
+    with pytest.raises(ScriptMissingError, match="no longer at"):
+        join.reset(member.directory, member.joined, "01-ddp")
+    (tmp_path / "exercises").rename(tmp_path / "shared" / "exercises")
     results.remove_unpacked(tmp_path / "shared", "first")
     with pytest.raises(ScriptMissingError, match="no longer at"):
         join.reset(member.directory, member.joined, "01-ddp")

@@ -140,6 +140,7 @@ def _faults_of_parts(data: object, kinds: Iterable[Any], key: str) -> Iterator[B
             yield from _faults_of_keys(data, kind, key)
         elif isinstance(data, dict) and get_origin(kind) is dict:
             for name, entry in data.items():
+                yield from _faults(name, inner[0], _below(key, name))
                 yield from _faults(entry, inner[1], _below(key, name))
         elif isinstance(data, list) and get_origin(kind) is tuple and ... in inner:
             for number, entry in enumerate(data):

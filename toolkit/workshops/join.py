@@ -278,7 +278,7 @@ def reset(directory: Path, joined: Joined, name: str) -> Path | None:
             value=name,
         )
     source, own = Path(joined.source), directory / name
-    if not (source / CONTENTS).is_file():
+    if not (source / CONTENTS).is_file() or not (source / "exercises" / name).is_dir():
         raise ScriptMissingError(
             f"the workshop {joined.name} is no longer at {joined.source}",
             place=str(source),

@@ -24,7 +24,9 @@ Name = Annotated[
     str,
     Meta(pattern=rf"^(?!runs\Z){NAME.pattern}", description="a name of a folder, such as 01-ddp"),
 ]
-PlainName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w.-]{0,59}\Z", description="a plain name")]
+PlainName = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,59}\Z", description="a plain name")
+]
 PathInside = Annotated[
     str, Meta(pattern=_INSIDE, description="a file or folder beside workshop.toml")
 ]
