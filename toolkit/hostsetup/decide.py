@@ -148,8 +148,8 @@ def adjustments(facts: Facts) -> tuple[Action, ...]:
         (
             facts.fuse == "absent",
             "fuse",
-            f"/dev/fuse is missing: {why}",
-            ("modprobe fuse || mknod /dev/fuse c 10 229", opens),
+            f"/dev/fuse is missing (a container gets it with --device /dev/fuse): {why}",
+            ("modprobe fuse; test -e /dev/fuse || mknod /dev/fuse c 10 229", opens),
         ),
         (
             not facts.ids,

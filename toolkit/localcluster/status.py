@@ -279,6 +279,8 @@ def _find(paths: Paths, name: str, place: str | None = None) -> tuple[Shape, Nod
         raise UsageError(
             f"cluster {paths.name} has no node {name!r}",
             place=place,
+            choices=nodes,
+            value=name,
             next_step=f"toolkit cluster status; one of {', '.join([*nodes][:8])}",
         )
     return shape, nodes[name]
