@@ -98,7 +98,11 @@ def test_an_installation_that_was_cut_off_is_ended_even_where_all_programs_are_t
     ("change", "kind", "first"),
     [
         ({"fuse": "closed"}, "fuse", "chmod 666 /dev/fuse"),
-        ({"fuse": "absent"}, "fuse", "modprobe fuse; test -e /dev/fuse || mknod /dev/fuse c 10 229"),
+        (
+            {"fuse": "absent"},
+            "fuse",
+            "modprobe fuse; test -e /dev/fuse || mknod /dev/fuse c 10 229",
+        ),
         ({"ids": False, "user": "kim"}, "ids", "apptainer config fakeroot --add kim"),
         ({"unresolved": "fresh"}, "name", r"printf '\n127.0.1.1 %s\n' fresh >> /etc/hosts"),
         ({"namespaces": False}, "namespaces", "sysctl -w kernel.unprivileged_userns_clone=1"),
