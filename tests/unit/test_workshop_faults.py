@@ -64,9 +64,10 @@ def test_users_of_rehearsals_are_removed_and_no_others(tmp_path, machine):
         "tkw1-02": ("A person", str(tmp_path / "gone" / "tkw1-02")),
     }
     machine.update(kept)
+    machine["tkw1-03"] = (COMMENT, str(tmp_path / "gone" / "tkw1-03"))
     with accounts.users(1, tmp_path / "home") as people:
         assert [each.name for each in people] == [f"tkw{os.getpid()}-01"]
-        assert set(machine) == {*kept, people[0].name}
+        assert set(machine) == {*kept, "tkw1-03", people[0].name}
         assert people[0].home.stat().st_mode & 0o777 == 0o700
     assert machine == kept
     machine[f"tkw{os.getpid()}-02"] = foreign = ("A person", "/home/person")
@@ -96,6 +97,7 @@ def test_what_a_killed_rehearsal_left_is_removed_and_a_living_one_stays(
         patch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # another user made them
         assert stage.clean(tmp_path, Silent()) == []
     with stage.temporary_place(tmp_path) as living:
+        (living / "home").mkdir()
         machine["tkw1-01"] = (COMMENT, str(dead / "home" / "tkw1-01"))
         machine["tkw2-01"] = (COMMENT, str(living / "home" / "tkw2-01"))
         assert stage.clean(tmp_path, Silent()) == [dead, empty]

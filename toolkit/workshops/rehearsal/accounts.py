@@ -87,9 +87,13 @@ def _change(*argv: str | Path, check: bool = True) -> None:
 
 
 def remove_users(homes: Path) -> None:
-    """Remove the users of a rehearsal by the directory of their homes, with what runs as them."""
+    """Remove the users of a rehearsal by the directory of their homes, with what runs as them.
+
+    Those whose directory was removed by hand are of no rehearsal that runs.
+    """
     for entry in pwd.getpwall():
-        if entry.pw_gecos == _COMMENT and Path(entry.pw_dir).parent == homes:
+        parent = Path(entry.pw_dir).parent
+        if entry.pw_gecos == _COMMENT and (parent == homes or not parent.exists()):
             _end_processes(entry.pw_uid)
             _change("userdel", "--force", entry.pw_name, check=False)
 
