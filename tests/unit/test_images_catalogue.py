@@ -93,6 +93,7 @@ def test_the_oldest_driver_of_a_cuda_version(cuda: str, driver: str | None) -> N
         ({"nvidia-cuda-runtime": "13.0.96"}, "13.0"),
         ({"nvidia-cuda-runtime-cu12": "12.9.79"}, "12.9"),
         ({"nvidia-cuda-runtime-x": "1.0"}, ""),
+        ({"nvidia-cuda-runtime": f"{'9' * 5000}.0"}, ""),  # more digits than Python converts
     ],
 )
 def test_the_cuda_that_packages_of_python_bring(pip: dict[str, str], cuda: str) -> None:

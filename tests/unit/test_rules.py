@@ -234,6 +234,7 @@ CASES = [
     (coded("A100", "sm_86"), "--image", "no code for A100 (sm_80)"),
     (coded("H200", "sm_90a"), "", ""),
     (coded("B300", "sm_100a"), "--image", "no code for B300 (sm_103)"),
+    (coded("A100", f"sm_{'9' * 5000}"), "--image", "no code for A100"),
     (coded("unheard-of", "sm_70"), "", ""),
     (unbuilt(partition="amd_h100_2", gpus=2), "", ""),
     (unbuilt(), "--image", "its recipe has sm_75"),

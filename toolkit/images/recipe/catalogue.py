@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from toolkit.model.image import Manifest
 
 _TORCH = re.compile(r"\+cu(?P<major>\d{2})(?P<minor>\d)")
-_PACKAGE = re.compile(r"cuda-cudart-(?P<major>\d+)-(?P<minor>\d+)\Z")
+_PACKAGE = re.compile(r"cuda-cudart-(?P<major>\d{1,3})-(?P<minor>\d{1,3})\Z")
+_WHEEL = re.compile(r"(?P<major>\d{1,3})\.(?P<minor>\d{1,3})(\.|\Z)")
 _RUNTIME = re.compile(r"nvidia-cuda-runtime(-cu\d+)?\Z")
-_CODE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<only>[af]?)\Z")
+_CODE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d{1,3})(?P<minor>\d)(?P<only>[af]?)\Z")
 NONE = "none"  # the value of a fact if the release is known not to have the component
 
 
@@ -213,8 +214,8 @@ def find_cuda(manifest: Manifest) -> str:
     match = next(filter(None, map(_TORCH.search, manifest.frameworks.values())), None)
     match = match or next(filter(None, map(_PACKAGE.match, manifest.packages.apt)), None)
     wheels = (text for name, text in manifest.packages.pip.items() if _RUNTIME.match(name))
-    wheel = ".".join(next(wheels, "").split(".")[:2])
-    return f"{match['major']}.{match['minor']}" if match else wheel
+    match = match or next(filter(None, map(_WHEEL.match, wheels)), None)
+    return f"{match['major']}.{match['minor']}" if match else ""
 
 
 def find_capability(gpu: str) -> tuple[str, str] | None:
