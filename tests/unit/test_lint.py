@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -107,6 +109,18 @@ def test_no_original_is_ever_written_over(tmp_path):
         script.name: "",
         **{name: BROKEN.format(number) for number, name in enumerate(names, 1)},
     }
+
+
+def test_an_original_is_private_while_it_is_written(tmp_path, monkeypatch):
+    script = tmp_path / "job.sbatch"
+    script.write_text(BROKEN.format(1))
+    modes = []
+
+    def copy(_: object, writing: Any) -> None:
+        modes.append(os.fstat(writing.fileno()).st_mode & 0o777)
+
+    monkeypatch.setattr(shutil, "copyfileobj", copy)
+    assert (fix(script), modes) == (FIXED.format(1), [0o600])
 
 
 def test_a_link_stays_a_link_and_modes_stay(tmp_path):

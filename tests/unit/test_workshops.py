@@ -156,6 +156,8 @@ def test_an_address_that_does_not_answer_is_an_error_in_plain_words(tmp_path):
         port = closed.getsockname()[1]
     with pytest.raises(CommandFailedError, match=r"could not be fetched: Connection refused\Z"):
         joined(f"http://127.0.0.1:{port}/", tmp_path / "m")
+    with pytest.raises(UsageError, match="no address"):
+        joined("http://[x", tmp_path / "m")
     for address in ("ftp://example.org/x.tar", "file:///etc/passwd"):
         with pytest.raises(UsageError, match="only by https://"):
             joined(address, tmp_path / "m")

@@ -113,11 +113,16 @@ def save(file: Path, text: str) -> Path:
     return original
 
 
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _back_up(target: Path) -> Path:
     """Copy the file to a name that is not in use yet; nothing is written through a link."""
     for number in count(1):
         original = target.with_name(f"{target.name}.orig{f'.{number}' if number > 1 else ''}")
-        with suppress(FileExistsError), original.open("xb") as writing:
+        # Until it has the mode of the script, which can hold a secret, it is for this user alone.
+        with suppress(FileExistsError), open(original, "xb", opener=_private) as writing:
             try:
                 with target.open("rb") as reading:
                     shutil.copyfileobj(reading, writing)

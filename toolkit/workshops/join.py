@@ -112,7 +112,11 @@ def fetch(url: str, directory: Path) -> Path:
     """
     from toolkit.images.registry import web  # with the modules of HTTP
 
-    parts = urlsplit(url)._replace(fragment="")  # the query may have the key of a shared file
+    try:
+        parts = urlsplit(url)._replace(fragment="")  # the query may have the key of a shared file
+    except ValueError as error:
+        step = "check the address: https://HOST/DIRECTORY/"
+        raise UsageError(f"it is no address: {error}", place="SOURCE", next_step=step) from None
     if parts.scheme not in ("http", "https"):
         raise UsageError(
             f"a workshop cannot be fetched by {parts.scheme}://, only by https:// and http://",

@@ -236,7 +236,7 @@ def write_reports(study: Study, directory: StudyDirectory) -> None:
 
 
 def page(study: Study) -> str:
-    """Return what is measured of a study so far as one HTML page, with the report itself in it."""
+    """Return what is measured of a study so far as one HTML page."""
     entries, samples = series(study), study.samples
     directory = shlex.quote(f"{study.directory}/report.json")
     dates = sorted(sample.ended[:10] for sample in samples if sample.ended)
