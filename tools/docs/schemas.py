@@ -33,7 +33,8 @@ def write() -> None:
 def json_schema(model: type[Model], title: str) -> str:
     """Return the JSON schema of a file, by which editors complete keys and mark mistakes."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
-    return to_json(head | described(model), sort=False)
+    # Patterns of a schema are JavaScript's, which ends a text with $.
+    return to_json(head | described(model), sort=False).replace(r"\\Z", "$")
 
 
 def described(model: type[Model]) -> dict[str, Any]:
