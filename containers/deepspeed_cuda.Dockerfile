@@ -149,6 +149,7 @@ RUN set -ex; \
     byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> deepspeed-build: deepspeed 0.19.8'; \
     mkdir -p /opt/wheels; \
+    mkdir -p /opt/wheels; \
     if [ -f /opt/cuda-build.sh ]; then . /opt/cuda-build.sh; fi; \
     export DS_BUILD_FUSED_ADAM=1; \
     export DS_BUILD_FUSED_LAMB=1; \
@@ -160,6 +161,8 @@ RUN set -ex; \
     if [ -f /opt/cuda-build.sh ]; then list_gpu_code deepspeed "$(find /opt/deepspeed-wheels/unpacked -name '*.so')"; fi; \
     cp /opt/deepspeed-wheels/*.whl /opt/wheels/; \
     cd /opt/deepspeed-wheels; ls *.whl | sed 's|^|/opt/wheels/|' > /opt/wheels/deepspeed.wheels; \
+    cd /; \
+    rm -r /opt/deepspeed-wheels; \
     { dpkg-query -W -f '${Package} ${Version}\n'; pip list --format=freeze || true; } > /opt/wheels/packages
 
 FROM common
@@ -752,7 +755,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="deepspeed_cuda"
-LABEL toolkit.recipe-hash="23c3f204dca463b29f36c6fd8f041c3a22f3e7ab129cfc9c448d21004daf7578"
+LABEL toolkit.recipe-hash="301799fd4c965f890dc9cea33360f0fdc7bd9d6c373c3525859a3f4ba94ed541"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

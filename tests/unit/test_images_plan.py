@@ -81,6 +81,17 @@ def test_a_base_with_compilers_needs_no_stage_of_its_own() -> None:
     assert "cffi==" not in lines(plan), "the base keeps its own versions"
 
 
+def test_a_wheel_on_a_base_with_compilers_has_its_directory_and_packages(tmp_path: Path) -> None:
+    """Horovod before it has removed the directory, and there is no stage that installs packages."""
+    wheel = '[[steps]]\nblock = "wheel"\nname = "mine"\npackages = ["a==1"]\nbuild_packages = ["libfoo-dev"]\n'
+    text = f'summary = "x"\nextends = "pytorch_22.03"\n{wheel}'
+    plan = planned(tmp_path / "x.toml", text)
+    step = next(step for step in plan.steps if step.name == "mine")
+    assert "libfoo-dev" in step.lines[0]
+    assert step.lines[1] == "mkdir -p /opt/wheels"
+    assert "rm -r /opt/mine-wheels" in step.lines, "the image keeps what it installed"
+
+
 def test_one_recipe_on_two_bases(tmp_path: Path) -> None:
     text = 'summary = "x"\nextends = "pytorch_cpu"\n[base]\nkind = "ngc"\nframework = "pytorch"\nrelease = "25.06"\n'
     plan = planned(tmp_path / "x.toml", text)

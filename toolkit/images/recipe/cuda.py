@@ -14,6 +14,7 @@ from toolkit.images.recipe.block import (
     WHEELS,
     Block,
     CheckCall,
+    Ground,
     Step,
     require_all,
     require_step_names,
@@ -22,6 +23,7 @@ from toolkit.images.recipe.protection import parse_names
 from toolkit.images.recipe.quoting import quote_word, quote_words
 
 BUILD_VARIABLES = "/opt/cuda-build.sh"  # read by what compiles for GPUs
+_INSTALL = "apt-get -qq -y install --no-install-recommends"
 _LISTS = "/opt/toolkit/gpu-code"  # where an image has its lists of what was compiled
 _DUMP = "nvidia-cuda-cuobjdump==13.5.37"  # it reads what any earlier compiler made
 _ARCHITECTURE = re.compile(r"[1-9]\d?\.\d\Z")
@@ -98,8 +100,7 @@ class Cuda(Block, frozen=True, kw_only=True):
         return (
             "sed -i 's/ main$/ main contrib non-free/' /etc/apt/sources.list",
             "apt-get -qq update",
-            "apt-get -qq -y install --no-install-recommends g++-13 "
-            + quote_word(f"nvidia-cuda-toolkit={self.version}*"),
+            f"{_INSTALL} g++-13 " + quote_word(f"nvidia-cuda-toolkit={self.version}*"),
             nvidia,
             "cuda=/usr",
             _LINKS,
@@ -162,8 +163,9 @@ class Wheel(Block, frozen=True, kw_only=True):
         require_all(self.variables, re.compile(r"[A-Z_][A-Z0-9_]*\Z"), "name of a variable")
         require_step_names(self.name)
 
-    def output(self) -> Step:
-        """Return what the definition gets from this step."""
+    def output_on(self, ground: Ground) -> Step:
+        """Return what the definition gets from this step where this can be relied on."""
+        packages = " ".join(self.build_packages) if "compilers" in ground.holds else ""
         place = f"/opt/{self.name}-wheels"
         exports = [f"export {name}={quote_word(text)}" for name, text in self.variables.items()]
         return Step(
@@ -171,6 +173,8 @@ class Wheel(Block, frozen=True, kw_only=True):
             detail=", ".join(self.packages).replace("==", " "),
             build_packages=("g++", "make", "python3-dev", *self.build_packages),
             build_lines=(
+                *((f"apt-get -qq update; {_INSTALL} {packages}",) if packages else ()),
+                f"mkdir -p {WHEELS}",
                 f"if [ -f {BUILD_VARIABLES} ]; then . {BUILD_VARIABLES}; fi",
                 *exports,
                 *(
@@ -185,6 +189,8 @@ class Wheel(Block, frozen=True, kw_only=True):
                 f"list_gpu_code {self.name} \"$(find {place}/unpacked -name '*.so')\"; fi",
                 f"cp {place}/*.whl {WHEELS}/",
                 f"cd {place}; ls *.whl | sed 's|^|{WHEELS}/|' > {WHEELS}/{self.name}.wheels",
+                "cd /",
+                f"rm -r {place}",
             ),
             lines=(f"pip install --no-compile $(cat {WHEELS}/{self.name}.wheels)",),
             imports=self.imports or (),
