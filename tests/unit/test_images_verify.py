@@ -57,6 +57,17 @@ def test_one_witness_of_horovods_build_is_not_enough(
     assert (done.returncode, says in done.stdout + done.stderr) == (code, True), done
 
 
+@pytest.mark.parametrize(
+    "package", ["nvidia_cuda_runtime_cu12-12.9.79", "nvidia_cuda_runtime-12.9.79"]
+)
+def test_the_cuda_of_packages_of_python_needs_a_driver(package, tmp_path):
+    (tmp_path / f"{package}.dist-info").mkdir()
+    env = {"PYTHONPATH": str(tmp_path)}
+    argv = [sys.executable, str(SCRIPTS / "look.py")]
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
+    assert '"cuda": "12.9.79"' in done.stdout
+
+
 GPU_TORCH = "class _C:\n    _cuda_getArchFlags = lambda: 'sm_80 sm_90'\n"
 CPU_FLOW = "class sysconfig:\n    get_build_info = dict\n"
 

@@ -44,11 +44,15 @@ def module_file(name: str, file: str) -> str:
 
 
 def cuda() -> str:
-    """Return the version of the CUDA toolkit, else of torch's CUDA; empty if there is none."""
+    """Return the version of the CUDA toolkit, else of Python's packages; empty if there is none."""
     texts = [os.environ.get("CUDA_VERSION", "")]
     texts += [text_of(path) for path in CUDA_FILES]
     texts += [
         line for line in module_file("torch", "version.py").splitlines() if line.startswith("cuda")
+    ]
+    places = [Path(place) for place in sys.path]
+    texts += [
+        path.name for place in places for path in place.glob("nvidia_cuda_runtime*.dist-info")
     ]
     matches = [re.search(r"\d+\.\d+(\.\d+)?", text) for text in texts]
     return next((match.group() for match in matches if match), "")
