@@ -187,7 +187,7 @@ RUN set -ex; \
     byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> slim: 2 commands'; \
     cd /opt/venv/lib/python3.*/site-packages; \
-    rm -r torch/include nvidia/*/include nvidia/*/lib/*.a; \
+    rm -rf torch/include nvidia/*/include nvidia/*/lib/*.a; \
     byte_code
 
 RUN set -ex; \
@@ -670,7 +670,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_cuda12"
-LABEL toolkit.recipe-hash="ec0c101a4d0d6fc66336459977dac9158ca9d7b8246537a6836eda5a1b680a29"
+LABEL toolkit.recipe-hash="5a6fe06251196876372f70953244dd28dcecab5a8af30a412a07a71c098c3072"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

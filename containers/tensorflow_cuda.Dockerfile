@@ -190,7 +190,7 @@ RUN set -ex; \
     byte_code() { find /opt/venv/lib -name '*.py' -newerct "@$began" ! -path '*/test/*' ! -path '*/tests/*' -print0 | xargs -0 -r -n 200 -P "$(nproc)" /opt/venv/bin/python3 -m compileall -qq --invalidation-mode unchecked-hash || true; began=$(date +%s.%N); sleep 0.02; }; \
     echo '==> slim: 2 commands'; \
     cd /opt/venv/lib/python3.*/site-packages; \
-    rm -r tensorflow/include nvidia/*/include nvidia/*/lib/*.a; \
+    rm -rf tensorflow/include nvidia/*/include nvidia/*/lib/*.a; \
     byte_code
 
 RUN set -ex; \
@@ -695,7 +695,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cuda"
-LABEL toolkit.recipe-hash="6d908193d24d48526c7af2de90ab5e30cd8d8295009dc0541b4c5436bc95c355"
+LABEL toolkit.recipe-hash="9a2981aa5e88c9b6c6f42f79565698d629cd9c569f3ad0959f06f8766544181e"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]
