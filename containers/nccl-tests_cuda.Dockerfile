@@ -96,7 +96,7 @@ RUN set -ex; \
     cuda="$nvidia/cu13"; \
     ln -sfn lib "$cuda/lib64"; \
     for file in "$nvidia"/*/lib/lib*.so.*; do ln -sf "${file##*/}" "${file%%.so.*}.so"; done; \
-    { echo "export CUDA_HOME=$cuda CUDAToolkit_ROOT=$cuda HOROVOD_CUDA_HOME=$cuda HOROVOD_NCCL_HOME=$nvidia/nccl HOROVOD_NCCL_LINK=SHARED NCCL_HOME=$nvidia/nccl LIBRARY_PATH=$cuda/lib64:$nvidia/nccl/lib PATH=$cuda/bin:\$PATH"; echo 'export HOROVOD_BUILD_CUDA_CC_LIST=75,80,86,90,100,120'; echo 'export TORCH_CUDA_ARCH_LIST='"'"'7.5;8.0;8.6;9.0;10.0;12.0+PTX'"'"''; echo 'export NVCC_GENCODE='"'"'-gencode=arch=compute_75,code=sm_75 -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_86,code=sm_86 -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_100,code=sm_100 -gencode=arch=compute_120,code=sm_120 -gencode=arch=compute_120,code=compute_120'"'"''; echo 'list_gpu_code() { for file in $2; do cuobjdump --list-elf "$file" || true; cuobjdump --list-ptx "$file" || true; done | sed -n '"'"'s/.*[.]\(sm_[0-9a-z]*\)[.]cubin$/\1/p; s/.*[.]sm_\([0-9a-z]*\)[.]ptx$/compute_\1/p'"'"' | sort -uV > /opt/wheels/"$1".gpu-code; }'; } > /opt/cuda-build.sh
+    { echo "export CUDA_HOME=$cuda CUDAToolkit_ROOT=$cuda HOROVOD_CUDA_HOME=$cuda HOROVOD_NCCL_HOME=$nvidia/nccl HOROVOD_NCCL_LINK=SHARED NCCL_HOME=$nvidia/nccl LIBRARY_PATH=$cuda/lib64:$nvidia/nccl/lib PATH=$cuda/bin:\$PATH"; printf '%s\n' 'export HOROVOD_BUILD_CUDA_CC_LIST=75,80,86,90,100,120'; printf '%s\n' 'export TORCH_CUDA_ARCH_LIST='"'"'7.5;8.0;8.6;9.0;10.0;12.0+PTX'"'"''; printf '%s\n' 'export NVCC_GENCODE='"'"'-gencode=arch=compute_75,code=sm_75 -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_86,code=sm_86 -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_100,code=sm_100 -gencode=arch=compute_120,code=sm_120 -gencode=arch=compute_120,code=compute_120'"'"''; printf '%s\n' 'list_gpu_code() { for file in $2; do cuobjdump --list-elf "$file" || true; cuobjdump --list-ptx "$file" || true; done | sed -n '"'"'s/.*[.]\(sm_[0-9a-z]*\)[.]cubin$/\1/p; s/.*[.]sm_\([0-9a-z]*\)[.]ptx$/compute_\1/p'"'"' | sort -uV > /opt/wheels/"$1".gpu-code; }'; } > /opt/cuda-build.sh
 
 RUN set -ex; \
     umask 022; \
@@ -718,7 +718,7 @@ RUN set -ex; \
 ENV PATH="/opt/venv/bin:/opt/nccl-tests:$PATH"
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="nccl-tests_cuda"
-LABEL toolkit.recipe-hash="bd1c3bb3f1d178ecb42a07a60328bb60bf870f6883d91c3eafe4bb1a042ef7fb"
+LABEL toolkit.recipe-hash="20cdba9a3ddf65ce461008d93a7c8ca6fad24c245533280d80b839e3ed587d19"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -97,7 +97,7 @@ RUN set -ex; \
     nvidia=$(python3 -c "import sysconfig; print(sysconfig.get_path('purelib'))")/nvidia; \
     cuda=/usr; \
     for file in "$nvidia"/*/lib/lib*.so.*; do ln -sf "${file##*/}" "${file%%.so.*}.so"; done; \
-    { echo "export CUDA_HOME=$cuda CUDAToolkit_ROOT=$cuda HOROVOD_CUDA_HOME=$cuda HOROVOD_NCCL_HOME=$nvidia/nccl HOROVOD_NCCL_LINK=SHARED NCCL_HOME=$nvidia/nccl LIBRARY_PATH=$cuda/lib64:$nvidia/nccl/lib PATH=$cuda/bin:\$PATH"; echo 'export HOROVOD_BUILD_CUDA_CC_LIST=70,80,90'; echo 'export TORCH_CUDA_ARCH_LIST='"'"'7.0;8.0;9.0+PTX'"'"''; echo 'export NVCC_GENCODE='"'"'-gencode=arch=compute_70,code=sm_70 -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_90,code=compute_90'"'"''; echo 'export CC=gcc-13'; echo 'export CXX=g++-13'; echo 'export CUDAHOSTCXX=g++-13'; echo 'export NVCC_PREPEND_FLAGS='"'"'-ccbin g++-13'"'"''; echo 'export CXXFLAGS='"'"'-include string -include stdexcept -include cstdint'"'"''; echo 'list_gpu_code() { for file in $2; do cuobjdump --list-elf "$file" || true; cuobjdump --list-ptx "$file" || true; done | sed -n '"'"'s/.*[.]\(sm_[0-9a-z]*\)[.]cubin$/\1/p; s/.*[.]sm_\([0-9a-z]*\)[.]ptx$/compute_\1/p'"'"' | sort -uV > /opt/wheels/"$1".gpu-code; }'; } > /opt/cuda-build.sh
+    { echo "export CUDA_HOME=$cuda CUDAToolkit_ROOT=$cuda HOROVOD_CUDA_HOME=$cuda HOROVOD_NCCL_HOME=$nvidia/nccl HOROVOD_NCCL_LINK=SHARED NCCL_HOME=$nvidia/nccl LIBRARY_PATH=$cuda/lib64:$nvidia/nccl/lib PATH=$cuda/bin:\$PATH"; printf '%s\n' 'export HOROVOD_BUILD_CUDA_CC_LIST=70,80,90'; printf '%s\n' 'export TORCH_CUDA_ARCH_LIST='"'"'7.0;8.0;9.0+PTX'"'"''; printf '%s\n' 'export NVCC_GENCODE='"'"'-gencode=arch=compute_70,code=sm_70 -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_90,code=compute_90'"'"''; printf '%s\n' 'export CC=gcc-13'; printf '%s\n' 'export CXX=g++-13'; printf '%s\n' 'export CUDAHOSTCXX=g++-13'; printf '%s\n' 'export NVCC_PREPEND_FLAGS='"'"'-ccbin g++-13'"'"''; printf '%s\n' 'export CXXFLAGS='"'"'-include string -include stdexcept -include cstdint'"'"''; printf '%s\n' 'list_gpu_code() { for file in $2; do cuobjdump --list-elf "$file" || true; cuobjdump --list-ptx "$file" || true; done | sed -n '"'"'s/.*[.]\(sm_[0-9a-z]*\)[.]cubin$/\1/p; s/.*[.]sm_\([0-9a-z]*\)[.]ptx$/compute_\1/p'"'"' | sort -uV > /opt/wheels/"$1".gpu-code; }'; } > /opt/cuda-build.sh
 
 RUN set -ex; \
     umask 022; \
@@ -695,7 +695,7 @@ ENV PYTHONNOUSERSITE="1"
 ENV TF_CPP_MIN_LOG_LEVEL="2"
 ENV TF_USE_LEGACY_KERAS="1"
 LABEL toolkit.recipe="tensorflow_cuda"
-LABEL toolkit.recipe-hash="9a2981aa5e88c9b6c6f42f79565698d629cd9c569f3ad0959f06f8766544181e"
+LABEL toolkit.recipe-hash="d919f31e563bf1a0b099e3dd4e7bd8a8e6663dbe39270c2d62056721dc4bcc94"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -133,7 +133,8 @@ class Cuda(Block, frozen=True, kw_only=True):
             "HOROVOD_NCCL_HOME=$nvidia/nccl HOROVOD_NCCL_LINK=SHARED NCCL_HOME=$nvidia/nccl "
             'LIBRARY_PATH=$cuda/lib64:$nvidia/nccl/lib PATH=$cuda/bin:\\$PATH"'
         )
-        echoes = (f"echo {quote_word(line)}" for line in (*exports, list_code))
+        # Not by echo, to which a shell may give backslashes a meaning.
+        echoes = (f"printf '%s\\n' {quote_word(line)}" for line in (*exports, list_code))
         return (f"{{ {'; '.join((paths, *echoes))}; }} > {BUILD_VARIABLES}",)
 
 
