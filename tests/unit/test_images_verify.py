@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from toolkit.cli import image_move
 from toolkit.config import package_directory
 from toolkit.images.store.store import StoredImage
 from toolkit.images.verify.case import ImageCase
@@ -133,6 +134,24 @@ def test_checks_run_in_forks_of_one_process_and_each_has_a_result(tmp_path):
     assert {check.name: (check.outcome, check.message) for check in results.checks} == {
         name: (outcome, says) for name, (_, outcome, says) in CALLS.items()
     }
+
+
+def test_an_answer_of_another_form_ends_no_command(monkeypatch):
+    """The checks say so; the image is not asked again for what is saved after them."""
+    given, saved = case(None), []
+    given.runner.contents = lambda: json.loads("no JSON")  # type: ignore[method-assign]
+    replaced = {
+        "find": lambda _: given.image,
+        "require_apptainer": str,
+        "find_site": lambda *_, **__: (None, ""),
+        "local_case": lambda *_, **__: given,
+        "verdicts": lambda *_: (),
+        "save": lambda *_, gpu_code: saved.append(gpu_code),
+    }
+    for name, function in replaced.items():
+        monkeypatch.setattr(f"toolkit.cli.image_move.{name}", function)
+    image_move.verify.main(["x"], standalone_mode=False)
+    assert saved == [{}]
 
 
 def test_a_fact_without_a_value_is_none():

@@ -83,7 +83,7 @@ def verify(
         made = verdicts(
             case, lambda verdict: steps.say(verdict.outcome, f"{verdict.name}: {verdict.detail}")
         )
-        save(image, made, steps, gpu_code=case.results.gpu_code)
+        save(image, made, steps, gpu_code=case.gpu_code)
     _show_and_judge(image.name, made, {"path": image.path, "verdicts": made}, as_json=as_json)
 
 

@@ -91,6 +91,7 @@ class ImageCase:
         run_ranks: starts ranks on the site's nodes; None if no nodes were requested.
         runs: of ranks on nodes, by backend.
         controllers: how the image's Horovod can coordinate, once its checks have run.
+        gpu_code: the GPU architectures that they found code for, as of a manifest.
     """
 
     image: StoredImage
@@ -105,6 +106,7 @@ class ImageCase:
     run_ranks: RunRanks | None = None
     runs: dict[str, ScriptRun] = field(default_factory=dict)
     controllers: tuple[str, ...] = ()
+    gpu_code: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -157,7 +159,7 @@ class ImageCase:
                 self.runner.run_checks(results, "-c", script)
         except CommandFailedError as error:
             results.checks.append(failed(error.cause, name="checks"))
-        self.controllers = tuple(results.controllers)
+        self.controllers, self.gpu_code = tuple(results.controllers), results.gpu_code
         return results
 
     def lacks(self, check: str, gpus: int | None = None) -> str:
