@@ -81,6 +81,18 @@ def test_a_base_with_compilers_needs_no_stage_of_its_own() -> None:
     assert "cffi==" not in lines(plan), "the base keeps its own versions"
 
 
+@pytest.mark.parametrize(
+    "step", ['"horovod"\noperations = ["mpi", "nccl"]', '"nccl-tests"\nversion = "v2.13.6"']
+)
+def test_a_base_that_has_cuda_needs_no_step_for_it(tmp_path: Path, step: str) -> None:
+    """NVIDIA's images of CUDA, which bring no compilers of ours and are not in the catalogue."""
+    base = '[base]\nkind = "docker"\nimage = "nvcr.io/nvidia/cuda:12.4.1-devel-ubuntu22.04"\n'
+    text = f'summary = "x"\n{base}[[steps]]\nblock = {step}\n'
+    built = str(planned(tmp_path / "x.toml", text).build)
+    assert "/opt/cuda-build.sh" not in built
+    assert "CUDA_HOME=/usr/local/cuda" in built
+
+
 def test_a_wheel_on_a_base_with_compilers_has_its_directory_and_packages(tmp_path: Path) -> None:
     """Horovod before it has removed the directory, and there is no stage that installs packages."""
     wheel = '[[steps]]\nblock = "wheel"\nname = "mine"\npackages = ["a==1"]\nbuild_packages = ["libfoo-dev"]\n'

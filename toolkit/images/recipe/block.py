@@ -85,7 +85,8 @@ class Ground(NamedTuple):
     """The base and the files on which a step can rely.
 
     Attributes:
-        holds: what the base has already: ``python``, ``openmpi``, ``compilers``, ...
+        holds: what the base has already: ``python``, ``openmpi``, ``compilers``, ..., and ``cuda``
+            if a step brings CUDA's compiler.
         sources: the files of the building machine that steps copy, by the path in the step.
     """
 

@@ -109,7 +109,7 @@ class Horovod(Block, frozen=True, kw_only=True):
         """Return what the definition gets from this step where this can be relied on."""
         own = "python" in ground.holds
         needs = quote_words(need.partition("==")[0] if own else need for need in _NEEDS)
-        by_step = "nccl" in self.operations and not {"nccl", "compilers"} & ground.holds
+        by_step = "nccl" in self.operations and "cuda" in ground.holds
         mpi = ("libopenmpi-dev",) if "mpi" in self.operations else ()
         imports = (
             "horovod",
@@ -288,7 +288,7 @@ class NcclTests(Block, frozen=True, kw_only=True):
 
     def output_on(self, ground: Ground) -> Step:
         """Return what the definition gets from this step where this can be relied on."""
-        by_step = not {"nccl", "compilers"} & ground.holds
+        by_step = "cuda" in ground.holds
         cuda = "$CUDA_HOME CUDARTLIB=cudart_static" if by_step else _CUDA
         places = f"MPI_HOME={quote_word(self.mpi_home)} CUDA_HOME={cuda}"
         # Libraries of packages for Python are found by no other program.

@@ -196,8 +196,9 @@ def _outputs(
     holds = base.output().holds
     if replaced & {"torch", "tensorflow", "tensorflow-cpu"}:
         holds -= {"horovod"}  # the base's own was built for the framework that is replaced
-    ground = Ground(holds, sources)
-    needed = [block.output_on(ground) for kind, block in blocks if not block.is_held(kind, holds)]
+    lacking = [(kind, block) for kind, block in blocks if not block.is_held(kind, holds)]
+    ground = Ground(holds | {kind for kind, _ in lacking if kind == "cuda"}, sources)
+    needed = [block.output_on(ground) for _, block in lacking]
     dropped = dict.fromkeys(kind for kind, block in blocks if block.is_held(kind, holds))
     has_python = "python" in holds or isinstance(base, LocalImage | Definition)
     outputs = protect(tuple(_apart(needed)), has_python=has_python)
