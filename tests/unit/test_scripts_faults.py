@@ -209,16 +209,16 @@ def test_a_retry_is_for_the_infrastructure_and_bounded(tmp_path):
 def test_who_is_told_of_the_end_gets_the_first_error_without_secrets(tmp_path):
     """A notification that fails is a line of the log; a job that goes back into the queue tells nothing."""
     told = tmp_path / "told"
-    words = {"notify": f'echo "$NOTIFY_TEXT" >{told}; exit 7', "env": {"TOK": "s3cret"}}
+    words = {"notify": f'echo "$NOTIFY_TEXT" >{told}; exit 7', "env": {"TOK": 's3"cr\\et'}}
     job = Job(tmp_path, {**words, "secret": ("TOK",)}, {})
     job.wait_for("started")
     reports = job.run / "report"
     reports.mkdir()
     failure = '{{"kind": "exception", "time_ns": {}, "code": null, "chain": [{{"type": "{}", "module": "m", "message": "{}", "inner": ""}}]}}\n'
-    (job.run / "secrets").write_text("export APPTAINERENV_TOK=s3cret\n")
+    (job.run / "secrets").write_text("export APPTAINERENV_TOK='s3\"cr\\et'\n")
     late = failure.format(time.time_ns() + 10**10, "OSError", "x")
     (reports / "n1").write_text(failure.format(1, "TypeError", "an attempt before") + late)
-    (reports / "n2").write_text(failure.format(time.time_ns(), "KeyError", r"\"a\" s3cret\n$(id)"))
+    (reports / "n2").write_text(failure.format(time.time_ns(), "KeyError", r"\"a\" s3\"cr\\et\n$(id)"))
     job.leave(3)
     code, printed = job.end()
     assert code == 3

@@ -32,8 +32,24 @@ def staging(place: Path) -> str:
     """Return the part of a script that copies the image to a node's disk at ``place``."""
     site = replace(LOCAL, stage_directory=str(place))
     text = scripts.script(decide(make_case({"stage_image": True}, site=site, version="id-1")))
-    assert "[[ ! -O $staged ]] || image=$staged" in text
     return text[text.index("export staged=") : text.index("export -f stage")]
+
+
+def test_a_copy_in_a_directory_of_another_user_is_not_run(tmp_path):
+    site = replace(LOCAL, stage_directory=str(tmp_path))
+    text = scripts.script(decide(make_case({"stage_image": True}, site=site, version="id-1")))
+    (choice,) = (line for line in text.splitlines() if "image=$staged" in line)
+    own, other = tmp_path / "own", tmp_path / "other"
+    own.mkdir()
+    (own / "x.sif").touch()
+    other.symlink_to(own)
+    for directory, image in (
+        (own, f"{own}/x.sif"),
+        (other, "shared"),
+        (Path("/proc/self/cwd"), "shared"),
+    ):
+        script = f"image=shared staged={directory}/x.sif\n{choice}\necho $image"
+        assert subprocess.check_output(["bash", "-c", script], text=True, cwd=own).strip() == image
 
 
 def run(place: Path, functions: str = "", job: int = 7) -> str:
