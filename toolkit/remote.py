@@ -30,6 +30,7 @@ from toolkit.quoting import shell_words
 from toolkit.trust import require_trusted
 
 _LOGIN = re.compile(r"(?:ssh://)?(?:[\w.+][\w.+-]*@)?[\w\[][\w.:%\]-]*\Z", re.ASCII)
+_LONGEST_PATH = 107  # bytes: sun_path of unix(7) has 108 with the final zero
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _CHUNK, _LONGEST_LINE = 64 << 10, 1 << 20  # bytes
 _FAILED, _VANISHED = 255, 24  # of ssh itself, and as the job may end; of rsync: a file has gone
@@ -67,12 +68,20 @@ def control_path(login: str) -> Path:
 
     Raises:
         UntrustedError: another user can exchange what is in the directory.
+        UsageError: its path is too long.
     """
     directory = Path(os.environ.get("XDG_RUNTIME_DIR") or Path.home() / ".cache", "toolkit", "on")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     require_trusted(directory)
     # Machines that share a home directory have sockets of their own.
-    return directory / hashlib.sha256(f"{login}\0{os.uname().nodename}".encode()).hexdigest()[:12]
+    path = directory / hashlib.sha256(f"{login}\0{os.uname().nodename}".encode()).hexdigest()[:12]
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise UsageError(
+            f"ssh cannot have its socket at a path of so many bytes: {path}",
+            place="--on",
+            next_step="export XDG_RUNTIME_DIR=DIRECTORY, a short one of your own (chmod 700)",
+        )
+    return path
 
 
 def is_connected(login: str) -> bool:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.hostile import HOSTILE, MULTILINE
 from toolkit import remote
@@ -116,7 +117,17 @@ def test_lines_of_a_repeated_command_are_printed_once(
 def project(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = home / "it's $(x)"
     (root / "sub").mkdir(parents=True)
-    for name in ("train.py", "sub/-x.py", "data.bin", "sub/gone.py", "notes", ".env", "kept.log"):
+    for name in (
+        "train.py",
+        "sub/-x.py",
+        "data.bin",
+        "sub/gone.py",
+        "notes",
+        ".env",
+        "kept.log",
+        "#a",
+        ";b",
+    ):
         (root / name).write_text(name)
     (home / "other.py").touch()
     (root / "out").symlink_to(home / "other.py")
@@ -173,7 +184,7 @@ def test_the_tree_goes_without_what_is_ignored_and_what_is_gone_goes_there(
         SENT,
         ".gitignore",
         IGNORE,
-        *"train.py sub/-x.py sub/gone.py notes kept.log out".split(),
+        *"train.py sub/-x.py sub/gone.py notes kept.log out #a ;b".split(),
     }
     assert there() == wanted
     assert "left out: .env" in capfd.readouterr().err
@@ -194,9 +205,61 @@ def test_more_than_200_mb_is_asked_for_before_anything_goes(
     stand_in(home, monkeypatch, local(home))
     with (project / "large").open("w") as file:
         file.truncate(cli.MOST_BYTES + 1)
-    with pytest.raises(NoSpaceError, match="not sent: 200 MB in 8 files to site"):
+    with pytest.raises(NoSpaceError, match="not sent: 200 MB in 10 files to site"):
         cli.send("site", project)
     assert [path.name for path in (home / "scratch").rglob("*") if path.is_file()] == [SENT]
+
+
+def test_runs_are_copied_into_a_directory_that_is_a_link_here_without_their_secrets(
+    home: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(home, monkeypatch, local(home))
+    monkeypatch.setattr(cli, "connect", lambda *_: None)
+    monkeypatch.chdir(project)
+    cli.send("site", project)
+    (place,) = (home / "scratch").iterdir()
+    for name in ("runs/x-0001/log", "runs/x-0001/secrets", "runs/x-0002/secrets", "out2/a"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(name)
+    (place / "runs/x-0001/hook").symlink_to("../../.git")
+    (home / "disk").mkdir()
+    (project / "runs").symlink_to(home / "disk")
+    pulled = CliRunner().invoke(cli.pull, ["x-0001", "runs/x-0002", "out2/a"], obj="site")
+    assert pulled.exit_code == 0, pulled.exception
+    assert (project / "out2/a").read_text() == "out2/a"
+    assert (project / "runs").is_symlink()
+    assert [path.name for path in (home / "disk").rglob("*") if not path.is_dir()] == ["log"]
+    assert CliRunner().invoke(cli.pull, ["x-0001", "."], obj="site").exception
+
+
+def test_a_call_has_variables_that_are_named_and_none_that_have_a_value(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TOK", "LIBRARIES"):
+        monkeypatch.setenv(name, "laptop")
+    monkeypatch.chdir(project)
+    call = cli._call("site", ["run", "--env=TOK", "--env", "LIBRARIES=/x", "a.py"], project)
+    assert "export TOK=laptop" in call
+    assert "LIBRARIES" not in call
+
+
+def test_the_files_of_commands_that_never_ran_are_removed(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(home, monkeypatch, local(home))
+    stale = home / ".local/share/toolkit/on/call-1"
+    stale.write_text("export TOK=x")
+    os.utime(stale, (0, 0))
+    cli._run("site", ["cancel", "x-0001"], "exit 0; ")
+    assert not stale.exists()
+
+
+def test_a_home_with_a_path_too_long_for_a_socket_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("x" * 100)))
+    with pytest.raises(UsageError, match="so many bytes"):
+        remote.is_connected("site")
 
 
 def test_a_tree_that_was_sent_names_no_login(project: Path) -> None:

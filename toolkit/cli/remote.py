@@ -110,7 +110,9 @@ def _run(login: str, words: list[str], before: str) -> int:
                 send(login, cwd)
             if name not in _READING:  # it may have secrets: other users see a list of processes
                 path = f"{HOME}/call-{os.urandom(8).hex()}"
-                receive = f"{enter(login, None, cwd)}; umask 077; cat > {path}"
+                # Those of commands that a lost connection kept from running go, too.
+                stale = f"find {HOME} -maxdepth 1 -name 'call-*' -mmin +60 -delete"
+                receive = f"{enter(login, None, cwd)}; {stale}; umask 077; cat > {path}"
                 put(login, receive, f"rm -f {path}\n{script}")
                 command = f". {path}"
             has_begun = True
@@ -133,7 +135,7 @@ def _call(login: str, words: list[str], cwd: Path) -> str:
     """
     names = {"TOOLKIT_CLUSTER", "TOOLKIT_RUNS", "TOOLKIT_SITE", "TOOLKIT_VERBOSE"}
     if words[0] not in _READING:
-        names |= {*re.findall(r"--(?:env|secret)[=\0](\w+)", "\0".join(words))}
+        names |= {*re.findall(r"--(?:env|secret)[=\0](\w+)(?![\w=])", "\0".join(words))}
         names |= {*variables(), *chosen(cwd).secret, *chosen(cwd).pass_env}
         names |= {name for name in os.environ if name.startswith(SLURM_VARIABLE)}
     exports = [f"export {name}={quoted(os.environ[name])}\n" for name in names & {*os.environ}]
@@ -179,7 +181,7 @@ def translated(word: str, root: Path, cwd: Path) -> str:
     A path on the login node alone stays as it is, and so does what begins with ``//``.
 
     Raises:
-        UsageError: the path is here, and outside of the
+        UsageError: the path is here, and outside of the tree.
     """
     match = _PATH.match(word)
     if match is None or match["path"].startswith("//"):
@@ -225,7 +227,9 @@ def send(login: str, cwd: Path, *, yes: bool = False) -> None:
     before = record.read_text().split("\0") if record.is_file() else ()
     gone = [name for name in before if name and not os.path.lexists(root / name)]
     options = ("-lptz", "--from0", "--files-from=-", "--delete-missing-args", "--chmod=go-w")
-    names, words = "\0".join((*sizes, *gone)), (*options, f"{root}/", "on:./")
+    # For rsync a name that begins with "#" or ";" is a comment.
+    names = "\0".join(f"./{name}" for name in (*sizes, *gone))
+    words = (*options, f"{root}/", "on:./")
     prepare, total = enter(login, root, cwd, sends=True), sum(sizes.values())
     if (total > MOST_BYTES or len(sizes) > MOST_FILES) and not yes:
         rows = rsync(login, prepare, ("--dry-run", "--out-format=%i %l", *words), names)
@@ -289,17 +293,22 @@ def pull(login: str, run_name: str, paths: tuple[str, ...]) -> None:
       toolkit --on neuron pull train-0007 checkpoints/
     """
     cwd = Path.cwd()
-    names = (f"{chosen(cwd).runs or 'runs'}/{run_name}", *paths)
-    sources = [os.path.normpath(name) for name in names]
-    if any(name.startswith(("/", "..")) for name in sources):
+    runs = chosen(cwd).runs or "runs"
+    sources = [os.path.normpath(name) for name in (f"{runs}/{run_name}", *paths)]
+    if any(name.startswith(("/", "..")) or name == "." for name in sources):
         raise UsageError("only what is below the current directory is copied", place="PATH")
     connect(login, console.say)
-    # Links that lead out are left out, and what is newer here stays.
-    words = ["-rltz", "--safe-links", "--update", "--relative"]
-    words += [f"--exclude=/{sources[0]}/secrets", *(f"on:./{name}" for name in sources), f"{cwd}/"]
+    place = enter(login, git.top(cwd), cwd)
     with console.Steps() as progress:
         progress.begin("pull", run_name)
-        rsync(login, enter(login, git.top(cwd), cwd), words)
+        for name in sources:
+            # A directory here may be a link of the user's own, such as runs/ to a larger disk.
+            target = (cwd / name).parent
+            target.mkdir(parents=True, exist_ok=True)
+            secrets = os.path.relpath(cwd / runs / "*/secrets", target)
+            # Links that lead out are left out, and what is newer here stays.
+            options = ("-rltz", "--safe-links", "--update", f"--exclude=/{secrets}")
+            rsync(login, place, (*options, f"on:./{name}", f"{target}/"))
     console.fact("pulled", " ".join(map(quoted, sources)))
 
 
