@@ -264,6 +264,18 @@ def test_a_script_whose_name_begins_with_a_dash_is_no_option(launcher, name, in_
     assert not any(word.startswith(name) for word in words)
 
 
+def test_the_end_of_a_notebook_is_told_too():
+    words = {
+        "launcher": "notebook",
+        "arguments": ("0", "/x"),
+        "ntasks_per_node": None,
+        "notify": "true",
+    }
+    text = scripts.script(decide(make_case(words, script="jupyter", is_program=True)))
+    trap = re.findall(r"^trap '?(.*?)'? EXIT$", text, re.MULTILINE)[-1]
+    assert trap.startswith("notify; rm -rf")
+
+
 def test_only_named_variables_enter_the_container(tmp_path):
     _, inside = captured(
         decide(

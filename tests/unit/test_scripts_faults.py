@@ -218,7 +218,9 @@ def test_who_is_told_of_the_end_gets_the_first_error_without_secrets(tmp_path):
     (job.run / "secrets").write_text("export APPTAINERENV_TOK='s3\"cr\\et'\n")
     late = failure.format(time.time_ns() + 10**10, "OSError", "x")
     (reports / "n1").write_text(failure.format(1, "TypeError", "an attempt before") + late)
-    (reports / "n2").write_text(failure.format(time.time_ns(), "KeyError", r"\"a\" s3\"cr\\et\n$(id)"))
+    (reports / "n2").write_text(
+        failure.format(time.time_ns(), "KeyError", r"\"a\" s3\"cr\\et\n$(id)")
+    )
     job.leave(3)
     code, printed = job.end()
     assert code == 3
