@@ -142,6 +142,18 @@ def test_an_index_that_refuses_a_login_is_not_one_without_the_package(code: int)
     assert str(code) in f"{caught.value.details}"
 
 
+def test_a_wrong_file_harms_no_other_of_its_name(tmp_path: Path) -> None:
+    """Who shares a directory of images can put it there, and taken files are links."""
+    right = hashlib.sha256(b"right").hexdigest()
+    target = wheels(tmp_path / "taken")
+    kept = [
+        wheels(tmp_path / name, a_1=data) for name, data in ((right, b"right"), ("0", b"wrong"))
+    ]
+    assert [locking._take(directory, target) for directory in kept] == [True, False]
+    assert [path.read_bytes() for path in target.iterdir()] == [b"right"]
+    assert [path.read_bytes() for path in kept[0].iterdir()] == [b"right"]
+
+
 def test_a_file_that_is_gone_leaves_nothing(tmp_path: Path) -> None:
     url = (tmp_path / "a-1.tar.gz").as_uri()
     gone = File(package="a", name="a-1.tar.gz", url=url, sha256="0" * 64)

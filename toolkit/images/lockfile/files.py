@@ -134,9 +134,10 @@ def _take(directory: Path, target: Path) -> bool:
     The file of this build is hashed, which no other build can change.
     """
     for path in filter(Path.is_file, sorted(directory.glob("[!.]*"))):
-        taken = target / path.name
+        taken = target / f".{path.name}"  # one that was taken may have its name
         _link_or_copy(path, taken)
         if hash_file(taken) == directory.name:
+            taken.replace(target / path.name)
             return True
         taken.unlink()
     return False
