@@ -23,6 +23,7 @@ from toolkit.cli.shared import DETACHED
 from toolkit.errors import JobLostError, SlurmUnreachableError
 from toolkit.explain.explanation import explain
 from toolkit.explain.gather import of_run, rules
+from toolkit.model.base import to_json
 from toolkit.model.run import JobState, Outcome
 from toolkit.runs import follow, interactive
 from toolkit.runs.logs import Line
@@ -61,6 +62,16 @@ def test_only_the_lines_that_are_wanted_are_shown(options, expected, monkeypatch
     monkeypatch.setattr(follow, "follow", ended)
     assert cli.main(["logs", "-f", *options, "train-0001"], standalone_mode=False) == 0
     assert [line for line in capsys.readouterr().out.splitlines() if "|" in line] == expected
+
+
+def test_the_exit_code_of_a_job_that_has_ended_is_followed_too(monkeypatch, tmp_path, capsys):
+    run = new_run(tmp_path / "runs" / "train-0001", 7)
+    outcome = Outcome(state="FAILED", exit_code=7, seconds=1.0)
+    (run.directory / "outcome.json").write_text(to_json(outcome))
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["logs", "-f", "train-0001"], standalone_mode=False) == 7
+    assert "exit 7" in capsys.readouterr().err
+    assert cli.main(["logs", "train-0001"], standalone_mode=False) == 0
 
 
 def test_a_thousand_nodes_are_not_printed_one_by_one(tmp_path, capsys):

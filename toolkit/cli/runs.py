@@ -147,6 +147,11 @@ def show_logs(run: str | None, following: bool, rank: int | None, raw: bool, run
         elif numbers:
             known = f"ranks {min(numbers)} to {max(numbers)} have"
         console.note(f"rank {rank} of {chosen.name} has printed nothing; {known}")
+    if following and chosen.outcome is not None:
+        from toolkit.cli.follow import show_outcome
+
+        show_outcome(chosen.outcome, chosen)
+        return chosen.outcome.exit_code
     return 0
 
 
