@@ -90,7 +90,7 @@ def seconds_of(text: str) -> float:
     """Return a CPU time of sacct in seconds: ``1-02:03:04``, ``01:02:03``, ``00:19.366``."""
     days, _, clock = text.rpartition("-")
     total = 0.0
-    for part in clock.split(":") if re.fullmatch(r"[\d:.]+", clock) else ():
+    for part in clock.split(":") if re.fullmatch(r"\d+(:\d+)*(\.\d+)?", clock) else ():
         total = total * 60 + float(part)
     return total + (whole(days) or 0) * 86400
 
