@@ -126,7 +126,7 @@ def _read(
 ) -> AnyModel:
     try:
         if is_searched and not is_shipped(path):
-            require_trusted(path)
+            require_trusted(path, must_exist=True)
         text = read_text(path, below=below)
     except (OSError, ValueError) as error:  # a ValueError: a path that no file can have
         if isinstance(error, OSError) and error.errno in EXHAUSTED:

@@ -20,7 +20,7 @@ VARIABLE = "TOOLKIT_TRUST"
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # root's on every machine
 
 
-def require_trusted(path: Path) -> None:
+def require_trusted(path: Path, *, must_exist: bool = False) -> None:
     """Check that no other user wrote what is at a path, can write to it or can exchange it.
 
     The way is examined from the root directory on, as the kernel goes it: each directory, each
@@ -32,6 +32,7 @@ def require_trusted(path: Path) -> None:
         path: of a file or directory. If it does not exist, the existing part of the way is
             examined. Examine it again once it is created: in a directory such as /tmp, another user
             may have been faster.
+        must_exist: it is read next, so that its absence is an error: another user may make it now.
 
     Raises:
         UntrustedError: another user controls a directory, link or file on the way; the first one.
@@ -54,6 +55,8 @@ def require_trusted(path: Path) -> None:
         try:
             status = entry.lstat()
         except FileNotFoundError:
+            if must_exist:
+                raise
             return
         writers = _foreign_writers(place, status, is_way=place != target)
         if writers:

@@ -36,6 +36,7 @@ def test_the_real_image_is_proven_on_two_nodes(toolkit, pytorch_image, shared_di
     assert here | {"container", "pmi", "nodes-mpi", "nodes-gloo"} <= passed, found
     assert "nid001, nid002" in found["nodes-mpi"][1]
     assert {name for name, (outcome, _) in found.items() if outcome == "unchecked"} == {
+        "gpu-code",
         "ranks-nccl",
         "nodes-nccl",
         "signature",
