@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.test_cli import said
 from toolkit import sites, trust
-from toolkit.errors import UntrustedError, UsageError
+from toolkit.errors import ConfigError, UntrustedError, UsageError
 from toolkit.files import read_toml
 from toolkit.images.registry import registry
 from toolkit.images.store.signatures import signature
@@ -359,3 +359,18 @@ def test_a_relative_path_is_not_trusted_wherever_the_user_is(trusted, tmp_path, 
     monkeypatch.setenv("TOOLKIT_TRUST", trusted)
     with pytest.raises(UsageError, match="is not an absolute path"):
         require_trusted(tmp_path)
+
+
+def test_what_is_made_between_the_look_and_the_reading_is_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "toolkit.toml"
+    look = trust.require_trusted
+
+    def slow(path: Path, **options: bool) -> None:
+        try:
+            look(path, **options)
+        finally:
+            path.write_text('site = "evil"')
+
+    monkeypatch.setattr("toolkit.files.require_trusted", slow)
+    with pytest.raises(ConfigError, match="No such file"):
+        read_toml(path, Job)
