@@ -82,7 +82,8 @@ def engine(directory: Path) -> Iterator[tuple[str, dict[str, str]]]:
     The engine is that of DOCKER_HOST, or one that root starts, with mounts of its own, which end
     with it. It makes no networks; what it runs uses the machine's.
     """
-    client = shell.which("docker")
+    # The distribution's client has BuildKit's plugin; one that was put in /usr/local need not.
+    client = shutil.which("docker", path="/usr/bin:/bin") or shell.which("docker")
     if client is None:
         raise NeedsInstallError(
             "Docker is not installed here", next_step="apt-get install docker.io"
