@@ -291,3 +291,22 @@ def test_commands_about_this_machine_need_no_login(tmp_path: Path) -> None:
                 [*words, *rest], cwd=tmp_path, env=env, capture_output=True, check=False
             )
             assert done.returncode == code, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", ["doctor --nodes 2", "site init ours --probe", "cancel train-0001"]
+)
+def test_what_may_act_is_not_repeated_over_a_new_connection(words, project, monkeypatch):
+    calls: list[str] = []
+
+    def lose(login: str, script: str, **_: object) -> int:
+        assert not calls, script
+        calls.append(login)
+        raise LoginLostError("the connection was lost")
+
+    monkeypatch.chdir(project)
+    for name in ("connect", "put"):
+        monkeypatch.setattr(f"toolkit.cli.remote.{name}", lambda *_: None)
+    monkeypatch.setattr("toolkit.cli.remote.run", lose)
+    with pytest.raises(LoginLostError):
+        cli.run_on("site", words.split())

@@ -28,8 +28,8 @@ HOME = "~/.local/share/toolkit/on"  # of what is installed on a login node
 MOST_BYTES, MOST_FILES = 200_000_000, 20_000
 # --env NAME=PATH, --bind=PATH:TARGET, or a path alone.
 _PATH = re.compile(r"(?P<before>(?:-*[\w-]+=)?)(?P<path>[^:]+)(?P<after>.*)\Z", re.DOTALL)
-# They only show something: they send no files, and are repeated over a new connection.
-_READING = ("doctor", "explain", "logs", "ps", "results", "site", "stacks", "top")
+# They only show something, however they are called: they are repeated over a new connection.
+_READING = ("explain", "logs", "ps", "report", "results", "stacks", "top", "usage")
 # The working tree goes with these, as their first words.
 _SENDING = ("run", "shell", "bench", "image build", "image import", "image lock")
 # The job whose submission was the only one since the tree was sent.
