@@ -72,9 +72,14 @@ def expected_manifest(case: Case) -> Manifest | None:
     """Return the image's manifest, or what a recipe that is not built here says of GPUs."""
     if case.manifest or not case.image.is_recipe:
         return case.manifest
+    return _of_recipe(str(case.job.image))
+
+
+@lru_cache
+def _of_recipe(name: str) -> Manifest | None:
     from toolkit.images.recipe import library
 
-    plan = library.load(str(case.job.image))
+    plan = library.load(name)
     if not plan.gpu_code:
         return None
     return Manifest(
@@ -128,15 +133,15 @@ def _recipes_for(capability: str, manifest: Manifest) -> list[str]:
     from toolkit.images.recipe.names import list_recipes
 
     plans = {name: library.load(name) for name in list_recipes()}
-    brought = {name: plan.brings for name, plan in plans.items()}
-    image = brought.get(manifest.name, frozenset(manifest.frameworks))
-    needed = {"horovod", "ray", "tensorflow", "torch"} & image
+    own = plans.get(manifest.name)
+    needed = {"horovod", "ray", "tensorflow", "torch"}
+    needed &= own.brings if own else {*manifest.frameworks}
     fitting = [
-        name
+        (len(plan.brings), name)
         for name, plan in plans.items()
         if catalogue.runs_on(plan.gpu_code, capability) and needed <= plan.brings
     ]
-    return sorted(fitting, key=lambda name: (len(brought[name]), name))
+    return [name for _, name in sorted(fitting)]
 
 
 def imports(case: Case) -> Iterator[ToolkitError]:
