@@ -117,7 +117,7 @@ def collect(exercises: Iterable[str], runs: Iterable[Run]) -> dict[str, Done]:
         if outcome is None:
             continue
         state, accuracy = str(outcome.kind), outcome.results.get("accuracy")
-        if state in _NOTEBOOK_ENDS and outcome.seconds and _is_notebook(run):
+        if state in _NOTEBOOK_ENDS and outcome.seconds and notebook.is_notebook(run):
             state = "ok"
         is_number = isinstance(accuracy, int | float) and not isinstance(accuracy, bool)
         done = Done(
@@ -130,14 +130,6 @@ def collect(exercises: Iterable[str], runs: Iterable[Run]) -> dict[str, Done]:
         better = max(before, done, key=_rank) if before else done
         best[name] = replace(better, tries=before.tries + 1 if before else 1)
     return best
-
-
-def _is_notebook(run: Run) -> bool:
-    """Return whether a run is a notebook, which ends when its user or its time limit ends it."""
-    try:
-        return run.plan.launch.launcher == notebook.LAUNCHER
-    except ConfigError:
-        return False
 
 
 def open_directory(path: Path) -> None:
