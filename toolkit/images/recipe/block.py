@@ -13,6 +13,7 @@ CHECKS = "/opt/toolkit/checks"  # where an image keeps its own checks
 VENV = (
     "/opt/venv"  # where an image keeps what pip installs, unless its base has a Python of its own
 )
+INSTALL = "apt-get -qq -y install --no-install-recommends"
 WHEELS = "/opt/wheels"  # where a build puts what it compiled, and takes it from
 # Apptainer keeps the variables of a base (PATH above all) in files that its %post does not read:
 # those of a Docker image, and those of a SIF.

@@ -10,6 +10,7 @@ import re
 from typing import Literal
 
 from toolkit.images.recipe.block import (
+    INSTALL,
     REQUIREMENT,
     WHEELS,
     Block,
@@ -23,7 +24,6 @@ from toolkit.images.recipe.protection import parse_names
 from toolkit.images.recipe.quoting import quote_word, quote_words
 
 BUILD_VARIABLES = "/opt/cuda-build.sh"  # read by what compiles for GPUs
-_INSTALL = "apt-get -qq -y install --no-install-recommends"
 _LISTS = "/opt/toolkit/gpu-code"  # where an image has its lists of what was compiled
 _DUMP = "nvidia-cuda-cuobjdump==13.5.37"  # it reads what any earlier compiler made
 _ARCHITECTURE = re.compile(r"[1-9]\d?\.\d\Z")
@@ -100,7 +100,7 @@ class Cuda(Block, frozen=True, kw_only=True):
         return (
             "sed -i 's/ main$/ main contrib non-free/' /etc/apt/sources.list",
             "apt-get -qq update",
-            f"{_INSTALL} g++-13 " + quote_word(f"nvidia-cuda-toolkit={self.version}*"),
+            f"{INSTALL} g++-13 " + quote_word(f"nvidia-cuda-toolkit={self.version}*"),
             nvidia,
             "cuda=/usr",
             _LINKS,
@@ -174,7 +174,7 @@ class Wheel(Block, frozen=True, kw_only=True):
             detail=", ".join(self.packages).replace("==", " "),
             build_packages=("g++", "make", "python3-dev", *self.build_packages),
             build_lines=(
-                *((f"apt-get -qq update; {_INSTALL} {packages}",) if packages else ()),
+                *((f"apt-get -qq update; {INSTALL} {packages}",) if packages else ()),
                 f"mkdir -p {WHEELS}",
                 f"if [ -f {BUILD_VARIABLES} ]; then . {BUILD_VARIABLES}; fi",
                 *exports,

@@ -17,6 +17,7 @@ from toolkit.images.recipe.bases import Base, Definition, LocalImage
 from toolkit.images.recipe.block import (
     BUILD_PACKAGES,
     IN_BUILD,
+    INSTALL,
     VENV,
     WHEELS,
     Ground,
@@ -38,7 +39,6 @@ STEP = "==> "  # begins the line in which a step prints its name: "==> pip: torc
 _CACHE_FORMAT = "2"  # of the cache under the keys: another number makes all entries useless
 _VENV_PATH = f"{VENV}/bin"
 _DPKG = "/etc/dpkg/dpkg.cfg.d/build"
-_INSTALL = "apt-get -qq -y install --no-install-recommends"
 _CLEAN_APT = ("apt-get clean", "rm -rf /var/lib/apt/lists/*")
 # On every core, and so that an import reads no source. Its arguments are files, since compileall
 # serves only directories on every core. Tests of packages are left out: a quarter of all files. A
@@ -318,7 +318,7 @@ def _first_apt(outputs: Iterable[Step]) -> Iterator[Step]:
 
 
 def _apt_lines(packages: Iterable[str]) -> tuple[str, ...]:
-    return ("apt-get -qq update", f"{_INSTALL} {' '.join(sorted(packages))}", *_CLEAN_APT)
+    return ("apt-get -qq update", f"{INSTALL} {' '.join(sorted(packages))}", *_CLEAN_APT)
 
 
 def _lines(output: Step, *, in_place: bool) -> tuple[str, ...]:
