@@ -228,12 +228,7 @@ def lock(name: str, output: Path | None) -> None:
     metavar="REQUIREMENT",
     help="A package for pip; repeatable.",
 )
-@click.option(
-    "--directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path(),
-    help="Directory for NAME.toml (default: the current directory).",
-)
+@directory_option
 def new(
     name: str, origin: str, features: tuple[str, ...], packages: tuple[str, ...], directory: Path
 ) -> None:
@@ -274,12 +269,7 @@ def _file_of(origin: str, directory: Path) -> str:
 @click.command("import")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--name", help="Name of the recipe (default: from the name of the file).")
-@click.option(
-    "--directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path(),
-    help="Directory for NAME.toml (default: the current directory).",
-)
+@directory_option
 def import_recipe(file: Path, name: str | None, directory: Path) -> None:
     """Convert a Dockerfile or a Singularity definition to a recipe.
 
