@@ -6,12 +6,13 @@ the same directory; they take turns, so that load meets both.
 
 from __future__ import annotations
 
+import os
 import statistics
-import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
+from benchmarks import runner
 from toolkit import git
 from toolkit.cli.remote import HOME, enter
 from toolkit.remote import _COMMAND, connect, control_path
@@ -19,19 +20,13 @@ from toolkit.remote import _COMMAND, connect, control_path
 ROUNDS = 15
 
 
-def seconds(words: list[str]) -> float:
-    """Return how long a command takes, which must succeed."""
-    began = time.perf_counter()
-    subprocess.run(words, check=True, capture_output=True)
-    return time.perf_counter() - began
-
-
 def main(login: str) -> None:
     """Print the medians of both, and the median of their differences."""
     connect(login, print)
     there = f"{enter(login, git.top(Path.cwd()), Path.cwd())}; {HOME}/toolkit ps"
     alone = ["ssh", *_COMMAND, "-S", str(control_path(login)), "--", login, there]
-    ours = [sys.executable, "-m", "toolkit", "--on", login, "ps"]
+    ours = [*runner.TOOLKIT, "--on", login, "ps"]
+    seconds = partial(runner.seconds, cwd=Path.cwd(), env=os.environ)
     pairs = [(seconds(alone), seconds(ours)) for _ in range(ROUNDS)]
     added = statistics.median(second - first for first, second in pairs)
     first, second = (statistics.median(column) for column in zip(*pairs, strict=True))
