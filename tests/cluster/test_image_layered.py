@@ -20,7 +20,7 @@ from toolkit.images.builder.follow import Follower
 from toolkit.images.host.host_config import HostConfig
 from toolkit.images.host.workspace import workspace
 from toolkit.images.recipe.bases import LocalImage
-from toolkit.images.recipe.block import CHECKS, WHEELS
+from toolkit.images.recipe.block import CHECKS, HOST_WHEELS, WHEELS
 from toolkit.images.recipe.plan import Plan, Step, with_keys
 
 STEP = '[[steps]]\nblock = "run"\nname = "{name}"\ncommands = [{commands}]\n'
@@ -187,8 +187,12 @@ def test_what_is_broken_in_the_cache_is_noticed_and_made_again(tiny: Tiny) -> No
     assert tiny.inside("/bin/cat", "/first", "/second") == "1\n2\n"
 
 
-def _direct(store: Tiny, common: str, *, fresh: bool = False) -> dict[str, str]:
-    """Build steps with a build stage among them, which no block of a tiny base has; what became of each."""
+def _direct(store: Tiny, common: str, *further: str, fresh: bool = False) -> dict[str, str]:
+    """Build steps with a build stage among them, which no block of a tiny base has; what became of each.
+
+    Args:
+        further: lines of another step of the build stage.
+    """
     made = Plan(
         name="tiny",
         base=LocalImage(path=store.base),
@@ -200,6 +204,7 @@ def _direct(store: Tiny, common: str, *, fresh: bool = False) -> dict[str, str]:
                 detail="",
                 lines=(f"mkdir -p {WHEELS}", f"cat /common > {WHEELS}/x.whl"),
             ),
+            *((Step(name="more", lines=further),) if further else ()),
         ),
         final=(
             Step(name="take", detail="", lines=(f"cat {WHEELS}/x.whl > /taken",), products=True),
@@ -226,6 +231,10 @@ def test_what_was_compiled_is_used_again_on_the_very_same_layers(tiny: Tiny) -> 
     assert tiny.inside("/bin/cat", "/taken") == "1\n"
     assert _direct(tiny, "2") == {**ran, "base": "kept"}
     assert _direct(tiny, "2", fresh=True) == {**ran, "compile": "kept"}
+    # Another image compiles the same, and then more: its steps see what was compiled.
+    more = _direct(tiny, "2", f"cat {HOST_WHEELS}/x.whl >> {WHEELS}/x.whl")
+    assert (more["common"], more["compile"], more["more"]) == ("kept", "done", "done")
+    assert tiny.inside("/bin/cat", "/taken") == "2\n2\n"
     shutil.copytree(tiny.base, tiny.place / "other-base", symlinks=True)
     (tiny.place / "other-base/newer").touch()
     tiny.base = str(tiny.place / "other-base")

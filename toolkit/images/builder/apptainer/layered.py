@@ -43,7 +43,7 @@ from toolkit.images.host.host_config import Bind, HostConfig
 from toolkit.images.host.kernel import namespace_command
 from toolkit.images.host.privilege import build_command, namespace_ids
 from toolkit.images.host.workspace import Workspace
-from toolkit.images.recipe.block import WHEELS
+from toolkit.images.recipe.block import HOST_WHEELS, WHEELS
 from toolkit.images.recipe.digests import hash_texts
 from toolkit.images.recipe.lock import Lock
 from toolkit.images.recipe.plan import Plan, Step
@@ -228,11 +228,16 @@ class _LayeredBuild:
             for step in plan.build:
                 self._reuse(step.name)
             return entry.path
+        # Steps that another image ends with, such as Horovod's, take what they made there.
+        earlier = (self.cache.use(caches.WHEELS, step.key) for step in plan.build[:-1])
+        fitting = [old for old in earlier if old and old.note.facts.get("on") == compiled_on]
+        binds = tuple(Bind(source=old.path, target=HOST_WHEELS) for old in fitting[-1:])
         made, lowers = self.place.output / "products", self._lowers[: len(common)]
         made.mkdir()
         for step in plan.build:
             is_last = step is plan.build[-1]
-            upper = self._run_step(step, lowers, products=str(made) if is_last else "")
+            products = str(made) if is_last else ""
+            upper = self._run_step(step, lowers, () if self.locked else binds, products)
             lowers = [*lowers, Lower(path=upper)]
         copied = self.place.output / "products-kept"
         shutil.copytree(made, copied, symlinks=True)  # later steps see the original

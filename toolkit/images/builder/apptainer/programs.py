@@ -206,6 +206,7 @@ def write_step_config(config: HostConfig, place: Workspace, plan: Plan) -> tuple
     binds += write_host_config(with_sources(config, plan), place.output / "host")
     scripts = place.output / "host/steps"
     scripts.mkdir()
+    (place.output / "host/wheels").mkdir()  # HOST_WHEELS, which a step may see
     byte_code = "\n".join((*plan.prelude, _BYTE_CODE)) + "\n"
     for name, text in (("byte-code", byte_code), ("byte-code.py", BYTE_CODE), ("changed", "")):
         (scripts / name).write_text(text, encoding="utf-8")
