@@ -31,7 +31,7 @@ RUN set -ex; \
     # Without debugging symbols it compiles faster, and they would be stripped anyway.
     sed -i s/RelWithDebInfo/Release/ setup.py; \
     export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1; \
-    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME=/usr/local/cuda; \
+    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED HOROVOD_CUDA_HOME=/usr/local/cuda; \
     # CMake's is for a version of 4 or later, which else refuses the Gloo that Horovod carries; -s leaves the symbols out.
     export MAKEFLAGS="-j$(nproc)" CMAKE_POLICY_VERSION_MINIMUM=3.5 LDFLAGS=-s; \
     pip install --no-compile cffi cloudpickle packaging psutil pyyaml; \
@@ -414,7 +414,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_25.06"
-LABEL toolkit.recipe-hash="a23744d7f40ce5e274316aa34e5845cca606e04c5dbaf426ee8b6dc6310ab36d"
+LABEL toolkit.recipe-hash="39d6aa06c75f2c29d9f2f197845674d0b3dd934ec0cc5ae99e5645c2921df72a"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

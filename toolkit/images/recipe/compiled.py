@@ -222,7 +222,9 @@ class Horovod(Block, frozen=True, kw_only=True):
         # A building machine has no driver: CUDA's stand-in for it is found while Horovod is linked,
         # and not afterwards.
         stubs = (f"ldconfig {_CUDA}/lib64/stubs",) if gpu and not by_step else ()
-        cuda = f"export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME={_CUDA}"
+        # Horovod would else link NCCL's archive of NVIDIA's images: a second one beside torch's.
+        shared = "HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED"
+        cuda = f"export {shared} HOROVOD_CUDA_HOME={_CUDA}"
         if by_step:
             cuda = f". {BUILD_VARIABLES}; export HOROVOD_GPU_OPERATIONS=NCCL"
         paths: tuple[str, ...] = ()
