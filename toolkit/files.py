@@ -225,15 +225,26 @@ def temporary_beside(target: Path) -> Iterator[Path]:
 
     What processes of this host have left for the same target when they were killed is removed, too.
     """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_directory(target.parent, f".{target.name}.{os.uname().nodename}.") as scratch:
+        yield scratch
+
+
+@contextmanager
+def temporary_directory(
+    parent: Path, prefix: str, clear: Callable[[Path], object] = bool
+) -> Iterator[Path]:
+    """Create a locked directory of this name and a random end; remove it.
+
+    Those of killed processes are removed first, as by ``remove_left``.
+    """
     import tempfile  # with random and its hashes; most commands write nothing
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{target.name}.{os.uname().nodename}."
-    _remove_left(target.parent, prefix)
+    remove_left(parent, prefix, clear)
     lock = None
     while lock is None:
         scratch = tempfile.TemporaryDirectory(
-            prefix=prefix, dir=target.parent, ignore_cleanup_errors=True
+            prefix=prefix, dir=parent, ignore_cleanup_errors=True
         )
         lock = lock_new_directory(Path(scratch.name))
     try:
@@ -262,20 +273,32 @@ def lock_new_directory(path: Path) -> int | None:
     return None
 
 
-def _remove_left(parent: Path, prefix: str) -> None:
-    """Remove this user's temporary directories whose lock has ended with its process."""
+def remove_left(
+    parent: Path, prefix: str, clear: Callable[[Path], object] = bool
+) -> list[Path]:
+    """Remove this user's temporary directories whose lock has ended with its process.
+
+    Args:
+        parent: where they are.
+        prefix: the beginning of their names.
+        clear: removes first what belongs to one and is not in it.
+    """
     import fcntl
     import shutil
 
-    for place in [path for path in parent.iterdir() if path.name.startswith(prefix)]:
+    removed = []
+    for place in sorted(path for path in parent.iterdir() if path.name.startswith(prefix)):
         with suppress(OSError):
             lock = os.open(place, _DIRECTORY)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if os.fstat(lock).st_uid == os.geteuid():
+                    clear(place)
                     shutil.rmtree(place, ignore_errors=True)
+                    removed.append(place)
             finally:
                 os.close(lock)
+    return removed
 
 
 def write_atomically(

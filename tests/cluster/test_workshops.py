@@ -25,12 +25,9 @@ def accounts(process: int) -> list[str]:
     return [entry.pw_name for entry in pwd.getpwall() if entry.pw_name.startswith(f"tkw{process}-")]
 
 
-def places(process: int) -> list[str]:
-    """Return the directories of a rehearsal, and its mount points."""
-    name = f"toolkit-rehearsal-{process}-"
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    left = [path.name for path in Path("/var/tmp").glob(f"{name}*")]
-    return left + [line.split()[4] for line in mounts if f"/{name}" in line]
+def place_of(process: int) -> Path:
+    """Return the directory of a rehearsal, by the homes of its users."""
+    return Path(pwd.getpwnam(accounts(process)[0]).pw_dir).parents[1]
 
 
 def process_of(report: dict[str, Any]) -> int:
@@ -77,7 +74,7 @@ def test_who_got_what_and_why_not_is_reported(toolkit, light):
     assert all("KeyError: 'label'" in each["cause"] for each in of["bad"]), seen
     assert all(each["fix"] for each in of["bad"]), seen
     assert [each["accuracy"] for each in of["good"]] == [0.5] * 3, seen
-    assert accounts(process_of(report)) == places(process_of(report)) == []
+    assert accounts(process_of(report)) == []
 
 
 @pytest.fixture
@@ -195,21 +192,23 @@ def test_of_a_rehearsal_that_is_ended_no_user_and_no_cluster_is_left(
         assert len(accounts(pid)) == 2
         assert toolkit("workshop", "rehearse", "--clean").returncode == 0
         assert len(accounts(pid)) == 2  # this one lives
-        place = places(pid)[0]
-        wait_for(lambda: running(place, "train.py"), "job of a participant")
+        place = place_of(pid)
+        wait_for(lambda: running(place.name, "train.py"), "job of a participant")
         process.send_signal(how)
         code = process.wait(120)
     if how == signal.SIGINT:
         assert code == 130, log.read_text()
         assert "0:" in log.read_text().split("duration")[1]
     else:
-        assert running(place, "train.py")
+        assert running(place.name, "train.py")
         cleaned = toolkit("workshop", "rehearse", "--clean", cwd=tmp_path)
         assert cleaned.returncode == 0, cleaned.stderr
         # Another rehearsal that begins on this machine meanwhile cleans up first.
-        wait_for(lambda: not places(pid), "removal of the killed rehearsal")
-    assert not running(place)
-    assert accounts(pid) == places(pid) == []
+        wait_for(lambda: not place.exists(), "removal of the killed rehearsal")
+    assert not running(place.name)
+    assert accounts(pid) == []
+    assert not place.exists()
+    assert place.name not in Path("/proc/self/mountinfo").read_text()
 
 
 def running(*words: str) -> bool:

@@ -24,6 +24,7 @@ from toolkit.workshops.model import JOINED, WORKSHOP, Done, Joined
 from toolkit.workshops.reading import create, load
 from toolkit.workshops.rehearsal import rehearse as acts
 from toolkit.workshops.rehearsal import report as reports
+from toolkit.workshops.rehearsal.stage import clean as clean_up
 
 FOLDER = click.Path(path_type=Path)
 folder_argument = click.argument("folder", metavar="[WORKSHOP]", default=".", type=FOLDER)
@@ -384,7 +385,7 @@ def rehearse(
     """
     if clean:
         with console.Steps() as steps:
-            removed = acts.clean_up(steps)
+            removed = clean_up(steps)
         for place in removed:
             console.fact("removed", str(place))
         if not removed:

@@ -6,9 +6,8 @@ import os
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 
 from toolkit import scripts
@@ -29,92 +28,85 @@ from toolkit.workshops.results import leave
 
 _LEAST_ROOM = 200 << 20
 _ASK = "ask the instructor"
-SECONDS = 60.0  # the longest time of all checks together
 
 
-class JoinCase:
-    """A joined workshop and its cluster, which is reached when a check first needs it."""
-
-    def __init__(self, member: Membership) -> None:
-        self.directory, self.joined = member.directory, member.joined
-        self.contents, self.source = member.contents, Path(member.joined.source)
-
-    @cached_property
-    def cluster(self) -> Cluster | ToolkitError:
-        """The cluster, or why it cannot be reached."""
-        try:
-            cluster = find_cluster(chosen(self.directory).site)
-            Client(cluster.access).partitions()  # unlike --version, it asks the controller
-        except ToolkitError as error:
-            return error
-        return cluster
+@lru_cache(maxsize=1)
+def reach(directory: Path) -> Cluster | ToolkitError:
+    """Return the cluster of a joined directory, or why it cannot be reached."""
+    try:
+        cluster = find_cluster(chosen(directory).site)
+        Client(cluster.access).partitions()  # unlike --version, it asks the controller
+    except ToolkitError as error:
+        return error
+    return cluster
 
 
 @check("images", "the images of the workshop, unchanged and readable")
-def images(case: JoinCase) -> Iterator[Result]:
+def images(member: Membership) -> Iterator[Result]:
     """Check that each image that runs would take is the workshop's."""
-    for name, lock_file in case.contents.workshop.images.items():
+    for name, lock_file in member.contents.workshop.images.items():
         try:
-            image = store.find(name, [case.source / "images"])
+            image = store.find(name, [member.source / "images"])
             Path(image.path).open("rb").close()
-            yield _examine_image(case, image, lock_file)
+            yield _examine_image(member, image, lock_file)
         except ToolkitError as error:
             yield from_error(error)
         except OSError as error:
-            yield failed(f"{name} cannot be read: {error.strerror}", f"{_ASK}: {case.source}")
+            yield failed(f"{name} cannot be read: {error.strerror}", f"{_ASK}: {member.source}")
 
 
-def _examine_image(case: JoinCase, image: store.StoredImage, lock_file: str) -> Result:
+def _examine_image(member: Membership, image: store.StoredImage, lock_file: str) -> Result:
     name, manifest = image.name, image.manifest
-    packed = case.contents.files.get(f"images/{name}.sif")
+    packed = member.contents.files.get(f"images/{name}.sif")
     if packed is not None:
         size = Path(image.path).stat().st_size
-        own = case.source / "images" / f"{name}.sif"
+        own = member.source / "images" / f"{name}.sif"
         is_own = size == packed.size and Path(image.path) == own
         # An image of the user is a copy of the workshop's if it has its id.
         if not is_own and size == packed.size and manifest is not None:
             is_own = store.whole_header(own).sif_id == manifest.sif_id
         if is_own:
             return passed(f"{name}, {human_size(size)}")
-        step = f"export TOOLKIT_IMAGES={case.source}/images"
+        step = f"export TOOLKIT_IMAGES={member.source}/images"
         return failed(f"{image.path} is not the workshop's {name}, and is taken before it", step)
     if not lock_file:
         return passed(name)
-    lock = read_lock(case.source / "locks" / f"{name}.lock")
+    lock = read_lock(member.source / "locks" / f"{name}.lock")
     if manifest is not None and manifest.locked == hash_lock(lock):
         return passed(f"{name}, built from the workshop's lock")
-    step = f"toolkit image build {name} --locked, with {case.source}/locks/{name}.lock"
+    step = f"toolkit image build {name} --locked, with {member.source}/locks/{name}.lock"
     return failed(f"{name} was not built from the lock of the workshop", step)
 
 
 @check("slurm", "Slurm answers")
-def slurm(case: JoinCase) -> Result:
+def slurm(member: Membership) -> Result:
     """Check that the site's Slurm can be reached."""
-    cluster = case.cluster
+    cluster = reach(member.directory)
     if isinstance(cluster, ToolkitError):
         return from_error(cluster)
     return passed(f"site {cluster.site.name}")
 
 
 @check("jobs", "Slurm would take each exercise")
-def jobs(case: JoinCase) -> Iterator[Result]:
+def jobs(member: Membership) -> Iterator[Result]:
     """Plan each exercise, and let sbatch test the script, as it tests a submission.
 
     It refuses a partition, an account or a reservation that this user cannot use.
     """
-    if isinstance(case.cluster, ToolkitError):
+    cluster = reach(member.directory)
+    if isinstance(cluster, ToolkitError):
         yield unchecked("Slurm does not answer")
         return
-    client = Client(case.cluster.access)
-    for name in case.joined.exercises:
-        if not (case.directory / name / "job.toml").is_file():
+    client = Client(cluster.access)
+    for name in member.joined.exercises:
+        if not (member.directory / name / "job.toml").is_file():
             continue
         try:
-            text = scripts.script(decide(gather(name, Layer("flag", {}), case.directory)))
+            text = scripts.script(decide(gather(name, Layer("flag", {}), member.directory)))
         except ToolkitError as error:
             yield from map(from_error, getattr(error, "findings", ()) or (error,))
             continue
-        with tempfile.NamedTemporaryFile("w", dir=case.directory, suffix=".sbatch") as stream:
+        with tempfile.NamedTemporaryFile("w", dir=member.directory, suffix=".sbatch") as stream:
             stream.write(text)
             stream.flush()
             answer = client.ask("sbatch", "--test-only", stream.name)
@@ -126,25 +118,25 @@ def jobs(case: JoinCase) -> Iterator[Result]:
 
 
 @check("room", "there is room for the runs")
-def room(case: JoinCase) -> Result:
+def room(member: Membership) -> Result:
     """Check the free space where the runs will be."""
-    left = shutil.disk_usage(case.directory).free
-    text = f"{human_size(left)} in {case.directory}"
+    left = shutil.disk_usage(member.directory).free
+    text = f"{human_size(left)} in {member.directory}"
     if left >= _LEAST_ROOM:
         return passed(text)
     return failed(f"only {text}", "remove files, or join in a directory with more room")
 
 
 @check("results", "results can be left for the instructor", severity="warning")
-def results(case: JoinCase) -> Result:
+def results(member: Membership) -> Result:
     """Check the file in the shared directory, if the participant consented."""
-    wanted = case.contents.workshop.results
-    if not case.joined.results:
+    wanted = member.contents.workshop.results
+    if not member.joined.results:
         if not wanted:
             return unchecked("the workshop collects none")
         return warned("results are not shared", "to share them, join again with --share-results")
     try:
-        leave(case.directory)
+        leave(member.directory)
     except ToolkitError as error:
         return from_error(error)
     return passed(f"states and accuracies are left in {wanted}")
@@ -154,18 +146,13 @@ CHECKS = (images, slurm, jobs, room, results)
 
 
 def examine(member: Membership) -> Iterator[Result]:
-    """Make the checks in their order; those that are left after a minute are not made."""
-    case, until = JoinCase(member), time.monotonic() + SECONDS
+    """Make the checks in their order."""
     before = Path.cwd()
     os.chdir(member.directory)  # its settings name the directory of images
     try:
         for check in CHECKS:
-            if time.monotonic() > until:
-                text = f"after {SECONDS:.0f} s there was no time left"
-                yield unchecked(text)._replace(name=check.name)
-                continue
             try:
-                yield from check(case)
+                yield from check(member)
             except ToolkitError as error:
                 yield unchecked(error.cause)._replace(name=check.name)
     finally:

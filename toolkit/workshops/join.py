@@ -41,6 +41,11 @@ class Membership(NamedTuple):
     contents: Contents
     unchanged: tuple[str, ...] = ()
 
+    @property
+    def source(self) -> Path:
+        """The directory of the unpacked workshop."""
+        return Path(self.joined.source)
+
 
 def join(
     source: str,

@@ -145,14 +145,12 @@ class Done(Model, frozen=True, kw_only=True):
         tries: the number of runs that have ended.
         accuracy: that the script printed; None if it prints none.
         seconds: of the run.
-        finished: when it ended, in seconds since 1970.
     """
 
     state: Annotated[str, Meta(max_length=40)]  # of a file that any user can write
     tries: Annotated[int, Meta(ge=0, le=1_000_000)] = 1
     accuracy: Annotated[float, Meta(ge=-1e6, le=1e6)] | None = None
     seconds: float = 0.0
-    finished: float = 0.0
 
 
 class Results(Model, frozen=True, kw_only=True):

@@ -13,7 +13,6 @@ import os
 import pwd
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,7 +26,7 @@ from toolkit.errors import (
     UntrustedError,
     UsageError,
 )
-from toolkit.files import open_regular, read_json, temporary_beside
+from toolkit.files import open_regular, read_json, temporary_beside, write_atomically
 from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.runs import notebook
 from toolkit.runs.directories import all_runs
@@ -68,7 +67,10 @@ def leave(directory: Path) -> Path | None:
             for exercise, before in _read(target, joined.name).exercises.items():
                 both = (done.get(exercise, before), before)
                 done[exercise] = max(both, key=lambda each: (*_rank(each), each.tries))
-        _replace(target, to_json(Results(name=name, workshop=joined.name, exercises=done)))
+        target.parent.stat()  # a directory of results that was closed is not made again
+        # The group is the instructor's, by the directory.
+        text = to_json(Results(name=name, workshop=joined.name, exercises=done))
+        write_atomically(target, text, mode=0o640)
     except OSError as error:
         cause = f"the results of the workshop cannot be left: {error.strerror}"
         if isinstance(error, FileNotFoundError):
@@ -87,21 +89,6 @@ def _user(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _replace(target: Path, text: str) -> None:
-    """Write the file of a participant; a directory of results that was closed is not made again."""
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            # The group is the instructor's, by the directory. By the handle, since the directory's
-            # owner can exchange the name for a link.
-            os.fchmod(handle, 0o640)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def collect(exercises: Iterable[str], runs: Iterable[Run]) -> dict[str, Done]:
@@ -124,7 +111,6 @@ def collect(exercises: Iterable[str], runs: Iterable[Run]) -> dict[str, Done]:
             state=state,
             accuracy=float(str(accuracy)) if is_number else None,
             seconds=outcome.seconds,
-            finished=(run.directory / "outcome.json").stat().st_mtime,
         )
         before = best.get(name)
         better = max(before, done, key=_rank) if before else done

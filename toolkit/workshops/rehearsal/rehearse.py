@@ -27,10 +27,9 @@ from toolkit.workshops.reading import job_of, load, source_of
 from toolkit.workshops.rehearsal import accounts
 from toolkit.workshops.rehearsal.accounts import Person, Tool
 from toolkit.workshops.rehearsal.report import JOIN, Attempt, Report
-from toolkit.workshops.rehearsal.stage import HOME, Stage, clean, stage, temporary_place
+from toolkit.workshops.rehearsal.stage import HOME, Stage, stage, temporary_place
 
 _EVERY = 1.0  # seconds between two measurements of memory
-_PARENT = Path("/var/tmp")  # of rehearsals
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _COMMANDS = Path(__file__).with_name("participant.sh").read_text(encoding="utf-8")
 
@@ -66,10 +65,9 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
             place="toolkit workshop rehearse",
             next_step="run it as root, on a machine of your own",
         )
-    clean(_PARENT, progress)
     with (
         interrupted_by_signals(),
-        temporary_place(_PARENT) as place,
+        temporary_place(progress) as place,
         accounts.users(options.people, place / HOME) as people,
     ):
         tool = accounts.provide_tool(people[0], place / "tool")
@@ -105,11 +103,6 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
                 cpu_seconds=round(_busy() - busy, 1),
                 memory=memory,
             )
-
-
-def clean_up(progress: Progress) -> list[Path]:
-    """Remove what killed rehearsals have left here; return their directories."""
-    return clean(_PARENT, progress) if os.geteuid() == 0 else []
 
 
 def _exercises(

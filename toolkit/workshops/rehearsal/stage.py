@@ -1,18 +1,11 @@
-"""The stage of a rehearsal: its directory, a local cluster that other users may use, its site file.
-
-A rehearsal holds the lock of its directory. The lock ends with the process, so a directory whose
-lock is free belongs to no rehearsal that still runs, and all that it has left can be removed.
-"""
+"""The stage of a rehearsal: its directory, a local cluster that other users may use, its site file."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import shutil
-import socket
-import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +13,7 @@ import msgspec
 
 from toolkit import shell, sites
 from toolkit.errors import NeedsInstallError
-from toolkit.files import lock_new_directory
+from toolkit.files import remove_left, temporary_directory
 from toolkit.localcluster import access, packages
 from toolkit.localcluster.imitation import adapt_site, imitate
 from toolkit.localcluster.lifecycle import down, up
@@ -33,6 +26,8 @@ from toolkit.workshops.model import Workshop
 from toolkit.workshops.rehearsal import accounts
 
 NAME = "rehearsal"
+HOME = "home"  # the participants' homes
+_PARENT, _PREFIX = Path("/var/tmp"), "toolkit-rehearsal-"  # of this machine only
 _LOCAL = ("", "auto", "local", "generic")  # sites of which nothing is imitated
 
 
@@ -127,78 +122,28 @@ def _write_site(name: str, etc: Path) -> None:
     (etc / "sites" / f"{name}.toml").write_text(to_toml(table), encoding="utf-8")
 
 
-_PREFIX = "toolkit-rehearsal-"
-_HOST = ".host"  # the numbers of processes mean nothing on another login node
-HOME = "home"  # the participants' homes
-
-
 @contextlib.contextmanager
-def temporary_place(parent: Path) -> Iterator[Path]:
-    """Create a directory that all users can enter; remove it in any case afterwards.
-
-    Its name has the number of this process, as those of the users do.
-    """
-    lock = None
-    while lock is None:  # another process took it for one that a killed rehearsal had left
-        place = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
-        lock = lock_new_directory(place)
-    try:
+def temporary_place(progress: Progress) -> Iterator[Path]:
+    """Create a directory that all users can enter; remove it in any case afterwards."""
+    with temporary_directory(_PARENT, _PREFIX, partial(_clear, progress=progress)) as place:
         place.chmod(0o755)
-        (place / _HOST).write_text(socket.gethostname(), encoding="utf-8")
         yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-        os.close(lock)
 
 
-def clean(parent: Path, progress: Progress) -> list[Path]:
+def clean(progress: Progress) -> list[Path]:
     """Remove all that killed rehearsals of this user have left; return their directories.
-
-    Args:
-        parent: where the directories are.
-        progress: shows each of them.
 
     Raises:
         ToolkitError: a part cannot be removed.
     """
-    removed = []
-    for place in sorted(parent.glob(f"{_PREFIX}*")):
-        lock = _lock_of_dead(place)
-        if lock is None:
-            continue
-        try:
-            progress.begin("clean up", f"{place.name}, of a rehearsal that was killed")
-            if (place / "c").is_dir():
-                with _clusters_in(place):
-                    down(NAME, progress)  # all processes in it end
-            accounts.remove_users(place / HOME)
-            shutil.rmtree(place)
-            progress.end()
-            removed.append(place)
-        finally:
-            os.close(lock)
-    return removed
+    return remove_left(_PARENT, _PREFIX, partial(_clear, progress=progress))
 
 
-def _lock_of_dead(place: Path) -> int | None:
-    """Lock the directory of a killed rehearsal; None if it is none, or may still run."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        lock = os.open(place, flags)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(lock).st_uid == os.geteuid() and place.is_dir() and _is_of_this_host(place):
-            return lock
-    except OSError:
-        pass  # a living one holds it
-    os.close(lock)
-    return None
-
-
-def _is_of_this_host(place: Path) -> bool:
-    try:
-        return (place / _HOST).read_text(encoding="utf-8") == socket.gethostname()
-    except FileNotFoundError:
-        return True  # it was killed before it wrote the name
+def _clear(place: Path, progress: Progress) -> None:
+    """Remove the cluster and the users of a killed rehearsal."""
+    progress.begin("clean up", f"{place.name}, of a rehearsal that was killed")
+    if (place / "c").is_dir():
+        with _clusters_in(place):
+            down(NAME, progress)  # all processes in it end
+    accounts.remove_users(place / HOME)
+    progress.end()
