@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -111,18 +109,6 @@ def test_no_original_is_ever_written_over(tmp_path):
     }
 
 
-def test_an_original_is_private_while_it_is_written(tmp_path, monkeypatch):
-    script = tmp_path / "job.sbatch"
-    script.write_text(BROKEN.format(1))
-    modes = []
-
-    def copy(_: object, writing: Any) -> None:
-        modes.append(os.fstat(writing.fileno()).st_mode & 0o777)
-
-    monkeypatch.setattr(shutil, "copyfileobj", copy)
-    assert (fix(script), modes) == (FIXED.format(1), [0o600])
-
-
 def test_a_link_stays_a_link_and_modes_stay(tmp_path):
     (tmp_path / "real").mkdir()
     real = tmp_path / "real" / "job.sbatch"
@@ -193,7 +179,7 @@ def test_a_site_is_asked_by_the_rules_of_run(directives, line, message):
     found = [
         (one.line, one.message)
         for one in lint(f"#!/bin/bash\n{directives}\nsrun true\n", Context(site=SMALL))
-        if one.name == "site-partition"
+        if one.name == "site"
     ]
     assert [number for number, _ in found] == ([line] if line else [])
     assert all(message in text for _, text in found)

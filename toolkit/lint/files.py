@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 import sys
-from contextlib import suppress
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from toolkit import shell
@@ -90,14 +88,14 @@ def save(file: Path, text: str) -> Path:
                 place=str(file),
                 next_step=f"toolkit lint {file}",
             )
-        original = _back_up(target)
+        first = target.with_name(f"{target.name}.orig")
+        others = (first.with_name(f"{first.name}.{number}") for number in count(2))
+        original = next(path for path in chain([first], others) if not os.path.lexists(path))
+        mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
+        write_atomically(original, read_text(target), mode=mode, owner=owner)
+        os.utime(original, ns=(status.st_atime_ns, status.st_mtime_ns))
         try:
-            write_atomically(
-                target,
-                text,
-                mode=stat.S_IMODE(status.st_mode),
-                owner=(status.st_uid, status.st_gid),
-            )
+            write_atomically(target, text, mode=mode, owner=owner)
         except BaseException:
             original.unlink()
             raise
@@ -111,25 +109,3 @@ def save(file: Path, text: str) -> Path:
             next_step="toolkit lint without --fix changes nothing",
         ) from None
     return original
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
-def _back_up(target: Path) -> Path:
-    """Copy the file to a name that is not in use yet; nothing is written through a link."""
-    for number in count(1):
-        original = target.with_name(f"{target.name}.orig{f'.{number}' if number > 1 else ''}")
-        # Until it has the mode of the script, which can hold a secret, it is for this user alone.
-        with suppress(FileExistsError), open(original, "xb", opener=_private) as writing:
-            try:
-                with target.open("rb") as reading:
-                    shutil.copyfileobj(reading, writing)
-                os.fsync(writing.fileno())
-                shutil.copystat(target, original)
-            except BaseException:
-                original.unlink()
-                raise
-            return original
-    raise AssertionError("numbers do not end")

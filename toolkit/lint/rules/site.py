@@ -6,96 +6,60 @@ import re
 from collections.abc import Iterator
 
 from toolkit.checks import Edit, Result, at, check
-from toolkit.errors import nearest
+from toolkit.errors import ToolkitError, nearest
 from toolkit.lint.script import Script
 from toolkit.model.case import Case
 from toolkit.model.job import Job
-from toolkit.quoting import sbatch
+from toolkit.model.site import Site
 from toolkit.rules import options, partition
-from toolkit.sites import comment_example, comment_problem
 
 
 @check(
-    "site-comment",
-    "the comment is one of the site's",
-    cause="the site refuses a job whose comment is not one of its own",
-    source="the site's profile: toolkit site show",
-)
-def _site_comment(script: Script) -> Iterator[Result]:
-    rule = script.context.site.comment if script.context.site else None
-    if script.context.site is None or rule is None or not script.is_batch:
-        return
-    given = list(script.options("comment"))
-    value = given[-1][1].value if given else None
-    wrong = comment_problem(rule, value)
-    # A directive with a typographic dash is reported by another rule.
-    if wrong and (
-        given or not any("comment" in word for each in script.directives for word in each.strays)
-    ):
-        yield at(
-            given[-1][0].line if given else script.directives[0].line,
-            f"{wrong} ({script.context.site.name})",
-            fix=f"#SBATCH --comment={sbatch(comment_example(rule))}",
-        )
-
-
-@check(
-    "site-option",
-    "options that the site requires and forbids",
+    "site",
+    "the site takes the job",
     cause="the site refuses the job, or runs it otherwise than was meant",
     source="the site's profile: toolkit site show",
 )
-def _site_options(script: Script) -> Iterator[Result]:
+def _site(script: Script) -> Iterator[Result]:
     site = script.context.site
     if site is None or not script.is_batch:
         return
-    lines = [directive for directive in script.directives if directive.effective]
-    given = {option.name: True for line in lines for option in line.options}
-    for finding in options.options(Case(Job(slurm={**given}), site)):
-        name = (finding.place or "").rpartition(" ")[2].removeprefix("--")
-        for directive, option in script.options(name):
-            edits = [Edit(line=directive.line, text=None)] if len(directive.options) == 1 else []
-            message = f"{option.written}: {finding.cause}"
-            yield at(directive.line, message, edits=edits, fix=finding.advice)
-        if name not in given:
-            message = f"--{name}: {finding.cause}"
-            yield at(script.directives[0].line, message, fix=finding.advice)
+    name = script.value("partition")
+    if name is not None and site.partitions and name not in site.partitions:
+        close = nearest(name, site.partitions)
+        line = next(directive.line for directive, _ in script.options("partition"))
+        fix = f"close: {close}" if close else f"one of {', '.join(sorted(site.partitions))}"
+        yield at(line, f"{site.name} has no partition {name!r}", fix=fix)
+    strays = [word for directive in script.directives for word in directive.strays]
+    for finding in _findings(script, site):
+        place = (finding.place or "").rpartition(" ")[2].removeprefix("--")
+        own = next(script.options(*_PLACES.get(place, (place,))), None)
+        if own is None and any(place in word for word in strays):
+            continue  # a directive with a typographic dash is reported by another rule
+        directive, _ = own or next(script.options("partition"), (script.directives[0], None))
+        is_removable = place in site.forbidden and len(directive.options) == 1
+        edits = [Edit(line=directive.line, text=None)] if own and is_removable else []
+        message = f"--{place}: {finding.cause}"
+        yield at(directive.line, message, edits=edits, fix=finding.advice)
 
 
-@check(
-    "site-partition",
-    "the partition exists, and the job fits into it",
-    cause="Slurm refuses the job",
-    source="the site's profile: toolkit site show",
-)
-def _site_partition(script: Script) -> Iterator[Result]:
-    site = script.context.site
-    if site is None or not script.is_batch:
-        return
-    for directive, option in script.options("partition"):
-        if site.partitions and option.value not in site.partitions:
-            close = nearest(option.value or "", site.partitions)
-            yield at(
-                directive.line,
-                f"{site.name} has no partition {option.value!r}",
-                fix=f"close: {close}" if close else f"one of {', '.join(sorted(site.partitions))}",
-            )
+def _findings(script: Script, site: Site) -> Iterator[ToolkitError]:
+    """Yield what the rules of `toolkit run` find in a script's job."""
     asked = Case(_job(script), site)
     rules = (partition.partition, partition.size, partition.gpus, partition.anywhere)
     for rule in (*rules, partition.user_gpus, partition.time):
-        for finding in rule(asked):
-            place = finding.place or ""
-            names = (*_PLACES.get(place, (place.removeprefix("--"),)), "partition")
-            lines = (written.line for written, _ in script.options(*names))
-            line = next(lines, script.directives[0].line)
-            yield at(line, finding.cause, fix=finding.advice)
+        yield from rule(asked)
+    lines = [directive for directive in script.directives if directive.effective]
+    given = {option.name: True for line in lines for option in line.options}
+    yield from options.options(Case(Job(slurm={**given}), site))
+    yield from options.comment(Case(Job(comment=script.value("comment")), site))
 
 
 _GPUS = re.compile(r"(?:gpu:)?(?:[\w.-]{1,64}:)?(\d{1,4})(?:\(.*)?")
 # The directives that decide what a rule's option is about.
 _PLACES = {
-    "--cpus-per-task": ("cpus-per-task", "ntasks-per-node", "ntasks"),
-    "--gpus-per-node": ("gpus-per-node", "gres"),
+    "cpus-per-task": ("cpus-per-task", "ntasks-per-node", "ntasks"),
+    "gpus-per-node": ("gpus-per-node", "gres"),
 }
 
 
@@ -138,9 +102,4 @@ def _site_module(script: Script) -> Iterator[Result]:
             yield at(call.line, finding.cause, fix=fix)
 
 
-RULES = (
-    _site_comment,
-    _site_options,
-    _site_partition,
-    _site_module,
-)
+RULES = (_site, _site_module)
