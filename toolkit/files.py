@@ -243,9 +243,7 @@ def temporary_directory(
     remove_left(parent, prefix, clear)
     lock = None
     while lock is None:
-        scratch = tempfile.TemporaryDirectory(
-            prefix=prefix, dir=parent, ignore_cleanup_errors=True
-        )
+        scratch = tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True)
         lock = lock_new_directory(Path(scratch.name))
     try:
         yield Path(scratch.name)
@@ -273,9 +271,7 @@ def lock_new_directory(path: Path) -> int | None:
     return None
 
 
-def remove_left(
-    parent: Path, prefix: str, clear: Callable[[Path], object] = bool
-) -> list[Path]:
+def remove_left(parent: Path, prefix: str, clear: Callable[[Path], object] = bool) -> list[Path]:
     """Remove this user's temporary directories whose lock has ended with its process.
 
     Args:

@@ -241,9 +241,7 @@ CASES = (
     _command(
         "secret", "export WANDB_API_KEY=0123456789abcdef", "export WANDB_API_KEY=$(cat ~/.wandb)"
     ),
-    _site(
-        "site", "#SBATCH --comment=pytorch", '#SBATCH --comment="field=nlp;appl=pytorch"'
-    ),
+    _site("site", "#SBATCH --comment=pytorch", '#SBATCH --comment="field=nlp;appl=pytorch"'),
     _site("site", "#SBATCH --nodes=1", "#SBATCH --comment=etc", site="neuron-2022"),
     _site("site", "#SBATCH --mem=16G", "#SBATCH --cpus-per-task=1"),
     Case(
@@ -253,9 +251,7 @@ CASES = (
         site="perlmutter-like",
     ),
     _site("site", "#SBATCH -p cas_v100", "#SBATCH -p cas_v100_4"),
-    _site(
-        "site", "#SBATCH -p cas_v100_4 --gres=gpu:8", "#SBATCH -p cas_v100_4 --gres=gpu:4"
-    ),
+    _site("site", "#SBATCH -p cas_v100_4 --gres=gpu:8", "#SBATCH -p cas_v100_4 --gres=gpu:4"),
     _site("site", "#SBATCH -t 72:00:00", "#SBATCH -t 2-00"),
     _site("site", "#SBATCH -p jupyter", "#SBATCH -p cpu"),
     _site("site", "#SBATCH -p amd_a100_4 -N 2", "#SBATCH -p amd_a100_4 -N 1"),

@@ -1,4 +1,4 @@
-"""The stage of a rehearsal: its directory, a local cluster that other users may use, its site file."""
+"""The stage of a rehearsal: its directory, a local cluster for other users, its site file."""
 
 from __future__ import annotations
 
