@@ -96,7 +96,7 @@ def test_options_make_groups_of_equal_nodes():
         ("nid004", 0, "ve14"),
     ]
     assert summary(shape).startswith("nid001: 4 CPUs, 4.0 GB, 4 v100 GPUs; nid[002-003]: ")
-    for text, megabytes in {"4G": 4096, "512M": 512, "1.5GB": 1536, "1t": 1048576}.items():
+    for text, megabytes in {"4G": 4096, "512M": 512, "1t": 1048576}.items():
         assert from_options(memory=text).nodes[0].memory == megabytes
 
 
@@ -385,12 +385,15 @@ def test_the_daemons_that_stopped_themselves_are_named(paths):
 
 def test_a_part_that_fails_at_once_is_the_one_whose_log_is_shown(paths):
     paths.run.mkdir(parents=True)
+    paths.logs.mkdir()
     paths.step.write_text("munge\n")
     ended = subprocess.Popen("false", text=True)
     ended.wait()
-    with pytest.raises(waiting.StartError) as caught:
+    for subject in ("munged", "slurmd.nid001", "cluster"):
+        paths.log_of(subject).write_text(f"of {subject}\n")
+    with pytest.raises(ClusterError, match="did not start: of cluster") as caught:
         waiting.await_idle(paths, ended, ["nid001"], Silent())
-    assert caught.value.logs == ("munged", "cluster")
+    assert caught.value.details == ("munged.log:", "of munged", "cluster.log:", "of cluster")
 
 
 def test_what_is_missing_is_named_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

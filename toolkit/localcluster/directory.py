@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator
 
-from toolkit.errors import BusyError, ClusterError, ForbiddenError
+from toolkit.errors import BusyError, ClusterError
 from toolkit.files import read_text, write_atomically
 from toolkit.localcluster.paths import Paths, require_own
 from toolkit.trust import require_trusted
@@ -65,18 +65,10 @@ def locked(paths: Paths) -> Iterator[None]:
 
     Raises:
         BusyError: another `toolkit cluster up` or `down` holds it.
-        ForbiddenError: the directory cannot be created or written.
         ClusterError: the path has something that no cluster made.
         UntrustedError: it belongs to another user, or others can write it.
     """
-    try:
-        handle = _take_lock(paths)
-    except PermissionError as error:
-        raise ForbiddenError(
-            f"the directory of the cluster cannot be used: {error.strerror}",
-            place=str(error.filename),
-            next_step="set TOOLKIT_CLUSTER_DIR to a directory of your own",
-        ) from error
+    handle = _take_lock(paths)
     try:
         _claim(paths)
         yield
@@ -88,8 +80,6 @@ def locked(paths: Paths) -> Iterator[None]:
 def _take_lock(paths: Paths) -> int:
     """Return the open lock file, which stays beside the directory: only its lock ends."""
     paths.directory.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileNotFoundError):  # then only the directories above are examined
-        require_own(paths)
     refuse_foreign(paths)
     require_trusted(paths.lock)  # others can create it first in a directory such as /tmp
     handle = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

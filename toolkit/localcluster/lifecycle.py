@@ -20,7 +20,7 @@ from toolkit.localcluster.packages import gpus_of
 from toolkit.localcluster.paths import PRIVATE, Paths, is_on_nodes, paths_of
 from toolkit.localcluster.processes import CLUSTER_INIT
 from toolkit.localcluster.shape import Plan, Shape, all_nodes, summary
-from toolkit.localcluster.waiting import StartError, await_idle, explain
+from toolkit.localcluster.waiting import await_idle
 from toolkit.model.base import to_json
 from toolkit.shell import Progress
 
@@ -59,14 +59,9 @@ def up(name: str, shape: Shape, progress: Progress, *, share: tuple[str, ...] = 
         try:
             _write_files(paths, plan)
             _start(paths, plan, progress)
-        except BaseException as error:
-            # Also after an interrupt, nothing half-started stays. The reason is read before its log
-            # is removed.
-            explained = explain(error, paths) if isinstance(error, StartError) else None
+        except BaseException:  # also after an interrupt, nothing half-started stays
             processes.stop(paths)
             remove_files(paths)
-            if explained:
-                raise explained from error
             raise
     return True
 

@@ -13,8 +13,8 @@ from toolkit.errors import UsageError
 from toolkit.files import config_error, read_text, read_toml
 from toolkit.localcluster.shape import Nodes, PartitionShape, Shape, check
 from toolkit.model.base import BadDataError
+from toolkit.units import megabytes
 
-_FACTORS = {"": 1, "M": 1, "MB": 1, "G": 1024, "GB": 1024, "T": 1024**2, "TB": 1024**2}
 _KEYS = {
     "nodes": "nodes",
     "max-nodes": "max_nodes",
@@ -39,7 +39,10 @@ def from_options(
     Raises:
         UsageError: an option is invalid.
     """
-    common = Nodes(names="-", cpus=cpus, memory=_megabytes(memory), gpu_type=gpu_type)
+    try:
+        common = Nodes(names="-", cpus=cpus, memory=megabytes(memory), gpu_type=gpu_type)
+    except ValueError as error:
+        raise _bad("--mem-per-node", str(error), "write MB or a unit: 4000, 4000M or 4G") from None
     groups, last = [], 0
     for count, equal in itertools.groupby(_gpus(gpus, nodes)):
         first, last = last + 1, last + len([*equal])
@@ -117,14 +120,6 @@ def partition(text: str) -> PartitionShape:
 
 def _bad(place: str, cause: str, next_step: str) -> UsageError:
     return UsageError(cause, place=place, next_step=next_step)
-
-
-def _megabytes(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text)
-    if not match or match[2].upper() not in _FACTORS:
-        units = "write MB or a unit: 4000, 4000M or 4G"
-        raise _bad("--mem-per-node", f"{text!r} is not a size of memory", units)
-    return int(float(match[1]) * _FACTORS[match[2].upper()])
 
 
 def _gpus(text: str, nodes: int) -> list[int]:

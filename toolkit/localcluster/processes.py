@@ -125,7 +125,8 @@ def stop(paths: Paths, timeout: float = _ENDED_WITHIN) -> bool:
     deadline = time.monotonic() + timeout
     while left:
         for pid in left:
-            _kill_init(pid, paths)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"processes of cluster {paths.name} do not end",
@@ -136,24 +137,6 @@ def stop(paths: Paths, timeout: float = _ENDED_WITHIN) -> bool:
         time.sleep(0.02)
         left = inits(paths)
     return bool(running)
-
-
-def _kill_init(pid: int, paths: Paths) -> None:
-    """Kill a process of ours, through a handle that cannot refer to another process later."""
-    with contextlib.suppress(ProcessLookupError):
-        try:
-            handle = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
-        except OSError:  # a kernel before 5.3
-            if is_init(pid, paths):
-                os.kill(pid, signal.SIGKILL)
-            return
-        try:
-            if is_init(pid, paths):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        finally:
-            os.close(handle)
 
 
 def kill_node(paths: Paths, name: str) -> None:

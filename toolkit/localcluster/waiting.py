@@ -26,22 +26,13 @@ _STEPS = {
     "database": "MariaDB, slurmdbd",
     "controller": "slurmctld",
 }
-_LOGS = {"munge": ("munged",), "database": ("mariadb", "slurmdbd"), "controller": ("slurmctld",)}
+_LOGS = {"munge": ("munged",), "database": ("mariadb", "slurmdbd")}
 _NAMED = 3  # daemons in a message
 _TAIL = 12  # lines of a log in a message
 _FATAL = "fatal: "  # begins what a daemon of Slurm prints before it ends itself
 # slurmd prints this instead in some places, after the error (slurmd.c, _slurmd_init).
 _ERROR, _NOT_STARTED = "error: ", "slurmd initialization failed"
 _AT_MOST = 1 << 20  # bytes at the end of a log that are read
-
-
-class StartError(ClusterError):
-    """A part of the cluster did not start; ``logs`` may have the reason, the likeliest first."""
-
-    def __init__(self, cause: str, logs: Iterable[str]) -> None:
-        """Keep the subjects of the logs beside the cause."""
-        super().__init__(cause)
-        self.logs = tuple(logs)
 
 
 def await_idle(
@@ -56,7 +47,8 @@ def await_idle(
         progress: shows the steps.
 
     Raises:
-        StartError: a part of it did not start, or a node is not idle in time.
+        ClusterError: a part of it did not start, or a node is not idle in time; with the reasons
+            in the daemons' logs.
     """
     patience = _IDLE_WITHIN + _IDLE_WITHIN_EACH * len(names)
     searched = began = time.monotonic()
@@ -69,7 +61,8 @@ def await_idle(
             expected = _DATABASE_EXPECTED if step == "database" else None
             progress.begin(step, _STEPS.get(step, f"{len(names)} x slurmd"), expected)
         if has_ended:
-            raise _ended(paths, step)
+            rows = _rows(paths.log_of("cluster"))
+            raise _failed(paths, rows[-1] if rows else "its first process ended", step)
         if now == "started" and (pid := processes.first_process(paths)):
             states = node_states(access.prefix(paths, pid, "/"), timeout=15)
             if all(states.get(name, NodeState()).usable for name in names):
@@ -79,57 +72,33 @@ def await_idle(
                 break  # this daemon has ended itself, and no node becomes idle without it
             searched = time.monotonic()
         time.sleep(max(_PAUSE, _PAUSE_EACH * len(names)))
-    raise _not_idle(step, names, states, time.monotonic() - began)
+    node = next((name for name in names if not states.get(name, NodeState()).usable), "")
+    state, reason = states.get(node, NodeState())
+    cause = f"{node} is {state}{f' ({reason})' if reason else ''}"
+    cause = cause if states else "the controller does not answer"
+    raise _failed(paths, f"{cause} after {time.monotonic() - began:.0f} s", step, node)
 
 
-def _ended(paths: Paths, step: str) -> StartError:
-    rows = _rows(paths.log_of("cluster"))
-    daemons = [name for name in ("mariadb", "slurmdbd", "slurmctld") if f"{name} ended" in rows]
-    logs = dict.fromkeys((*daemons, *_LOGS.get(step, ()), "cluster"))
-    return StartError(rows[-1] if rows else "its first process ended", logs)
-
-
-def _not_idle(
-    step: str, names: Sequence[str], states: dict[str, NodeState], seconds: float
-) -> StartError:
-    if not states:
-        return StartError(
-            f"the controller does not answer after {seconds:.0f} s",
-            (*_LOGS.get(step, ()), "slurmctld", "cluster"),
-        )
-    bad = [name for name in names if not states.get(name, NodeState()).usable]
-    state, reason = states.get(bad[0], NodeState())
-    others = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
-    return StartError(
-        f"{bad[0]} is {state}{f' ({reason})' if reason else ''} after {seconds:.0f} s{others}",
-        (f"slurmd.{bad[0]}", f"init.{bad[0]}", "slurmctld"),
-    )
-
-
-def explain(error: StartError, paths: Paths) -> ClusterError:
-    """Return the error with the reasons in the daemons' logs; why a daemon stopped comes first."""
+def _failed(paths: Paths, cause: str, step: str, node: str = "") -> ClusterError:
+    """Return the error of a start with what the daemons' logs say; why one stopped comes first."""
     fatal = fatal_errors(paths)
-    causes = [error.cause]
-    for text, daemons in reversed(fatal.items()):
+    causes = []
+    for text, daemons in fatal.items():
         more = f" and {len(daemons) - _NAMED} more" if len(daemons) > _NAMED else ""
-        causes.insert(0, f"{', '.join(daemons[:_NAMED])}{more} stopped: {text}")
-    rows = (*causes, *_tails(paths, error.logs))
+        causes.append(f"{', '.join(daemons[:_NAMED])}{more} stopped: {text}")
+    logs = [*_LOGS.get(step, ()), *((f"slurmd.{node}", f"init.{node}") if node else ())]
+    rows = (*causes, cause, *_tails(paths, (*logs, "slurmctld", "cluster")))
     next_step = "nothing of it is left; fix the error in the log, then: toolkit cluster up"
     if any("unshare failed" in row or "Operation not permitted" in row for row in rows):
         next_step = "namespaces are not permitted: run as root, or in a container with --privileged"
-    elif any("plugin" in text for text in fatal):
-        next_step = (
-            "fix the plugin's name, or install Slurm's plugins: toolkit setup;"
-            " then: toolkit cluster up"
-        )
-    cause = f"the local cluster did not start: {causes[0]}"
-    return ClusterError(cause, details=rows[1:], next_step=next_step)
+    start = f"the local cluster did not start: {rows[0]}"
+    return ClusterError(start, details=rows[1:], next_step=next_step)
 
 
 def _tails(paths: Paths, subjects: Iterable[str]) -> list[str]:
     """Return the last lines of each log, or of what was printed before it was open."""
     tails = []
-    for log in map(paths.log_of, subjects):
+    for log in map(paths.log_of, dict.fromkeys(subjects)):
         read = log if _rows(log) else log.with_suffix(".out")
         if rows := _rows(read):
             tails += [f"{read.name}:", *rows[-_TAIL:]]
