@@ -17,10 +17,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from toolkit.bench.scale.model import MOST_POINTS, Options, Origin, Point, Sample, Study
+from toolkit.bench.scale.model import MOST_POINTS, Options, Point, Sample, Study
 from toolkit.errors import BusyError, ConfigError, MalformedInputError, UsageError
 from toolkit.files import read_json, read_text, write_atomically
-from toolkit.model.base import BadDataError, Model, from_json, to_json
+from toolkit.model.base import BadDataError, from_json, to_json
 from toolkit.trust import require_trusted
 
 _MOST_FILES = 100_000
@@ -72,7 +72,7 @@ class StudyDirectory:
         finally:
             os.close(handle)
 
-    def begin(self, options: Options, origin: Origin, points: Sequence[Point]) -> Study:
+    def begin(self, options: Options, origin: dict[str, str], points: Sequence[Point]) -> Study:
         """Write the options of a study, or take up the one that is in the directory.
 
         Points that it had before stay in it.
@@ -84,18 +84,13 @@ class StudyDirectory:
         study = Study(directory=directory, options=options, origin=origin, points=tuple(points))
         if self.study.is_file():
             before = read_json(self.study, Study)
-            compared: list[tuple[str, Model, Model, str]] = [
-                (name.replace("_", "-"), before.options, options, name)
-                for name in Options.__struct_fields__
-                if name not in _MAY_GROW
-            ]
-            compared.append(("the script", before.origin, origin, "script_sha256"))
-            compared.append(("the image", before.origin, origin, "image_digest"))
             changed = [
-                shown
-                for shown, old, new, name in compared
-                if getattr(old, name) != getattr(new, name)
+                name.replace("_", "-")
+                for name in Options.__struct_fields__
+                if name not in _MAY_GROW and getattr(before.options, name) != getattr(options, name)
             ]
+            parts = ("script SHA-256", "image digest")
+            changed += [name for name in parts if before.origin.get(name) != origin.get(name)]
             if changed and any(self.samples.glob("*.json")):
                 raise UsageError(
                     f"{self.path} has a study that differs in: {', '.join(changed)}",

@@ -8,6 +8,7 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from toolkit.bench.scale.model import Communication, Options, Point, RankTimes, Sample, Straggler
@@ -45,25 +46,6 @@ class RankFile(NamedTuple):
     ends: tuple[float, ...]
     busy: tuple[float, ...]
     communication: Communication | None
-
-
-class Evidence(NamedTuple):
-    """The evidence of one run that has succeeded.
-
-    Attributes:
-        name: of the run.
-        lines: of its logs.
-        results: the JSON object that the script printed last.
-        files: of its ranks.
-        machines: host -> id of its kernel and cores. Hosts with one kernel are one machine.
-    """
-
-    name: str
-    plan: Plan
-    results: Mapping[str, Any]
-    lines: Sequence[Line]
-    files: Sequence[RankFile] = ()
-    machines: Mapping[str, tuple[str, int]] = {}
 
 
 def number_of(data: object, key: str) -> float | None:
@@ -134,14 +116,35 @@ def printed_values(lines: Iterable[str], metric: str) -> list[float]:
     return values
 
 
-def sample(options: Options, point: Point, number: int, evidence: Evidence) -> Sample:
-    """Return the measurement of a run.
+def sample(
+    options: Options,
+    point: Point,
+    number: int,
+    *,
+    name: str,
+    plan: Plan,
+    results: Mapping[str, Any],
+    lines: Sequence[Line],
+    files: Sequence[RankFile] = (),
+    machines: Mapping[str, tuple[str, int]] = MappingProxyType({}),
+) -> Sample:
+    """Return the measurement of a run that has succeeded.
+
+    Args:
+        options: of the study.
+        point: that was measured.
+        number: of the run at this point.
+        name: of the run.
+        plan: of the run.
+        results: the JSON object that the script printed last.
+        lines: of its logs.
+        files: of its ranks.
+        machines: host -> id of its kernel and cores. Hosts with one kernel are one machine.
 
     Raises:
         MalformedInputError: the script did not print the metric, or no positive value of it.
     """
-    plan, results = evidence.plan, evidence.results
-    values = printed_values(_of_lowest(evidence.lines, options.metric), options.metric)
+    values = printed_values(_of_lowest(lines, options.metric), options.metric)
     result = number_of(results, options.metric)
     if len(values) > 1 and values[-1] == result:
         values.pop()  # the mean of the others, with the warm-up in it
@@ -149,15 +152,15 @@ def sample(options: Options, point: Point, number: int, evidence: Evidence) -> S
     dropped = warm_up(values)
     value = statistics.median(values[dropped:]) if values else 0.0
     if value <= 0:
-        raise _no_metric(options, evidence)
-    times = timeline(evidence.files) or _printed_times(evidence.lines)
-    machines = list(evidence.machines.values())
-    on_machine = [boot for boot, _ in machines]
-    is_full = any(on_machine.count(boot) * plan.ranks_per_node > most for boot, most in machines)
+        raise _no_metric(options, name, results)
+    times = timeline(files) or _printed_times(lines)
+    known = list(machines.values())
+    on_machine = [boot for boot, _ in known]
+    is_full = any(on_machine.count(boot) * plan.ranks_per_node > most for boot, most in known)
     return Sample(
         point=point.key,
         number=number,
-        name=evidence.name,
+        name=name,
         value=value,
         values=len(values),
         warm_up=dropped,
@@ -167,10 +170,10 @@ def sample(options: Options, point: Point, number: int, evidence: Evidence) -> S
         cpus_per_rank=plan.cpus_per_rank,
         launcher=plan.launch.launcher,
         oversubscribed=is_full or 0 < plan.gpus_per_node < plan.ranks_per_node,
-        cores=sum(dict(machines).values()),
+        cores=sum(dict(known).values()),
         epoch_seconds=_epoch_seconds(options, value, results),
         straggler=straggler(times.get("ranks", ())),
-        communication=_communication(evidence, plan.nodes * plan.ranks_per_node),
+        communication=_communication(files, results, plan.nodes * plan.ranks_per_node),
         **times,
     )
 
@@ -274,17 +277,19 @@ def _is_apart(times: RankTimes, rest: Sequence[RankTimes]) -> bool:
     return len(rest) < _ENOUGH or excess >= _DEVIATIONS * deviation
 
 
-def _communication(evidence: Evidence, ranks: int) -> Communication:
+def _communication(
+    files: Sequence[RankFile], results: Mapping[str, Any], ranks: int
+) -> Communication:
     """Return the all-reduce of a run, of the rank that took longest, or why it was not measured."""
-    measured = [file.communication for file in evidence.files if file.communication]
+    measured = [file.communication for file in files if file.communication]
     if measured:
         return max(measured, key=lambda entry: entry.seconds)
     if ranks == 1:
         return Communication(note="one rank adds up nothing")
     note = "not measured: no rank ran an optimizer of PyTorch"
-    if evidence.files:
+    if files:
         note = "not measured: a sharded model, or no process group of PyTorch or Horovod"
-    parameters = number_of(evidence.results, "parameters") or 0
+    parameters = number_of(results, "parameters") or 0
     return Communication(bytes=int(parameters) * _FLOAT_BYTES, note=note)
 
 
@@ -297,11 +302,9 @@ def _epoch_seconds(options: Options, value: float, results: Mapping[str, Any]) -
     return seconds / epochs if seconds and epochs and seconds > 0 and epochs > 0 else 0.0
 
 
-def _no_metric(options: Options, evidence: Evidence) -> MalformedInputError:
+def _no_metric(options: Options, name: str, results: Mapping[str, Any]) -> MalformedInputError:
     keys = [
-        key[:80]
-        for key in evidence.results
-        if key != options.metric and number_of(evidence.results, key) is not None
+        key[:80] for key in results if key != options.metric and number_of(results, key) is not None
     ]
     others = f", but {', '.join(keys[:10])}" if keys else ""
     return MalformedInputError(
@@ -309,6 +312,5 @@ def _no_metric(options: Options, evidence: Evidence) -> MalformedInputError:
         place=f"--metric {options.metric}",
         choices=keys[:40],
         value=options.metric,
-        next_step=f"toolkit logs {evidence.name}; a script prints it as JSON: "
-        f'{{"{options.metric}": 812.5}}',
+        next_step=f'toolkit logs {name}; a script prints it as JSON: {{"{options.metric}": 812.5}}',
     )

@@ -239,43 +239,18 @@ class Sample(Model, frozen=True, kw_only=True):
         return self.size * self.cpus_per_rank, "core"
 
 
-class Origin(Model, frozen=True, kw_only=True):
-    """The software and the cluster of a study, to repeat it.
-
-    Attributes:
-        image: name of the image; empty: none.
-        image_digest: SHA-256 of its file system, or the id of the SIF.
-        lock: SHA-256 of the lock it was built from.
-        script: path of the script; script_sha256: of its content.
-        commit: of git; ``+`` at its end: with changes.
-        site, slurm: name of the site, version of Slurm.
-        toolkit: version.
-        began: UTC, ISO 8601.
-    """
-
-    image: str = ""
-    image_digest: str = ""
-    lock: str = ""
-    script: str = ""
-    script_sha256: str = ""
-    commit: str = ""
-    site: str = ""
-    slurm: str = ""
-    toolkit: str = ""
-    began: str = ""
-
-
 class Study(Model, frozen=True, kw_only=True):
     """``report.json``: a study with its measurements so far.
 
     Attributes:
         directory: of the study, as the user named it.
+        origin: the software and the cluster that it is repeated with, by their names.
     """
 
     format: int = FORMAT
     directory: str = ""
     options: Options
-    origin: Origin = Origin()
+    origin: dict[str, str] = {}
     points: tuple[Point, ...] = ()
     samples: tuple[Sample, ...] = ()
 

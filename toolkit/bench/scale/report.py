@@ -22,18 +22,6 @@ from toolkit.text import redacted
 from toolkit.units import counted, or_dash
 
 _MOST_RUNS = 40  # names of runs that are listed for a point
-_FACTS = {
-    "image": "image",
-    "image_digest": "image digest",
-    "lock": "lock",
-    "script": "script",
-    "script_sha256": "script SHA-256",
-    "commit": "commit",
-    "site": "site",
-    "slurm": "Slurm",
-    "toolkit": "toolkit",
-    "began": "began",
-}
 
 
 class Row(NamedTuple):
@@ -244,12 +232,11 @@ def page(study: Study) -> str:
     runs = f"{counted(len(samples), 'run')} at {counted(len(study.points), 'point')}"
     planned = len(study.points) * study.options.runs
     missing = f"; {planned - len(samples)} of {planned} not measured"
-    facts = {shown: getattr(study.origin, name) for name, shown in _FACTS.items()}
-    facts["arguments"] = redacted(shlex.join(study.options.arguments))
+    facts = {**study.origin, "arguments": redacted(shlex.join(study.options.arguments))}
     return reports.render(
         "scale.html.j2",
         title=f"Scaling of {study.options.target}",
-        summary=f"Site {study.origin.site}, metric {study.options.metric}: {runs}"
+        summary=f"Site {study.origin.get('site', '')}, metric {study.options.metric}: {runs}"
         f"{f', {days}' if days else ''}{missing if planned > len(samples) else ''}.",
         sections=[_section(study, entry) for entry in entries],
         pictures=_pictures(study, entries) if entries else [],

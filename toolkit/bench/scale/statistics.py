@@ -25,14 +25,7 @@ from toolkit.errors import UsageError
 LEAST_VALUES = 5  # of a series from which a warm-up can be detected
 THRESHOLD = 0.05  # of the median
 _LEAST_RUNS = 3
-_ORIGIN = {
-    "image_digest": "image",
-    "script_sha256": "script",
-    "commit": "commit",
-    "site": "site",
-    "slurm": "Slurm",
-    "toolkit": "toolkit",
-}
+_COMPARED = ("image digest", "script SHA-256", "commit", "site", "Slurm", "toolkit")
 
 
 def warm_up(values: Sequence[float]) -> int:
@@ -148,8 +141,8 @@ def change(
 def differences(old: Study, new: Study) -> list[str]:
     """Return what else is different: a change may come from it."""
     notes = []
-    for field, name in _ORIGIN.items():
-        before, after = getattr(old.origin, field), getattr(new.origin, field)
+    for name in _COMPARED:
+        before, after = old.origin.get(name, ""), new.origin.get(name, "")
         if before != after:
             notes.append(f"{name}: {before[:40] or 'unknown'} -> {after[:40] or 'unknown'}")
     if old.options.arguments != new.options.arguments or old.options.job != new.options.job:

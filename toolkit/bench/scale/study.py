@@ -19,8 +19,8 @@ from toolkit import __version__, git
 from toolkit.api.run import CompletedRun, await_end
 from toolkit.bench import jobs
 from toolkit.bench.scale.directory import StudyDirectory
-from toolkit.bench.scale.measurement import Evidence, parse, sample
-from toolkit.bench.scale.model import Options, Origin, Point, Sample, Study
+from toolkit.bench.scale.measurement import parse, sample
+from toolkit.bench.scale.model import Options, Point, Sample, Study
 from toolkit.config import package_directory
 from toolkit.errors import MalformedInputError
 from toolkit.files import read_text
@@ -30,7 +30,6 @@ from toolkit.planning.case import gather
 from toolkit.planning.plan import decide
 from toolkit.planning.settings import Layer
 from toolkit.runs.logs import Tail
-from toolkit.runs.outcome import finish
 from toolkit.runs.run import Run
 from toolkit.slurm import configured_wait, patiently
 from toolkit.slurm.hostlist import expand
@@ -55,7 +54,9 @@ class PlannedPoint(NamedTuple):
     unit: str
 
 
-def plan_points(options: Options, cwd: Path, say: jobs.Inform) -> tuple[list[PlannedPoint], Origin]:
+def plan_points(
+    options: Options, cwd: Path, say: jobs.Inform
+) -> tuple[list[PlannedPoint], dict[str, str]]:
     """Plan every point, so that one that cannot run is refused before the first is submitted.
 
     Returns:
@@ -65,7 +66,7 @@ def plan_points(options: Options, cwd: Path, say: jobs.Inform) -> tuple[list[Pla
         ToolkitError: a point could not run, or the options contradict each other.
     """
     planned: list[PlannedPoint] = []
-    origin = Origin()
+    origin: dict[str, str] = {}
     wait = configured_wait(lambda text: say("waiting", text))
     for point in options.points():
         case = patiently(partial(gather, options.target, layer(options, point), cwd), wait)
@@ -80,23 +81,23 @@ def plan_points(options: Options, cwd: Path, say: jobs.Inform) -> tuple[list[Pla
     return planned, origin
 
 
-def _origin(case: Case, slurm: str) -> Origin:
+def _origin(case: Case, slurm: str) -> dict[str, str]:
     manifest, script = case.manifest, case.script_file
     tree = git.top(Path(case.target.folder))
     state = git.state(tree) if tree else None
     commit = state.commit if state else ""
-    return Origin(
-        image=Path(case.image.path).name,
-        image_digest=(manifest.partition or manifest.sif_id) if manifest else "",
-        lock=manifest.locked if manifest else "",
-        commit=f"{commit}+" if state and commit and state.is_changed else commit,
-        script=script.path if script else case.target.script,
-        script_sha256=script.sha256 if script else "",
-        site=case.site.name,
-        slurm=slurm,
-        toolkit=__version__,
-        began=now(),
-    )
+    return {
+        "image": Path(case.image.path).name,
+        "image digest": (manifest.partition or manifest.sif_id) if manifest else "",
+        "lock": manifest.locked if manifest else "",
+        "script": script.path if script else case.target.script,
+        "script SHA-256": script.sha256 if script else "",
+        "commit": f"{commit}+" if state and commit and state.is_changed else commit,
+        "site": case.site.name,
+        "Slurm": slurm,
+        "toolkit": __version__,
+        "began": now(),
+    }
 
 
 def now() -> str:
@@ -134,7 +135,7 @@ def adapted(options: Options, point: Point, given: Case) -> Case:
 def measure(
     options: Options,
     planned: Sequence[PlannedPoint],
-    origin: Origin,
+    origin: dict[str, str],
     directory: StudyDirectory,
     cwd: Path,
     say: jobs.Inform,
@@ -218,28 +219,21 @@ def _taken_up(directory: Path | None, plan: Plan, say: jobs.Inform) -> Completed
     if run is None or run.job is None or run.job.job_id is None:
         return None
     job = run.state() if run.outcome is None else None
-    if job is not None and job.ended:
-        finish(run, job)
     if _comparable(run.plan) != _comparable(plan):
         if job is not None and not job.ended:
             run.client.cancel(run.job_id)
             text = f"job {run.job_id}: the script, its image or its options have changed"
             say("cancelled", text)
         return None
-    if run.outcome is None and job is not None:
+    if job is not None:
         say("resumed", f"{run.name}: job {run.job_id} is {job.state.lower()}")
-        return _succeeded(
-            await_end(
-                run,
-                on_event=lambda event: jobs.report(event, say),
-                on_cancel=lambda job_id: say("cancelled", f"job {job_id}"),
-            )
+        await_end(
+            run,
+            on_event=lambda event: jobs.report(event, say),
+            on_cancel=lambda job_id: say("cancelled", f"job {job_id}"),
         )
-    return _succeeded(CompletedRun(run, run.outcome)) if run.outcome else None
-
-
-def _succeeded(ran: CompletedRun) -> CompletedRun | None:
-    return ran if ran.outcome.kind == "ok" else None
+    outcome = run.outcome
+    return CompletedRun(run, outcome) if outcome and outcome.kind == "ok" else None
 
 
 def _comparable(plan: Plan) -> tuple[object, ...]:
@@ -263,7 +257,10 @@ def _sample(options: Options, point: Point, number: int, ran: CompletedRun) -> S
     if not machines and run.job is not None and run.job.cluster is not None:  # a local cluster
         cores = os.cpu_count() or 1
         machines = dict.fromkeys(expand(outcome.nodes), ("local", cores))
-    evidence = Evidence(
+    measured = sample(
+        options,
+        point,
+        number,
         name=run.name,
         plan=run.plan,
         results=outcome.results,
@@ -271,7 +268,6 @@ def _sample(options: Options, point: Point, number: int, ran: CompletedRun) -> S
         files=[file for file in files if file is not None],
         machines=machines,
     )
-    measured = sample(options, point, number, evidence)
     return replace(measured, nodelist=outcome.nodes, job_id=run.job_id, ended=now())
 
 
