@@ -7,7 +7,7 @@
 
 The base is the contents of pytorch_cpu, with copies of its large libraries until there are 2 GB. A
 copy has each byte replaced by another, so that it packs as well as the original and is equal to
-nothing that is there already. Needs 12 GB of disk, and Docker: DOCKER_HOST, or root starts one.
+nothing that is there already. Needs 12 GB of disk, and an engine of Docker, also by DOCKER_HOST.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from benchmarks import runner
 from toolkit import shell
-from toolkit.errors import CommandFailedError, NeedsInstallError
+from toolkit.errors import NeedsInstallError
 from toolkit.images.builder.apptainer.compose import open_squashfs
 from toolkit.images.builder.apptainer.programs import COMPRESSION
 from toolkit.images.host.privilege import build_command
@@ -75,41 +73,18 @@ def unpack(place: Path) -> Path:
     return root
 
 
-@contextmanager
-def engine(directory: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Provide Docker's client and its environment in this context.
+def engine() -> tuple[str, dict[str, str]]:
+    """Return Docker's client and its environment.
 
-    The engine is that of DOCKER_HOST, or one that root starts, with mounts of its own, which end
-    with it. It makes no networks; what it runs uses the machine's.
+    Raises:
+        NeedsInstallError: no engine answers it.
     """
     # The distribution's client has BuildKit's plugin; one that was put in /usr/local need not.
-    client = shutil.which("docker", path="/usr/bin:/bin") or shell.which("docker")
-    if client is None:
-        raise NeedsInstallError(
-            "Docker is not installed here", next_step="apt-get install docker.io"
-        )
-    env = {**os.environ, "DOCKER_BUILDKIT": "1"}
-    if os.environ.get("DOCKER_HOST"):
-        yield client, env
-        return
-    directory.mkdir()
-    socket = f"unix://{directory}/socket"
-    roots = (f"--data-root={directory}/data", f"--exec-root={directory}/exec")
-    plain = ("--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false")
-    options = (*roots, f"--pidfile={directory}/pid", f"--host={socket}", *plain)
-    words = ("unshare", "--mount", "--propagation", "private", "dockerd", "--log-level=error")
-    process = subprocess.Popen((*words, *options, "--exec-opt=native.cgroupdriver=cgroupfs"))
-    env["DOCKER_HOST"] = socket
-    try:
-        until = time.monotonic() + 30
-        while not shell.run([client, "version"], env=env, check=False).ok:
-            if time.monotonic() > until or process.poll() is not None:
-                raise CommandFailedError("the Docker engine does not start", place="dockerd")
-            time.sleep(0.2)
-        yield client, env
-    finally:
-        process.terminate()
-        process.wait(30)
+    client = shutil.which("docker", path="/usr/bin:/bin") or "docker"
+    if not shell.run([client, "version"], check=False).ok:
+        step = "apt-get install docker.io; start dockerd, or name an engine by DOCKER_HOST"
+        raise NeedsInstallError("no Docker engine answers here", next_step=step)
+    return client, {**os.environ, "DOCKER_BUILDKIT": "1"}
 
 
 class Changes:
@@ -168,29 +143,29 @@ def of_last_steps(runs: int, parts: tuple[str, ...]) -> list[runner.Row]:
     with tempfile.TemporaryDirectory(prefix="tk-bench-", dir="/var/tmp") as directory:
         place = Path(directory)
         base = unpack(place)
-        with engine(place / "engine") as (client, docker):
-            load = 'tar --create --directory "$1" . | "$2" import - bench:base'
-            shell.run(["bash", "-c", load, "bash", base, client], env=docker, timeout=1800)
-            build = Changes(place, base, client, docker)
-            build.buildkit("true")
-            build.ours("true")
-            compared = (
-                ("line", "BuildKit", build.buildkit, LINE_BAR),
-                ("install", "BuildKit", build.buildkit, BUILDKIT_BAR),
-                ("install", "apptainer build", build.flat, FLAT_BAR),
+        client, docker = engine()
+        load = 'tar --create --directory "$1" . | "$2" import - bench:base'
+        shell.run(["bash", "-c", load, "bash", base, client], env=docker, timeout=1800)
+        build = Changes(place, base, client, docker)
+        build.buildkit("true")
+        build.ours("true")
+        compared = (
+            ("line", "BuildKit", build.buildkit, LINE_BAR),
+            ("install", "BuildKit", build.buildkit, BUILDKIT_BAR),
+            ("install", "apptainer build", build.flat, FLAT_BAR),
+        )
+        return [
+            runner.compare(
+                f"last step: {part}",
+                partial(build.ours, _LAST[part]),
+                (name, partial(peer, _LAST[part])),
+                bar=bar,
+                runs=runs,
+                warm_ups=0 if name == "apptainer build" else 1,  # it has nothing to warm up
             )
-            return [
-                runner.compare(
-                    f"last step: {part}",
-                    partial(build.ours, _LAST[part]),
-                    (name, partial(peer, _LAST[part])),
-                    bar=bar,
-                    runs=runs,
-                    warm_ups=0 if name == "apptainer build" else 1,  # it has nothing to warm up
-                )
-                for part, name, peer, bar in compared
-                if part in parts
-            ]
+            for part, name, peer, bar in compared
+            if part in parts
+        ]
 
 
 def of_package() -> runner.Row:

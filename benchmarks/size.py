@@ -1,8 +1,8 @@
 """Measure what large jobs and clusters cost: `make bench-size`.
 
-- 8,000 logs of ranks, one of which failed: `toolkit explain` and `toolkit ps`, beside `grep`.
-- A local cluster of 1,000 nodes, each with a real slurmd: start, memory, a job on all of them that
-  is followed to its end, `toolkit ps` and `toolkit cluster show` beside squeue and sinfo, end.
+A local cluster of 1,000 nodes, each with a real slurmd: start, memory, a job with a rank on each,
+of which one fails, followed to its end; `toolkit explain` of its logs beside `grep`, `toolkit ps`
+and `toolkit cluster show` beside squeue and sinfo; end.
 """
 
 from __future__ import annotations
@@ -20,20 +20,12 @@ from typing import NamedTuple
 
 from benchmarks import runner
 from benchmarks.runner import Row
-from toolkit import launchers, runtimes
-from toolkit.model.base import to_json
-from toolkit.model.case import Case, Target
-from toolkit.model.job import Job
-from toolkit.model.plan import Plan
-from toolkit.model.run import JobState, Submission
-from toolkit.model.site import Facts, Partition, Site
-from toolkit.planning.plan import decide
-from toolkit.runs.outcome import finish
-from toolkit.runs.run import Run
 
-JOB, NODES, RANKS_PER_NODE, FAILED = 7, 1000, 8, 5003
-_STEPS = 20  # lines that each rank has printed
+NODES, FAILED = 1000, 503
 _RUN = ("run", "--launcher", "none", "--runtime", "none", "--nodes")
+_RANK = f"""\
+for step in {{1..20}}; do echo "step $step  loss 0.$RANDOM  ............................"; done
+[ "$SLURM_PROCID" != {FAILED} ] || {{ echo "KeyError: 'weights'" >&2; exit 1; }}"""
 
 
 class Ended(NamedTuple):
@@ -70,67 +62,6 @@ def beside(what: str, ours: float, peer: float, name: str, bar: float) -> Row:
     return Row(what, f"{ours:.2f} s", text, f"{bar:g} s", ours <= bar)
 
 
-def decided(directory: Path) -> Plan:
-    """Return the plan of a job on an invented cluster that has enough nodes."""
-    most = Partition(name="main", default=True, nodes=20_000, cpus=64, memory=256_000)
-    return decide(
-        Case(
-            job=Job(nodes=NODES, ntasks_per_node=RANKS_PER_NODE, launcher="srun", runtime="none"),
-            site=Site(name="local", access="local-cluster"),
-            target=Target("train.py", str(directory), str(directory)),
-            runtime=runtimes.get("none"),
-            launcher=launchers.get("srun"),
-            facts=Facts(partitions=(most,), mpi=("none", "pmix")),
-            run=str(directory / "runs" / "train-0001"),
-        )
-    )
-
-
-def write_run(directory: Path) -> Run:
-    """Write a run of 8,000 ranks of which one failed, and derive its outcome."""
-    run = Run(directory / "runs" / "train-0001")
-    run.logs.mkdir(parents=True)
-    whole = decided(directory)
-    lines = "".join(
-        f"step {step}  loss {1 / (step + 1):.6f}  {'.' * 60}\n" for step in range(_STEPS)
-    )
-    for rank in range(NODES * RANKS_PER_NODE):
-        host = f"nid{rank // RANKS_PER_NODE + 1:04d}"
-        more = "slurmstepd: error: *** STEP 7.0 ON nid0001 CANCELLED ***\n"
-        if rank == FAILED:
-            more = "Traceback (most recent call last):\nKeyError: 'weights'\n"
-        (run.logs / f"{JOB}-{rank}-{host}.log").write_text(lines + more)
-    failed = f"nid{FAILED // RANKS_PER_NODE + 1:04d}"
-    (run.logs / f"{JOB}.log").write_text(
-        f"srun: error: {failed}: task {FAILED}: Exited with exit code 1\n"
-        "srun: launch/slurm: _step_signal: Terminating StepId=7.0\n"
-    )
-    submitted = Submission(job_id=JOB, site="local", submitted="2026-11-22T00:00:00+00:00")
-    for name, content in (("plan.json", whole), ("run.json", submitted)):
-        (run.directory / name).write_text(to_json(content))
-    state = JobState(job_id=JOB, state="FAILED", exit_code=1)  # no cluster has had it
-    finish(run, state)
-    return run
-
-
-def of_logs(directory: Path) -> list[Row]:
-    """Measure the commands that read 8,000 logs."""
-    paths = write_run(directory)
-    output = directory / "explained"
-    once = ended((*runner.TOOLKIT, "explain"), directory, output)
-    named = f"rank {FAILED} on nid{FAILED // RANKS_PER_NODE + 1:04d}"
-    right = named in output.read_text()
-    explained = timed((*runner.TOOLKIT, "explain"), directory, 3)
-    searched = timed(("grep", "-rlE", "Error|error", str(paths.logs)), directory, 3)
-    readings = [
-        beside("toolkit explain, 8,000 logs", explained, searched, "grep -r", 5),
-        Row("the failed rank is named", "yes" if right else "NO", "", "yes", right),
-        Row("memory of explain", f"{once.memory / 1e6:.0f} MB", "", "200 MB", once.memory < 2e8),
-    ]
-    listed = timed((*runner.TOOLKIT, "ps"), directory, 3)
-    return [*readings, Row("toolkit ps, 8,000 logs", f"{listed:.2f} s", "", "1 s", listed <= 1)]
-
-
 def available() -> int:
     """Return the bytes of memory that are available."""
     rows = Path("/proc/meminfo").read_text().splitlines()
@@ -150,7 +81,8 @@ def of_cluster(directory: Path, nodes: int) -> list[Row]:
         sys.exit((directory / "up").read_text())
     memory = before - available()
     output = directory / "followed"
-    run = ended((*runner.TOOLKIT, *_RUN, str(nodes), "--", "true"), directory, output)
+    job = (*_RUN, str(nodes), "--", "bash", "-c", _RANK)
+    run = ended((*runner.TOOLKIT, *job), directory, output)
     share_of_core = run.cpu / run.seconds
     readings = [
         Row(f"cluster up, {nodes} nodes", f"{up.seconds:.1f} s", ""),
@@ -159,8 +91,8 @@ def of_cluster(directory: Path, nodes: int) -> list[Row]:
             f"a job on {nodes} nodes, to its end",
             f"{run.seconds:.1f} s, exit {run.code}",
             "",
-            "exit 0",
-            run.code == 0,
+            "exit 1",
+            run.code == 1,
         ),
         Row("memory to follow it", f"{run.memory / 1e6:.0f} MB", "", "100 MB", run.memory <= 1e8),
         Row(
@@ -176,7 +108,13 @@ def of_cluster(directory: Path, nodes: int) -> list[Row]:
         own = timed((*runner.TOOLKIT, *ours.split()), directory)
         plain = timed((*on_login, peer), directory)
         readings.append(beside(f"toolkit {ours}", own, plain, peer, 1))
-    readings += of_logs(directory.parent / "logs")
+    explained = ended((*runner.TOOLKIT, "explain"), directory, directory / "explained")
+    is_named = f"rank {FAILED} on " in (directory / "explained").read_text()
+    searched = timed(("grep", "-rlE", "Error|error", str(directory / "runs")), directory, 3)
+    readings += [
+        beside("toolkit explain of its logs", explained.seconds, searched, "grep -r", 5),
+        Row("the failed rank is named", "yes" if is_named else "NO", "", "yes", is_named),
+    ]
     down = ended((*runner.TOOLKIT, "cluster", "down"), directory, directory / "down")
     clean = not Path(os.environ["TOOLKIT_CLUSTER_DIR"], "bench").exists()
     text = f"{down.seconds:.1f} s, {'nothing left' if clean else 'FILES LEFT'}"
@@ -195,8 +133,7 @@ def main() -> int:
         "XDG_STATE_HOME": str(directory / "state"),
     }
     try:
-        for part in (directory / "logs", directory / "jobs"):
-            part.mkdir()
+        (directory / "jobs").mkdir()
         return runner.report(of_cluster(directory / "jobs", nodes))
     finally:
         subprocess.run((*runner.TOOLKIT, "cluster", "down"), check=False, capture_output=True)

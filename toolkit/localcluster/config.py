@@ -10,14 +10,13 @@ from pathlib import PurePosixPath
 from msgspec.structs import replace
 
 from toolkit.config import make_templates
-from toolkit.localcluster.shape import Node, Shape, all_nodes, partitions_of
+from toolkit.localcluster.shape import Node, Shape, all_nodes, expand, partitions_of
 
 LOGIN = "login"  # the host name of the controller's side, from where jobs are submitted
 LOGIN_ADDRESS = "10.77.0.1"
 CONTROLLER_PORT = 16817
 NODE_PORT = 16818
 LIGHT_PORTS = 17024  # of light nodes, which have one network: each has a port of its own above it
-_ON_A_LINE = 64  # light nodes at most; divides 256 and the number above, as 10.77.1.0 begins a line
 ACCOUNTING_PORT = 16819
 
 
@@ -46,7 +45,7 @@ def files(
         "user": user,
         "directory": directory,
         "shape": shape,
-        "nodes": [_line_of(group, shape) for group in _groups(shape)],
+        "nodes": _lines(shape),
         "partitions": partitions_of(shape),
         "memory_per_cpu": max(min(group.memory // group.cpus for group in shape.nodes), 1),
         # Seconds that an answer may take longer, since light nodes share few cores.
@@ -101,32 +100,22 @@ def _lua(value: object) -> str:
     return "nil" if value is None else str(value).lower()
 
 
-def _groups(shape: Shape) -> list[list[Node]]:
-    """Return the nodes in groups of equal neighbors if they are light; else each by itself.
+def _lines(shape: Shape) -> list[tuple[Node, str]]:
+    """Return each group of equal nodes as if it was one node, and the ports of light ones.
 
     Every slurmd reads the whole file: lines of a thousand nodes would be read a million times.
-    Groups are small enough for the length that Slurm allows for a line.
     """
-
-    def kind(node: Node) -> tuple[int, Node]:
-        return light_port(node) // _ON_A_LINE, replace(node, name="", address="")
-
-    nodes = all_nodes(shape)
-    if not shape.is_light:
-        return [[node] for node in nodes]
-    return [list(group) for _, group in itertools.groupby(nodes, kind)]
-
-
-def _line_of(nodes: Sequence[Node], shape: Shape) -> tuple[Node, str]:
-    """Return a group as if it was one node, and the ports of its line."""
-    first, last = nodes[0], nodes[-1]
-    if not shape.is_light:
-        return first, ""
-    network, _, begin = first.address.rpartition(".")
-    end = last.address.rpartition(".")[2]
-    names = ",".join(node.name for node in nodes)
-    whole = replace(first, name=names, address=f"{network}.[{begin}-{end}]")
-    return whole, f" Port=[{light_port(first)}-{light_port(last)}]"
+    nodes, lines = iter(all_nodes(shape)), []
+    for group in shape.nodes:
+        own = list(itertools.islice(nodes, len(expand(group.names))))
+        ends: dict[str, list[str]] = {}
+        for network, _, number in (node.address.rpartition(".") for node in own):
+            ends.setdefault(network, []).append(number)
+        address = ",".join(f"{net}.[{each[0]}-{each[-1]}]" for net, each in ends.items())
+        ports = f" Port=[{light_port(own[0])}-{light_port(own[-1])}]"
+        whole = replace(own[0], name=group.names, address=address)
+        lines.append((whole, ports if shape.is_light else ""))
+    return lines
 
 
 def light_port(node: Node) -> int:
@@ -139,15 +128,13 @@ def gres_conf(shape: Shape, directory: PurePosixPath, gpus: Sequence[int]) -> st
     """Return gres.conf with a device for each GPU, so that Slurm numbers it."""
     rows, rest = ["AutoDetect=off"], iter(gpus)
     device = "/dev/nvidia" if gpus else f"{directory}/dev/gpu"
-    for nodes in [[node] for node in all_nodes(shape)] if gpus else _groups(shape):
-        node = nodes[0]
+    for node in all_nodes(shape) if gpus else [node for node, _ in _lines(shape)]:
         if not node.gpus:
             continue
         numbers = list(itertools.islice(rest, node.gpus)) or [*range(node.gpus)]
         files = f"[{','.join(map(str, numbers))}]" if len(numbers) > 1 else str(numbers[0])
         if len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1:
             files = f"[{numbers[0]}-{numbers[-1]}]"
-        names = ",".join(each.name for each in nodes)
         kind = f" Type={node.gpu_type}" if node.gpu_type else ""
-        rows.append(f"NodeName={names} Name=gpu{kind} File={device}{files}")
+        rows.append(f"NodeName={node.name} Name=gpu{kind} File={device}{files}")
     return "\n".join(rows) + "\n"
