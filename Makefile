@@ -107,7 +107,7 @@ bench-failures: setup ## how often the first failing rank and its cause are name
 	@for name in pytorch_cpu tensorflow_cpu ray_cpu; do $(TOOLKIT) image build $$name || exit; done
 	@.venv/bin/python -m benchmarks.failures
 
-bench-size: setup ## what 8,000 logs and a local cluster of 1,000 nodes cost (4 GB of memory)
+bench-size: setup ## what a local cluster of 1,000 nodes and a job on it cost (4 GB of memory)
 	@.venv/bin/python -m benchmarks.size
 
 test-faults: .venv/.ready-dev ## inject faults between sbatch and the outcome, and into builds; write docs/faults.md (about 20 minutes)

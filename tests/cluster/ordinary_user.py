@@ -135,8 +135,8 @@ def _has_processes(user: str) -> bool:
 
 
 def _equipped(user: User) -> User:
-    tool = provide_tool(Person(user.name, user.home, user.become), user.home / "py")
-    equipped = User(user.name, user.home, user.become, tool.python, tool.env)
+    person = Person(user.name, user.home, user.become)
+    equipped = User(*person, *provide_tool(person, user.home / "py"))
     said = equipped.toolkit("--version")
     assert said.returncode == 0, said.stderr
     return equipped

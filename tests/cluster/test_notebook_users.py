@@ -64,14 +64,14 @@ class Login(NamedTuple):
 
     cluster: Stage
     person: accounts.Person
-    tool: accounts.Tool
+    tool: tuple[str, dict[str, str]]
     directory: Path
 
     @property
     def words(self) -> tuple[str, ...]:
         """The words before a command of this user, in the directory."""
         settings = {
-            **self.tool.env,
+            **self.tool[1],
             "HOME": str(self.person.home),
             "USER": self.person.name,
             "LOGNAME": self.person.name,
@@ -96,7 +96,7 @@ class Login(NamedTuple):
         )
 
     def toolkit(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.run(self.tool.python, "-m", "toolkit", *words)
+        return self.run(self.tool[0], "-m", "toolkit", *words)
 
     def on_node(self, *words: str) -> tuple[str, ...]:
         """Return a command that runs another on the node, with no rights but this user's."""
@@ -121,7 +121,7 @@ def two_users(notebook_image: Path) -> Iterator[tuple[Login, Login]]:
     if os.geteuid() != 0:
         pytest.skip("only root can make users")
     workshop = Workshop(title="notebooks", exercises=(Exercise(name="one", folder="one"),))
-    with temporary_place(Path("/var/tmp")) as place, accounts.users(2, place / "home") as people:
+    with temporary_place(Silent()) as place, accounts.users(2, place / "home") as people:
         tool = accounts.provide_tool(people[0], place / "tool")
         shutil.copy(notebook_image, place)
         course = place / "course"

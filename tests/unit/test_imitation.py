@@ -15,9 +15,9 @@ NEURON = sites.load("neuron")
 
 
 def test_partitions_keep_names_gpus_and_times_and_lose_nodes():
-    found = imitate(NEURON)
-    nodes = {node.name: node for node in all_nodes(found.shape)}
-    partitions = {partition.name: partition for partition in found.shape.partitions}
+    shape, differences = imitate(NEURON)
+    nodes = {node.name: node for node in all_nodes(shape)}
+    partitions = {partition.name: partition for partition in shape.partitions}
     assert set(partitions) == set(NEURON.partitions)
     assert (
         partitions["cas_v100_4"].nodes,
@@ -27,7 +27,7 @@ def test_partitions_keep_names_gpus_and_times_and_lose_nodes():
     assert (nodes["gpu10"].cpus, nodes["gpu10"].gpus, nodes["gpu10"].gpu_type) == (40, 4, "v100")
     assert (nodes["cpu01"].gpus, nodes["cpu01"].gpu_type) == (0, None)
     assert [name for name, partition in partitions.items() if partition.default] == ["cas_v100nv_8"]
-    said = "\n".join(found.differences)
+    said = "\n".join(differences)
     for words in (
         "cas_v100_4 2 of 11",
         *"GPUs architecture /scratch/$USER singularity/4.3.4".split(),
@@ -37,27 +37,27 @@ def test_partitions_keep_names_gpus_and_times_and_lose_nodes():
 
 
 def test_some_partitions_only():
-    found = imitate(NEURON, most=1, chosen=("amd_h100_2",))
-    assert [partition.name for partition in found.shape.partitions] == ["amd_h100_2"]
-    assert [node.name for node in all_nodes(found.shape)] == ["gpu57"]
-    assert any(text.startswith("left out: cas_v100nv_8, ") for text in found.differences)
+    shape, differences = imitate(NEURON, most=1, chosen=("amd_h100_2",))
+    assert [partition.name for partition in shape.partitions] == ["amd_h100_2"]
+    assert [node.name for node in all_nodes(shape)] == ["gpu57"]
+    assert any(text.startswith("left out: cas_v100nv_8, ") for text in differences)
     with pytest.raises(UnknownPartitionError) as raised:
         imitate(NEURON, chosen=("amd_h100_4",))
     assert raised.value.close == "amd_h100_2"
 
 
 def test_the_plugin_counts_jobs_of_users_and_knows_closed_partitions():
-    found = imitate(NEURON, chosen=("amd_h100_2", "jupyter"))
-    assert 'local MOST = { ["amd_h100_2"] = 2, }' in found.shape.job_submit
-    assert 'local CLOSED = { "jupyter" }' in found.shape.job_submit
+    shape, _ = imitate(NEURON, chosen=("amd_h100_2", "jupyter"))
+    assert 'local MOST = { ["amd_h100_2"] = 2, }' in shape.job_submit
+    assert 'local CLOSED = { "jupyter" }' in shape.job_submit
 
 
 def test_a_site_without_partitions_has_one_and_its_kinds_of_nodes():
-    found = imitate(sites.load("perlmutter-like"))
-    assert [partition.name for partition in found.shape.partitions] == ["main"]
-    assert all_nodes(found.shape)[0].features == ("gpu",)
+    shape, _ = imitate(sites.load("perlmutter-like"))
+    assert [partition.name for partition in shape.partitions] == ["main"]
+    assert all_nodes(shape)[0].features == ("gpu",)
     rule = '["account"] = "node hours are charged to a project",'
-    assert rule in found.shape.job_submit
+    assert rule in shape.job_submit
 
 
 def test_hostile_words_stay_words_of_lua():

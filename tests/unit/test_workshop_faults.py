@@ -179,8 +179,8 @@ def test_a_participant_runs_jobs_and_ends_what_takes_too_long(tmp_path):
     home = ("env", f"HOME={tmp_path}", "bash", "-c", rehearse._COMMANDS, "participant", *words)
     _, is_stopped = rehearse.run_all([home])
     people = [accounts.Person("a", tmp_path), accounts.Person("b", tmp_path / "none")]
-    expected, options = ("join", "01", "02", "03", "04", "05"), rehearse.Options(2, limit=2)
-    done = rehearse.attempts(people, expected, 0.0, {("a", "01"): 3.0}, options)
+    expected = ("join", "01", "02", "03", "04", "05")
+    done = rehearse.attempts(people, expected, 0.0, {("a", "01"): 3.0}, limit=2)
     join, one, two, three, four, five, other = done
     assert (is_stopped, join.exercise, join.ok) == (False, "join", True)
     assert (one.ok, one.accuracy, one.queued, two.began >= one.after) == (True, 0.5, 3.0, True)

@@ -209,7 +209,7 @@ class Killed(Silent):
     def begin(self, step, detail="", expected=None):
         if step == "images":
             os.kill(os.getpid(), signal.SIGKILL)
-pack.pack(Path(sys.argv[1]), Path(sys.argv[2]), pack.Options(), Killed())
+pack.pack(Path(sys.argv[1]), Path(sys.argv[2]), Killed())
 """
 
 

@@ -61,7 +61,7 @@ def joined(
 
 def packs(folder: Path, target: Path, **options: Any) -> Path:
     """Pack a workshop's folder; return the file."""
-    pack.pack(folder, target, pack.Options(**options), Silent())
+    pack.pack(folder, target, Silent(), **options)
     return target
 
 

@@ -120,9 +120,8 @@ def pack(
       toolkit workshop pack first-steps --pages public --address https://example.org/course
     """
     target = output or Path(f"{folder.resolve().name}.tar")
-    options = packing.Options(images=not no_images, key=sign)
     with interrupted_by_signals(), console.Steps() as steps:
-        contents = packing.pack(folder, target, options, steps)
+        contents = packing.pack(folder, target, steps, images=not no_images, key=sign)
     size = human_size(target.stat().st_size)
     console.fact("packed", f"{target}: {size}, {counted(len(contents.files), 'file')}")
     console.say_all(reading.notes(folder, contents.workshop))
@@ -392,9 +391,10 @@ def rehearse(
             console.fact("clean", "no rehearsal that was killed has left anything here")
         return 0
     count = people or load(folder).people
-    options = acts.Options(count, nodes, limit * 60.0, only)
     with console.Steps() as steps:
-        report = acts.rehearse(folder, options, steps)
+        report = acts.rehearse(
+            folder, steps, people=count, nodes=nodes, limit=limit * 60.0, only=only
+        )
     if html is not None:
         write_atomically(html, reports.to_html(report))
     header, *rows = reports.rows(report)

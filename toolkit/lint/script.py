@@ -136,14 +136,6 @@ class Command(NamedTuple):
         return self.line + self.text.count("\n", 0, offset)
 
 
-class Place(NamedTuple):
-    """A place in a command that a pattern matches."""
-
-    line: int
-    match: re.Match[str]
-    command: Command
-
-
 class Call(NamedTuple):
     """A program that is started, with everything up to the end of its arguments.
 
@@ -172,6 +164,10 @@ class Call(NamedTuple):
     def slurm_options(self) -> tuple[list[Option], list[str]]:
         """Return the options of a call of srun, sbatch or salloc, and the command it starts."""
         return _read_options(self.words[1:], self.program)
+
+
+# Where a pattern matches: the line, the match, and the command.
+Place = tuple[int, re.Match[str], Command]
 
 
 class Context(NamedTuple):
@@ -235,7 +231,7 @@ class Script(NamedTuple):
         """
         for command in self.commands:
             for match in pattern.finditer(getattr(command, part)):
-                yield Place(command.line_of(match.start(group)), match, command)
+                yield command.line_of(match.start(group)), match, command
 
     def command_lines(self) -> Iterator[tuple[int, str, str]]:
         """Yield the number of each line of commands, the line without comment, and its plain."""

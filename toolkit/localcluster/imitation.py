@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,13 +37,6 @@ _CONDITIONS = {
 }
 
 
-class Imitation(NamedTuple):
-    """A shape, and messages about its differences from the site."""
-
-    shape: Shape
-    differences: tuple[str, ...]
-
-
 def imitate(
     site: Site,
     *,
@@ -52,8 +44,8 @@ def imitate(
     chosen: Sequence[str] = (),
     accounting: bool = False,
     local_directory: Callable[[str], str] = lambda _: "",
-) -> Imitation:
-    """Return the shape of a cluster that imitates a site.
+) -> tuple[Shape, tuple[str, ...]]:
+    """Return the shape of a cluster that imitates a site, and its differences from the site.
 
     Args:
         site: as its file describes it.
@@ -95,7 +87,7 @@ def imitate(
         job_submit=submit_rules(site, parts, default=default, directory=directory),
         accounting=accounting,
     )
-    return Imitation(check(shape), tuple(_differences(site, parts, members, directory=directory)))
+    return check(shape), tuple(_differences(site, parts, members, directory=directory))
 
 
 def submit_rules(

@@ -70,11 +70,8 @@ class Axis(NamedTuple):
     write: Callable[[float], str] = short
 
 
-class Scale(NamedTuple):
-    """Places of values on an axis, and the values that have a tick."""
-
-    place: Callable[[float], float]
-    ticks: list[float]
+# The place of a value on an axis, and the values that have a tick.
+Scale = tuple[Callable[[float], float], list[float]]
 
 
 def chart(title: str, curves: Sequence[Curve], x_axis: Axis, y_axis: Axis) -> dict[str, object]:
@@ -82,14 +79,14 @@ def chart(title: str, curves: Sequence[Curve], x_axis: Axis, y_axis: Axis) -> di
     marks = [_drawable(curve, x_axis, y_axis) for curve in curves]
     xs = [mark.x for own in marks for mark in own] or [1.0]
     ys = [y for own in marks for mark in own for y in (mark.low, mark.high)] or [1.0]
-    x = _scale(x_axis, xs, _LEFT, _WIDTH - _RIGHT)
-    y = _scale(y_axis, ys, _HEIGHT - _BOTTOM, _TOP)
+    x, x_ticks = _scale(x_axis, xs, _LEFT, _WIDTH - _RIGHT)
+    y, y_ticks = _scale(y_axis, ys, _HEIGHT - _BOTTOM, _TOP)
     return {
         "title": title,
         "labels": (x_axis.label, y_axis.label),
         "box": (_LEFT, _TOP, _WIDTH - _RIGHT, _HEIGHT - _BOTTOM, _WIDTH, _HEIGHT),
-        "x_ticks": [(x.place(value), x_axis.write(value)) for value in x.ticks],
-        "y_ticks": [(y.place(value), y_axis.write(value)) for value in y.ticks],
+        "x_ticks": [(x(value), x_axis.write(value)) for value in x_ticks],
+        "y_ticks": [(y(value), y_axis.write(value)) for value in y_ticks],
         "curves": [
             {
                 "name": curve.name,
@@ -101,10 +98,10 @@ def chart(title: str, curves: Sequence[Curve], x_axis: Axis, y_axis: Axis) -> di
                 "marker": _MARKERS[number % len(_MARKERS)],
                 "marks": [
                     Mark(
-                        x.place(mark.x),
-                        y.place(mark.y),
-                        y.place(mark.low),
-                        y.place(mark.high),
+                        x(mark.x),
+                        y(mark.y),
+                        y(mark.low),
+                        y(mark.high),
                         mark.is_hollow,
                     )
                     for mark in own
@@ -134,14 +131,14 @@ def _scale(axis: Axis, values: Sequence[float], start: float, end: float) -> Sca
         high = max(high, low + 1)
         step = math.ceil((high - low) / _MOST_TICKS)
         span = (end - start) / (high - low)
-        return Scale(
+        return (
             lambda value: start + span * (math.log2(value) - low),
             [2.0**power for power in range(low, high + 1, step)],
         )
     most = max(axis.least, *values)
     unit = _tick_unit(most)
     count = max(1, math.ceil(most / unit - 1e-9))
-    return Scale(
+    return (
         lambda value: start + (end - start) * value / (count * unit),
         [unit * number for number in range(count + 1)],
     )

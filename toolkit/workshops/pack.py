@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -45,24 +45,26 @@ _SQUASHFS = (
 )
 
 
-class Options(NamedTuple):
-    """Options of packing.
+def pack(
+    folder: Path,
+    target: Path,
+    progress: Progress,
+    *,
+    images: bool = True,
+    key: Path | None = None,
+    results: str | None = None,
+    only: Sequence[str] = (),
+) -> Contents:
+    """Pack the workshop of a folder; equal workshops give equal bytes.
 
-    Attributes:
+    Args:
+        folder: of the workshop.
+        target: the packed file.
+        progress: shows the steps.
         images: the images are packed, not only their locks.
         key: a private key that signs it.
         results: the directory of results, in place of the workshop's own; None: that one.
         only: the exercises to pack, with the images that they use; empty: all.
-    """
-
-    images: bool = True
-    key: Path | None = None
-    results: str | None = None
-    only: tuple[str, ...] = ()
-
-
-def pack(folder: Path, target: Path, options: Options, progress: Progress) -> Contents:
-    """Pack the workshop of a folder; equal workshops give equal bytes.
 
     Raises:
         ConfigError: ``workshop.toml`` is broken.
@@ -72,10 +74,10 @@ def pack(folder: Path, target: Path, options: Options, progress: Progress) -> Co
         NoSpaceError: the disk has too little room; nothing is left of it.
     """
     workshop, name = load(folder), folder.resolve().name
-    if options.results is not None:
-        workshop = replace(workshop, results=options.results)
-    if options.only:
-        workshop = _reduced(folder, workshop, options.only)
+    if results is not None:
+        workshop = replace(workshop, results=results)
+    if only:
+        workshop = _reduced(folder, workshop, only)
     with temporary_beside(target) as scratch:
         progress.begin("exercises", f"{len(workshop.exercises)} of {name}")
         sources: dict[str, archive.Source] = {WORKSHOP: folder / WORKSHOP}
@@ -86,21 +88,21 @@ def pack(folder: Path, target: Path, options: Options, progress: Progress) -> Co
             progress.begin("data", ", ".join(workshop.data))
         sources |= dict(_data(folder, workshop, scratch))
         progress.begin("images", ", ".join(workshop.images) or "none")
-        sources |= _images(folder, workshop, options)
+        sources |= _images(folder, workshop, is_packed=images)
         progress.begin("checksums", counted(len(sources), "file"))
         described = {path: archive.describe(sources[path]) for path in sorted(sources)}
         contents = Contents(name=name, workshop=workshop, files=described)
         listed = to_json(contents).encode()
         head: dict[str, archive.Source] = {CONTENTS: listed}
-        if options.key is not None:
-            head[SIGNATURE] = sign(listed, options.key)
+        if key is not None:
+            head[SIGNATURE] = sign(listed, key)
         progress.begin("pack", str(target))
         archive.write(target, head | {path: sources[path] for path in described}, described)
         progress.end()
     return contents
 
 
-def _reduced(folder: Path, workshop: Workshop, only: tuple[str, ...]) -> Workshop:
+def _reduced(folder: Path, workshop: Workshop, only: Sequence[str]) -> Workshop:
     """Return a workshop with some of its exercises and the images of these."""
     exercises = tuple(each for each in workshop.exercises if each.name in only)
     jobs = [job_of(source_of(folder, each)) for each in exercises]
@@ -133,20 +135,20 @@ def _data(folder: Path, workshop: Workshop, scratch: Path) -> Iterator[tuple[str
         yield f"data/{name}.sqfs", made
 
 
-def _images(folder: Path, workshop: Workshop, options: Options) -> dict[str, archive.Source]:
+def _images(folder: Path, workshop: Workshop, *, is_packed: bool) -> dict[str, archive.Source]:
     """Return the files to pack of images: the SIF, and the lock if there is one."""
     files: dict[str, archive.Source] = {}
     for name, lock_file in workshop.images.items():
         if lock_file:
             files[f"locks/{name}.lock"] = folder / lock_file
-        elif not options.images:
+        elif not is_packed:
             raise UsageError(
                 f"the image {name} has no lock, by which participants could build it",
                 place=f"{WORKSHOP}, key images.{name}",
                 next_step=f"toolkit image lock {name}, copy its lock beside {WORKSHOP}, and name "
                 f'it there: {name} = "{name}.lock"; or pack with images',
             )
-        if options.images:
+        if is_packed:
             image = store.find(name)
             built_from = image.manifest.locked if image.manifest else ""
             lock = read_lock(folder / lock_file) if lock_file else None

@@ -142,11 +142,11 @@ def _background(script: Script) -> Iterator[Result]:
             fix='for pid in "${pids[@]}"; do wait "$pid" || status=$?; done; exit "${status:-0}"',
         )
     # A program in the foreground that follows keeps the job alive.
-    last = started[-1].command.line
+    last = started[-1][2].line
     goes_on = any(_PROGRAM.match(each.plain) for each in script.commands if each.line > last)
     if not bare and not script.has(_ANY, "plain") and not goes_on:
         fix = 'keep its id (pid=$!), and wait "$pid" at the end'
-        yield at(started[-1].line, "nothing waits for what is started with &", fix=fix)
+        yield at(started[-1][0], "nothing waits for what is started with &", fix=fix)
 
 
 @check(

@@ -65,7 +65,7 @@ def _no_nv(script: Script) -> Iterator[Result]:
         words = list(takewhile(lambda word: not _is_image(word, script), call.words[1:]))
         if _ACTION.search(call.plain) and "$" not in " ".join((call.words[0], *words)):
             # A variable among the options up to the image may hold --nv.
-            yield at(place.line, f"the job has GPUs, and {call.program} is started without --nv")
+            yield at(place[0], f"the job has GPUs, and {call.program} is started without --nv")
 
 
 def _is_image(word: str, script: Script) -> bool:
@@ -131,7 +131,7 @@ def _conda_activate(script: Script) -> Iterator[Result]:
         return
     # What another file or a module does is not known.
     patterns = ((_KNOWN, "text"), (_SOURCED, "text"), (_MODULE, "plain"))
-    places = [place.command.line for pattern in patterns for place in script.find(*pattern)]
+    places = [command.line for each in patterns for _, _, command in script.find(*each)]
     first = min(places, default=len(script.lines) + 1)
     for call in script.calls("conda", "mamba", "micromamba"):
         if call.words[1:2] == ("activate",) and call.line < first:

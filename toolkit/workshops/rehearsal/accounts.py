@@ -105,22 +105,18 @@ def _end_processes(uid: int) -> None:
                 os.kill(int(process.name), signal.SIGKILL)
 
 
-class Tool(NamedTuple):
-    """A Python that can run the toolkit: its path, and what it needs in the environment."""
+def provide_tool(person: Person, place: Path) -> tuple[str, dict[str, str]]:
+    """Return a Python that can run the toolkit, and what it needs in the environment.
 
-    python: str
-    env: dict[str, str]
-
-
-def provide_tool(person: Person, place: Path) -> Tool:
-    """Return the toolkit for the participants: this one, or a copy if they cannot read it."""
+    It is this one, or a copy if the participants cannot read it.
+    """
     # setpriv itself can start a Python that the user cannot, so another program starts it.
     start = (*person.become, "env", sys.executable, "-m", "toolkit", "--version")
     result = shell.run(start, cwd="/", check=False)
-    return Tool(sys.executable, {}) if result.ok else _copy(place)
+    return (sys.executable, {}) if result.ok else _copy(place)
 
 
-def _copy(place: Path) -> Tool:
+def _copy(place: Path) -> tuple[str, dict[str, str]]:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     (place / "bin").mkdir(parents=True)
     shutil.copy2(Path(sys.base_prefix, "bin", version), place / "bin" / version)
@@ -143,7 +139,7 @@ def _copy(place: Path) -> Tool:
     for path in (place, place / "bin", place / "lib", packages, *packages.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     env = {"LD_LIBRARY_PATH": str(place / "lib"), "PYTHONPATH": str(packages)}
-    return Tool(str(place / "bin" / version), {**env, "PYTHONDONTWRITEBYTECODE": "1"})
+    return str(place / "bin" / version), {**env, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _needed(name: str, known: set[str]) -> Iterator[metadata.Distribution]:

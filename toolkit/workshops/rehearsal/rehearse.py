@@ -8,10 +8,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -25,7 +25,7 @@ from toolkit.workshops import archive, pack, results
 from toolkit.workshops.model import WORKSHOP, Workshop
 from toolkit.workshops.reading import job_of, load, source_of
 from toolkit.workshops.rehearsal import accounts
-from toolkit.workshops.rehearsal.accounts import Person, Tool
+from toolkit.workshops.rehearsal.accounts import Person
 from toolkit.workshops.rehearsal.report import JOIN, Attempt, Report
 from toolkit.workshops.rehearsal.stage import HOME, Stage, stage, temporary_place
 
@@ -34,31 +34,25 @@ _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 _COMMANDS = Path(__file__).with_name("participant.sh").read_text(encoding="utf-8")
 
 
-class Options(NamedTuple):
-    """Options of a rehearsal.
+def rehearse(
+    folder: Path, progress: Progress, *, people: int, nodes: int, limit: float, only: Sequence[str]
+) -> Report:
+    """Rehearse on a local cluster with real users; nothing of it is left afterwards.
 
-    Attributes:
+    Args:
+        folder: of the workshop.
+        progress: shows the steps.
         people: the number of participants.
         nodes: of each partition of the local cluster.
         limit: seconds after which a command of a participant is ended.
         only: the exercises to run; empty: all.
-    """
-
-    people: int
-    nodes: int = 2
-    limit: float = 3600
-    only: tuple[str, ...] = ()
-
-
-def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
-    """Rehearse on a local cluster with real users; nothing of it is left afterwards.
 
     Raises:
         ForbiddenError: this user is not root.
         UsageError: no exercise of the workshop has a job.
     """
     workshop = load(folder)
-    exercises = _exercises(folder, workshop, options, progress)
+    exercises = _exercises(folder, workshop, only, progress)
     if os.geteuid() != 0:
         raise ForbiddenError(
             "only root can create the users of a rehearsal",
@@ -68,36 +62,35 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
     with (
         interrupted_by_signals(),
         temporary_place(progress) as place,
-        accounts.users(options.people, place / HOME) as people,
+        accounts.users(people, place / HOME) as persons,
     ):
-        tool = accounts.provide_tool(people[0], place / "tool")
+        python, env = accounts.provide_tool(persons[0], place / "tool")
         results.open_directory(place / "results")
         # Packed and unpacked again, as the real one.
         source, packed = place / "workshop", place / "workshop.tar"
-        options_of_pack = pack.Options(results=str(place / "results"), only=options.only)
-        pack.pack(folder, packed, options_of_pack, progress)
+        pack.pack(folder, packed, progress, results=str(place / "results"), only=only)
         progress.begin("unpack", packed.name)
         archive.unpack(packed, source)
         packed.unlink()
         progress.end()
-        with stage(workshop, options.nodes, place, progress) as cluster:
-            what = f"{counted(len(people), 'participant')}, {', '.join(exercises)}"
+        with stage(workshop, nodes, place, progress) as cluster:
+            what = f"{counted(people, 'participant')}, {', '.join(exercises)}"
             progress.begin("rehearsal", what)
-            words = (f"{options.limit:g}", str(source), tool.python, *exercises)
+            words = (f"{limit:g}", str(source), python, *exercises)
             began, busy = time.time(), _busy()
             memory, stopped = run_all(
-                [_participant(tool, place, cluster, person, words) for person in people]
+                [_participant(env, place, cluster, person, words) for person in persons]
             )
             progress.end("interrupted" if stopped else "done")
             return Report(
                 workshop=folder.resolve().name,
-                people=len(people),
+                people=people,
                 interrupted=stopped,
                 exercises=exercises,
                 cluster=cluster.about,
                 seconds=round(time.time() - began, 1),
                 attempts=attempts(
-                    people, () if stopped else (JOIN, *exercises), began, _waiting(cluster), options
+                    persons, () if stopped else (JOIN, *exercises), began, _waiting(cluster), limit
                 ),
                 cpus=os.cpu_count() or 1,
                 cpu_seconds=round(_busy() - busy, 1),
@@ -106,12 +99,12 @@ def rehearse(folder: Path, options: Options, progress: Progress) -> Report:
 
 
 def _exercises(
-    folder: Path, workshop: Workshop, options: Options, progress: Progress
+    folder: Path, workshop: Workshop, only: Sequence[str], progress: Progress
 ) -> tuple[str, ...]:
     """Return the exercises to run, which are those with a job."""
     jobs = {each.name: job_of(source_of(folder, each)) is not None for each in workshop.exercises}
     names = [name for name, has_job in jobs.items() if has_job]
-    wrong = next((name for name in options.only if name not in names), None)
+    wrong = next((name for name in only if name not in names), None)
     if wrong is not None or not names:
         raise UsageError(
             f"no exercise with a job.toml is called {wrong}" if names else "all are notebooks",
@@ -120,17 +113,17 @@ def _exercises(
             value=wrong or "",
             next_step=f"--only with one of: {', '.join(names)}" if names else "add an exercise",
         )
-    if len(names) < len(jobs) and not options.only:
+    if len(names) < len(jobs) and not only:
         progress.say("left out", f"{', '.join(sorted({*jobs} - {*names}))}: notebooks")
-    return tuple(name for name in names if name in options.only or not options.only)
+    return tuple(name for name in names if name in only or not only)
 
 
 def _participant(
-    tool: Tool, place: Path, cluster: Stage, person: Person, words: Sequence[str]
+    tool: Mapping[str, str], place: Path, cluster: Stage, person: Person, words: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the command that makes a participant join, and run every exercise."""
     env = {
-        **tool.env,
+        **tool,
         "TOOLKIT_ETC": str(place / "etc"),
         "TOOLKIT_SITE": cluster.site,
         "SLURM_CONF": str(cluster.paths.conf),
@@ -175,7 +168,7 @@ def attempts(
     expected: Sequence[str],
     began: float,
     waited: dict[tuple[str, str], float],
-    options: Options,
+    limit: float,
 ) -> tuple[Attempt, ...]:
     """Return what the participants did, in the order of their ends.
 
@@ -184,7 +177,7 @@ def attempts(
         expected: what each of them was to do: a participant who could not go on has failed.
         began: when the first command began, in seconds since 1970.
         waited: person and exercise -> seconds in the queue.
-        options: with the seconds after which a command was ended.
+        limit: seconds after which a command was ended.
     """
     done: list[Attempt] = []
     for person in people:
@@ -195,7 +188,7 @@ def attempts(
                 span = (float(start) - began, float(end) - began)
                 queued = waited.get((person.name, name))
                 own[name] = _attempt(person, name, int(code), span, queued)
-                if not own[name].ok and span[1] - span[0] >= options.limit:  # 137 is of memory, too
+                if not own[name].ok and span[1] - span[0] >= limit:  # 137 is of memory, too
                     cause = "it took too long, and was ended"
                     own[name] = replace(own[name], cause=cause, fix="")
         lost = next((name for name in expected if name not in own), None)

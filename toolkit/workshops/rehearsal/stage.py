@@ -108,7 +108,7 @@ def _shape(workshop: Workshop, name: str, nodes: int) -> Shape:
             partitions=chosen,
             accounting=False,
         )
-    shape = imitate(sites.load(name), most=nodes, chosen=chosen).shape
+    shape, _ = imitate(sites.load(name), most=nodes, chosen=chosen)
     return shape if packages.has_submit_plugin() else msgspec.structs.replace(shape, job_submit="")
 
 
