@@ -8,6 +8,7 @@ import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -227,8 +228,9 @@ def test_the_straggler_is_the_rank_on_which_others_wait(busy, ranks):
 
 def taken_of(**changes: object) -> Sample:
     results = {"samples_per_second": 50.0, "epochs": 4, "seconds": 8.0, "parameters": 100}
-    run = {"plan": decide(make_case()), "results": results, "lines": (), "name": "scale-0001"}
-    return sample(OPTIONS, point(2), 1, **{**run, **changes})
+    run: dict[str, Any] = {"plan": decide(make_case()), "results": results}
+    run |= {"lines": (), "name": "scale-0001", **changes}
+    return sample(OPTIONS, point(2), 1, **run)
 
 
 def test_a_sample_is_taken_from_the_lowest_rank():
