@@ -106,9 +106,8 @@ def _importing() -> tuple[str, ...]:
 
 def _copy_toolkit(place: Path) -> None:
     for part in ("toolkit", "recipes", "containers", "jobs"):
-        shutil.copytree(
-            _CHECKOUT / part, place / part, ignore=shutil.ignore_patterns("__pycache__", "*.sif")
-        )
+        # With its byte code, which is valid for files of the same time.
+        shutil.copytree(_CHECKOUT / part, place / part, ignore=shutil.ignore_patterns("*.sif"))
 
 
 @contextlib.contextmanager

@@ -26,8 +26,8 @@ _COMMENT = "toolkit rehearsal"
 _TRIES, _PAUSE = 40, 0.25  # while another program changes the machine's users
 _DISTRIBUTION = "slurm-container-toolkit"
 _NOT_NEEDED = shutil.ignore_patterns(
-    *("site-packages", "test", "tests", "__pycache__", "config-*", "idlelib", "tkinter"),
-    *("ensurepip", "lib2to3"),
+    *("site-packages", "test", "tests", "config-*", "idlelib", "tkinter"),
+    *("ensurepip", "lib2to3", "*.opt-?.pyc"),
 )
 
 
@@ -126,10 +126,12 @@ def _copy(place: Path) -> tuple[str, dict[str, str]]:
         shutil.copy2(library, place / "lib")
     packages = place / "packages"
     for distribution in _needed(_DISTRIBUTION, {_DISTRIBUTION}):
-        for file in distribution.files or ():  # but for programs and compiled modules
-            if ".." not in file.parts and file.suffix != ".pyc":
+        for file in distribution.files or ():
+            source = Path(str(distribution.locate_file(file)))
+            if ".." not in file.parts and source.is_file():  # but for programs
                 (packages / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(str(distribution.locate_file(file)), packages / file)
+                # With its time, for which the byte code that is copied with it is valid.
+                shutil.copy2(source, packages / file)
     data = packages / "toolkit/data"
     sources = {packages / "toolkit": package_directory("")}
     sources |= {data / kind: shipped(kind) for kind in ("recipes", "containers", "jobs")}
