@@ -182,9 +182,9 @@ OMPI_COMM_WORLD_RANK=0 exec "$@"
 SCONTROL = "#!/bin/bash\necho localhost\n"
 CONTAINER = """#!/bin/bash
 case "$*" in
-    *ElasticDriver*) echo "start 1 localhost HOROVOD_RANK=0"; until [[ -s $CAPTURE/variables ]]; do sleep 0.05; done; exit ;;
+    *ElasticDriver*) echo "start 1 localhost HOROVOD_RANK=0"; until [[ -s $CAPTURE/variables ]]; do /bin/sleep 0.05; done; exit ;;
     *serve_forever*) echo 61007; exec cat ;;
-    *ray\\ start*) until [[ -s $CAPTURE/variables ]]; do sleep 0.05; done; sleep 1; exit ;;
+    *ray\\ start*) until [[ -s $CAPTURE/variables ]]; do /bin/sleep 0.05; done; /bin/sleep 9; exit ;;
 esac
 printf '%s\\0' "$@" > "$CAPTURE/arguments"
 env -0 > "$CAPTURE/variables"
@@ -217,7 +217,8 @@ def captured(decided: Plan, directory: Path) -> tuple[list[str], dict[str, str]]
     command = decided.container.command or "python3"
     started = dict.fromkeys((command, "python3", "torchrun"), CONTAINER)
     asked = {"srun": SRUN, "scontrol": SCONTROL, "squeue": SCONTROL, "mpirun": MPIRUN}
-    asked["scancel"] = "#!/bin/bash\n"
+    asked |= {"scancel": "#!/bin/bash\n", "sleep": "#!/bin/bash\n"}
+    asked["timeout"] = "#!/bin/bash\nexit 124\n"  # nothing here is worth a wait
     for name, text in {**started, **asked}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
