@@ -6,10 +6,12 @@ TOOLKIT := .venv/bin/toolkit
 PYTEST  := .venv/bin/python -m pytest
 # In CI nothing may be skipped: tests/strict.py turns a skip into a failure.
 STRICT  := $(if $(CI),-p tests.strict)
-WORKERS := 3
-PARALLEL := -n $(WORKERS) --dist
-# Of real programs: a file's tests share a worker, and so its cluster and images.
-BY_FILE := loadfile
+# Much of a test is to wait: for Slurm, for an image, for a node that is gone.
+WORKERS := 4
+# How long each test took stays in build/.
+PARALLEL = --junitxml build/$@.xml -n $(WORKERS) --dist
+# Of real programs: a file's tests share a worker, and so its cluster and images; what takes longest begins (tests/conftest.py).
+BY_FILE := loadfile --no-loadscope-reorder
 # What of tests/cluster is run (nothing: all of it), and the images of the tests' own store.
 CHOSEN  := not long
 BUILT   := pytorch_cpu
@@ -46,7 +48,9 @@ images-cuda: setup ## build the images for GPUs that need no login and no GPU to
 
 test: .venv/.ready-dev ## set up, lint, and run the tests: what a change needs (18 minutes on two cores)
 	@$(TOOLKIT) setup --with tests --with accounting
-	@$(MAKE) --no-print-directory lint test-unit test-cluster
+	@echo 'lint and the unit tests beside each other; what each says comes at its end'
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint test-unit
+	@$(MAKE) --no-print-directory test-cluster
 
 test-all: ## every test, also the costly variations of others (about two hours)
 	@$(MAKE) --no-print-directory test CHOSEN= TESTS='tests/cluster tests/faults' BUILT='pytorch_cpu tensorflow_cpu ray_cpu'

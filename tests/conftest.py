@@ -7,8 +7,10 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import Counter
 
 import pytest
+from _pytest.terminal import TerminalReporter
 
 pytest_plugins = [
     *"tests.cluster.image_fixtures tests.cluster.cluster_fixtures".split(),
@@ -34,3 +36,19 @@ _STATE = tempfile.mkdtemp(prefix="toolkit-state-")
 os.environ["XDG_STATE_HOME"] = _STATE
 os.environ["TOOLKIT_ETC"] = f"{_STATE}/etc"
 atexit.register(shutil.rmtree, _STATE, ignore_errors=True)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest: files with slow tests, then those with the most."""
+    count = Counter(item.path for item in items)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, -count[item.path]))
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Name each test that took over a minute and does not say why."""
+    for report in terminalreporter.getreports("passed"):
+        if report.when == "call" and report.duration > 60 and "slow" not in report.keywords:
+            line = f"{report.duration:.0f} s, and it does not say why (slow): {report.nodeid}"
+            terminalreporter.write_line(line, yellow=True)

@@ -114,6 +114,7 @@ while sys.argv[1] == "node" and not Path("go").exists():
 """
 
 
+@pytest.mark.slow("Slurm misses a node after a while, and starts a job again after another")
 def test_what_the_infrastructure_ended_starts_again_without_its_node_and_nothing_else(
     toolkit: Any, accounted: dict[str, str], shared_dir: Path
 ) -> None:

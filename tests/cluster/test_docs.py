@@ -123,6 +123,7 @@ def run(block: Block, cwd: Path, env: dict[str, str]) -> None:
         assert matches(command.expected, done.stdout), f"{what}\nexpected:\n{command.expected}"
 
 
+@pytest.mark.slow("it types all commands of a page")
 @pytest.mark.parametrize(("page", "runs_long"), list(cases()))
 @pytest.mark.usefixtures("pytorch_image")
 def test_page(page, runs_long, shared_dir, page_env):

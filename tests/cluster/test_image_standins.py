@@ -47,6 +47,7 @@ def test_there_is_a_stand_in_for_every_recipe():
 
 # One of PyTorch and one of TensorFlow; the others have the same blocks.
 @pytest.mark.parametrize("recipe", ["pytorch_22.03", "tensorflow_25.02"])
+@pytest.mark.slow("four builds of real recipes")
 def test_a_recipe_of_ngc_builds_from_a_stand_in(docked, docker_engine, ngc_stand_ins, kept, recipe):
     docked.extra["TOOLKIT_REGISTRIES"] = f"nvcr.io={ngc_stand_ins}"
     (docked.images / ".cache").symlink_to(kept)
