@@ -28,6 +28,8 @@ RUN set -ex; \
     tar -xzf horovod-0.28.1.tar.gz --strip-components=1; \
     # torch's headers are C++17 since 2.1; this release of Horovod asks for C++14.
     if python3 -c "import sys, torch; sys.exit(tuple(map(int, torch.__version__.split('.')[:2])) < (2, 1))"; then sed -i 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 17)/' CMakeLists.txt horovod/torch/CMakeLists.txt; grep -q 'CMAKE_CXX_STANDARD 17' CMakeLists.txt; fi; \
+    # CUDA's headers ask for C++17 since 13.
+    /usr/local/cuda/bin/nvcc --version | grep -q 'release 1[01][.]' || sed -i 's/CMAKE_CUDA_STANDARD 11/CMAKE_CUDA_STANDARD 17/' horovod/common/ops/cuda/CMakeLists.txt; \
     # Without debugging symbols it compiles faster, and they would be stripped anyway.
     sed -i s/RelWithDebInfo/Release/ setup.py; \
     export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1; \
@@ -414,7 +416,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_22.03"
-LABEL toolkit.recipe-hash="6b4528ef8d14fd98a69b27d302c165baff216d6740e017430cf615e5277ea6aa"
+LABEL toolkit.recipe-hash="d54a80c8d0dbd9eabd9325088c0341d6834d2e8ba0e0fdac0cc92d24ce629fec"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -28,6 +28,8 @@ RUN set -ex; \
     tar -xzf horovod-0.28.1.tar.gz --strip-components=1; \
     # torch's headers are C++17 since 2.1; this release of Horovod asks for C++14.
     if python3 -c "import sys, torch; sys.exit(tuple(map(int, torch.__version__.split('.')[:2])) < (2, 1))"; then sed -i 's/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD 17)/' CMakeLists.txt horovod/torch/CMakeLists.txt; grep -q 'CMAKE_CXX_STANDARD 17' CMakeLists.txt; fi; \
+    # CUDA's headers ask for C++17 since 13.
+    /usr/local/cuda/bin/nvcc --version | grep -q 'release 1[01][.]' || sed -i 's/CMAKE_CUDA_STANDARD 11/CMAKE_CUDA_STANDARD 17/' horovod/common/ops/cuda/CMakeLists.txt; \
     # Without debugging symbols it compiles faster, and they would be stripped anyway.
     sed -i s/RelWithDebInfo/Release/ setup.py; \
     export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1; \
@@ -414,7 +416,7 @@ RUN set -ex; \
 
 ENV PYTHONNOUSERSITE="1"
 LABEL toolkit.recipe="pytorch_25.06"
-LABEL toolkit.recipe-hash="39d6aa06c75f2c29d9f2f197845674d0b3dd934ec0cc5ae99e5645c2921df72a"
+LABEL toolkit.recipe-hash="9855641ae185a9d0af0c8d5b139f2e6ce20a29cd227bcd7dd7c8a731333fc288"
 LABEL toolkit.version="0.1.0"
 ENTRYPOINT []
 CMD ["/bin/sh"]

@@ -181,10 +181,12 @@ class Horovod(Block, frozen=True, kw_only=True):
                 "CMakeLists.txt horovod/tensorflow/CMakeLists.txt; "
                 "sed -i '/xla_mpi_ops.cc/d' horovod/tensorflow/CMakeLists.txt; fi",
             ]
-        if by_step:
+        if "nccl" in self.operations:
+            # The compiler of CUDA 10 does not know C++17, and that of 11 needs no change.
+            old = "" if by_step else f"{_CUDA}/bin/nvcc --version | grep -q 'release 1[01][.]' || "
             made += [
                 "# CUDA's headers ask for C++17 since 13.",
-                "sed -i 's/CMAKE_CUDA_STANDARD 11/CMAKE_CUDA_STANDARD 17/' "
+                f"{old}sed -i 's/CMAKE_CUDA_STANDARD 11/CMAKE_CUDA_STANDARD 17/' "
                 "horovod/common/ops/cuda/CMakeLists.txt",
             ]
         if by_step and "tensorflow" in self.frameworks:
