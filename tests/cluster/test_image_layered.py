@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.cluster.image_fixtures import Tiny
 from tests.cluster.ranks import wait_for
@@ -187,6 +188,15 @@ def test_what_is_broken_in_the_cache_is_noticed_and_made_again(tiny: Tiny) -> No
     assert tiny.inside("/bin/cat", "/first", "/second") == "1\n2\n"
 
 
+def _build_stage(*lines: str) -> tuple[Step, ...]:
+    """Return a step for each line; the last one ends with a further line, as those of recipes do."""
+    steps = [
+        Step(name=f"compile{number}", lines=(f"mkdir -p {WHEELS}", line))
+        for number, line in enumerate(lines)
+    ]
+    return (*steps[:-1], replace(steps[-1], lines=(*steps[-1].lines, f"echo > {WHEELS}/packages")))
+
+
 def _direct(store: Tiny, common: str, *further: str, fresh: bool = False) -> dict[str, str]:
     """Build steps with a build stage among them, which no block of a tiny base has; what became of each.
 
@@ -198,14 +208,7 @@ def _direct(store: Tiny, common: str, *further: str, fresh: bool = False) -> dic
         base=LocalImage(path=store.base),
         prelude=("umask 022",),
         common=(Step(name="common", detail="", lines=(f"echo {common} > /common",)),),
-        build=(
-            Step(
-                name="compile",
-                detail="",
-                lines=(f"mkdir -p {WHEELS}", f"cat /common > {WHEELS}/x.whl"),
-            ),
-            *((Step(name="more", lines=further),) if further else ()),
-        ),
+        build=_build_stage(f"cat /common > {WHEELS}/x.whl", *further),
         final=(
             Step(name="take", detail="", lines=(f"cat {WHEELS}/x.whl > /taken",), products=True),
             Step(name="clean", detail="", lines=("true",)),
@@ -224,16 +227,16 @@ def _direct(store: Tiny, common: str, *further: str, fresh: bool = False) -> dic
 
 
 def test_what_was_compiled_is_used_again_on_the_very_same_layers(tiny: Tiny) -> None:
-    ran = dict.fromkeys(("base", "common", "compile", "take", "clean", "pack", "checks"), "done")
+    ran = dict.fromkeys(("base", "common", "compile0", "take", "clean", "pack", "checks"), "done")
     assert _direct(tiny, "1") == ran
     assert tiny.inside("/bin/cat", "/taken") == "1\n"
-    assert _direct(tiny, "1", fresh=True) == {**ran, "compile": "kept"}
+    assert _direct(tiny, "1", fresh=True) == {**ran, "compile0": "kept"}
     assert tiny.inside("/bin/cat", "/taken") == "1\n"
     assert _direct(tiny, "2") == {**ran, "base": "kept"}
-    assert _direct(tiny, "2", fresh=True) == {**ran, "compile": "kept"}
+    assert _direct(tiny, "2", fresh=True) == {**ran, "compile0": "kept"}
     # Another image compiles the same, and then more: its steps see what was compiled.
     more = _direct(tiny, "2", f"cat {HOST_WHEELS}/x.whl >> {WHEELS}/x.whl")
-    assert (more["common"], more["compile"], more["more"]) == ("kept", "done", "done")
+    assert (more["common"], more["compile0"], more["compile1"]) == ("kept", "done", "done")
     assert tiny.inside("/bin/cat", "/taken") == "2\n2\n"
     shutil.copytree(tiny.base, tiny.place / "other-base", symlinks=True)
     (tiny.place / "other-base/newer").touch()

@@ -104,6 +104,12 @@ def test_a_wheel_on_a_base_with_compilers_has_its_directory_and_packages(tmp_pat
     assert "rm -r /opt/mine-wheels" in step.lines, "the image keeps what it installed"
 
 
+def test_a_step_that_compiles_after_horovod_leaves_horovod_to_be_found(tmp_path: Path) -> None:
+    wheel = '[[steps]]\nblock = "wheel"\nname = "mine"\npackages = ["a==1"]\n'
+    plan = planned(tmp_path / "x.toml", f'summary = "x"\nextends = "pytorch_cpu"\n{wheel}')
+    assert library.load("pytorch_cpu").products_key in plan.earlier_products
+
+
 def test_one_recipe_on_two_bases(tmp_path: Path) -> None:
     text = 'summary = "x"\nextends = "pytorch_cpu"\n[base]\nkind = "ngc"\nframework = "pytorch"\nrelease = "25.06"\n'
     plan = planned(tmp_path / "x.toml", text)

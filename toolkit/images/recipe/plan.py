@@ -126,6 +126,21 @@ class Plan(Model, frozen=True, kw_only=True):
         return self.build[-1].key if self.build else ""
 
     @property
+    def earlier_products(self) -> tuple[str, ...]:
+        """Return the keys of what the same build stage made where it ended earlier.
+
+        The last step lists the packages, by its last line.
+        """
+        listing = self.build[-1].lines[-1:]
+        before = (
+            self.common[-1].key if self.common else self.base_key,
+            *(step.key for step in self.build),
+        )
+        ends = (replace(step, lines=(*step.lines, *listing)) for step in self.build[:-1])
+        pairs = zip(before, ends, strict=False)
+        return tuple(_keyed(self.prelude, (step,), key)[0].key for key, step in pairs)
+
+    @property
     def repeated(self) -> tuple[Step, ...]:
         """Return all steps of the build stage, as Apptainer runs them, under names of their own."""
         steps = (*self.common, *self.build) if self.build else ()

@@ -229,7 +229,7 @@ class _LayeredBuild:
                 self._reuse(step.name)
             return entry.path
         # Steps that another image ends with, such as Horovod's, take what they made there.
-        earlier = (self.cache.use(caches.WHEELS, step.key) for step in plan.build[:-1])
+        earlier = (self.cache.use(caches.WHEELS, earlier) for earlier in plan.earlier_products)
         fitting = [old for old in earlier if old and old.note.facts.get("on") == compiled_on]
         binds = tuple(Bind(source=old.path, target=HOST_WHEELS) for old in fitting[-1:])
         made, lowers = self.place.output / "products", self._lowers[: len(common)]
