@@ -81,6 +81,16 @@ def test_mistakes(arguments, code, words):
     assert f"exit {code}:" in error
 
 
+@pytest.mark.parametrize("arguments", [("ps",), ("image", "list"), ("doctor",), ("run", "x.py")])
+def test_a_current_directory_that_was_removed_is_no_bug(arguments, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    code, _, error = said(*arguments)
+    monkeypatch.chdir(tmp_path)
+    assert (code, "current directory has been removed" in error) == (64, True)
+
+
 def test_every_error_has_an_exit_code_of_its_own():
     public = [
         error
