@@ -19,7 +19,8 @@ from toolkit.runs import removal, run, status
 from toolkit.runs.run import Run
 from toolkit.runs.submit import is_over, write
 from toolkit.shell import Result
-from toolkit.slurm import AnswerLostError, queue
+from toolkit.slurm import queue
+from toolkit.slurm.answers import AnswerLostError
 from toolkit.slurm.client import Client
 
 WHEN = "2026-11-22T00:00:00+00:00"

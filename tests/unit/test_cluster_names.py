@@ -15,7 +15,7 @@ from toolkit import shell
 from toolkit.cli.main import cli
 from toolkit.errors import SlurmUnreachableError
 from toolkit.localcluster import access
-from toolkit.planning import target as cluster
+from toolkit.planning import cluster
 
 
 def all_commands(

@@ -19,7 +19,8 @@ from toolkit.errors import SlurmSilentError, SubmissionError
 from toolkit.model.run import JobState
 from toolkit.model.site import Limits, Partition, PartitionState, Site, Start, Use
 from toolkit.shell import Result
-from toolkit.slurm import TESTED, AnswerLostError, client, cluster, hostlist
+from toolkit.slurm import TESTED, client, cluster, hostlist
+from toolkit.slurm.answers import AnswerLostError
 from toolkit.slurm.client import without_slurm_defaults
 from toolkit.units import minutes
 

@@ -23,7 +23,8 @@ from toolkit.planning.plan import decide
 from toolkit.runs import status
 from toolkit.runs.run import Run
 from toolkit.runs.submit import begun, is_over, repeatable, submit
-from toolkit.slurm import AnswerLostError, Wait
+from toolkit.slurm import Wait
+from toolkit.slurm.answers import AnswerLostError
 
 pytestmark = pytest.mark.usefixtures("clock")
 SINCE = "2026-11-21T00:00:00+00:00"

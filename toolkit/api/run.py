@@ -25,7 +25,8 @@ from toolkit.runs.run import Run
 from toolkit.runs.status import was_never_submitted
 from toolkit.runs.submit import fill, is_over, repeatable, reserve, search, submit
 from toolkit.shell import Progress
-from toolkit.slurm import AnswerLostError, Wait
+from toolkit.slurm import Wait
+from toolkit.slurm.answers import AnswerLostError
 
 Adapt = Callable[[Case], Case]
 _SBATCH_SECONDS = 70.0  # sbatch itself gives up earlier

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from toolkit.errors import LauncherMismatchError, ToolkitError, UnknownLauncherError
-from toolkit.launchers import mpi, others, torch, trainers
+from toolkit.launchers import mpi, others, torch
 from toolkit.launchers.base import Launcher
 from toolkit.model.case import SHELLS, Case
 from toolkit.units import counted
@@ -17,7 +17,7 @@ from toolkit.units import counted
 LAUNCHERS = {
     launcher.name: launcher
     for launcher in (
-        trainers.ACCELERATE,
+        torch.ACCELERATE,
         mpi.HOROVOD,
         mpi.HOROVOD_ELASTIC,
         mpi.HOROVOD_GLOO,
@@ -125,7 +125,7 @@ def _plain(case: Case) -> str:
 # torch.distributed. Each returns the rest of a sentence that begins with the script's name.
 CLAIMS: tuple[tuple[str, Callable[[Case], str]], ...] = (
     ("mpi", _mpi_program),
-    ("accelerate", trainers.launches),
+    ("accelerate", torch.launches),
     ("srun", _trainer_program),
     (
         "none",
@@ -135,7 +135,7 @@ CLAIMS: tuple[tuple[str, Callable[[Case], str]], ...] = (
     ("horovod", _imports("horovod")),
     ("ray", _imports("ray")),
     ("spawn", _spawns),
-    ("srun", trainers.wants_task_per_device),
+    ("srun", torch.wants_task_per_device),
     # torch.distributed may meet by mpi4py: under torchrun each of its ranks would be alone in MPI.
     ("mpi", lambda case: "imports mpi4py" if case.source.certainly_imports("mpi4py") else ""),
     ("srun", _reads_slurm),
@@ -144,7 +144,7 @@ CLAIMS: tuple[tuple[str, Callable[[Case], str]], ...] = (
     ("tensorflow", _calls("uses a strategy of tf.distribute", *others.STRATEGIES)),
     ("mpi", _imports("mpi4py")),
     ("none", _data_parallel),
-    ("torchrun", _imports(*trainers.TRAINERS)),
+    ("torchrun", _imports(*torch.TRAINERS)),
     ("none", _plain),
     ("torchrun", lambda _: "imports nothing that says otherwise"),
 )

@@ -11,10 +11,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain, islice
 from signal import SIGKILL, SIGTERM, Signals
 from typing import TYPE_CHECKING, NamedTuple
 
 from toolkit.model.run import Failure, Process
+from toolkit.slurm.hostlist import task_ranges
 from toolkit.units import signal_of, whole
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 Logs = Iterable[tuple[str, Sequence[str]]]
 
 _SRUN_EXIT = re.compile(r"srun: error: (?P<host>[^:\s]+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
+_MOST_TASKS = 1000  # of one message
 _CODE = re.compile(r"Exited with exit code (\d{1,9})")
 # srun names a signal as strsignal(3) does; these are the ones that end ranks.
 _SIGNALS = {
@@ -77,23 +80,13 @@ def of_step(logs: Logs, task: str = "rank") -> list[Failure]:
     failures = [
         rank_failure(_exit_code(match["how"]), number, match["host"], task=task)
         for match in filter(None, map(_SRUN_EXIT.search, _batch_lines(logs)))
-        for number in _tasks(match["tasks"])
+        for number in islice(chain.from_iterable(task_ranges(match["tasks"])), _MOST_TASKS)
     ]
     return sorted(failures, key=_is_stopped)
 
 
 def _is_stopped(failure: Failure) -> bool:
     return failure.exit_code == 128 + SIGTERM
-
-
-def _tasks(text: str) -> list[int]:
-    """Return the numbers of a list such as ``0,2-3``, at most 1,000 of them."""
-    numbers: list[int] = []
-    for part in text.split(",", 1000)[:1000]:
-        first, _, last = part.partition("-")
-        if first.isdecimal() and (last or first).isdecimal() and len(part) < 20:
-            numbers += range(int(first), min(int(last or first), int(first) + 1000) + 1)
-    return numbers[:1000]
 
 
 def _exit_code(text: str) -> int:

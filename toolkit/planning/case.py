@@ -27,6 +27,7 @@ from toolkit.model.case import Case, Image, Target
 from toolkit.model.job import Job
 from toolkit.model.plan import Tree
 from toolkit.model.site import Facts, Site
+from toolkit.planning.cluster import Cluster, find_cluster
 from toolkit.planning.settings import (
     DEFAULTS,
     Layer,
@@ -38,7 +39,7 @@ from toolkit.planning.settings import (
     project_layers,
     with_variables,
 )
-from toolkit.planning.target import Cluster, find_cluster, understand
+from toolkit.planning.target import understand
 from toolkit.runs.directories import next_directory
 from toolkit.runtimes import DEFAULT, RUNTIMES, compatible_launcher
 from toolkit.runtimes.base import parse_binds
@@ -84,13 +85,9 @@ def gather(
     case = _with_source(_with_image(case))
     case = _with_facts(_with_launcher(case))
     case = _with_host(case, cwd)
-    if recorded:
-        from toolkit.planning.plan import not_taken
-
-        today = merge([_site_layer(cluster.site), *files, variables])
-        if recorded.site == case.site.name and not flags.values:  # another site has other values
-            case = case._replace(repeats=recorded)
-        case = _warned(case, *not_taken(recorded, settings.job, today))
+    # Another site has other values.
+    if recorded and recorded.site == case.site.name and not flags.values:
+        case = case._replace(repeats=recorded)
     if case.job.after:
         from toolkit.localcluster.access import local_name
         from toolkit.runs.status import dependencies

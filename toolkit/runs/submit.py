@@ -34,7 +34,8 @@ from toolkit.model.run import Outcome, Submission
 from toolkit.quoting import shell
 from toolkit.runs import code, directories
 from toolkit.runs.run import SECRETS, Run
-from toolkit.slurm import AnswerLostError, Wait, patiently
+from toolkit.slurm import Wait, patiently
+from toolkit.slurm.answers import AnswerLostError
 from toolkit.text import shows
 from toolkit.trust import require_trusted
 

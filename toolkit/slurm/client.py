@@ -23,7 +23,8 @@ from toolkit.errors import (
 from toolkit.model.run import JobState
 from toolkit.model.site import Access, Partition
 from toolkit.model.slurm_options import Takes
-from toolkit.slurm import AnswerLostError, is_silent, parse, queue, submitted_id
+from toolkit.slurm import parse, queue
+from toolkit.slurm.answers import AnswerLostError, is_silent, submitted_id
 from toolkit.slurm.hostlist import task_ids
 
 _DEFAULTS = ("SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SLURM_EXIT_")
